@@ -1,0 +1,47 @@
+"""Every name that a user can see: API group, labels, annotations, conditions, reasons, metrics. Constants only."""
+
+from typing import Final
+
+# --- the API -----------------------------------------------------------------------------------------------------
+GROUP: Final = "trimtab.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+JOB_KIND: Final = "LLMTrainingJob"
+JOB_PLURAL: Final = "llmtrainingjobs"
+QUEUE_KIND: Final = "Queue"
+QUEUE_PLURAL: Final = "queues"
+FIELD_MANAGER: Final = "trimtab-controller"
+SCHEDULER_NAME: Final = "trimtab"
+LEASE_NAME: Final = "trimtab-controller"
+SYSTEM_NAMESPACE: Final = "trimtab-system"
+
+# --- labels and annotations on what we create ----------------------------------------------------------------------
+LABEL_JOB: Final = f"{GROUP}/job"
+"""Name of the job a pod or Service belongs to. Ownership is proven by the ownerReference's UID, never by this."""
+LABEL_EPOCH: Final = f"{GROUP}/epoch"
+"""Plan epoch the pod was made for."""
+LABEL_RANK: Final = f"{GROUP}/node-rank"
+ANNOTATION_NODE: Final = f"{GROUP}/node"
+"""Node that the plan gives this pod."""
+ANNOTATION_PLAN: Final = f"{GROUP}/plan"
+"""The degrees in words, for `kubectl describe`."""
+ANNOTATION_DEEPSPEED: Final = f"{GROUP}/deepspeed-config"
+ANNOTATION_POLICY: Final = f"{GROUP}/policy"
+"""On a job: use this policy instead of the configured one (tests, comparisons)."""
+ANNOTATION_FAKE_FAIL: Final = f"fake.{GROUP}/fail"
+"""On a job: `RANK@FRACTION[xTIMES]`, let that fake pod fail after that part of its run time."""
+
+# --- condition types and reasons -----------------------------------------------------------------------------------
+PLANNED: Final = "Planned"
+GANG_SCHEDULED: Final = "GangScheduled"
+PODS_READY: Final = "PodsReady"
+SUSPENDED: Final = "Suspended"
+COMPLETE: Final = "Complete"
+FAILED: Final = "Failed"
+
+# --- node labels that others set -------------------------------------------------------------------------------------
+NVIDIA_GPU: Final = "nvidia.com/gpu"
+AMD_GPU: Final = "amd.com/gpu"
+INTEL_GPUS: Final = ("gpu.intel.com/xe", "gpu.intel.com/i915")
+GPU_RESOURCES: Final = (NVIDIA_GPU, AMD_GPU, *INTEL_GPUS)
+HOSTNAME: Final = "kubernetes.io/hostname"
