@@ -1,0 +1,237 @@
+"""The few fields of each kind that Trimtab looks at, as msgspec structs.
+
+What is not declared here is not decoded: that is 100 times faster than the typed client, and it defines what a change
+is. Two objects are equal when nothing that we look at differs, whatever their resourceVersions; a node's heartbeat
+(`lastHeartbeatTime`) or a pod's `managedFields` are therefore no news.
+
+Attribute names are the API's in snake_case (`node_name` is `nodeName`). Points in time stay RFC 3339 strings.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw, Struct, field
+from msgspec.structs import force_setattr
+
+
+class OwnerReference(Struct, frozen=True, rename="camel"):
+    """metav1.OwnerReference."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+
+
+class Meta(Struct, frozen=True, rename="camel", eq=False):
+    """metav1.ObjectMeta. Equality leaves `resource_version` out."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or the name alone of a cluster-scoped object."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def version(self) -> int:
+        """The resourceVersion as the number that it is: comparable since KEP-5504 (Kubernetes 1.35). 0 when unset."""
+        return int(self.resource_version or 0)
+
+    def controlled_by(self, uid: str) -> bool:
+        """Whether the object with this UID is its controlling owner."""
+        return any(owner.controller and owner.uid == uid for owner in self.owner_references)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Meta) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(self.uid)
+
+    def _compared(self) -> tuple[object, ...]:
+        return (
+            self.uid,
+            self.name,
+            self.namespace,
+            self.generation,
+            self.creation_timestamp,
+            self.deletion_timestamp,
+            self.labels,
+            self.annotations,
+            self.owner_references,
+        )
+
+
+class Condition(Struct, frozen=True, rename="camel"):
+    """A condition of a node or pod. Heartbeat times are left out on purpose."""
+
+    type: str
+    status: str
+    reason: str = ""
+    last_transition_time: str | None = None
+
+
+class AnyObject(Struct, frozen=True):
+    """What all kinds have in common."""
+
+    metadata: Meta
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------------
+class Taint(Struct, frozen=True):
+    """v1.Taint."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSpec(Struct, frozen=True):
+    """v1.NodeSpec."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(Struct, frozen=True):
+    """v1.NodeStatus. `allocatable` maps resource names to quantities (`"8"`, `"1510Gi"`)."""
+
+    allocatable: dict[str, str] = {}
+    conditions: tuple[Condition, ...] = ()
+
+
+class NodeObject(Struct, frozen=True):
+    """v1.Node."""
+
+    metadata: Meta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+# --- pods ------------------------------------------------------------------------------------------------------------
+class Resources(Struct, frozen=True):
+    """v1.ResourceRequirements: resource names to quantities."""
+
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+
+
+class Container(Struct, frozen=True, rename="camel"):
+    """v1.Container. `restart_policy` is `Always` for a sidecar among the init containers."""
+
+    name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str = ""
+
+
+class Toleration(Struct, frozen=True, rename="camel"):
+    """v1.Toleration."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class SchedulingGate(Struct, frozen=True):
+    """v1.PodSchedulingGate."""
+
+    name: str
+
+
+class PodSpec(Struct, frozen=True, rename="camel"):
+    """v1.PodSpec."""
+
+    node_name: str = ""
+    scheduler_name: str = ""
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    resources: Resources = Resources()
+    """Pod-level requests; they override the containers' where set."""
+    overhead: dict[str, str] = {}
+    priority: int = 0
+    tolerations: tuple[Toleration, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+
+
+class Terminated(Struct, frozen=True, rename="camel"):
+    """v1.ContainerStateTerminated."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(Struct, frozen=True):
+    """v1.ContainerState, only the end of it."""
+
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Struct, frozen=True, rename="camel"):
+    """v1.ContainerStatus."""
+
+    name: str = ""
+    restart_count: int = 0
+    ready: bool = False
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
+class PodStatus(Struct, frozen=True, rename="camel"):
+    """v1.PodStatus."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    start_time: str | None = None
+
+
+class PodObject(Struct, frozen=True):
+    """v1.Pod."""
+
+    metadata: Meta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+# --- ours, and what they refer to ------------------------------------------------------------------------------------
+class CustomObject(Struct, frozen=True):
+    """A custom resource whose spec and status are left as JSON, for `trimtab.api` to make sense of."""
+
+    metadata: Meta
+    spec: Raw = field(default_factory=lambda: Raw(b"{}"))
+    status: Raw = field(default_factory=lambda: Raw(b"{}"))
+
+    def __post_init__(self) -> None:
+        # A decoded Raw is a view that keeps its whole list page in memory.
+        force_setattr(self, "spec", self.spec.copy())
+        force_setattr(self, "status", self.status.copy())
+
+
+class JobObject(CustomObject, frozen=True):
+    """trimtab.dev/v1alpha1 LLMTrainingJob."""
+
+
+class QueueObject(CustomObject, frozen=True):
+    """trimtab.dev/v1alpha1 Queue."""
+
+
+class PriorityClassObject(Struct, frozen=True, rename="camel"):
+    """scheduling.k8s.io/v1 PriorityClass."""
+
+    metadata: Meta
+    value: int = 0
+    global_default: bool = False

@@ -1,0 +1,237 @@
+"""All settings as one typed tree.
+
+Precedence, lowest first: the defaults below, the YAML file (`--config` or `TRIMTAB_CONFIG`), the environment
+(`TRIMTAB_LEADERSHIP__NAMESPACE=team-a`: section and field joined by two underscores), command-line flags.
+A key or value that is not understood is an error that names it; nothing is ignored silently.
+
+Durations are seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from trimtab.errors import SettingsError
+from trimtab.names import LEASE_NAME, SYSTEM_NAMESPACE
+
+ENV_PREFIX = "TRIMTAB_"
+ENV_CONFIG = "TRIMTAB_CONFIG"
+
+Seconds = Annotated[float, Field(gt=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class Section(BaseModel):
+    """A part of the tree: immutable, no unknown keys, documented by its field docstrings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class KubeSettings(Section):
+    """How to reach the API server."""
+
+    kubeconfig: Path | None = None
+    """Kubeconfig file; by default $KUBECONFIG, then ~/.kube/config, then the service account of the pod."""
+    context: str | None = None
+    """Context of the kubeconfig; by default its current one."""
+    request_timeout: Seconds = 10.0
+    """Deadline of one request, from waiting for a connection to the last byte of the answer."""
+    connections: Annotated[int, Field(ge=1)] = 64
+    """Requests in flight at once. Watches come on top."""
+
+
+class ReflectorSettings(Section):
+    """How the caches of nodes, pods and jobs are kept true."""
+
+    stall_seconds: Seconds = 70.0
+    """A watch that brings no byte for so long is dead: the API server sends a bookmark about once a minute."""
+    resync_seconds: Seconds = 300.0
+    """List again after so long, to heal events that were lost on the way."""
+    page_size: Annotated[int, Field(ge=1)] = 500
+    """Objects per page of a list."""
+
+
+class LeadershipSettings(Section):
+    """Which of several controllers acts."""
+
+    enabled: bool = True
+    """Take part in the election. Without it two controllers at once would both act."""
+    namespace: str = SYSTEM_NAMESPACE
+    """Namespace of the Lease."""
+    name: str = LEASE_NAME
+    """Name of the Lease."""
+    identity: str | None = None
+    """Name of this controller in the Lease; by default host name and a random suffix. Two processes that may live
+    at the same time must differ; a successor of the same name takes over without waiting for the lease to run out."""
+    lease_seconds: Seconds = 15.0
+    """A Lease that was not renewed for so long is free."""
+    renew_seconds: Seconds = 10.0
+    """A leader that could not renew for so long stops; must be shorter than `lease_seconds`."""
+    retry_seconds: Seconds = 2.0
+    """Pause between attempts to take or renew the Lease."""
+
+    def model_post_init(self, _: Any, /) -> None:
+        if not self.retry_seconds < self.renew_seconds < self.lease_seconds:
+            raise ValueError("retry_seconds < renew_seconds < lease_seconds must hold, or two controllers may lead")
+
+
+class RoundSettings(Section):
+    """When the controller looks at the cluster."""
+
+    debounce_seconds: Seconds = 0.02
+    """A round starts when nothing has changed for so long ..."""
+    max_debounce_seconds: Seconds = 1.0
+    """... but at the latest so long after the first change."""
+    sweep_seconds: Seconds = 60.0
+    """A round starts at least so often, with or without a change."""
+
+
+class PolicySettings(Section):
+    """Who decides."""
+
+    name: str = "best_fit"
+    """Policy that decides for every job that does not ask for another one."""
+    fallback: str = "fcfs"
+    """Policy that decides when the first one fails or is late."""
+    deadline_seconds: Seconds = 2.0
+    """Time that the policy has for one round."""
+
+
+class GangSettings(Section):
+    """How gangs are bound and when they are given up."""
+
+    bind_timeout_seconds: Seconds = 5.0
+    """A gang that is not wholly bound so long after its first binding is rolled back."""
+    node_grace_seconds: Annotated[float, Field(ge=0)] = 60.0
+    """A node may be NotReady for so long before its gangs are taken down."""
+    backoff_initial_seconds: Seconds = 1.0
+    """Pause after a gang's first failure; doubles with each further one ..."""
+    backoff_max_seconds: Seconds = 300.0
+    """... up to this."""
+
+
+class FakeSettings(Section):
+    """Fake GPU nodes."""
+
+    enabled: bool = False
+    """Let pods on fake nodes run for the time that the performance model predicts."""
+    speedup: Annotated[float, Field(gt=0)] = 1.0
+    """Divides the predicted run time of fake pods."""
+
+
+class TopologySettings(Section):
+    """Which node labels say how near two nodes are."""
+
+    levels: tuple[tuple[str, ...], ...] = (
+        ("topology.kubernetes.io/zone",),
+        ("topology.kubernetes.io/block", "cloud.google.com/gce-topology-block", "fabric.topograph.run/tier-2"),
+        ("topology.kubernetes.io/rack", "cloud.google.com/gce-topology-subblock", "fabric.topograph.run/tier-1"),
+    )
+    """From the widest level to the nearest; each level lists label keys that mean the same, first one present wins."""
+
+
+class HttpSettings(Section):
+    """Metrics and health."""
+
+    host: str = "0.0.0.0"
+    """Address to listen on."""
+    port: Port = 8080
+    """Port of /metrics, /healthz and /readyz; 0 takes a free one."""
+    stale_round_seconds: Seconds = 180.0
+    """/healthz fails when the last round is older than this, so that a stuck controller is restarted."""
+
+
+class LogSettings(Section):
+    """Logs go to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level that is written."""
+    format: Literal["console", "json"] = "console"
+    """For people or for machines."""
+
+
+class Settings(BaseSettings):
+    """The whole tree."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    kube: KubeSettings = KubeSettings()
+    reflector: ReflectorSettings = ReflectorSettings()
+    leadership: LeadershipSettings = LeadershipSettings()
+    round: RoundSettings = RoundSettings()
+    policy: PolicySettings = PolicySettings()
+    gang: GangSettings = GangSettings()
+    fake: FakeSettings = FakeSettings()
+    topology: TopologySettings = TopologySettings()
+    metrics: HttpSettings = HttpSettings()
+    log: LogSettings = LogSettings()
+
+
+def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Settings from all sources.
+
+    `flags` is a nested mapping as in the YAML file (`{"policy": {"name": "fcfs"}}`). Raises SettingsError.
+    """
+    path = config or (Path(os.environ[ENV_CONFIG]) if os.environ.get(ENV_CONFIG) else None)
+    _refuse_unknown_environment()
+    file = _read(path) if path else {}
+
+    class Layered(Settings):
+        """`Settings` that also reads this file, below the environment and the flags."""
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, file)
+
+    try:
+        return Layered(**(flags or {}))
+    except ValidationError as error:
+        raise SettingsError(_explain(error, path)) from error
+
+
+def _refuse_unknown_environment() -> None:
+    """Find misspelt sections. Names without `__` may be Kubernetes' own: a Service `trimtab` sets TRIMTAB_PORT."""
+    for name in os.environ:
+        section, nested, _ = name.removeprefix(ENV_PREFIX).partition("__")
+        if name.startswith(ENV_PREFIX) and nested and section.lower() not in Settings.model_fields:
+            raise SettingsError(f"environment variable {name}: there are no settings called {section.lower()!r}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error}") from error
+    if not isinstance(content, dict | None):
+        raise SettingsError(f"the settings file {path} must hold a mapping, not a {type(content).__name__}")
+    return content or {}
+
+
+def _explain(error: ValidationError, path: Path | None) -> str:
+    sources = f"{path}, " if path else ""
+    problems = (f"{'.'.join(map(str, e['loc']))}: {_words(e['type'], e['msg'])}" for e in error.errors())
+    return f"settings ({sources}{ENV_PREFIX}* environment, flags): " + "; ".join(problems)
+
+
+def _words(kind: str, message: str) -> str:
+    return "unknown key" if kind == "extra_forbidden" else message
