@@ -3,6 +3,8 @@
 TrimtabError                    everything that Trimtab raises on purpose; its message says what to do
  ├─ UsageError                  the person at the command line asked for something that cannot be done
  ├─ SettingsError               a setting is missing or wrong
+ ├─ SpecError                   a field of a job's spec holds what this Trimtab cannot work with
+ ├─ QuantityError               a text is no Kubernetes quantity
  ├─ PolicyError                 a policy is unknown, or returned something that is no decision
  ├─ LocalClusterError           the local control plane could not be built, started or stopped
  ├─ LeadershipLost              another controller leads, or the lease could not be renewed in time
@@ -30,6 +32,18 @@ class UsageError(TrimtabError):
 
 class SettingsError(TrimtabError):
     """A setting is missing or wrong."""
+
+
+class SpecError(TrimtabError):
+    """A field of a job's spec holds what this Trimtab cannot work with; `field` is its path, e.g. `spec.model.preset`."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class QuantityError(TrimtabError, ValueError):
+    """A text is no Kubernetes quantity."""
 
 
 class PolicyError(TrimtabError):

@@ -1,0 +1,225 @@
+"""API objects <-> the values that policies work with (`trimtab_policy.types`).
+
+Pure. What only the catalogue can tell, and cross-field rules that matter where no API server has checked them
+(`trimtab plan -f job.yaml`), end in a `SpecError` that names the field.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+
+from msgspec import structs
+
+from trimtab.api.status import Plan, PlanNode, PlanParallelism, Predicted
+from trimtab.api.v1alpha1 import (
+    Architecture,
+    ElasticPolicy,
+    JobSpec,
+    Launcher,
+    Model,
+    Parallelism,
+    ParallelMode,
+    Queue,
+    Resources,
+    Training,
+    Width,
+)
+from trimtab.errors import SpecError
+from trimtab.kube.quantity import to_int, to_milli
+from trimtab_policy import catalog
+from trimtab_policy.types import (
+    Bounds,
+    Mode,
+    ModelSpec,
+    NodeShare,
+    ParallelPlan,
+    Placement,
+    Prediction,
+    Quota,
+    Requirements,
+    TrainingSpec,
+)
+
+_ONE = Bounds(1, 1)
+
+
+def to_model_spec(model: Model) -> ModelSpec:
+    """Return the shape of the model. Raises `SpecError` for an unknown preset, or where not exactly one is given."""
+    if (model.preset is None) == (model.architecture is None):
+        raise SpecError("spec.model", "give exactly one of preset and architecture")
+    if model.architecture is not None:
+        return _from_architecture(model.architecture)
+    try:
+        return catalog.model(model.preset or "")
+    except catalog.UnknownModel as unknown:
+        raise SpecError("spec.model.preset", str(unknown)) from unknown
+
+
+def _from_architecture(shape: Architecture) -> ModelSpec:
+    if shape.head_dim is None and shape.hidden_size % shape.attention_heads:
+        raise SpecError("spec.model.architecture.hiddenSize", "must be a multiple of attentionHeads, or give headDim")
+    return ModelSpec(
+        name="custom",
+        layers=shape.layers,
+        hidden_size=shape.hidden_size,
+        attention_heads=shape.attention_heads,
+        kv_heads=shape.kv_heads or shape.attention_heads,
+        head_dim=shape.head_dim or shape.hidden_size // shape.attention_heads,
+        ffn_hidden_size=shape.ffn_hidden_size,
+        vocab_size=shape.vocab_size,
+        gated_ffn=shape.gated_ffn,
+        tied_embeddings=shape.tied_embeddings,
+        learned_positions=shape.learned_positions,
+        biases=shape.biases,
+        experts=shape.experts or 0,
+        experts_per_token=shape.experts_per_token or 0,
+    )
+
+
+def to_training(training: Training) -> TrainingSpec:
+    """Return what is to be trained, tokens as whole steps. Raises `SpecError` unless exactly one of both is given."""
+    if (training.steps is None) == (training.tokens is None):
+        raise SpecError("spec.training", "give exactly one of steps and tokens")
+    tokens_per_step = training.sequence_length * training.global_batch_size
+    return TrainingSpec(
+        sequence_length=training.sequence_length,
+        global_batch_size=training.global_batch_size,
+        steps=training.steps or -(-(training.tokens or 0) // tokens_per_step),
+        precision=training.precision,
+        optimizer=training.optimizer,
+    )
+
+
+def to_requirements(spec: JobSpec) -> Requirements:
+    """Return the part of the plan space that the job allows.
+
+    GPU types are brought to the catalogue's spelling; one that it does not know is kept, because nodes may offer
+    products that nobody has listed. What the pods ask for besides (`*_per_pod`) is for the reader of the template.
+    Raises `SpecError` when no number of GPUs is allowed.
+    """
+    limits, asked = spec.resources, spec.parallelism
+    requirements = Requirements(
+        gpus=_gpus(spec),
+        gpu_types=tuple(map(_canonical, limits.gpu_types or ())),
+        max_nodes=limits.max_nodes,
+        modes=tuple(Mode) if asked.mode is ParallelMode.AUTO else (Mode(asked.mode.value),),
+        tensor=_bounds(asked.tensor),
+        pipeline=_bounds(asked.pipeline),
+        context=_bounds(asked.context),
+        expert=_bounds(asked.expert),
+        zero_stage=asked.zero_stage,
+        recompute=asked.recompute,
+        cpu_milli_per_gpu=_cpu_milli(limits),
+        memory_per_gpu=_memory(limits),
+    )
+    return _deepspeed(requirements, asked) if spec.launcher is Launcher.DEEPSPEED else requirements
+
+
+def _gpus(spec: JobSpec) -> Bounds:
+    gpus = spec.resources.gpus
+    low = gpus.max if spec.elasticity.policy is ElasticPolicy.FIXED else gpus.min or 1
+    if low > gpus.max:
+        raise SpecError("spec.resources.gpus.min", f"{low} exceeds max, which is {gpus.max}")
+    return Bounds(low, gpus.max)
+
+
+def _canonical(gpu_type: str) -> str:
+    try:
+        return catalog.gpu(gpu_type).name
+    except catalog.UnknownGpu:
+        return gpu_type
+
+
+def _bounds(width: Width | None) -> Bounds:
+    if width is None:
+        return Bounds()
+    if width.fixed is not None:
+        return Bounds(width.fixed, width.fixed)
+    return Bounds() if width.max is None else Bounds(1, width.max)
+
+
+def _cpu_milli(limits: Resources) -> int:
+    return 0 if limits.cpus_per_gpu is None else to_milli(limits.cpus_per_gpu)
+
+
+def _memory(limits: Resources) -> int:
+    return 0 if limits.memory_per_gpu is None else to_int(limits.memory_per_gpu)
+
+
+def _deepspeed(free: Requirements, asked: Parallelism) -> Requirements:
+    """Take away what DeepSpeed cannot do.
+
+    Its pipeline needs a model written as PipelineModule and works with ZeRO 0 and 1 (runtime/pipe/engine.py), its
+    AutoTP with ZeRO 0 to 2: they are used only where the user asks for them, and then with ZeRO 1 (mode Model: 0)
+    unless told otherwise.
+    """
+    divides = asked.mode in (ParallelMode.MODEL, ParallelMode.HYBRID)
+    tensor = free.tensor if asked.tensor or divides else _ONE
+    pipeline = free.pipeline if asked.pipeline or divides else _ONE
+    zero_stage = free.zero_stage
+    if zero_stage is None and (tensor.high > 1 or pipeline.high > 1):
+        zero_stage = 0 if asked.mode is ParallelMode.MODEL else 1
+    return structs.replace(
+        free,
+        tensor=_ONE if zero_stage == 3 else tensor,
+        pipeline=_ONE if zero_stage in (2, 3) else pipeline,
+        context=free.context if asked.context else _ONE,
+        zero_stage=zero_stage,
+    )
+
+
+def to_quotas(name: str, queue: Queue) -> tuple[Quota, ...]:
+    """Return the limits of a queue, GPU types in the catalogue's spelling."""
+    return tuple(
+        Quota(
+            queue=name,
+            gpu_type=quota.gpu_type if quota.gpu_type == "*" else _canonical(quota.gpu_type),
+            gpus=quota.gpus,
+        )
+        for quota in queue.spec.quotas
+    )
+
+
+def to_plan(placement: Placement, *, epoch: int, policy: str, generation: int, now: datetime) -> Plan:
+    """Return the placement as `status.plan`; `generation` is that of the spec it was decided for, `now` in UTC."""
+    predicted, degrees = placement.prediction, placement.plan
+    return Plan(
+        epoch=epoch,
+        observed_generation=generation,
+        created_time=now,
+        policy=policy,
+        reason=placement.reason,
+        gpu_type=placement.gpu_type,
+        gpus=placement.gpus,
+        mode=degrees.mode,
+        summary=degrees.describe(),
+        parallelism=PlanParallelism(**structs.asdict(degrees)),
+        node_count=len(placement.shares),
+        nodes=tuple(PlanNode(name=share.node, gpus=share.gpus) for share in placement.shares),
+        predicted=Predicted(
+            step_milliseconds=max(1, round(predicted.step_seconds * 1000)),
+            tokens_per_second=round(predicted.tokens_per_second),
+            memory_bytes_per_gpu=predicted.memory_bytes,
+            run_seconds=math.ceil(predicted.run_seconds),
+            finish_time=now + timedelta(seconds=math.ceil(predicted.run_seconds)),
+        ),
+    )
+
+
+def to_placement(uid: str, plan: Plan) -> Placement:
+    """Return the placement that a plan in the status stands for: the way back from `to_plan`, to the millisecond."""
+    predicted = plan.predicted
+    return Placement(
+        job=uid,
+        gpu_type=plan.gpu_type,
+        shares=tuple(NodeShare(node=node.name, gpus=node.gpus) for node in plan.nodes),
+        plan=ParallelPlan(**plan.parallelism.model_dump()),
+        prediction=Prediction(
+            step_seconds=predicted.step_milliseconds / 1000,
+            tokens_per_second=float(predicted.tokens_per_second),
+            memory_bytes=predicted.memory_bytes_per_gpu,
+            run_seconds=float(predicted.run_seconds),
+        ),
+        reason=plan.reason,
+    )

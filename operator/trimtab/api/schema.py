@@ -1,0 +1,142 @@
+"""API models -> CustomResourceDefinitions, as `hack/generate` writes them to manifests/crds/.
+
+pydantic's JSON schema becomes a structural schema (apiextensions.k8s.io/v1): references inlined, null unions unwrapped,
+titles dropped, closed and open objects told apart by `x-kubernetes-preserve-unknown-fields`. What a schema cannot say
+stays in one place each: CEL rules in `cel`, columns and names of the kinds in this module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from trimtab import names
+from trimtab.api.base import ApiModel, JsonSchema
+from trimtab.api.v1alpha1 import LLMTrainingJob, Queue
+from trimtab_policy import catalog
+
+_LAST_CONDITION = ".status.conditions[-1:]"
+
+# name, type, JSONPath, description; priority 1 (`-o wide`) for those of _WIDE
+_COLUMNS = (
+    ("Type", "string", ".status.plan.gpuType", "GPU type of the plan."),
+    ("GPUs", "integer", ".status.plan.gpus", "Number of GPUs of the plan."),
+    ("Parallelism", "string", ".status.plan.summary", "Degrees of the plan."),
+    ("Nodes", "integer", ".status.plan.nodeCount", "Number of nodes of the plan."),
+    ("Progress%", "integer", ".status.trainerStatus.progressPercentage", "Steps done, in per cent."),
+    ("State", "string", f"{_LAST_CONDITION}.reason", "Reason of the most telling condition."),
+    ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
+)
+_WIDE = (
+    ("Policy", "string", ".status.plan.policy", "Policy that made the plan."),
+    ("Queue", "string", ".spec.queue", "Queue whose quota the job counts against."),
+    ("ETA", "string", ".status.plan.predicted.finishTime", "Predicted end, had the job started when planned."),
+    ("Reason", "string", f"{_LAST_CONDITION}.message", "Message of the most telling condition."),
+)
+_DROPPED = ("title", "$defs", "additionalProperties")
+
+
+def structural(model: type[ApiModel]) -> JsonSchema:
+    """Return the structural schema of a model class, with camelCase names and no `$ref`."""
+    schema = model.model_json_schema(by_alias=True)
+    inlined: JsonSchema = _structural(schema, schema.get("$defs", {}))
+    return inlined
+
+
+def _structural(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
+    schema = _resolved(schema, definitions)
+    kept = {key: value for key, value in schema.items() if key not in _DROPPED}
+    if schema.get("additionalProperties") is True:
+        kept["x-kubernetes-preserve-unknown-fields"] = True
+    elif isinstance(schema.get("additionalProperties"), dict):
+        kept["additionalProperties"] = _structural(schema["additionalProperties"], definitions)
+    if "properties" in schema:
+        kept["properties"] = {name: _structural(field, definitions) for name, field in schema["properties"].items()}
+    if "items" in schema:
+        kept["items"] = _structural(schema["items"], definitions)
+    if "description" in schema:
+        kept["description"] = _reflow(schema["description"])
+    return _with_default(kept)
+
+
+def _resolved(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
+    """Replace `$ref: X` and `anyOf: [X, null]` by X; what stands beside them (description, default) wins.
+
+    In Kubernetes a field without a value is absent, never null.
+    """
+    if "$ref" in schema:
+        target = definitions[schema["$ref"].rpartition("/")[2]]
+    elif {"type": "null"} in schema.get("anyOf", []):
+        (target,) = (choice for choice in schema["anyOf"] if choice != {"type": "null"})
+    else:
+        return schema
+    beside = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
+    return _resolved(target | beside, definitions)
+
+
+def _with_default(schema: JsonSchema) -> JsonSchema:
+    """Keep defaults that say something: an object's is `{}`, since its fields have their own."""
+    default = schema.pop("default", None)
+    if default is None or default in ([], ""):
+        return schema
+    return schema | {"default": {} if isinstance(default, dict) else default}
+
+
+def _reflow(text: str) -> str:
+    """Join the lines of each paragraph: `kubectl explain` wraps them itself."""
+    return "\n\n".join(re.sub(r"\s*\n\s*", " ", paragraph) for paragraph in text.split("\n\n"))
+
+
+def definitions() -> dict[str, JsonSchema]:
+    """Return the CustomResourceDefinitions by object name."""
+    job = _definition(
+        names.JOB_KIND, names.JOB_PLURAL, "ltj", "Namespaced", _job_schema(), [*_columns(_COLUMNS), *_columns(_WIDE, 1)]
+    )
+    job["spec"]["versions"][0]["subresources"] = {"status": {}}
+    age = next(column for column in _COLUMNS if column[0] == "Age")
+    queue = _definition(names.QUEUE_KIND, names.QUEUE_PLURAL, "ltq", "Cluster", _root(Queue), _columns([age]))
+    return {crd["metadata"]["name"]: crd for crd in (job, queue)}
+
+
+def _definition(
+    kind: str, plural: str, short: str, scope: str, schema: JsonSchema, columns: list[JsonSchema]
+) -> JsonSchema:
+    version = {
+        "name": names.VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "additionalPrinterColumns": columns,
+    }
+    called: JsonSchema = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    called |= {"shortNames": [short], "categories": ["trimtab"]}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{names.GROUP}"},
+        "spec": {"group": names.GROUP, "names": called, "scope": scope, "versions": [version]},
+    }
+
+
+def _columns(columns: Iterable[tuple[str, str, str, str]], priority: int = 0) -> list[JsonSchema]:
+    return [
+        {"name": name, "type": kind, "jsonPath": path, "description": text, "priority": priority}
+        for name, kind, path, text in columns
+    ]
+
+
+def _job_schema() -> JsonSchema:
+    schema = _root(LLMTrainingJob)
+    model = schema["properties"]["spec"]["properties"]["model"]["properties"]
+    model["preset"] |= {"enum": list(catalog.model_names())}
+    schema["properties"]["metadata"]["properties"] = {"name": {"type": "string", "maxLength": names.MAX_NAME_LENGTH}}
+    return schema
+
+
+def _root(model: type[ApiModel]) -> JsonSchema:
+    """The schema of a kind: the API server itself looks after apiVersion, kind and metadata, except for the name."""
+    schema = structural(model)
+    own = {name: field for name, field in schema["properties"].items() if name != "metadata"}
+    properties = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
+    required = [name for name in schema["required"] if name != "metadata"]
+    return schema | {"properties": properties | own, "required": required}

@@ -1,0 +1,203 @@
+"""What Trimtab reports about a job: conditions, the plan, progress, and why a job waits.
+
+The plan is the controller's memory: it is written before the first pod exists, never changes, and is replaced only by
+one of a higher epoch. The rules below let the API server itself refuse a controller that has lost its leadership
+(`leaderEpoch`) or that would use an epoch twice.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from trimtab.api.base import ApiModel, Degree, GpuType, Int32, Int64, LongText, Text, Time, extra, rule, rules
+from trimtab_policy.types import Mode, PendingReason, Recompute
+
+
+def _never_decreases(field: str) -> dict[str, str]:
+    return rule(
+        f"!has(oldSelf.{field}) || (has(self.{field}) && self.{field} >= oldSelf.{field})",
+        f"{field} may never decrease: the writer is behind the status that it overwrites",
+        f".{field}",
+    )
+
+
+class Condition(ApiModel):
+    """One aspect of the job's state (metav1.Condition)."""
+
+    type: Annotated[
+        str, StringConstraints(min_length=1, max_length=316, pattern=r"^[A-Za-z]([-A-Za-z0-9_./]*[A-Za-z0-9])?$")
+    ]
+    """Planned, GangScheduled, PodsReady, Suspended, Complete or Failed; others may add theirs."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
+    reason: Annotated[
+        str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")
+    ]
+    """One word for machines. The reason of the last condition is the STATE column of `kubectl get ltj`."""
+    message: LongText = ""
+    """The same for people."""
+    observed_generation: Annotated[Int64, Field(ge=0)] | None = None
+    """metadata.generation that the condition was judged by."""
+    last_transition_time: Time
+    """When `status` last changed."""
+
+
+class PlanParallelism(ApiModel):
+    """Degrees of the plan; data x tensor x pipeline x context is the number of GPUs."""
+
+    data: Degree
+    """Copies of the model that divide the batch."""
+    tensor: Degree
+    """GPUs that divide each matrix."""
+    pipeline: Degree
+    """Stages that divide the layers."""
+    context: Degree
+    """GPUs that divide each sequence."""
+    expert: Degree
+    """Data ranks that divide the experts; divides `data`."""
+    micro_batch: Degree
+    """Sequences that one data rank computes at a time. Gradient accumulation makes up the global batch."""
+    zero_stage: Annotated[Int32, Field(ge=0, le=3)]
+    """What is sharded over data ranks: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters."""
+    recompute: Recompute
+    """Which activations are computed again in the backward pass instead of stored."""
+
+
+class PlanNode(ApiModel):
+    """One pod of the gang."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=253)]
+    """Node the pod is bound to."""
+    gpus: Degree
+    """GPUs the pod gets; the same on every node."""
+
+
+class Predicted(ApiModel):
+    """What the performance model expects of the plan."""
+
+    step_milliseconds: Annotated[Int64, Field(ge=1)]
+    """Duration of one optimizer step."""
+    tokens_per_second: Annotated[Int64, Field(ge=0)]
+    """Throughput of the whole gang."""
+    memory_bytes_per_gpu: Annotated[Int64, Field(ge=0)]
+    """Peak memory of the fullest GPU."""
+    run_seconds: Annotated[Int64, Field(ge=0)]
+    """From the first step to the last."""
+    finish_time: Time
+    """When the job would complete, had it started at `createdTime`."""
+
+
+class Plan(ApiModel):
+    """How the job runs: decided once, then carried out. A new decision is a new plan with a higher epoch."""
+
+    model_config = rules(
+        rule(
+            "self.epoch != oldSelf.epoch || self == oldSelf",
+            "a plan never changes: write another one with a higher epoch",
+            ".epoch",
+        )
+    )
+    epoch: Annotated[Int64, Field(ge=1)]
+    """Counts the plans of this job; pods carry it as a label."""
+    observed_generation: Annotated[Int64, Field(ge=0)]
+    """metadata.generation of the spec that the plan was made for."""
+    created_time: Time
+    """When it was decided."""
+    policy: Text
+    """Policy that decided."""
+    reason: LongText
+    """Why this type, count, parallelism and these nodes."""
+    gpu_type: GpuType
+    """GPU type, e.g. H100-SXM5-80GB."""
+    gpus: Degree
+    """Number of GPUs."""
+    mode: Mode
+    """How the work is divided: Data, Model, or Hybrid (both)."""
+    summary: Text
+    """The degrees in short, e.g. `dp=2 tp=4 pp=1`."""
+    parallelism: PlanParallelism
+    """The degrees and the schedule."""
+    node_count: Degree
+    """Number of nodes, which is the number of pods."""
+    nodes: Annotated[tuple[PlanNode, ...], Field(min_length=1, max_length=4096), extra(list_type="atomic")]
+    """Nodes in rank order: the first holds rank 0."""
+    predicted: Predicted
+    """Expected step time, throughput, memory and end."""
+
+
+class Pending(ApiModel):
+    """Why the job has no plan yet, and what would change that."""
+
+    reason: PendingReason
+    """One word of a closed list."""
+    message: LongText
+    """The same in a sentence, with figures."""
+    blockers: Annotated[tuple[Text, ...], Field(max_length=32), extra(list_type="atomic")] = ()
+    """What is in the way, one item each."""
+    alternatives: Annotated[tuple[Text, ...], Field(max_length=32), extra(list_type="atomic")] = ()
+    """Changes to the job or the cluster that would let it start, one sentence each."""
+
+
+class Metric(ApiModel):
+    """A figure that the trainer reports."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=63)]
+    """Name, e.g. loss."""
+    value: Annotated[str, StringConstraints(max_length=64)]
+    """Value as text."""
+
+
+class TrainerStatus(ApiModel):
+    """Progress, in the shape of Kubeflow Trainer's KEP-2779."""
+
+    progress_percentage: Annotated[Int32, Field(ge=0, le=100)] | None = None
+    """Steps done, in per cent."""
+    estimated_remaining_seconds: Annotated[Int64, Field(ge=0)] | None = None
+    """Seconds until the last step."""
+    metrics: Annotated[tuple[Metric, ...], Field(max_length=256), extra(list_type="atomic")] = ()
+    """Latest figures of the trainer."""
+    last_updated_time: Time
+    """When this was observed."""
+
+
+class JobStatus(ApiModel):
+    """What is known about the job. There is no phase: read the conditions."""
+
+    model_config = rules(
+        _never_decreases("leaderEpoch"),
+        _never_decreases("lastEpoch"),
+        rule(
+            "!has(self.plan) || (has(self.lastEpoch) && self.plan.epoch == self.lastEpoch)",
+            "plan.epoch must equal lastEpoch, the highest epoch ever used",
+            ".lastEpoch",
+        ),
+        rule(
+            "!has(self.plan) || has(oldSelf.plan) || !has(oldSelf.lastEpoch) || self.plan.epoch > oldSelf.lastEpoch",
+            "a new plan needs an epoch above lastEpoch: epochs are never used twice",
+            ".lastEpoch",
+        ),
+    )
+    conditions: Annotated[
+        tuple[Condition, ...], Field(max_length=32), extra(list_type="map", list_map_keys=["type"])
+    ] = ()
+    """Aspects of the job's state. The most telling one comes last."""
+    observed_generation: Annotated[Int64, Field(ge=0)] | None = None
+    """metadata.generation that this status reflects."""
+    leader_epoch: Annotated[Int64, Field(ge=0)] | None = None
+    """Fencing epoch of the controller that wrote this status. A controller with a lower one is refused."""
+    last_epoch: Annotated[Int64, Field(ge=0)] | None = None
+    """Highest plan epoch ever used; it outlives the plan, so that old pods are recognised."""
+    plan: Plan | None = None
+    """How the job runs; absent while it has no GPUs."""
+    pending: Pending | None = None
+    """Why the job waits; absent when it does not."""
+    restarts: Annotated[Int32, Field(ge=0)] = 0
+    """How often the gang was started again after a failure; at most `spec.maxRestarts`."""
+    start_time: Time | None = None
+    """When the gang first ran."""
+    completion_time: Time | None = None
+    """When the job completed or failed for good."""
+    trainer_status: TrainerStatus | None = None
+    """Progress of the training."""
