@@ -71,6 +71,10 @@ class GpuSpec(Struct, frozen=True):
     source: str
     """Where the figures come from; `estimated from node labels` for a product that the catalogue does not know."""
 
+    def __hash__(self) -> int:
+        """Equal specs have equal names; the dict of peaks cannot be hashed itself."""
+        return hash((self.name, self.memory_bytes))
+
 
 class ModelSpec(Struct, frozen=True):
     """Shape of a decoder-only (or encoder-only) transformer, in the terms of its config.json."""
@@ -140,6 +144,17 @@ class Requirements(Struct, frozen=True):
     cpu_milli_per_gpu: int = 0
     memory_per_gpu: int = 0
     """Host memory in bytes per GPU."""
+    cpu_milli_per_pod: int = 0
+    """What a pod asks for whatever its GPUs: sidecars, or a template with requests of its own."""
+    memory_per_pod: int = 0
+
+    def cpu_milli(self, gpus: int) -> int:
+        """CPU millicores that a pod with so many GPUs requests."""
+        return self.cpu_milli_per_pod + gpus * self.cpu_milli_per_gpu
+
+    def memory(self, gpus: int) -> int:
+        """Bytes of host memory that a pod with so many GPUs requests."""
+        return self.memory_per_pod + gpus * self.memory_per_gpu
 
 
 class ParallelPlan(Struct, frozen=True):
@@ -289,6 +304,8 @@ class Job(Struct, frozen=True):
     placement: Placement | None = None
     """Set while the job holds GPUs."""
     started: float | None = None
+    expected_finish: float | None = None
+    """When the job is expected to give its GPUs back, if it holds any."""
     steps_done: int = 0
     eligible: tuple[str, ...] | None = None
     """Names of the nodes that selectors, affinity and tolerations admit; None for all."""

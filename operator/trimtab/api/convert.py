@@ -181,8 +181,14 @@ def to_quotas(name: str, queue: Queue) -> tuple[Quota, ...]:
     )
 
 
-def to_plan(placement: Placement, *, epoch: int, policy: str, generation: int, now: datetime) -> Plan:
-    """Return the placement as `status.plan`; `generation` is that of the spec it was decided for, `now` in UTC."""
+def to_plan(
+    placement: Placement, *, epoch: int, policy: str, resource: str, generation: int, now: datetime, speedup: float = 1
+) -> Plan:
+    """Return the placement as `status.plan`.
+
+    `resource` is the extended resource of its nodes, `generation` that of the spec it was decided for, `now` in UTC,
+    `speedup` divides the run time of fake pods.
+    """
     predicted, degrees = placement.prediction, placement.plan
     return Plan(
         epoch=epoch,
@@ -191,6 +197,7 @@ def to_plan(placement: Placement, *, epoch: int, policy: str, generation: int, n
         policy=policy,
         reason=placement.reason,
         gpu_type=placement.gpu_type,
+        gpu_resource=resource,
         gpus=placement.gpus,
         mode=degrees.mode,
         summary=degrees.describe(),
@@ -202,7 +209,7 @@ def to_plan(placement: Placement, *, epoch: int, policy: str, generation: int, n
             tokens_per_second=round(predicted.tokens_per_second),
             memory_bytes_per_gpu=predicted.memory_bytes,
             run_seconds=math.ceil(predicted.run_seconds),
-            finish_time=now + timedelta(seconds=math.ceil(predicted.run_seconds)),
+            finish_time=now + timedelta(seconds=math.ceil(predicted.run_seconds / speedup)),
         ),
     )
 

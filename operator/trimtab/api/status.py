@@ -111,6 +111,8 @@ class Plan(ApiModel):
     """Why this type, count, parallelism and these nodes."""
     gpu_type: GpuType
     """GPU type, e.g. H100-SXM5-80GB."""
+    gpu_resource: Annotated[str, StringConstraints(min_length=1, max_length=317)]
+    """Extended resource that the pods request, e.g. nvidia.com/gpu."""
     gpus: Degree
     """Number of GPUs."""
     mode: Mode
@@ -195,6 +197,10 @@ class JobStatus(ApiModel):
     """Why the job waits; absent when it does not."""
     restarts: Annotated[Int32, Field(ge=0)] = 0
     """How often the gang was started again after a failure; at most `spec.maxRestarts`."""
+    setbacks: Annotated[Int32, Field(ge=0)] = 0
+    """Plans in a row that were given up before the gang ran, for whatever reason; each one doubles the pause."""
+    retry_time: Time | None = None
+    """No new plan is made before this moment."""
     start_time: Time | None = None
     """When the gang first ran."""
     completion_time: Time | None = None

@@ -6,7 +6,8 @@ be set here, because a silent override would surprise: each such field is refuse
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
@@ -262,3 +263,11 @@ class PodTemplate(ApiModel):
     """Labels and annotations of the pods."""
     spec: PodSpec
     """The pod. GPUs, ranks, environment, scheduler and node are filled in by the plan."""
+
+
+TRAINER: Final = "trainer"
+
+
+def trainer_of(containers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the container (as JSON) that gets the GPUs, ranks and flags: the one named `trainer`, or the first."""
+    return next((container for container in containers if container["name"] == TRAINER), containers[0])

@@ -1,0 +1,101 @@
+"""Carry out one action against the API server; safe to repeat, whatever happened to an earlier attempt.
+
+    status    fenced by resourceVersion and by the leader epoch in it (the CRD refuses a lower one)
+    create    deterministic names: AlreadyExists is success if the object there is controlled by the same job UID
+    bind      carries the pod's UID: Conflict is success if the pod is on that very node
+    delete    carries the UID: NotFound and Conflict mean that this pod is gone already
+
+A refusal that repeating cannot mend is `Refused`: the gang is rolled back and planned anew. Everything else is an
+`ApiError` and means: look again, then try again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from trimtab.api.status import JobStatus
+from trimtab.errors import AlreadyExists, Conflict, Forbidden, Invalid, LeadershipLost, NotFound, TrimtabError
+from trimtab.kube.client import KubeClient
+from trimtab.kube.objects import AnyObject, Meta, PodObject
+from trimtab.kube.resources import JOBS, PODS, Resource
+
+_ANY = msgspec.json.Decoder(AnyObject)
+_POD = msgspec.json.Decoder(PodObject)
+
+
+class Refused(TrimtabError):
+    """The API server, or an object of somebody else, stands in the way of this gang."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+async def write_status(
+    client: KubeClient, meta: Meta, before: JobStatus, after: JobStatus, leader_epoch: int
+) -> bytes:
+    """Write a status over the one that it was derived from; return the job as it is now.
+
+    Raises Conflict when the job has changed meanwhile and LeadershipLost when a later leader has written to it.
+    """
+    if (before.leader_epoch or 0) > leader_epoch:
+        raise LeadershipLost(f"job {meta.key} was written by leader epoch {before.leader_epoch}, ours is {leader_epoch}")
+    wire = after.model_copy(update={"leader_epoch": leader_epoch}).to_wire()
+    patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": merge_patch(before.to_wire(), wire)}
+    return await client.merge_patch(JOBS.path(meta.namespace, meta.name), patch, subresource="status")
+
+
+def merge_patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """The RFC 7386 patch that turns `before` into `after`; lists are replaced as a whole.
+
+    >>> merge_patch({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 2, "d": 4}})
+    {'a': None, 'b': {'d': 4}}
+    """
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            if nested := merge_patch(old, value):
+                patch[key] = nested
+        elif value != old or key not in before:
+            patch[key] = value
+    return patch
+
+
+async def create(client: KubeClient, resource: Resource, obj: dict[str, Any], owner_uid: str) -> bytes:
+    """Create a Service or pod of the gang, or find the one that an earlier attempt created; return what is there."""
+    namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+    try:
+        return await client.create(resource.path(namespace), obj)
+    except AlreadyExists:
+        there = await client.get(resource.path(namespace, name))
+        if _ANY.decode(there).metadata.controlled_by(owner_uid):
+            return there
+        what = resource.plural.removesuffix("s")
+        raise Refused("NameTaken", f"a {what} named {name} exists and belongs to somebody else") from None
+    except (Forbidden, Invalid) as error:
+        raise Refused("CreateRefused", f"creating {resource.plural.removesuffix('s')} {name}: {error}") from error
+
+
+async def bind(client: KubeClient, namespace: str, pod: str, uid: str, node: str) -> None:
+    """Bind the pod with this UID to the node, or find that this has been done."""
+    try:
+        await client.bind(namespace, pod, uid, node)
+    except Conflict as error:
+        there = _POD.decode(await client.get(PODS.path(namespace, pod)))
+        if there.metadata.uid != uid or there.spec.node_name != node:
+            raise Refused("BindRefused", f"binding pod {pod} to {node}: {error}") from error
+    except (NotFound, Forbidden, Invalid) as error:
+        raise Refused("BindRefused", f"binding pod {pod} to {node}: {error}") from error
+
+
+async def delete_pod(client: KubeClient, namespace: str, pod: str, uid: str, *, force: bool) -> None:
+    """Delete the pod with this UID, if it still exists."""
+    try:
+        await client.delete(PODS.path(namespace, pod), uid=uid, grace_seconds=0 if force else None)
+    except (NotFound, Conflict):
+        return
+
+

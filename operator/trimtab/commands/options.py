@@ -1,0 +1,61 @@
+"""Options that several commands share, and how a command ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from trimtab.errors import TrimtabError, UsageError
+from trimtab.settings import KubeSettings
+from trimtab_policy.catalog import UnknownGpu, UnknownModel
+from trimtab_policy.policy import UnknownPolicy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+
+
+class Output(StrEnum):
+    """Formats of `-o`."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Print a table, JSON or YAML.")]
+KubeconfigOption = Annotated[
+    Path | None, typer.Option("--kubeconfig", help="Kubeconfig file [default: $KUBECONFIG, ~/.kube/config]")
+]
+ContextOption = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig.")]
+NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the job.")]
+
+
+def kube_settings(kubeconfig: Path | None, context: str | None) -> KubeSettings:
+    """Where the API server is, as the command line says."""
+    return KubeSettings(kubeconfig=kubeconfig, context=context)
+
+
+def command(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
+    """Run an async command; an expected error becomes one clear line and an exit code, not a traceback."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return asyncio.run(function(*args, **kwargs))
+        except (TrimtabError, UnknownPolicy, UnknownGpu, UnknownModel) as error:
+            print(f"trimtab: {error}", file=sys.stderr)
+            raise typer.Exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_ERROR) from error
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+    return run

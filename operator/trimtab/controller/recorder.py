@@ -1,0 +1,85 @@
+"""Tell the world: every happening becomes an event, a line in the log and a count in a metric."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+
+import structlog
+
+from trimtab import names
+from trimtab.apply import events
+from trimtab.apply.transitions import Happening
+from trimtab.errors import ApiError
+from trimtab.kube.client import KubeClient
+from trimtab.kube.objects import Meta
+from trimtab.observe.problems import Problem
+from trimtab.telemetry import metrics
+
+QUEUE_LIMIT = 10_000
+"""Events that may wait to be posted; when the API server is away for long, later ones are dropped and counted."""
+TOLD_LIMIT = 50_000
+
+log = structlog.get_logger(__name__)
+
+
+class Recorder:
+    """Posts events one after the other in the background, so that telling never delays acting."""
+
+    def __init__(self, client: KubeClient, instance: str) -> None:
+        self._client = client
+        self._instance = instance
+        self._queue: asyncio.Queue[dict[str, object]] = asyncio.Queue(QUEUE_LIMIT)
+        self._told: OrderedDict[str, None] = OrderedDict()
+
+    def job(self, meta: Meta, happening: Happening) -> None:
+        """Something happened to a job."""
+        level = log.warning if happening.type == "Warning" else log.info
+        level(happening.reason, job=meta.key, uid=meta.uid, epoch=happening.epoch, message=happening.message)
+        metrics.HAPPENINGS.labels(happening.reason).inc()
+        regarding = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.JOB_KIND,
+            "namespace": meta.namespace,
+            "name": meta.name,
+            "uid": meta.uid,
+        }
+        self._post(regarding, happening, "Reconcile")
+
+    def problem(self, problem: Problem) -> None:
+        """An object in the cluster is wrong; told once for as long as it is wrong in the same way."""
+        regarding = {
+            "apiVersion": "v1" if problem.kind == "Node" else names.API_VERSION,
+            "kind": problem.kind,
+            "name": problem.name,
+            "uid": problem.uid,
+        } | ({"namespace": problem.namespace} if problem.namespace else {})
+        happening = Happening("Warning", problem.reason, problem.message, 0)
+        if self._post(regarding, happening, "Observe"):
+            log.warning(problem.reason, kind=problem.kind, name=problem.name, message=problem.message)
+
+    async def run(self) -> None:
+        """Post what is told, until cancelled."""
+        while True:
+            obj = await self._queue.get()
+            try:
+                await events.post(self._client, obj)
+            except ApiError as error:
+                metrics.EVENTS_LOST.inc()
+                log.warning("event not posted", reason=obj["reason"], error=str(error))
+
+    def _post(self, regarding: dict[str, str], happening: Happening, action: str) -> bool:
+        """Queue an event unless the same one was told before; says whether it is news."""
+        obj = events.event(regarding, happening, action=action, instance=self._instance, now=time.time())
+        name = obj["metadata"]["name"]
+        if name in self._told:
+            return False
+        self._told[name] = None
+        if len(self._told) > TOLD_LIMIT:
+            self._told.popitem(last=False)
+        try:
+            self._queue.put_nowait(obj)
+        except asyncio.QueueFull:
+            metrics.EVENTS_LOST.inc()
+        return True

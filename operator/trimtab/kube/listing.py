@@ -1,0 +1,27 @@
+"""List a kind once, without keeping up with it."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from trimtab.kube.client import KubeClient
+from trimtab.kube.resources import Resource
+
+T = TypeVar("T")
+
+PAGE_SIZE = 500
+
+
+class _Items(msgspec.Struct):
+    items: list[msgspec.Raw]
+
+
+async def list_all(client: KubeClient, resource: Resource, kind: type[T], namespace: str = "") -> list[T]:
+    """All objects of a kind (in one namespace, or everywhere), decoded. Raises ApiError and msgspec.DecodeError."""
+    decoder = msgspec.json.Decoder(kind)
+    found: list[T] = []
+    async for page in client.pages(resource.path(namespace), PAGE_SIZE):
+        found += [decoder.decode(item) for item in msgspec.json.decode(page, type=_Items).items]
+    return found

@@ -1,0 +1,1 @@
+"""Raw objects -> Snapshot. Pure: what is malformed becomes a `Problem`, never an exception and never silence."""

@@ -1,0 +1,144 @@
+"""Which GPUs a node has: the one reader of vendor labels and extended resources.
+
+Sources, per vendor: the extended resource of the device plugin gives the count; the labels of NVIDIA GPU Feature
+Discovery, the AMD node labeller or Intel's NFD rules give product and memory; cloud labels fill in where these are
+absent. Slices (MIG with the single strategy, time-slicing, MPS) look like many small GPUs; a training gang must not be
+put on them, so such nodes are set aside with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from trimtab import names
+from trimtab.errors import QuantityError
+from trimtab.kube.quantity import to_int
+from trimtab_policy import catalog
+from trimtab_policy.types import GpuSpec
+
+_CLOUD_PRODUCT = ("cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name")
+_SLICED = re.compile(r"-(MIG-\S+|SHARED)$")
+
+
+class NodeGpus(Struct, frozen=True):
+    """The GPUs of one node."""
+
+    spec: GpuSpec | None
+    """None when they cannot be used; `unusable` says why."""
+    resource: str
+    count: int
+    unusable: str = ""
+    remarks: tuple[tuple[str, str], ...] = ()
+    """(reason, message) of labels that are wrong or missing but could be made up for."""
+
+
+class _Labels(Struct, frozen=True):
+    """What one vendor's labels say, still as text."""
+
+    vendor: str
+    product: str
+    memory: str
+    memory_label: str
+    memory_unit: int
+    compute_capability: tuple[int, int] | None = None
+
+
+def read(labels: Mapping[str, str], allocatable: Mapping[str, str]) -> NodeGpus | None:
+    """GPUs that the labels and allocatable resources of a node speak of; None for a node without any."""
+    resource = next((name for name in names.GPU_RESOURCES if name in allocatable), None)
+    if resource is None:
+        return _promised_but_absent(labels)
+    try:
+        count = to_int(allocatable[resource])
+    except QuantityError as error:
+        return NodeGpus(None, resource, 0, f"allocatable {resource}: {error}")
+    if count == 0:
+        return NodeGpus(None, resource, 0, f"allocatable {resource} is 0: all its GPUs are unhealthy or taken away")
+    said = _vendor_labels(resource, labels)
+    if sliced := _slices(labels, said.product):
+        return NodeGpus(None, resource, count, sliced)
+    return _identify(resource, count, said)
+
+
+def _identify(resource: str, count: int, said: _Labels) -> NodeGpus:
+    memory, remark = _memory(said)
+    remarks = (remark,) if remark else ()
+    if not said.product:
+        return NodeGpus(None, resource, count, f"no label names the GPU product: is the {said.vendor} labeller running?")
+    if known := catalog.by_product(said.product):
+        return NodeGpus(known, resource, count, remarks=remarks)
+    if memory is None:
+        why = f"unknown GPU product {said.product!r} and no usable label {said.memory_label}: its memory is not known"
+        return NodeGpus(None, resource, count, why, remarks)
+    spec = catalog.estimate(said.product, memory, said.compute_capability, said.vendor)
+    unknown = ("UnknownGpuProduct", f"unknown GPU product {said.product!r}: its speed is estimated from its labels")
+    return NodeGpus(spec, resource, count, remarks=(*remarks, unknown))
+
+
+def _memory(said: _Labels) -> tuple[int | None, tuple[str, str] | None]:
+    """Bytes per GPU, and a remark when the label does not say."""
+    if not said.memory:
+        return None, ("NoMemoryLabel", f"label {said.memory_label} is missing: the datasheet value is used if there is one")
+    try:
+        memory = to_int(said.memory) * said.memory_unit
+    except QuantityError:
+        memory = 0
+    if memory <= 0:
+        return None, ("MalformedLabel", f"label {said.memory_label}={said.memory!r} is no amount of memory: it is ignored")
+    return memory, None
+
+
+def _vendor_labels(resource: str, labels: Mapping[str, str]) -> _Labels:
+    if resource == names.NVIDIA_GPU:
+        return _nvidia(labels)
+    return _amd(labels) if resource == names.AMD_GPU else _intel(labels)
+
+
+def _nvidia(labels: Mapping[str, str]) -> _Labels:
+    product = labels.get("nvidia.com/gpu.product", "") or _first(labels, _CLOUD_PRODUCT)
+    major, minor = labels.get("nvidia.com/gpu.compute.major", ""), labels.get("nvidia.com/gpu.compute.minor", "")
+    capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+    memory_label = "nvidia.com/gpu.memory"
+    return _Labels("NVIDIA", product, labels.get(memory_label, ""), memory_label, 1 << 20, capability)
+
+
+def _amd(labels: Mapping[str, str]) -> _Labels:
+    """The stable keys exist only where all cards of a node are equal; older labellers put the value into the key."""
+    product = labels.get("amd.com/gpu.product-name", "") or _value_in_key(labels, "beta.amd.com/gpu.product-name.")
+    memory = labels.get("amd.com/gpu.vram", "") or _value_in_key(labels, "beta.amd.com/gpu.vram.")
+    as_binary = f"{memory}i" if memory and memory[-1] in "MGT" else memory  # the labeller writes GiB as `64G`
+    return _Labels("AMD", product, as_binary, "amd.com/gpu.vram", 1)
+
+
+def _intel(labels: Mapping[str, str]) -> _Labels:
+    memory_label = "gpu.intel.com/memory.max"
+    return _Labels("Intel", labels.get("gpu.intel.com/product", ""), labels.get(memory_label, ""), memory_label, 1)
+
+
+def _slices(labels: Mapping[str, str], product: str) -> str:
+    if match := _SLICED.search(product):
+        return f"its GPUs are shared or partitioned ({match[1]}): gangs need whole GPUs"
+    replicas = labels.get("nvidia.com/gpu.replicas", "1")
+    if replicas not in ("", "0", "1"):
+        return f"its GPUs are time-sliced ({replicas} replicas): gangs need whole GPUs"
+    return ""
+
+
+def _promised_but_absent(labels: Mapping[str, str]) -> NodeGpus | None:
+    """Labels that speak of GPUs on a node that offers none: a device plugin that does not run."""
+    if labels.get("nvidia.com/gpu.present") == "true":
+        return NodeGpus(None, names.NVIDIA_GPU, 0, f"labelled with GPUs, but no {names.NVIDIA_GPU} is allocatable: "
+                        "is the device plugin running?")
+    return None
+
+
+def _first(labels: Mapping[str, str], keys: tuple[str, ...]) -> str:
+    return next((labels[key] for key in keys if labels.get(key)), "")
+
+
+def _value_in_key(labels: Mapping[str, str], prefix: str) -> str:
+    values = [key.removeprefix(prefix) for key in labels if key.startswith(prefix)]
+    return values[0] if len(values) == 1 else ""

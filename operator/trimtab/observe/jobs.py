@@ -1,0 +1,118 @@
+"""One job's facts: its spec understood, its status read, and where it stands in its life."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from pydantic import ValidationError
+
+from trimtab import names
+from trimtab.api import conditions
+from trimtab.api.convert import to_model_spec, to_requirements, to_training
+from trimtab.api.status import JobStatus
+from trimtab.api.v1alpha1 import JobSpec
+from trimtab.api.template import trainer_of
+from trimtab.errors import QuantityError, SpecError
+from trimtab.kube.objects import JobObject, Meta
+from trimtab.kube.quantity import to_int, to_milli
+from trimtab_policy.types import ModelSpec, Requirements, TrainingSpec
+
+OURS = f"{names.GROUP}/controller"
+"""Value of `spec.managedBy` that means us, as leaving it out does."""
+
+
+class JobFacts(Struct, frozen=True):
+    """A job with everything derived from its own object."""
+
+    meta: Meta
+    status: JobStatus
+    created: float
+    error: str = ""
+    """Why the spec cannot be understood (a job written for a newer or older CRD); then the fields below are None."""
+    unreadable: bool = False
+    """The status itself cannot be read: it must not be overwritten."""
+    spec: JobSpec | None = None
+    template: Mapping[str, Any] = {}
+    """`spec.template` exactly as the user wrote it."""
+    model: ModelSpec | None = None
+    training: TrainingSpec | None = None
+    requirements: Requirements | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job has completed, or failed for good."""
+        return conditions.holds(self.status.conditions, names.COMPLETE) or conditions.holds(
+            self.status.conditions, names.FAILED
+        )
+
+    @property
+    def suspended(self) -> bool:
+        return bool(self.spec and self.spec.suspend)
+
+    @property
+    def ours(self) -> bool:
+        """Whether this controller is in charge of the job."""
+        return self.spec is None or self.spec.managed_by in (None, OURS)
+
+    @property
+    def holds_gpus(self) -> bool:
+        """Whether a plan stands and its gang has not ended."""
+        return self.status.plan is not None and not self.finished
+
+    def retry_at(self) -> float:
+        """When the next plan may be made, as a POSIX time; 0 when at once."""
+        return self.status.retry_time.timestamp() if self.status.retry_time else 0.0
+
+
+def facts(job: JobObject) -> JobFacts:
+    """Understand a job object; what cannot be understood is said in `error`."""
+    created = posix(job.metadata.creation_timestamp)
+    try:
+        status = JobStatus.model_validate_json(bytes(job.status))
+    except ValidationError as error:
+        return JobFacts(job.metadata, JobStatus(), created, f"status cannot be read: {_words(error)}", unreadable=True)
+    try:
+        spec = JobSpec.model_validate_json(bytes(job.spec))
+        template = msgspec.json.decode(job.spec)["template"]
+        return JobFacts(
+            meta=job.metadata,
+            status=status,
+            created=created,
+            spec=spec,
+            template=template,
+            model=to_model_spec(spec.model),
+            training=to_training(spec.training),
+            requirements=_with_template(to_requirements(spec), template["spec"]),
+        )
+    except ValidationError as error:
+        return JobFacts(job.metadata, status, created, _words(error))
+    except (SpecError, QuantityError) as error:
+        return JobFacts(job.metadata, status, created, str(error))
+
+
+def _with_template(requirements: Requirements, pod_spec: Mapping[str, Any]) -> Requirements:
+    """Add what the template's containers request themselves; per-GPU amounts replace those of the trainer."""
+    trainer = trainer_of(pod_spec["containers"])
+    cpu = memory = 0
+    for container in pod_spec["containers"]:
+        asked = container.get("resources") or {}
+        requests = {**(asked.get("limits") or {}), **(asked.get("requests") or {})}
+        if not (container is trainer and requirements.cpu_milli_per_gpu):
+            cpu += to_milli(requests.get("cpu", 0))
+        if not (container is trainer and requirements.memory_per_gpu):
+            memory += to_int(requests.get("memory", 0))
+    return msgspec.structs.replace(requirements, cpu_milli_per_pod=cpu, memory_per_pod=memory)
+
+
+def posix(timestamp: str | None) -> float:
+    """RFC 3339 -> POSIX seconds; 0 for none."""
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
+
+
+def _words(error: ValidationError) -> str:
+    """`spec.training.steps: Input should be ...`, one for each wrong field."""
+    return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:3])

@@ -1,0 +1,102 @@
+"""One node's facts: its GPUs, its room, where it stands, and whether it takes new pods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from trimtab.errors import QuantityError
+from trimtab.kube.objects import NodeObject, Taint
+from trimtab.kube.quantity import to_int, to_milli
+from trimtab.observe import gpus
+from trimtab.observe.problems import Problem
+from trimtab_policy.types import GpuSpec
+
+CLIQUE_LABEL = "nvidia.com/gpu.clique"
+"""`<cluster UUID>.<clique id>`: nodes of equal value share one NVLink fabric (GB200 NVL72)."""
+
+
+class NodeFacts(Struct, frozen=True):
+    """A GPU node as far as it is known without its pods."""
+
+    name: str
+    uid: str
+    gpu: GpuSpec | None
+    resource: str
+    gpus: int
+    cpu_milli: int
+    memory: int
+    pods: int
+    extended: dict[str, str]
+    """Allocatable of all other resources, for templates that ask for them (RDMA devices, hugepages)."""
+    labels: dict[str, str]
+    taints: tuple[Taint, ...]
+    topology: tuple[str, ...]
+    link_domain: str
+    ready: bool
+    unavailable: str
+    """Why it takes no new pods; empty when it does."""
+    problems: tuple[Problem, ...]
+
+
+def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None:
+    """Facts of a node, or None if it has no GPUs. `levels` are topology label keys from widest to nearest."""
+    labels, allocatable = node.metadata.labels, node.status.allocatable
+    found = gpus.read(labels, allocatable)
+    if found is None:
+        return None
+    room, unreadable = _room(allocatable)
+    ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+    return NodeFacts(
+        name=node.metadata.name,
+        uid=node.metadata.uid,
+        gpu=found.spec,
+        resource=found.resource,
+        gpus=found.count,
+        cpu_milli=room[0],
+        memory=room[1],
+        pods=room[2],
+        extended=allocatable,
+        labels=labels,
+        taints=node.spec.taints,
+        topology=_topology(labels, levels),
+        link_domain=labels.get(CLIQUE_LABEL, ""),
+        ready=ready,
+        unavailable=_unavailable(node, ready) or found.unusable or unreadable,
+        problems=tuple(_problems(node, found, unreadable)),
+    )
+
+
+def _room(allocatable: dict[str, str]) -> tuple[tuple[int, int, int], str]:
+    try:
+        cpu = to_milli(allocatable.get("cpu", "0"))
+        memory = to_int(allocatable.get("memory", "0"))
+        pods = to_int(allocatable.get("pods", "110"))  # the kubelet's default, for nodes that do not say
+    except QuantityError as error:
+        return (0, 0, 0), f"status.allocatable: {error}"
+    return (cpu, memory, pods), ""
+
+
+def _topology(labels: dict[str, str], levels: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Values of the configured levels. A node that lacks one stands alone there rather than next to others."""
+    values = [next((labels[key] for key in keys if labels.get(key)), "") for keys in levels]
+    while values and not values[-1]:
+        values.pop()
+    return tuple(values)
+
+
+def _unavailable(node: NodeObject, ready: bool) -> str:
+    if node.metadata.deletion_timestamp:
+        return "being deleted"
+    if node.spec.unschedulable:
+        return "cordoned"
+    return "" if ready else "NotReady"
+
+
+def _problems(node: NodeObject, found: gpus.NodeGpus, unreadable: str) -> list[Problem]:
+    said = list(found.remarks)
+    said += [("UnusableGpus", found.unusable)] if found.unusable else []
+    said += [("MalformedAllocatable", unreadable)] if unreadable else []
+    meta = node.metadata
+    return [Problem("Node", "", meta.name, meta.uid, reason, message) for reason, message in said]

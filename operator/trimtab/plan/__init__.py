@@ -1,0 +1,1 @@
+"""Decision -> Plan: which pods must exist, with which ranks, degrees, launcher flags and environment. Pure."""

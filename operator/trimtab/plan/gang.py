@@ -1,0 +1,44 @@
+"""A plan in a job's status -> everything that its objects are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trimtab.api.convert import to_placement
+from trimtab.api.status import Plan
+from trimtab.api.v1alpha1 import JobSpec
+from trimtab.kube.objects import Meta
+from trimtab.kube.quantity import to_int, to_milli
+from trimtab.plan.objects import GangPlan
+from trimtab_policy.types import TrainingSpec
+
+
+def gang_plan(
+    meta: Meta,
+    spec: JobSpec,
+    template: Mapping[str, Any],
+    training: TrainingSpec,
+    plan: Plan,
+    annotations: dict[str, dict[str, str]] | None = None,
+) -> GangPlan:
+    """Everything that the objects of a planned job are made of."""
+    placement = to_placement(meta.uid, plan)
+    resources = spec.resources
+    return GangPlan(
+        namespace=meta.namespace,
+        job=meta.name,
+        uid=meta.uid,
+        epoch=plan.epoch,
+        gpu_type=plan.gpu_type,
+        gpu_resource=plan.gpu_resource,
+        shares=placement.shares,
+        plan=placement.plan,
+        training=training,
+        launcher=spec.launcher.value,
+        template=dict(template),
+        priority_class=spec.priority_class_name or "",
+        cpus_per_gpu_milli=to_milli(resources.cpus_per_gpu) if resources.cpus_per_gpu is not None else 0,
+        memory_per_gpu=to_int(resources.memory_per_gpu) if resources.memory_per_gpu is not None else 0,
+        annotations=annotations or {},
+    )

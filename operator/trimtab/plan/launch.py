@@ -1,0 +1,171 @@
+"""How the degrees of a plan are handed to each training framework: environment, flags, files.
+
+Every pod gets torchrun's `PET_*` twins (Kubeflow Trainer's convention: static rendezvous on rank 0) and `TRIMTAB_*`
+variables that any script can read. Frameworks with flags of their own get those too, appended to the container's
+arguments; DeepSpeed reads a JSON file. The global batch is what the user asked for, whatever the data degree: the
+number of gradient-accumulation steps follows.
+
+Flags as of torchtitan 0.2 (`--parallelism.*`), Megatron-LM core 0.14 (`arguments.py`), DeepSpeed 0.17 (config JSON).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from trimtab_policy.types import ParallelPlan, Precision, Recompute, TrainingSpec
+
+MASTER_PORT = 29500
+DEEPSPEED_CONFIG_PATH = "/etc/trimtab/deepspeed.json"
+
+
+class Gang(Struct, frozen=True):
+    """What a launcher needs to know of the whole gang."""
+
+    job: str
+    epoch: int
+    gpu_type: str
+    nodes: int
+    gpus_per_node: int
+    master_address: str
+    plan: ParallelPlan
+    training: TrainingSpec
+
+
+class Launch(Struct, frozen=True):
+    """What one pod of the gang gets."""
+
+    env: dict[str, str]
+    args: tuple[str, ...]
+    deepspeed_config: str | None = None
+
+
+def launch(launcher: str, gang: Gang, node_rank: int) -> Launch:
+    """Environment, arguments and files for the pod of `node_rank`. `launcher` is `spec.launcher`."""
+    flags = _FLAGS.get(launcher, _no_flags)(gang)
+    env = _torchrun_env(gang, node_rank) | _trimtab_env(gang)
+    env["TRIMTAB_LAUNCH_FLAGS"] = " ".join(flags)
+    return Launch(env, flags, _deepspeed_config(gang) if launcher == "DeepSpeed" else None)
+
+
+def _torchrun_env(gang: Gang, node_rank: int) -> dict[str, str]:
+    return {
+        "PET_NNODES": str(gang.nodes),
+        "PET_NPROC_PER_NODE": str(gang.gpus_per_node),
+        "PET_NODE_RANK": str(node_rank),
+        "PET_MASTER_ADDR": gang.master_address,
+        "PET_MASTER_PORT": str(MASTER_PORT),
+    }
+
+
+def _trimtab_env(gang: Gang) -> dict[str, str]:
+    plan, training = gang.plan, gang.training
+    values: dict[str, object] = {
+        "JOB": gang.job,
+        "EPOCH": gang.epoch,
+        "GPU_TYPE": gang.gpu_type,
+        "MODE": plan.mode,
+        "DP": plan.data,
+        "TP": plan.tensor,
+        "PP": plan.pipeline,
+        "CP": plan.context,
+        "EP": plan.expert,
+        "ZERO_STAGE": plan.zero_stage,
+        "RECOMPUTE": plan.recompute,
+        "MICRO_BATCH_SIZE": plan.micro_batch,
+        "GLOBAL_BATCH_SIZE": training.global_batch_size,
+        "GRADIENT_ACCUMULATION_STEPS": plan.micro_batches(training.global_batch_size),
+        "SEQUENCE_LENGTH": training.sequence_length,
+        "STEPS": training.steps,
+        "PRECISION": training.precision,
+    }
+    return {f"TRIMTAB_{name}": str(value) for name, value in values.items()}
+
+
+def _torchtitan(gang: Gang) -> tuple[str, ...]:
+    """FSDP is `data_parallel_shard_degree`, DDP `data_parallel_replicate_degree`; ZeRO-2 keeps gathered weights."""
+    plan, training = gang.plan, gang.training
+    sharded = plan.data if plan.zero_stage else 1
+    per_rank = training.global_batch_size // plan.data if plan.pipeline > 1 else plan.micro_batch
+    flags = {
+        "parallelism.data_parallel_replicate_degree": plan.data // sharded,
+        "parallelism.data_parallel_shard_degree": sharded,
+        "parallelism.tensor_parallel_degree": plan.tensor,
+        "parallelism.pipeline_parallel_degree": plan.pipeline,
+        "parallelism.context_parallel_degree": plan.context,
+        "parallelism.expert_parallel_degree": plan.expert,
+        "training.local_batch_size": per_rank,
+        "training.global_batch_size": training.global_batch_size,
+        "training.seq_len": training.sequence_length,
+        "training.steps": training.steps,
+        "activation_checkpoint.mode": plan.recompute.value.lower(),
+    }
+    if plan.pipeline > 1:
+        flags["parallelism.pipeline_parallel_schedule"] = "1F1B"
+        flags["parallelism.pipeline_parallel_microbatch_size"] = plan.micro_batch
+    if plan.zero_stage in (1, 2):
+        flags["parallelism.fsdp_reshard_after_forward"] = "never"
+    return tuple(f"--{name}={value}" for name, value in flags.items())
+
+
+def _megatron(gang: Gang) -> tuple[str, ...]:
+    """The data degree is not given: Megatron derives it as world / (TP · PP · CP)."""
+    plan, training = gang.plan, gang.training
+    flags: list[object] = [
+        *("--tensor-model-parallel-size", plan.tensor),
+        *("--pipeline-model-parallel-size", plan.pipeline),
+        *("--context-parallel-size", plan.context),
+        *("--micro-batch-size", plan.micro_batch),
+        *("--global-batch-size", training.global_batch_size),
+        *("--seq-length", training.sequence_length),
+        *("--train-iters", training.steps),
+    ]
+    flags += ["--expert-model-parallel-size", plan.expert] if plan.expert > 1 else []
+    flags += ["--sequence-parallel"] if plan.tensor > 1 else []
+    flags += ["--use-distributed-optimizer"] if plan.zero_stage else []
+    if plan.zero_stage >= 2:
+        sharding = "optim_grads" if plan.zero_stage == 2 else "optim_grads_params"
+        flags += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", sharding]
+    flags += {
+        Recompute.NONE: [],
+        Recompute.SELECTIVE: ["--recompute-granularity", "selective"],
+        Recompute.FULL: ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1],
+    }[plan.recompute]
+    flags += {Precision.BF16: ["--bf16"], Precision.FP16: ["--fp16"], Precision.FP8: ["--bf16", "--fp8-format", "hybrid"]}.get(
+        training.precision, []
+    )
+    return tuple(str(flag) for flag in flags)
+
+
+def _deepspeed(gang: Gang) -> tuple[str, ...]:
+    return ("--deepspeed", "--deepspeed_config", DEEPSPEED_CONFIG_PATH)
+
+
+def _deepspeed_config(gang: Gang) -> str:
+    """Pipeline stages are made in code (`PipelineModule(num_stages=...)`): scripts read `TRIMTAB_PP`."""
+    plan, training = gang.plan, gang.training
+    config: dict[str, object] = {
+        "train_batch_size": training.global_batch_size,
+        "train_micro_batch_size_per_gpu": plan.micro_batch,
+        "gradient_accumulation_steps": plan.micro_batches(training.global_batch_size),
+        "zero_optimization": {"stage": plan.zero_stage},
+        "bf16": {"enabled": training.precision in (Precision.BF16, Precision.FP8)},
+        "fp16": {"enabled": training.precision is Precision.FP16},
+    }
+    if plan.tensor > 1:
+        config["tensor_parallel"] = {"autotp_size": plan.tensor}
+    return json.dumps(config, sort_keys=True)
+
+
+def _no_flags(gang: Gang) -> tuple[str, ...]:
+    """Torchrun and Custom: the environment says it all."""
+    return ()
+
+
+_FLAGS: dict[str, Callable[[Gang], tuple[str, ...]]] = {
+    "Torchtitan": _torchtitan,
+    "Megatron": _megatron,
+    "DeepSpeed": _deepspeed,
+}

@@ -1,0 +1,85 @@
+"""What one job could run on: its plan options per GPU type, and which of them have room right now.
+
+Shared by all heuristics, so that they differ only in what they choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from trimtab_policy.capacity import Capacity
+from trimtab_policy.perf.plans import Option, options
+from trimtab_policy.types import Alternative, GpuSpec, Job, NodeShare, Placement, Requirements, Snapshot
+
+
+class Candidate(Struct, frozen=True):
+    """One option of one job on one GPU type."""
+
+    gpu: GpuSpec
+    option: Option
+    tokens_per_second: float
+    cost: float
+    """GPUs weighted by their peak 16-bit FLOP/s: an H100 is not a T4."""
+
+    def describe(self) -> str:
+        """Short form for people: `8×A100-SXM4-80GB`."""
+        return f"{self.option.gpus}×{self.gpu.name}"
+
+
+def weight(gpu: GpuSpec) -> float:
+    """Relative worth of one GPU: its dense peak in the fastest 16-bit (else 32-bit) format, FLOP/s."""
+    peaks = dict(gpu.peak_flops)
+    return max(peak for precision, peak in peaks.items() if precision.value in ("BF16", "FP16", "FP32"))
+
+
+def allowed_types(snapshot: Snapshot, requirements: Requirements) -> list[GpuSpec]:
+    """GPU types of the cluster that are allowed, by name."""
+    wanted = requirements.gpu_types
+    return [spec for name, spec in sorted(snapshot.gpu_types.items()) if not wanted or name in wanted]
+
+
+def candidates(
+    snapshot: Snapshot, capacity: Capacity, job: Job, requirements: Requirements | None = None
+) -> list[Candidate]:
+    """Every feasible option of the job on the GPU types of the cluster, whether there is room for it or not.
+
+    `requirements` replaces the job's own, to see what others would allow.
+    """
+    need = requirements or job.requirements
+    found: list[Candidate] = []
+    for gpu in allowed_types(snapshot, need):
+        if size := capacity.node_gpus(gpu.name):
+            worth = weight(gpu)
+            for option in options(job.model, job.training, need, gpu, size):
+                found.append(Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * worth))
+    return found
+
+
+def with_room(capacity: Capacity, job: Job, ordered: list[Candidate]) -> Iterator[tuple[Candidate, tuple[NodeShare, ...]]]:
+    """Those of the candidates that fit at this moment, with their nodes, in the given order."""
+    for candidate in ordered:
+        option = candidate.option
+        if shares := capacity.find(job, candidate.gpu.name, option.nodes, option.gpus_per_node):
+            yield candidate, shares
+
+
+def placement(
+    job: Job,
+    chosen: Candidate,
+    shares: tuple[NodeShare, ...],
+    reason: str,
+    alternatives: tuple[Alternative, ...] = (),
+) -> Placement:
+    """Turn a chosen candidate into the placement that a decision carries."""
+    option = chosen.option
+    return Placement(
+        job=job.uid,
+        gpu_type=chosen.gpu.name,
+        shares=shares,
+        plan=option.plan,
+        prediction=option.prediction,
+        reason=reason,
+        alternatives=alternatives,
+    )

@@ -1,0 +1,178 @@
+"""What is free, and where a gang fits: the one place that searches nodes.
+
+A gang of `nodes` pods with `gpus_per_node` GPUs each goes where its collectives travel the shortest way: into the
+nearest topology domain (NVLink domain, then rack, block, zone) that holds all of it. Among several such domains the
+fullest one is taken, and in it the nodes with the least left over (best fit), so that whole nodes and whole racks stay
+free for larger gangs. The arrays are built once per decision; a search over 1,000 nodes takes some ten microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab_policy.types import Job, Node, NodeShare, Placement, Requirements, Snapshot
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+ALL_TYPES = "*"
+
+
+class Capacity:
+    """Free resources of a snapshot as arrays over its nodes; `take` is how a policy spends them while it decides."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        nodes = snapshot.nodes
+        self.names = [node.name for node in nodes]
+        self.index = {name: i for i, name in enumerate(self.names)}
+        self.topology = [node.topology for node in nodes]
+        self.total = np.array([node.gpus for node in nodes], dtype=np.int64)
+        self.free = np.array([max(0, node.free_gpus) for node in nodes], dtype=np.int64)
+        self._cpu = np.array([node.free_cpu_milli for node in nodes], dtype=np.int64)
+        self._memory = np.array([node.free_memory for node in nodes], dtype=np.int64)
+        self._pods = np.array([node.free_pods for node in nodes], dtype=np.int64)
+        self._levels = _domain_codes(nodes)
+        types = np.array([node.gpu_type for node in nodes], dtype=object)
+        self._of_type: dict[str, BoolArray] = {name: types == name for name in snapshot.gpu_types}
+        self._eligible: dict[tuple[str, ...], BoolArray] = {}
+        self._quota_left = _quota_left(snapshot)
+        self._roomy: dict[tuple[str, int], int] = {}
+
+    def node_gpus(self, gpu_type: str) -> int:
+        """GPUs of the largest node of this type; 0 when there is none."""
+        mask = self._of_type.get(gpu_type)
+        return int(self.total[mask].max()) if mask is not None and mask.any() else 0
+
+    def gpus(self, gpu_type: str, *, free: bool = True) -> int:
+        """Free (or all) GPUs of a type, wherever they are."""
+        return int((self.free if free else self.total)[self._of_type[gpu_type]].sum())
+
+    def most_free(self, gpu_type: str) -> int:
+        """Free GPUs on the emptiest node of a type."""
+        mask = self._of_type[gpu_type]
+        return int(self.free[mask].max()) if mask.any() else 0
+
+    def quota_left(self, queue: str, gpu_type: str) -> int | None:
+        """GPUs that the queue may still take of this type; None when it has no limit."""
+        limits = [self._quota_left[key] for key in ((queue, gpu_type), (queue, ALL_TYPES)) if key in self._quota_left]
+        return min(limits) if limits else None
+
+    def find(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> tuple[NodeShare, ...] | None:
+        """Nodes for the gang in rank order, or None when it does not fit at this moment (quota included)."""
+        quota = self.quota_left(job.queue, gpu_type)
+        if quota is not None and nodes * gpus_per_node > quota:
+            return None
+        return self._search(self._fitting(job, gpu_type, gpus_per_node, self.free), nodes, gpus_per_node)
+
+    def may_fit(self, gpu_type: str, nodes: int, gpus_per_node: int) -> bool:
+        """A cheap necessary condition for `find`, to skip hopeless searches."""
+        key = gpu_type, gpus_per_node
+        if key not in self._roomy:
+            self._roomy[key] = int((self._of_type[gpu_type] & (self.free >= gpus_per_node)).sum())
+        return self._roomy[key] >= nodes
+
+    def could_ever_fit(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> bool:
+        """Whether the gang would fit if every GPU of the present nodes were free."""
+        mask = self._allowed(job, gpu_type) & (self.total >= gpus_per_node)
+        return int(mask.sum()) >= nodes
+
+    def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
+        """Spend the resources of a placement."""
+        need = job.requirements
+        self._roomy.clear()
+        for share in shares:
+            i = self.index[share.node]
+            self.free[i] -= share.gpus
+            self._cpu[i] -= need.cpu_milli(share.gpus)
+            self._memory[i] -= need.memory(share.gpus)
+            self._pods[i] -= 1
+        gpus = sum(share.gpus for share in shares)
+        for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)):
+            if key in self._quota_left:
+                self._quota_left[key] -= gpus
+
+    def eligible_nodes(self, job: Job, gpu_type: str) -> int:
+        """Nodes of the type that the job's selectors admit, whatever they hold."""
+        return int(self._allowed(job, gpu_type).sum())
+
+    def _allowed(self, job: Job, gpu_type: str) -> BoolArray:
+        mask = self._of_type[gpu_type]
+        if job.eligible is None:
+            return mask
+        if job.eligible not in self._eligible:
+            admitted = np.zeros(len(self.names), dtype=np.bool_)
+            admitted[[self.index[name] for name in job.eligible if name in self.index]] = True
+            self._eligible[job.eligible] = admitted
+        return mask & self._eligible[job.eligible]
+
+    def _fitting(self, job: Job, gpu_type: str, gpus: int, free: IntArray) -> IntArray:
+        need: Requirements = job.requirements
+        mask = self._allowed(job, gpu_type) & (free >= gpus) & (self._pods >= 1)
+        if cpu := need.cpu_milli(gpus):
+            mask &= self._cpu >= cpu
+        if memory := need.memory(gpus):
+            mask &= self._memory >= memory
+        return np.flatnonzero(mask)
+
+    def _search(self, fitting: IntArray, nodes: int, gpus_per_node: int) -> tuple[NodeShare, ...] | None:
+        if len(fitting) < nodes:
+            return None
+        left = self.free[fitting] - gpus_per_node
+        chosen = _tightest(left, [codes[fitting] for codes in self._levels], nodes)
+        return tuple(NodeShare(self.names[i], gpus_per_node) for i in fitting[chosen])
+
+
+def _tightest(left: IntArray, levels: list[IntArray], count: int) -> IntArray:
+    """Positions of `count` candidates: one domain if any level has one that holds them, the fewest domains otherwise.
+
+    `left` (n,) is what each candidate would keep free, `levels` the domain codes (n,) from widest to nearest.
+    """
+    for codes in reversed(levels):
+        sizes = np.bincount(codes)
+        holding = np.flatnonzero(sizes >= count)
+        if len(holding):
+            free = np.bincount(codes, weights=left)
+            domain = holding[np.lexsort((free[holding], sizes[holding]))[0]]
+            members = np.flatnonzero(codes == domain)
+            return _in_rank_order(members[np.argsort(left[members], kind="stable")[:count]], levels)
+    nearest = levels[-1]
+    sizes = np.bincount(nearest)
+    order = np.lexsort((left, nearest, -sizes[nearest]))
+    return _in_rank_order(order[:count], levels)
+
+
+def _in_rank_order(chosen: IntArray, levels: list[IntArray]) -> IntArray:
+    """Neighbours in the network become neighbours in rank: pipeline stages and rings then take short ways."""
+    keys = [chosen, *(codes[chosen] for codes in reversed(levels))]
+    return chosen[np.lexsort(keys)]
+
+
+def _domain_codes(nodes: Sequence[Node]) -> list[IntArray]:
+    """Integer codes of the enclosing domains, widest first; a domain is named by its whole prefix."""
+    depth = max((len(node.topology) for node in nodes), default=0)
+    prefixes = [[node.topology[: level + 1] for node in nodes] for level in range(depth)]
+    linked: list[tuple[str, ...]] = [(node.link_domain or node.name,) for node in nodes]
+    everything: list[tuple[str, ...]] = [()] * len(nodes)
+    return [_codes(keys) for keys in (everything, *prefixes, linked)]
+
+
+def _codes(keys: Sequence[tuple[str, ...]]) -> IntArray:
+    known: dict[tuple[str, ...], int] = {}
+    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+
+
+def _quota_left(snapshot: Snapshot) -> dict[tuple[str, str], int]:
+    left = {(quota.queue, quota.gpu_type): quota.gpus for quota in snapshot.quotas}
+    for job in snapshot.jobs:
+        if job.placement is not None:
+            _charge(left, job.queue, job.placement)
+    return left
+
+
+def _charge(left: dict[tuple[str, str], int], queue: str, placement: Placement) -> None:
+    for key in ((queue, placement.gpu_type), (queue, ALL_TYPES)):
+        if key in left:
+            left[key] -= placement.gpus

@@ -1,0 +1,1 @@
+"""Policies that follow rules or solve a stated problem; one file each."""

@@ -1,0 +1,53 @@
+"""The fixed policy: one action for every state, the baseline of Dadizadeh Dargiry (2025).
+
+The paper's action space is GPU count × {Data, Model, Hybrid}; its fixed policy always takes the same action. Here that
+action is `gpus` GPUs in mode `mode`, clamped to what the job allows. Because a constant action may not fit a job in
+memory at all, the constants next to it follow in a fixed order (the next mode, then twice the GPUs), still without a
+look at load or speed: the first GPU type by name and the first nodes with room are taken.
+"""
+
+from __future__ import annotations
+
+from trimtab_policy.candidates import Candidate, candidates, placement, with_room
+from trimtab_policy.capacity import Capacity
+from trimtab_policy.types import Decision, Job, Mode, Pending, Placement, Snapshot
+from trimtab_policy.why import why_pending
+
+
+class Fixed:
+    """Always the same count and mode, whatever the state."""
+
+    name = "fixed"
+
+    def __init__(self, gpus: int = 4, mode: Mode = Mode.DATA) -> None:
+        modes = list(Mode)
+        start = modes.index(mode)
+        self.gpus = gpus
+        self.modes = modes[start:] + modes[:start]
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Apply the constant action to every waiting job, in order of arrival."""
+        capacity = Capacity(snapshot)
+        placements: list[Placement] = []
+        pending: list[Pending] = []
+        for job in snapshot.waiting():
+            chosen = self._apply(snapshot, capacity, job)
+            if chosen:
+                capacity.take(job, chosen.gpu_type, chosen.shares)
+                placements.append(chosen)
+            else:
+                pending.append(why_pending(snapshot, capacity, job))
+        return Decision(self.name, tuple(placements), tuple(pending))
+
+    def _apply(self, snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | None:
+        ordered = sorted(candidates(snapshot, capacity, job), key=lambda candidate: self._rank(job, candidate))
+        for candidate, shares in with_room(capacity, job, ordered):
+            return placement(job, candidate, shares, f"fixed action {self.gpus} GPUs {self.modes[0]}: {candidate.describe()}")
+        return None
+
+    def _rank(self, job: Job, candidate: Candidate) -> tuple[int, int, str]:
+        """Order of preference: nearest count (larger first), then mode in its fixed order, then type by name."""
+        option = candidate.option
+        wanted = min(max(self.gpus, job.requirements.gpus.low), job.requirements.gpus.high)
+        distance = option.gpus - wanted if option.gpus >= wanted else (wanted - option.gpus) << 20
+        return distance, self.modes.index(option.plan.mode), candidate.gpu.name
