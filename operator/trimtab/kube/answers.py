@@ -39,7 +39,7 @@ class Status(msgspec.Struct):
         return _class_of(code, self.reason)(message, status=code, reason=self.reason, retry_after=retry_after)
 
 
-class _ListMeta(msgspec.Struct):
+class _ListMeta(msgspec.Struct, frozen=True):
     continue_: str = msgspec.field(default="", name="continue")
 
 
