@@ -1,0 +1,243 @@
+"""What is known beforehand: datasheet facts of GPU products and shapes of well-known models.
+
+The facts are data (`data/gpus.yaml`, `data/models.yaml`, a source with every entry), read once, on first use. A product
+that the catalogue lacks is not an error: `estimate` answers with the slowest member of its class and says so in
+`GpuSpec.source`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from trimtab_policy.perf.shape import active_parameters, parameters
+from trimtab_policy.types import GpuSpec, ModelSpec, Precision
+
+__all__ = [
+    "Product",
+    "UnknownGpu",
+    "UnknownModel",
+    "active_parameters",
+    "all_gpus",
+    "by_product",
+    "estimate",
+    "gpu",
+    "model",
+    "model_names",
+    "parameters",
+    "parse_product",
+    "published_parameters",
+]
+
+ESTIMATED = "estimated from node labels"
+_ESTIMATED_NETWORK = 1.25e9  # 10 Gb/s Ethernet: what any server has
+
+
+class UnknownGpu(KeyError):
+    """No GPU type of this name in the catalogue."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UnknownModel(KeyError):
+    """No model preset of this name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Product(Struct, frozen=True):
+    """A product label taken apart: GPU Feature Discovery appends how a GPU is shared or cut to its name."""
+
+    name: str
+    shared: bool = False
+    """Time-sliced or under MPS (`-SHARED`)."""
+    mig_profile: str = ""
+    """`1g.5gb` and the like where the node's GPUs are cut into equal MIG instances; `INVALID` as GFD writes it."""
+
+
+class _GpuEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    vendor: str
+    architecture: str
+    memory_mib: int
+    memory_gbps: float
+    tflops: dict[Precision, float]
+    link_gbps: float
+    network_gbps: float
+    watts: float
+    source: str
+    products: tuple[str, ...]
+
+    def spec(self) -> GpuSpec:
+        return GpuSpec(
+            name=self.name,
+            vendor=self.vendor,
+            architecture=self.architecture,
+            memory_bytes=self.memory_mib << 20,
+            memory_bandwidth=self.memory_gbps * 1e9,
+            peak_flops=_flops(self.tflops),
+            link_bandwidth=self.link_gbps * 1e9,
+            network_bandwidth=self.network_gbps * 1e9,
+            power_watts=self.watts,
+            source=self.source,
+        )
+
+
+class _Estimate(Struct, frozen=True, forbid_unknown_fields=True):
+    vendor: str
+    capability: tuple[int, int]
+    architecture: str
+    memory_gbps: float
+    tflops: dict[Precision, float]
+    link_gbps: float
+    watts: float
+
+    def spec(self, name: str, memory_bytes: int) -> GpuSpec:
+        return GpuSpec(
+            name=name,
+            vendor=self.vendor,
+            architecture=self.architecture,
+            memory_bytes=memory_bytes,
+            memory_bandwidth=self.memory_gbps * 1e9,
+            peak_flops=_flops(self.tflops),
+            link_bandwidth=self.link_gbps * 1e9,
+            network_bandwidth=_ESTIMATED_NETWORK,
+            power_watts=self.watts,
+            source=ESTIMATED,
+        )
+
+
+class _GpuFile(Struct, frozen=True, forbid_unknown_fields=True):
+    gpus: tuple[_GpuEntry, ...]
+    estimates: tuple[_Estimate, ...]
+
+
+def all_gpus() -> tuple[GpuSpec, ...]:
+    """Every GPU type of the catalogue, in the order of the file."""
+    return tuple(_by_name().values())
+
+
+def gpu(name: str) -> GpuSpec:
+    """The GPU type of this canonical name (case is ignored).
+
+    Raises UnknownGpu with the nearest names when there is none.
+    """
+    found = _by_name().get(_normal(name))
+    if found is None:
+        raise UnknownGpu(_unknown("GPU type", name, (spec.name for spec in all_gpus())))
+    return found
+
+
+def by_product(product: str) -> GpuSpec | None:
+    """The GPU type behind a product name as node labels carry it, sharing and MIG suffixes ignored."""
+    return _by_product().get(_normal(parse_product(product).name))
+
+
+def parse_product(label: str) -> Product:
+    """Take `NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED` apart into product, MIG profile and sharing.
+
+    Suffixes as written by GPU Feature Discovery (internal/lm/resource.go): `-MIG-<profile>`, then `-SHARED`.
+    """
+    base, shared = re.subn(r"-SHARED$", "", label.strip(), flags=re.IGNORECASE)
+    name, _, profile = base.partition("-MIG-")
+    return Product(name=name, shared=bool(shared), mig_profile=profile)
+
+
+def estimate(
+    product: str, memory_bytes: int, compute_capability: tuple[int, int] | None = None, vendor: str = "NVIDIA"
+) -> GpuSpec:
+    """A cautious guess at a product that the catalogue lacks, under the product's own name.
+
+    `memory_bytes` comes from the node's label; rates are those of the slowest member of the class, i.e. of the CUDA
+    compute capability (major, minor), or of the vendor where that is not known. Raises ValueError without memory: no
+    fit can be judged then.
+    """
+    if memory_bytes <= 0:
+        raise ValueError(f"GPU product {product!r}: memory must be known and positive, got {memory_bytes} bytes")
+    known = [row for row in _gpu_file().estimates if row.vendor.casefold() == vendor.casefold()]
+    if not known:
+        vendors = sorted({row.vendor for row in _gpu_file().estimates})
+        raise ValueError(f"GPU product {product!r}: unknown vendor {vendor!r}, expected one of {', '.join(vendors)}")
+    capability = compute_capability or (0, 0)
+    row = max((row for row in known if row.capability <= capability), key=lambda row: row.capability)
+    return row.spec(product, memory_bytes)
+
+
+def model(name: str) -> ModelSpec:
+    """The preset of this name (case is ignored). Raises UnknownModel with the nearest names when there is none."""
+    found = _models().get(name.casefold())
+    if found is None:
+        raise UnknownModel(_unknown("model preset", name, _models()))
+    return found
+
+
+def model_names() -> tuple[str, ...]:
+    """Names of all presets, in the order of the file."""
+    return tuple(_models())
+
+
+def _flops(tflops: dict[Precision, float]) -> dict[Precision, float]:
+    return {precision: rate * 1e12 for precision, rate in tflops.items()}
+
+
+def _normal(name: str) -> str:
+    """Labels differ in case and in how blanks were replaced; the names themselves do not."""
+    return re.sub(r"[\s_-]+", "-", name.strip()).casefold()
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    by_key = {_normal(known_name): known_name for known_name in names}
+    containing = [known_name for key, known_name in by_key.items() if name.strip() and _normal(name) in key]
+    alike = [by_key[key] for key in difflib.get_close_matches(_normal(name), by_key, n=4)]
+    near = list(dict.fromkeys(containing + alike))
+    hint = f"did you mean {', '.join(near)}?" if near else f"known are {', '.join(names)}"
+    return f"unknown {kind} {name!r}: {hint}"
+
+
+def _load(file: str) -> Any:
+    return yaml.safe_load((files("trimtab_policy") / "data" / file).read_text(encoding="utf-8"))
+
+
+@cache
+def _gpu_file() -> _GpuFile:
+    return msgspec.convert(_load("gpus.yaml"), _GpuFile)
+
+
+@cache
+def _by_name() -> dict[str, GpuSpec]:
+    return {_normal(entry.name): entry.spec() for entry in _gpu_file().gpus}
+
+
+@cache
+def _by_product() -> dict[str, GpuSpec]:
+    specs = _by_name()
+    return {_normal(product): specs[_normal(row.name)] for row in _gpu_file().gpus for product in row.products}
+
+
+@cache
+def published_parameters() -> dict[str, int]:
+    """Parameter count of every preset as its authors state it; tests hold `parameters` to it."""
+    return {name: int(shape["published"]) for name, shape in _load("models.yaml").items()}
+
+
+@cache
+def _models() -> dict[str, ModelSpec]:
+    return {name: _model(name, dict(shape)) for name, shape in _load("models.yaml").items()}
+
+
+def _model(name: str, shape: dict[str, Any]) -> ModelSpec:
+    shape.pop("published")
+    heads = shape["attention_heads"]
+    defaults = {"name": name, "kv_heads": heads, "head_dim": shape["hidden_size"] // heads}
+    return msgspec.convert(defaults | shape, ModelSpec)

@@ -1,0 +1,192 @@
+"""All ways to divide one job: gang shapes, degrees, micro-batches, and the rules that launchers hold them to.
+
+A gang shape is nodes x GPUs per node. Degrees depend only on the total, and memory only on the degrees, so the table
+is built per total and meets the shapes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab_policy.perf.columns import FULL, NONE, Array, Plans, recompute_code
+from trimtab_policy.types import Bounds, Mode, ModelSpec, Requirements, TrainingSpec
+
+Mask = NDArray[np.bool_]
+Shape = tuple[int, int]
+
+MAX_GPUS = 4096
+"""Largest gang that is considered where the user sets no maximum."""
+MAX_MICRO_BATCH_TOKENS = 65536
+"""A micro-batch of more tokens gains no speed any more, on any GPU of the catalogue."""
+MIN_CONTEXT_TOKENS = 4096
+"""Context parallelism leaves every rank this much of the sequence, unless the user asks for a higher degree."""
+
+
+class Variants(NamedTuple):
+    """The choices that change memory but no degree: columns of shape (1, v), by recomputation, then stage."""
+
+    recompute: Array
+    zero_stage: Array
+
+    def before(self, column: int) -> Mask:
+        """(v,) which variants recompute no more and shard no more than this one: they are faster if they fit."""
+        weaker: Mask = (self.recompute[0] <= self.recompute[0, column]) & (
+            self.zero_stage[0] <= self.zero_stage[0, column]
+        )
+        weaker[column] = False
+        return weaker
+
+
+def shapes(requirements: Requirements, node_gpus: int) -> list[Shape]:
+    """Every (nodes, GPUs per node) that the requirements allow on nodes with `node_gpus` GPUs.
+
+    GPUs per node: powers of two, and the whole node. In total: powers of two, multiples of a node, and the user's own
+    minimum and maximum. Raises ValueError for a node without GPUs.
+    """
+    if node_gpus < 1:
+        raise ValueError(f"node_gpus must be at least 1, got {node_gpus}")
+    per_node = sorted({*_powers_of_two(node_gpus), node_gpus})
+    return [
+        (total // width, width)
+        for total in _totals(requirements, node_gpus)
+        for width in per_node
+        if total % width == 0 and admits_shape(requirements, total // width, width)
+    ]
+
+
+def admits_shape(requirements: Requirements, nodes: int, gpus_per_node: int) -> bool:
+    """Whether the requirements allow so many nodes and GPUs."""
+    few_enough = requirements.max_nodes is None or nodes <= requirements.max_nodes
+    return few_enough and requirements.gpus.admits(nodes * gpus_per_node)
+
+
+def degrees(
+    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gang_shapes: Sequence[Shape]
+) -> Plans:
+    """Every division of these gangs that keeps the rules, as columns of shape (n, 1).
+
+    `zero_stage` and `recompute` are left at 0: `variants` crosses them in.
+    """
+    widths = sorted({width for _, width in gang_shapes})
+    total, t, p, c = _cross(
+        sorted({nodes * width for nodes, width in gang_shapes}),
+        _within(requirements.tensor, sorted({d for width in widths for d in _divisors(width)})),
+        _within(requirements.pipeline, _divisors(model.layers)),
+        _contexts(training, requirements.context),
+    )
+    table = _table(total / (t * p * c), t, p, c)
+    table = table.take((total % (t * p * c) == 0) & (training.global_batch_size % table.data == 0))
+    table = _crossed(table, expert=_within(requirements.expert, _divisors(max(1, model.experts))))
+    table = _crossed(table, micro_batch=_micro_batches(training))
+    kept = _in_modes(table, requirements.modes)
+    for holds, _ in rules(model, training, table):
+        kept &= holds
+    return Plans(*(column[:, None] for column in table.take(kept)))
+
+
+def variants(requirements: Requirements) -> Variants:
+    """Recomputation and ZeRO stages to choose from.
+
+    Selective recomputation is absent unless asked for: with fused attention there are no scores to drop, so it costs
+    time and saves nothing.
+    """
+    again = [NONE, FULL] if requirements.recompute is None else [recompute_code(requirements.recompute)]
+    stages = [0, 1, 2, 3] if requirements.zero_stage is None else [requirements.zero_stage]
+    recompute, stage = _cross(again, stages)
+    return Variants(recompute[None, :], stage[None, :])
+
+
+def sensible(requirements: Requirements, plans: Plans, choice: Variants) -> Mask:
+    """(n, v) which variants make sense for which degrees.
+
+    Left to us, stage 0 is for models without copies and only for them: stage 1 moves the same bytes and stores fewer.
+    """
+    alone = plans.data * plans.context == 1
+    free = requirements.zero_stage is None
+    stage = ((choice.zero_stage == 0) == alone) if free else np.ones_like(alone)
+    possible: Mask = stage & ((choice.zero_stage <= 1) | (plans.pipeline == 1))
+    return possible
+
+
+def rules(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Iterator[tuple[Mask, str]]:
+    """Every rule of divisibility: the rows that keep it, and the rule in words.
+
+    Megatron-Core (training/arguments.py, transformer/transformer_config.py) and torchtitan (models/*/parallelize.py).
+    """
+    t, p, c, e = plans.tensor, plans.pipeline, plans.context, plans.expert
+    s, batch = training.sequence_length, training.global_batch_size
+    for count, name in (
+        (model.attention_heads, "attention heads"),
+        (model.kv_heads, "key/value heads"),
+        (model.ffn_hidden_size, "columns of the feed-forward block"),
+    ):
+        yield count % t == 0, f"the tensor degree must divide the {count} {name}"
+    yield model.layers % p == 0, f"the pipeline degree must divide the {model.layers} layers"
+    yield s % (t * np.where(c > 1, 2 * c, 1)) == 0, f"tensor x 2 context must divide the sequence length of {s}"
+    yield batch % (plans.data * plans.micro_batch) == 0, f"data x micro_batch must divide the global batch of {batch}"
+    yield max(1, model.experts) % e == 0, f"the expert degree must divide the {model.experts} experts"
+    yield plans.data % e == 0, "the expert degree must divide the data degree"
+    yield (plans.zero_stage <= 1) | (p == 1), "ZeRO stages 2 and 3 exclude pipeline parallelism"
+
+
+def _powers_of_two(limit: int) -> list[int]:
+    return [1 << k for k in range(limit.bit_length()) if 1 << k <= limit]
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _within(bounds: Bounds, values: Sequence[int]) -> list[int]:
+    return [value for value in values if bounds.admits(value)]
+
+
+def _totals(requirements: Requirements, node_gpus: int) -> list[int]:
+    low, high = requirements.gpus.low, requirements.gpus.high
+    limit = min(high, max(MAX_GPUS, low), (requirements.max_nodes or MAX_GPUS) * node_gpus)
+    return _within(
+        Bounds(max(1, low), limit), sorted({low, high, *_powers_of_two(limit), *range(node_gpus, limit + 1, node_gpus)})
+    )
+
+
+def _contexts(training: TrainingSpec, bounds: Bounds) -> list[int]:
+    longest = max(1, training.sequence_length // MIN_CONTEXT_TOKENS, bounds.low)
+    return _within(bounds, sorted({*_powers_of_two(longest), bounds.low}))
+
+
+def _micro_batches(training: TrainingSpec) -> list[int]:
+    most = max(1, MAX_MICRO_BATCH_TOKENS // training.sequence_length)
+    return _powers_of_two(min(most, training.global_batch_size))
+
+
+def _cross(*axes: Sequence[int]) -> tuple[Array, ...]:
+    """The Cartesian product as flat columns, the last axis fastest."""
+    mesh = np.meshgrid(*(np.asarray(axis, dtype=np.float64) for axis in axes), indexing="ij")
+    return tuple(column.ravel() for column in mesh)
+
+
+def _table(data: Array, tensor: Array, pipeline: Array, context: Array) -> Plans:
+    ones, zeros = np.ones_like(data), np.zeros_like(data)
+    return Plans(data, tensor, pipeline, context, ones, ones, zeros, zeros, ones)
+
+
+def _crossed(table: Plans, **choice: Sequence[int]) -> Plans:
+    """The table once per value of one column."""
+    ((name, values),) = choice.items()
+    repeated = Plans(*(np.repeat(column, len(values)) for column in table))
+    return repeated._replace(**{name: np.tile(np.asarray(values, dtype=np.float64), len(table.data))})
+
+
+def _in_modes(plans: Plans, modes: Sequence[Mode]) -> Mask:
+    """Rows whose mode (`ParallelPlan.mode`) is allowed."""
+    copied = plans.tensor * plans.pipeline * plans.context == 1
+    single = plans.data == 1
+    allowed: Mask = np.zeros(copied.shape, dtype=np.bool_)
+    for mode, rows in ((Mode.DATA, copied), (Mode.MODEL, ~copied & single), (Mode.HYBRID, ~copied & ~single)):
+        if mode in modes:
+            allowed |= rows
+    return allowed

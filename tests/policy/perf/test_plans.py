@@ -1,0 +1,228 @@
+"""The plan search: everything it offers is valid, fits, and is the fastest there is."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trimtab_policy import catalog
+from trimtab_policy.perf import plans, space
+from trimtab_policy.types import (
+    Bounds,
+    GpuSpec,
+    Mode,
+    ModelSpec,
+    ParallelPlan,
+    Precision,
+    Recompute,
+    Requirements,
+    TrainingSpec,
+)
+
+GPT2 = catalog.model("gpt2")
+LLAMA_8B = catalog.model("llama3-8b")
+LLAMA_70B = catalog.model("llama3-70b")
+MIXTRAL = catalog.model("mixtral-8x7b")
+H100 = catalog.gpu("H100-SXM5-80GB")
+A100_40 = catalog.gpu("A100-SXM4-40GB")
+TRAINING = TrainingSpec(4096, 256, 1000)
+
+
+def up_to(gpus: int) -> Requirements:
+    return Requirements(gpus=Bounds(1, gpus))
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> tuple[ModelSpec, TrainingSpec, Requirements, GpuSpec, int]:
+    name = draw(
+        st.sampled_from(["gpt2", "gpt2-xl", "gemma-2b", "qwen2.5-7b", "llama3-8b", "mixtral-8x7b", "llama3-70b"])
+    )
+    low = draw(st.sampled_from([1, 2, 3, 8]))
+    requirements = Requirements(
+        gpus=Bounds(low, low + draw(st.integers(0, 60))),
+        max_nodes=draw(st.sampled_from([None, 1, 4])),
+        modes=draw(st.sampled_from([tuple(Mode), (Mode.DATA,), (Mode.MODEL,), (Mode.HYBRID,)])),
+        tensor=draw(st.sampled_from([Bounds(), Bounds(1, 2), Bounds(4, 4)])),
+        pipeline=draw(st.sampled_from([Bounds(), Bounds(1, 1), Bounds(2, 8)])),
+        context=draw(st.sampled_from([Bounds(), Bounds(1, 1), Bounds(4, 4)])),
+        expert=draw(st.sampled_from([Bounds(), Bounds(1, 1)])),
+        zero_stage=draw(st.sampled_from([None, 0, 1, 3])),
+        recompute=draw(st.sampled_from([None, *Recompute])),
+    )
+    training = TrainingSpec(
+        draw(st.sampled_from([512, 4096, 32768])), draw(st.sampled_from([1, 24, 512])), 10, Precision.FP16
+    )
+    gpu = draw(st.sampled_from([gpu for gpu in catalog.all_gpus() if Precision.FP16 in gpu.peak_flops]))
+    return catalog.model(name), training, requirements, gpu, draw(st.sampled_from([1, 4, 6, 8]))
+
+
+@settings(max_examples=150)
+@given(searches())
+def test_every_option_is_a_valid_plan_that_fits_and_keeps_the_requirements(
+    search: tuple[ModelSpec, TrainingSpec, Requirements, GpuSpec, int],
+) -> None:
+    model, training, need, gpu, node_gpus = search
+    found = plans.options(*search)
+    assert len({(o.nodes, o.gpus_per_node) for o in found}) == len(found)
+    for option in found:
+        plan = option.plan
+        assert plan.gpus == option.gpus == option.nodes * option.gpus_per_node
+        assert need.gpus.admits(option.gpus)
+        assert need.max_nodes is None or option.nodes <= need.max_nodes
+        assert option.gpus_per_node <= node_gpus
+        assert plan.tensor <= option.gpus_per_node
+        assert plan.mode in need.modes
+        for degree in ("tensor", "pipeline", "context", "expert"):
+            assert getattr(need, degree).admits(getattr(plan, degree))
+        assert need.zero_stage in (None, plan.zero_stage)
+        assert need.recompute in (None, plan.recompute)
+        assert plans.fits(model, training, plan, gpu)
+        assert option.prediction.memory_bytes <= gpu.memory_bytes
+        # `predict` checks divisibility and must come to the same numbers on its own.
+        assert plans.predict(model, training, plan, gpu, option.gpus_per_node) == option.prediction
+
+
+@settings(max_examples=50)
+@given(searches())
+def test_options_come_by_gpus_then_speed_and_nothing_found_is_explained(
+    search: tuple[ModelSpec, TrainingSpec, Requirements, GpuSpec, int],
+) -> None:
+    found = plans.options(*search)
+    assert list(found) == sorted(found, key=lambda o: (o.gpus, o.prediction.step_seconds))
+    if not found:
+        assert len(plans.why_none(*search)) > 30
+
+
+def every_plan(gpus: int, batch: int) -> list[ParallelPlan]:
+    """All plans of so many GPUs, valid or not, by plain enumeration."""
+    powers = [1, 2, 4, 8]
+    return [
+        ParallelPlan(gpus // (t * p), t, p, 1, e, b, z, r)
+        for t, p, e, b, z, r in itertools.product(powers, powers, powers, [1, 2, 4, 8, 16], range(4), Recompute)
+        if gpus % (t * p) == 0 and b <= batch
+    ]
+
+
+@pytest.mark.parametrize(("model", "gpus"), [(GPT2, 4), (LLAMA_8B, 8), (MIXTRAL, 16), (catalog.model("gpt3-6.7b"), 8)])
+def test_no_valid_plan_that_fits_is_faster_than_the_one_chosen(model: ModelSpec, gpus: int) -> None:
+    training = TrainingSpec(2048, 64, 1)
+    valid: list[float] = []
+    for plan in every_plan(gpus, 64):
+        try:
+            prediction = plans.predict(model, training, plan, H100, min(8, gpus))
+        except plans.InvalidPlan:
+            continue
+        if plans.fits(model, training, plan, H100):
+            valid.append(prediction.step_seconds)
+    chosen = plans.best(model, training, up_to(64), H100, max(1, gpus // 8), min(8, gpus))
+    assert len(valid) > 20
+    assert chosen is not None
+    assert chosen.prediction.step_seconds <= min(valid) * (1 + 1e-9)
+
+
+def test_shapes_are_powers_of_two_multiples_of_a_node_and_the_users_own_bounds() -> None:
+    need = Requirements(gpus=Bounds(3, 24))
+    assert space.shapes(need, 8) == [
+        (3, 1), (4, 1), (2, 2), (1, 4), (8, 1), (4, 2), (2, 4), (1, 8), (16, 1), (8, 2), (4, 4), (2, 8),
+        (24, 1), (12, 2), (6, 4), (3, 8),
+    ]  # fmt: skip
+    assert space.shapes(msgspec.structs.replace(need, max_nodes=1), 8) == [(1, 4), (1, 8)]
+    assert (2, 6) in space.shapes(need, 6)
+
+
+def test_tensor_parallelism_never_exceeds_heads_or_key_value_heads() -> None:
+    gemma = catalog.model("gemma-2b")
+    assert all(option.plan.tensor == 1 for option in plans.options(gemma, TRAINING, up_to(64), H100, 8))
+    qwen = catalog.model("qwen2.5-0.5b")
+    assert all(option.plan.tensor <= 2 for option in plans.options(qwen, TRAINING, up_to(64), H100, 8))
+
+
+def test_a_small_model_is_only_copied_and_a_large_one_is_divided() -> None:
+    small = plans.best(GPT2, TrainingSpec(1024, 512, 1), up_to(8), A100_40, 1, 8)
+    large = plans.best(LLAMA_70B, TrainingSpec(8192, 512, 1), up_to(64), H100, 8, 8)
+    assert small is not None
+    assert small.plan.mode is Mode.DATA
+    assert large is not None
+    assert large.plan.mode is Mode.HYBRID
+    assert large.plan.tensor > 1
+
+
+def test_more_nodes_of_fewer_gpus_are_never_faster_than_whole_nodes() -> None:
+    by_shape = {(o.nodes, o.gpus_per_node): o for o in plans.options(LLAMA_8B, TRAINING, up_to(16), H100, 8)}
+    assert by_shape[2, 8].prediction.step_seconds <= by_shape[4, 4].prediction.step_seconds
+
+
+def test_jobs_that_differ_in_steps_or_host_resources_share_one_search() -> None:
+    plans._search.cache_clear()
+    short = plans.options(GPT2, TRAINING, up_to(8), H100, 8)
+    other = msgspec.structs.replace(up_to(8), cpu_milli_per_gpu=4000, gpu_types=("H100-SXM5-80GB",))
+    long = plans.options(GPT2, msgspec.structs.replace(TRAINING, steps=2000), other, H100, 8)
+    assert plans._search.cache_info().misses == 1
+    assert [o.plan for o in long] == [o.plan for o in short]
+    assert long[0].prediction.run_seconds == pytest.approx(2 * short[0].prediction.run_seconds)
+
+
+def test_two_gpus_of_one_name_but_other_facts_do_not_share_a_search() -> None:
+    slow = msgspec.structs.replace(H100, peak_flops={Precision.BF16: 1e13})
+    fast, slowed = (plans.options(GPT2, TRAINING, up_to(1), gpu, 8)[0] for gpu in (H100, slow))
+    assert slowed.prediction.step_seconds > 2 * fast.prediction.step_seconds
+
+
+@pytest.mark.parametrize(
+    ("need", "gpu", "node_gpus", "message"),
+    [
+        (up_to(2), "V100-SXM2-16GB", 8, "V100-SXM2-16GB does not support BF16, only FP16, FP32"),
+        (up_to(2), "H100-SXM5-80GB", 8, r"llama3-70b needs at least \d+ GiB per GPU .* but H100-SXM5-80GB has 80 GiB"),
+        (
+            Requirements(gpus=Bounds(64, 64), max_nodes=2),
+            "H100-SXM5-80GB",
+            8,
+            "no gang of 64 GPUs .* at most 2 of them",
+        ),
+        (
+            Requirements(gpus=Bounds(7, 7), max_nodes=9),
+            "H100-SXM5-80GB",
+            8,
+            "no plan for 7 GPUs divides llama3-70b evenly",
+        ),
+    ],
+)
+def test_why_nothing_fits_is_said_with_numbers(need: Requirements, gpu: str, node_gpus: int, message: str) -> None:
+    spec = catalog.gpu(gpu)
+    assert plans.options(LLAMA_70B, TRAINING, need, spec, node_gpus) == ()
+    assert re.search(message, plans.why_none(LLAMA_70B, TRAINING, need, spec, node_gpus))
+
+
+@pytest.mark.parametrize(
+    ("plan", "width", "rule"),
+    [
+        (ParallelPlan(tensor=3), 3, "tensor degree must divide the 32 attention heads"),
+        (ParallelPlan(tensor=16), 16, "tensor degree must divide the 8 key/value heads"),
+        (ParallelPlan(pipeline=5), 5, "pipeline degree must divide the 32 layers"),
+        (ParallelPlan(data=3), 3, "must divide the global batch of 256"),
+        (ParallelPlan(data=2, expert=2), 2, "expert degree must divide the 0 experts"),
+        (ParallelPlan(data=2, pipeline=2, zero_stage=3), 4, "ZeRO stages 2 and 3 exclude pipeline"),
+        (ParallelPlan(data=8), 3, "3 GPUs per node: must divide the plan's 8 GPUs"),
+        (ParallelPlan(tensor=8), 4, "4 GPUs per node: .* multiple of its tensor degree 8"),
+        (ParallelPlan(micro_batch=0), 1, "plan.micro_batch must be at least 1"),
+        (ParallelPlan(zero_stage=4), 1, "plan.zero_stage must be 0, 1, 2 or 3"),
+    ],
+)
+def test_a_plan_that_breaks_a_rule_is_refused_with_the_rule(plan: ParallelPlan, width: int, rule: str) -> None:
+    with pytest.raises(plans.InvalidPlan, match=rule):
+        plans.predict(LLAMA_8B, TRAINING, plan, H100, width)
+
+
+def test_a_node_without_gpus_is_an_error() -> None:
+    with pytest.raises(ValueError, match="node_gpus must be at least 1, got 0"):
+        plans.options(LLAMA_8B, TRAINING, up_to(8), H100, 0)
+
+
+def test_a_gang_outside_the_requirements_has_no_best_plan() -> None:
+    assert plans.best(GPT2, TRAINING, Requirements(gpus=Bounds(1, 4)), H100, 1, 8) is None
+    assert plans.best(GPT2, TRAINING, Requirements(gpus=Bounds(1, 8), max_nodes=1), H100, 2, 4) is None

@@ -1,0 +1,164 @@
+"""Step time: bounds by physics, the effects that published runs show, and what must hold for any architecture."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from tests.policy.perf.architectures import cases
+
+from trimtab_policy import catalog
+from trimtab_policy.perf import hardware, shape, speed
+from trimtab_policy.perf.columns import Array, columns
+from trimtab_policy.types import GpuSpec, ModelSpec, ParallelPlan, Precision, Recompute, TrainingSpec
+
+H100 = catalog.gpu("H100-SXM5-80GB")
+A100 = catalog.gpu("A100-SXM4-80GB")
+LLAMA_8B = catalog.model("llama3-8b")
+LLAMA_70B = catalog.model("llama3-70b")
+
+
+def seconds(
+    model: ModelSpec, training: TrainingSpec, *plans: ParallelPlan, gpu: GpuSpec = H100, width: int = 8
+) -> Array:
+    return speed.step_time(model, training, columns(plans), gpu, width).total
+
+
+@given(cases())
+def test_a_step_is_never_faster_than_its_flops_at_peak(
+    case: tuple[ModelSpec, TrainingSpec, ParallelPlan, GpuSpec],
+) -> None:
+    model, training, plan, gpu = case
+    time = speed.step_time(model, training, columns([plan]), gpu, 8)
+    # The layers alone: the output layer works on one stage only, so it does not divide by the pipeline degree.
+    body = shape.training_flops_per_token(model, training.sequence_length) - 6.0 * shape.embedding_parameters(model)
+    peak = plan.gpus * max(gpu.peak_flops.values())
+    assert time.total[0] >= body * training.tokens_per_step / peak
+
+
+@given(cases())
+def test_every_part_is_finite_and_not_negative(case: tuple[ModelSpec, TrainingSpec, ParallelPlan, GpuSpec]) -> None:
+    model, training, plan, gpu = case
+    for width in (1, 4, 8):
+        for software in (hardware.CURRENT, hardware.EAGER):
+            time = speed.step_time(model, training, columns([plan]), gpu, width, software=software)
+            assert all(np.isfinite(part).all() and (part >= 0).all() for part in time)
+
+
+@given(cases())
+def test_recomputing_more_takes_longer(case: tuple[ModelSpec, TrainingSpec, ParallelPlan, GpuSpec]) -> None:
+    model, training, plan, gpu = case
+    none, selective, full = seconds(
+        model, training, *(msgspec.structs.replace(plan, recompute=r) for r in Recompute), gpu=gpu
+    )
+    assert none <= selective * (1 + 1e-12)
+    assert selective <= full * (1 + 1e-12)
+
+
+@given(cases())
+def test_sharding_more_is_never_faster_from_stage_1_on_nor_is_stage_0(
+    case: tuple[ModelSpec, TrainingSpec, ParallelPlan, GpuSpec],
+) -> None:
+    """What `plans` relies on when it drops variants untimed."""
+    model, training, plan, gpu = case
+    zero, one, two, three = seconds(
+        model, training, *(msgspec.structs.replace(plan, zero_stage=z) for z in range(4)), gpu=gpu
+    )
+    assert one <= min(zero, two) * (1 + 1e-12)
+    assert two <= three * (1 + 1e-12)
+
+
+@given(cases())
+def test_a_narrower_way_through_the_network_never_helps(
+    case: tuple[ModelSpec, TrainingSpec, ParallelPlan, GpuSpec],
+) -> None:
+    model, training, plan, gpu = case
+    near = speed.step_time(model, training, columns([plan]), gpu, 4).total
+    far = speed.step_time(model, training, columns([plan]), gpu, 4, spread=3.0).total
+    assert (far >= near).all()
+
+
+def test_more_data_parallel_gpus_are_never_slower_for_a_compute_bound_job() -> None:
+    training = TrainingSpec(8192, 2048, 1)
+    plans = [ParallelPlan(data=d, zero_stage=3) for d in (8, 16, 32, 64, 128, 256)]
+    times = seconds(LLAMA_8B, training, *plans)
+    assert (np.diff(times) < 0).all()
+    assert times[0] / times[3] == pytest.approx(8, rel=0.15)
+
+
+def test_the_bubble_shrinks_with_micro_batches_and_with_interleaving() -> None:
+    plan = columns([ParallelPlan(tensor=8, pipeline=8)])
+    model = msgspec.structs.replace(LLAMA_70B, vocab_size=1000)  # the output layer would unbalance the last stage
+
+    def bubble(batch: int, chunks: float = 1.0) -> float:
+        interleaved = plan._replace(virtual=np.array([chunks]))
+        time = speed.step_time(model, TrainingSpec(4096, batch, 1), interleaved, H100, 8)
+        return float(time.bubble[0] / (time.compute[0] + time.layer_communication[0]))
+
+    assert bubble(64) < bubble(8)
+    assert bubble(8, chunks=5.0) < bubble(8) / 2
+    # (p - 1)/m of the ideal time, Narayanan et al. 2021, section 2.2.1
+    assert bubble(8) == pytest.approx(7 / 8, rel=0.01)
+
+
+def test_tensor_parallelism_inside_a_node_beats_tensor_parallelism_across_nodes() -> None:
+    training, plan = TrainingSpec(4096, 32, 1), columns([ParallelPlan(tensor=8, data=4)])
+    inside = speed.step_time(LLAMA_70B, training, plan, A100, 8)
+    across = speed.step_time(LLAMA_70B, training, plan, A100, 4)
+    assert inside.layer_communication[0] < across.layer_communication[0] / 2
+
+
+def test_a_group_between_nodes_has_as_many_adapters_as_it_has_ranks_on_a_node() -> None:
+    """Galvatron's measurements on 2 x 8 GPUs: 44.7, 20.8, 16.2, 8.1 GB/s for 8, 4, 2, 1 ranks per node."""
+    machine = hardware.machine(A100, Precision.BF16)
+    inner = np.array([1.0, 2.0, 4.0, 8.0])
+    outside = speed.group_bandwidth(machine, 16 / inner, inner, np.array([8.0]))
+    assert outside / machine.network == pytest.approx([8, 4, 2, 1])
+    inside = speed.group_bandwidth(machine, np.array([8.0]), np.array([1.0]), np.array([8.0]))
+    assert inside == pytest.approx(machine.link)
+
+
+def test_small_layers_cost_what_their_launch_costs() -> None:
+    tiny = ModelSpec("tiny", 12, 256, 4, 4, 64, 1024, 1000)
+    time = speed.step_time(tiny, TrainingSpec(128, 1, 1), columns([ParallelPlan()]), H100, 1)
+    assert time.compute[0] == pytest.approx(12 * hardware.CURRENT.launch_seconds, rel=0.05)
+
+
+def test_fp8_is_faster_than_bf16_but_not_twice_as_fast() -> None:
+    def run(precision: Precision) -> float:
+        return float(seconds(LLAMA_8B, TrainingSpec(8192, 64, 1, precision), ParallelPlan(data=8, zero_stage=1))[0])
+
+    assert 1.1 < run(Precision.BF16) / run(Precision.FP8) < 2
+
+
+# Narayanan et al. 2021 (SC21), table 1, with micro-batches and interleaving of Megatron-LM's examples/sc21: layers,
+# hidden, heads, batch, GPUs, t, p, v, b, achieved TFLOP/s per GPU.
+SC21 = {
+    "1.7B": (24, 2304, 24, 512, 32, 1, 1, 1, 16, 137),
+    "3.6B": (30, 3072, 32, 512, 64, 2, 1, 1, 16, 138),
+    "39B": (48, 8192, 64, 1536, 512, 8, 2, 1, 4, 138),
+    "145B": (80, 12288, 96, 2304, 1536, 8, 8, 2, 2, 148),
+    "1T": (128, 25600, 160, 3072, 3072, 8, 64, 1, 1, 163),
+}
+
+
+@pytest.mark.parametrize("name", SC21)
+def test_step_times_of_megatron_on_a100_are_met_within_ten_percent(name: str) -> None:
+    layers, h, heads, batch, gpus, t, p, v, b, tflops = SC21[name]
+    s, vocabulary = 2048, 51200
+    model = ModelSpec(
+        name, layers, h, heads, heads, h // heads, 4 * h, vocabulary, gated_ffn=False, tied_embeddings=True
+    )
+    plan = ParallelPlan(gpus // (t * p), t, p, micro_batch=b, recompute=Recompute.FULL)
+    interleaved = columns([plan])._replace(virtual=np.array([float(v)]))
+    training = TrainingSpec(s, batch, 1, Precision.FP16)
+    time = speed.step_time(model, training, interleaved, A100, 8, software=hardware.EAGER).total[0]
+    # The paper's own count, equation 3: full recomputation and the whole square of the attention scores.
+    flops = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocabulary / (16 * layers * h))
+    assert time == pytest.approx(flops / gpus / (tflops * 1e12), rel=0.10)
+
+
+def test_a_precision_that_the_gpu_lacks_is_an_error_that_lists_the_ones_it_has() -> None:
+    with pytest.raises(ValueError, match="V100-SXM2-16GB does not support BF16: use one of FP16, FP32"):
+        seconds(LLAMA_8B, TrainingSpec(1024, 8, 1), ParallelPlan(data=8), gpu=catalog.gpu("V100-SXM2-16GB"))
