@@ -89,16 +89,11 @@ _MODE_RULES = (
         "mode Model has one copy, thus no data-parallel ranks that could divide the experts: use Hybrid or Auto",
         ".parallelism.expert",
     ),
-    rule(
-        "self.parallelism.mode != 'Model' || self.parallelism.?zeroStage.orValue(0) == 0",
-        "mode Model has one copy, thus no data-parallel ranks to shard over: leave zeroStage out or use Hybrid",
-        ".parallelism.zeroStage",
-    ),
 )
 
 _DEGREE_RULES = (
     rule(
-        f"{_MAX_GPUS} - {_MAX_GPUS} % ({_UNIT}) >= {_MIN_GPUS}",
+        f"{_MIN_GPUS} > {_MAX_GPUS} || {_MAX_GPUS} - {_MAX_GPUS} % ({_UNIT}) >= {_MIN_GPUS}",
         "the product of the fixed degrees must divide a number of GPUs between resources.gpus.min and max",
         ".parallelism",
     ),

@@ -20,7 +20,7 @@ from trimtab.api.v1alpha1 import (
     Model,
     Parallelism,
     ParallelMode,
-    Queue,
+    QueueSpec,
     Resources,
     Training,
     Width,
@@ -169,7 +169,7 @@ def _deepspeed(free: Requirements, asked: Parallelism) -> Requirements:
     )
 
 
-def to_quotas(name: str, queue: Queue) -> tuple[Quota, ...]:
+def to_quotas(name: str, queue: QueueSpec) -> tuple[Quota, ...]:
     """Return the limits of a queue, GPU types in the catalogue's spelling."""
     return tuple(
         Quota(
@@ -177,7 +177,7 @@ def to_quotas(name: str, queue: Queue) -> tuple[Quota, ...]:
             gpu_type=quota.gpu_type if quota.gpu_type == "*" else _canonical(quota.gpu_type),
             gpus=quota.gpus,
         )
-        for quota in queue.spec.quotas
+        for quota in queue.quotas
     )
 
 

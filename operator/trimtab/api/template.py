@@ -7,12 +7,12 @@ be set here, because a silent override would surprise: each such field is refuse
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
 from trimtab.api.base import AnyObject, ApiModel, Int64, JsonSchema, Quantity, Text, extra, rule, rules
-from trimtab.names import GPU_RESOURCES, GROUP
+from trimtab.names import GPU_RESOURCES, GROUP, TRAINER_CONTAINER
 
 Label = Annotated[str, StringConstraints(max_length=63)]
 LongString = Annotated[str, StringConstraints(max_length=16384)]
@@ -265,9 +265,6 @@ class PodTemplate(ApiModel):
     """The pod. GPUs, ranks, environment, scheduler and node are filled in by the plan."""
 
 
-TRAINER: Final = "trainer"
-
-
 def trainer_of(containers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the container (as JSON) that gets the GPUs, ranks and flags: the one named `trainer`, or the first."""
-    return next((container for container in containers if container["name"] == TRAINER), containers[0])
+    return next((container for container in containers if container["name"] == TRAINER_CONTAINER), containers[0])

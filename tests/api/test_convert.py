@@ -1,0 +1,227 @@
+"""API objects as policies see them, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from trimtab.api.convert import to_model_spec, to_placement, to_plan, to_quotas, to_requirements, to_training
+from trimtab.api.status import Plan
+from trimtab.api.v1alpha1 import JobSpec, QueueSpec
+from trimtab.errors import SpecError
+from trimtab_policy import catalog
+from trimtab_policy.types import (
+    Bounds,
+    Mode,
+    ModelSpec,
+    NodeShare,
+    ParallelPlan,
+    Placement,
+    Precision,
+    Prediction,
+    Quota,
+    Recompute,
+)
+
+Spec = Callable[..., JobSpec]
+ANY = Bounds()
+ONE = Bounds(1, 1)
+
+
+@pytest.fixture
+def spec(job: Callable[..., dict[str, Any]]) -> Spec:
+    """The spec of a valid job with changes below `spec`."""
+    return lambda **changes: JobSpec.model_validate(
+        job({f"spec.{path.replace('__', '.')}": value for path, value in changes.items()})["spec"]
+    )
+
+
+def test_a_preset_is_looked_up(spec: Spec) -> None:
+    assert to_model_spec(spec(model={"preset": "llama3-8b"}).model) == catalog.model("llama3-8b")
+
+
+def test_an_unknown_preset_names_the_field_and_what_is_near(spec: Spec) -> None:
+    with pytest.raises(SpecError, match=r"^spec\.model\.preset: .*llama3-8b") as refused:
+        to_model_spec(spec(model={"preset": "llama3-9b"}).model)
+    assert refused.value.field == "spec.model.preset"
+
+
+def test_an_architecture_is_completed_by_the_usual_defaults(spec: Spec) -> None:
+    assert to_model_spec(spec().model) == ModelSpec(
+        name="custom",
+        layers=8,
+        hidden_size=512,
+        attention_heads=8,
+        kv_heads=8,
+        head_dim=64,
+        ffn_hidden_size=2048,
+        vocab_size=32000,
+    )
+
+
+def test_a_mixture_of_experts_with_grouped_heads_of_their_own_width(spec: Spec) -> None:
+    shape = {"kvHeads": 2, "headDim": 128, "experts": 8, "expertsPerToken": 2, "gatedFfn": False}
+    model = to_model_spec(spec(**{f"model__architecture__{name}": value for name, value in shape.items()}).model)
+    assert (model.kv_heads, model.head_dim, model.experts, model.experts_per_token, model.gated_ffn) == (
+        2,
+        128,
+        8,
+        2,
+        False,
+    )
+
+
+@pytest.mark.parametrize("model", [{}, {"preset": "gpt2", "architecture": {}}])
+def test_without_an_api_server_the_model_is_still_checked(spec: Spec, model: dict[str, Any]) -> None:
+    with pytest.raises((SpecError, ValidationError), match="architecture"):
+        to_model_spec(spec(model=model).model)
+
+
+def test_heads_that_do_not_divide_are_refused_where_no_api_server_has(spec: Spec) -> None:
+    with pytest.raises(SpecError, match=r"hiddenSize: must be a multiple"):
+        to_model_spec(spec(model__architecture__attentionHeads=7).model)
+
+
+@given(tokens=st.integers(1, 10**15), batch=st.integers(1, 2**20), length=st.integers(1, 2**24))
+def test_tokens_become_whole_steps_rounded_up(tokens: int, batch: int, length: int) -> None:
+    training = JobSpec.model_fields["training"].annotation
+    assert training is not None
+    value = training(sequenceLength=length, globalBatchSize=batch, tokens=tokens)
+    steps = to_training(value).steps
+    assert (steps - 1) * batch * length < tokens <= steps * batch * length
+
+
+def test_training_has_its_defaults(spec: Spec) -> None:
+    training = to_training(spec().training)
+    assert (training.steps, training.precision, training.tokens_per_step) == (100, Precision.BF16, 1024 * 64)
+
+
+def test_both_or_no_length_of_the_run_is_refused(spec: Spec) -> None:
+    for length in ({"tokens": 5, "steps": 5}, {"steps": None}):
+        with pytest.raises(SpecError, match=r"spec\.training: give exactly one"):
+            to_training(spec(**{f"training__{name}": value for name, value in length.items()}).training)
+
+
+def test_nothing_said_means_everything_is_allowed(spec: Spec) -> None:
+    free = to_requirements(spec(resources={"gpus": {"max": 8}}))
+    assert free.gpus == Bounds(1, 8)
+    assert free.modes == (Mode.DATA, Mode.MODEL, Mode.HYBRID)
+    assert (free.tensor, free.pipeline, free.context, free.expert) == (ANY, ANY, ANY, ANY)
+    assert (free.zero_stage, free.recompute, free.max_nodes, free.gpu_types) == (None, None, None, ())
+
+
+def test_limits_are_taken_over(spec: Spec) -> None:
+    limited = to_requirements(
+        spec(
+            resources={"gpus": {"min": 4, "max": 8}, "gpuTypes": ["t4", "Unheard-Of-GPU"], "maxNodes": 2}
+            | {"cpusPerGpu": "1500m", "memoryPerGpu": "64Gi"},
+            parallelism={
+                "mode": "Hybrid",
+                "tensor": {"fixed": 4},
+                "pipeline": {"max": 2},
+                "zeroStage": 1,
+                "recompute": "Full",
+            },
+        )
+    )
+    assert limited.gpus == Bounds(4, 8)
+    assert limited.gpu_types == ("T4", "Unheard-Of-GPU")
+    assert (limited.max_nodes, limited.cpu_milli_per_gpu, limited.memory_per_gpu) == (2, 1500, 64 << 30)
+    assert limited.modes == (Mode.HYBRID,)
+    assert (limited.tensor, limited.pipeline) == (Bounds(4, 4), Bounds(1, 2))
+    assert (limited.zero_stage, limited.recompute) == (1, Recompute.FULL)
+
+
+def test_fixed_means_all_of_the_gpus(spec: Spec) -> None:
+    assert to_requirements(spec(elasticity={"policy": "Fixed"}, resources={"gpus": {"max": 8}})).gpus == Bounds(8, 8)
+
+
+def test_more_at_least_than_at_most_is_refused(spec: Spec) -> None:
+    with pytest.raises(SpecError, match=r"spec\.resources\.gpus\.min: 9 exceeds max, which is 8"):
+        to_requirements(spec(resources={"gpus": {"min": 9, "max": 8}}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "tensor", "pipeline", "zero_stage"),
+    [
+        ({}, ONE, ONE, None),
+        ({"zeroStage": 3}, ONE, ONE, 3),
+        ({"pipeline": {"max": 4}}, ONE, Bounds(1, 4), 1),
+        ({"tensor": {"fixed": 2}, "zeroStage": 2}, Bounds(2, 2), ONE, 2),
+        ({"tensor": {"max": 2}, "zeroStage": 3}, ONE, ONE, 3),
+        ({"mode": "Hybrid"}, ANY, ANY, 1),
+        ({"mode": "Model"}, ANY, ANY, 0),
+    ],
+)
+def test_deepspeed_is_asked_only_for_what_it_can_do(
+    spec: Spec, asked: dict[str, Any], tensor: Bounds, pipeline: Bounds, zero_stage: int | None
+) -> None:
+    allowed = to_requirements(spec(launcher="DeepSpeed", parallelism=asked))
+    assert (allowed.tensor, allowed.pipeline, allowed.context) == (tensor, pipeline, ONE)
+    assert allowed.zero_stage == zero_stage
+
+
+def test_quotas_carry_their_queue() -> None:
+    queue = QueueSpec.model_validate(
+        {"quotas": [{"gpuType": "h100-sxm5-80gb", "gpus": 4}, {"gpuType": "*", "gpus": 8}]}
+    )
+    assert to_quotas("q", queue) == (Quota("q", "H100-SXM5-80GB", 4), Quota("q", "*", 8))
+
+
+PLACEMENT = Placement(
+    job="uid",
+    gpu_type="A100-SXM4-80GB",
+    shares=(NodeShare("n2", 4), NodeShare("n1", 4)),
+    plan=ParallelPlan(data=2, tensor=4, micro_batch=2, zero_stage=1, recompute=Recompute.SELECTIVE),
+    prediction=Prediction(step_seconds=1.5, tokens_per_second=41200.0, memory_bytes=1 << 35, run_seconds=3600.0),
+    reason="8×A100-SXM4-80GB: 41.2k tokens/s",
+)
+
+
+def plan(placement: Placement) -> Plan:
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    return to_plan(placement, epoch=3, policy="best_fit", resource="nvidia.com/gpu", generation=7, now=now)
+
+
+def test_a_plan_on_the_wire() -> None:
+    assert plan(PLACEMENT).to_wire() == {
+        "epoch": 3,
+        "observedGeneration": 7,
+        "createdTime": "2026-01-02T03:04:05Z",
+        "policy": "best_fit",
+        "reason": "8×A100-SXM4-80GB: 41.2k tokens/s",
+        "gpuType": "A100-SXM4-80GB",
+        "gpuResource": "nvidia.com/gpu",
+        "gpus": 8,
+        "mode": "Hybrid",
+        "summary": "dp=2 tp=4 pp=1 zero=1",
+        "parallelism": {
+            "data": 2,
+            "tensor": 4,
+            "pipeline": 1,
+            "context": 1,
+            "expert": 1,
+            "microBatch": 2,
+            "zeroStage": 1,
+            "recompute": "Selective",
+        },
+        "nodeCount": 2,
+        "nodes": [{"name": "n2", "gpus": 4}, {"name": "n1", "gpus": 4}],
+        "predicted": {
+            "stepMilliseconds": 1500,
+            "tokensPerSecond": 41200,
+            "memoryBytesPerGpu": 1 << 35,
+            "runSeconds": 3600,
+            "finishTime": "2026-01-02T04:04:05Z",
+        },
+    }
+
+
+def test_a_plan_read_back_is_the_placement_that_was_written() -> None:
+    assert to_placement("uid", Plan.model_validate_json(plan(PLACEMENT).model_dump_json(by_alias=True))) == PLACEMENT

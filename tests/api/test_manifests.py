@@ -1,0 +1,89 @@
+"""The manifests that ship: samples that mean what their comments say, permissions that are the least needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trimtab import names
+from trimtab.api.convert import to_model_spec, to_quotas, to_requirements, to_training
+from trimtab.api.v1alpha1 import JobSpec, Queue
+from trimtab.local.kubeconfig import kubectl
+from trimtab_policy import catalog
+
+MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
+SAMPLES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(MANIFESTS.glob("samples/*.yaml"))}
+JOBS = {name: JobSpec.model_validate(m["spec"]) for name, m in SAMPLES.items() if m["kind"] == names.JOB_KIND}
+RBAC = list(yaml.safe_load_all((MANIFESTS / "rbac.yaml").read_text()))
+RULES = [rule for obj in RBAC for rule in obj.get("rules", [])]
+CONTROLLER = f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:trimtab-controller"
+
+
+def test_samples_show_every_launcher_elasticity_and_way_to_name_a_model() -> None:
+    assert {spec.launcher.value for spec in JOBS.values()} >= {"Torchrun", "Torchtitan", "Megatron", "DeepSpeed"}
+    assert {spec.elasticity.policy.value for spec in JOBS.values()} == {"Fixed", "Moldable", "Elastic"}
+    assert {spec.model.preset is None for spec in JOBS.values()} == {True, False}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_samples_are_called_like_their_files_and_can_be_worked_with(name: str) -> None:
+    spec = JOBS[name]
+    assert SAMPLES[name]["metadata"]["name"] == name
+    assert to_training(spec.training).steps >= 100
+    assert to_model_spec(spec.model).layers > 0
+    assert set(to_requirements(spec).gpu_types) <= {gpu.name for gpu in catalog.all_gpus()}
+
+
+def test_the_architecture_written_out_is_the_preset_of_that_size() -> None:
+    shape, preset = to_model_spec(JOBS["gpt3-13b"].model), catalog.model("gpt3-13b")
+    assert catalog.parameters(shape) == catalog.parameters(preset)
+
+
+def test_samples_refer_to_queues_that_exist() -> None:
+    queues = {m["metadata"]["name"]: Queue.model_validate(m) for m in SAMPLES.values() if m["kind"] == names.QUEUE_KIND}
+    assert {spec.queue for spec in JOBS.values() if spec.queue} <= queues.keys()
+    assert all(to_quotas(name, queue.spec) for name, queue in queues.items())
+
+
+def test_permissions_have_no_wildcard_and_leave_secrets_and_nodes_alone() -> None:
+    said = [word for rule in RULES for words in rule.values() for word in words]
+    assert "*" not in said
+    assert not {"secrets", "configmaps", "pods/exec", "impersonate", "escalate", "bind"} & set(said)
+    (nodes,) = (rule for rule in RULES if "nodes" in rule["resources"])
+    assert nodes["verbs"] == ["get", "list", "watch"]
+
+
+def test_the_lease_of_others_is_out_of_reach() -> None:
+    leases = [rule for rule in RULES if rule["resources"] == ["leases"]]
+    assert [rule.get("resourceNames") for rule in leases if rule["verbs"] != ["create"]] == [[names.LEASE_NAME]]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("verb", "group", "resource", "name", "allowed"),
+    [
+        ("patch", "trimtab.dev", "llmtrainingjobs/status", "", "true"),
+        ("create", "", "pods/binding", "", "true"),
+        ("update", "coordination.k8s.io", "leases", "trimtab-controller", "true"),
+        ("update", "coordination.k8s.io", "leases", "another", "false"),
+        ("update", "trimtab.dev", "llmtrainingjobs", "", "false"),
+        ("patch", "", "nodes", "", "false"),
+        ("get", "", "secrets", "", "false"),
+    ],
+)
+def test_what_the_controller_may_do(
+    kubeconfig: Path, verb: str, group: str, resource: str, name: str, allowed: str
+) -> None:
+    kubectl(kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", str(MANIFESTS / "rbac.yaml"))
+    kind, _, subresource = resource.partition("/")
+    what = {"verb": verb, "group": group, "resource": kind, "subresource": subresource, "name": name}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": CONTROLLER, "resourceAttributes": what | {"namespace": names.SYSTEM_NAMESPACE}},
+    }
+    said = kubectl(kubeconfig, "create", "-o", "jsonpath={.status.allowed}", "-f", "-", stdin=json.dumps(review))
+    assert said == allowed
