@@ -96,6 +96,16 @@ def test_every_field_is_explained_in_sentences() -> None:
     assert silent == []
 
 
+def test_defaults_are_told_because_kubectl_explain_shows_none() -> None:
+    of = dict(FIELDS)
+    assert of["llmtrainingjobs.spec.training.precision"]["description"].endswith("MI300X. Default: BF16.")
+    assert of["llmtrainingjobs.spec.suspend"]["description"].endswith(" Default: false.")
+    assert (
+        breaches(lambda node: not isinstance(node.get("default", {}), dict) and "Default:" not in node["description"])
+        == []
+    )
+
+
 def test_every_rule_blames_a_field_in_words() -> None:
     rules = [(path, rule) for path, node in FIELDS for rule in node.get("x-kubernetes-validations", [])]
     assert [path for path, rule in rules if not (rule["message"] and rule["fieldPath"])] == []

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+import yaml
+
 from trimtab import names
 from trimtab.api.base import ApiModel, JsonSchema
 from trimtab.api.v1alpha1 import LLMTrainingJob, Queue
@@ -75,11 +77,14 @@ def _resolved(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
 
 
 def _with_default(schema: JsonSchema) -> JsonSchema:
-    """Keep defaults that say something: an object's is `{}`, since its fields have their own."""
+    """Keep defaults that say something, in words too: `kubectl explain` shows none. An object's fields have their own."""
     default = schema.pop("default", None)
     if default is None or default in ([], ""):
         return schema
-    return schema | {"default": {} if isinstance(default, dict) else default}
+    if isinstance(default, dict):
+        return schema | {"default": {}}
+    told = yaml.safe_dump(default).splitlines()[0]
+    return schema | {"default": default, "description": f"{schema['description']} Default: {told}."}
 
 
 def _reflow(text: str) -> str:

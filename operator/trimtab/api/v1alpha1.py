@@ -114,7 +114,7 @@ class Training(ApiModel):
     """Tokens to train, e.g. 15000000000; rounded up to whole steps. Give this or `steps`."""
     precision: Precision = Precision.BF16
     """Number format of the matrix multiplications. GPU types that lack it are not considered: V100 and T4 have no
-    BF16, only Hopper and later (and MI300X) have FP8."""
+    BF16; FP8 needs Ada, Hopper or later, or an MI300X."""
     optimizer: Optimizer = Optimizer.ADAMW
     """Optimizer; they differ in memory per parameter."""
 
