@@ -77,7 +77,7 @@ def _resolved(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
 
 
 def _with_default(schema: JsonSchema) -> JsonSchema:
-    """Keep defaults that say something, in words too: `kubectl explain` shows none. An object's fields have their own."""
+    """Keep defaults that say something, also in words: `kubectl explain` shows none. Objects: see their fields."""
     default = schema.pop("default", None)
     if default is None or default in ([], ""):
         return schema
