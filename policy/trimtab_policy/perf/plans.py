@@ -202,10 +202,13 @@ def _flat(table: Plans, choice: Variants, rows: NDArray[np.int64], which: NDArra
 
 def _placed(plans: Plans, gangs: Sequence[Shape]) -> tuple[NDArray[np.int64], Array, Array]:
     """Every plan on every gang of its size whose nodes hold whole tensor groups: (rows, nodes, GPUs per node)."""
-    nodes, widths = np.array(gangs, dtype=np.float64).T
-    matches = (plans.gpus[:, None] == nodes * widths) & (widths % plans.tensor[:, None] == 0)
-    rows, gang = np.nonzero(matches)
-    return rows, nodes[gang], widths[gang]
+    nodes, widths = np.array(sorted(gangs, key=lambda gang: gang[0] * gang[1]), dtype=np.float64).T
+    first, end = (np.searchsorted(nodes * widths, plans.gpus, side=side) for side in ("left", "right"))
+    rows = np.repeat(np.arange(len(first)), end - first)
+    starts = np.cumsum(end - first) - (end - first)
+    gang = np.arange(len(rows)) - starts[rows] + first[rows]
+    whole = widths[gang] % plans.tensor[rows] == 0
+    return rows[whole], nodes[gang[whole]], widths[gang[whole]]
 
 
 def _first_of_each(nodes: Array, widths: Array, seconds: Array) -> NDArray[np.int64]:

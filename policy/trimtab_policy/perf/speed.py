@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab_policy.perf import hardware, memory
+from trimtab_policy.perf import memory
 from trimtab_policy.perf.columns import FULL, SELECTIVE, Array, Plans
-from trimtab_policy.perf.hardware import CURRENT, LATENCY, Machine, Software, machine
+from trimtab_policy.perf.hardware import CURRENT, ELEMENT_PASSES, LATENCY, Machine, Software, machine
 from trimtab_policy.types import GpuSpec, ModelSpec, Precision, TrainingSpec
 
 
@@ -189,7 +189,7 @@ def _attention(case: _Case) -> tuple[Array, Array]:
 def _element_wise(case: _Case) -> Array:
     """Forward seconds of norms, activations, residuals, dropout: every stored activation is written and read once."""
     fused = memory.layer_activations(case.model, case.training, case.plans)
-    return hardware.ELEMENT_PASSES * fused / case.machine.memory
+    return ELEMENT_PASSES * fused / case.machine.memory
 
 
 def _accumulation(case: _Case) -> Array:
