@@ -383,25 +383,3 @@ def rules_below(node: dict[str, Any]) -> Iterator[dict[str, str]]:
 )
 def test_every_sample_is_admitted(kubeconfig: Path, path: Path) -> None:
     assert "(server dry run)" in kubectl(kubeconfig, "apply", "--dry-run=server", "-f", str(path))
-
-
-def test_defaults_are_filled_in(kubeconfig: Path, job: Callable[..., dict[str, Any]]) -> None:
-    stored = kubectl(kubeconfig, "create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(job()))
-    spec = json.loads(stored)["spec"]
-    assert spec["training"] | {"precision": "BF16", "optimizer": "AdamW"} == spec["training"]
-    assert spec["parallelism"] == {"mode": "Auto"}
-    assert spec["elasticity"] == {
-        "policy": "Moldable",
-        "checkpoint": {"graceSeconds": 120, "resharding": False},
-        "minRuntimeSeconds": 600,
-    }
-    assert (spec["launcher"], spec["maxRestarts"], spec["suspend"]) == ("Torchrun", 3, False)
-
-
-@pytest.mark.parametrize(
-    "field", ["spec", "spec.resources.gpus", "spec.parallelism.mode", "status.plan", "spec.template.spec.containers"]
-)
-def test_explain_reads_like_documentation(kubeconfig: Path, field: str) -> None:
-    text = kubectl(kubeconfig, "explain", f"ltj.{field}")
-    assert "DESCRIPTION:" in text
-    assert "<empty>" not in text
