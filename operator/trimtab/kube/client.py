@@ -187,9 +187,9 @@ class KubeClient:
         """POST; `path` is that of the collection."""
         return await self.request("POST", path, body=obj, params={"fieldManager": FIELD_MANAGER})
 
-    async def replace(self, path: str, obj: Body, *, deadline: float | None = None) -> bytes:
+    async def replace(self, path: str, obj: Body) -> bytes:
         """PUT; fails with Conflict unless `metadata.resourceVersion` is the current one."""
-        return await self.request("PUT", path, body=obj, params={"fieldManager": FIELD_MANAGER}, deadline=deadline)
+        return await self.request("PUT", path, body=obj, params={"fieldManager": FIELD_MANAGER})
 
     async def merge_patch(self, path: str, patch: Body, *, subresource: str = "") -> bytes:
         """JSON merge patch (RFC 7386). A `metadata.resourceVersion` in it makes it fail with Conflict when stale."""

@@ -1,0 +1,1 @@
+"""What Trimtab tells about itself: structured logs, Prometheus metrics, health."""

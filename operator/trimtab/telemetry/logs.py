@@ -1,0 +1,66 @@
+"""Structured logs on standard error, for people (`console`) or machines (`json`).
+
+`configure` is called once, at start. Loggers of libraries (kopf, aiohttp, asyncio) go through the same pipe, so that
+every line has the same form. What holds for a whole stretch of work is bound once:
+
+    structlog.contextvars.bind_contextvars(epoch=7)
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+from structlog.types import Processor
+
+from trimtab.settings import LogSettings
+
+LIBRARY_LEVELS = {"kopf": logging.WARNING, "aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}
+EXPECTED = "OS signals are ignored: running not in the main thread."
+"""kopf says so at each start; it is how we run it."""
+
+
+def configure(settings: LogSettings) -> None:
+    """Set up structlog and the standard library's logging."""
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=_renderers(settings.format))
+    )
+    handler.addFilter(lambda record: record.getMessage() != EXPECTED)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.level.upper())
+    for name, level in LIBRARY_LEVELS.items():
+        logging.getLogger(name).setLevel(logging.DEBUG if settings.level == "debug" else level)
+
+
+def _renderers(form: str) -> list[Processor]:
+    if form == "json":
+        return [
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.dict_tracebacks,
+            structlog.processors.JSONRenderer(default=_readable),
+        ]
+    return [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+    ]
+
+
+def _readable(value: Any) -> str:
+    return str(value)
