@@ -1,1 +1,1 @@
-"""What the outside can measure and read: metrics and logs."""
+"""What Trimtab tells about itself: structured logs, Prometheus metrics, health."""

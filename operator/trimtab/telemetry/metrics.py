@@ -1,7 +1,7 @@
-"""Every metric of Trimtab. Base units, low-cardinality labels, never a job's name.
+"""Every Prometheus metric of Trimtab, in one place.
 
-Counters and histograms are used where things happen; gauges that describe the whole cluster are replaced as a whole
-once a round, so that a state that no longer occurs does not linger.
+Names follow the Prometheus conventions (base units, `_total`, `_seconds`) and carry no job names: what is asked about a
+single job is answered by its status and events. `KubeMetrics` counts what happens between us and the API server.
 """
 
 from __future__ import annotations
@@ -9,86 +9,142 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
 
 from trimtab import __version__
 
 REGISTRY = CollectorRegistry()
-SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+ProcessCollector(registry=REGISTRY)
+PlatformCollector(registry=REGISTRY)
 
-
-def _counter(name: str, text: str, *labels: str) -> Counter:
-    return Counter(f"trimtab_{name}", text, labels, registry=REGISTRY)
-
-
-def _gauge(name: str, text: str, *labels: str) -> Gauge:
-    return Gauge(f"trimtab_{name}", text, labels, registry=REGISTRY)
-
-
-def _histogram(name: str, text: str, *labels: str) -> Histogram:
-    return Histogram(f"trimtab_{name}", text, labels, registry=REGISTRY, buckets=SECONDS)
-
+FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+SLOW = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
 
 # --- the round ---------------------------------------------------------------------------------------------------------
-ROUND_SECONDS = _histogram("round_duration_seconds", "Time of one stage of a round.", "stage")
-DECISIONS = _counter("decisions_total", "Jobs decided about.", "policy", "outcome")
-DECISION_SECONDS = _histogram("decision_duration_seconds", "Time a policy took for all waiting jobs.", "policy")
-POLICY_FALLBACKS = _counter("policy_fallbacks_total", "Decisions made by the fallback policy.", "policy", "reason")
-SHIELD_REJECTIONS = _counter("shield_rejections_total", "Placements that broke a hard rule.", "rule")
+ROUND_SECONDS = Histogram(
+    "trimtab_round_duration_seconds",
+    "Time of one round by stage (observe, decide, apply)",
+    ["stage"],
+    buckets=FAST,
+    registry=REGISTRY,
+)
+DECISIONS = Counter(
+    "trimtab_decisions_total",
+    "Placements decided, by policy and outcome (placed, pending)",
+    ["policy", "outcome"],
+    registry=REGISTRY,
+)
+DECISION_SECONDS = Histogram(
+    "trimtab_decision_duration_seconds",
+    "Time that a policy took for one snapshot",
+    ["policy"],
+    buckets=FAST,
+    registry=REGISTRY,
+)
+POLICY_FALLBACKS = Counter(
+    "trimtab_policy_fallbacks_total",
+    "Rounds that the fallback policy decided, by failed policy and reason (deadline, error, invalid, busy)",
+    ["policy", "reason"],
+    registry=REGISTRY,
+)
+SHIELD_REJECTIONS = Counter(
+    "trimtab_shield_rejections_total", "Placements that a hard rule refused, by rule", ["rule"], registry=REGISTRY
+)
+JOBS = Gauge("trimtab_jobs", "Jobs by state", ["state"], registry=REGISTRY)
+PENDING_JOBS = Gauge("trimtab_pending_jobs", "Waiting jobs by reason", ["reason"], registry=REGISTRY)
+GPUS = Gauge("trimtab_gpus", "GPUs by type and state (used, free, unavailable)", ["type", "state"], registry=REGISTRY)
+PROBLEMS = Gauge(
+    "trimtab_problems",
+    "Objects in the cluster that somebody should mend, by kind and reason",
+    ["kind", "reason"],
+    registry=REGISTRY,
+)
 
 # --- gangs -------------------------------------------------------------------------------------------------------------
-GANG_BINDS = _counter("gang_binds_total", "Attempts to bind the pods of a gang.", "result")
-GANG_BIND_SECONDS = _histogram("gang_bind_duration_seconds", "From the first binding request of a gang to the last answer.")
-ROLLBACKS = _counter("rollbacks_total", "Plans that were given up.", "reason")
-HAPPENINGS = _counter("happenings_total", "Things told about jobs, as in their events.", "reason")
-EVENTS_LOST = _counter("events_lost_total", "Events that could not be posted.")
+GANG_BINDS = Counter(
+    "trimtab_gang_binds_total", "Attempts to bind the pods of a gang, by result (bound, refused)", ["result"], registry=REGISTRY
+)
+GANG_BIND_SECONDS = Histogram(
+    "trimtab_gang_bind_duration_seconds",
+    "From the first binding request of a gang to the last answer",
+    buckets=SLOW,
+    registry=REGISTRY,
+)
+ROLLBACKS = Counter("trimtab_rollbacks_total", "Gangs taken down again, by reason", ["reason"], registry=REGISTRY)
+HAPPENINGS = Counter(
+    "trimtab_happenings_total", "What was told about jobs, by event reason", ["reason"], registry=REGISTRY
+)
+EVENTS_LOST = Counter("trimtab_events_lost_total", "Events that could not be posted", registry=REGISTRY)
 
-# --- the cluster -------------------------------------------------------------------------------------------------------
-JOBS = _gauge("jobs", "Jobs by the condition that tells their state.", "state")
-PENDING_JOBS = _gauge("pending_jobs", "Jobs that wait, by reason.", "reason")
-GPUS = _gauge("gpus", "GPUs by type and whether they are free, used or unavailable.", "type", "state")
-PROBLEMS = _gauge("problems", "Objects that Trimtab cannot make sense of.", "kind", "reason")
+# --- the API server ----------------------------------------------------------------------------------------------------
+API_REQUESTS = Counter(
+    "trimtab_api_requests_total",
+    "Requests to the API server; code 0 is no answer",
+    ["verb", "resource", "code"],
+    registry=REGISTRY,
+)
+API_SECONDS = Histogram(
+    "trimtab_api_request_duration_seconds",
+    "Time of one request to the API server, watches left out",
+    ["verb", "resource"],
+    buckets=FAST,
+    registry=REGISTRY,
+)
+REFLECTOR_AGE = Gauge(
+    "trimtab_reflector_age_seconds", "Time since the last news of a kind", ["resource"], registry=REGISTRY
+)
+REFLECTOR_RELISTS = Counter(
+    "trimtab_reflector_relists_total", "Complete lists of a kind, by reason", ["resource", "reason"], registry=REGISTRY
+)
+REFLECTOR_ERRORS = Counter(
+    "trimtab_reflector_errors_total",
+    "Lists and watches that failed, by reason",
+    ["resource", "reason"],
+    registry=REGISTRY,
+)
+BAD_OBJECTS = Counter(
+    "trimtab_bad_objects_total",
+    "Objects that could not be understood, by kind and reason",
+    ["kind", "reason"],
+    registry=REGISTRY,
+)
 
-# --- talking to the API server ------------------------------------------------------------------------------------------
-API_REQUESTS = _counter("api_requests_total", "Requests to the API server; code 0: no answer.", "verb", "resource", "code")
-API_SECONDS = _histogram("api_request_duration_seconds", "Time to the last byte of an answer.", "verb", "resource")
-RELISTS = _counter("reflector_relists_total", "Complete lists of a kind.", "resource", "reason")
-WATCH_ERRORS = _counter("reflector_errors_total", "Lists and watches that failed.", "resource", "reason")
-REFLECTOR_AGE = _gauge("reflector_age_seconds", "Since the API server last told anything about a kind.", "resource")
-BAD_OBJECTS = _counter("bad_objects_total", "Objects that could not be decoded.", "kind", "reason")
-
-# --- the process --------------------------------------------------------------------------------------------------------
-LEADER = _gauge("leader", "1 while this controller leads.")
-LEADER_EPOCH = _gauge("leader_epoch", "Fencing epoch of this controller's leadership.")
-KOPF_RESTARTS = _counter("kopf_restarts_total", "Times kopf ended and was started again.", "reason")
-BUILD = Info("trimtab_build", "Version of the running code.", registry=REGISTRY)
+# --- the process -------------------------------------------------------------------------------------------------------
+KOPF_RESTARTS = Counter(
+    "trimtab_kopf_restarts_total", "Times that kopf's operator ended and was restarted", registry=REGISTRY
+)
+LEADER = Gauge("trimtab_leader", "1 while this controller leads", registry=REGISTRY)
+LEADER_EPOCH = Gauge("trimtab_leader_epoch", "Fencing epoch of this controller's leadership", registry=REGISTRY)
+BUILD = Info("trimtab_build", "Version of this controller", registry=REGISTRY)
 BUILD.info({"version": __version__})
 
 
-class ApiObserver:
-    """Counts what happens between us and the API server (`trimtab.kube.observer.Observer`)."""
+class KubeMetrics:
+    """`trimtab.kube.observer.Observer` that counts."""
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        API_REQUESTS.labels(verb, resource, str(code)).inc()
+        API_REQUESTS.labels(verb, resource, code).inc()
         if verb != "watch":
             API_SECONDS.labels(verb, resource).observe(seconds)
 
     def relist(self, resource: str, reason: str) -> None:
-        RELISTS.labels(resource, reason).inc()
+        REFLECTOR_RELISTS.labels(resource, reason).inc()
 
     def watch_error(self, resource: str, reason: str) -> None:
-        WATCH_ERRORS.labels(resource, reason).inc()
+        REFLECTOR_ERRORS.labels(resource, reason).inc()
 
     def bad_object(self, kind: str, reason: str) -> None:
         BAD_OBJECTS.labels(kind, reason).inc()
 
 
 def replace(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
-    """Set a labelled gauge to exactly these values; label sets that do not occur any more disappear."""
+    """Set a labelled gauge to exactly these values, so that a state that no longer occurs does not linger."""
     gauge.clear()
     for labels, value in values.items():
         gauge.labels(*labels).set(value)
 
 
-def track_age(resource: str, age: Callable[[], float]) -> None:
-    """Report a reflector's age whenever metrics are read."""
-    REFLECTOR_AGE.labels(resource).set_function(age)
+def watch_age(resource: str, age_seconds: Callable[[], float]) -> None:
+    """Show how old the newest news of a kind is, asked for at scrape time."""
+    REFLECTOR_AGE.labels(resource).set_function(age_seconds)
