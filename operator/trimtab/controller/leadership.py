@@ -1,8 +1,8 @@
 """Which of several controllers acts: a Lease as in client-go, with a fencing epoch that client-go leaves to its users.
 
 The Lease (coordination.k8s.io/v1) says who leads. A leader renews it every `retry_seconds`; one that could not renew
-for `renew_seconds` stops by itself; a Lease that was not renewed for `lease_seconds` may be taken. Since the first limit
-is shorter than the second, no two leaders overlap, provided that clocks run at about the same speed. Only local
+for `renew_seconds` stops by itself; a Lease that was not renewed for `lease_seconds` may be taken. Since the first
+limit is shorter than the second, no two leaders overlap, provided that clocks run at about the same speed. Only local
 monotonic time is looked at, never the times written in the Lease: clocks of other machines may be wrong by hours.
 
 What an election cannot prevent is a leader that is paused right before a write and wakes up too late. Against that

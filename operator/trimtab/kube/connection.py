@@ -14,6 +14,7 @@ import ssl
 import time
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import yaml
@@ -29,6 +30,14 @@ from trimtab.settings import KubeSettings
 REFRESH_SECONDS = 60.0
 MALFORMED = (ConfigException, OSError, yaml.YAMLError, AttributeError, TypeError, ValueError)
 """What kubernetes.aio raises for kubeconfigs that are absent, unreadable or not shaped as they should be."""
+
+
+class TlsFiles(NamedTuple):
+    """Paths of PEM files; None for the system's CAs, and where there is no client certificate."""
+
+    ca: str | None
+    certificate: str | None
+    key: str | None
 
 
 class Connection:
@@ -62,6 +71,17 @@ class Connection:
         if self._configuration.proxy or urllib.request.proxy_bypass(url.hostname or ""):
             return self._configuration.proxy or None
         return urllib.request.getproxies().get(url.scheme)
+
+    @property
+    def files(self) -> TlsFiles:
+        """Where CA and client certificate lie."""
+        made = self._configuration
+        return TlsFiles(made.ssl_ca_cert or None, made.cert_file or None, made.key_file or None)
+
+    @property
+    def verify_tls(self) -> bool:
+        """Whether the server's certificate is checked; only a kubeconfig can say no."""
+        return bool(self._configuration.verify_ssl)
 
     def ssl_context(self) -> ssl.SSLContext:
         """TLS with the server's CA and our client certificate, as the configuration wants it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
@@ -16,12 +16,13 @@ from trimtab import __version__
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
+ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
 
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SLOW = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
 
-# --- the round ---------------------------------------------------------------------------------------------------------
+# --- the round -------------------------------------------------------------------------------------------------------
 ROUND_SECONDS = Histogram(
     "trimtab_round_duration_seconds",
     "Time of one round by stage (observe, decide, apply)",
@@ -61,9 +62,12 @@ PROBLEMS = Gauge(
     registry=REGISTRY,
 )
 
-# --- gangs -------------------------------------------------------------------------------------------------------------
+# --- gangs -----------------------------------------------------------------------------------------------------------
 GANG_BINDS = Counter(
-    "trimtab_gang_binds_total", "Attempts to bind the pods of a gang, by result (bound, refused)", ["result"], registry=REGISTRY
+    "trimtab_gang_binds_total",
+    "Attempts to bind the pods of a gang, by result (bound, refused)",
+    ["result"],
+    registry=REGISTRY,
 )
 GANG_BIND_SECONDS = Histogram(
     "trimtab_gang_bind_duration_seconds",
@@ -77,7 +81,7 @@ HAPPENINGS = Counter(
 )
 EVENTS_LOST = Counter("trimtab_events_lost_total", "Events that could not be posted", registry=REGISTRY)
 
-# --- the API server ----------------------------------------------------------------------------------------------------
+# --- the API server --------------------------------------------------------------------------------------------------
 API_REQUESTS = Counter(
     "trimtab_api_requests_total",
     "Requests to the API server; code 0 is no answer",
@@ -110,7 +114,7 @@ BAD_OBJECTS = Counter(
     registry=REGISTRY,
 )
 
-# --- the process -------------------------------------------------------------------------------------------------------
+# --- the process -----------------------------------------------------------------------------------------------------
 KOPF_RESTARTS = Counter(
     "trimtab_kopf_restarts_total", "Times that kopf's operator ended and was restarted", registry=REGISTRY
 )

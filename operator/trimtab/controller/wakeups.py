@@ -1,0 +1,217 @@
+"""kopf's part: wake the controller's loop when one of our own resources changes.
+
+kopf 1.45.2 watches LLMTrainingJobs and Queues through `on.event`, which writes nothing, and its handlers only wake the
+loop. What the loop then acts on comes from our reflectors. That is because kopf's own bookkeeping cannot be trusted
+with state; each of these was reproduced and is covered by a test:
+
+    K1  it gives up after nine 5xx answers in a row      endless back-off
+    K2  any ERROR in a stream but 410 ends it            supervised: restarted, counted
+    K3  deletions missed during a relist never arrive    the reflector finds them
+    -   a watch that went silent                         inactivity timeout, and the reflector's own
+
+It runs in a thread with an event loop of its own: on exit it cancels every task of the loop that it finds. No signal
+handlers are installed there (kopf only does so in the main thread). Its stop flag is an asyncio.Event, since waiting
+for a threading one would keep a helper thread, and with it the restart, waiting for ever. Its last resort against slow
+exits, SIGKILL to our process after ten minutes, is switched off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import kopf
+import structlog
+from msgspec import Struct
+
+from trimtab.errors import SettingsError
+from trimtab.kube.backoff import Backoff
+from trimtab.kube.connection import Connection, connect
+from trimtab.names import GROUP, JOB_PLURAL, QUEUE_PLURAL, VERSION
+from trimtab.settings import KubeSettings
+from trimtab.telemetry import metrics
+
+CREDENTIALS_SECONDS = 600.0
+HEALTHY_SECONDS = 60.0
+"""An operator that ran for so long before it ended is restarted at once."""
+
+log = structlog.get_logger(__name__)
+
+
+class Endless:
+    """Pauses between attempts, without an end. kopf iterates it anew for every request, so it is no generator."""
+
+    def __init__(self, first: tuple[float, ...] = (0.5, 1, 2, 3), then: float = 5.0) -> None:
+        self._first = first
+        self._then = then
+
+    def __iter__(self) -> Iterator[float]:
+        yield from self._first
+        while True:
+            yield self._then
+
+
+class Timing(Struct, frozen=True):
+    """kopf's clocks; only tests change them."""
+
+    request_seconds: float = 10.0
+    connect_seconds: float = 3.0
+    watch_seconds: float = 240.0
+    inactivity_seconds: float = 70.0
+    """Longer than the API server's pause between bookmarks (a minute), shorter than its memory of events (75 s)."""
+    ready_seconds: float = 1.0
+    retries: Endless = Endless()
+    restart_initial_seconds: float = 0.5
+    restart_max_seconds: float = 30.0
+
+
+class Wakeups:
+    """kopf in a thread of its own.
+
+    `wake` is called from that thread at every event of our resources: it must be thread-safe and quick
+    (`loop.call_soon_threadsafe(event.set)`). `ready` says whether our resources are served; kopf looks for them only
+    once, at its start, and therefore starts only then. `round_age` is reported at `liveness_endpoint`
+    (`http://host:port/path`), if one is given.
+    """
+
+    def __init__(
+        self,
+        settings: KubeSettings,
+        wake: Callable[[], None],
+        *,
+        ready: Callable[[], bool] = lambda: True,
+        round_age: Callable[[], float] = lambda: 0.0,
+        liveness_endpoint: str | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        self.restarts = 0
+        """Times that kopf ended without being asked to."""
+        self._settings = settings
+        self._wake = wake
+        self._ready = ready
+        self._round_age = round_age
+        self._liveness_endpoint = liveness_endpoint
+        self._timing = timing or Timing()
+        self._stopping = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._supervise, name="kopf", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; once only."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 10.0) -> None:
+        """Stop kopf and wait for its end. A thread that does not end is left behind; it dies with the process."""
+        self._stopping.set()
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(stop.set)
+        self._thread.join(timeout_seconds)
+        if self._thread.is_alive():
+            log.warning("kopf did not stop in time", seconds=timeout_seconds)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the supervising thread runs; kopf may be between two lives."""
+        return self._thread.is_alive()
+
+    # --- in the thread ----------------------------------------------------------------------------------------------
+    def _supervise(self) -> None:
+        backoff = Backoff(self._timing.restart_initial_seconds, self._timing.restart_max_seconds)
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            error = self._live()
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - started > HEALTHY_SECONDS:
+                backoff.reset()
+            self.restarts += 1
+            metrics.KOPF_RESTARTS.labels(type(error).__name__).inc()
+            wait = backoff.next()
+            log.error("kopf ended, starting it again", reason=repr(error), wait=wait)
+            self._stopping.wait(wait)
+
+    def _live(self) -> Exception | None:
+        """Run kopf until it ends; return what killed it, if anything did."""
+        try:
+            asyncio.run(self._operate())
+        except Exception as error:  # noqa: BLE001  (whatever kills kopf: to survive it is what we are here for)
+            return error
+        return None
+
+    async def _operate(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._stopping.is_set():  # stop() came before there was a flag to raise
+            return
+        await kopf.operator(
+            registry=self._registry(),
+            settings=self._kopf_settings(),
+            clusterwide=True,
+            standalone=True,
+            stop_flag=self._stop,
+            liveness_endpoint=self._liveness_endpoint,
+        )
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+        kopf.on.startup(registry=registry)(self._wait_until_served)
+        kopf.on.login(registry=registry)(self._login)
+        kopf.on.probe(registry=registry, id="round_age_seconds")(self._probe)
+        for plural in (JOB_PLURAL, QUEUE_PLURAL):
+            kopf.on.event(GROUP, VERSION, plural, registry=registry)(self._on_event)
+        return registry
+
+    def _kopf_settings(self) -> kopf.OperatorSettings:
+        timing = self._timing
+        settings = kopf.OperatorSettings()
+        settings.process.ultimate_exiting_timeout = None
+        settings.networking.error_backoffs = timing.retries
+        settings.networking.enforce_retry_after = True
+        settings.networking.request_timeout = timing.request_seconds
+        settings.networking.connect_timeout = timing.connect_seconds
+        settings.watching.server_timeout = timing.watch_seconds
+        settings.watching.client_timeout = timing.watch_seconds + timing.request_seconds
+        settings.watching.inactivity_timeout = timing.inactivity_seconds
+        settings.execution.default_backoff = timing.ready_seconds
+        settings.scanning.disabled = True
+        settings.posting.enabled = False
+        return settings
+
+    # --- handlers ---------------------------------------------------------------------------------------------------
+    async def _wait_until_served(self, **_: object) -> None:
+        if not self._ready():
+            raise kopf.TemporaryError("our resources are not served yet", delay=self._timing.ready_seconds)
+
+    async def _on_event(self, **_: object) -> None:
+        self._wake()
+
+    async def _probe(self, **_: object) -> float:
+        return self._round_age()
+
+    async def _login(self, **_: object) -> kopf.ConnectionInfo:
+        try:
+            return credentials(await connect(self._settings))
+        except SettingsError as error:
+            raise kopf.TemporaryError(str(error), delay=self._timing.ready_seconds) from error
+
+
+def credentials(connection: Connection) -> kopf.ConnectionInfo:
+    """Our credentials in kopf's words; they expire, so that kopf asks for rotated ones."""
+    scheme, _, token = (connection.authorization or "").partition(" ")
+    lifetime = datetime.timedelta(seconds=CREDENTIALS_SECONDS)
+    files = connection.files
+    return kopf.ConnectionInfo(
+        server=connection.server,
+        ca_path=files.ca,
+        certificate_path=files.certificate,
+        private_key_path=files.key,
+        insecure=not connection.verify_tls,
+        scheme=scheme or None,
+        token=token or None,
+        proxy_url=connection.proxy,
+        expiration=datetime.datetime.now(datetime.UTC) + lifetime,
+    )
