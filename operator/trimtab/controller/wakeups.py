@@ -22,6 +22,7 @@ import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import TracebackType
 
 import kopf
 import structlog
@@ -81,9 +82,9 @@ class Wakeups:
         self,
         settings: KubeSettings,
         wake: Callable[[], None],
+        round_age: Callable[[], float],
         *,
         ready: Callable[[], bool] = lambda: True,
-        round_age: Callable[[], float] = lambda: 0.0,
         liveness_endpoint: str | None = None,
         timing: Timing | None = None,
     ) -> None:
@@ -99,6 +100,15 @@ class Wakeups:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._supervise, name="kopf", daemon=True)
+
+    def __enter__(self) -> Wakeups:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Start the thread; once only."""

@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
 
 from trimtab import __version__
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
-ProcessCollector(registry=REGISTRY)
-PlatformCollector(registry=REGISTRY)
 
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SLOW = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
@@ -116,7 +112,10 @@ BAD_OBJECTS = Counter(
 
 # --- the process -----------------------------------------------------------------------------------------------------
 KOPF_RESTARTS = Counter(
-    "trimtab_kopf_restarts_total", "Times that kopf's operator ended and was restarted", registry=REGISTRY
+    "trimtab_kopf_restarts_total",
+    "Times that kopf's operator ended and was started again, by the error that ended it",
+    ["reason"],
+    registry=REGISTRY,
 )
 LEADER = Gauge("trimtab_leader", "1 while this controller leads", registry=REGISTRY)
 LEADER_EPOCH = Gauge("trimtab_leader_epoch", "Fencing epoch of this controller's leadership", registry=REGISTRY)
