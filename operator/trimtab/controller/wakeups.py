@@ -60,7 +60,8 @@ class Timing(Struct, frozen=True):
 
     request_seconds: float = 10.0
     connect_seconds: float = 3.0
-    watch_seconds: float = 240.0
+    watch_seconds: int = 240
+    """Whole seconds: the API server parses `timeoutSeconds` as an integer."""
     inactivity_seconds: float = 70.0
     """Longer than the API server's pause between bookmarks (a minute), shorter than its memory of events (75 s)."""
     ready_seconds: float = 1.0

@@ -149,4 +149,6 @@ def _where(capacity: Capacity, shares: tuple[NodeShare, ...]) -> str:
 
 
 def _rate(value: float) -> str:
+    if value >= 1_000_000:
+        return f"{value / 1_000_000:.2f}M"
     return f"{value / 1000:.1f}k" if value >= 10_000 else f"{value:,.0f}"

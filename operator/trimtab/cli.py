@@ -1,0 +1,35 @@
+"""The command line: `trimtab`, also `kubectl trimtab`. Commands are mounted here and imported only when asked for."""
+
+from __future__ import annotations
+
+import typer
+
+from trimtab import __version__
+from trimtab.commands import controller, get, plan, snapshot
+from trimtab.fake import cli as fake_nodes
+from trimtab.local import cli as cluster
+
+app = typer.Typer(
+    name="trimtab",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Decides how LLM training jobs run on heterogeneous GPU clusters: GPU type and count, parallelism, nodes.",
+)
+app.add_typer(get.app, name="get")
+app.command()(plan.plan)
+app.command()(plan.explain)
+app.command()(snapshot.snapshot)
+app.command()(controller.controller)
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(fake_nodes.app, name="fake-nodes")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(f"trimtab {__version__}")
+
+
+def main() -> None:
+    """Entry point of `trimtab` and `kubectl-trimtab`."""
+    app()

@@ -1,0 +1,63 @@
+"""Progress on stderr: a bar for people, a plain line every tenth for logs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+
+
+class Progress(Protocol):
+    """Counts steps that are done."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Count `steps` more."""
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Progress]:
+    """Show how many of `total` steps are done; `total` may be an upper bound."""
+    if not sys.stderr.isatty():
+        yield PlainProgress(title, total)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with RichProgress(*columns, console=Console(stderr=True)) as bar:
+        yield BarProgress(bar, title, total)
+
+
+class BarProgress:
+    """A bar of rich."""
+
+    def __init__(self, bar: RichProgress, title: str, total: int) -> None:
+        self._bar = bar
+        self._task = bar.add_task(title, total=total or None)
+
+    def advance(self, steps: int = 1) -> None:
+        self._bar.advance(self._task, steps)
+
+
+class PlainProgress:
+    """A line at the start and about every 10 %."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self._title = title
+        self._total = total
+        self._done = 0
+        self._print()
+
+    def advance(self, steps: int = 1) -> None:
+        before = self._tenths()
+        self._done += steps
+        if self._tenths() > before:
+            self._print()
+
+    def _tenths(self) -> int:
+        return 10 * self._done // self._total if self._total else 0
+
+    def _print(self) -> None:
+        print(f"{self._title}: {self._done}/{self._total}", file=sys.stderr, flush=True)
