@@ -10,9 +10,9 @@ with state; each of these was reproduced and is covered by a test:
     -   a watch that went silent                         inactivity timeout, and the reflector's own
 
 It runs in a thread with an event loop of its own: on exit it cancels every task of the loop that it finds. No signal
-handlers are installed there (kopf only does so in the main thread). Its stop flag is an asyncio.Event, since waiting
-for a threading one would keep a helper thread, and with it the restart, waiting for ever. Its last resort against slow
-exits, SIGKILL to our process after ten minutes, is switched off.
+handlers are installed there (kopf only does so in the main thread), and it is stopped by cancelling it. When one of its
+watches dies, kopf waits five seconds for the other one before it ends; meanwhile the reflectors wake the loop. Its last
+resort against slow exits, SIGKILL to our process after ten minutes, is switched off.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 
 import kopf
@@ -99,7 +100,7 @@ class Wakeups:
         self._timing = timing or Timing()
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._operator: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._supervise, name="kopf", daemon=True)
 
     def __enter__(self) -> Wakeups:
@@ -118,9 +119,9 @@ class Wakeups:
     def stop(self, timeout_seconds: float = 10.0) -> None:
         """Stop kopf and wait for its end. A thread that does not end is left behind; it dies with the process."""
         self._stopping.set()
-        loop, stop = self._loop, self._stop
-        if loop is not None and stop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(stop.set)
+        if self._loop is not None and self._operator is not None:
+            with suppress(RuntimeError):  # closed: kopf is between two lives, and there will not be another
+                self._loop.call_soon_threadsafe(self._operator.cancel)
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
             log.warning("kopf did not stop in time", seconds=timeout_seconds)
@@ -150,20 +151,21 @@ class Wakeups:
         """Run kopf until it ends; return what killed it, if anything did."""
         try:
             asyncio.run(self._operate())
+        except asyncio.CancelledError:
+            return None
         except Exception as error:  # noqa: BLE001  (whatever kills kopf: to survive it is what we are here for)
             return error
         return None
 
     async def _operate(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        if self._stopping.is_set():  # stop() came before there was a flag to raise
+        self._loop, self._operator = asyncio.get_running_loop(), asyncio.current_task()
+        if self._stopping.is_set():  # stop() came before there was anything to cancel
             return
         await kopf.operator(
             registry=self._registry(),
             settings=self._kopf_settings(),
             clusterwide=True,
             standalone=True,
-            stop_flag=self._stop,
             liveness_endpoint=self._liveness_endpoint,
         )
 
