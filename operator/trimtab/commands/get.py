@@ -11,12 +11,12 @@ from trimtab.commands.live import look
 from trimtab.commands.options import (
     ContextOption,
     KubeconfigOption,
-    Output,
     OutputOption,
     command,
     kube_settings,
 )
 from trimtab.ui import output, tables, words
+from trimtab.ui.output import Output
 
 app = typer.Typer(no_args_is_help=True, help="Show jobs or nodes.")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -14,6 +13,7 @@ import typer
 
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.settings import KubeSettings
+from trimtab.ui.output import Output
 from trimtab_policy.catalog import UnknownGpu, UnknownModel
 from trimtab_policy.policy import UnknownPolicy
 
@@ -22,14 +22,6 @@ R = TypeVar("R")
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
-
-
-class Output(StrEnum):
-    """Formats of `-o`."""
-
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Print a table, JSON or YAML.")]

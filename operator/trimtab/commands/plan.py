@@ -19,7 +19,6 @@ from trimtab.commands.options import (
     ContextOption,
     KubeconfigOption,
     NamespaceOption,
-    Output,
     OutputOption,
     command,
     kube_settings,
@@ -34,6 +33,7 @@ from trimtab.observe.eligibility import eligible
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
 from trimtab.ui import output, tables, words
+from trimtab.ui.output import Output
 from trimtab_policy.types import Job, Pending, Placement, Snapshot
 
 PolicyOption = Annotated[str, typer.Option("--policy", help="Policy to ask; `fcfs` answers when it fails.")]
@@ -103,7 +103,7 @@ def _decide(snapshot: Snapshot, job: Job, policy: str) -> tuple[Placement | None
     return placement, next((found for found in outcome.pending if found.job == job.uid), None)
 
 
-def _answer(form: str, facts: JobFacts, placement: Placement | None, pending: Pending | None) -> None:
+def _answer(form: Output, facts: JobFacts, placement: Placement | None, pending: Pending | None) -> None:
     value: dict[str, Any] = {
         "job": facts.meta.key,
         "state": words.state(facts),

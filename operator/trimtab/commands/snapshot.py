@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 
 from trimtab.commands.live import look
-from trimtab.commands.options import ContextOption, KubeconfigOption, Output, OutputOption, command, kube_settings
+from trimtab.commands.options import ContextOption, KubeconfigOption, OutputOption, command, kube_settings
 from trimtab.errors import UsageError
 from trimtab.ui import output, tables
+from trimtab.ui.output import Output
 from trimtab_policy.types import Snapshot
 
 

@@ -1,8 +1,9 @@
-"""Print a result as a table for people or as JSON or YAML for programs."""
+"""The forms in which commands answer: a table for people, JSON or YAML for programs."""
 
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -13,18 +14,27 @@ WIDE_ENOUGH = 140
 """Columns of a table that goes to a file or pipe, where no terminal sets a limit."""
 
 
+class Output(StrEnum):
+    """Values of `-o`."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
 def console() -> Console:
     """The console for standard output; a pipe gets room enough not to fold tables."""
     made = Console()
     return made if made.is_terminal else Console(width=WIDE_ENOUGH)
 
 
-def show(form: str, value: Any, table: RenderableType) -> None:
-    """Print `value` in the form `json` or `yaml`, `table` otherwise."""
+def show(form: Output, value: Any, table: RenderableType) -> None:
+    """Print `value` as JSON or YAML, or `table`, which tells the same to people."""
     plain = msgspec.to_builtins(value)
-    if form == "json":
-        print(json.dumps(plain, indent=2, ensure_ascii=False))
-    elif form == "yaml":
-        print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), end="")
-    else:
-        console().print(table)
+    match form:
+        case Output.JSON:
+            print(json.dumps(plain, indent=2, ensure_ascii=False))
+        case Output.YAML:
+            print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), end="")
+        case Output.TABLE:
+            console().print(table)
