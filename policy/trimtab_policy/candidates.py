@@ -5,13 +5,13 @@ Shared by all heuristics, so that they differ only in what they choose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.perf.plans import Option, options
-from trimtab_policy.types import Alternative, GpuSpec, Job, NodeShare, Placement, Requirements, Snapshot
+from trimtab_policy.types import Alternative, GpuSpec, Job, NodeShare, Placement, Precision, Requirements, Snapshot
 
 
 class Candidate(Struct, frozen=True):
@@ -28,10 +28,13 @@ class Candidate(Struct, frozen=True):
         return f"{self.option.gpus}×{self.gpu.name}"
 
 
+Fitting = tuple[Candidate, tuple[NodeShare, ...]]
+"""A candidate and the nodes that have room for it."""
+
+
 def weight(gpu: GpuSpec) -> float:
     """Relative worth of one GPU: its dense peak in the fastest 16-bit (else 32-bit) format, FLOP/s."""
-    peaks = dict(gpu.peak_flops)
-    return max(peak for precision, peak in peaks.items() if precision.value in ("BF16", "FP16", "FP32"))
+    return max(peak for precision, peak in gpu.peak_flops.items() if precision is not Precision.FP8)
 
 
 def allowed_types(snapshot: Snapshot, requirements: Requirements) -> list[GpuSpec]:
@@ -40,24 +43,17 @@ def allowed_types(snapshot: Snapshot, requirements: Requirements) -> list[GpuSpe
     return [spec for name, spec in sorted(snapshot.gpu_types.items()) if not wanted or name in wanted]
 
 
-def candidates(
-    snapshot: Snapshot, capacity: Capacity, job: Job, requirements: Requirements | None = None
-) -> list[Candidate]:
-    """Every feasible option of the job on the GPU types of the cluster, whether there is room for it or not.
-
-    `requirements` replaces the job's own, to see what others would allow.
-    """
-    need = requirements or job.requirements
-    found: list[Candidate] = []
-    for gpu in allowed_types(snapshot, need):
-        if size := capacity.node_gpus(gpu.name):
-            worth = weight(gpu)
-            for option in options(job.model, job.training, need, gpu, size):
-                found.append(Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * worth))
-    return found
+def candidates(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candidate]:
+    """Every feasible option of the job on the GPU types of the cluster, whether there is room for it or not."""
+    return [
+        Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * weight(gpu))
+        for gpu in allowed_types(snapshot, job.requirements)
+        if (size := capacity.node_gpus(gpu.name))
+        for option in options(job.model, job.training, job.requirements, gpu, size)
+    ]
 
 
-def with_room(capacity: Capacity, job: Job, ordered: list[Candidate]) -> Iterator[tuple[Candidate, tuple[NodeShare, ...]]]:
+def with_room(capacity: Capacity, job: Job, ordered: Iterable[Candidate]) -> Iterator[Fitting]:
     """Those of the candidates that fit at this moment, with their nodes, in the given order."""
     for candidate in ordered:
         option = candidate.option

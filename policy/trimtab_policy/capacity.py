@@ -1,19 +1,20 @@
 """What is free, and where a gang fits: the one place that searches nodes.
 
 A gang of `nodes` pods with `gpus_per_node` GPUs each goes where its collectives travel the shortest way: into the
-nearest topology domain (NVLink domain, then rack, block, zone) that holds all of it. Among several such domains the
-fullest one is taken, and in it the nodes with the least left over (best fit), so that whole nodes and whole racks stay
-free for larger gangs. The arrays are built once per decision; a search over 1,000 nodes takes some ten microseconds.
+nearest topology domain (NVLink domain, then rack, block, zone) that holds all of it, and over as few of the domains
+inside as possible. Among several such domains the fullest one is taken, and in it the nodes with the least left over
+(best fit), so that whole nodes and whole racks stay free for larger gangs. The arrays are built once per decision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.types import Job, Node, NodeShare, Placement, Requirements, Snapshot
+from trimtab_policy.types import Job, Node, NodeShare, Placement, Snapshot
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -39,21 +40,20 @@ class Capacity:
         self._of_type: dict[str, BoolArray] = {name: types == name for name in snapshot.gpu_types}
         self._eligible: dict[tuple[str, ...], BoolArray] = {}
         self._quota_left = _quota_left(snapshot)
-        self._roomy: dict[tuple[str, int], int] = {}
+        self._known_fitting: dict[tuple[str, str, int], IntArray] = {}
 
     def node_gpus(self, gpu_type: str) -> int:
         """GPUs of the largest node of this type; 0 when there is none."""
         mask = self._of_type.get(gpu_type)
         return int(self.total[mask].max()) if mask is not None and mask.any() else 0
 
-    def gpus(self, gpu_type: str, *, free: bool = True) -> int:
-        """Free (or all) GPUs of a type, wherever they are."""
-        return int((self.free if free else self.total)[self._of_type[gpu_type]].sum())
+    def gpus(self, job: Job, gpu_type: str, *, free: bool = True) -> int:
+        """Free (or all) GPUs of a type on the nodes that the job's selectors admit."""
+        return int((self.free if free else self.total)[self._allowed(job, gpu_type)].sum())
 
-    def most_free(self, gpu_type: str) -> int:
-        """Free GPUs on the emptiest node of a type."""
-        mask = self._of_type[gpu_type]
-        return int(self.free[mask].max()) if mask.any() else 0
+    def most_free(self, job: Job, gpu_type: str) -> int:
+        """Free GPUs on the emptiest of these nodes."""
+        return int(self.free[self._allowed(job, gpu_type)].max(initial=0))
 
     def quota_left(self, queue: str, gpu_type: str) -> int | None:
         """GPUs that the queue may still take of this type; None when it has no limit."""
@@ -62,17 +62,19 @@ class Capacity:
 
     def find(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> tuple[NodeShare, ...] | None:
         """Nodes for the gang in rank order, or None when it does not fit at this moment (quota included)."""
+        if not self.fits(job, gpu_type, nodes, gpus_per_node):
+            return None
+        fitting = self._fitting(job, gpu_type, gpus_per_node)
+        left = self.free[fitting] - gpus_per_node
+        chosen = _tightest(left, [codes[fitting] for codes in self._levels], nodes)
+        return tuple(NodeShare(self.names[i], gpus_per_node) for i in fitting[chosen])
+
+    def fits(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> bool:
+        """Whether `find` would find nodes, without choosing them."""
         quota = self.quota_left(job.queue, gpu_type)
         if quota is not None and nodes * gpus_per_node > quota:
-            return None
-        return self._search(self._fitting(job, gpu_type, gpus_per_node, self.free), nodes, gpus_per_node)
-
-    def may_fit(self, gpu_type: str, nodes: int, gpus_per_node: int) -> bool:
-        """A cheap necessary condition for `find`, to skip hopeless searches."""
-        key = gpu_type, gpus_per_node
-        if key not in self._roomy:
-            self._roomy[key] = int((self._of_type[gpu_type] & (self.free >= gpus_per_node)).sum())
-        return self._roomy[key] >= nodes
+            return False
+        return len(self._fitting(job, gpu_type, gpus_per_node)) >= nodes
 
     def could_ever_fit(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> bool:
         """Whether the gang would fit if every GPU of the present nodes were free."""
@@ -82,7 +84,7 @@ class Capacity:
     def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Spend the resources of a placement."""
         need = job.requirements
-        self._roomy.clear()
+        self._known_fitting.clear()
         for share in shares:
             i = self.index[share.node]
             self.free[i] -= share.gpus
@@ -108,40 +110,55 @@ class Capacity:
             self._eligible[job.eligible] = admitted
         return mask & self._eligible[job.eligible]
 
-    def _fitting(self, job: Job, gpu_type: str, gpus: int, free: IntArray) -> IntArray:
-        need: Requirements = job.requirements
-        mask = self._allowed(job, gpu_type) & (free >= gpus) & (self._pods >= 1)
+    def _fitting(self, job: Job, gpu_type: str, gpus: int) -> IntArray:
+        """Nodes with room for one pod. Remembered until something is taken: jobs have hundreds of options."""
+        key = job.uid, gpu_type, gpus
+        if key not in self._known_fitting:
+            self._known_fitting[key] = self._look_up(job, gpu_type, gpus)
+        return self._known_fitting[key]
+
+    def _look_up(self, job: Job, gpu_type: str, gpus: int) -> IntArray:
+        need = job.requirements
+        mask = self._allowed(job, gpu_type) & (self.free >= gpus) & (self._pods >= 1)
         if cpu := need.cpu_milli(gpus):
             mask &= self._cpu >= cpu
         if memory := need.memory(gpus):
             mask &= self._memory >= memory
         return np.flatnonzero(mask)
 
-    def _search(self, fitting: IntArray, nodes: int, gpus_per_node: int) -> tuple[NodeShare, ...] | None:
-        if len(fitting) < nodes:
-            return None
-        left = self.free[fitting] - gpus_per_node
-        chosen = _tightest(left, [codes[fitting] for codes in self._levels], nodes)
-        return tuple(NodeShare(self.names[i], gpus_per_node) for i in fitting[chosen])
-
 
 def _tightest(left: IntArray, levels: list[IntArray], count: int) -> IntArray:
-    """Positions of `count` candidates: one domain if any level has one that holds them, the fewest domains otherwise.
+    """Positions of `count` candidates out of n >= count, in rank order.
 
-    `left` (n,) is what each candidate would keep free, `levels` the domain codes (n,) from widest to nearest.
+    `left` (n,) is what each candidate would keep free, `levels` the domain codes (n,) from widest to nearest; the
+    widest holds everything.
     """
-    for codes in reversed(levels):
-        sizes = np.bincount(codes)
-        holding = np.flatnonzero(sizes >= count)
-        if len(holding):
-            free = np.bincount(codes, weights=left)
-            domain = holding[np.lexsort((free[holding], sizes[holding]))[0]]
-            members = np.flatnonzero(codes == domain)
-            return _in_rank_order(members[np.argsort(left[members], kind="stable")[:count]], levels)
+    depth = max(depth for depth, codes in enumerate(levels) if np.bincount(codes).max() >= count)
+    members = _fullest(left, levels[: depth + 1], count)
+    inside = [codes[members] for codes in levels[depth + 1 :]]
+    chosen = members[_few_domains_first(left[members], inside)[:count]]
+    return _in_rank_order(chosen, levels)
+
+
+def _fullest(left: IntArray, levels: list[IntArray], count: int) -> IntArray:
+    """Members of the domain at the last level that holds `count` of them with the least to spare.
+
+    Between equals the one whose surroundings are fuller is taken, so that empty racks stay empty.
+    """
     nearest = levels[-1]
-    sizes = np.bincount(nearest)
-    order = np.lexsort((left, nearest, -sizes[nearest]))
-    return _in_rank_order(order[:count], levels)
+    best = np.flatnonzero(np.bincount(nearest)[nearest] >= count)
+    for codes in reversed(levels):
+        for spare in (np.bincount(codes)[codes], np.bincount(codes, weights=left)[codes]):
+            best = best[spare[best] == spare[best].min()]
+    return np.flatnonzero(nearest == nearest[best[0]])
+
+
+def _few_domains_first(left: IntArray, levels: list[IntArray]) -> IntArray:
+    """Order in which candidates fill up one domain inside after the other, the largest first; best fit within."""
+    keys: list[NDArray[Any]] = [left]
+    for codes in reversed(levels):
+        keys += [codes, np.bincount(codes, weights=left)[codes], -np.bincount(codes)[codes]]
+    return np.lexsort(keys)
 
 
 def _in_rank_order(chosen: IntArray, levels: list[IntArray]) -> IntArray:
@@ -151,12 +168,18 @@ def _in_rank_order(chosen: IntArray, levels: list[IntArray]) -> IntArray:
 
 
 def _domain_codes(nodes: Sequence[Node]) -> list[IntArray]:
-    """Integer codes of the enclosing domains, widest first; a domain is named by its whole prefix."""
+    """Integer codes of the enclosing domains, widest first: everything, the topology levels, the NVLink domain."""
     depth = max((len(node.topology) for node in nodes), default=0)
-    prefixes = [[node.topology[: level + 1] for node in nodes] for level in range(depth)]
+    levels = [[_domain(node, level) for node in nodes] for level in range(depth)]
     linked: list[tuple[str, ...]] = [(node.link_domain or node.name,) for node in nodes]
     everything: list[tuple[str, ...]] = [()] * len(nodes)
-    return [_codes(keys) for keys in (everything, *prefixes, linked)]
+    return [_codes(keys) for keys in (everything, *levels, linked)]
+
+
+def _domain(node: Node, level: int) -> tuple[str, ...]:
+    """A domain is named by its whole prefix; a node that is not in any at this level stands alone there."""
+    prefix = node.topology[: level + 1]
+    return prefix if len(prefix) > level and prefix[level] else (*prefix, "alone", node.name)
 
 
 def _codes(keys: Sequence[tuple[str, ...]]) -> IntArray:

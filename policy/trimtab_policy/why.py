@@ -6,11 +6,12 @@ busy), so that the first one that applies is the real obstacle. Each answer name
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trimtab_policy import catalog
 from trimtab_policy.candidates import Candidate, allowed_types, candidates, with_room
@@ -67,14 +68,21 @@ class _Case(Struct, frozen=True):
     known: list[Candidate]
     """Its feasible options on them, cheapest first."""
 
-    def answer(
-        self, reason: PendingReason, message: str, blockers: Iterator[str] | tuple[str, ...], *hints: str
-    ) -> Pending:
-        return Pending(self.job.uid, reason, message, tuple(blockers), hints)
+    def answer(self, reason: PendingReason, message: str, blockers: Iterable[str], *hints: str) -> Pending:
+        return Pending(self.job.uid, reason, message, tuple(islice(blockers, MAX_HINTS)), hints)
 
-    def unavailable(self) -> tuple[str, ...]:
-        nodes = sorted(self.snapshot.unavailable.items())
-        return tuple(f"node {name}: {reason}" for name, reason in nodes[:MAX_HINTS])
+    def unavailable(self) -> Iterator[str]:
+        return (f"node {name}: {reason}" for name, reason in sorted(self.snapshot.unavailable.items()))
+
+    def possible(self) -> list[Candidate]:
+        """Options that the nodes could hold, were they all free."""
+        fit = self.capacity.could_ever_fit
+        return [c for c in self.known if fit(self.job, c.gpu.name, c.option.nodes, c.option.gpus_per_node)]
+
+    def within_quota(self) -> list[Candidate]:
+        """Those of them that the queue's quota leaves room for."""
+        left = {gpu.name: self.capacity.quota_left(self.job.queue, gpu.name) for gpu in self.types}
+        return [c for c in self.possible() if (limit := left[c.gpu.name]) is None or c.option.gpus <= limit]
 
 
 def _no_such_gpu(case: _Case) -> Pending | None:
@@ -114,124 +122,136 @@ def _no_feasible_plan(case: _Case) -> Pending | None:
     message = why_none(job.model, job.training, job.requirements, largest, size)
     if len(case.types) > 1:
         message += f"; nor does it work on the {len(case.types) - 1} other GPU types allowed here"
-    hints = tuple(_wider_requirements(case)) or ("use a smaller model or larger GPUs",)
+    hints = tuple(_would_work_if(case)) or ("use a smaller model or larger GPUs",)
     return case.answer(PendingReason.NO_FEASIBLE_PLAN, message, (), *hints)
 
 
 def _cluster_too_small(case: _Case) -> Pending | None:
-    capacity, job = case.capacity, case.job
-    if any(capacity.could_ever_fit(job, c.gpu.name, c.option.nodes, c.option.gpus_per_node) for c in case.known):
+    if case.possible():
         return None
     smallest = case.known[0]
-    option, have = smallest.option, capacity.gpus(smallest.gpu.name, free=False)
+    option, name = smallest.option, smallest.gpu.name
+    have, nodes = case.capacity.gpus(case.job, name, free=False), case.capacity.eligible_nodes(case.job, name)
     return case.answer(
         PendingReason.CLUSTER_TOO_SMALL,
-        f"the smallest plan is {smallest.describe()} as {option.nodes} nodes × {option.gpus_per_node} GPUs; "
-        f"the cluster has {have} {smallest.gpu.name}",
+        f"the smallest plan is {smallest.describe()} ({option.gpus_per_node} on each of {_nodes(option.nodes)}); "
+        f"the job may use {_nodes(nodes)} with {have} {name} in all",
         case.unavailable(),
-        f"add {smallest.gpu.name} nodes, or allow other GPU types or fewer GPUs",
+        f"add {name} nodes, or allow other GPU types or fewer GPUs",
     )
 
 
 def _quota_exceeded(case: _Case) -> Pending | None:
-    queue, capacity = case.job.queue, case.capacity
-    left = {gpu.name: capacity.quota_left(queue, gpu.name) for gpu in case.types}
-    limits = {name: limit for name, limit in left.items() if limit is not None}
-    if any(c.gpu.name not in limits or c.option.gpus <= limits[c.gpu.name] for c in case.known):
+    if case.within_quota():
         return None
+    queue = case.job.queue
+    smallest = min(case.possible(), key=lambda candidate: candidate.option.gpus)
     allowed = ", ".join(f"{q.gpus}×{q.gpu_type}" for q in case.snapshot.quotas if q.queue == queue)
+    left = case.capacity.quota_left(queue, smallest.gpu.name) or 0
     users = (
         f"{other.namespace}/{other.name} holds {other.placement.gpus}×{other.placement.gpu_type}"
         for other in case.snapshot.jobs
         if other.placement and other.queue == queue
     )
-    needed = min(candidate.option.gpus for candidate in case.known)
     return case.answer(
         PendingReason.QUOTA_EXCEEDED,
         f"queue {queue} allows {allowed.replace(ALL_TYPES, 'any type')}; "
-        f"the job needs {needed} GPUs and at most {max(0, *limits.values())} are left",
-        tuple(users)[:MAX_HINTS],
+        f"the job needs at least {smallest.describe()} and {max(0, left)} are left",
+        users,
         "wait for a job of the queue to finish, raise the queue's quota, or use another queue",
     )
 
 
 def _no_room(case: _Case) -> Pending:
-    capacity, smallest = case.capacity, case.known[0]
-    option, gpu_type = smallest.option, smallest.gpu.name
-    free = {gpu.name: capacity.gpus(gpu.name) for gpu in case.types}
-    scattered = sorted({c.gpu.name for c in case.known if free[c.gpu.name] >= c.option.gpus})
+    """All that is left is to wait: for GPUs, or for GPUs that lie together."""
+    able, capacity, job = case.within_quota(), case.capacity, case.job
+    free = {name: capacity.gpus(job, name) for name in sorted({candidate.gpu.name for candidate in able})}
+    scattered = next((c for c in able if free[c.gpu.name] >= c.option.gpus), None)
     if scattered:
-        name = scattered[0]
-        reason = PendingReason.FRAGMENTED
-        message = (
-            f"{free[name]} {name} are free, but no {option.nodes} nodes have {option.gpus_per_node} each together with "
-            f"the CPU and memory that the job asks for; the emptiest node has {capacity.most_free(name)}"
+        return case.answer(
+            PendingReason.FRAGMENTED,
+            _scattered(case, scattered, free),
+            _holders(case, able),
+            *_starts_now_if(case, able),
         )
-    else:
-        reason = PendingReason.INSUFFICIENT_GPUS
-        message = f"needs at least {smallest.describe()}, free: " + ", ".join(f"{n}×{name}" for name, n in free.items())
-        if (moment := free_again(case.snapshot, gpu_type, option.gpus, free[gpu_type])) is not None:
-            message += f"; enough {gpu_type} are expected {clock(moment)}"
-    return case.answer(reason, message, tuple(_holders(case)), *_starts_now_if(case))
+    smallest = able[0]
+    message = f"needs at least {smallest.describe()}, free: " + ", ".join(f"{n}×{name}" for name, n in free.items())
+    moment = free_again(case.snapshot, smallest.gpu.name, smallest.option.gpus, free[smallest.gpu.name])
+    if moment is not None:
+        message += f"; enough {smallest.gpu.name} are expected {clock(moment)}"
+    return case.answer(PendingReason.INSUFFICIENT_GPUS, message, _holders(case, able), *_starts_now_if(case, able))
 
 
-def _holders(case: _Case) -> Iterator[str]:
+def _scattered(case: _Case, candidate: Candidate, free: dict[str, int]) -> str:
+    option, name = candidate.option, candidate.gpu.name
+    together = "together with the CPU and memory that the job asks for"
+    return (
+        f"{free[name]} {name} are free, but not {option.gpus_per_node} on each of {_nodes(option.nodes)} {together}; "
+        f"the emptiest node has {case.capacity.most_free(case.job, name)}"
+    )
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def _holders(case: _Case, able: list[Candidate]) -> Iterator[str]:
     """Who holds the GPUs that the job could use, the first to finish first."""
-    wanted = {candidate.gpu.name for candidate in case.known}
-    holding = [job for job in case.snapshot.jobs if job.placement and job.placement.gpu_type in wanted]
-    holding.sort(key=lambda job: job.expected_finish or float("inf"))
-    for job in holding[:MAX_HINTS]:
-        if job.placement:
-            until = f" until {clock(job.expected_finish)}" if job.expected_finish else ""
-            yield f"{job.namespace}/{job.name} holds {job.placement.gpus}×{job.placement.gpu_type}{until}"
+    wanted = {candidate.gpu.name for candidate in able}
+    holding = [(job, job.placement) for job in case.snapshot.jobs if job.placement and job.placement.gpu_type in wanted]
+    holding.sort(key=lambda held: held[0].expected_finish or float("inf"))
+    for job, placement in holding:
+        until = f" until {clock(job.expected_finish)}" if job.expected_finish else ""
+        yield f"{job.namespace}/{job.name} holds {placement.gpus}×{placement.gpu_type}{until}"
 
 
-def _starts_now_if(case: _Case) -> Iterator[str]:
+def _starts_now_if(case: _Case, able: list[Candidate]) -> Iterator[str]:
     """Changes of the job that would let it start at once: other GPU types, or fewer GPUs."""
     need = case.job.requirements
-    fastest = max(candidate.tokens_per_second for candidate in case.known)
+    fastest = max(candidate.tokens_per_second for candidate in able)
     relaxed = {
-        "with any GPU type allowed": msgspec.structs.replace(need, gpu_types=()),
-        "with fewer GPUs": msgspec.structs.replace(need, gpus=Bounds(1, need.gpus.high)),
+        "with any GPU type allowed": replace(need, gpu_types=()),
+        "with fewer GPUs": replace(need, gpus=Bounds(1, need.gpus.high)),
     }
     for change, requirements in relaxed.items():
         if requirements == need:
             continue
-        others = [
-            candidate
-            for candidate in candidates(case.snapshot, case.capacity, case.job, requirements)
-            if case.capacity.may_fit(candidate.gpu.name, candidate.option.nodes, candidate.option.gpus_per_node)
-        ]
-        others.sort(key=lambda candidate: -candidate.tokens_per_second)
-        for candidate, _ in with_room(case.capacity, case.job, others):
+        found = candidates(case.snapshot, case.capacity, replace(case.job, requirements=requirements))
+        found.sort(key=lambda candidate: -candidate.tokens_per_second)
+        for candidate, _ in islice(with_room(case.capacity, case.job, found), 1):
             ratio = candidate.tokens_per_second / fastest
             yield f"{change} ({candidate.describe()}) it would start now at {ratio:.2f}× the speed"
-            break
 
 
-def _wider_requirements(case: _Case) -> Iterator[str]:
-    """The smallest change under which some plan fits in memory at all."""
-    need, low = case.job.requirements, case.job.requirements.gpus.low
-    of_type = max(case.capacity.gpus(gpu.name, free=False) for gpu in case.types)
-    of_any = int(case.capacity.total.sum())
-    degrees_free = Requirements(
-        gpus=need.gpus,
-        gpu_types=need.gpu_types,
-        max_nodes=need.max_nodes,
-        cpu_milli_per_gpu=need.cpu_milli_per_gpu,
-        memory_per_gpu=need.memory_per_gpu,
-    )
-    replace = msgspec.structs.replace
-    changes = {
-        "raising spec.resources.gpus.max": replace(need, gpus=Bounds(low, max(of_type, low)), max_nodes=None),
-        "leaving spec.parallelism free": degrees_free,
-        "allowing other GPU types": replace(need, gpu_types=()),
-        "raising spec.resources.gpus.max and allowing other GPU types": replace(
-            need, gpu_types=(), gpus=Bounds(low, max(of_any, low)), max_nodes=None
-        ),
-    }
-    for change, requirements in changes.items():
-        found = candidates(case.snapshot, case.capacity, case.job, requirements)
-        if found and requirements != need:
+def _would_work_if(case: _Case) -> Iterator[str]:
+    """The smallest change under which there is a plan at all."""
+    for change, job in _wider(case).items():
+        found = candidates(case.snapshot, case.capacity, job) if job != case.job else []
+        if found:
             yield f"{change} makes it possible: {min(found, key=lambda c: c.cost).describe()} would do"
             return
+
+
+def _wider(case: _Case) -> dict[str, Job]:
+    """The job with more freedom, the smallest changes first."""
+    job, need = case.job, case.job.requirements
+    low, high = need.gpus.low, need.gpus.high
+    of_type = max(case.capacity.gpus(job, gpu.name, free=False) for gpu in case.types)
+    more_of_type, more_of_any = Bounds(low, max(of_type, high)), Bounds(low, max(int(case.capacity.total.sum()), high))
+    any_degrees = Requirements(gpus=need.gpus, gpu_types=need.gpu_types, max_nodes=need.max_nodes)
+    requirements = {
+        "leaving spec.parallelism free": any_degrees,
+        "raising spec.resources.maxNodes": replace(need, max_nodes=None),
+        "raising spec.resources.gpus.max": replace(need, gpus=more_of_type, max_nodes=None),
+        "allowing other GPU types": replace(need, gpu_types=()),
+        "raising spec.resources.gpus.max and allowing other GPU types": replace(
+            need, gpu_types=(), gpus=more_of_any, max_nodes=None
+        ),
+    }
+    wider = {change: replace(job, requirements=wide) for change, wide in requirements.items()}
+    formats = {precision for gpu in case.types for precision in gpu.peak_flops} - {job.training.precision}
+    for precision in sorted(formats):
+        wider[f"training in {precision} (spec.training.precision)"] = replace(
+            job, training=replace(job.training, precision=precision)
+        )
+    return wider

@@ -7,7 +7,7 @@ Pure. What only the catalogue can tell, and cross-field rules that matter where 
 from __future__ import annotations
 
 import math
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from msgspec import structs
 
@@ -42,6 +42,7 @@ from trimtab_policy.types import (
 )
 
 _ONE = Bounds(1, 1)
+_END_OF_TIME = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 def to_model_spec(model: Model) -> ModelSpec:
@@ -209,9 +210,14 @@ def to_plan(
             tokens_per_second=round(predicted.tokens_per_second),
             memory_bytes_per_gpu=predicted.memory_bytes,
             run_seconds=math.ceil(predicted.run_seconds),
-            finish_time=now + timedelta(seconds=math.ceil(predicted.run_seconds / speedup)),
+            finish_time=_later(now, predicted.run_seconds / speedup),
         ),
     )
+
+
+def _later(now: datetime, seconds: float) -> datetime:
+    """A billion slow steps take longer than the calendar lasts."""
+    return now + timedelta(seconds=min(math.ceil(seconds), int((_END_OF_TIME - now).total_seconds())))
 
 
 def to_placement(uid: str, plan: Plan) -> Placement:

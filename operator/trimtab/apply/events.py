@@ -30,7 +30,7 @@ def event(regarding: dict[str, str], happening: Happening, *, action: str, insta
         "apiVersion": EVENTS.api_version,
         "kind": "Event",
         "metadata": {
-            "name": f"{regarding['name'][:230]}.{hashlib.sha256(said.encode()).hexdigest()[:16]}",
+            "name": f"{regarding['name'][:230].rstrip('-.')}.{hashlib.sha256(said.encode()).hexdigest()[:16]}",
             "namespace": namespace,
         },
         "eventTime": datetime.fromtimestamp(now, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),

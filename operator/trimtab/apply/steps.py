@@ -13,7 +13,7 @@ after a back-off. A plan is thus never changed, only replaced by one of a higher
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -110,17 +110,17 @@ class View(Struct, frozen=True):
 
 def next_step(view: View) -> Step:
     """Writes to send now; empty when there is nothing to do until something changes."""
-    if view.finished:
-        return _clear(view, keep_ended=True)
+    if view.finished:  # pods that have ended stay, for their logs
+        return _clear(view, [pod for pod in view.pods if pod.status.phase not in (SUCCEEDED, FAILED)])
     if view.suspended:
         return _suspend(view)
     if view.status.plan is None:
-        return _clear(view) or _wait_or_plan(view)
+        return _clear(view, view.pods) or _wait_or_plan(view)
     return _carry_out(view, view.status.plan)
 
 
 def _suspend(view: View) -> Step:
-    return _status(view, transitions.suspended(view.status, view.meta, view.now)) or _clear(view)
+    return _status(view, transitions.suspended(view.status, view.meta, view.now)) or _clear(view, view.pods)
 
 
 def _wait_or_plan(view: View) -> Step:
@@ -138,7 +138,7 @@ def _carry_out(view: View, plan: Plan) -> Step:
     if setback := view.setback or gang.setback():
         return _give_up(view, setback, failed=gang.failed)
     if gang.strays:
-        return _clear(view, keep=gang.by_name)
+        return _clear(view, gang.strays)
     step = gang.missing_objects() or gang.bindings()
     if step or not gang.all_bound:
         return step
@@ -158,14 +158,12 @@ def _give_up(view: View, setback: Setback, *, failed: bool) -> Step:
     return _status(view, status, transitions.gave_up(setback.reason, setback.message, view.status))
 
 
-def _clear(view: View, *, keep: Mapping[str, PodObject] | None = None, keep_ended: bool = False) -> Step:
-    """Delete pods that no plan wants. Those of a finished job stay for their logs, unless they still run."""
+def _clear(view: View, pods: Iterable[PodObject]) -> Step:
+    """Delete pods that no plan wants, unless they are going already."""
     return tuple(
         DeletePod(pod.metadata.name, pod.metadata.uid, force=pod.spec.node_name in view.gone_nodes)
-        for pod in view.pods
+        for pod in pods
         if pod.metadata.uid not in view.deleted
-        and not (keep and pod.metadata.name in keep)
-        and not (keep_ended and pod.status.phase in (SUCCEEDED, FAILED))
         and (not pod.metadata.deletion_timestamp or pod.spec.node_name in view.gone_nodes)
     )
 
@@ -183,12 +181,17 @@ class _Gang:
         self._view = view
         self._plan = plan
         self._was_scheduled = transitions.is_scheduled(view.status)
-        epoch = str(plan.epoch)
-        current = [pod for pod in view.pods if pod.metadata.labels.get(names.LABEL_EPOCH) == epoch]
-        self.by_name = {pod.metadata.name: pod for pod in current}
-        self._by_rank = {int(pod.metadata.labels.get(names.LABEL_RANK, "-1")): pod for pod in current}
-        self.strays = [pod for pod in view.pods if pod.metadata.name not in self.by_name]
         self._ranks = range(len(plan.nodes))
+        places = {(str(plan.epoch), str(rank)): rank for rank in self._ranks}
+        self._by_rank: dict[int, PodObject] = {}
+        self.strays: list[PodObject] = []
+        for pod in view.pods:
+            labels = pod.metadata.labels
+            rank = places.get((labels.get(names.LABEL_EPOCH, ""), labels.get(names.LABEL_RANK, "")))
+            if rank is None or rank in self._by_rank:
+                self.strays.append(pod)
+            else:
+                self._by_rank[rank] = pod
 
     @property
     def ended_well(self) -> bool:
@@ -214,10 +217,10 @@ class _Gang:
         """What the pods themselves say against going on."""
         for rank, pod in sorted(self._by_rank.items()):
             name, node = pod.metadata.name, self._node_of(pod)
-            if pod.status.phase == FAILED:
-                return Setback(*_why_failed(pod))
             if pod.metadata.deletion_timestamp:
                 return Setback("PodDeleted", f"pod {name} was deleted")
+            if pod.status.phase == FAILED:
+                return _why_failed(pod)
             if node and node != self._plan.nodes[rank].name:
                 return Setback("BoundElsewhere", f"pod {name} was bound to {node}, not {self._plan.nodes[rank].name}")
         lost = [rank for rank in self._ranks if rank not in self._by_rank]
@@ -253,16 +256,19 @@ class _Gang:
         return pod.spec.node_name or self._view.assumed.get(pod.metadata.uid, "")
 
 
-def _why_failed(pod: PodObject) -> tuple[str, str]:
-    """Reason and message of a failed pod: the kubelet's refusal, or the exit of a container."""
+def _why_failed(pod: PodObject) -> Setback:
+    """The kubelet's refusal or eviction, or the exit of a container."""
     name, status = pod.metadata.name, pod.status
+    if not _failed_by_itself(pod):
+        return Setback("PodRefused", f"pod {name}: {status.reason} {status.message}".strip())
     for container in status.container_statuses:
         ended = container.state.terminated
         if ended and ended.exit_code:
-            return "PodFailed", f"pod {name}: container {container.name} exited with {ended.exit_code} ({ended.reason})"
-    return "PodRefused" if not _failed_by_itself(pod) else "PodFailed", f"pod {name}: {status.reason} {status.message}".strip()
+            how = f"exited with {ended.exit_code}" + (f" ({ended.reason})" if ended.reason else "")
+            return Setback("PodFailed", f"pod {name}: container {container.name} {how}")
+    return Setback("PodFailed", f"pod {name} failed")
 
 
 def _failed_by_itself(pod: PodObject) -> bool:
-    """A failure of the training, as opposed to a kubelet that refused or evicted the pod (it then gives a reason)."""
-    return pod.status.phase == FAILED and not pod.status.reason
+    """A failure of the training: nobody deleted the pod, no kubelet refused or evicted it (it would give a reason)."""
+    return pod.status.phase == FAILED and not pod.status.reason and not pod.metadata.deletion_timestamp

@@ -16,6 +16,9 @@ from trimtab.api.status import Condition, JobStatus, Pending, Plan, TrainerStatu
 from trimtab.kube.objects import Meta
 from trimtab_policy.types import PendingReason
 
+_MAX_DOUBLINGS = 30
+"""Of the pause between setbacks: any sensible upper limit is reached long before."""
+
 
 class Happening(Struct, frozen=True):
     """Something that a user would ask about."""
@@ -44,7 +47,8 @@ def waiting(status: JobStatus, meta: Meta, pending: Pending, now: float) -> JobS
 
 def scheduled(status: JobStatus, meta: Meta, now: float, *, all_running: bool) -> JobStatus:
     """The whole gang is bound; and, a little later, running."""
-    status = _set(status, meta, now, names.GANG_SCHEDULED, True, names.REASON_STARTING, "all pods of the gang are bound")
+    bound = "all pods of the gang are bound"
+    status = _set(status, meta, now, names.GANG_SCHEDULED, True, names.REASON_STARTING, bound)
     if all_running:
         status = _update(status, start_time=status.start_time or _moment(now), setbacks=0)
         status = _set(status, meta, now, names.PODS_READY, True, names.REASON_RUNNING, "all pods of the gang run")
@@ -88,10 +92,9 @@ def set_back(
     `counts`: the job itself failed, which uses up one of its restarts.
     """
     initial, cap = backoff
-    pause = min(cap, initial * 2**status.setbacks)
-    pending = Pending(
-        reason=PendingReason.BACKING_OFF, message=f"{message}; trying again in {pause:g} s", blockers=(f"{reason}: {message}",)
-    )
+    pause = min(cap, initial * 2 ** min(status.setbacks, _MAX_DOUBLINGS))
+    again = f"{message}; trying again in {pause:g} s"
+    pending = Pending(reason=PendingReason.BACKING_OFF, message=again, blockers=(f"{reason}: {message}",))
     status = _update(
         status,
         plan=None,

@@ -33,15 +33,14 @@ class Refused(TrimtabError):
         self.reason = reason
 
 
-async def write_status(
-    client: KubeClient, meta: Meta, before: JobStatus, after: JobStatus, leader_epoch: int
-) -> bytes:
+async def write_status(client: KubeClient, meta: Meta, before: JobStatus, after: JobStatus, leader_epoch: int) -> bytes:
     """Write a status over the one that it was derived from; return the job as it is now.
 
     Raises Conflict when the job has changed meanwhile and LeadershipLost when a later leader has written to it.
     """
     if (before.leader_epoch or 0) > leader_epoch:
-        raise LeadershipLost(f"job {meta.key} was written by leader epoch {before.leader_epoch}, ours is {leader_epoch}")
+        later = f"leader epoch {before.leader_epoch}, ours is {leader_epoch}"
+        raise LeadershipLost(f"job {meta.key} was written by {later}")
     wire = after.model_copy(update={"leader_epoch": leader_epoch}).to_wire()
     patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": merge_patch(before.to_wire(), wire)}
     return await client.merge_patch(JOBS.path(meta.namespace, meta.name), patch, subresource="status")
@@ -97,5 +96,3 @@ async def delete_pod(client: KubeClient, namespace: str, pod: str, uid: str, *, 
         await client.delete(PODS.path(namespace, pod), uid=uid, grace_seconds=0 if force else None)
     except (NotFound, Conflict):
         return
-
-

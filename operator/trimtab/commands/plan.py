@@ -92,11 +92,7 @@ async def explain(
 
 
 def _decide(snapshot: Snapshot, job: Job, policy: str) -> tuple[Placement | None, Pending | None]:
-    engine = Engine(policy, "fcfs", DEADLINE_SECONDS)
-    try:
-        outcome = engine.decide(snapshot)
-    finally:
-        engine.close()
+    outcome = Engine(policy, "fcfs", DEADLINE_SECONDS).decide(snapshot)
     for fallback in outcome.fallbacks:
         raise UsageError(f"policy {fallback.policy} failed: {fallback.message}")
     placement = next((found for found in outcome.placements if found.job == job.uid), None)

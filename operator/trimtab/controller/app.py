@@ -121,7 +121,6 @@ class Controller:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
         await self._gangs.stop()
-        self._engine.close()
         await self._leadership.release()
         metrics.LEADER.set(0)
 

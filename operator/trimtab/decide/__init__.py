@@ -1,1 +1,1 @@
-"""Snapshot -> Decision: run the named policy under a deadline, fall back when it fails, let the shield have the last word."""
+"""Snapshot -> Decision: run the named policy under a deadline, fall back when it fails, let the shield judge it."""

@@ -1,32 +1,36 @@
 """Run a policy as if it could do anything wrong: late, raise, or answer nonsense.
 
 A policy gets a deadline. When it misses it, raises, or leaves out a job, the fallback policy answers instead, and the
-outcome says so for an event and a metric. A thread cannot be killed, so a policy that is still running after its
-deadline is not asked again until it has returned. The shield has the last word in every case.
+outcome says so for an event and a metric; should that fail too, the jobs wait and say why. A thread cannot be killed,
+so a policy that is still running after its deadline is not asked again until it has returned. The shield has the last
+word in every case.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as DeadlineExceeded
+from collections.abc import Callable
+from concurrent.futures import Future
 
 import msgspec
 from msgspec import Struct
 
-from trimtab.decide.shield import Refusal, check
+from trimtab.decide.shield import Refusal, Verdict, check
 from trimtab.errors import PolicyError
 from trimtab_policy.policy import Policy, load
 from trimtab_policy.types import Decision, Job, Node, Pending, PendingReason, Placement, Snapshot
 
 
 class Fallback(Struct, frozen=True):
-    """The configured policy failed and another one answered."""
+    """A policy failed and another one was asked."""
 
     policy: str
     reason: str
     """`deadline`, `error`, `invalid` or `busy`: a metric label."""
     message: str
+    jobs: tuple[str, ...]
+    """UIDs of the jobs that it was asked about."""
 
 
 class Outcome(Struct, frozen=True):
@@ -36,6 +40,7 @@ class Outcome(Struct, frozen=True):
     """Job UID -> name of the policy that answered for it."""
     placements: tuple[Placement, ...]
     pending: tuple[Pending, ...]
+    """Exactly one for every waiting job that has no placement."""
     refused: tuple[Refusal, ...]
     fallbacks: tuple[Fallback, ...]
     seconds: dict[str, float]
@@ -43,14 +48,15 @@ class Outcome(Struct, frozen=True):
 
 
 class Engine:
-    """Asks policies by name; holds their instances and worker threads, nothing else."""
+    """Asks policies by name; holds their instances and what they are busy with, nothing else."""
 
-    def __init__(self, default: str, fallback: str, deadline: float) -> None:
+    def __init__(self, default: str, fallback: str, deadline: float, find: Callable[[str], Policy] = load) -> None:
+        """Raise UnknownPolicy when `find` knows no policy of the name `default` or `fallback`."""
         self._default = default
-        self._fallback = load(fallback)
+        self._fallback = fallback
         self._deadline = deadline
-        self._policies: dict[str, Policy] = {default: load(default)}
-        self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="policy")
+        self._find = find
+        self._policies = {name: find(name) for name in (default, fallback)}
         self._running: dict[str, Future[Decision]] = {}
 
     def decide(self, snapshot: Snapshot) -> Outcome:
@@ -64,19 +70,15 @@ class Engine:
         for name, jobs in self._by_policy(snapshot).items():
             view = _with_waiting(snapshot, jobs, placements)
             began = time.perf_counter()
-            decision, fallback = self._ask(name, view)
-            seconds[decision.policy] = time.perf_counter() - began
+            answered, decision, failures = self._ask(name, view)
+            seconds[answered] = time.perf_counter() - began
             verdict = check(view, decision)
             placements += verdict.accepted
+            pending += _reasons(jobs, answered, decision, verdict)
             refused += verdict.refused
-            pending += _reasons(decision, verdict.refused)
-            fallbacks += [fallback] if fallback else []
-            policies |= dict.fromkeys((job.uid for job in jobs), decision.policy)
+            fallbacks += failures
+            policies |= dict.fromkeys((job.uid for job in jobs), answered)
         return Outcome(policies, tuple(placements), tuple(pending), tuple(refused), tuple(fallbacks), seconds)
-
-    def close(self) -> None:
-        """Let go of the worker threads; a policy that hangs does not keep the process."""
-        self._workers.shutdown(wait=False, cancel_futures=True)
 
     def _by_policy(self, snapshot: Snapshot) -> dict[str, list[Job]]:
         groups: dict[str, list[Job]] = {}
@@ -84,39 +86,64 @@ class Engine:
             groups.setdefault(job.policy or self._default, []).append(job)
         return groups
 
-    def _ask(self, name: str, snapshot: Snapshot) -> tuple[Decision, Fallback | None]:
-        try:
-            return self._run(name, snapshot), None
-        except PolicyError as failure:
-            decision = self._fallback.decide(snapshot)
-            reason, _, message = str(failure).partition(": ")
-            return decision, Fallback(name, reason, message)
+    def _ask(self, name: str, snapshot: Snapshot) -> tuple[str, Decision, list[Fallback]]:
+        """The name of the policy that answered in the end, its decision, and the failures on the way."""
+        waiting = tuple(job.uid for job in snapshot.waiting())
+        failures: list[Fallback] = []
+        for candidate in dict.fromkeys((name, self._fallback)):
+            try:
+                return candidate, self._run(candidate, snapshot), failures
+            except PolicyError as failure:
+                reason, _, message = str(failure).partition(": ")
+                failures.append(Fallback(candidate, reason, message, waiting))
+        why = "; ".join(failure.message for failure in failures)
+        pending = tuple(Pending(uid, PendingReason.DECISION_REFUSED, f"no policy answered: {why}") for uid in waiting)
+        return self._fallback, Decision(self._fallback, pending=pending), failures
 
     def _run(self, name: str, snapshot: Snapshot) -> Decision:
+        """Raise PolicyError as `reason: message`."""
         running = self._running.get(name)
         if running and not running.done():
             raise PolicyError(f"busy: {name} is still working on an earlier snapshot")
         try:
-            policy = self._policies.setdefault(name, load(name)) if name not in self._policies else self._policies[name]
-            future = self._workers.submit(policy.decide, snapshot)
-            self._running[name] = future
-            decision = future.result(timeout=self._deadline)
-        except DeadlineExceeded:
+            if name not in self._policies:
+                self._policies[name] = self._find(name)
+            future = self._running[name] = _in_thread(self._policies[name], snapshot)
+            return _complete(name, snapshot, future.result(timeout=self._deadline))
+        except PolicyError:
+            raise
+        except TimeoutError:
             raise PolicyError(f"deadline: {name} took longer than {self._deadline:g} s") from None
-        except Exception as failure:  # noqa: BLE001 - a policy is foreign code: whatever it raises, the round goes on
+        except Exception as failure:
             raise PolicyError(f"error: {name} raised {type(failure).__name__}: {failure}") from failure
-        return _complete(name, snapshot, decision)
+
+
+def _in_thread(policy: Policy, snapshot: Snapshot) -> Future[Decision]:
+    """Ask a policy in a thread that does not keep the process alive, as those of a pool would."""
+    future: Future[Decision] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(policy.decide(snapshot))
+        except BaseException as failure:  # noqa: BLE001 - carried over to the waiting thread, like a pool does
+            future.set_exception(failure)
+
+    threading.Thread(target=work, name=f"policy {policy.name}", daemon=True).start()
+    return future
 
 
 def _complete(name: str, snapshot: Snapshot, decision: object) -> Decision:
-    """A decision must be one, and answer for every waiting job."""
-    if not isinstance(decision, Decision):
-        raise PolicyError(f"invalid: {name} returned a {type(decision).__name__}, not a Decision")
-    answered = {item.job for item in (*decision.placements, *decision.pending)}
+    """A decision must be one through and through, and answer for every waiting job."""
+    try:
+        sound = msgspec.msgpack.decode(msgspec.msgpack.encode(decision), type=Decision)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        kind = type(decision).__name__
+        raise PolicyError(f"invalid: {name} returned a {kind} that is no Decision: {error}") from error
+    answered = {placement.job for placement in sound.placements} | {pending.job for pending in sound.pending}
     missing = [job.name for job in snapshot.waiting() if job.uid not in answered]
     if missing:
         raise PolicyError(f"invalid: {name} gave no answer for {', '.join(missing[:3])}")
-    return decision
+    return sound
 
 
 def _with_waiting(snapshot: Snapshot, jobs: list[Job], placed: list[Placement]) -> Snapshot:
@@ -147,11 +174,10 @@ def _charged(node: Node, taken: list[tuple[int, Job]]) -> Node:
     )
 
 
-def _reasons(decision: Decision, refused: tuple[Refusal, ...]) -> list[Pending]:
-    placed = {placement.job for placement in decision.placements}
-    why = [pending for pending in decision.pending if pending.job not in placed]
-    why += [
-        Pending(refusal.job, PendingReason.DECISION_REFUSED, f"{decision.policy} broke rule {refusal.rule}: {refusal.message}")
-        for refusal in refused
-    ]
-    return why
+def _reasons(jobs: list[Job], policy: str, decision: Decision, verdict: Verdict) -> list[Pending]:
+    """Why each job that has no placement waits: the rule that its placement broke, or what the policy says."""
+    placed = {placement.job for placement in verdict.accepted}
+    said = {pending.job: pending for pending in decision.pending}
+    broken = {refusal.job: f"{policy} broke rule {refusal.rule}: {refusal.message}" for refusal in verdict.refused}
+    refused = {uid: Pending(uid, PendingReason.DECISION_REFUSED, message) for uid, message in broken.items()}
+    return [(said | refused)[job.uid] for job in jobs if job.uid not in placed]

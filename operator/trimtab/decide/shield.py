@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from trimtab_policy.capacity import ALL_TYPES
-from trimtab_policy.perf.plans import fits
+from trimtab_policy.perf.plans import InvalidPlan, fits
+from trimtab_policy.perf.plans import check as check_degrees
 from trimtab_policy.types import Decision, Job, Node, Placement, Requirements, Snapshot
+
+LARGEST_FIGURE = 1e18
+"""Nothing that is predicted (seconds, tokens/s, bytes) comes near it, and it is still an int64 in the status."""
 
 
 class Refusal(Struct, frozen=True):
@@ -92,7 +96,7 @@ def _violations(books: _Books, placement: Placement) -> Iterator[Violation]:
     if job.uid in books.placed:
         yield "already_placed", "the job has a placement already"
         return
-    for rule in (_shape, _nodes, _resources, _user_limits, _quota, _degrees, _memory, _numbers):
+    for rule in (_shape, _nodes, _resources, _user_limits, _quota, _degrees, _gpu, _numbers):
         yield from rule(books, job, placement)
 
 
@@ -171,29 +175,25 @@ def _quota(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]
 
 
 def _degrees(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
-    plan, model, training = placement.plan, job.model, job.training
-    if plan.tensor > placement.shares[0].gpus:
-        yield "tensor_across_nodes", f"tensor degree {plan.tensor} does not fit the {placement.shares[0].gpus} GPUs of a pod"
-    divisions = (
-        ("attention heads", model.attention_heads, plan.tensor),
-        ("layers", model.layers, plan.pipeline),
-        ("global batch", training.global_batch_size, plan.data * plan.micro_batch),
-        ("sequence length", training.sequence_length, plan.context),
-        ("data degree", plan.data, plan.expert),
-    )
-    for what, whole, parts in divisions:
-        if parts < 1 or whole % parts:
-            yield "indivisible", f"{whole} ({what}) cannot be divided by {parts}"
+    width = placement.shares[0].gpus
+    if placement.plan.tensor > width:
+        yield "tensor_across_nodes", f"tensor degree {placement.plan.tensor} does not fit the {width} GPUs of a pod"
+    try:
+        check_degrees(job.model, job.training, placement.plan, width)
+    except InvalidPlan as invalid:
+        yield "indivisible", str(invalid)
 
 
-def _memory(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
-    gpu = books.snapshot.gpu_types[placement.gpu_type]
-    if not fits(job.model, job.training, placement.plan, gpu):
-        yield "memory", f"the plan {placement.plan.describe()} does not fit in the {gpu.memory_bytes >> 30} GiB of {gpu.name}"
+def _gpu(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
+    gpu, plan = books.snapshot.gpu_types[placement.gpu_type], placement.plan
+    if job.training.precision not in gpu.peak_flops:
+        yield "precision", f"{gpu.name} has no {job.training.precision}"
+    if not fits(job.model, job.training, plan, gpu):
+        yield "memory", f"the plan {plan.describe()} does not fit in the {gpu.memory_bytes >> 30} GiB of {gpu.name}"
 
 
 def _numbers(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
     predicted = placement.prediction
-    values = (predicted.step_seconds, predicted.tokens_per_second, predicted.run_seconds)
-    if not all(math.isfinite(value) and value > 0 for value in values):
-        yield "not_a_number", "the prediction has a figure that is not a positive number"
+    values = (predicted.step_seconds, predicted.tokens_per_second, predicted.run_seconds, predicted.memory_bytes)
+    if not all(math.isfinite(value) and 0 < value < LARGEST_FIGURE for value in values):
+        yield "not_a_number", f"the prediction has a figure that is not between 0 and {LARGEST_FIGURE:g}"

@@ -14,6 +14,7 @@ from trimtab import names
 from trimtab.errors import QuantityError
 from trimtab.kube.objects import Taint, Toleration
 from trimtab.kube.quantity import to_int
+from trimtab.observe import pods
 from trimtab.observe.nodes import NodeFacts
 
 Json = Mapping[str, Any]
@@ -86,9 +87,9 @@ def _holds(expression: Json, value: str | None) -> bool:
         return value is not None
     if operator == "DoesNotExist":
         return value is None
-    if operator in ("Gt", "Lt") and value is not None and _is_number(value) and _is_number(values[0]):
-        return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
-    return False
+    if operator not in ("Gt", "Lt") or value is None or len(values) != 1 or not all(map(_is_number, (value, *values))):
+        return False
+    return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
 
 
 def _is_number(text: str) -> bool:
@@ -100,18 +101,15 @@ def _toleration(entry: Json) -> dict[str, Any]:
 
 
 def _extended_requests(pod_spec: Json) -> dict[str, int]:
-    totals: dict[str, int] = {}
-    for container in pod_spec.get("containers") or []:
-        resources = container.get("resources") or {}
-        for resource, quantity in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
-            if resource not in _COUNTED:
-                totals[resource] = totals.get(resource, 0) + to_int(quantity)
-    return totals
+    pod = pods.from_template(pod_spec)
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    named = {name for c in containers for table in (c.resources.requests, c.resources.limits) for name in table}
+    return {resource: pods.request(pod, resource) for resource in named - _COUNTED}
 
 
 def _offers(node: NodeFacts, resource: str, amount: int) -> bool:
     try:
-        return to_int(node.extended.get(resource, "0")) >= amount
+        return to_int(node.allocatable.get(resource, "0")) >= amount
     except QuantityError:
         return False
 

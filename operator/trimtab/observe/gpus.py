@@ -8,7 +8,6 @@ put on them, so such nodes are set aside with the reason.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -20,7 +19,6 @@ from trimtab_policy import catalog
 from trimtab_policy.types import GpuSpec
 
 _CLOUD_PRODUCT = ("cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name")
-_SLICED = re.compile(r"-(MIG-\S+|SHARED)$")
 
 
 class NodeGpus(Struct, frozen=True):
@@ -48,15 +46,16 @@ class _Labels(Struct, frozen=True):
 
 def read(labels: Mapping[str, str], allocatable: Mapping[str, str]) -> NodeGpus | None:
     """GPUs that the labels and allocatable resources of a node speak of; None for a node without any."""
-    resource = next((name for name in names.GPU_RESOURCES if name in allocatable), None)
-    if resource is None:
+    offered = [name for name in names.GPU_RESOURCES if name in allocatable]
+    if not offered:
         return _promised_but_absent(labels)
+    resource = next((name for name in offered if allocatable[name] != "0"), offered[0])
     try:
         count = to_int(allocatable[resource])
     except QuantityError as error:
         return NodeGpus(None, resource, 0, f"allocatable {resource}: {error}")
     if count == 0:
-        return NodeGpus(None, resource, 0, f"allocatable {resource} is 0: all its GPUs are unhealthy or taken away")
+        return NodeGpus(None, resource, 0, f"allocatable {resource} is 0: {_taken_by(allocatable)}")
     said = _vendor_labels(resource, labels)
     if sliced := _slices(labels, said.product):
         return NodeGpus(None, resource, count, sliced)
@@ -67,7 +66,8 @@ def _identify(resource: str, count: int, said: _Labels) -> NodeGpus:
     memory, remark = _memory(said)
     remarks = (remark,) if remark else ()
     if not said.product:
-        return NodeGpus(None, resource, count, f"no label names the GPU product: is the {said.vendor} labeller running?")
+        why = f"no label names the GPU product: is the {said.vendor} labeller running?"
+        return NodeGpus(None, resource, count, why)
     if known := catalog.by_product(said.product):
         return NodeGpus(known, resource, count, remarks=remarks)
     if memory is None:
@@ -80,14 +80,15 @@ def _identify(resource: str, count: int, said: _Labels) -> NodeGpus:
 
 def _memory(said: _Labels) -> tuple[int | None, tuple[str, str] | None]:
     """Bytes per GPU, and a remark when the label does not say."""
+    label = said.memory_label
     if not said.memory:
-        return None, ("NoMemoryLabel", f"label {said.memory_label} is missing: the datasheet value is used if there is one")
+        return None, ("NoMemoryLabel", f"label {label} is missing: the datasheet value is used if there is one")
     try:
         memory = to_int(said.memory) * said.memory_unit
     except QuantityError:
         memory = 0
     if memory <= 0:
-        return None, ("MalformedLabel", f"label {said.memory_label}={said.memory!r} is no amount of memory: it is ignored")
+        return None, ("MalformedLabel", f"label {label}={said.memory!r} is no amount of memory: it is ignored")
     return memory, None
 
 
@@ -119,19 +120,29 @@ def _intel(labels: Mapping[str, str]) -> _Labels:
 
 
 def _slices(labels: Mapping[str, str], product: str) -> str:
-    if match := _SLICED.search(product):
-        return f"its GPUs are shared or partitioned ({match[1]}): gangs need whole GPUs"
+    parsed = catalog.parse_product(product)
+    if parsed.mig_profile:
+        return f"its GPUs are partitioned (MIG {parsed.mig_profile}): gangs need whole GPUs"
+    if parsed.shared:
+        return "its GPUs are shared (time-slicing or MPS): gangs need whole GPUs"
     replicas = labels.get("nvidia.com/gpu.replicas", "1")
     if replicas not in ("", "0", "1"):
         return f"its GPUs are time-sliced ({replicas} replicas): gangs need whole GPUs"
     return ""
 
 
+def _taken_by(allocatable: Mapping[str, str]) -> str:
+    partitions = sorted(name for name in allocatable if name.startswith("nvidia.com/mig-"))
+    if partitions:
+        return f"its GPUs are partitioned ({', '.join(partitions)}), gangs need whole GPUs"
+    return "all its GPUs are unhealthy or taken away"
+
+
 def _promised_but_absent(labels: Mapping[str, str]) -> NodeGpus | None:
     """Labels that speak of GPUs on a node that offers none: a device plugin that does not run."""
     if labels.get("nvidia.com/gpu.present") == "true":
-        return NodeGpus(None, names.NVIDIA_GPU, 0, f"labelled with GPUs, but no {names.NVIDIA_GPU} is allocatable: "
-                        "is the device plugin running?")
+        why = f"labelled with GPUs, but no {names.NVIDIA_GPU} is allocatable: is the device plugin running?"
+        return NodeGpus(None, names.NVIDIA_GPU, 0, why)
     return None
 
 

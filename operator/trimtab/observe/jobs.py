@@ -14,15 +14,12 @@ from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.convert import to_model_spec, to_requirements, to_training
 from trimtab.api.status import JobStatus
-from trimtab.api.v1alpha1 import JobSpec
 from trimtab.api.template import trainer_of
+from trimtab.api.v1alpha1 import JobSpec
 from trimtab.errors import QuantityError, SpecError
-from trimtab.kube.objects import JobObject, Meta
-from trimtab.kube.quantity import to_int, to_milli
+from trimtab.kube.objects import Container, JobObject, Meta, PodObject
+from trimtab.observe import pods
 from trimtab_policy.types import ModelSpec, Requirements, TrainingSpec
-
-OURS = f"{names.GROUP}/controller"
-"""Value of `spec.managedBy` that means us, as leaving it out does."""
 
 
 class JobFacts(Struct, frozen=True):
@@ -56,7 +53,7 @@ class JobFacts(Struct, frozen=True):
     @property
     def ours(self) -> bool:
         """Whether this controller is in charge of the job."""
-        return self.spec is None or self.spec.managed_by in (None, OURS)
+        return self.spec is None or self.spec.managed_by in (None, names.MANAGED_BY)
 
     @property
     def holds_gpus(self) -> bool:
@@ -90,22 +87,39 @@ def facts(job: JobObject) -> JobFacts:
         )
     except ValidationError as error:
         return JobFacts(job.metadata, status, created, _words(error))
+    except msgspec.ValidationError as error:
+        return JobFacts(job.metadata, status, created, f"spec.template.spec: {error}")
     except (SpecError, QuantityError) as error:
         return JobFacts(job.metadata, status, created, str(error))
 
 
 def _with_template(requirements: Requirements, pod_spec: Mapping[str, Any]) -> Requirements:
-    """Add what the template's containers request themselves; per-GPU amounts replace those of the trainer."""
-    trainer = trainer_of(pod_spec["containers"])
-    cpu = memory = 0
-    for container in pod_spec["containers"]:
-        asked = container.get("resources") or {}
-        requests = {**(asked.get("limits") or {}), **(asked.get("requests") or {})}
-        if not (container is trainer and requirements.cpu_milli_per_gpu):
-            cpu += to_milli(requests.get("cpu", 0))
-        if not (container is trainer and requirements.memory_per_gpu):
-            memory += to_int(requests.get("memory", 0))
+    """Add what a pod requests besides its amounts per GPU, which replace those of the trainer.
+
+    A pod that needs more before its trainer starts (init containers) than with one GPU needs that much at least.
+    """
+    per_gpu = {"cpu": requirements.cpu_milli_per_gpu, "memory": requirements.memory_per_gpu}
+    pod = pods.from_template(_without_trainer(pod_spec, [resource for resource, amount in per_gpu.items() if amount]))
+    cpu, memory = (_beside(pod, resource, amount) for resource, amount in per_gpu.items())
     return msgspec.structs.replace(requirements, cpu_milli_per_pod=cpu, memory_per_pod=memory)
+
+
+def _without_trainer(pod_spec: Mapping[str, Any], resources: list[str]) -> Mapping[str, Any]:
+    """The pod spec with the trainer asking for none of these resources."""
+    trainer = trainer_of(pod_spec["containers"])
+    asked = trainer.get("resources") or {}
+    kept = {kind: {k: v for k, v in (table or {}).items() if k not in resources} for kind, table in asked.items()}
+    containers = [{**c, "resources": kept} if c is trainer else c for c in pod_spec["containers"]]
+    return {**pod_spec, "containers": containers}
+
+
+def _beside(pod: PodObject, resource: str, per_gpu: int) -> int:
+    running = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, init_containers=_sidecars(pod)))
+    return max(pods.request(running, resource), pods.request(pod, resource) - per_gpu)
+
+
+def _sidecars(pod: PodObject) -> tuple[Container, ...]:
+    return tuple(container for container in pod.spec.init_containers if container.restart_policy == "Always")
 
 
 def posix(timestamp: str | None) -> float:

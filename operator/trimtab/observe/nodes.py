@@ -28,8 +28,8 @@ class NodeFacts(Struct, frozen=True):
     cpu_milli: int
     memory: int
     pods: int
-    extended: dict[str, str]
-    """Allocatable of all other resources, for templates that ask for them (RDMA devices, hugepages)."""
+    allocatable: dict[str, str]
+    """Everything that the node offers, for templates that ask for more than the above (RDMA devices, hugepages)."""
     labels: dict[str, str]
     taints: tuple[Taint, ...]
     topology: tuple[str, ...]
@@ -57,7 +57,7 @@ def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None
         cpu_milli=room[0],
         memory=room[1],
         pods=room[2],
-        extended=allocatable,
+        allocatable=allocatable,
         labels=labels,
         taints=node.spec.taints,
         topology=_topology(labels, levels),
@@ -79,7 +79,7 @@ def _room(allocatable: dict[str, str]) -> tuple[tuple[int, int, int], str]:
 
 
 def _topology(labels: dict[str, str], levels: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Values of the configured levels. A node that lacks one stands alone there rather than next to others."""
+    """Values of the configured levels, empty where the node lacks one: it stands alone there, next to no other."""
     values = [next((labels[key] for key in keys if labels.get(key)), "") for keys in levels]
     while values and not values[-1]:
         values.pop()

@@ -7,14 +7,19 @@ override where they are set.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 from msgspec import Struct
 
 from trimtab import names
 from trimtab.errors import QuantityError
-from trimtab.kube.objects import Container, PodObject
+from trimtab.kube.objects import Container, Meta, PodObject, PodSpec
 from trimtab.kube.quantity import to_int, to_milli
 
 TERMINAL = ("Succeeded", "Failed")
+_QUANTITIES = ("requests", "limits", "overhead")
 
 
 class PodUse(Struct, frozen=True):
@@ -27,8 +32,8 @@ class PodUse(Struct, frozen=True):
 
 def use(pod: PodObject) -> PodUse:
     """Effective requests of a pod. A quantity that cannot be read counts as nothing: the API server admits none."""
-    gpus = sum(_effective(pod, resource) for resource in names.GPU_RESOURCES)
-    return PodUse(gpus, _effective(pod, "cpu"), _effective(pod, "memory"))
+    gpus = sum(request(pod, resource) for resource in names.GPU_RESOURCES)
+    return PodUse(gpus, request(pod, "cpu"), request(pod, "memory"))
 
 
 def holds_resources(pod: PodObject) -> bool:
@@ -36,23 +41,32 @@ def holds_resources(pod: PodObject) -> bool:
     return bool(pod.spec.node_name) and pod.status.phase not in TERMINAL
 
 
-def _effective(pod: PodObject, resource: str) -> int:
+def from_template(pod_spec: Mapping[str, Any]) -> PodObject:
+    """The pod that a template stands for, read as if it came from the API server.
+
+    Raises msgspec.ValidationError for a field of the wrong type.
+    """
+    return PodObject(Meta(name="template"), msgspec.convert(_as_stored(pod_spec), PodSpec))
+
+
+def request(pod: PodObject, resource: str) -> int:
+    """Effective request of one resource: millicores for cpu, whole units for all others."""
     spec = pod.spec
     if resource in spec.resources.requests:
         return _amount(spec.resources.requests, resource) + _amount(spec.overhead, resource)
-    running = sum(_request(container, resource) for container in spec.containers)
+    running = sum(_of_container(container, resource) for container in spec.containers)
     sidecars = peak = 0
     for container in spec.init_containers:
         if container.restart_policy == "Always":
-            sidecars += _request(container, resource)
+            sidecars += _of_container(container, resource)
             peak = max(peak, sidecars)
         else:
-            peak = max(peak, sidecars + _request(container, resource))
+            peak = max(peak, sidecars + _of_container(container, resource))
     return max(running + sidecars, peak) + _amount(spec.overhead, resource)
 
 
-def _request(container: Container, resource: str) -> int:
-    """Requests default to limits (the API server does this too, but not for objects made by hand in tests)."""
+def _of_container(container: Container, resource: str) -> int:
+    """Requests default to limits: the API server fills them in, a template does not have them yet."""
     chosen = container.resources.requests if resource in container.resources.requests else container.resources.limits
     return _amount(chosen, resource)
 
@@ -65,3 +79,15 @@ def _amount(quantities: dict[str, str], resource: str) -> int:
         return to_milli(quantity) if resource == "cpu" else to_int(quantity)
     except QuantityError:
         return 0
+
+
+def _as_stored(value: Any) -> Any:
+    """Quantities may be written as numbers, and empty parts as null; the API server stores neither."""
+    if isinstance(value, Mapping):
+        present = {key: part for key, part in value.items() if part is not None}
+        return {key: _texts(part) if key in _QUANTITIES else _as_stored(part) for key, part in present.items()}
+    return [_as_stored(item) for item in value] if isinstance(value, list) else value
+
+
+def _texts(table: Any) -> Any:
+    return {name: str(amount) for name, amount in table.items()} if isinstance(table, Mapping) else table

@@ -1,8 +1,8 @@
 """All caches -> one `Observation`: the snapshot that policies see, and the facts that the other stages need.
 
 GPUs are counted from two sources that together never miss one: every pod that is on a node and has not ended, and
-every rank of a standing plan whose pod is not on a node yet. A plan that was decided but is not written yet (`promised`)
-counts the same, so that two rounds never give one GPU twice.
+every rank of a standing plan whose pod is not on a node yet. A plan that was decided but is not written yet
+(`promised`) counts the same, so that two rounds never give one GPU twice.
 
 Facts of single objects are remembered for as long as the object is the same, so that a round after a small change costs
 the change, not the cluster.
@@ -24,7 +24,19 @@ from trimtab.observe import eligibility, jobs, nodes, pods
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.problems import Problem
-from trimtab_policy.types import Job, Node, Pending, PendingReason, Placement, Quota, Requirements, Snapshot
+from trimtab_policy.capacity import ALL_TYPES
+from trimtab_policy.types import (
+    Bounds,
+    GpuSpec,
+    Job,
+    Node,
+    Pending,
+    PendingReason,
+    Placement,
+    Quota,
+    Requirements,
+    Snapshot,
+)
 
 Object = TypeVar("Object")
 Facts = TypeVar("Facts")
@@ -85,7 +97,7 @@ class Observer:
         self._nodes: Memo[NodeObject, NodeFacts | None] = Memo(lambda node: nodes.facts(node, levels))
         self._pods: Memo[PodObject, pods.PodUse] = Memo(pods.use)
         self._jobs: Memo[JobObject, JobFacts] = Memo(jobs.facts)
-        self._eligible: dict[str, tuple[tuple[NodeFacts, ...], tuple[str, ...] | None]] = {}
+        self._eligible: dict[str, tuple[JobFacts, tuple[NodeFacts, ...], tuple[str, ...] | None]] = {}
 
     def job(self, job: JobObject) -> JobFacts:
         """Facts of one job."""
@@ -121,9 +133,9 @@ class Observer:
             jobs=tuple(
                 self._job(facts, placements.get(uid), takes, priorities)
                 for uid, facts in known.items()
-                if uid in placements or (uid not in refused and _waits(facts, now))
+                if facts.spec and (uid in placements or (uid not in refused and _waits(facts, now)))
             ),
-            gpu_types={facts.gpu.name: facts.gpu for facts in takes.values() if facts.gpu},
+            gpu_types=_gpu_types(takes.values()),
             quotas=tuple(quota for limits in queues.values() for quota in limits),
             unavailable={name: facts.unavailable for name, facts in gpu_nodes.items() if facts.unavailable},
         )
@@ -144,7 +156,10 @@ class Observer:
         takes: Mapping[str, NodeFacts],
         priorities: Mapping[str, PriorityClassObject],
     ) -> Job:
-        assert facts.model and facts.training and facts.requirements and facts.spec
+        assert facts.spec  # and with it what is derived from it
+        assert facts.model
+        assert facts.training
+        assert facts.requirements
         plan, status = facts.status.plan, facts.status
         return Job(
             uid=facts.meta.uid,
@@ -166,11 +181,11 @@ class Observer:
     def _eligible_nodes(self, facts: JobFacts, takes: Mapping[str, NodeFacts]) -> tuple[str, ...] | None:
         candidates = tuple(takes.values())
         known = self._eligible.get(facts.meta.uid)
-        if known and known[0] == candidates:
-            return known[1]
-        names_ = eligibility.eligible(facts.template["spec"], candidates)
-        self._eligible[facts.meta.uid] = candidates, names_
-        return names_
+        if known and known[0] is facts and known[1] == candidates:
+            return known[2]
+        admitted = eligibility.eligible(facts.template["spec"], candidates)
+        self._eligible[facts.meta.uid] = facts, candidates, admitted
+        return admitted
 
     def _forget_templates(self, known: Mapping[str, JobFacts]) -> None:
         for uid in self._eligible.keys() - known.keys():
@@ -193,12 +208,11 @@ class _Books:
 
     def unbound(self, placement: Placement, facts: JobFacts, gang: Sequence[PodObject]) -> None:
         """Charge the ranks whose pods are not on a node yet."""
-        need: Requirements | None = facts.requirements
-        bound = {pod.metadata.labels.get(names.LABEL_RANK) for pod in gang if _of_plan(pod, facts) and pod.spec.node_name}
+        need = facts.requirements or Requirements(Bounds())
+        bound = {_rank(pod) for pod in gang if pod.spec.node_name and _of_plan(pod, facts)}
         for rank, share in enumerate(placement.shares):
             if str(rank) not in bound and share.node in self._nodes:
-                cpu, memory = (need.cpu_milli(share.gpus), need.memory(share.gpus)) if need else (0, 0)
-                self._add(share.node, share.gpus, cpu, memory)
+                self._add(share.node, share.gpus, need.cpu_milli(share.gpus), need.memory(share.gpus))
 
     def node(self, facts: NodeFacts) -> Node:
         assert facts.gpu
@@ -215,9 +229,8 @@ class _Books:
         )
 
     def beyond(self) -> dict[str, int]:
-        return {
-            name: over for name, facts in self._nodes.items() if (over := self._gpus[name] - facts.gpus) > 0 and facts.gpu
-        }
+        over = {name: self._gpus[name] - facts.gpus for name, facts in self._nodes.items() if facts.gpu}
+        return {name: gpus for name, gpus in over.items() if gpus > 0}
 
     def _add(self, node: str, gpus: int, cpu_milli: int, memory: int) -> None:
         self._gpus[node] += gpus
@@ -231,13 +244,23 @@ def _of_plan(pod: PodObject, facts: JobFacts) -> bool:
     return plan is not None and pod.metadata.labels.get(names.LABEL_EPOCH) == str(plan.epoch)
 
 
+def _rank(pod: PodObject) -> str | None:
+    return pod.metadata.labels.get(names.LABEL_RANK)
+
+
 def _placements(known: Mapping[str, JobFacts], promised: Mapping[str, Placement]) -> dict[str, Placement]:
     held = {
         uid: to_placement(uid, facts.status.plan)
         for uid, facts in known.items()
-        if facts.status.plan and facts.holds_gpus and facts.spec
+        if facts.status.plan and facts.holds_gpus
     }
     return {uid: placement for uid, placement in promised.items() if uid in known} | held
+
+
+def _gpu_types(takes: Iterable[NodeFacts]) -> dict[str, GpuSpec]:
+    """Facts per type. Where labels make nodes of one unknown product differ, the smallest memory counts."""
+    specs = [facts.gpu for facts in takes if facts.gpu]
+    return {spec.name: spec for spec in sorted(specs, key=lambda spec: -spec.memory_bytes)}
 
 
 def _waits(facts: JobFacts, now: float) -> bool:
@@ -245,8 +268,8 @@ def _waits(facts: JobFacts, now: float) -> bool:
     return not (facts.finished or facts.suspended or facts.holds_gpus or facts.retry_at() > now)
 
 
-def _quotas(queues: Iterable[QueueObject]) -> tuple[dict[str, list[Quota]], tuple[Problem, ...]]:
-    limits: dict[str, list[Quota]] = {}
+def _quotas(queues: Iterable[QueueObject]) -> tuple[dict[str, tuple[Quota, ...]], tuple[Problem, ...]]:
+    limits: dict[str, tuple[Quota, ...]] = {}
     problems: list[Problem] = []
     for queue in queues:
         meta = queue.metadata
@@ -254,9 +277,9 @@ def _quotas(queues: Iterable[QueueObject]) -> tuple[dict[str, list[Quota]], tupl
             spec = QueueSpec.model_validate_json(bytes(queue.spec))
         except ValidationError as error:
             problems.append(Problem(names.QUEUE_KIND, "", meta.name, meta.uid, "MalformedQueue", str(error)))
-            limits[meta.name] = [Quota(meta.name, "*", 0)]  # nothing is admitted that nobody could account for
+            limits[meta.name] = (Quota(meta.name, ALL_TYPES, 0),)  # nothing is admitted that nobody could account for
             continue
-        limits[meta.name] = [Quota(meta.name, quota.gpu_type, quota.gpus) for quota in spec.quotas]
+        limits[meta.name] = to_quotas(meta.name, spec)
     return limits, tuple(problems)
 
 
@@ -270,7 +293,8 @@ def _refusal(
     if queue and queue not in queues:
         present = ", ".join(sorted(queues)) or "none"
         message = f"spec.queue: there is no Queue {queue!r}; there are: {present}"
-        return Pending(uid, PendingReason.QUEUE_NOT_FOUND, message, alternatives=(f"create Queue {queue}, or name another one",))
+        hint = f"create Queue {queue}, or name another one"
+        return Pending(uid, PendingReason.QUEUE_NOT_FOUND, message, alternatives=(hint,))
     if priority_class and priority_class not in priorities:
         message = f"spec.priorityClassName: there is no PriorityClass {priority_class!r}"
         hint = f"create PriorityClass {priority_class}, or name another one"

@@ -18,6 +18,7 @@ from trimtab.plan.objects import pod_name
 
 COMPLETE_DELAY = "pod-complete.stage.kwok.x-k8s.io/delay"
 FAIL_DELAY = "pod-fail.stage.kwok.x-k8s.io/delay"
+_CENTURY = 100 * 365 * 24 * 3600 * 1000
 _FAILURE = re.compile(r"(?P<rank>\d+)@(?P<fraction>[01](?:\.\d+)?)(?:x(?P<times>\d+))?")
 
 
@@ -40,11 +41,11 @@ def failure_request(text: str) -> FailureRequest | None:
 def pod_annotations(meta: Meta, plan: Plan, speedup: float) -> dict[str, dict[str, str]]:
     """Pod name -> annotations that make KWOK complete or fail it in time."""
     seconds = plan.predicted.run_seconds / speedup
-    delays = {pod_name(meta.name, plan.epoch, rank): {COMPLETE_DELAY: _delay(seconds)} for rank in range(len(plan.nodes))}
+    pods = [pod_name(meta.name, plan.epoch, rank) for rank in range(len(plan.nodes))]
+    delays = {pod: {COMPLETE_DELAY: _delay(seconds)} for pod in pods}
     failure = failure_request(meta.annotations.get(names.ANNOTATION_FAKE_FAIL, ""))
     if failure and plan.epoch <= failure.times and failure.rank < len(plan.nodes):
-        victim = pod_name(meta.name, plan.epoch, failure.rank)
-        delays[victim] = {FAIL_DELAY: _delay(seconds * failure.fraction)}
+        delays[pods[failure.rank]] = {FAIL_DELAY: _delay(seconds * failure.fraction)}
     return delays
 
 
@@ -58,5 +59,5 @@ def progress(status: JobStatus, now: float) -> int | None:
 
 
 def _delay(seconds: float) -> str:
-    """Go's time.Duration, at least a blink, so that a pod is seen running before it ends."""
-    return f"{max(1, round(seconds * 1000))}ms"
+    """Go's time.Duration (which ends after 292 years), at least a blink: a pod is seen running before it ends."""
+    return f"{min(max(1, round(seconds * 1000)), _CENTURY)}ms"

@@ -128,15 +128,21 @@ def _megatron(gang: Gang) -> tuple[str, ...]:
     if plan.zero_stage >= 2:
         sharding = "optim_grads" if plan.zero_stage == 2 else "optim_grads_params"
         flags += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", sharding]
-    flags += {
-        Recompute.NONE: [],
-        Recompute.SELECTIVE: ["--recompute-granularity", "selective"],
-        Recompute.FULL: ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1],
-    }[plan.recompute]
-    flags += {Precision.BF16: ["--bf16"], Precision.FP16: ["--fp16"], Precision.FP8: ["--bf16", "--fp8-format", "hybrid"]}.get(
-        training.precision, []
-    )
+    flags += [*_MEGATRON_RECOMPUTE[plan.recompute], *_MEGATRON_PRECISION[training.precision]]
     return tuple(str(flag) for flag in flags)
+
+
+_MEGATRON_RECOMPUTE = {
+    Recompute.NONE: (),
+    Recompute.SELECTIVE: ("--recompute-granularity", "selective"),
+    Recompute.FULL: ("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"),
+}
+_MEGATRON_PRECISION = {
+    Precision.FP32: (),
+    Precision.FP16: ("--fp16",),
+    Precision.BF16: ("--bf16",),
+    Precision.FP8: ("--bf16", "--fp8-format", "hybrid"),
+}
 
 
 def _deepspeed(gang: Gang) -> tuple[str, ...]:

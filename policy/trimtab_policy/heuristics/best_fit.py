@@ -10,9 +10,11 @@ not fit. Nothing is random, so the same snapshot always gives the same decision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import takewhile
 
-from trimtab_policy.candidates import Candidate, allowed_types, candidates, placement, weight, with_room
+from msgspec import Struct
+
+from trimtab_policy.candidates import Candidate, Fitting, allowed_types, candidates, placement, weight, with_room
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.types import Alternative, Decision, Job, NodeShare, Pending, Placement, Snapshot
 from trimtab_policy.why import clock, free_again, why_pending
@@ -20,8 +22,6 @@ from trimtab_policy.why import clock, free_again, why_pending
 MARGINAL_RETURN = 0.5
 """A step up must bring at least this part of the throughput per cost that the plan below it has."""
 MAX_ALTERNATIVES = 5
-
-Fitting = tuple[Candidate, tuple[NodeShare, ...]]
 
 
 class BestFit:
@@ -51,35 +51,24 @@ class BestFit:
         if not fit:
             return None
         winner, shares = fit
-        lost = sorted((c for c in known if _is_alternative(capacity, job, c, winner)), key=lambda c: (-c.tokens_per_second, c.cost))
-        alternatives = tuple(_alternatives(snapshot, capacity, job, winner, lost, budget))
+        case = _Choice(snapshot, capacity, job, winner, budget)
+        alternatives = tuple(case.alternative(loser) for loser in case.losers(known))
         return placement(job, winner, shares, _reason(capacity, winner, shares, alternatives), alternatives)
 
 
-def _is_alternative(capacity: Capacity, job: Job, candidate: Candidate, winner: Candidate) -> bool:
-    """Nobody asks about the same GPUs on more nodes, or about nodes that the cluster does not have."""
-    option = candidate.option
-    same = (candidate.gpu.name, option.gpus) == (winner.gpu.name, winner.option.gpus)
-    return not same and capacity.could_ever_fit(job, candidate.gpu.name, option.nodes, option.gpus_per_node)
-
-
 def _free_weight(snapshot: Snapshot, capacity: Capacity, job: Job) -> float:
-    return sum(capacity.gpus(gpu.name) * weight(gpu) for gpu in allowed_types(snapshot, job.requirements))
+    return sum(capacity.gpus(job, gpu.name) * weight(gpu) for gpu in allowed_types(snapshot, job.requirements))
 
 
 def _best(capacity: Capacity, job: Job, known: list[Candidate], budget: float) -> Fitting | None:
     """The candidate to take, with its nodes. `known` is ordered by cost.
 
-    Searching nodes costs more than ranking, so only winners of the ranking are searched for, and one that has no room
-    leaves the race. When nothing within the budget has room the cheapest that has is taken: no job is shut out.
+    When nothing within the budget has room the cheapest that has is taken: no job is shut out.
     """
-    race = [c for c in known if c.cost <= budget and capacity.may_fit(c.gpu.name, c.option.nodes, c.option.gpus_per_node)]
-    while race:
-        winner = _climb(race)
-        if shares := capacity.find(job, winner.gpu.name, winner.option.nodes, winner.option.gpus_per_node):
-            return winner, shares
-        race.remove(winner)
-    return next(with_room(capacity, job, [c for c in known if c.cost > budget]), None)
+    race = [c for c in known if capacity.fits(job, c.gpu.name, c.option.nodes, c.option.gpus_per_node)]
+    affordable = [candidate for candidate in race if candidate.cost <= budget]
+    chosen = [_climb(affordable)] if affordable else race[:1]
+    return next(with_room(capacity, job, chosen), None)
 
 
 def _climb(race: list[Candidate]) -> Candidate:
@@ -93,34 +82,56 @@ def _climb(race: list[Candidate]) -> Candidate:
     return best
 
 
-def _alternatives(
-    snapshot: Snapshot, capacity: Capacity, job: Job, winner: Candidate, lost: list[Candidate], budget: float
-) -> Iterator[Alternative]:
-    """The fastest plan of each GPU type that was not taken, and why not."""
-    seen: set[str] = set()
-    for candidate in lost:
-        if candidate.gpu.name in seen or len(seen) == MAX_ALTERNATIVES:
-            continue
-        seen.add(candidate.gpu.name)
-        option = candidate.option
-        why_not = _why_not(snapshot, capacity, job, winner, candidate, budget)
-        yield Alternative(candidate.gpu.name, option.gpus, option.plan, option.prediction, why_not)
+class _Choice(Struct, frozen=True):
+    """A choice that was made, and what it was made from: enough to say why the others lost."""
 
+    snapshot: Snapshot
+    capacity: Capacity
+    job: Job
+    winner: Candidate
+    budget: float
 
-def _why_not(
-    snapshot: Snapshot, capacity: Capacity, job: Job, winner: Candidate, loser: Candidate, budget: float
-) -> str:
-    option, name = loser.option, loser.gpu.name
-    if capacity.find(job, name, option.nodes, option.gpus_per_node) is None:
-        moment = free_again(snapshot, name, option.gpus, capacity.gpus(name))
-        state = "full" if capacity.gpus(name) == 0 else f"without room for {option.gpus}"
+    def losers(self, known: list[Candidate]) -> list[Candidate]:
+        """The fastest plan of each GPU type that was not taken, fastest first."""
+        fastest: dict[str, Candidate] = {}
+        for candidate in sorted(known, key=lambda c: (-c.tokens_per_second, c.cost)):
+            if candidate.gpu.name not in fastest and self._is_alternative(candidate):
+                fastest[candidate.gpu.name] = candidate
+        return list(fastest.values())[:MAX_ALTERNATIVES]
+
+    def alternative(self, loser: Candidate) -> Alternative:
+        """The loser as users see it."""
+        option = loser.option
+        return Alternative(loser.gpu.name, option.gpus, option.plan, option.prediction, self._why_not(loser))
+
+    def _is_alternative(self, candidate: Candidate) -> bool:
+        """Nobody asks about the same GPUs on more nodes, or about nodes that the cluster does not have."""
+        option, winner = candidate.option, self.winner
+        same = (candidate.gpu.name, option.gpus) == (winner.gpu.name, winner.option.gpus)
+        return not same and self.capacity.could_ever_fit(
+            self.job, candidate.gpu.name, option.nodes, option.gpus_per_node
+        )
+
+    def _why_not(self, loser: Candidate) -> str:
+        if not any(with_room(self.capacity, self.job, [loser])):
+            return self._no_room(loser)
+        ratio = loser.tokens_per_second / self.winner.tokens_per_second
+        if ratio <= 1:
+            return f"{ratio:.2f}× the speed"
+        if loser.cost > self.budget:
+            return f"{ratio:.2f}× the speed, but more than an equal share of the free GPUs"
+        cost = loser.cost / self.winner.cost
+        return f"{ratio:.2f}× the speed for {cost:.1f}× the GPU cost: the extra GPUs bring too little"
+
+    def _no_room(self, loser: Candidate) -> str:
+        name, wanted = loser.gpu.name, loser.option.gpus
+        quota = self.capacity.quota_left(self.job.queue, name)
+        if quota is not None and quota < wanted:
+            return f"{name} beyond the quota of queue {self.job.queue}"
+        free = self.capacity.gpus(self.job, name)
+        moment = free_again(self.snapshot, name, wanted, free)
+        state = f"without room for {wanted}" if free else "full"
         return f"{name} {state}" + (f" until {clock(moment)}" if moment else "")
-    ratio = loser.tokens_per_second / winner.tokens_per_second
-    if ratio <= 1:
-        return f"{ratio:.2f}× the speed"
-    if loser.cost > budget:
-        return f"{ratio:.2f}× the speed, but more than an equal share of the free GPUs"
-    return f"{ratio:.2f}× the speed for {loser.cost / winner.cost:.1f}× the GPU cost: the extra GPUs bring too little"
 
 
 def _reason(
@@ -139,13 +150,13 @@ def _reason(
 
 
 def _where(capacity: Capacity, shares: tuple[NodeShare, ...]) -> str:
-    """The nearest topology domain that holds the whole gang, or how many nodes it is spread over."""
+    """The node, the nearest topology domain that holds the whole gang, or how many nodes it is spread over."""
     if len(shares) == 1:
         return f"on {shares[0].node}"
-    racks = {capacity.topology[capacity.index[share.node]][-1:] for share in shares}
-    if len(racks) == 1 and all(racks):
-        return f"on {len(shares)} nodes of {racks.pop()[0]}"
-    return f"on {len(shares)} nodes of {len(racks)} racks"
+    topologies = [capacity.topology[capacity.index[share.node]] for share in shares]
+    shared = takewhile(lambda values: len(set(values)) == 1, zip(*topologies, strict=False))
+    domains = [values[0] for values in shared if values[0]]
+    return f"on {len(shares)} nodes" + (f" of {domains[-1]}" if domains else "")
 
 
 def _rate(value: float) -> str:

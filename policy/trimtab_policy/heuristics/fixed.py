@@ -8,6 +8,8 @@ look at load or speed: the first GPU type by name and the first nodes with room 
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from trimtab_policy.candidates import Candidate, candidates, placement, with_room
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.types import Decision, Job, Mode, Pending, Placement, Snapshot
@@ -40,14 +42,22 @@ class Fixed:
         return Decision(self.name, tuple(placements), tuple(pending))
 
     def _apply(self, snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | None:
-        ordered = sorted(candidates(snapshot, capacity, job), key=lambda candidate: self._rank(job, candidate))
-        for candidate, shares in with_room(capacity, job, ordered):
-            return placement(job, candidate, shares, f"fixed action {self.gpus} GPUs {self.modes[0]}: {candidate.describe()}")
+        modes = [mode for mode in self.modes if mode in job.requirements.modes]
+        known = [found for mode in modes for found in candidates(snapshot, capacity, _only(job, mode))]
+        for candidate, shares in with_room(capacity, job, sorted(known, key=lambda found: self._rank(job, found))):
+            action = f"{self.gpus} GPUs, mode {self.modes[0]}"
+            reason = f"{candidate.describe()}, {candidate.option.plan.describe()}: nearest to the fixed action {action}"
+            return placement(job, candidate, shares, reason)
         return None
 
-    def _rank(self, job: Job, candidate: Candidate) -> tuple[int, int, str]:
-        """Order of preference: nearest count (larger first), then mode in its fixed order, then type by name."""
+    def _rank(self, job: Job, candidate: Candidate) -> tuple[int, int, str, int]:
+        """Order of preference: nearest count (larger first), mode in its fixed order, type by name, fewest nodes."""
         option = candidate.option
         wanted = min(max(self.gpus, job.requirements.gpus.low), job.requirements.gpus.high)
         distance = option.gpus - wanted if option.gpus >= wanted else (wanted - option.gpus) << 20
-        return distance, self.modes.index(option.plan.mode), candidate.gpu.name
+        return distance, self.modes.index(option.plan.mode), candidate.gpu.name, option.nodes
+
+
+def _only(job: Job, mode: Mode) -> Job:
+    """The job as if it allowed no other mode."""
+    return replace(job, requirements=replace(job.requirements, modes=(mode,)))
