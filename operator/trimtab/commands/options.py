@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -37,17 +38,24 @@ def kube_settings(kubeconfig: Path | None, context: str | None) -> KubeSettings:
     return KubeSettings(kubeconfig=kubeconfig, context=context)
 
 
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn an expected error into one clear line and an exit code, not a traceback. Serves as a decorator, too."""
+    try:
+        yield
+    except (TrimtabError, UnknownPolicy, UnknownGpu, UnknownModel) as error:
+        print(f"trimtab: {error}", file=sys.stderr)
+        raise typer.Exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_ERROR) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
 def command(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
-    """Run an async command; an expected error becomes one clear line and an exit code, not a traceback."""
+    """Run an async command, its errors `reported`."""
 
     @wraps(function)
+    @reported()
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return asyncio.run(function(*args, **kwargs))
-        except (TrimtabError, UnknownPolicy, UnknownGpu, UnknownModel) as error:
-            print(f"trimtab: {error}", file=sys.stderr)
-            raise typer.Exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_ERROR) from error
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+        return asyncio.run(function(*args, **kwargs))
 
     return run

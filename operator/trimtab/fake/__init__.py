@@ -1,0 +1,1 @@
+"""Fake GPU nodes: Node objects as real device plugins and labellers leave them, kept Ready by KWOK."""

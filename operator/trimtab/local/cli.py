@@ -1,0 +1,97 @@
+"""`trimtab cluster`: a control plane on this machine, kept until it is taken down."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from trimtab.commands.options import OutputOption, reported
+from trimtab.errors import UsageError
+from trimtab.local import build as builder
+from trimtab.local.cluster import LocalCluster, local_clusters
+from trimtab.local.layout import ClusterState, Phase
+from trimtab.ui.output import Output, show
+
+app = typer.Typer(
+    help="Run a real control plane on this machine, without containers: etcd, kube-apiserver, controllers, KWOK.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[str, typer.Option("--name", "-n", help="Clusters of different names run side by side.")]
+DEFAULT = "default"
+
+
+@app.command(epilog="Example: trimtab cluster up && trimtab fake-nodes apply -f manifests/fake/heterogeneous.yaml")
+@reported()
+def up(name: Name = DEFAULT) -> None:
+    """Start a cluster and wait until it is ready. It runs until `trimtab cluster down`."""
+    programs = builder.build()
+    cluster = LocalCluster(name, keep=True)
+    cluster.start()
+    typer.echo(f"cluster {name} is ready at {cluster.status().server}", err=True)
+    typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
+    typer.echo(f"kubectl of the same version: {programs / 'kubectl'}", err=True)
+
+
+@app.command(epilog="Example: trimtab cluster down --name test")
+@reported()
+def down(name: Name = DEFAULT) -> None:
+    """Stop a cluster and remove its files. Succeeds when there is none."""
+    LocalCluster(name).stop()
+
+
+@app.command(epilog="Example: trimtab cluster status -o json | jq '.[].phase'")
+@reported()
+def status(
+    name: Annotated[str, typer.Option("--name", "-n", help="Only this cluster.")] = "",
+    form: OutputOption = Output.TABLE,
+) -> None:
+    """List the clusters of this machine. With --name, the exit code is 1 unless that cluster is ready."""
+    clusters = {name: LocalCluster(name).status()} if name else local_clusters()
+    show(form, clusters, _table(clusters))
+    if name and clusters[name].phase is not Phase.READY:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: trimtab cluster logs kube-apiserver -f")
+@reported()
+def logs(
+    component: Annotated[str, typer.Argument(help="etcd, kube-apiserver, kwok, ...; all when left out.")] = "",
+    name: Name = DEFAULT,
+    lines: Annotated[int, typer.Option("--lines", help="Lines from the end of each log.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing until Ctrl-C.")] = False,
+) -> None:
+    """Print the ends of the components' logs."""
+    files = _log_files(LocalCluster(name), component)
+    command = ["tail", f"--lines={lines}", *(["--follow=name", "--retry"] if follow else []), *map(str, files)]
+    raise typer.Exit(subprocess.run(command).returncode)
+
+
+@app.command(epilog="Example: export PATH=$(trimtab cluster build):$PATH")
+@reported()
+def build() -> None:
+    """Build the control plane, unless that was done already, and print the directory of the programs."""
+    typer.echo(builder.build())
+
+
+def _log_files(cluster: LocalCluster, component: str) -> list[Path]:
+    directory = cluster.log("any").parent
+    known = {path.stem: path for path in sorted(directory.glob("*.log"))}
+    if not known:
+        raise UsageError(f"cluster {cluster.name} has no logs: it is not running")
+    if component and component not in known:
+        raise UsageError(f"component {component!r}: choose one of {', '.join(known)}")
+    return [known[component]] if component else list(known.values())
+
+
+def _table(clusters: dict[str, ClusterState]) -> Table:
+    table = Table("NAME", "PHASE", "SERVER", "MESSAGE", box=None, pad_edge=False)
+    for name, state in clusters.items():
+        first_line = state.message.partition("\n")[0]
+        table.add_row(name, state.phase, state.server, first_line)
+    return table

@@ -1,0 +1,50 @@
+"""One real control plane for the whole test session, started when the first test asks for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trimtab.checkout import checkout
+from trimtab.local.build import build
+from trimtab.local.cluster import LocalCluster
+
+Kubectl = Callable[..., str]
+"""kubectl(*arguments, stdin="") -> stdout, as the administrator; raises LocalClusterError."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first: whoever breaks a pure function should not wait for a control plane to learn it."""
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+
+
+@pytest.fixture(scope="session")
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The clusters of the tests are out of the way of the user's own."""
+    directory = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(directory))
+        yield directory
+
+
+@pytest.fixture(scope="session")
+def cluster(state_home: Path) -> Iterator[LocalCluster]:
+    """A control plane with our CRDs and our controller's RBAC rules. It is shared: use names of your own."""
+    build()
+    with LocalCluster(f"tests-{os.getpid()}") as cluster:
+        manifests = checkout() / "manifests"
+        for path in (manifests / "crds", manifests / "rbac.yaml"):
+            if path.exists():
+                cluster.kubectl("apply", "--server-side", "-f", str(path))
+        if (manifests / "crds").exists():
+            cluster.kubectl("wait", "--for=condition=Established", "-f", str(manifests / "crds"), "--timeout=30s")
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kubectl(cluster: LocalCluster) -> Kubectl:
+    """kubectl as the session cluster's administrator."""
+    return cluster.kubectl
