@@ -121,7 +121,7 @@ class _Choice(Struct, frozen=True):
         if loser.cost > self.budget:
             return f"{ratio:.2f}× the speed, but more than an equal share of the free GPUs"
         cost = loser.cost / self.winner.cost
-        return f"{ratio:.2f}× the speed for {cost:.1f}× the GPU cost: the extra GPUs bring too little"
+        return f"{ratio:.2f}× the speed for {cost:.1f}× the GPU cost, which does not pay"
 
     def _no_room(self, loser: Candidate) -> str:
         name, wanted = loser.gpu.name, loser.option.gpus
