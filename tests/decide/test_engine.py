@@ -52,9 +52,11 @@ def raising(_: Snapshot) -> Decision:
 
 
 def waiting(now: Snapshot) -> Decision:
-    return Decision(
-        "x", pending=tuple(Pending(each.uid, PendingReason.BEHIND_OTHERS, "later") for each in now.waiting())
-    )
+    return Decision("x", pending=tuple(later(each.uid) for each in now.waiting()))
+
+
+def later(uid: str) -> Pending:
+    return Pending(uid, PendingReason.BEHIND_OTHERS, "later")
 
 
 def test_a_sound_decision_is_passed_on() -> None:
@@ -145,9 +147,7 @@ def test_a_prediction_that_is_no_number_is_refused_without_losing_the_rest() -> 
 
 def test_every_waiting_job_gets_exactly_one_answer_whatever_the_policy_babbles() -> None:
     placed = (place("uid-one", "a"), place("uid-one", "b"), place("uid-stranger", "b"))
-    said = tuple(
-        Pending(uid, PendingReason.BEHIND_OTHERS, "hm") for uid in ("uid-two", "uid-two", "uid-one", "uid-stranger")
-    )
+    said = tuple(map(later, ("uid-two", "uid-two", "uid-one", "uid-stranger")))
     outcome = engine(Scripted("babbler", lambda _: Decision("someone else", placed, said))).decide(CLUSTER)
     assert [answer.job for answer in outcome.placements] == ["uid-one"]
     assert [answer.job for answer in outcome.pending] == ["uid-two"]

@@ -8,30 +8,26 @@ import pytest
 from msgspec.structs import replace
 from tests.builders import A100, H100, T4, V100, job, node, placement, running, snapshot
 
-from trimtab.decide.shield import Verdict, check, user_limits
+from trimtab.decide.shield import Refusal, Verdict, check, user_limits
 from trimtab_policy.types import (
     Bounds,
     Decision,
     Job,
     Mode,
-    Node,
     NodeShare,
     ParallelPlan,
     Placement,
     Precision,
     Quota,
     Recompute,
-    Snapshot,
 )
 
 NODES = (node("a"), node("b"), node("h", H100), node("v", V100))
 GOOD = placement(nodes={"a": 4, "b": 4})
 
 
-def judge(
-    placed: Placement, waiting: Job | None = None, *others: Job, nodes: tuple[Node, ...] = NODES, **changes: Any
-) -> Verdict:
-    now: Snapshot = snapshot(nodes, (waiting or job(), *others), **changes)
+def judge(placed: Placement, waiting: Job | None = None, *others: Job, **changes: Any) -> Verdict:
+    now = snapshot(changes.pop("nodes", NODES), (waiting or job(), *others), **changes)
     return check(now, Decision("any", (placed,)))
 
 
@@ -78,9 +74,7 @@ def test_the_shape_of_a_gang(shares: tuple[NodeShare, ...], rule: str) -> None:
 
 def test_a_node_that_takes_no_pods_says_why() -> None:
     verdict = judge(on("x", gpus=8), unavailable={"x": "cordoned"})
-    assert [(refusal.rule, refusal.message) for refusal in verdict.refused] == [
-        ("node_unavailable", "node x: cordoned")
-    ]
+    assert verdict.refused == (Refusal("uid-job", "node_unavailable", "node x: cordoned"),)
     assert rule_broken(on("nowhere", gpus=8)) == "node_unavailable"
 
 

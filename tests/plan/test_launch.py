@@ -1,0 +1,99 @@
+"""How degrees are handed to each training framework: the golden table, and what must hold for every row of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from syrupy.assertion import SnapshotAssertion
+
+from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, Gang, launch
+from trimtab_policy.types import ParallelPlan, Precision, Recompute, TrainingSpec
+
+LAUNCHERS = ["Torchrun", "Torchtitan", "Megatron", "DeepSpeed", "Custom"]
+TRAINING = TrainingSpec(sequence_length=4096, global_batch_size=256, steps=1000)
+PLANS = {
+    "one-gpu": ParallelPlan(micro_batch=2),
+    "data-zero3": ParallelPlan(data=16, zero_stage=3, micro_batch=4, recompute=Recompute.FULL),
+    "data-zero2": ParallelPlan(data=16, zero_stage=2, micro_batch=4),
+    "tensor": ParallelPlan(tensor=8, recompute=Recompute.SELECTIVE),
+    "hybrid": ParallelPlan(data=2, tensor=4, pipeline=2, zero_stage=1, micro_batch=2),
+    "experts-and-context": ParallelPlan(data=8, context=2, expert=4, zero_stage=1),
+}
+
+
+def gang(plan: ParallelPlan, training: TrainingSpec = TRAINING) -> Gang:
+    nodes = max(1, plan.gpus // 8)
+    return Gang("llama", 7, "H100-SXM5-80GB", nodes, plan.gpus // nodes, "llama-7-0.llama", plan, training)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_launch(launcher: str, golden: SnapshotAssertion) -> None:
+    assert {name: handed_over(launcher, plan) for name, plan in PLANS.items()} == golden
+
+
+def handed_over(launcher: str, plan: ParallelPlan) -> dict[str, Any]:
+    started = launch(launcher, gang(plan), 0)
+    config = json.loads(started.deepspeed_config) if started.deepspeed_config else None
+    return {"env": started.env, "args": started.args, "deepspeed.json": config}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_only_the_rank_differs_between_the_pods_of_a_gang(launcher: str) -> None:
+    first, second = (launch(launcher, gang(PLANS["hybrid"]), rank) for rank in (0, 1))
+    assert (first.env["PET_NODE_RANK"], second.env["PET_NODE_RANK"]) == ("0", "1")
+    assert first.env | {"PET_NODE_RANK": "1"} == second.env
+    assert (first.args, first.deepspeed_config) == (second.args, second.deepspeed_config)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_global_batch_stays_what_the_user_asked_for(launcher: str, plan: ParallelPlan) -> None:
+    env = launch(launcher, gang(plan), 0).env
+    micro, accumulation = int(env["TRIMTAB_MICRO_BATCH_SIZE"]), int(env["TRIMTAB_GRADIENT_ACCUMULATION_STEPS"])
+    assert micro * accumulation * int(env["TRIMTAB_DP"]) == TRAINING.global_batch_size
+    assert int(env["PET_NNODES"]) * int(env["PET_NPROC_PER_NODE"]) == plan.gpus
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_deepspeed_gets_a_file_whose_batch_sizes_agree(plan: ParallelPlan) -> None:
+    started = launch("DeepSpeed", gang(plan), 0)
+    assert started.args == ("--deepspeed", "--deepspeed_config", DEEPSPEED_CONFIG_PATH)
+    config = json.loads(started.deepspeed_config or "")
+    product = config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"] * plan.data
+    assert product == config["train_batch_size"] == TRAINING.global_batch_size
+    assert config["zero_optimization"] == {"stage": plan.zero_stage}
+
+
+def test_only_deepspeed_gets_a_file() -> None:
+    assert [name for name in LAUNCHERS if launch(name, gang(PLANS["hybrid"]), 0).deepspeed_config] == ["DeepSpeed"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "flags"),
+    [
+        (Precision.FP32, ()),
+        (Precision.FP16, ("--fp16",)),
+        (Precision.BF16, ("--bf16",)),
+        (Precision.FP8, ("--bf16", "--fp8-format", "hybrid")),
+    ],
+)
+def test_megatron_is_told_the_precision(precision: Precision, flags: tuple[str, ...]) -> None:
+    args = launch("Megatron", gang(PLANS["one-gpu"], replace(TRAINING, precision=precision)), 0).args
+    assert args[-len(flags) :] == flags if flags else not {"--fp16", "--bf16"} & set(args)
+
+
+@pytest.mark.parametrize(
+    ("precision", "enabled"), [("FP32", None), ("FP16", "fp16"), ("BF16", "bf16"), ("FP8", "bf16")]
+)
+def test_deepspeed_is_told_the_precision(precision: str, enabled: str | None) -> None:
+    training = replace(TRAINING, precision=Precision(precision))
+    config = json.loads(launch("DeepSpeed", gang(PLANS["one-gpu"], training), 0).deepspeed_config or "")
+    assert [name for name in ("bf16", "fp16") if config[name]["enabled"]] == ([enabled] if enabled else [])
+
+
+def test_scripts_can_read_all_flags_from_the_environment() -> None:
+    started = launch("Megatron", gang(PLANS["hybrid"]), 0)
+    assert started.env["TRIMTAB_LAUNCH_FLAGS"].split() == list(started.args)

@@ -1,0 +1,161 @@
+"""The objects of a gang: one headless Service, one pod per node, everything else as the user wrote it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from tests.builders import job_object, placement, plan_of
+
+from trimtab import names
+from trimtab.observe.jobs import facts
+from trimtab.plan import objects
+from trimtab.plan.gang import gang_plan
+from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH
+from trimtab.plan.objects import GangPlan
+from trimtab_policy.types import ParallelPlan
+
+RICH = {
+    "spec.launcher": "DeepSpeed",
+    "spec.priorityClassName": "high",
+    "spec.resources.cpusPerGpu": "7500m",
+    "spec.resources.memoryPerGpu": "64Gi",
+    "spec.template.metadata": {"labels": {"team": "a"}, "annotations": {"note": "hello"}},
+    "spec.template.spec": {
+        "serviceAccountName": "trainer",
+        "initContainers": [{"name": "fetch", "image": "fetch:1"}],
+        "containers": [
+            {"name": "logger", "image": "logger:1", "resources": {"requests": {"cpu": "100m"}}},
+            {
+                "name": "trainer",
+                "image": "trainer:1",
+                "command": ["torchrun"],
+                "args": ["train.py"],
+                "env": [{"name": "NCCL_DEBUG", "value": "WARN"}, {"name": "PET_MASTER_PORT", "value": "1234"}],
+                "resources": {"limits": {"rdma/hca": 1}},
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            },
+        ],
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    },
+}
+
+
+def gang(spec: dict[str, Any] | None = None, *, name: str = "llama", epoch: int = 3, **changes: Any) -> GangPlan:
+    placed = placement(nodes={"n1": 8, "n2": 8}, plan=ParallelPlan(data=4, tensor=4, zero_stage=1))
+    known = facts(job_object(name, {path.removeprefix("spec."): value for path, value in (spec or {}).items()}))
+    assert known.spec, known.error
+    assert known.training
+    return gang_plan(known.meta, known.spec, known.template, known.training, plan_of(placed, epoch, **changes))
+
+
+def trainer(pod: dict[str, Any]) -> dict[str, Any]:
+    return next(container for container in pod["spec"]["containers"] if container["name"] == "trainer")
+
+
+def test_service(golden: SnapshotAssertion) -> None:
+    assert objects.service(gang()) == golden
+
+
+@pytest.mark.parametrize("spec", [{}, RICH], ids=["plain", "rich"])
+def test_pod(spec: dict[str, Any], golden: SnapshotAssertion) -> None:
+    assert objects.pod(gang(spec), 1) == golden
+
+
+def test_the_same_plan_always_makes_the_same_objects() -> None:
+    assert [objects.pod(gang(RICH), rank) for rank in range(2)] == [objects.pod(gang(RICH), rank) for rank in range(2)]
+
+
+def test_the_template_of_the_job_is_left_alone() -> None:
+    plan = gang(RICH)
+    before = copy.deepcopy(plan.template)
+    objects.pod(plan, 0)
+    assert plan.template == before
+
+
+def test_pods_ask_for_the_gpus_of_their_share_as_requests_and_limits() -> None:
+    resources = trainer(objects.pod(gang(RICH), 0))["resources"]
+    asked = {names.NVIDIA_GPU: "8", "cpu": "60000m", "memory": str(8 * 64 << 30)}
+    assert resources == {"requests": asked, "limits": {"rdma/hca": 1} | asked}
+
+
+def test_amd_pods_ask_for_amd_gpus_and_tolerate_their_taint() -> None:
+    pod = objects.pod(gang(resource=names.AMD_GPU), 0)
+    assert trainer(pod)["resources"]["limits"] == {names.AMD_GPU: "8"}
+    assert pod["spec"]["tolerations"] == [{"key": names.AMD_GPU, "operator": "Exists"}]
+
+
+def test_the_users_environment_wins_and_may_refer_to_the_plans() -> None:
+    env = trainer(objects.pod(gang(RICH), 0))["env"]
+    given = [entry["name"] for entry in env]
+    assert len(given) == len(set(given))
+    assert given[-2:] == ["NCCL_DEBUG", "PET_MASTER_PORT"]
+    assert {entry["name"]: entry["value"] for entry in env}["PET_MASTER_PORT"] == "1234"
+
+
+def test_the_launchers_flags_follow_the_users_arguments() -> None:
+    args = trainer(objects.pod(gang(RICH), 0))["args"]
+    assert args == ["train.py", "--deepspeed", "--deepspeed_config", DEEPSPEED_CONFIG_PATH]
+
+
+def test_a_trainer_without_arguments_and_flags_keeps_those_of_its_image() -> None:
+    assert "args" not in trainer(objects.pod(gang(), 0))
+
+
+def test_the_first_container_is_the_trainer_where_none_has_the_name() -> None:
+    containers = [{"name": "main", "image": "a"}, {"name": "side", "image": "b"}]
+    main, side = objects.pod(gang({"spec.template.spec.containers": containers}), 0)["spec"]["containers"]
+    assert main["resources"]["limits"] == {names.NVIDIA_GPU: "8"}
+    assert side == containers[1]
+
+
+def test_the_deepspeed_file_comes_from_the_pods_own_annotation() -> None:
+    pod = objects.pod(gang(RICH), 0)
+    assert names.ANNOTATION_DEEPSPEED in pod["metadata"]["annotations"]
+    [volume] = [volume for volume in pod["spec"]["volumes"] if "downwardAPI" in volume]
+    [item] = volume["downwardAPI"]["items"]
+    [mount] = [mount for mount in trainer(pod)["volumeMounts"] if mount["name"] == volume["name"]]
+    assert f"{mount['mountPath']}/{item['path']}" == DEEPSPEED_CONFIG_PATH
+    assert item["fieldRef"]["fieldPath"] == f"metadata.annotations['{names.ANNOTATION_DEEPSPEED}']"
+
+
+def test_shared_memory_is_mounted_unless_the_user_has_done_so() -> None:
+    own = {
+        "spec.template.spec.volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Gi"}}],
+        "spec.template.spec.containers.0.volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    given, left = objects.pod(gang(), 0), objects.pod(gang(own), 0)
+    assert given["spec"]["volumes"] == [{"name": "trimtab-shm", "emptyDir": {"medium": "Memory"}}]
+    assert trainer(given)["volumeMounts"] == [{"name": "trimtab-shm", "mountPath": "/dev/shm"}]
+    assert left["spec"]["volumes"] == own["spec.template.spec.volumes"]
+    assert trainer(left)["volumeMounts"] == own["spec.template.spec.containers.0.volumeMounts"]
+
+
+def test_the_ranks_find_the_first_one_through_the_service() -> None:
+    plan = gang()
+    first, service = objects.pod(plan, 0), objects.service(plan)
+    env = {entry["name"]: entry["value"] for entry in trainer(objects.pod(plan, 1))["env"]}
+    assert env["PET_MASTER_ADDR"] == f"{first['spec']['hostname']}.{first['spec']['subdomain']}"
+    assert first["spec"]["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"].items() <= first["metadata"]["labels"].items()
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_trimtabs_labels_win_over_those_of_the_template() -> None:
+    pod = objects.pod(gang({"spec.template.metadata": {"labels": {names.LABEL_RANK: "9", "team": "a"}}}), 1)
+    assert pod["metadata"]["labels"] == {
+        "team": "a",
+        names.LABEL_JOB: "llama",
+        names.LABEL_EPOCH: "3",
+        names.LABEL_RANK: "1",
+    }
+
+
+def test_names_stay_dns_labels_for_the_longest_job_name_and_the_highest_epoch() -> None:
+    plan = gang(name="j" * names.MAX_NAME_LENGTH, epoch=10**12)
+    assert len(plan.pod_name(16384)) <= 63
+    assert objects.pod(plan, 0)["spec"]["hostname"] == plan.pod_name(0)
