@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from trimtab import __version__
-from trimtab.commands import controller, get, plan, snapshot
+from trimtab.commands import controller, demo, get, plan, snapshot
 from trimtab.fake import cli as fake_nodes
 from trimtab.local import cli as cluster
 
@@ -20,6 +20,7 @@ app.command()(plan.plan)
 app.command()(plan.explain)
 app.command()(snapshot.snapshot)
 app.command()(controller.controller)
+app.command()(demo.demo)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(fake_nodes.app, name="fake-nodes")
 

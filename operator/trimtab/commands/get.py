@@ -45,7 +45,9 @@ async def jobs(
         }
         for facts in rows
     ]
-    output.show(form, value, tables.jobs(rows, time.time(), namespaces=namespace is None))
+    now = time.time()
+    table = tables.jobs(rows, lambda facts: words.progress(facts, now), namespaces=namespace is None)
+    output.show(form, value, table)
 
 
 @app.command()

@@ -1,13 +1,15 @@
-"""Progress on stderr: a bar for people, a plain line every tenth for logs."""
+"""Progress on stderr: bars and spinners for people, plain lines for logs."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
@@ -28,6 +30,24 @@ def progress(title: str, total: int) -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with RichProgress(*columns, console=Console(stderr=True)) as bar:
         yield BarProgress(bar, title, total)
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Say what is being done, and how long it took once it is."""
+    console = Console(stderr=True, highlight=False)
+    began = time.monotonic()
+    with console.status(title) if console.is_terminal else nullcontext():
+        yield
+    mark = "[green]✓[/green] " if console.is_terminal else ""
+    console.print(f"{mark}{escape(title)} [dim]({time.monotonic() - began:.1f} s)[/dim]", soft_wrap=True)
+
+
+class Silence:
+    """Progress that nobody watches."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Ignore it."""
 
 
 class BarProgress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -22,25 +22,37 @@ STATE_STYLE = {
     "Suspended": "dim",
 }
 
+NEVER_CUT = ("GPUS", "PROGRESS")
 
-def jobs(rows: Iterable[JobFacts], now: float, *, bars: bool = False, namespaces: bool = False) -> Table:
-    """One line a job. `bars` draws progress as bars, for a live display."""
+
+def jobs(
+    rows: Iterable[JobFacts],
+    progress: Callable[[JobFacts], float | None],
+    *,
+    bars: bool = False,
+    namespaces: bool = False,
+) -> Table:
+    """One line a job; `progress` is a fraction. `bars` draws it, for a live display."""
     table = _table("NAME", "TYPE", "GPUS", "PARALLELISM", "NODES", "PROGRESS", "STATE")
     for facts in rows:
         plan = facts.status.plan
-        name = f"{facts.meta.namespace}/{facts.meta.name}" if namespaces else facts.meta.name
-        done = words.progress(facts, now)
+        done = progress(facts)
         state = words.state(facts)
         table.add_row(
-            name,
-            plan.gpu_type if plan else "-",
+            _line(facts.meta.key if namespaces else facts.meta.name),
+            _line(plan.gpu_type if plan else "-"),
             str(plan.gpus) if plan else "-",
-            f"{plan.mode} {plan.summary}" if plan else "-",
-            words.nodes([node.name for node in plan.nodes]) if plan else "-",
-            "-" if done is None else ProgressBar(100, done * 100, width=16) if bars else f"{done:.0%}",
-            Text(state, STATE_STYLE.get(state, "yellow")),
+            _line(words.parallelism(plan) if plan else "-"),
+            _line(words.nodes([node.name for node in plan.nodes]) if plan else "-"),
+            "-" if done is None else bar(done) if bars else f"{done:.0%}",
+            _line(state, STATE_STYLE.get(state, "yellow")),
         )
     return table
+
+
+def bar(done: float, width: int = 12) -> ProgressBar:
+    """A bar that is full at 1."""
+    return ProgressBar(1.0, done, width=width, finished_style="green")
 
 
 def nodes(observation: Observation) -> Table:
@@ -96,9 +108,14 @@ def _node_state(facts: NodeFacts) -> Text:
     return Text(f"Ready ({remarks})" if remarks else "Ready", "green")
 
 
+def _line(text: str, style: str = "") -> Text:
+    """Text that is cut, not wrapped, where the terminal is too narrow."""
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         right = column in ("GPUS", "FREE", "STEP", "TOKENS/S", "MEMORY/GPU", "µBATCH")
-        table.add_column(column, justify="right" if right else "left", no_wrap=column == "NAME", overflow="fold")
+        table.add_column(column, justify="right" if right else "left", no_wrap=column in NEVER_CUT, overflow="fold")
     return table

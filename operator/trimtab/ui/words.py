@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trimtab.api.status import Plan
 from trimtab.observe.jobs import JobFacts
 
 
@@ -34,9 +35,20 @@ def size(count: float) -> str:
 
 
 def nodes(names: Sequence[str], limit: int = 2) -> str:
-    """`h100-0, h100-1 +2`: the first few and how many more."""
-    shown = ", ".join(names[:limit])
-    return shown if len(names) <= limit else f"{shown} +{len(names) - limit}"
+    """`h100-[0-3], mi300x-0 +2`: numbered nodes together, as Slurm writes them, and how many nodes are not named."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        stem = name.rstrip("0123456789")
+        groups.setdefault(stem, []).append(name.removeprefix(stem))
+    shown = [stem + _ranges(numbers) for stem, numbers in list(groups.items())[:limit]]
+    left = sum(len(numbers) for numbers in list(groups.values())[limit:])
+    return ", ".join(shown) + (f" +{left}" if left else "")
+
+
+def parallelism(plan: Plan) -> str:
+    """`Hybrid dp=2 tp=4 zero=1`: the mode and every degree that divides something."""
+    degrees = [part for part in plan.summary.split() if part == "zero=1" or not part.endswith("=1")]
+    return " ".join((plan.mode, *degrees))
 
 
 def state(facts: JobFacts) -> str:
@@ -57,3 +69,18 @@ def progress(facts: JobFacts, now: float) -> float | None:
     estimate = (now - began) / max(1.0, expected)
     reported = (status.trainer_status.progress_percentage or 0) / 100 if status.trainer_status else 0.0
     return min(0.99, max(0.0, estimate, reported))
+
+
+def _ranges(numbers: Sequence[str]) -> str:
+    """`[0-3,7]` of 0, 1, 2, 3 and 7; a single number or none stays as it is."""
+    if len(numbers) < 2:
+        return "".join(numbers)
+    width = min(map(len, numbers))
+    runs: list[list[int]] = []
+    for number in sorted(map(int, numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    bounds = ((run[0], run[-1]) for run in runs)
+    return "[" + ",".join(f"{a:0{width}}" if a == b else f"{a:0{width}}-{b:0{width}}" for a, b in bounds) + "]"

@@ -1,0 +1,1 @@
+"""The demonstration: a whole control plane, a fake heterogeneous cluster, and the sample jobs, in half a minute."""
