@@ -48,7 +48,7 @@ class Cluster:
         self.fake_nodes("apply", "-f", str(self.profile), "--prefix", "fnt-")
 
     def is_ready(self, node: str) -> bool:
-        return condition(self.get("node", node), "Ready")["status"] == "True"
+        return bool(condition(self.get("node", node), "Ready")["status"] == "True")
 
     def run_pod(self, name: str, **annotations: str) -> None:
         keys = {f"pod-{stage}.stage.kwok.x-k8s.io/delay": delay for stage, delay in annotations.items()}

@@ -104,6 +104,16 @@ def test_a_cluster_dies_with_its_owner_even_by_sigkill(state_home: Path) -> None
     _until(lambda: not _files(state_home, "orphan"))
 
 
+def test_ctrl_c_during_the_start_leaves_nothing(state_home: Path) -> None:
+    script = "from trimtab.local.cluster import LocalCluster; LocalCluster('hasty').start()"
+    with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as owner:
+        _until(lambda: len(LocalCluster("hasty").status().components) == 2)
+        processes = _processes(LocalCluster("hasty").status())
+        owner.send_signal(signal.SIGINT)
+    _assert_gone(processes)
+    assert not _files(state_home, "hasty")
+
+
 def test_components_die_with_a_killed_supervisor_and_the_name_can_be_used_again(state_home: Path) -> None:
     first = LocalCluster("again", keep=True)
     first.start()

@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -76,7 +75,6 @@ def read_module(directory: Path) -> Module:
     return Module(directory, _numbers(go[1]), tuple(tools[1].split()), kubernetes[1])
 
 
-@cache
 def binaries() -> Path:
     """Directory of the built binaries. Raises LocalClusterError when they have not been built yet."""
     target = _target(read_module(checkout() / "hack" / "cluster"))
