@@ -68,9 +68,7 @@ class Controller:
             wake=self._wake,
             fail=self._fail,
         )
-        self._rounds = Rounds(
-            self._cluster, observer, self._engine, self._gangs, views, self._recorder, settings.round
-        )
+        self._rounds = Rounds(self._cluster, observer, self._engine, self._gangs, views, self._recorder, settings.round)
         client.before_write = leadership.check
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -81,7 +79,6 @@ class Controller:
         wakeups = Wakeups(
             self._settings.kube,
             self._wake.from_thread,
-            ready=self._cluster.jobs.synced.is_set,
             round_age=self._rounds.age,
         )
         async with TelemetryServer(self._settings.metrics, self._unhealthy, self._unready) as server:
@@ -116,7 +113,7 @@ class Controller:
             holding.cancel()
 
     async def _end(self, parts: list[asyncio.Task[None]]) -> None:
-        """Stop in order: no new rounds, running requests ended, the lease given back for a successor to start at once."""
+        """Stop in order: no new rounds, running requests ended, and the lease given back for a successor."""
         for part in parts:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
@@ -141,9 +138,13 @@ class Controller:
 
 async def _first_of(stop: asyncio.Event, failed: asyncio.Future[None], parts: list[asyncio.Task[None]]) -> None:
     """Wait for the signal to stop; raise what a part fails with before that."""
-    stopping = asyncio.create_task(stop.wait())
-    done, _ = await asyncio.wait((stopping, failed, *parts), return_when=asyncio.FIRST_COMPLETED)
+    stopping = asyncio.create_task(_wait(stop))
+    watched: list[asyncio.Future[None]] = [stopping, failed, *parts]
+    done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    for ended in done - {stopping}:
+    for ended in done:
         ended.result()
 
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

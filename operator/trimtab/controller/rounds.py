@@ -160,7 +160,7 @@ def _same(snapshot: Snapshot, before: Snapshot | None) -> bool:
 
 
 def _relieve(observation: Observation, gangs: Gangs) -> None:
-    """Where a node has more GPUs requested than it has (somebody else's pod came in between), our youngest gang goes."""
+    """Where more GPUs are requested than a node has (somebody else's pod came in between), our youngest gang goes."""
     for node, beyond in observation.overallocated.items():
         here = [
             facts
@@ -184,20 +184,19 @@ def _gauge(observation: Observation) -> None:
     """Publish what the cluster looks like."""
     states = Counter(_state(facts) for facts in observation.jobs.values())
     metrics.replace(metrics.JOBS, {(state,): count for state, count in states.items()})
-    gpus: Counter[tuple[str, str]] = Counter()
+    gpus: Counter[tuple[str, ...]] = Counter()
     for node in observation.snapshot.nodes:
         gpus[node.gpu_type, "free"] += max(0, node.free_gpus)
         gpus[node.gpu_type, "used"] += node.gpus - max(0, node.free_gpus)
     for name, facts in observation.nodes.items():
         if name in observation.snapshot.unavailable:
             gpus[facts.gpu.name if facts.gpu else "unknown", "unavailable"] += facts.gpus
-    metrics.replace(metrics.GPUS, dict(gpus))
-    problems = Counter((problem.kind, problem.reason) for problem in observation.problems)
-    metrics.replace(metrics.PROBLEMS, dict(problems))
-    waiting = Counter(
-        facts.status.pending.reason.value for facts in observation.jobs.values() if facts.status.pending and not facts.finished
-    )
-    metrics.replace(metrics.PENDING_JOBS, {(reason,): count for reason, count in waiting.items()})
+    metrics.replace(metrics.GPUS, gpus)
+    problems: Counter[tuple[str, ...]] = Counter((problem.kind, problem.reason) for problem in observation.problems)
+    metrics.replace(metrics.PROBLEMS, problems)
+    waiting = [facts.status.pending for facts in observation.jobs.values() if not facts.finished]
+    reasons = Counter(pending.reason.value for pending in waiting if pending)
+    metrics.replace(metrics.PENDING_JOBS, {(reason,): count for reason, count in reasons.items()})
 
 
 def _state(facts: JobFacts) -> str:

@@ -20,6 +20,7 @@ from trimtab.apply import transitions
 from trimtab.apply.steps import Setback, View
 from trimtab.controller.cluster import Cluster
 from trimtab.decide.shield import user_limits
+from trimtab.errors import NotFound
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.snapshot import Observer
@@ -74,7 +75,11 @@ class Views:
         pods = self._cluster.pods_of(uid)
         _settle(gang, facts, {pod.metadata.uid for pod in pods})
         plan = facts.status.plan
-        nodes = {node.name: self._observer.node(self._cluster.nodes.items.get(node.name)) for node in plan.nodes} if plan else {}
+        nodes = (
+            {node.name: self._observer.node(self._cluster.nodes.items.get(node.name)) for node in plan.nodes}
+            if plan
+            else {}
+        )
         return View(
             meta=facts.meta,
             status=facts.status,
@@ -102,8 +107,10 @@ class Views:
         job = self._cluster.job(view.meta.uid)
         plan = view.status.plan
         facts = self._observer.job(job) if job else None
-        assert plan and facts and facts.spec and facts.training
-        annotations = fake.pod_annotations(facts.meta, plan, self._settings.fake.speedup) if self._settings.fake.enabled else None
+        if plan is None or facts is None or facts.spec is None or facts.training is None:
+            raise NotFound(f"job {view.meta.key} is gone, or can no longer be understood")
+        speedup = self._settings.fake.speedup
+        annotations = fake.pod_annotations(facts.meta, plan, speedup) if self._settings.fake.enabled else None
         return gang_plan(facts.meta, facts.spec, facts.template, facts.training, plan, annotations)
 
     def watch_nodes(self, nodes: Mapping[str, NodeFacts]) -> float:
@@ -118,7 +125,7 @@ class Views:
     def _plan(self, facts: JobFacts, promise: Promise | None) -> Plan | None:
         if promise is None:
             return None
-        node = self._observer.node(self._cluster.nodes.items.get(promise.placement.shares[0].node))
+        node = self._node(promise.placement.shares[0].node)
         if node is None:
             return None
         return to_plan(
@@ -130,6 +137,9 @@ class Views:
             now=datetime.fromtimestamp(int(time.time()), UTC),
             speedup=self._settings.fake.speedup if self._settings.fake.enabled else 1.0,
         )
+
+    def _node(self, name: str) -> NodeFacts | None:
+        return self._observer.node(self._cluster.nodes.items.get(name))
 
     def _lost(self, name: str, node: NodeFacts | None) -> str:
         """Why pods that run on the node must be given up; empty when they need not."""
@@ -166,7 +176,9 @@ def _unavailable(node: NodeFacts | None) -> str:
 def _edited_away(facts: JobFacts) -> Setback | None:
     """The spec was edited so that the standing plan is no longer allowed."""
     plan = facts.status.plan
-    if plan is None or facts.finished or facts.requirements is None or plan.observed_generation == facts.meta.generation:
+    if plan is None or facts.finished or facts.requirements is None:
+        return None
+    if plan.observed_generation == facts.meta.generation:
         return None
     broken = next(user_limits(facts.requirements, to_placement(facts.meta.uid, plan)), None)
     return Setback("SpecChanged", f"the plan no longer meets the spec: {broken[1]}") if broken else None

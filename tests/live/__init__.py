@@ -1,0 +1,1 @@
+"""The real controller process against a real API server, with a fault proxy between them and an oracle beside them."""

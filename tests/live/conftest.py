@@ -1,0 +1,40 @@
+"""Fixtures of the live tests: nodes of their own, the oracle watching all the time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from tests.faultproxy import FaultProxy
+from tests.live.harness import Live, gpu_node
+from tests.live.oracle import Oracle
+
+from trimtab.local.cluster import LocalCluster
+
+NODES = [f"live-{index}" for index in range(4)]
+
+
+@pytest.fixture(scope="session")
+def live_cluster(cluster: LocalCluster) -> Iterator[Live]:
+    """The session's cluster, with four fake nodes of eight A100s each."""
+    live = Live(cluster)
+    live.apply(*(gpu_node(name) for name in NODES))
+    cluster.kubectl("wait", "--for=condition=Ready", *(f"node/{name}" for name in NODES), "--timeout=30s")
+    yield live
+    cluster.kubectl("delete", "node", *NODES, "--ignore-not-found")
+
+
+@pytest.fixture
+async def live(live_cluster: Live) -> AsyncIterator[Live]:
+    """The cluster with the oracle watching: a test fails if an invariant was ever violated while it ran."""
+    async with Oracle(live_cluster.cluster.kubeconfig) as oracle:
+        yield live_cluster
+    assert not oracle.violations, oracle.violations
+
+
+@pytest.fixture
+async def proxy(live: Live, tmp_path: Path) -> AsyncIterator[FaultProxy]:
+    """A fault proxy that speaks with the controller's own token."""
+    async with FaultProxy(live.cluster.kubeconfig, tmp_path, token=live.token(tmp_path)) as proxy:
+        yield proxy

@@ -1,0 +1,207 @@
+"""The controller as a process of its own, as its own service account, and words to say what a job should do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trimtab.local.cluster import LocalCluster
+from trimtab.local.kubeconfig import service_account_kubeconfig
+
+NAMESPACE = "default"
+SETTINGS = {
+    "leadership": {"identity": "live-test", "lease_seconds": 3, "renew_seconds": 2, "retry_seconds": 0.3},
+    "metrics": {"host": "127.0.0.1", "port": 0},
+    "gang": {"backoff_initial_seconds": 0.2, "backoff_max_seconds": 2.0, "node_grace_seconds": 2.0},
+    "fake": {"enabled": True, "speedup": 1000.0},
+}
+
+
+class ControllerProcess:
+    """`trimtab controller` with a kubeconfig and settings of its own."""
+
+    def __init__(self, kubeconfig: Path, directory: Path, **overrides: dict[str, Any]) -> None:
+        self._kubeconfig = kubeconfig
+        self._directory = directory
+        self.log = directory / f"controller-{id(self)}.log"
+        settings = {section: dict(values) for section, values in SETTINGS.items()}
+        for section, values in overrides.items():
+            settings.setdefault(section, {}).update(values)
+        self._config = directory / f"settings-{id(self)}.yaml"
+        self._config.write_text(yaml.safe_dump(settings))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> ControllerProcess:
+        command = [sys.executable, "-m", "trimtab", "controller", "--config", str(self._config)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--kubeconfig", str(self._kubeconfig)], stdout=log, stderr=log, cwd=self._directory
+            )
+        return self
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    async def died(self, seconds: float = 30) -> None:
+        """Wait until the process has ended."""
+        await eventually(lambda: not self.alive, seconds, f"the controller to end\n{self.tail()}")
+
+    def stop(self) -> None:
+        """End it as Kubernetes would: SIGTERM, then SIGKILL."""
+        if self._process is None or not self.alive:
+            return
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        self._process.kill()
+        self._process.wait()
+
+    def tail(self, lines: int = 30) -> str:
+        if not self.log.exists():
+            return "(never started)"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    async def __aenter__(self) -> ControllerProcess:
+        return self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop()
+
+
+class Live:
+    """A cluster in words."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+
+    def kubeconfig(self, directory: Path) -> Path:
+        """Credentials of the controller's own service account."""
+        path = directory / "controller.kubeconfig"
+        service_account_kubeconfig(self.cluster.kubeconfig, "trimtab-system", "trimtab-controller", path)
+        return path
+
+    def token(self, directory: Path) -> str:
+        content = yaml.safe_load(self.kubeconfig(directory).read_text())
+        return str(content["users"][0]["user"]["token"])
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """An object, or an empty one when it does not exist."""
+        found = self.cluster.kubectl("get", kind, name, "-n", NAMESPACE, "-o", "json", "--ignore-not-found")
+        return json.loads(found) if found else {}
+
+    def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+        arguments = ["get", kind, "-n", NAMESPACE, "-o", "json", *(["-l", selector] if selector else [])]
+        items: list[dict[str, Any]] = json.loads(self.cluster.kubectl(*arguments))["items"]
+        return items
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        document = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+
+    def patch(self, kind: str, name: str, patch: dict[str, Any], *arguments: str) -> None:
+        self.cluster.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(patch), "-n", NAMESPACE, *arguments)
+
+    def delete(self, kind: str, name: str, *arguments: str) -> None:
+        self.cluster.kubectl("delete", kind, name, "-n", NAMESPACE, "--ignore-not-found", *arguments)
+
+    def status(self, job: str) -> dict[str, Any]:
+        status: dict[str, Any] = self.get("ltj", job).get("status", {})
+        return status
+
+    def holds(self, job: str, condition: str) -> bool:
+        conditions = self.status(job).get("conditions", [])
+        return any(c["type"] == condition and c["status"] == "True" for c in conditions)
+
+    def pods(self, job: str) -> list[dict[str, Any]]:
+        return self.list("pods", f"trimtab.dev/job={job}")
+
+    def events(self, name: str) -> list[str]:
+        """Reasons of the events about an object."""
+        return [event["reason"] for event in self.list("events") if event["involvedObject"]["name"] == name]
+
+    async def until(self, job: str, condition: str, seconds: float = 30) -> None:
+        """Wait until a condition of the job holds."""
+        await eventually(
+            lambda: self.holds(job, condition), seconds, lambda: f"{job} to be {condition}: {self.status(job)}"
+        )
+
+    async def gone(self, job: str, seconds: float = 40) -> None:
+        """Delete a job and wait until nothing of it is left."""
+        self.delete("ltj", job, "--wait=false")
+        await eventually(
+            lambda: not self.get("ltj", job) and not self.pods(job) and not self.get("service", job),
+            seconds,
+            lambda: f"{job} and its pods to be gone: {[p['metadata']['name'] for p in self.pods(job)]}",
+        )
+
+
+async def eventually(
+    happened: Callable[[], bool], seconds: float = 20, what: str | Callable[[], str] = "", pause: float = 0.15
+) -> None:
+    """Wait until something is so. Fails with `what` was waited for."""
+    limit = time.monotonic() + seconds
+    while not await asyncio.to_thread(happened):
+        if time.monotonic() > limit:
+            raise AssertionError(f"waited {seconds:g} s for {what() if callable(what) else what}")
+        await asyncio.sleep(pause)
+
+
+def gpu_node(name: str, gpus: int = 8, product: str = "NVIDIA-A100-SXM4-80GB", **labels: str) -> dict[str, Any]:
+    """A fake GPU node, kept Ready by KWOK."""
+    capacity = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "topology.kubernetes.io/zone": "z",
+                "topology.kubernetes.io/rack": "r",
+                "nvidia.com/gpu.product": product,
+                "nvidia.com/gpu.memory": "81920",
+                "nvidia.com/gpu.present": "true",
+                **labels,
+            },
+        },
+        "status": {"allocatable": capacity, "capacity": capacity},
+    }
+
+
+def training_job(name: str, *, gpus: int = 16, seconds: float = 2.0, **spec: Any) -> dict[str, Any]:
+    """A job of exactly so many A100s whose fake pods run for about so long (speed-up 1000)."""
+    return {
+        "apiVersion": "trimtab.dev/v1alpha1",
+        "kind": "LLMTrainingJob",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "model": {"preset": "llama3-8b"},
+            "training": {"sequenceLength": 8192, "globalBatchSize": 128, "steps": max(1, round(seconds * 1000 / 20))},
+            "resources": {"gpus": {"max": gpus}},
+            "elasticity": {"policy": "Fixed"},
+            "template": {"spec": {"containers": [{"name": "trainer", "image": "example.test/trainer:1"}]}},
+            **spec,
+        },
+    }

@@ -1,0 +1,108 @@
+"""The controller may be killed before or after any of its writes; its successor finishes the job all the same.
+
+The sweep is exhaustive: the fault-free run says which writes a job's life takes, and each of them is a place to die
+(Sieve, OSDI'22: random crashes do not find the 0.7 ms that matter). Every run must end in the state of the fault-free
+one, with the same objects created once each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faultproxy import FaultProxy
+from tests.faultrules import Call
+from tests.live.harness import ControllerProcess, Live, training_job
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+JOB_WRITES = r"^(?!.*/leases)(?!.*/events)"
+"""Paths of the writes of a job's life: leadership and the telling of news are not part of it."""
+
+
+def end_state(live: Live, job: str) -> dict[str, Any]:
+    """What is left of a job, without what may differ between two runs: times, epochs of leaders, chosen nodes."""
+    status = live.status(job)
+    pods = live.pods(job)
+    return {
+        "conditions": {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]},
+        "plan": {key: status["plan"][key] for key in ("epoch", "gpus", "gpuType", "nodeCount", "parallelism")},
+        "restarts": status.get("restarts", 0),
+        "pods": sorted((pod["metadata"]["name"], pod["status"]["phase"]) for pod in pods),
+        "on": sorted(pod["spec"]["nodeName"] for pod in pods) == sorted(n["name"] for n in status["plan"]["nodes"]),
+        "service": bool(live.get("service", job)),
+    }
+
+
+def successes(trace: list[Call]) -> Counter[str]:
+    """Created, bound and deleted objects, and status writes, that the API server has accepted."""
+    counts: Counter[str] = Counter()
+    for call in trace:
+        if call.status and call.status < 300 and "/leases" not in call.path and "/events" not in call.path:
+            what = "bindings" if call.path.endswith("/binding") else call.path.rsplit("/", 1)[-1]
+            counts[f"{call.method} {'status' if what == 'status' else what.split('?')[0]}"] += 1
+    return counts
+
+
+async def run_once(live: Live, proxy: FaultProxy, tmp_path: Path, job: str) -> tuple[dict[str, Any], list[Call]]:
+    """A job's life under one controller, without any fault."""
+    await proxy.forget()
+    async with ControllerProcess(proxy.kubeconfig, tmp_path):
+        live.apply(training_job(job))
+        await live.until(job, "Complete")
+        state, trace = end_state(live, job), await proxy.trace()
+        await live.gone(job)
+    return state, trace
+
+
+async def run_with_crash(
+    live: Live, proxy: FaultProxy, tmp_path: Path, job: str, action: str, nth: int
+) -> tuple[dict[str, Any], list[Call]]:
+    """The same life with a crash (or a lost answer) at the nth write."""
+    await proxy.heal()
+    await proxy.forget()
+    await proxy.inject(action, path=JOB_WRITES, nth=nth)
+    first = ControllerProcess(proxy.kubeconfig, tmp_path).start()
+    await proxy.victim(first.pid)
+    second = ControllerProcess(proxy.kubeconfig, tmp_path)
+    try:
+        live.apply(training_job(job))
+        if action.startswith("kill"):
+            await first.died()
+            second.start()
+        await live.until(job, "Complete", seconds=60)
+        assert await proxy.struck() == 1
+        state, trace = end_state(live, job), await proxy.trace()
+        await live.gone(job)
+    except AssertionError as error:
+        logs = "\n---\n".join(process.tail() for process in (first, second))
+        raise AssertionError(f"{action} at write {nth}: {error}\n{logs}") from error
+    finally:
+        first.stop()
+        second.stop()
+    return state, trace
+
+
+@pytest.mark.parametrize("action", ["kill-before", "kill-after", "drop-reply"])
+async def test_a_crash_at_any_write_changes_nothing_in_the_end(
+    live: Live, proxy: FaultProxy, tmp_path: Path, action: str
+) -> None:
+    expected, trace = await run_once(live, proxy, tmp_path, f"calm-{action}")
+    writes = [call for call in trace if "/leases" not in call.path and "/events" not in call.path]
+    life = len(writes) - (1 if writes[-1].method == "DELETE" else 0)
+    assert life >= 8, "a plan, a Service, two pods, two bindings and the way to Complete"
+    reference = successes(trace)
+    for nth in range(1, life + 1):
+        state, trace = await run_with_crash(live, proxy, tmp_path, f"{action}-{nth}", action, nth)
+        expected_names = [
+            (name.replace(f"calm-{action}", f"{action}-{nth}"), phase) for name, phase in expected["pods"]
+        ]
+        assert state == {**expected, "pods": expected_names}, f"{action} at write {nth}"
+        counts = successes(trace)
+        lost = 1 if action != "kill-before" else 0  # an answer that was cut has no status in the trace
+        for key in ("POST pods", "POST services", "POST bindings"):
+            assert reference[key] - lost <= counts[key] <= reference[key], f"{action} at write {nth}: {key} {counts}"
+        assert not [key for key in counts if key.startswith("DELETE")], f"{action} at write {nth}: {counts}"
+        assert counts["PATCH status"] <= reference["PATCH status"] + 2, f"{action} at write {nth}: {counts}"
