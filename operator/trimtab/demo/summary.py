@@ -62,8 +62,8 @@ def _times(history: History, speedup: float) -> Table:
 
 def _about_times(speedup: float) -> str:
     return (
-        f"HERE is what was measured, CLUSTER the same times {speedup:,g}. Training is sped up so much, the control plane is\n"
-        "not, and a fake pod's start is known to the second only: a run may end up to one second too early."
+        f"HERE was measured, CLUSTER is {speedup:,g} times that. Only training is sped up, the control plane is not;\n"
+        "and a fake pod's start is known to the second only, so that it may end up to a second early."
     )
 
 
