@@ -284,20 +284,22 @@ def test_pods_without_a_plan_are_deleted_whatever_they_do() -> None:
 
 def test_what_is_being_deleted_is_left_alone() -> None:
     assert next_step(view(WITHOUT_PLAN, *pods("Running", **DELETED))) == ()
-    assert next_step(view(WITHOUT_PLAN, *pods("Running"), deleted=frozenset({"pod-job-1-0"}))) == deletions("job-1-1")
+    assert next_step(view(WITHOUT_PLAN, *pods("Running"), deleted={"pod-job-1-0": False})) == deletions("job-1-1")
 
 
 def test_pods_of_a_node_that_is_gone_are_forced_out_for_nobody_would_confirm_their_end() -> None:
     gone = {"gone_nodes": frozenset({"n1"})}
     both = pods("Running", **DELETED)
     assert next_step(view(WITHOUT_PLAN, *both, **gone)) == deletions("job-1-0", force=True)
-    assert next_step(view(WITHOUT_PLAN, *both, deleted=frozenset({"pod-job-1-0"}), **gone)) == ()
+    assert next_step(view(WITHOUT_PLAN, *both, deleted={"pod-job-1-0": True}, **gone)) == ()
+    asked = {"pod-job-1-0": False}  # politely, while the node was still there
+    assert next_step(view(WITHOUT_PLAN, *both, deleted=asked, **gone)) == deletions("job-1-0", force=True)
 
 
 def test_strays_go_before_anything_is_created() -> None:
     stray = gang_pod("job", 0, 0, "n7")
     assert next_step(view(PLANNED, stray)) == deletions("job-0-0")
-    assert next_step(view(PLANNED, stray, deleted=frozenset({"pod-job-0-0"}))) == ()
+    assert next_step(view(PLANNED, stray, deleted={"pod-job-0-0": False})) == ()
 
 
 @pytest.mark.parametrize("rank", ["2", "-1", "x", "", "00"])

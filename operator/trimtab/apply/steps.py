@@ -100,8 +100,8 @@ class View(Struct, frozen=True):
     """Node of the plan -> why what runs there must be given up."""
     gone_nodes: frozenset[str] = frozenset()
     """Nodes of the gang's pods that do not exist any more."""
-    deleted: frozenset[str] = frozenset()
-    """UIDs of pods whose deletion was answered and is not visible yet."""
+    deleted: Mapping[str, bool] = {}
+    """UID -> whether by force, of pods whose deletion was answered and which are still visible."""
     binding_overdue: bool = False
     """Some pods of the gang have been bound for longer than the others may take."""
     progress: int | None = None
@@ -159,13 +159,19 @@ def _give_up(view: View, setback: Setback, *, failed: bool) -> Step:
 
 
 def _clear(view: View, pods: Iterable[PodObject]) -> Step:
-    """Delete pods that no plan wants, unless they are going already."""
+    """Delete pods that no plan wants, unless they are going already: by force where no kubelet would let them go."""
     return tuple(
-        DeletePod(pod.metadata.name, pod.metadata.uid, force=pod.spec.node_name in view.gone_nodes)
+        DeletePod(pod.metadata.name, pod.metadata.uid, force=force)
         for pod in pods
-        if pod.metadata.uid not in view.deleted
-        and (not pod.metadata.deletion_timestamp or pod.spec.node_name in view.gone_nodes)
+        if not _goes(view, pod, force := pod.spec.node_name in view.gone_nodes)
     )
+
+
+def _goes(view: View, pod: PodObject, force: bool) -> bool:
+    asked = view.deleted.get(pod.metadata.uid)
+    if force:
+        return asked is True
+    return asked is not None or pod.metadata.deletion_timestamp is not None
 
 
 def _status(view: View, status: JobStatus, happening: Happening | None = None) -> Step:

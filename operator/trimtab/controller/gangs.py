@@ -148,7 +148,7 @@ class Gangs:
                     gang.assumed[uid] = node
                 case DeletePod(name, uid, force):
                     await write.delete_pod(self._client, view.meta.namespace, name, uid, force=force)
-                    gang.deleted.add(uid)
+                    gang.deleted[uid] = force
                 case CreateService():
                     made = objects.service(self._views.gang_plan(view))
                     self._cluster.services.apply_written(

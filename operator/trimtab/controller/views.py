@@ -49,8 +49,8 @@ class Gang(Struct):
     setback: Setback | None = None
     assumed: dict[str, str] = field(default_factory=dict)
     """Pod UID -> node of answered bindings."""
-    deleted: set[str] = field(default_factory=set)
-    """UIDs of pods whose deletion was answered."""
+    deleted: dict[str, bool] = field(default_factory=dict)
+    """Pod UID -> whether by force, of answered deletions."""
     binding_since: float | None = None
     """Monotonic time of the first binding of a gang that is not wholly bound."""
 
@@ -90,7 +90,7 @@ class Views:
             backoff=(self._settings.gang.backoff_initial_seconds, self._settings.gang.backoff_max_seconds),
             pods=pods,
             assumed=gang.assumed,
-            deleted=frozenset(gang.deleted),
+            deleted=gang.deleted,
             has_service=self._cluster.has_service(uid),
             plan=self._plan(facts, gang.promise),
             pending=_wire(gang.pending),
@@ -157,7 +157,7 @@ class Views:
 
 def _settle(gang: Gang, facts: JobFacts, known: set[str]) -> None:
     """Drop what was remembered and has become visible, or void."""
-    gang.deleted &= known
+    gang.deleted = {pod: force for pod, force in gang.deleted.items() if pod in known}
     gang.assumed = {pod: node for pod, node in gang.assumed.items() if pod in known}
     if facts.status.plan or facts.suspended or facts.finished:
         gang.promise = gang.pending = None
