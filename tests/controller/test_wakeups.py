@@ -130,6 +130,19 @@ async def test_an_error_in_the_stream_ends_kopf_and_it_is_started_again(
         assert wakeups.restarts == 1
 
 
+async def test_kopf_is_ended_by_force_when_it_does_not_end_after_a_fatal_error(
+    server: FakeApiServer, proxy: FaultProxy
+) -> None:
+    """A watch that is just reconnecting swallows its cancellation: kopf waits for it for ever, and watches nothing."""
+    bell = Bell()
+    await proxy.inject("status:503", path="queues.*watch=", count=1_000_000)
+    await proxy.inject("werr:500", path=WATCH)
+    async with running(proxy, bell) as wakeups:
+        await until(lambda: wakeups.restarts)
+        server.store.create("llmtrainingjobs", job("a"))
+        await bell.rings()
+
+
 async def test_a_deletion_during_a_watch_gap_reaches_us_though_not_kopf(
     server: FakeApiServer, proxy: FaultProxy
 ) -> None:

@@ -6,13 +6,14 @@ with state; each of these was reproduced and is covered by a test:
 
     K1  it gives up after nine 5xx answers in a row      endless back-off
     K2  any ERROR in a stream but 410 ends it            supervised: restarted, counted
+    -   while ending it may hang                         its tasks are ended one by one
     K3  deletions missed during a relist never arrive    the reflector finds them
     -   a watch that went silent                         inactivity timeout, and the reflector's own
 
-It runs in a thread with an event loop of its own: on exit it cancels every task of the loop that it finds. No signal
-handlers are installed there (kopf only does so in the main thread), and it is stopped by cancelling it. When one of its
-watches dies, kopf waits five seconds for the other one before it ends; meanwhile the reflectors wake the loop. Its last
-resort against slow exits, SIGKILL to our process after ten minutes, is switched off.
+It runs in a thread with an event loop of its own, where it finds no signals to handle. We spawn its tasks and end them
+ourselves, because kopf's own way out can take for ever: a watch that is just connecting takes the cancellation for a
+pause and goes on (`clients/api.py`, `stream`), and kopf waits for it, watching nothing else. Its last resort against
+that, SIGKILL to our process after ten minutes, is switched off.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import asyncio
 import datetime
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from types import TracebackType
 
@@ -39,6 +40,8 @@ from trimtab.telemetry import metrics
 CREDENTIALS_SECONDS = 600.0
 HEALTHY_SECONDS = 60.0
 """An operator that ran for so long before it ended is restarted at once."""
+
+SECONDS_TO_CLEAN_UP, SECONDS_TO_END, ROUNDS_TO_END = 2.0, 0.2, 5
 
 log = structlog.get_logger(__name__)
 
@@ -149,25 +152,36 @@ class Wakeups:
 
     def _live(self) -> Exception | None:
         """Run kopf until it ends; return what killed it, if anything did."""
+        loop = asyncio.new_event_loop()
         try:
-            asyncio.run(self._operate())
+            loop.run_until_complete(self._operate())
         except asyncio.CancelledError:
             return None
         except Exception as error:  # noqa: BLE001  (whatever kills kopf: to survive it is what we are here for)
             return error
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
         return None
 
     async def _operate(self) -> None:
+        """Until one of kopf's tasks ends (none should), or `stop` cancels this one."""
         self._loop, self._operator = asyncio.get_running_loop(), asyncio.current_task()
         if self._stopping.is_set():  # stop() came before there was anything to cancel
             return
-        await kopf.operator(
+        tasks = await kopf.spawn_tasks(
             registry=self._registry(),
             settings=self._kopf_settings(),
             clusterwide=True,
             standalone=True,
             liveness_endpoint=self._liveness_endpoint,
         )
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end(tasks)
+        for task in ended:
+            task.result()
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -210,6 +224,24 @@ class Wakeups:
             return credentials(await connect(self._settings))
         except SettingsError as error:
             raise kopf.TemporaryError(str(error), delay=self._timing.ready_seconds) from error
+
+
+async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
+    """End kopf's own tasks, which clean up, and then one by one those that they have left behind.
+
+    A watch takes its cancellation for a pause when its pause-waiter is cancelled with it: hence the order.
+    """
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=SECONDS_TO_CLEAN_UP)
+    for _ in range(ROUNDS_TO_END):
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in sorted(left, key=lambda task: task.get_name().startswith("pause-waiter")):
+            task.cancel()
+            await asyncio.wait({task}, timeout=SECONDS_TO_END)
+        if not left:
+            return
+    log.warning("kopf left tasks behind", tasks=[task.get_name() for task in asyncio.all_tasks()])
 
 
 def credentials(connection: Connection) -> kopf.ConnectionInfo:
