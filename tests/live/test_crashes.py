@@ -7,6 +7,7 @@ one, with the same objects created once each.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from tests.faultproxy import FaultProxy
 from tests.faultrules import Call
-from tests.live.harness import ControllerProcess, Live, training_job
+from tests.live.harness import ControllerProcess, Live, eventually, training_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -59,8 +60,8 @@ async def run_once(live: Live, proxy: FaultProxy, tmp_path: Path, job: str) -> t
 
 async def run_with_crash(
     live: Live, proxy: FaultProxy, tmp_path: Path, job: str, action: str, nth: int
-) -> tuple[dict[str, Any], list[Call]]:
-    """The same life with a crash (or a lost answer) at the nth write."""
+) -> tuple[dict[str, Any], list[Call]] | None:
+    """The same life with a crash (or a lost answer) at the nth write; None if it has no such write."""
     await proxy.heal()
     await proxy.forget()
     await proxy.inject(action, path=JOB_WRITES, nth=nth)
@@ -69,12 +70,11 @@ async def run_with_crash(
     second = ControllerProcess(proxy.kubeconfig, tmp_path)
     try:
         live.apply(training_job(job))
-        if action.startswith("kill"):
-            await first.died()
+        await eventually(lambda: not first.alive or live.holds(job, "Complete"), 60, "a crash or the end")
+        if not first.alive:
             second.start()
         await live.until(job, "Complete", seconds=60)
-        assert await proxy.struck() == 1
-        state, trace = end_state(live, job), await proxy.trace()
+        struck, state, trace = await proxy.struck(), end_state(live, job), await proxy.trace()
         await live.gone(job)
     except AssertionError as error:
         logs = "\n---\n".join(process.tail() for process in (first, second))
@@ -82,7 +82,7 @@ async def run_with_crash(
     finally:
         first.stop()
         second.stop()
-    return state, trace
+    return (state, trace) if struck else None
 
 
 @pytest.mark.parametrize("action", ["kill-before", "kill-after", "drop-reply"])
@@ -90,19 +90,19 @@ async def test_a_crash_at_any_write_changes_nothing_in_the_end(
     live: Live, proxy: FaultProxy, tmp_path: Path, action: str
 ) -> None:
     expected, trace = await run_once(live, proxy, tmp_path, f"calm-{action}")
-    writes = [call for call in trace if "/leases" not in call.path and "/events" not in call.path]
-    life = len(writes) - (1 if writes[-1].method == "DELETE" else 0)
-    assert life >= 8, "a plan, a Service, two pods, two bindings and the way to Complete"
     reference = successes(trace)
-    for nth in range(1, life + 1):
-        state, trace = await run_with_crash(live, proxy, tmp_path, f"{action}-{nth}", action, nth)
-        expected_names = [
-            (name.replace(f"calm-{action}", f"{action}-{nth}"), phase) for name, phase in expected["pods"]
-        ]
-        assert state == {**expected, "pods": expected_names}, f"{action} at write {nth}"
+    for nth in itertools.count(1):
+        job = f"{action}-{nth}"
+        life = await run_with_crash(live, proxy, tmp_path, job, action, nth)
+        if life is None:
+            break
+        state, trace = life
+        names = [(name.replace(f"calm-{action}", job), phase) for name, phase in expected["pods"]]
+        assert state == {**expected, "pods": names}, job
         counts = successes(trace)
-        lost = 1 if action != "kill-before" else 0  # an answer that was cut has no status in the trace
+        lost = 0 if action == "kill-before" else 1  # an answer that was cut has no status in the trace
         for key in ("POST pods", "POST services", "POST bindings"):
-            assert reference[key] - lost <= counts[key] <= reference[key], f"{action} at write {nth}: {key} {counts}"
-        assert not [key for key in counts if key.startswith("DELETE")], f"{action} at write {nth}: {counts}"
-        assert counts["PATCH status"] <= reference["PATCH status"] + 2, f"{action} at write {nth}: {counts}"
+            assert reference[key] - lost <= counts[key] <= reference[key], f"{job}: {key} {counts}"
+        assert not [key for key in counts if key.startswith("DELETE")], f"{job}: {counts}"
+        assert counts["PATCH status"] <= reference["PATCH status"] + 2, f"{job}: {counts}"
+    assert nth > 8, "a plan, a Service, two pods, two bindings and the way to Complete"

@@ -72,6 +72,10 @@ class Gangs:
         """Note why a job has to wait."""
         self._gang(pending.job).pending = pending
 
+    def answered(self, uids: Iterable[str]) -> bool:
+        """Whether the last decision still stands for all these jobs: a plan that was given up asks for another one."""
+        return all((gang := self._gang(uid)).promise or gang.pending for uid in uids)
+
     def set_back(self, uid: str, setback: Setback) -> None:
         """Make a gang give up its plan for a reason that its own pods do not show."""
         self._gang(uid).setback = setback

@@ -117,7 +117,8 @@ class Rounds:
         for pending in observation.refused.values():
             self._gangs.explain(pending)
         snapshot = observation.snapshot
-        if not snapshot.waiting() or _same(snapshot, self._decided):
+        waiting = snapshot.waiting()
+        if not waiting or (_same(snapshot, self._decided) and self._gangs.answered(job.uid for job in waiting)):
             return
         outcome = await asyncio.to_thread(self._engine.decide, snapshot)
         self._decided = snapshot
