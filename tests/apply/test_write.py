@@ -143,7 +143,7 @@ async def test_a_controller_that_a_later_leader_has_overtaken_does_not_even_try(
 
 
 JSON = st.recursive(
-    st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2),
+    st.booleans() | st.integers(0, 2) | st.sampled_from(["", "x"]) | st.just([1]),
     lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
     max_leaves=8,
 )
@@ -196,15 +196,17 @@ def test_other_news_has_another_name(other: Happening) -> None:
     assert told()["metadata"]["name"] != told(happening=other)["metadata"]["name"]
 
 
-@given(
-    st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", fullmatch=True).filter(
-        lambda n: ".." not in n and "-." not in n
-    )
-)
-def test_names_of_events_are_dns_names_however_long_that_of_the_object_is(name: str) -> None:
+LONG = ["n1", "n" * 253, f"{'n' * 229}-{'n' * 20}", f"{'n' * 228}.-n", f"{'n' * 229}.example"]
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_names_of_events_stay_dns_names_however_long_that_of_the_object_is(name: str) -> None:
     made = told(REGARDING | {"name": name})["metadata"]["name"]
     assert len(made) <= 253
-    assert all(label and label[0] != "-" and label[-1] != "-" for label in made.split(".") if ".-" not in name)
+    cut, _, hashed = made.rpartition(".")
+    assert name.startswith(cut)
+    assert cut[-1] not in "-."
+    assert len(hashed) == 16
 
 
 @pytest.mark.parametrize("note", ["x" * 5000, "×" * 5000, "x" + "×" * 600])
