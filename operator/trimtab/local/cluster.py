@@ -10,7 +10,10 @@ this is its caller's side.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -69,12 +72,11 @@ class LocalCluster:
         self._layout.root.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._await_ready(self._spawn_supervisor())
-        except (
-            BaseException
-        ) as error:  # Ctrl-C too must leave nothing behind; the logs of a failure are kept to be read
-            self._end_supervisor()
-            if not isinstance(error, LocalClusterError):
-                self._remove()
+        except LocalClusterError:
+            self._end_supervisor()  # the logs stay, to be read
+            raise
+        except BaseException:  # Ctrl-C, too, must leave nothing behind
+            self.stop()
             raise
 
     def stop(self) -> None:
@@ -130,7 +132,7 @@ class LocalCluster:
         way, stdin = ("--detach", subprocess.DEVNULL) if self._keep else ("--lifeline", subprocess.PIPE)
         command = [sys.executable, "-m", "trimtab.local.supervisor", self.name, way]
         with self._layout.output.open("wb") as log:
-            child = subprocess.Popen(
+            self._child = child = subprocess.Popen(
                 command, stdin=stdin, stdout=subprocess.PIPE, stderr=log, cwd="/", start_new_session=True
             )
         assert child.stdout is not None  # asked for above
@@ -138,8 +140,7 @@ class LocalCluster:
         if self._keep:
             child.stdout.close()
             child.wait()  # the supervisor has left it
-        else:
-            self._child = child
+            self._child = None
         try:
             self._supervisor = ProcessId.of(int(said or 0))
             return self._supervisor
@@ -163,7 +164,10 @@ class LocalCluster:
             time.sleep(POLL_SECONDS)
 
     def _end_supervisor(self) -> None:
-        if supervisor := self._supervisor or self._layout.read_state().supervisor:
+        if self._child is not None and self._supervisor is None:
+            with contextlib.suppress(ProcessLookupError):  # interrupted before it could tell its pid
+                os.killpg(self._child.pid, signal.SIGTERM)
+        elif supervisor := self._supervisor or self._layout.read_state().supervisor:
             terminate(supervisor, STOP_SECONDS)
         if self._child is not None:
             self._child.communicate()  # closes the lifeline and reaps

@@ -112,7 +112,7 @@ class Supervisor:
 
     def _launch(self, *components: Component) -> None:
         """Start components together and wait until each is ready."""
-        environment = {**os.environ, "GOGC": "75"}  # a little more work for a quarter less memory
+        environment = {**os.environ, "GOGC": "75"}  # heaps grow by 75 %, not 100 %, between collections
         for component in components:
             log = self._layout.log(component.name)
             self._children[component.name] = spawn(component.argv, log, environment)
