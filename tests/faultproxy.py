@@ -189,7 +189,7 @@ class Proxy:
                         elif not muted:
                             await response.write(line + b"\n")
                 return response
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ConnectionResetError):  # severed, or the controller went away
             return self._cut(request, kill=False)
         finally:
             self.state.open_watches.discard(task)
