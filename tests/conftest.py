@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,16 @@ Kubectl = Callable[..., str]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Fast tests first: whoever breaks a pure function should not wait for a control plane to learn it."""
     items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def current_event_loop() -> Iterator[None]:
+    """pytest-asyncio puts the main thread's loop back after each test; if there is none it makes one and leaks it."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 @pytest.fixture(scope="session")

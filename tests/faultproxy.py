@@ -291,6 +291,7 @@ class FaultProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
+        await asyncio.sleep(0.05)  # its transports end a moment later
         if self._process.returncode is None:
             self._process.terminate()
         await self._process.wait()

@@ -35,7 +35,7 @@ class SettingsError(TrimtabError):
 
 
 class SpecError(TrimtabError):
-    """A field of a job's spec holds what this Trimtab cannot work with; `field` is its path, e.g. `spec.model.preset`."""
+    """A field of a job's spec holds what this Trimtab cannot work with; `field` is its path: `spec.model.preset`."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")

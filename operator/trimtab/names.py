@@ -56,6 +56,8 @@ REASON_RUNNING: Final = "Running"
 """PodsReady."""
 REASON_SUSPENDED: Final = "Suspended"
 REASON_COMPLETED: Final = "Completed"
+REASON_FAILED: Final = "Failed"
+"""Failed: for good. A gang that is to be started again shows what stopped it instead."""
 
 # --- node labels that others set -------------------------------------------------------------------------------------
 NVIDIA_GPU: Final = "nvidia.com/gpu"

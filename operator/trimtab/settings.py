@@ -61,8 +61,6 @@ class ReflectorSettings(Section):
 class LeadershipSettings(Section):
     """Which of several controllers acts."""
 
-    enabled: bool = True
-    """Take part in the election. Without it two controllers at once would both act."""
     namespace: str = SYSTEM_NAMESPACE
     """Namespace of the Lease."""
     name: str = LEASE_NAME

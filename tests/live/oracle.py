@@ -61,6 +61,7 @@ class Oracle:
             with suppress(asyncio.CancelledError):
                 await task
         await self._session.close()
+        await asyncio.sleep(0.1)  # TLS transports end a moment after their session
 
     async def _follow(self, path: str, started: asyncio.Event) -> None:
         while True:

@@ -81,7 +81,8 @@ def failed(status: JobStatus, meta: Meta, reason: str, message: str, now: float)
     """The gang has failed more often than `spec.maxRestarts` allows."""
     status = _update(status, completion_time=_moment(now))
     status = _set(status, meta, now, names.PODS_READY, False, reason, message)
-    return _set(status, meta, now, names.FAILED, True, reason, f"{message}; no restarts are left")
+    why = f"{reason}: {message}; no restarts are left"
+    return _set(status, meta, now, names.FAILED, True, names.REASON_FAILED, why)
 
 
 def set_back(

@@ -61,7 +61,7 @@ async def plan(
         observation = await look(kube_settings(kubeconfig, context))
         now = observation.snapshot
         admitted = eligible(facts.template["spec"], [observation.nodes[node.name] for node in now.nodes])
-    job = _as_job(facts, now.time, admitted)
+    job = facts.as_job(created=now.time, eligible=admitted)
     others = tuple(other for other in now.jobs if other.placement)
     _answer(form, facts, *_decide(msgspec.structs.replace(now, jobs=(*others, job)), job, policy))
 
@@ -184,19 +184,3 @@ def _manifest(file: Path) -> JobFacts:
     if facts.error:
         raise UsageError(f"{file}: {facts.error}")
     return facts
-
-
-def _as_job(facts: JobFacts, now: float, admitted: tuple[str, ...] | None) -> Job:
-    assert facts.model and facts.training and facts.requirements and facts.spec
-    return Job(
-        uid=facts.meta.uid,
-        namespace=facts.meta.namespace,
-        name=facts.meta.name,
-        model=facts.model,
-        training=facts.training,
-        requirements=facts.requirements,
-        created=now,
-        queue=facts.spec.queue or "",
-        eligible=admitted,
-    )
-

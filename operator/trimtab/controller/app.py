@@ -69,6 +69,7 @@ class Controller:
             fail=self._fail,
         )
         self._rounds = Rounds(self._cluster, observer, self._engine, self._gangs, views, self._recorder, settings.round)
+        self._wakeups = Wakeups(settings.kube, self._wake.from_thread, self._rounds.age)
         client.before_write = leadership.check
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -76,11 +77,6 @@ class Controller:
         log.info("starting", version=__version__, policy=self._settings.policy.name, fake=self._settings.fake.enabled)
         for reflector in self._cluster.reflectors:
             metrics.watch_age(reflector.resource.plural, reflector.age_seconds)
-        wakeups = Wakeups(
-            self._settings.kube,
-            self._wake.from_thread,
-            round_age=self._rounds.age,
-        )
         async with TelemetryServer(self._settings.metrics, self._unhealthy, self._unready) as server:
             log.info("serving", metrics=f"{server.url}/metrics")
             parts = [
@@ -88,15 +84,14 @@ class Controller:
                 asyncio.create_task(self._recorder.run(), name="events"),
                 asyncio.create_task(self._lead(), name="lead"),
             ]
-            wakeups.start()
             try:
                 await _first_of(stop, self._failed, parts)
             finally:
                 await self._end(parts)
-                await asyncio.to_thread(wakeups.stop)
 
     async def _lead(self) -> None:
         await self._cluster.synced()
+        self._wakeups.start()  # kopf looks only once whether our resources are served: now they are
         await self._leadership.acquire()
         metrics.LEADER.set(1)
         metrics.LEADER_EPOCH.set(self._leadership.epoch)
@@ -120,6 +115,7 @@ class Controller:
         await self._gangs.stop()
         await self._leadership.release()
         metrics.LEADER.set(0)
+        await asyncio.to_thread(self._wakeups.stop)
 
     def _fail(self, error: BaseException) -> None:
         if not self._failed.done():

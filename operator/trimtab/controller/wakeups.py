@@ -125,8 +125,9 @@ class Wakeups:
         if self._loop is not None and self._operator is not None:
             with suppress(RuntimeError):  # closed: kopf is between two lives, and there will not be another
                 self._loop.call_soon_threadsafe(self._operator.cancel)
-        self._thread.join(timeout_seconds)
-        if self._thread.is_alive():
+        if self.alive:
+            self._thread.join(timeout_seconds)
+        if self.alive:
             log.warning("kopf did not stop in time", seconds=timeout_seconds)
 
     @property

@@ -19,7 +19,7 @@ from trimtab.api.v1alpha1 import JobSpec
 from trimtab.errors import QuantityError, SpecError
 from trimtab.kube.objects import Container, JobObject, Meta, PodObject
 from trimtab.observe import pods
-from trimtab_policy.types import ModelSpec, Requirements, TrainingSpec
+from trimtab_policy.types import Job, ModelSpec, Requirements, TrainingSpec
 
 
 class JobFacts(Struct, frozen=True):
@@ -59,6 +59,25 @@ class JobFacts(Struct, frozen=True):
     def holds_gpus(self) -> bool:
         """Whether a plan stands and its gang has not ended."""
         return self.status.plan is not None and not self.finished
+
+    def as_job(self, **known: Any) -> Job:
+        """The job as policies see it; `known` are the fields that its own object does not tell.
+
+        Raises SpecError when the spec cannot be understood.
+        """
+        if self.spec is None or self.model is None or self.training is None or self.requirements is None:
+            raise SpecError("spec", self.error)
+        return Job(
+            uid=self.meta.uid,
+            namespace=self.meta.namespace,
+            name=self.meta.name,
+            model=self.model,
+            training=self.training,
+            requirements=self.requirements,
+            queue=self.spec.queue or "",
+            policy=self.meta.annotations.get(names.ANNOTATION_POLICY),
+            **known,
+        )
 
     def retry_at(self) -> float:
         """When the next plan may be made, as a POSIX time; 0 when at once."""

@@ -156,26 +156,14 @@ class Observer:
         takes: Mapping[str, NodeFacts],
         priorities: Mapping[str, PriorityClassObject],
     ) -> Job:
-        assert facts.spec  # and with it what is derived from it
-        assert facts.model
-        assert facts.training
-        assert facts.requirements
         plan, status = facts.status.plan, facts.status
-        return Job(
-            uid=facts.meta.uid,
-            namespace=facts.meta.namespace,
-            name=facts.meta.name,
-            model=facts.model,
-            training=facts.training,
-            requirements=facts.requirements,
+        return facts.as_job(
             created=facts.created,
             priority=_priority(facts, priorities),
-            queue=facts.spec.queue or "",
             placement=placement,
             started=status.start_time.timestamp() if status.start_time and plan else None,
             expected_finish=plan.predicted.finish_time.timestamp() if plan else None,
             eligible=self._eligible_nodes(facts, takes) if placement is None else None,
-            policy=facts.meta.annotations.get(names.ANNOTATION_POLICY),
         )
 
     def _eligible_nodes(self, facts: JobFacts, takes: Mapping[str, NodeFacts]) -> tuple[str, ...] | None:
