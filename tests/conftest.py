@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def current_event_loop() -> Iterator[None]:
-    """pytest-asyncio puts the main thread's loop back after each test; if there is none it makes one and leaks it."""
+    """pytest-asyncio puts the main thread's loop back after each test; without one it makes one that nobody closes."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     yield
