@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from functools import cache, partial
 
 import structlog
 
@@ -18,6 +19,7 @@ from trimtab.apply import steps, write
 from trimtab.apply.steps import Action, BindPod, CreatePod, CreateService, DeletePod, Setback, View, WriteStatus
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.recorder import Recorder
+from trimtab.controller.turns import Turns, Urgency
 from trimtab.controller.views import Gang, Promise, Views
 from trimtab.errors import ApiError, Conflict, LeadershipLost, NotFound
 from trimtab.kube.backoff import Backoff
@@ -25,6 +27,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import JOBS, PODS, SERVICES
 from trimtab.observe.jobs import JobFacts
 from trimtab.plan import objects
+from trimtab.plan.objects import GangPlan
 from trimtab.settings import Settings
 from trimtab.telemetry import metrics
 from trimtab_policy.types import Pending, Placement
@@ -56,7 +59,7 @@ class Gangs:
         self._wake = wake
         self._fail = fail
         self._gangs: dict[str, Gang] = {}
-        self._writes = asyncio.Semaphore(settings.kube.connections)
+        self._turns = Turns(settings.kube.connections)
 
     def promised(self) -> dict[str, Placement]:
         """Placements by job UID that count as taken although no status shows them yet."""
@@ -129,7 +132,8 @@ class Gangs:
     async def _take(self, view: View, gang: Gang, step: steps.Step) -> None:
         """Send all writes of a step at once; a refusal counts more than any other error."""
         started = time.perf_counter()
-        outcomes = await asyncio.gather(*(self._act(view, gang, action) for action in step), return_exceptions=True)
+        plan = cache(partial(self._views.gang_plan, view))
+        outcomes = await asyncio.gather(*(self._act(view, gang, a, plan) for a in step), return_exceptions=True)
         errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         binds = sum(isinstance(action, BindPod) for action in step)
         if binds:
@@ -140,8 +144,8 @@ class Gangs:
                 if isinstance(error, kind):
                     raise error
 
-    async def _act(self, view: View, gang: Gang, action: Action) -> None:
-        async with self._writes:
+    async def _act(self, view: View, gang: Gang, action: Action, plan: Callable[[], GangPlan]) -> None:
+        async with self._turns.turn(_urgency(action)):
             match action:
                 case WriteStatus():
                     await self._write_status(view, gang, action)
@@ -154,12 +158,12 @@ class Gangs:
                     await write.delete_pod(self._client, view.meta.namespace, name, uid, force=force)
                     gang.deleted[uid] = force
                 case CreateService():
-                    made = objects.service(self._views.gang_plan(view))
+                    made = objects.service(plan())
                     self._cluster.services.apply_written(
                         await write.create(self._client, SERVICES, made, view.meta.uid)
                     )
                 case CreatePod(rank):
-                    made = objects.pod(self._views.gang_plan(view), rank)
+                    made = objects.pod(plan(), rank)
                     self._cluster.pods.apply_written(await write.create(self._client, PODS, made, view.meta.uid))
 
     async def _write_status(self, view: View, gang: Gang, action: WriteStatus) -> None:
@@ -183,3 +187,13 @@ class Gangs:
 
     def _gang(self, uid: str) -> Gang:
         return self._gangs.setdefault(uid, Gang())
+
+
+def _urgency(action: Action) -> Urgency:
+    match action:
+        case BindPod() | DeletePod():
+            return Urgency.COMPLETE
+        case WriteStatus():
+            return Urgency.REPORT
+        case _:
+            return Urgency.BEGIN
