@@ -42,6 +42,11 @@ class Trail(Struct):
         return self.facts.meta.name
 
     @property
+    def decided(self) -> bool:
+        """Whether the job has got its first answer: a plan, or why there is none."""
+        return self.planned is not None or self.waited_for is not None
+
+    @property
     def hopeless(self) -> bool:
         """Whether waiting will not help the job."""
         pending = self.facts.status.pending

@@ -20,7 +20,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.observer import Silent
 from trimtab.kube.resources import LEASES
 from trimtab.names import LEASE_NAME, SYSTEM_NAMESPACE
-from trimtab.observe.snapshot import Observation, Observer
+from trimtab.observe.snapshot import Observer
 from trimtab.settings import KubeSettings, ReflectorSettings, TopologySettings
 
 LEAD_SECONDS = 30.0
@@ -33,7 +33,7 @@ CHECK_SECONDS = 1.0
 class Screen(Protocol):
     """Shows the run as it goes."""
 
-    def show(self, observation: Observation, history: History) -> None:
+    def show(self, history: History) -> None:
         """Show this moment."""
 
 
@@ -51,62 +51,75 @@ async def await_leader(stage: Stage) -> None:
 async def play(stage: Stage, arrivals: Sequence[Arrival], screen: Screen) -> History:
     """Let the jobs arrive and watch until each has ended, or can never start.
 
-    Raises TrimtabError when that takes unreasonably long or something that should run does not.
+    Raises TrimtabError when that takes unreasonably long, or when something that should run does not.
     """
     async with await KubeClient.connect(KubeSettings(kubeconfig=stage.cluster.kubeconfig)) as client:
-        changed = asyncio.Event()
-        cluster = Cluster(client, ReflectorSettings(), changed.set, Silent())
-        watching = asyncio.create_task(cluster.run())
-        arriving = asyncio.create_task(_arrive(stage, arrivals))
+        run = _Run(stage, arrivals, screen, client)
         try:
-            async with asyncio.timeout(LEAD_SECONDS):
-                await cluster.synced()
-            expected = {arrival.job() for arrival in arrivals} - {""}
-            return await _watch(stage, cluster, changed, expected, arriving, screen)
-        finally:
-            for task in (watching, arriving):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            async with asyncio.TaskGroup() as tasks:
+                reflecting = tasks.create_task(run.cluster.run())
+                tasks.create_task(run.arrive())
+                await run.watch()
+                reflecting.cancel()
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        return run.history
 
 
-async def _watch(
-    stage: Stage,
-    cluster: Cluster,
-    changed: asyncio.Event,
-    expected: set[str],
-    arriving: asyncio.Task[None],
-    screen: Screen,
-) -> History:
-    history, observer = History(), Observer(TopologySettings().levels)
-    began = checked = time.monotonic()
-    while True:
-        observation = observer.observe(cluster.caches(), time.time())
-        history.note(observation, time.time())
-        screen.show(observation, history)
-        if arriving.done():
-            arriving.result()
-            if expected <= history.trails.keys() and all(trail.over for trail in history.trails.values()):
-                return history
-        now = time.monotonic()
-        if now - checked > CHECK_SECONDS:
-            checked = now
-            stage.check()
-        if now - began > RUN_SECONDS:
-            left = ", ".join(name for name, trail in history.trails.items() if not trail.over)
-            raise TrimtabError(f"after {RUN_SECONDS:g} s these jobs have not ended: {left}; see {stage.controller_log}")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), FRAME_SECONDS)
-        changed.clear()
+class _Run:
+    """One run: jobs arrive on one side, and are watched on the other."""
 
+    def __init__(self, stage: Stage, arrivals: Sequence[Arrival], screen: Screen, client: KubeClient) -> None:
+        self.history = History()
+        self._changed = asyncio.Event()
+        self.cluster = Cluster(client, ReflectorSettings(), self._changed.set, Silent())
+        self._stage = stage
+        self._arrivals = arrivals
+        self._expected = {arrival.job() for arrival in arrivals} - {""}
+        self._screen = screen
+        self._observer = Observer(TopologySettings().levels)
+        self._noted = asyncio.Event()
 
-async def _arrive(stage: Stage, arrivals: Sequence[Arrival]) -> None:
-    """Apply each manifest at its time, as `kubectl apply -f` does."""
-    began = time.monotonic()
-    for arrival in arrivals:
-        await asyncio.sleep(max(0.0, began + arrival.seconds - time.monotonic()))
-        manifest = msgspec.json.encode(arrival.manifest()).decode()
-        await asyncio.to_thread(stage.cluster.kubectl, "apply", "-f", "-", stdin=manifest)
+    async def arrive(self) -> None:
+        """Apply one manifest after the other, as `kubectl apply -f` does."""
+        for arrival in self._arrivals:
+            await asyncio.sleep(arrival.pause)
+            manifest = msgspec.json.encode(arrival.manifest()).decode()
+            await asyncio.to_thread(self._stage.cluster.kubectl, "apply", "-f", "-", stdin=manifest)
+            while not self._decided(arrival.job()):
+                self._noted.clear()
+                await self._noted.wait()
+
+    async def watch(self) -> None:
+        """Look at every change until all is over."""
+        began = checked = time.monotonic()
+        while not self._over():
+            self._look()
+            now = time.monotonic()
+            if now - checked > CHECK_SECONDS:
+                checked = now
+                self._stage.check()
+            if now - began > RUN_SECONDS:
+                left = self._expected - {name for name, trail in self.history.trails.items() if trail.over}
+                names = ", ".join(sorted(left))
+                raise TrimtabError(f"not ended after {RUN_SECONDS:g} s: {names}; see {self._stage.controller_log}")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), FRAME_SECONDS)
+            self._changed.clear()
+
+    def _look(self) -> None:
+        observation = self._observer.observe(self.cluster.caches(), time.time())
+        self.history.note(observation, time.time())
+        self._screen.show(self.history)
+        self._noted.set()
+
+    def _over(self) -> bool:
+        trails = self.history.trails
+        return self._expected <= trails.keys() and all(trail.over for trail in trails.values())
+
+    def _decided(self, job: str) -> bool:
+        trail = self.history.trails.get(job)
+        return not job or (trail is not None and trail.decided)
 
 
 async def _led(client: KubeClient) -> bool:

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from trimtab.demo.history import GpuUse, History, Trail
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.snapshot import Observation
 from trimtab.ui import tables, words
 
 TYPES_PER_LINE = 2
@@ -37,7 +36,7 @@ class LiveScreen:
     ) -> None:
         self._live.stop()
 
-    def show(self, observation: Observation, history: History) -> None:
+    def show(self, history: History) -> None:
         """Paint the moment, unless the last frame is too recent."""
         over = all(trail.over for trail in history.trails.values())
         if over or time.monotonic() - self._painted >= 1 / FRAMES_PER_SECOND:
@@ -60,11 +59,11 @@ class PlainScreen:
     ) -> None:
         return None
 
-    def show(self, observation: Observation, history: History) -> None:
+    def show(self, history: History) -> None:
         """Print what is new."""
         for name, trail in history.trails.items():
             state = words.state(trail.facts)
-            if self._told.get(name) != state:
+            if trail.decided and self._told.get(name) != state:
                 self._told[name] = state
                 self._console.print(f"{history.seconds:5.1f} s  {name:<22}{state}{_detail(trail)}", soft_wrap=True)
 
