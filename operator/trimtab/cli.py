@@ -5,9 +5,7 @@ from __future__ import annotations
 import typer
 
 from trimtab import __version__
-from trimtab.commands import controller, demo, get, plan, snapshot
-from trimtab.fake import cli as fake_nodes
-from trimtab.local import cli as cluster
+from trimtab.commands import cluster, controller, demo, fake_nodes, get, plan, snapshot
 
 app = typer.Typer(
     name="trimtab",

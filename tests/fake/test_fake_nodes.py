@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trimtab.fake.cli import app
+from trimtab.commands.fake_nodes import app
 from trimtab.local.cluster import LocalCluster
 
 pytestmark = pytest.mark.cluster

@@ -298,7 +298,7 @@ def test_of_two_nodes_of_one_unknown_product_the_smaller_memory_counts() -> None
     assert look(both[::-1]).snapshot.gpu_types["X1"].memory_bytes == 512 << 20
 
 
-# --- only changes cost -------------------------------------------------------------------------------------------------
+# --- only changes cost -----------------------------------------------------------------------------------------
 def test_an_unchanged_object_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     for module, name in ((nodes, "facts"), (pods, "use"), (jobs, "facts")):
