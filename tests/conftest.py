@@ -7,11 +7,16 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from trimtab.checkout import checkout
 from trimtab.local.build import build
 from trimtab.local.cluster import LocalCluster
+
+# What a test finds must not depend on how busy the machine is, and in CI not on chance either.
+hypothesis.settings.register_profile("trimtab", deadline=None, derandomize=bool(os.environ.get("CI")))
+hypothesis.settings.load_profile("trimtab")
 
 Kubectl = Callable[..., str]
 """kubectl(*arguments, stdin="") -> stdout, as the administrator; raises LocalClusterError."""

@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 from structlog.types import Processor
 
 from trimtab.settings import LogSettings
@@ -53,12 +54,14 @@ def _renderers(form: str) -> list[Processor]:
     if form == "json":
         return [
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.dict_tracebacks,
+            # local variables stay out of logs: they hold tokens
+            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
             structlog.processors.JSONRenderer(default=_readable),
         ]
     return [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        # rich's tracebacks show all local variables: seconds of work, right when things go wrong
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback),
     ]
 
 
