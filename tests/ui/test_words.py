@@ -1,0 +1,31 @@
+"""Numbers and names as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from trimtab.ui import words
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([], ""),
+        (["h100-0"], "h100-0"),
+        (["h100-3", "h100-1", "h100-2", "h100-7"], "h100-[1-3,7]"),
+        (["gpu-007", "gpu-008", "gpu-010"], "gpu-[007-008,010]"),
+        (["h100-9", "h100-10"], "h100-[9-10]"),
+        (["a-0", "b-0", "b-1", "c-0", "c-1"], "a-0, b-[0-1] +2"),
+        (["alpha", "beta"], "alpha, beta"),
+    ],
+)
+def test_nodes_are_told_as_slurm_tells_them(names: list[str], said: str) -> None:
+    assert words.nodes(names) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.85, "850 ms"), (42, "42 s"), (200, "3m20s"), (5 * 3600 + 7 * 60, "5h07m"), (12 * 86400 + 4 * 3600, "12d4h")],
+)
+def test_durations_have_two_figures(seconds: float, said: str) -> None:
+    assert words.duration(seconds) == said
