@@ -26,6 +26,9 @@ from trimtab.settings import RoundSettings
 from trimtab.telemetry import metrics
 from trimtab_policy.types import Snapshot
 
+BREATH_SECONDS = 0.05
+"""Shortest pause before a round that no change asked for: what is overdue may take its driver a while."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -92,7 +95,7 @@ class Rounds:
         """Round after round, until cancelled."""
         while True:
             due = await self.round()
-            await wake.wait(self._settings, min(due, self._settings.sweep_seconds))
+            await wake.wait(self._settings, min(max(due, BREATH_SECONDS), self._settings.sweep_seconds))
 
     async def round(self) -> float:
         """One round; returns the seconds until something is due without any event."""
@@ -111,7 +114,8 @@ class Rounds:
         metrics.ROUND_SECONDS.labels("apply").observe(time.perf_counter() - decided)
         _gauge(observation)
         self.last_round = time.monotonic()
-        return min(grace, self._gangs.next_deadline(), _next_retry(observation))
+        progress = self._views.next_progress(observation.jobs.values())
+        return min(grace, progress, self._gangs.next_deadline(), _next_retry(observation))
 
     async def _decide(self, observation: Observation) -> None:
         for pending in observation.refused.values():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from msgspec import Struct, field
@@ -121,6 +121,14 @@ class Views:
         grace = self._settings.gang.node_grace_seconds
         left = [since + grace - now for since in self._not_ready_since.values() if since + grace > now]
         return min(left, default=float("inf"))
+
+    def next_progress(self, jobs: Iterable[JobFacts]) -> float:
+        """Seconds until the progress of a fake gang is to be noted; infinite outside fake mode."""
+        if not self._settings.fake.enabled:
+            return float("inf")
+        now = time.time()
+        running = (facts.status for facts in jobs if facts.holds_gpus)
+        return min((fake.next_progress(status, now) for status in running), default=float("inf"))
 
     def _plan(self, facts: JobFacts, promise: Promise | None) -> Plan | None:
         if promise is None:

@@ -7,6 +7,7 @@ part of its run time, in the first TIMES (default 1) epochs.
 
 from __future__ import annotations
 
+import math
 import re
 
 from msgspec import Struct
@@ -51,11 +52,27 @@ def pod_annotations(meta: Meta, plan: Plan, speedup: float) -> dict[str, dict[st
 
 def progress(status: JobStatus, now: float) -> int | None:
     """Per cent of a fake gang's run time that has passed, in steps of ten; None before it runs."""
+    if (span := _span(status)) is None:
+        return None
+    began, end = span
+    return min(90, max(0, int(10 * (now - began) / (end - began)) * 10))
+
+
+def next_progress(status: JobStatus, now: float) -> float:
+    """Seconds until `progress` changes; infinite when it will not."""
+    done = progress(status, now)
+    if (span := _span(status)) is None or done is None or done == 90:
+        return math.inf
+    began, end = span
+    return max(0.0, began + (end - began) * (done + 10) / 100 - now)
+
+
+def _span(status: JobStatus) -> tuple[float, float] | None:
+    """When the gang of the standing plan began to run and is to end, as POSIX times."""
     if status.plan is None or status.start_time is None:
         return None
-    began, end = status.start_time.timestamp(), status.plan.predicted.finish_time.timestamp()
-    began = max(began, status.plan.created_time.timestamp())
-    return min(90, max(0, int(10 * (now - began) / max(1.0, end - began)) * 10))
+    began = max(status.start_time.timestamp(), status.plan.created_time.timestamp())
+    return began, max(began + 1.0, status.plan.predicted.finish_time.timestamp())
 
 
 def _delay(seconds: float) -> str:
