@@ -45,12 +45,18 @@ def allowed_types(snapshot: Snapshot, requirements: Requirements) -> list[GpuSpe
 
 def candidates(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candidate]:
     """Every feasible option of the job on the GPU types of the cluster, whether there is room for it or not."""
-    return [
-        Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * weight(gpu))
-        for gpu in allowed_types(snapshot, job.requirements)
-        if (size := capacity.node_gpus(gpu.name))
-        for option in options(job.model, job.training, job.requirements, gpu, size)
-    ]
+    found: list[Candidate] = []
+    for gpu in allowed_types(snapshot, job.requirements):
+        if size := capacity.node_gpus(gpu.name):
+            worth = weight(gpu)
+            for option in options(job.model, job.training, job.requirements, gpu, size):
+                found.append(Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * worth))
+    return found
+
+
+def has_room(capacity: Capacity, job: Job, candidate: Candidate) -> bool:
+    """Whether the candidate fits at this moment."""
+    return capacity.fits(job, candidate.gpu.name, candidate.option.nodes, candidate.option.gpus_per_node)
 
 
 def with_room(capacity: Capacity, job: Job, ordered: Iterable[Candidate]) -> Iterator[Fitting]:

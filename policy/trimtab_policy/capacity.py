@@ -38,14 +38,15 @@ class Capacity:
         self._levels = _domain_codes(nodes)
         types = np.array([node.gpu_type for node in nodes], dtype=object)
         self._of_type: dict[str, BoolArray] = {name: types == name for name in snapshot.gpu_types}
+        self._largest = {name: int(self.total[mask].max(initial=0)) for name, mask in self._of_type.items()}
         self._eligible: dict[tuple[str, ...], BoolArray] = {}
         self._quota_left = _quota_left(snapshot)
+        self._large_enough: dict[tuple[str, str, int], int] = {}
         self._known_fitting: dict[tuple[str, str, int], IntArray] = {}
 
     def node_gpus(self, gpu_type: str) -> int:
         """GPUs of the largest node of this type; 0 when there is none."""
-        mask = self._of_type.get(gpu_type)
-        return int(self.total[mask].max()) if mask is not None and mask.any() else 0
+        return self._largest.get(gpu_type, 0)
 
     def gpus(self, job: Job, gpu_type: str, *, free: bool = True) -> int:
         """Free (or all) GPUs of a type on the nodes that the job's selectors admit."""
@@ -78,8 +79,11 @@ class Capacity:
 
     def could_ever_fit(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> bool:
         """Whether the gang would fit if every GPU of the present nodes were free."""
-        mask = self._allowed(job, gpu_type) & (self.total >= gpus_per_node)
-        return int(mask.sum()) >= nodes
+        key = job.uid, gpu_type, gpus_per_node
+        if key not in self._large_enough:
+            mask = self._allowed(job, gpu_type) & (self.total >= gpus_per_node)
+            self._large_enough[key] = int(mask.sum())
+        return self._large_enough[key] >= nodes
 
     def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Spend the resources of a placement."""

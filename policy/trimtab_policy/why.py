@@ -76,8 +76,8 @@ class _Case(Struct, frozen=True):
 
     def possible(self) -> list[Candidate]:
         """Options that the nodes could hold, were they all free."""
-        fit = self.capacity.could_ever_fit
-        return [c for c in self.known if fit(self.job, c.gpu.name, c.option.nodes, c.option.gpus_per_node)]
+        could = self.capacity.could_ever_fit
+        return [c for c in self.known if could(self.job, c.gpu.name, c.option.nodes, c.option.gpus_per_node)]
 
     def within_quota(self) -> list[Candidate]:
         """Those of them that the queue's quota leaves room for."""

@@ -14,7 +14,16 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from trimtab_policy.candidates import Candidate, Fitting, allowed_types, candidates, placement, weight, with_room
+from trimtab_policy.candidates import (
+    Candidate,
+    Fitting,
+    allowed_types,
+    candidates,
+    has_room,
+    placement,
+    weight,
+    with_room,
+)
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.types import Alternative, Decision, Job, NodeShare, Pending, Placement, Snapshot
 from trimtab_policy.why import clock, free_again, why_pending
@@ -65,7 +74,7 @@ def _best(capacity: Capacity, job: Job, known: list[Candidate], budget: float) -
 
     When nothing within the budget has room the cheapest that has is taken: no job is shut out.
     """
-    race = [c for c in known if capacity.fits(job, c.gpu.name, c.option.nodes, c.option.gpus_per_node)]
+    race = [candidate for candidate in known if has_room(capacity, job, candidate)]
     affordable = [candidate for candidate in race if candidate.cost <= budget]
     chosen = [_climb(affordable)] if affordable else race[:1]
     return next(with_room(capacity, job, chosen), None)
@@ -113,7 +122,7 @@ class _Choice(Struct, frozen=True):
         )
 
     def _why_not(self, loser: Candidate) -> str:
-        if not any(with_room(self.capacity, self.job, [loser])):
+        if not has_room(self.capacity, self.job, loser):
             return self._no_room(loser)
         ratio = loser.tokens_per_second / self.winner.tokens_per_second
         if ratio <= 1:
