@@ -128,9 +128,25 @@ class TopologySettings(Section):
     """Which node labels say how near two nodes are."""
 
     levels: tuple[tuple[str, ...], ...] = (
-        ("topology.kubernetes.io/zone",),
-        ("topology.kubernetes.io/block", "cloud.google.com/gce-topology-block", "fabric.topograph.run/tier-2"),
-        ("topology.kubernetes.io/rack", "cloud.google.com/gce-topology-subblock", "fabric.topograph.run/tier-1"),
+        ("topology.kubernetes.io/zone", "fabric.topograph.run/tier-2", "topology.k8s.aws/network-node-layer-1"),
+        (
+            "topology.kubernetes.io/block",
+            "fabric.topograph.run/tier-1",
+            "network.topology.nvidia.com/spine",
+            "cloud.google.com/gce-topology-block",
+            "topology.k8s.aws/network-node-layer-2",
+            "oci.oraclecloud.com/host.network_block_id",
+            "cloud.provider.com/topology-block",
+        ),
+        (
+            "topology.kubernetes.io/rack",
+            "fabric.topograph.run/tier-0",
+            "network.topology.nvidia.com/leaf",
+            "cloud.google.com/gce-topology-subblock",
+            "topology.k8s.aws/network-node-layer-3",
+            "oci.oraclecloud.com/host.rack_id",
+            "cloud.provider.com/topology-rack",
+        ),
     )
     """From the widest level to the nearest; each level lists label keys that mean the same, first one present wins."""
 

@@ -19,6 +19,8 @@ from tests.live.harness import ControllerProcess, Live, eventually, training_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
+BLINK = 0.1
+"""Run time of the fake pods: too short for progress to be noted on the way, which would blur the count of writes."""
 JOB_WRITES = r"^(?!.*/leases)(?!.*/events)"
 """Paths of the writes of a job's life: leadership and the telling of news are not part of it."""
 
@@ -51,7 +53,7 @@ async def run_once(live: Live, proxy: FaultProxy, tmp_path: Path, job: str) -> t
     """A job's life under one controller, without any fault."""
     await proxy.forget()
     async with ControllerProcess(proxy.kubeconfig, tmp_path):
-        live.apply(training_job(job))
+        live.apply(training_job(job, seconds=BLINK))
         await live.until(job, "Complete")
         state, trace = end_state(live, job), await proxy.trace()
         await live.gone(job)
@@ -69,7 +71,7 @@ async def run_with_crash(
     await proxy.victim(first.pid)
     second = ControllerProcess(proxy.kubeconfig, tmp_path)
     try:
-        live.apply(training_job(job))
+        live.apply(training_job(job, seconds=BLINK))
         await eventually(lambda: not first.alive or live.holds(job, "Complete"), 60, "a crash or the end")
         if not first.alive:
             second.start()
@@ -104,5 +106,5 @@ async def test_a_crash_at_any_write_changes_nothing_in_the_end(
         for key in ("POST pods", "POST services", "POST bindings"):
             assert reference[key] - lost <= counts[key] <= reference[key], f"{job}: {key} {counts}"
         assert not [key for key in counts if key.startswith("DELETE")], f"{job}: {counts}"
-        assert counts["PATCH status"] <= reference["PATCH status"] + 2, f"{job}: {counts}"
+        assert counts["PATCH status"] <= reference["PATCH status"] + 3, f"{job}: {counts}"
     assert nth > 8, "a plan, a Service, two pods, two bindings and the way to Complete"
