@@ -146,8 +146,8 @@ class Live:
             lambda: self.holds(job, condition), seconds, lambda: f"{job} to be {condition}: {self.status(job)}"
         )
 
-    async def gone(self, job: str, seconds: float = 40) -> None:
-        """Delete a job and wait until nothing of it is left."""
+    async def gone(self, job: str, seconds: float = 90) -> None:
+        """Delete a job and wait until nothing of it is left. The garbage collector learns of new CRDs every 30 s."""
         self.delete("ltj", job, "--wait=false")
         await eventually(
             lambda: not self.get("ltj", job) and not self.pods(job) and not self.get("service", job),

@@ -9,7 +9,7 @@ checks types and bounds when an object is read.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -62,8 +62,10 @@ Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
 Degree = Annotated[Int32, Field(ge=1, le=16384)]
 """A number of GPUs, or a parallel width."""
 
-Text = Annotated[str, StringConstraints(max_length=1024)]
-LongText = Annotated[str, StringConstraints(max_length=32768)]
+TEXT: Final = 1024
+LONG_TEXT: Final = 32768
+Text = Annotated[str, StringConstraints(max_length=TEXT)]
+LongText = Annotated[str, StringConstraints(max_length=LONG_TEXT)]
 DnsName = Annotated[
     str, StringConstraints(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
 ]

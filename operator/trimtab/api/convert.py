@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import structs
 
+from trimtab.api.base import LONG_TEXT
 from trimtab.api.status import Plan, PlanNode, PlanParallelism, Predicted
 from trimtab.api.v1alpha1 import (
     Architecture,
@@ -196,7 +197,7 @@ def to_plan(
         observed_generation=generation,
         created_time=now,
         policy=policy,
-        reason=placement.reason,
+        reason=placement.reason[:LONG_TEXT],
         gpu_type=placement.gpu_type,
         gpu_resource=resource,
         gpus=placement.gpus,

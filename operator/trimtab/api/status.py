@@ -7,12 +7,15 @@ one of a higher epoch. The rules below let the API server itself refuse a contro
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
 from trimtab.api.base import ApiModel, Degree, GpuType, Int32, Int64, LongText, Text, Time, extra, rule, rules
 from trimtab_policy.types import Mode, PendingReason, Recompute
+
+MAX_ITEMS: Final = 32
+"""Blockers, or alternatives, of a waiting job."""
 
 
 def _never_decreases(field: str) -> dict[str, str]:
@@ -136,9 +139,9 @@ class Pending(ApiModel):
     """One word of a closed list."""
     message: LongText
     """The same in a sentence, with figures."""
-    blockers: Annotated[tuple[Text, ...], Field(max_length=32), extra(list_type="atomic")] = ()
+    blockers: Annotated[tuple[Text, ...], Field(max_length=MAX_ITEMS), extra(list_type="atomic")] = ()
     """What is in the way, one item each."""
-    alternatives: Annotated[tuple[Text, ...], Field(max_length=32), extra(list_type="atomic")] = ()
+    alternatives: Annotated[tuple[Text, ...], Field(max_length=MAX_ITEMS), extra(list_type="atomic")] = ()
     """Changes to the job or the cluster that would let it start, one sentence each."""
 
 

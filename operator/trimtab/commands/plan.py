@@ -107,7 +107,7 @@ def _answer(form: Output, facts: JobFacts, placement: Placement | None, pending:
         "decision": placement,
         "pending": pending,
     }
-    parts: list[Any] = [tables.pairs(_story(facts))] if facts.status.conditions else []
+    parts: list[Any] = [tables.pairs(_story(facts, why=pending is None))] if facts.status.conditions else []
     if placement:
         where = words.nodes([share.node for share in placement.shares], limit=8)
         said = [("Decision", placement.reason), ("Nodes", where)]
@@ -121,8 +121,8 @@ def _answer(form: Output, facts: JobFacts, placement: Placement | None, pending:
     output.show(form, value, Group(*parts))
 
 
-def _story(facts: JobFacts) -> list[tuple[str, str]]:
-    """What the job's own status says."""
+def _story(facts: JobFacts, *, why: bool = True) -> list[tuple[str, str]]:
+    """What the job's own status says; with `why`, also why it waits."""
     said = [("Job", facts.meta.key), ("State", words.state(facts))]
     if plan := facts.status.plan:
         said += [
@@ -130,7 +130,7 @@ def _story(facts: JobFacts) -> list[tuple[str, str]]:
             ("Because", plan.reason),
             ("On", words.nodes([node.name for node in plan.nodes], limit=8)),
         ]
-    elif facts.status.pending:
+    elif facts.status.pending and why:
         said.append(("Because", facts.status.pending.message))
     return said
 

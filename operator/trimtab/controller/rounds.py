@@ -19,7 +19,7 @@ from trimtab.controller.cluster import Cluster
 from trimtab.controller.gangs import Gangs
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.views import Views
-from trimtab.decide.engine import Engine, Outcome
+from trimtab.decide.engine import Engine, Fallback, Outcome
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation, Observer
 from trimtab.settings import RoundSettings
@@ -133,13 +133,16 @@ class Rounds:
         for pending in outcome.pending:
             self._gangs.explain(pending)
         for fallback in outcome.fallbacks:
-            log.warning("policy failed", policy=fallback.policy, reason=fallback.reason, error=fallback.message)
-            for uid, policy in outcome.policies.items():
-                if policy != fallback.policy:
-                    facts = observation.jobs[uid]
-                    message = f"{policy} decided because {fallback.policy} failed: {fallback.message}"
-                    epoch = facts.status.last_epoch or 0
-                    self._recorder.job(facts.meta, Happening("Warning", "PolicyFallback", message, epoch))
+            self._tell(fallback, observation)
+
+    def _tell(self, fallback: Fallback, observation: Observation) -> None:
+        """Tell the jobs that a policy has failed for."""
+        log.warning("policy failed", policy=fallback.policy, reason=fallback.reason, error=fallback.message)
+        for uid in fallback.jobs:
+            facts = observation.jobs[uid]
+            message = f"policy {fallback.policy} failed, another one decided: {fallback.message}"
+            happening = Happening("Warning", "PolicyFallback", message, facts.status.last_epoch or 0)
+            self._recorder.job(facts.meta, happening)
 
     def _count(self, outcome: Outcome) -> None:
         for policy, seconds in outcome.seconds.items():

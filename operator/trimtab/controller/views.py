@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 
 from msgspec import Struct, field
 
+from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.convert import to_placement, to_plan
+from trimtab.api.status import MAX_ITEMS, Plan
 from trimtab.api.status import Pending as WirePending
-from trimtab.api.status import Plan
 from trimtab.apply import transitions
 from trimtab.apply.steps import Setback, View
 from trimtab.controller.cluster import Cluster
@@ -193,8 +194,12 @@ def _edited_away(facts: JobFacts) -> Setback | None:
 
 
 def _wire(pending: Pending | None) -> WirePending | None:
+    """What a policy says about a waiting job, cut to what the API takes: policies may be talkative."""
     if pending is None:
         return None
     return WirePending(
-        reason=pending.reason, message=pending.message, blockers=pending.blockers, alternatives=pending.alternatives
+        reason=pending.reason,
+        message=pending.message[:LONG_TEXT],
+        blockers=tuple(item[:TEXT] for item in pending.blockers[:MAX_ITEMS]),
+        alternatives=tuple(item[:TEXT] for item in pending.alternatives[:MAX_ITEMS]),
     )

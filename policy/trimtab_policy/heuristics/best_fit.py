@@ -44,8 +44,11 @@ class BestFit:
         placements: list[Placement] = []
         pending: list[Pending] = []
         waiting = snapshot.waiting()
-        for position, job in enumerate(waiting):
-            chosen = self._place(snapshot, capacity, job, sharers=len(waiting) - position)
+        known = {job.uid: _by_cost(candidates(snapshot, capacity, job)) for job in waiting}
+        sharers = sum(1 for options in known.values() if options)  # a job without any plan needs no share
+        for job in waiting:
+            chosen = self._place(snapshot, capacity, job, known[job.uid], sharers)
+            sharers -= bool(known[job.uid])
             if chosen:
                 capacity.take(job, chosen.gpu_type, chosen.shares)
                 placements.append(chosen)
@@ -53,8 +56,11 @@ class BestFit:
                 pending.append(why_pending(snapshot, capacity, job))
         return Decision(self.name, tuple(placements), tuple(pending))
 
-    def _place(self, snapshot: Snapshot, capacity: Capacity, job: Job, sharers: int) -> Placement | None:
-        known = sorted(candidates(snapshot, capacity, job), key=lambda c: (c.cost, -c.tokens_per_second))
+    def _place(
+        self, snapshot: Snapshot, capacity: Capacity, job: Job, known: list[Candidate], sharers: int
+    ) -> Placement | None:
+        if not known:
+            return None
         budget = _free_weight(snapshot, capacity, job) / sharers
         fit = _best(capacity, job, known, budget)
         if not fit:
@@ -63,6 +69,10 @@ class BestFit:
         case = _Choice(snapshot, capacity, job, winner, budget)
         alternatives = tuple(case.alternative(loser) for loser in case.losers(known))
         return placement(job, winner, shares, _reason(capacity, winner, shares, alternatives), alternatives)
+
+
+def _by_cost(known: list[Candidate]) -> list[Candidate]:
+    return sorted(known, key=lambda candidate: (candidate.cost, -candidate.tokens_per_second))
 
 
 def _free_weight(snapshot: Snapshot, capacity: Capacity, job: Job) -> float:
