@@ -171,9 +171,7 @@ async def test_a_failed_pod_restarts_the_gang_until_the_restarts_are_used_up(
     await live.gone("fails-always")
 
 
-async def test_gpus_taken_by_somebody_else_after_the_plan_are_given_up(
-    live_cluster: Live, tmp_path: Path
-) -> None:
+async def test_gpus_taken_by_somebody_else_after_the_plan_are_given_up(live_cluster: Live, tmp_path: Path) -> None:
     """The API server binds a pod to a full node without a word: the accounting is ours."""
     live = live_cluster
     async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path):
