@@ -32,6 +32,8 @@ from trimtab.settings import Settings
 from trimtab.telemetry import metrics
 from trimtab_policy.types import Pending, Placement
 
+MISTAKE_SECONDS = 10.0
+
 log = structlog.get_logger(__name__)
 
 
@@ -87,10 +89,8 @@ class Gangs:
         """Start a driver for every job that has something to do and none yet; forget jobs that are gone."""
         for uid in uids:
             gang = self._gang(uid)
-            if gang.task is None:
-                view = self._views.view(uid, gang)
-                if view and steps.next_step(view):
-                    gang.task = asyncio.create_task(self._drive(uid), name=f"drive {view.meta.key}")
+            if gang.task is None and self._has_work(uid, gang):
+                gang.task = asyncio.create_task(self._drive(uid), name=f"drive {uid}")
         for uid in [uid for uid, gang in self._gangs.items() if gang.task is None and not self._cluster.job(uid)]:
             del self._gangs[uid]
 
@@ -106,6 +106,14 @@ class Gangs:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _has_work(self, uid: str, gang: Gang) -> bool:
+        try:
+            view = self._views.view(uid, gang)
+            return bool(view and steps.next_step(view))
+        except Exception:  # noqa: BLE001 - a mistake of ours about one job must not stop the others
+            _mistaken(uid)
+            return False
 
     # --- one driver -----------------------------------------------------------------------------------------------
     async def _drive(self, uid: str) -> None:
@@ -125,6 +133,9 @@ class Gangs:
                     await self._refresh(view)
         except LeadershipLost as lost:
             self._fail(lost)
+        except Exception:  # noqa: BLE001 - as in _has_work; the pause keeps the mistake from being made all the time
+            _mistaken(uid)
+            await asyncio.sleep(MISTAKE_SECONDS)
         finally:
             gang.task = None
             self._wake()
@@ -187,6 +198,11 @@ class Gangs:
 
     def _gang(self, uid: str) -> Gang:
         return self._gangs.setdefault(uid, Gang())
+
+
+def _mistaken(uid: str) -> None:
+    log.exception("a job cannot be driven: this is a bug, please report it", uid=uid)
+    metrics.DRIVER_ERRORS.inc()
 
 
 def _urgency(action: Action) -> Urgency:

@@ -75,6 +75,9 @@ ROLLBACKS = Counter("trimtab_rollbacks_total", "Gangs taken down again, by reaso
 HAPPENINGS = Counter(
     "trimtab_happenings_total", "What was told about jobs, by event reason", ["reason"], registry=REGISTRY
 )
+DRIVER_ERRORS = Counter(
+    "trimtab_driver_errors_total", "Unexpected errors while a job was carried forward: bugs", registry=REGISTRY
+)
 EVENTS_LOST = Counter("trimtab_events_lost_total", "Events that could not be posted", registry=REGISTRY)
 
 # --- the API server --------------------------------------------------------------------------------------------------
