@@ -198,6 +198,7 @@ class _Gang:
                 self.strays.append(pod)
             else:
                 self._by_rank[rank] = pod
+        self._in_order = sorted(self._by_rank.items())
 
     @property
     def ended_well(self) -> bool:
@@ -217,11 +218,11 @@ class _Gang:
 
     @property
     def _complete(self) -> bool:
-        return all(rank in self._by_rank for rank in self._ranks)
+        return len(self._by_rank) == len(self._ranks)
 
     def setback(self) -> Setback | None:
         """What the pods themselves say against going on."""
-        for rank, pod in sorted(self._by_rank.items()):
+        for rank, pod in self._in_order:
             name, node = pod.metadata.name, self._node_of(pod)
             if pod.metadata.deletion_timestamp:
                 return Setback("PodDeleted", f"pod {name} was deleted")
@@ -254,7 +255,7 @@ class _Gang:
     def bindings(self) -> Step:
         return tuple(
             BindPod(pod.metadata.name, pod.metadata.uid, self._plan.nodes[rank].name)
-            for rank, pod in sorted(self._by_rank.items())
+            for rank, pod in self._in_order
             if not self._node_of(pod)
         )
 

@@ -158,9 +158,15 @@ def _resumed(status: JobStatus, meta: Meta, now: float) -> JobStatus:
 
 
 def _set(status: JobStatus, meta: Meta, now: float, kind: str, value: bool, reason: str, message: str) -> JobStatus:
+    told: Literal["True", "False"] = "True" if value else "False"
+    says = told, reason, message, meta.generation
+    said = conditions.find(status.conditions, kind)
+    repeats = said and (said.status, said.reason, said.message, said.observed_generation) == says
+    if repeats and status.observed_generation == meta.generation:
+        return status
     condition = Condition(
         type=kind,
-        status="True" if value else "False",
+        status=told,
         reason=reason,
         message=message,
         observed_generation=meta.generation,
@@ -171,6 +177,8 @@ def _set(status: JobStatus, meta: Meta, now: float, kind: str, value: bool, reas
 
 
 def _update(status: JobStatus, **changes: Any) -> JobStatus:
+    if all(getattr(status, name) == value for name, value in changes.items()):
+        return status
     return status.model_copy(update=changes)
 
 

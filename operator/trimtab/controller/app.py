@@ -8,6 +8,7 @@ fails, and its successor goes on from what the cluster shows.
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 
 import structlog
@@ -91,6 +92,8 @@ class Controller:
 
     async def _lead(self) -> None:
         await self._cluster.synced()
+        gc.collect()
+        gc.freeze()  # what is there now mostly stays: a full collection of it would stop the loop for 60 ms
         self._wakeups.start()  # kopf looks only once whether our resources are served: now they are
         await self._leadership.acquire()
         metrics.LEADER.set(1)

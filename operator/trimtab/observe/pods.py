@@ -30,6 +30,26 @@ class PodUse(Struct, frozen=True):
     memory: int
 
 
+Seat = tuple[str, str, str]
+"""UID of a job, epoch of its plan, node rank."""
+
+
+class PodFacts(Struct, frozen=True):
+    """A pod in the books."""
+
+    node: str
+    """Where it holds resources; empty when it holds none."""
+    use: PodUse
+    seat: Seat | None
+    """Whose part of which plan it has brought to a node."""
+
+
+def facts(pod: PodObject) -> PodFacts:
+    """Everything that the books need to know about a pod."""
+    node = pod.spec.node_name if holds_resources(pod) else ""
+    return PodFacts(node, use(pod), _seat(pod) if pod.spec.node_name else None)
+
+
 def use(pod: PodObject) -> PodUse:
     """Effective requests of a pod. A quantity that cannot be read counts as nothing: the API server admits none."""
     gpus = sum(request(pod, resource) for resource in names.GPU_RESOURCES)
@@ -39,6 +59,12 @@ def use(pod: PodObject) -> PodUse:
 def holds_resources(pod: PodObject) -> bool:
     """Whether the pod is on a node and has not ended."""
     return bool(pod.spec.node_name) and pod.status.phase not in TERMINAL
+
+
+def _seat(pod: PodObject) -> Seat | None:
+    labels = pod.metadata.labels
+    owner = next((owner.uid for owner in pod.metadata.owner_references if owner.controller), None)
+    return (owner, labels.get(names.LABEL_EPOCH, ""), labels.get(names.LABEL_RANK, "")) if owner else None
 
 
 def from_template(pod_spec: Mapping[str, Any]) -> PodObject:

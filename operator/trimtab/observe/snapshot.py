@@ -10,7 +10,7 @@ the change, not the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -23,6 +23,7 @@ from trimtab.kube.objects import JobObject, NodeObject, PodObject, PriorityClass
 from trimtab.observe import eligibility, jobs, nodes, pods
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
+from trimtab.observe.pods import PodFacts, PodUse, Seat
 from trimtab.observe.problems import Problem
 from trimtab_policy.capacity import ALL_TYPES
 from trimtab_policy.types import (
@@ -60,8 +61,6 @@ class Observation(Struct, frozen=True):
     """UID -> facts, of every job that is ours."""
     nodes: dict[str, NodeFacts]
     """Every node with GPUs, whether it takes pods or not."""
-    gangs: dict[str, tuple[PodObject, ...]]
-    """Job UID -> pods that it controls."""
     refused: dict[str, Pending]
     """Jobs that no policy can help: malformed, or referring to what does not exist."""
     overallocated: dict[str, int]
@@ -95,8 +94,9 @@ class Observer:
 
     def __init__(self, levels: Sequence[Sequence[str]]) -> None:
         self._nodes: Memo[NodeObject, NodeFacts | None] = Memo(lambda node: nodes.facts(node, levels))
-        self._pods: Memo[PodObject, pods.PodUse] = Memo(pods.use)
+        self._pods: Memo[PodObject, PodFacts] = Memo(pods.facts)
         self._jobs: Memo[JobObject, JobFacts] = Memo(jobs.facts)
+        self._held: Memo[JobFacts, Placement | None] = Memo(_held)
         self._eligible: dict[str, tuple[JobFacts, tuple[NodeFacts, ...], tuple[str, ...] | None]] = {}
 
     def job(self, job: JobObject) -> JobFacts:
@@ -112,16 +112,16 @@ class Observer:
         gpu_nodes = {facts.name: facts for _, facts in self._nodes.all(caches.nodes) if facts}
         known = {f.meta.uid: f for _, f in self._jobs.all(caches.jobs) if f.ours and not f.meta.deletion_timestamp}
         used = _Books(gpu_nodes)
-        gangs: dict[str, list[PodObject]] = {}
-        for pod, use in self._pods.all(caches.pods):
-            if pods.holds_resources(pod):
-                used.pod(pod.spec.node_name, use)
-            for owner in pod.metadata.owner_references:
-                if owner.controller and owner.uid in known:
-                    gangs.setdefault(owner.uid, []).append(pod)
-        placements = _placements(known, promised or {})
+        seats: set[Seat] = set()
+        for _, pod in self._pods.all(caches.pods):
+            if pod.node:
+                used.pod(pod.node, pod.use)
+            if pod.seat:
+                seats.add(pod.seat)
+        held = {facts.meta.uid: placement for facts, placement in self._held.all(known.values()) if placement}
+        placements = {uid: placement for uid, placement in (promised or {}).items() if uid in known} | held
         for uid, placement in placements.items():
-            used.unbound(placement, known[uid], gangs.get(uid, ()))
+            used.unbound(placement, known[uid], seats)
         queues, queue_problems = _quotas(caches.queues)
         priorities = {c.metadata.name: c for c in caches.priority_classes}
         refused = {uid: why for uid, f in known.items() if (why := _refusal(f, queues, priorities))}
@@ -143,7 +143,6 @@ class Observer:
             snapshot=snapshot,
             jobs=known,
             nodes=gpu_nodes,
-            gangs={uid: tuple(members) for uid, members in gangs.items()},
             refused=refused,
             overallocated=used.beyond(),
             problems=tuple(problem for facts in gpu_nodes.values() for problem in facts.problems) + queue_problems,
@@ -190,16 +189,16 @@ class _Books:
         self._memory = dict.fromkeys(gpu_nodes, 0)
         self._count = dict.fromkeys(gpu_nodes, 0)
 
-    def pod(self, node: str, use: pods.PodUse) -> None:
+    def pod(self, node: str, use: PodUse) -> None:
         if node in self._nodes:
             self._add(node, use.gpus, use.cpu_milli, use.memory)
 
-    def unbound(self, placement: Placement, facts: JobFacts, gang: Sequence[PodObject]) -> None:
+    def unbound(self, placement: Placement, facts: JobFacts, seats: Set[Seat]) -> None:
         """Charge the ranks whose pods are not on a node yet."""
         need = facts.requirements or Requirements(Bounds())
-        bound = {_rank(pod) for pod in gang if pod.spec.node_name and _of_plan(pod, facts)}
+        uid, epoch = facts.meta.uid, str(facts.status.plan.epoch) if facts.status.plan else ""
         for rank, share in enumerate(placement.shares):
-            if str(rank) not in bound and share.node in self._nodes:
+            if (uid, epoch, str(rank)) not in seats and share.node in self._nodes:
                 self._add(share.node, share.gpus, need.cpu_milli(share.gpus), need.memory(share.gpus))
 
     def node(self, facts: NodeFacts) -> Node:
@@ -227,22 +226,9 @@ class _Books:
         self._count[node] += 1
 
 
-def _of_plan(pod: PodObject, facts: JobFacts) -> bool:
-    plan = facts.status.plan
-    return plan is not None and pod.metadata.labels.get(names.LABEL_EPOCH) == str(plan.epoch)
-
-
-def _rank(pod: PodObject) -> str | None:
-    return pod.metadata.labels.get(names.LABEL_RANK)
-
-
-def _placements(known: Mapping[str, JobFacts], promised: Mapping[str, Placement]) -> dict[str, Placement]:
-    held = {
-        uid: to_placement(uid, facts.status.plan)
-        for uid, facts in known.items()
-        if facts.status.plan and facts.holds_gpus
-    }
-    return {uid: placement for uid, placement in promised.items() if uid in known} | held
+def _held(facts: JobFacts) -> Placement | None:
+    """What a standing plan gives the job."""
+    return to_placement(facts.meta.uid, facts.status.plan) if facts.status.plan and facts.holds_gpus else None
 
 
 def _gpu_types(takes: Iterable[NodeFacts]) -> dict[str, GpuSpec]:
