@@ -141,7 +141,7 @@ def why_none(model: ModelSpec, training: TrainingSpec, requirements: Requirement
     )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _search(
     model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, node_gpus: int
 ) -> tuple[Option, ...]:
