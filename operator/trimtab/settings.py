@@ -105,8 +105,9 @@ class PolicySettings(Section):
 class GangSettings(Section):
     """How gangs are bound and when they are given up."""
 
-    bind_timeout_seconds: Seconds = 5.0
-    """A gang that is not wholly bound so long after its first binding is rolled back."""
+    bind_timeout_seconds: Seconds = 30.0
+    """A gang that is not wholly bound so long after its first binding, though nothing was refused, is rolled back.
+    A refusal rolls it back at once."""
     node_grace_seconds: Annotated[float, Field(ge=0)] = 60.0
     """A node may be NotReady for so long before its gangs are taken down."""
     backoff_initial_seconds: Seconds = 1.0
