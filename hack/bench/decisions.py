@@ -1,85 +1,110 @@
-"""How long a policy takes to decide for 100 waiting jobs on 1,000 (and 5,000) nodes, shield included.
+"""How long a decision takes: 100 pending jobs on 1,000 nodes of nine GPU products (the shipped profile `large`).
 
-Cold is the first decision of a process: every plan search is made. Warm is every later one. The cluster is as empty,
-half full or full as `FILLS` says; in the full one every job needs an explanation instead of nodes.
+The jobs are the sample manifests, over and over, each time with other batch sizes and counts; the cluster is empty,
+half full or full of running jobs. `cold` is the first decision of a process, which searches the plans of every job
+anew; `warm` remembers them, as a controller does from the second round on.
 """
 
 from __future__ import annotations
 
-import itertools
-import random
 import time
+from collections.abc import Iterator, Sequence
+from itertools import count, cycle, islice
+from typing import Any
 
 import msgspec
+import yaml
+from hack.bench import world as worlds
+from hack.bench.lab import NAMESPACE, job
 from hack.bench.spread import Spread, spread
 from msgspec import Struct
 
+from trimtab import names
+from trimtab.checkout import checkout
 from trimtab.decide.engine import Engine
-from trimtab_policy import catalog
+from trimtab.fake.profile import Profile, load_profile
+from trimtab.kube.resources import JOBS
+from trimtab.observe.snapshot import Observer
+from trimtab.settings import Settings
+from trimtab_policy import policy
 from trimtab_policy.perf import plans
-from trimtab_policy.policy import names
-from trimtab_policy.types import Bounds, Job, Node, Requirements, Snapshot, TrainingSpec
+from trimtab_policy.types import Snapshot
 
-TYPES = ("A100-SXM4-40GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "MI300X", "T4", "V100-SXM2-32GB")
-MODELS = ("gpt2", "bert-large", "llama3-8b", "llama2-13b", "gpt3-13b", "mistral-7b", "mixtral-8x7b", "llama3-70b")
-FILLS = {"empty": 0.0, "half full": 0.5, "full": 1.0}
+FILLER_GPUS = 8
 DEADLINE_SECONDS = 600.0
 
 
-class Decided(Struct, frozen=True):
-    """One line of the table; milliseconds."""
+class Line(Struct):
+    """One policy on one cluster."""
 
     policy: str
     nodes: int
-    jobs: int
-    fill: str
-    cold: float
-    warm: Spread
+    load: str
+    pending: int
     placed: int
+    cold: float
+    """Milliseconds, once."""
+    warm: Spread
+    """Milliseconds."""
 
 
-def measure(nodes: int, jobs: int, repeat: int) -> list[Decided]:
-    """Every policy on clusters of every fill."""
-    return [
-        _time(name, fill, snapshot(nodes, jobs, FILLS[fill]), repeat)
-        for name, fill in itertools.product(names(), FILLS)
-    ]
+async def measure(nodes: Sequence[int], pending: int, repeat: int) -> list[Line]:
+    """Every policy on clusters of these many nodes, empty, half full and full."""
+    lines: list[Line] = []
+    for size in nodes:
+        for load, share in (("empty", 0.0), ("half full", 0.5), ("full", 1.0)):
+            snapshot = await _snapshot(_profile(size), share, pending)
+            lines += [_line(name, snapshot, load, repeat) for name in policy.names()]
+    return lines
 
 
-def snapshot(nodes: int, jobs: int, fill: float, seed: int = 1) -> Snapshot:
-    """A cluster of six GPU types in racks of four, and a mix of waiting jobs; the same for the same seed."""
-    chance = random.Random(seed)
-    machines = tuple(_node(i, 0 if chance.random() < fill else 8) for i in range(nodes))
-    types = {name: catalog.gpu(name) for name in TYPES}
-    return Snapshot(time.time(), machines, tuple(_job(i, chance) for i in range(jobs)), types)
-
-
-def _time(policy: str, fill: str, view: Snapshot, repeat: int) -> Decided:
+def _line(name: str, snapshot: Snapshot, load: str, repeat: int) -> Line:
+    engine = Engine(name, name, DEADLINE_SECONDS)
     plans.options.cache_clear()
     plans._search.cache_clear()
-    engine = Engine(policy, "fcfs", DEADLINE_SECONDS)
-    times: list[float] = []
-    for _ in range(repeat + 1):
-        began = time.perf_counter()
-        outcome = engine.decide(msgspec.structs.replace(view))
-        times.append((time.perf_counter() - began) * 1000)
-    assert not outcome.refused, outcome.refused
-    return Decided(policy, len(view.nodes), len(view.jobs), fill, times[0], spread(times[1:]), len(outcome.placements))
+    cold, outcome = _timed(engine, snapshot)
+    warm = spread([_timed(engine, snapshot)[0] for _ in range(repeat)])
+    return Line(name, len(snapshot.nodes), load, len(snapshot.waiting()), outcome, cold, warm)
 
 
-def _node(index: int, free: int) -> Node:
-    place = (f"zone-{index // 500}", f"block-{index // 40}", f"rack-{index // 4}")
-    return Node(f"node-{index:05}", TYPES[index // 4 % len(TYPES)], 8, free, 128_000, 1 << 40, 110, place)
+def _timed(engine: Engine, snapshot: Snapshot) -> tuple[float, int]:
+    """Milliseconds of one decision, shield included, and how many jobs it placed."""
+    began = time.perf_counter()
+    outcome = engine.decide(snapshot)
+    return 1000 * (time.perf_counter() - began), len(outcome.placements)
 
 
-def _job(index: int, chance: random.Random) -> Job:
-    low = chance.choice((1, 2, 4, 8))
-    return Job(
-        uid=f"job-{index}",
-        namespace="bench",
-        name=f"job-{index}",
-        model=catalog.model(chance.choice(MODELS)),
-        training=TrainingSpec(chance.choice((1024, 2048, 4096)), chance.choice((64, 128, 256)), steps=1000),
-        requirements=Requirements(gpus=Bounds(low, low * chance.choice((1, 2, 4, 8)))),
-        created=float(index),
+def _profile(nodes: int) -> Profile:
+    """The large profile, every pool scaled to make up about so many nodes."""
+    large = load_profile(checkout() / "manifests" / "fake" / "large.yaml")
+    pools = tuple(
+        msgspec.structs.replace(pool, count=max(1, round(pool.count * nodes / large.nodes))) for pool in large.pools
     )
+    return msgspec.structs.replace(large, pools=pools)
+
+
+async def _snapshot(profile: Profile, share: float, pending: int) -> Snapshot:
+    """What policies see when running jobs hold this share of the GPUs, and so many jobs wait."""
+    settings = Settings()
+    fillers = [
+        job(f"running-{i:05}", gpus=FILLER_GPUS, tensor=1) for i in range(round(profile.gpus * share / FILLER_GPUS))
+    ]
+    world = await worlds.with_running_jobs(profile, fillers, settings)
+    for waiting in islice(_mix(), pending):
+        world.put(JOBS, waiting)
+    copy, following = await worlds.cluster(world, settings)
+    following.cancel()
+    return Observer(settings.topology.levels).observe(copy.caches(), time.time()).snapshot
+
+
+def _mix() -> Iterator[dict[str, Any]]:
+    """Samples without end, no two of them alike."""
+    paths = sorted((checkout() / "manifests" / "samples").glob("*.yaml"))
+    samples = [loaded for path in paths if (loaded := yaml.safe_load(path.read_text()))["kind"] == names.JOB_KIND]
+    for number, sample in zip(count(), cycle(samples)):
+        spec = {key: value for key, value in sample["spec"].items() if key not in ("queue", "priorityClassName")}
+        training = spec["training"] | {
+            "globalBatchSize": spec["training"]["globalBatchSize"] * (1 + number // len(samples) % 4)
+        }
+        meta = {"name": f"waiting-{number:03}", "namespace": NAMESPACE}
+        yield sample | {"metadata": meta, "spec": spec | {"training": training}}

@@ -1,0 +1,1 @@
+"""How fast Trimtab is, as ratios from one run: `hack/bench/run`."""

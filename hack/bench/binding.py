@@ -1,0 +1,309 @@
+"""The race: who binds the same gangs of pods to the same nodes fastest, on the same API server.
+
+Each contestant runs in two disciplines, starting from the same empty cluster, one after the other, in turns:
+
+    whole   nothing exists: from the first pod created to the last pod bound
+    bind    all pods exist and wait: from the first pod bound to the last
+
+    trimtab         a real `trimtab controller`. whole: jobs are created, everything else is its own doing. bind: it
+                    waits on standby, and takes over from one that has created all pods and bound none
+    bare            the bare binder, told what to bind where. whole: it creates every gang's pods and binds them
+    kube-scheduler  the stock scheduler (500 requests/s, bursts of 1,000). whole: the bare binder creates the pods for
+                    it, all at once. bind: it stands still until the pods are there
+
+The pods are the same to the byte but for scheduler and owner: what Trimtab made in a rehearsal, which also says which
+pod goes to which node. KWOK stands still while the clock runs: kubelets do not share the API server's machine.
+The clock is a witness (`sightings`) that nobody can delay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from hack.bench.bare import Task
+from hack.bench.lab import NAMESPACE, URGENT, Lab, create_jobs, job, lab, rss_mib, until, v100_nodes
+from hack.bench.sightings import READY, Sightings
+from hack.bench.spread import Spread, spread
+from msgspec import Struct
+
+from trimtab import names
+from trimtab.kube.resources import JOBS, PODS, SERVICES, Resource
+
+WIDE, NARROW = 4, 2
+"""A gang of Trimtab has one pod per node and takes nodes that are free as a whole if it can. For more pods than nodes
+gangs must share nodes: the first ones take 4 GPUs of each node and leave 2, which is all that the others find."""
+CONFIG_MAPS = Resource("v1", "configmaps")
+TESTIMONY_SECONDS = 240.0
+
+Object = dict[str, Any]
+
+
+class Size(Struct, frozen=True):
+    """How large the race is."""
+
+    nodes: int
+    wide_gangs: int
+    narrow_gangs: int
+    gang: int
+    """Pods per gang."""
+
+    @property
+    def pods(self) -> int:
+        return (self.wide_gangs + self.narrow_gangs) * self.gang
+
+    def jobs(self) -> tuple[list[Object], list[Object]]:
+        """The jobs that take 4 GPUs a node, which go first for everybody, and those that take 2."""
+        four = [
+            job(f"four-{i:02}", gpus=WIDE * self.gang, tensor=WIDE, priority_class=URGENT)
+            for i in range(self.wide_gangs)
+        ]
+        two = [job(f"two-{i:02}", gpus=NARROW * self.gang, tensor=NARROW) for i in range(self.narrow_gangs)]
+        return four, two
+
+
+FULL = Size(nodes=1000, wide_gangs=31, narrow_gangs=19, gang=32)
+TINY = Size(nodes=9, wide_gangs=2, narrow_gangs=1, gang=4)
+
+
+class Run(Struct):
+    """One contestant, once."""
+
+    rate: float
+    """Pods per second."""
+    seconds: float
+    latency: Spread
+    """Per gang, seconds from its last pod created to its last pod bound (bind: from the first pod bound of all)."""
+    memory: dict[str, float] = {}
+    """MiB, of Trimtab."""
+
+
+def timed(seen: Sightings, *, whole: bool) -> Run:
+    """What the witness saw, in seconds."""
+    first = min(seen.bound.values())
+    created = seen.created if whole else dict.fromkeys(seen.bound, first)
+    seconds = max(seen.bound.values()) - min(created.values())
+    gangs: dict[str, list[str]] = {}
+    for pod, gang in seen.gang.items():
+        gangs.setdefault(gang, []).append(pod)
+    waits = [max(seen.bound[p] for p in pods) - max(created[p] for p in pods) for pods in gangs.values()]
+    return Run(len(seen.bound) / seconds, seconds, spread(waits))
+
+
+class Race:
+    """One cluster, contestant after contestant."""
+
+    def __init__(self, where: Lab, size: Size) -> None:
+        self._lab = where
+        self._client = where.client
+        self._size = size
+        self._jobs: list[Object] = []
+        self._services: list[Object] = []
+        self._pods: list[Object] = []
+
+    async def rehearse(self) -> None:
+        """Let Trimtab do everything once, and keep what it made for the others."""
+        await self._create_and_bind()
+
+    # --- whole ------------------------------------------------------------------------------------------------------
+    async def trimtab(self) -> Run:
+        """Jobs in, bound pods out."""
+        return await self._create_and_bind()
+
+    async def bare(self) -> Run:
+        """Create and bind."""
+        async with self._clean(), self._witness() as testimony:
+            await self._work("both", await self._tasks("nobody"))
+            return timed(await testimony(), whole=True)
+
+    async def kube_scheduler(self) -> Run:
+        """Create, and let the stock scheduler bind."""
+        async with self._clean(), self._witness() as testimony:
+            await self._work("create", await self._tasks("default-scheduler"))
+            return timed(await testimony(), whole=True)
+
+    async def _create_and_bind(self) -> Run:
+        async with self._clean(), self._lab.controller() as pid:
+            async with self._witness() as testimony:
+                for jobs in self._size.jobs():
+                    await create_jobs(self._client, jobs)
+                run = timed(await testimony(), whole=True)
+            await until("all gangs are scheduled", self._scheduled)
+            self._jobs, self._services, self._pods = [await self._lab.items(kind) for kind in (JOBS, SERVICES, PODS)]
+            run.memory = rss_mib(pid)
+            return run
+
+    # --- bind only --------------------------------------------------------------------------------------------------
+    async def trimtab_binds(self) -> Run:
+        """On standby, carry on where a predecessor stopped."""
+        async with self._clean():
+            await self._leave_behind()
+            await self._lab.give_lease("predecessor")
+            async with self._witness() as testimony, self._lab.controller(standby=True):
+                await self._lab.give_lease("")
+                return timed(await testimony(), whole=False)
+
+    async def bare_binds(self) -> Run:
+        """Bind what exists."""
+        async with self._clean():
+            tasks = await self._created("nobody")
+            async with self._witness() as testimony:
+                await self._work("bind", tasks)
+                return timed(await testimony(), whole=False)
+
+    async def kube_scheduler_binds(self) -> Run:
+        """Wake up among pods that wait."""
+        async with self._clean():
+            with self._lab.frozen("kube-scheduler"):
+                await self._created("default-scheduler")
+            async with self._witness() as testimony:
+                return timed(await testimony(), whole=False)
+
+    async def _created(self, scheduler: str) -> list[Task]:
+        tasks = await self._tasks(scheduler)
+        await self._work("create", tasks)
+        uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await self._lab.items(PODS)}
+        return [msgspec.structs.replace(task, uid=uids[task.name]) for task in tasks]
+
+    async def _leave_behind(self) -> None:
+        """Everything as it is right before the first binding."""
+        jobs = {j["metadata"]["name"]: j for kind in self._size.jobs() for j in kind}
+        await create_jobs(self._client, list(jobs.values()))
+        uids = {j["metadata"]["name"]: j["metadata"]["uid"] for j in await self._lab.items(JOBS)}
+        for past in self._jobs:
+            path = JOBS.path(NAMESPACE, past["metadata"]["name"])
+            await self._client.merge_patch(path, {"status": _as_planned(past["status"])}, subresource="status")
+        for resource, kind, objects in ((SERVICES, "Service", self._services), (PODS, "Pod", self._pods)):
+            anew = [_anew(obj, kind, _owner(obj, uids)) for obj in objects if obj["metadata"].get("ownerReferences")]
+            await asyncio.gather(*(self._client.create(resource.path(NAMESPACE), obj) for obj in anew))
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+    @asynccontextmanager
+    async def _clean(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await self._lab.clear()
+
+    @asynccontextmanager
+    async def _witness(self) -> AsyncIterator[Callable[[], Awaitable[Sightings]]]:
+        """Start the clock; what is yielded waits until all pods are bound. No kubelet runs meanwhile."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "hack.bench.sightings", str(self._lab.kubeconfig), str(self._size.pods)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout  # asked for above
+        stdout = process.stdout
+
+        async def testimony() -> Sightings:
+            async with asyncio.timeout(TESTIMONY_SECONDS):
+                return msgspec.json.decode(await stdout.read(), type=Sightings)
+
+        try:
+            if await stdout.readline() != READY:
+                raise RuntimeError("the witness did not start")
+            with self._lab.frozen("kwok"):
+                yield testimony
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    async def _work(self, action: str, tasks: Sequence[Task]) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "hack.bench.bare", str(self._lab.kubeconfig), action),
+            stdin=asyncio.subprocess.PIPE,
+        )
+        await process.communicate(msgspec.json.encode(tasks))
+        if process.returncode:
+            raise RuntimeError("the bare binder failed")
+
+    async def _tasks(self, scheduler: str) -> list[Task]:
+        """Trimtab's pods for another scheduler, with an owner that means nothing to any controller."""
+        owner = await self._stand_in()
+        return [_task(pod, owner, scheduler) for pod in self._pods]
+
+    async def _stand_in(self) -> Object:
+        path = CONFIG_MAPS.path(NAMESPACE)
+        there = {c["metadata"]["name"]: c for c in await self._lab.items(CONFIG_MAPS)}
+        if "owner" not in there:
+            await self._client.create(path, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}})
+            return await self._stand_in()
+        return {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": there["owner"]["metadata"]["uid"]}
+
+    async def _scheduled(self) -> bool:
+        """Whether the controller has told every job that its gang is there: its work is done."""
+        return all(
+            any(c["type"] == names.GANG_SCHEDULED and c["status"] == "True" for c in j["status"].get("conditions", ()))
+            for j in await self._lab.items(JOBS)
+        )
+
+
+def _anew(obj: Object, kind: str, owner: Object) -> Object:
+    """An object as it was before the API server had it, for a new owner."""
+    meta = obj["metadata"]
+    kept = {key: meta[key] for key in ("name", "namespace", "labels", "annotations") if key in meta}
+    spec = {key: value for key, value in obj["spec"].items() if key not in ("nodeName", "clusterIPs")}
+    return {"apiVersion": "v1", "kind": kind, "metadata": kept | {"ownerReferences": [owner]}, "spec": spec}
+
+
+def _owner(obj: Object, uids: dict[str, str]) -> Object:
+    (owner,) = obj["metadata"]["ownerReferences"]
+    return {**owner, "uid": uids[owner["name"]]}
+
+
+def _task(pod: Object, owner: Object, scheduler: str) -> Task:
+    (was,) = pod["metadata"]["ownerReferences"]
+    body = _anew(pod, "Pod", was | owner)
+    body["spec"]["schedulerName"] = scheduler
+    gang = pod["metadata"]["labels"][names.LABEL_JOB]
+    return Task(pod["metadata"]["name"], NAMESPACE, pod["spec"]["nodeName"], gang, body)
+
+
+def _as_planned(status: Object) -> Object:
+    """The status of a gang as it was when its plan was written."""
+    told = [condition for condition in status["conditions"] if condition["type"] == names.PLANNED]
+    return {key: status[key] for key in ("plan", "lastEpoch", "leaderEpoch")} | {"conditions": told}
+
+
+class Outcome(Struct):
+    """All runs, by discipline and contestant."""
+
+    whole: dict[str, list[Run]]
+    bind: dict[str, list[Run]]
+
+    def ratio(self, discipline: str, rival: str) -> float:
+        """Trimtab's median rate over a rival's."""
+        runs: dict[str, list[Run]] = getattr(self, discipline)
+        return rate(runs["trimtab"]) / rate(runs[rival])
+
+
+def rate(runs: Iterable[Run]) -> float:
+    """Median of pods per second."""
+    return statistics.median(run.rate for run in runs)
+
+
+async def measure(size: Size, repeat: int) -> Outcome:
+    """Every contestant in every discipline `repeat` times, in turns."""
+    outcome = Outcome({}, {})
+    async with lab("binding") as where:
+        await where.add_nodes(v100_nodes(size.nodes))
+        race = Race(where, size)
+        await race.rehearse()
+        entries = [
+            (outcome.whole, "trimtab", race.trimtab),
+            (outcome.whole, "bare", race.bare),
+            (outcome.whole, "kube-scheduler", race.kube_scheduler),
+            (outcome.bind, "trimtab", race.trimtab_binds),
+            (outcome.bind, "bare", race.bare_binds),
+            (outcome.bind, "kube-scheduler", race.kube_scheduler_binds),
+        ]
+        for _ in range(repeat):
+            for runs, name, compete in entries:
+                runs.setdefault(name, []).append(await compete())
+    return outcome

@@ -1,0 +1,134 @@
+"""What was measured, as tables for people, with the goals of the project next to it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+
+from hack.bench.binding import Outcome, Run, rate
+from hack.bench.decisions import Line
+from hack.bench.latency import Latencies
+from hack.bench.rounds import Costs
+from hack.bench.spread import Spread
+from msgspec import Struct, field
+from rich.console import Console
+from rich.table import Table
+
+
+class Machine(Struct):
+    """Where it was measured. A load far above what is measured says that others were at work."""
+
+    cpus: int = field(default_factory=lambda: os.cpu_count() or 0)
+    python: str = field(default_factory=platform.python_version)
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+
+
+class Report(Struct):
+    """All that was measured; None for what was left out."""
+
+    machine: Machine
+    binding: Outcome | None = None
+    decisions: list[Line] | None = None
+    rounds: Costs | None = None
+    latency: Latencies | None = None
+
+
+class Goal(Struct):
+    """Something that was wished for, and what it came to."""
+
+    what: str
+    value: float
+    goal: float
+    at_least: bool
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
+
+
+def goals(report: Report) -> Iterator[Goal]:
+    """The goals for what was measured."""
+    if binding := report.binding:
+        for discipline in ("whole", "bind"):
+            yield Goal(f"{discipline}: Trimtab / bare binder", binding.ratio(discipline, "bare"), 0.6, True)
+            yield Goal(
+                f"{discipline}: Trimtab / kube-scheduler", binding.ratio(discipline, "kube-scheduler"), 3.0, True
+            )
+        memory = max(run.memory["now"] for run in binding.whole["trimtab"])
+        yield Goal("controller memory, MiB", memory, 200, False)
+    for line in report.decisions or ():
+        if line.nodes <= 1000 and line.policy == "best_fit":
+            yield Goal(f"{line.policy}, {line.nodes} nodes, {line.load}: p99 ms", line.warm.p99, 100, False)
+    if report.rounds:
+        yield Goal("unchanged round, ms of CPU (p50)", report.rounds.unchanged.p50, 10, False)
+
+
+def show(report: Report, console: Console) -> None:
+    """Print everything."""
+    parts: tuple[tuple[object, Callable[[Report], Table]], ...] = (
+        (report.binding, _binding),
+        (report.decisions, _decisions),
+        (report.rounds, _rounds),
+        (report.latency, _latency),
+        (True, _goals),
+    )
+    for present, table in parts:
+        if present:
+            console.print(table(report))
+    machine = report.machine
+    console.print(f"{machine.cpus} CPUs, Python {machine.python}, load {machine.load:.1f} at the start")
+
+
+def _binding(report: Report) -> Table:
+    table = _table("binding", "DISCIPLINE", "CONTESTANT", "PODS/S", "RUNS", "GANG LATENCY p50", "p99", "MiB")
+    for discipline in ("whole", "bind"):
+        contestants: dict[str, list[Run]] = getattr(report.binding, discipline)
+        for name, runs in contestants.items():
+            waits = [run.latency for run in runs]
+            table.add_row(
+                *(discipline, name, f"{rate(runs):.0f}", " ".join(f"{run.rate:.0f}" for run in runs)),
+                *(f"{min(w.p50 for w in waits):.2f} s", f"{min(w.p99 for w in waits):.2f} s")
+                if discipline == "whole"
+                else ("", ""),
+                f"{runs[-1].memory['now']:.0f} (peak {runs[-1].memory['peak']:.0f})" if runs[-1].memory else "",
+            )
+    return table
+
+
+def _decisions(report: Report) -> Table:
+    table = _table("decisions, ms", "POLICY", "NODES", "CLUSTER", "WAITING", "PLACED", "COLD", "WARM p50", "p99")
+    for line in report.decisions or ():
+        counts = (str(line.nodes), line.load, str(line.pending), str(line.placed))
+        table.add_row(line.policy, *counts, *(f"{ms:.0f}" for ms in (line.cold, line.warm.p50, line.warm.p99)))
+    return table
+
+
+def _rounds(report: Report) -> Table:
+    table = _table("rounds, ms of CPU", "WHAT CHANGED", "p50", "p99")
+    if costs := report.rounds:
+        table.add_row("first round", f"{costs.first:.1f}", "")
+        for name in ("unchanged", "heartbeat", "pod_changed", "node_changed"):
+            cost: Spread = getattr(costs, name)
+            table.add_row(name.replace("_", " "), f"{cost.p50:.1f}", f"{cost.p99:.1f}")
+    return table
+
+
+def _latency(report: Report) -> Table:
+    table = _table("quiet cluster of 24 nodes, s", "FROM ... TO ...", "p50", "p99")
+    if found := report.latency:
+        table.add_row("job created to pod bound", f"{found.bound.p50:.3f}", f"{found.bound.p99:.3f}")
+        table.add_row("controller started to first plan", f"{found.started.p50:.2f}", f"{found.started.p99:.2f}")
+    return table
+
+
+def _goals(report: Report) -> Table:
+    table = _table("goals", "", "MEASURED", "GOAL", "")
+    for goal in goals(report):
+        sign = "≥" if goal.at_least else "≤"
+        table.add_row(goal.what, f"{goal.value:.3g}", f"{sign} {goal.goal:g}", "met" if goal.met else "missed")
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    return Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)

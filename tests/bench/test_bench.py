@@ -1,0 +1,50 @@
+"""The benchmark runs, at toy size: every part measures something, and the report can be read and printed."""
+
+from __future__ import annotations
+
+import asyncio
+from io import StringIO
+from pathlib import Path
+
+import msgspec
+import pytest
+from hack.bench.__main__ import Part, measure
+from hack.bench.binding import TINY
+from hack.bench.report import Report, goals, show
+from hack.bench.spread import spread
+from rich.console import Console
+
+from trimtab.local.cluster import LocalCluster
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    found = spread(range(1, 101))
+    assert (found.p50, found.p99, found.max) == (50, 99, 100)
+    assert spread([7.0]).p99 == 7.0
+
+
+def _shown(report: Report) -> str:
+    out = StringIO()
+    show(report, Console(file=out, width=200))
+    return out.getvalue()
+
+
+def test_decisions_and_rounds_are_measured_without_a_cluster() -> None:
+    report = asyncio.run(measure({Part.DECISIONS, Part.ROUNDS}, 1, tiny=True))
+    assert {line.load for line in report.decisions or ()} == {"empty", "half full", "full"}
+    assert report.rounds
+    assert report.rounds.unchanged.p50 > 0
+    assert "best_fit" in _shown(report)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_every_contestant_binds_every_pod(cluster: LocalCluster, state_home: Path) -> None:
+    report = asyncio.run(measure({Part.BINDING, Part.LATENCY}, 1, tiny=True))
+    assert report.binding
+    for runs in (report.binding.whole, report.binding.bind):
+        assert list(runs) == ["trimtab", "bare", "kube-scheduler"]
+        assert all(run.rate > 0 for tries in runs.values() for run in tries)
+    assert {"whole: Trimtab / bare binder", "bind: Trimtab / kube-scheduler"} <= {goal.what for goal in goals(report)}
+    assert TINY.pods == 12
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
