@@ -7,6 +7,7 @@ anew; `warm` remembers them, as a controller does from the second round on.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Sequence
 from itertools import count, cycle, islice
@@ -63,6 +64,7 @@ def _line(name: str, snapshot: Snapshot, load: str, repeat: int) -> Line:
     plans.options.cache_clear()
     plans._search.cache_clear()
     cold, outcome = _timed(engine, snapshot)
+    gc.freeze()  # as the controller does when it begins to lead
     warm = spread([_timed(engine, snapshot)[0] for _ in range(repeat)])
     return Line(name, len(snapshot.nodes), load, len(snapshot.waiting()), outcome, cold, warm)
 
