@@ -40,6 +40,11 @@ WIDE, NARROW = 4, 2
 gangs must share nodes: the first ones take 4 GPUs of each node and leave 2, which is all that the others find."""
 CONFIG_MAPS = Resource("v1", "configmaps")
 TESTIMONY_SECONDS = 240.0
+SETTLE_SECONDS = 3.0
+"""Until everybody's caches have seen the last contestant's pods go; nobody tells when they have."""
+
+RESOLUTION_SECONDS = 1e-3
+"""What arrives in one read of the witness has one time: shorter spans than this say nothing (a handful of pods)."""
 
 Object = dict[str, Any]
 
@@ -87,7 +92,7 @@ def timed(seen: Sightings, *, whole: bool) -> Run:
     """What the witness saw, in seconds."""
     first = min(seen.bound.values())
     created = seen.created if whole else dict.fromkeys(seen.bound, first)
-    seconds = max(seen.bound.values()) - min(created.values())
+    seconds = max(max(seen.bound.values()) - min(created.values()), RESOLUTION_SECONDS)
     gangs: dict[str, list[str]] = {}
     for pod, gang in seen.gang.items():
         gangs.setdefault(gang, []).append(pod)
@@ -189,6 +194,7 @@ class Race:
             yield
         finally:
             await self._lab.clear()
+            await asyncio.sleep(SETTLE_SECONDS)
 
     @asynccontextmanager
     async def _witness(self) -> AsyncIterator[Callable[[], Awaitable[Sightings]]]:
@@ -277,10 +283,10 @@ class Outcome(Struct):
     whole: dict[str, list[Run]]
     bind: dict[str, list[Run]]
 
-    def ratio(self, discipline: str, rival: str) -> float:
-        """Trimtab's median rate over a rival's."""
+    def ratio(self, discipline: str, who: str, rival: str) -> float:
+        """Median rate of one contestant over another's."""
         runs: dict[str, list[Run]] = getattr(self, discipline)
-        return rate(runs["trimtab"]) / rate(runs[rival])
+        return rate(runs[who]) / rate(runs[rival])
 
 
 def rate(runs: Iterable[Run]) -> float:

@@ -39,7 +39,7 @@ def look(job: JobStatus, held: int = 0) -> Observation:
     facts = JobFacts(Meta(name="train", namespace="default", uid="1"), job, created=0.0)
     node = Node("t4-0", "T4", 8, 8 - held, 0, 0, 0)
     snapshot = Snapshot(0.0, (node,), (), {})
-    return Observation(snapshot, {"1": facts}, nodes={}, gangs={}, refused={}, overallocated={}, problems=())
+    return Observation(snapshot, {"1": facts}, nodes={}, refused={}, overallocated={}, problems=())
 
 
 WAITING = status(pending=Pending(reason=PendingReason.INSUFFICIENT_GPUS, message="all busy"))
