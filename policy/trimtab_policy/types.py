@@ -68,7 +68,9 @@ class GpuSpec(Struct, frozen=True):
     network_bandwidth: float
     """Network bandwidth between nodes per GPU and direction, of the usual reference server."""
     power_watts: float
-    source: str
+    link_domain: int = 0
+    """GPUs that share the link where that is more than a node (72 of an NVL72 rack); 0: those of the node."""
+    source: str = ""
     """Where the figures come from; `estimated from node labels` for a product that the catalogue does not know."""
 
     def __hash__(self) -> int:
@@ -95,9 +97,29 @@ class ModelSpec(Struct, frozen=True):
     """Rows of a learned position embedding (GPT-2, BERT); 0 for rotary or relative positions."""
     biases: bool = False
     """Whether linear layers and norms carry biases (GPT-2, BERT)."""
+    qkv_biases: bool = False
+    """Whether only the query, key and value projections carry biases (Qwen 2)."""
+    causal: bool = True
+    """Each token attends to those before it (decoder); else to all (BERT, the encoder of T5)."""
+    cross_attention_layers: int = 0
+    """Decoder layers of an encoder-decoder model (T5), which attend to the encoder too; `layers` counts both sides."""
     experts: int = 0
     """Experts per mixture-of-experts layer; 0 for a dense model."""
     experts_per_token: int = 0
+    shared_experts: int = 0
+    """Experts beside those, which every token passes (DeepSeek, Qwen 2 MoE)."""
+    dense_layers: int = 0
+    """First layers of a mixture-of-experts model that have one dense block instead."""
+    dense_ffn_hidden_size: int = 0
+    """Inner width of that dense block."""
+    query_rank: int = 0
+    """Latent attention (DeepSeek-V2, arXiv 2405.04434): rank of the queries' latent vector; 0 for a direct projection."""
+    kv_rank: int = 0
+    """Rank of the latent vector of keys and values; 0 for multi-head or grouped-query attention."""
+    rope_head_dim: int = 0
+    """Part of `head_dim` that carries the position in latent attention."""
+    value_head_dim: int = 0
+    """Width of a value head in latent attention; 0: as `head_dim`."""
 
 
 class TrainingSpec(Struct, frozen=True):
@@ -163,6 +185,8 @@ class ParallelPlan(Struct, frozen=True):
     data: int = 1
     tensor: int = 1
     pipeline: int = 1
+    virtual: int = 1
+    """Model chunks per pipeline rank of the interleaved schedule (arXiv 2104.04473, section 2.2); 1: plain 1F1B."""
     context: int = 1
     expert: int = 1
     """Expert degree divides `data`: experts are spread over data-parallel ranks, they cost no further GPUs."""
@@ -170,6 +194,8 @@ class ParallelPlan(Struct, frozen=True):
     """Sequences per micro-batch and data-parallel rank."""
     zero_stage: int = 0
     """0 replicated, 1 optimizer states, 2 and gradients, 3 and parameters (FSDP) sharded over data ranks."""
+    shard: int = 0
+    """Ranks that share one copy of what the stage shards, a divisor of data x context (hybrid sharding, HSDP); 0: all."""
     recompute: Recompute = Recompute.NONE
 
     @property
@@ -189,9 +215,11 @@ class ParallelPlan(Struct, frozen=True):
     def describe(self) -> str:
         """Short form for people: `dp=2 tp=4 pp=1 zero=1`."""
         parts = [f"dp={self.data}", f"tp={self.tensor}", f"pp={self.pipeline}"]
+        parts += [f"vpp={self.virtual}"] if self.virtual > 1 else []
         parts += [f"cp={self.context}"] if self.context > 1 else []
         parts += [f"ep={self.expert}"] if self.expert > 1 else []
         parts += [f"zero={self.zero_stage}"] if self.zero_stage else []
+        parts += [f"shard={self.shard}"] if self.shard else []
         return " ".join(parts)
 
 
