@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab_policy.perf import shape
-from trimtab_policy.perf.columns import FULL, SELECTIVE, Array, Plans
-from trimtab_policy.types import ModelSpec, Optimizer, Precision, TrainingSpec
+from trimtab_policy.perf import shape as shapes
+from trimtab_policy.perf.columns import FULL, SELECTIVE, Array, Number, Plans, Work
+from trimtab_policy.perf.shape import Shape
 
 FRAMEWORK_BYTES = 2.5e9
 """CUDA context (1.1 GB on V100, 1.6 GB on A100: BLOOM chronicles), library workspaces and NCCL's channel buffers."""
@@ -35,33 +35,6 @@ count cached blocks, reach 1.3 times them. With expandable segments, as our laun
 Held against published runs that did fit, 0.15 refuses 0 of 85 BLOOM runs on A100, 3 of 73 of vTrain's on many nodes and
 22 of 150 of llm-foundry's, which fill the card to the brim; 0.3 would refuse 48 of those.
 """
-
-
-class Bytes(NamedTuple):
-    """Bytes per parameter of one number format. `master` is what the optimizer keeps besides its moments."""
-
-    weight: float
-    gradient: float
-    master: float
-    activation: float
-    """Bytes of one activation element."""
-
-
-_FORMAT = {
-    Precision.FP32: Bytes(weight=4, gradient=4, master=0, activation=4),
-    Precision.FP16: Bytes(weight=2, gradient=2, master=8, activation=2),  # master and an fp32 copy of the gradient
-    Precision.BF16: Bytes(weight=2, gradient=4, master=4, activation=2),  # gradients accumulate in fp32
-    Precision.FP8: Bytes(weight=4, gradient=4, master=4, activation=2),  # bf16 weight, cached FP8 copy and transpose
-}
-_SHARDED = _FORMAT[Precision.FP32]
-"""Fully sharded (stage 3): the fp32 shard is weight and master at once; 16-bit weights exist only while gathered."""
-
-_MOMENTS = {  # bytes per parameter of (matrices, embeddings)
-    Optimizer.ADAMW: (8.0, 8.0),
-    Optimizer.SGD: (4.0, 4.0),
-    Optimizer.ADAFACTOR: (0.0, 0.0),  # factored second moment: O(rows + columns), no first
-    Optimizer.MUON: (4.0, 8.0),  # momentum of matrices; embeddings stay with Adam
-}
 
 
 class Memory(NamedTuple):
@@ -86,59 +59,75 @@ class Memory(NamedTuple):
         return self.allocated * (1 + RESERVE) + FRAMEWORK_BYTES
 
 
-def footprint(model: ModelSpec, training: TrainingSpec, plans: Plans, *, fused_attention: bool = True) -> Memory:
-    """Memory of the fullest GPU of each plan.
+def footprint(work: Work, plans: Plans, *, fused_attention: Number = 1.0) -> Memory:
+    """Memory of the fullest GPU of each plan; `fused_attention` is 1 or 0.
 
     Either end of the pipeline holds one vocabulary matrix (a tied one is copied). The first stage has the most
     micro-batches in flight, the last one the logits: the fuller of the two counts. With p = 1 they are one GPU.
     """
-    layer = layer_activations(model, training, plans, fused_attention=fused_attention)
+    layer = layer_activations(work, plans, fused_attention=fused_attention)
     full = plans.recompute == FULL
-    layer_input = _layer_input(model, training, plans)
+    layer_input = _layer_input(work, plans)
     kept = np.where(full, layer_input, layer)
     live = np.where(full, layer - layer_input, 0.0)
-    logits = _logits(model, training, plans)
+    logits = _logits(work, plans)
     first_logits = np.where(plans.pipeline == 1, logits, 0.0)
-    first = _layers_in_flight(model, training, plans, last=False) * kept + _beyond(live, first_logits)
-    last = _layers_in_flight(model, training, plans, last=True) * kept + _beyond(live, logits)
+    first = _layers_in_flight(work, plans, last=False) * kept + _beyond(live, first_logits)
+    last = _layers_in_flight(work, plans, last=True) * kept + _beyond(live, logits)
     at_end = last + logits > first + first_logits
     return Memory(
-        *_states(model, training, plans),
-        gathered=_gathered(model, training, plans),
+        *_states(work, plans),
+        gathered=_gathered(work, plans),
         activations=np.where(at_end, last, first),
         logits=np.where(at_end, logits, first_logits),
     )
 
 
-def layer_activations(model: ModelSpec, training: TrainingSpec, plans: Plans, *, fused_attention: bool = True) -> Array:
-    """Bytes that one micro-batch leaves in one layer for its backward pass, per GPU (a recomputed one: briefly).
+def layer_activations(work: Work, plans: Plans, *, fused_attention: Number = 1.0) -> Array:
+    """Bytes that one micro-batch leaves in an average layer for its backward pass, per GPU (a recomputed one: briefly).
 
-    For a plain GPT layer this is Korthikanti's s b h/t (34 + 5 a s/h), the last term only where scores are stored.
-    Experts are taken to be evenly loaded, as the auxiliary loss makes them.
+    For a plain GPT layer this is Korthikanti's s b h (10 + 24/t + 5 a s/(h t)), the 10 divided by t under sequence
+    parallelism, the last term only where scores are stored. Experts are taken to be evenly loaded, as the auxiliary
+    loss makes them.
     """
-    size = _FORMAT[training.precision].activation
-    h = model.hidden_size
-    query, key_value = model.attention_heads * model.head_dim, model.kv_heads * model.head_dim
-    inner = (3 if model.gated_ffn else 2) * model.ffn_hidden_size
-    # per token: both norms' inputs, attention's and the block's input; q, k, v and what enters the output projection
-    elements = 4 * h + 2 * query + 2 * key_value + inner
-    if model.experts:  # k copies through as many experts, and their outputs to be weighted
-        elements += (model.experts_per_token - 1) * inner + 2 * model.experts_per_token * h
-    masks = 2 * h  # one byte each after attention and block
-    scores = 0.0 if fused_attention else (2 * size + 1) * model.attention_heads * training.sequence_length
-    stored = np.where(plans.recompute == SELECTIVE, 0.0, scores)
-    return _tokens(training, plans) / plans.tensor * (size * elements + masks + stored)
+    shape, size = work.shape, work.format.activation
+    crossing = 1 + shape.cross_layers / shape.layers
+    norms = _norm_elements(shape, crossing) * size + (1 + crossing) * shape.hidden  # one byte of mask a dropout
+    products = size * (crossing * _attention_elements(shape) + _block_elements(shape))
+    scores = (2 * size + 1) * crossing * shape.heads * work.sequence / plans.context
+    stored = np.where((plans.recompute == SELECTIVE) | (fused_attention == 1), 0.0, scores)
+    whole = np.where(plans.sequence_parallel == 1, plans.tensor, 1.0)
+    return _tokens(work, plans) * (norms / whole + (products + stored) / plans.tensor)
 
 
-def _tokens(training: TrainingSpec, plans: Plans) -> Array:
+def _norm_elements(shape: Shape, crossing: Number) -> Number:
+    """Per token, outside what tensor parallelism divides: inputs of norms, and of attention and block behind them."""
+    return 2 * (1 + crossing) * shape.hidden
+
+
+def _attention_elements(shape: Shape) -> Number:
+    """Per token: q, k, v and what enters the output projection; latent vectors before and after their norms."""
+    latent = 2 * (shape.query_rank + shape.key_value_rank) + shape.position
+    return shape.query + shape.key + shape.value + shape.weighted + latent
+
+
+def _block_elements(shape: Shape) -> Number:
+    """Per token of an average layer: what the feed-forward block computes; experts' copies of inputs and outputs."""
+    dense = (shape.gates + 1) * shape.ffn
+    routed = shape.active * ((shape.gates + 1) * shape.expert_ffn + 2 * shape.hidden)
+    routed = routed + (shape.gates + 1) * shape.shared_ffn
+    return (shape.dense_layers * dense + shape.expert_layers * routed) / shape.layers
+
+
+def _tokens(work: Work, plans: Plans) -> Array:
     """Tokens of one micro-batch per context rank: s b / c."""
-    return training.sequence_length * plans.micro_batch / plans.context
+    return work.sequence * plans.micro_batch / plans.context
 
 
-def _layer_input(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Array:
+def _layer_input(work: Work, plans: Plans) -> Array:
     """All that full recomputation keeps of a layer: its input, split by sequence parallelism."""
-    size = _FORMAT[training.precision].activation
-    return _tokens(training, plans) / plans.tensor * size * model.hidden_size
+    split = np.where(plans.sequence_parallel == 1, plans.tensor, 1.0)
+    return _tokens(work, plans) / split * work.format.activation * work.shape.hidden
 
 
 def _beyond(live: Array, logits: Array) -> Array:
@@ -146,7 +135,7 @@ def _beyond(live: Array, logits: Array) -> Array:
     return np.maximum(live - logits, 0.0)
 
 
-def _layers_in_flight(model: ModelSpec, training: TrainingSpec, plans: Plans, *, last: bool) -> Array:
+def _layers_in_flight(work: Work, plans: Plans, *, last: bool) -> Array:
     """Layers' worth of activations on the first or last stage, at the peak of the (interleaved) 1F1B schedule.
 
     Rank r of the interleaved schedule runs 2(p - r - 1) + (v - 1)p chunks ahead: Megatron-Core, pipeline_parallel/
@@ -155,56 +144,64 @@ def _layers_in_flight(model: ModelSpec, training: TrainingSpec, plans: Plans, *,
     p, v = plans.pipeline, plans.virtual
     ahead = (v - 1) * p + (0 if last else 2 * (p - 1))
     chunks = np.where(v > 1, ahead + 1, 1 if last else p)
-    micro_batches = training.global_batch_size / (plans.data * plans.micro_batch)
-    return np.minimum(chunks, micro_batches * v) * np.ceil(model.layers / p) / v
+    micro_batches = work.batch / (plans.data * plans.micro_batch)
+    return np.minimum(chunks, micro_batches * v) * np.ceil(work.shape.layers / p) / v
 
 
-def _logits(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Array:
+def _logits(work: Work, plans: Plans) -> Array:
     """Logits in compute precision and their fp32 copy for the loss: s b V/t (2 + 4)."""
-    size = _FORMAT[training.precision].activation
-    return _tokens(training, plans) * model.vocab_size / plans.tensor * (size + 4)
+    return _tokens(work, plans) * work.shape.vocabulary / plans.tensor * (work.format.activation + 4)
 
 
-def parameters_per_gpu(model: ModelSpec, plans: Plans) -> tuple[Array, Array, Array]:
+def parameters_per_gpu(shape: Shape, plans: Plans) -> tuple[Array, Array, Array]:
     """Parameters that an end stage computes with, per GPU, before ZeRO: (layers, their experts, vocabulary)."""
-    layers = np.ceil(model.layers / plans.pipeline)
-    tables = np.where((plans.pipeline > 1) | model.tied_embeddings, 1, 2)
+    share = np.ceil(shape.layers / plans.pipeline) / plans.tensor
+    tables = np.where(plans.pipeline > 1, 1.0, shape.tables)
+    outside = tables * shapes.embedding_parameters(shape) + shape.positions * shape.hidden
     return (
-        layers * shape.shared_parameters(model) / plans.tensor,
-        layers * shape.expert_parameters(model) / (plans.tensor * plans.expert),
-        (tables * shape.embedding_parameters(model) + model.learned_positions * model.hidden_size) / plans.tensor,
+        share * shapes.shared_parameters(shape),
+        share * (_experts(shape) / plans.expert),
+        outside / plans.tensor,
     )
 
 
-def _states(model: ModelSpec, training: TrainingSpec, plans: Plans) -> tuple[Array, Array, Array]:
+def _experts(shape: Shape) -> Number:
+    """Parameters of the experts of an average layer."""
+    return shapes.expert_parameters(shape) * shape.expert_layers / shape.layers
+
+
+def _states(work: Work, plans: Plans) -> tuple[Array, Array, Array]:
     """Bytes of weights, gradients and optimizer states after ZeRO.
 
-    Dense parameters are sharded over all D c ranks that hold a copy, experts over the D c/e ranks that share one.
+    Dense parameters are sharded over all D c ranks that hold a copy, experts over the D c/e ranks that share one; in
+    hybrid sharding over as many of these as share a copy. Fully sharded (stage 3) in mixed precision, the fp32 shard
+    is weight and master at once, and 16-bit weights exist only while gathered.
     """
-    layers, experts, vocabulary = parameters_per_gpu(model, plans)
+    layers, experts, vocabulary = parameters_per_gpu(work.shape, plans)
+    form = work.format
     copies = plans.data * plans.context
-    whole, sharded = _FORMAT[training.precision], _SHARDED
-    matrix_moment, vocabulary_moment = _MOMENTS[training.optimizer]
-    fully = plans.zero_stage >= 3
+    ranks = np.where(plans.shard > 0, plans.shard, copies)
+    expert_ranks = np.minimum(ranks, copies / plans.expert)
+    single = (plans.zero_stage >= 3) & (np.asarray(form.master) > 0)
 
-    def held(stage: int, matrix: Array | float, table: Array | float) -> Array:
-        over = np.where(plans.zero_stage >= stage, copies, 1.0)
-        over_experts = np.where(plans.zero_stage >= stage, copies / plans.expert, 1.0)
+    def held(stage: int, matrix: Number, table: Number) -> Array:
+        over = np.where(plans.zero_stage >= stage, ranks, 1.0)
+        over_experts = np.where(plans.zero_stage >= stage, expert_ranks, 1.0)
         return matrix * (layers / over + experts / over_experts) + table * vocabulary / over
 
-    weight = np.where(fully, sharded.weight, whole.weight)
-    gradient = np.where(fully, sharded.gradient, whole.gradient)
-    master = np.where(fully, sharded.master, whole.master)
+    weight = np.where(single, 4.0, form.weight)
+    gradient = np.where(single, 4.0, form.gradient)
+    master = np.where(single, 0.0, form.master)
     return (
         held(3, weight, weight),
         held(2, gradient, gradient),
-        held(1, master + matrix_moment, master + vocabulary_moment),
+        held(1, master + form.moments, master + form.table_moments),
     )
 
 
-def _gathered(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Array:
+def _gathered(work: Work, plans: Plans) -> Array:
     """ZeRO-3: weights of the unit at work and of the next one, and the gradient of one before it is scattered."""
-    layer = shape.shared_parameters(model) + shape.expert_parameters(model) / plans.expert
-    unit = np.maximum(layer, shape.embedding_parameters(model))
-    size = _FORMAT[training.precision].activation
-    return np.where(plans.zero_stage >= 3, size * (layer + 2 * unit) / plans.tensor, 0.0)
+    layer = shapes.shared_parameters(work.shape) + _experts(work.shape) / plans.expert
+    unit = np.maximum(layer, shapes.embedding_parameters(work.shape))
+    held = work.format.activation * (layer + 2 * unit) / plans.tensor
+    return np.where(plans.zero_stage >= 3, held, 0.0)

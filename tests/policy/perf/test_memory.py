@@ -9,7 +9,9 @@ from hypothesis import given
 from tests.policy.perf.architectures import cases
 
 from trimtab_policy import catalog
+from trimtab_policy.perf import columns as col
 from trimtab_policy.perf import memory
+from trimtab_policy.perf import shape as shapes
 from trimtab_policy.perf.columns import Plans, columns
 from trimtab_policy.types import GpuSpec, ModelSpec, Optimizer, ParallelPlan, Precision, Recompute, TrainingSpec
 
@@ -38,9 +40,11 @@ def test_activations_and_states_of_published_models(name: str) -> None:
     layers, hidden, heads, t, p, v, b, activations, states = PUBLISHED[name]
     model, training = gpt(layers, hidden, heads), TrainingSpec(2048, 1024, 1)
     plan = interleaved(ParallelPlan(tensor=t, pipeline=p, micro_batch=b), v)
-    in_flight = memory._layers_in_flight(model, training, plan, last=False)
-    assert memory.layer_activations(model, training, plan) * in_flight / GIB == pytest.approx(activations, abs=1e-3)
-    per_layer, _, _ = memory.parameters_per_gpu(model, plan)
+    in_flight = memory._layers_in_flight(col.work(model, training), plan, last=False)
+    assert memory.layer_activations(col.work(model, training), plan) * in_flight / GIB == pytest.approx(
+        activations, abs=1e-3
+    )
+    per_layer, _, _ = memory.parameters_per_gpu(shapes.of(model), plan)
     assert per_layer * 18 / GIB == pytest.approx(states, rel=5e-4)
 
 
@@ -49,7 +53,7 @@ def test_scores_are_stored_only_without_fused_attention_and_recomputation() -> N
 
     def activations(recompute: Recompute) -> float:
         plan = columns([ParallelPlan(tensor=8, micro_batch=4, recompute=recompute)])
-        return 48 * float(memory.layer_activations(model, training, plan, fused_attention=False)[0]) / GIB
+        return 48 * float(memory.layer_activations(col.work(model, training), plan, fused_attention=False)[0]) / GIB
 
     # Korthikanti: s b h L/t (34 + 5 a s/h)
     assert activations(Recompute.NONE) == pytest.approx(9.5625 * (34 + 5 * 64 * 2048 / 6144) / 34)
@@ -60,7 +64,7 @@ def test_megatron_golden_values_of_an_interleaved_pipeline_are_met_within_three_
     """Megatron-LM functional test gpt3_7b_tp1_pp4_memory_speed: 24.5 to 24.8 GB of states, 60.5 to 60.7 GB peak."""
     model = ModelSpec("7b", 32, 4096, 32, 8, 128, 16384, 131072, gated_ffn=False)
     plan = interleaved(ParallelPlan(data=2, pipeline=4, zero_stage=1), 8)
-    found = memory.footprint(model, TrainingSpec(8192, 8, 1), plan)
+    found = memory.footprint(col.work(model, TrainingSpec(8192, 8, 1)), plan)
     assert found.allocated[0] == pytest.approx(60.6e9, rel=0.03)
     states = found.weights[0] + found.gradients[0] + found.optimizer[0]
     assert states == pytest.approx(24.6e9, rel=0.06)
@@ -74,23 +78,25 @@ def test_bytes_per_parameter_are_those_of_megatrons_distributed_optimizer(
     precision: Precision, bytes_whole: int, bytes_sharded: int
 ) -> None:
     model, training = catalog.model("gpt2"), TrainingSpec(1024, 64, 1, precision=precision)
-    found = memory.footprint(model, training, columns([ParallelPlan(data=8, zero_stage=1)]))
+    found = memory.footprint(col.work(model, training), columns([ParallelPlan(data=8, zero_stage=1)]))
     states = found.weights[0] + found.gradients[0] + found.optimizer[0]
-    assert states / catalog.parameters(model) == pytest.approx(bytes_whole + bytes_sharded / 8, rel=1e-3)
+    assert states / shapes.parameters(shapes.of(model)) == pytest.approx(bytes_whole + bytes_sharded / 8, rel=1e-3)
 
 
 def test_zero_3_shards_everything_but_what_is_gathered() -> None:
     model, training = catalog.model("llama3-8b"), TrainingSpec(8192, 64, 1)
-    found = memory.footprint(model, training, columns([ParallelPlan(data=64, zero_stage=3)]))
+    found = memory.footprint(col.work(model, training), columns([ParallelPlan(data=64, zero_stage=3)]))
     states = found.weights[0] + found.gradients[0] + found.optimizer[0]
-    assert states == pytest.approx(16 * catalog.parameters(model) / 64, rel=1e-3)
+    assert states == pytest.approx(16 * shapes.parameters(shapes.of(model)) / 64, rel=1e-3)
     assert 0 < found.gathered[0] < 5e9
 
 
 def test_experts_are_spread_over_expert_ranks() -> None:
     model, training = catalog.model("mixtral-8x7b"), TrainingSpec(4096, 64, 1)
-    whole, spread = memory.footprint(model, training, columns([ParallelPlan(data=8, expert=e) for e in (1, 8)])).weights
-    experts = 2 * (catalog.parameters(model) - 1.61e9)
+    whole, spread = memory.footprint(
+        col.work(model, training), columns([ParallelPlan(data=8, expert=e) for e in (1, 8)])
+    ).weights
+    experts = 2 * (shapes.parameters(shapes.of(model)) - 1.61e9)
     assert whole - spread == pytest.approx(experts * 7 / 8, rel=0.01)
 
 
@@ -99,7 +105,9 @@ def test_optimizers_differ_in_their_states() -> None:
 
     def states(optimizer: Optimizer) -> float:
         training = TrainingSpec(1024, 1, 1, optimizer=optimizer)
-        return float(memory.footprint(model, training, plan).optimizer[0]) / catalog.parameters(model)
+        return float(memory.footprint(col.work(model, training), plan).optimizer[0]) / shapes.parameters(
+            shapes.of(model)
+        )
 
     assert states(Optimizer.ADAMW) == pytest.approx(12, rel=1e-3)
     assert states(Optimizer.SGD) == pytest.approx(8, rel=1e-3)
@@ -110,7 +118,7 @@ def test_optimizers_differ_in_their_states() -> None:
 @given(cases())
 def test_every_part_is_finite_and_not_negative(case: tuple[ModelSpec, TrainingSpec, ParallelPlan, GpuSpec]) -> None:
     model, training, plan, _ = case
-    found = memory.footprint(model, training, columns([plan]))
+    found = memory.footprint(col.work(model, training), columns([plan]))
     assert all(np.isfinite(part).all() and (part >= 0).all() for part in found)
     assert found.required[0] > found.allocated[0] > 0
 
@@ -123,7 +131,7 @@ def test_more_sequences_in_a_micro_batch_never_need_less(
     model, training, plan, _ = case
     larger = msgspec.structs.replace(training, global_batch_size=training.global_batch_size * 1024)
     batches = [msgspec.structs.replace(plan, micro_batch=b) for b in (1, 2, 4, 8)]
-    assert (np.diff(memory.footprint(model, larger, columns(batches)).required) >= 0).all()
+    assert (np.diff(memory.footprint(col.work(model, larger), columns(batches)).required) >= 0).all()
 
 
 @given(cases())
@@ -132,11 +140,11 @@ def test_recomputing_and_sharding_never_need_more(case: tuple[ModelSpec, Trainin
     by_recompute = [msgspec.structs.replace(plan, recompute=r) for r in Recompute]
     for fused in (True, False):
         none, selective, full = memory.footprint(
-            model, training, columns(by_recompute), fused_attention=fused
+            col.work(model, training), columns(by_recompute), fused_attention=fused
         ).allocated
         assert max(selective, full) <= none * (1 + 1e-12)
     by_stage = [msgspec.structs.replace(plan, zero_stage=z) for z in (0, 1, 2)]
-    assert (np.diff(memory.footprint(model, training, columns(by_stage)).allocated) <= 0).all()
+    assert (np.diff(memory.footprint(col.work(model, training), columns(by_stage)).allocated) <= 0).all()
 
 
 @given(cases())
@@ -145,6 +153,6 @@ def test_many_plans_at_once_are_the_same_as_one_at_a_time(
 ) -> None:
     model, training, plan, _ = case
     other = msgspec.structs.replace(plan, data=plan.data * 2, recompute=Recompute.FULL)
-    together = memory.footprint(model, training, columns([plan, other])).required
-    alone = [memory.footprint(model, training, columns([p])).required[0] for p in (plan, other)]
+    together = memory.footprint(col.work(model, training), columns([plan, other])).required
+    alone = [memory.footprint(col.work(model, training), columns([p])).required[0] for p in (plan, other)]
     assert together.tolist() == alone
