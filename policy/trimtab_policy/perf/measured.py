@@ -1,0 +1,374 @@
+"""Published or own measurements of training runs, read from a table and put in the model's terms.
+
+The table is CSV; a row is a run. Needed columns: source_kind, gpu_type, n_gpus, layers, hidden, heads, seq_len,
+global_batch and one of d_step_time_s, step_time_s, tokens_per_s_per_gpu. Every other column of `COLUMNS` may be absent
+or empty and has the default of its framework. Nothing is dropped in silence: `Measurements.skipped` says which rows
+could not be used, and why.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab_policy import catalog
+from trimtab_policy.perf import columns, shape
+from trimtab_policy.perf.columns import FULL, NONE, SELECTIVE, Array, Plans, Work
+from trimtab_policy.types import GpuSpec, ModelSpec, Optimizer, Precision
+
+NEEDED = ("source_kind", "gpu_type", "n_gpus", "layers", "hidden", "heads", "seq_len", "global_batch")
+COLUMNS = (
+    *NEEDED,
+    *("d_step_time_s", "step_time_s", "tokens_per_s_per_gpu", "mem_gb_per_gpu", "group", "model", "precision"),
+    *("gpus_per_node", "inter_bw_GBps", "kv_heads", "ffn_hidden", "glu", "tied_emb", "vocab", "n_experts", "topk"),
+    *("micro_batch", "tp", "sp", "pp", "vpp", "cp", "ep", "dp", "zero_or_fsdp", "act_recompute", "framework", "date"),
+)
+
+
+class MeasurementError(ValueError):
+    """A table that cannot be read, with file, row and column."""
+
+
+class Measurements(NamedTuple):
+    """Usable rows as columns of shape (n,)."""
+
+    names: list[str]
+    sources: NDArray[np.str_]
+    groups: NDArray[np.str_]
+    """Rows of one group share model and GPU family: cross-validation leaves out whole groups."""
+    jobs: NDArray[np.str_]
+    """Rows of one job differ only in their plan: what a choice of plans is judged on."""
+    gpus: list[GpuSpec]
+    gpu_names: NDArray[np.str_]
+    gpus_per_node: Array
+    precisions: list[Precision]
+    software: NDArray[np.str_]
+    work: Work
+    plans: Plans
+    seconds: Array
+    """Measured time of one step."""
+    memory: Array
+    """Published bytes of one GPU, NaN where there are none."""
+    skipped: dict[str, str]
+    """Row -> why it is not among these."""
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Measurements:
+        """These rows only."""
+        index = np.arange(len(self.seconds))[rows]
+
+        def listed(values: list[object]) -> list[object]:
+            return [values[i] for i in index]
+
+        work = columns.stack([columns.row(self.work, i) for i in index]) if len(index) else self.work
+        return self._replace(
+            names=[self.names[i] for i in index],
+            sources=self.sources[index],
+            groups=self.groups[index],
+            jobs=self.jobs[index],
+            gpus=[self.gpus[i] for i in index],
+            gpu_names=self.gpu_names[index],
+            gpus_per_node=self.gpus_per_node[index],
+            precisions=[self.precisions[i] for i in index],
+            software=self.software[index],
+            work=work,
+            plans=self.plans.take(index),
+            seconds=self.seconds[index],
+            memory=self.memory[index],
+        )
+
+
+class Row(NamedTuple):
+    """One run in the model's terms."""
+
+    name: str
+    source: str
+    group: str
+    job: str
+    gpu: GpuSpec
+    gpus_per_node: float
+    precision: Precision
+    software: str
+    work: Work
+    plan: tuple[float, ...]
+    seconds: float
+    memory: float
+
+
+class _Unusable(Exception):
+    """Why a row is left out."""
+
+
+def read(path: Path) -> Measurements:
+    """All usable rows of a table. Raises MeasurementError when it lacks a needed column or a number is none."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
+            if missing:
+                raise MeasurementError(f"{path}: no column {', '.join(missing)}")
+            return collect(list(reader), str(path))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise MeasurementError(f"{path}: {error}") from error
+
+
+def collect(table: Sequence[Mapping[str, str]], where: str = "table") -> Measurements:
+    """Usable rows of a table that is at hand already. Raises MeasurementError as `read` does."""
+    rows: list[Row] = []
+    skipped: dict[str, str] = {}
+    for number, cells in enumerate(table, start=2):
+        name = cells.get("id") or f"line {number}"
+        try:
+            rows.append(_row(name, _Cells(cells, f"{where}, {name}")))
+        except _Unusable as reason:
+            skipped[name] = str(reason)
+    return Measurements(
+        names=[row.name for row in rows],
+        sources=np.array([row.source for row in rows]),
+        groups=np.array([row.group for row in rows]),
+        jobs=np.array([row.job for row in rows]),
+        gpus=[row.gpu for row in rows],
+        gpu_names=np.array([row.gpu.name for row in rows]),
+        gpus_per_node=np.array([row.gpus_per_node for row in rows]),
+        precisions=[row.precision for row in rows],
+        software=np.array([row.software for row in rows]),
+        work=columns.stack([row.work for row in rows]),
+        plans=Plans(*np.array([row.plan for row in rows], dtype=np.float64).reshape(-1, len(Plans._fields)).T),
+        seconds=np.array([row.seconds for row in rows]),
+        memory=np.array([row.memory for row in rows]),
+        skipped=skipped,
+    )
+
+
+class _Cells:
+    """The cells of one row, by name and as numbers."""
+
+    def __init__(self, cells: Mapping[str, str], where: str) -> None:
+        self._cells, self._where = cells, where
+
+    def text(self, name: str) -> str:
+        return (self._cells.get(name) or "").strip()
+
+    def number(self, name: str, default: float) -> float:
+        """A finite number. Raises MeasurementError naming row and column."""
+        text = self.text(name)
+        try:
+            value = float(text) if text else default
+        except ValueError:
+            value = float("nan")
+        if not np.isfinite(value) or value < 0:
+            raise MeasurementError(f"{self._where}, column {name}: {text!r} is no number from 0 on")
+        return value
+
+    def count(self, name: str, default: float | None = None) -> int:
+        """A whole number from 1 on. Raises _Unusable when it is absent and has no default."""
+        if not self.text(name) and default is None:
+            raise _Unusable(f"{name} is not stated")
+        value = self.number(name, default or 1)
+        if value != int(value) or value < 1:
+            raise MeasurementError(f"{self._where}, column {name}: {self.text(name)!r} is no whole number from 1 on")
+        return int(value)
+
+
+def _row(name: str, cells: _Cells) -> Row:
+    if cells.text("usable_dense") == "0":
+        raise _Unusable(cells.text("exclude_reason") or "marked as not usable")
+    gpu, precision = _gpu(cells), _precision(cells)
+    if precision not in gpu.peak_flops:
+        precision = _nearest(gpu, precision)
+    model = _model(cells)
+    sequence, batch = cells.count("seq_len"), cells.count("global_batch")
+    total = cells.count("n_gpus")
+    plan = _plan(cells, total, batch)
+    work = Work(shape.of(model), sequence, batch, _format(cells, precision))
+    software = software_of(cells.text("framework"), cells.text("source_kind"))
+    seconds = _seconds(cells, sequence * batch, total)
+    job = (gpu.name, model.layers, model.hidden_size, model.attention_heads, sequence, batch, total, precision)
+    return Row(
+        name=name,
+        source=cells.text("source_kind"),
+        group=cells.text("group") or f"{model.hidden_size}|{model.layers}|{gpu.architecture}",
+        job="|".join(map(str, (cells.text("source_kind"), *job))),
+        gpu=gpu,
+        gpus_per_node=min(cells.number("gpus_per_node", 8), total),
+        precision=precision,
+        software=software,
+        work=work,
+        plan=plan,
+        seconds=seconds,
+        memory=cells.number("mem_gb_per_gpu", 0) * 1e9 or float("nan"),
+    )
+
+
+def _seconds(cells: _Cells, tokens: int, gpus: int) -> float:
+    """Measured step time, as stated or from the throughput."""
+    for column in ("d_step_time_s", "step_time_s"):
+        if stated := cells.number(column, 0):
+            return stated
+    if rate := cells.number("tokens_per_s_per_gpu", 0):
+        return tokens / (rate * gpus)
+    raise _Unusable("neither step time nor tokens per second")
+
+
+# --- GPUs -----------------------------------------------------------------------------------------------------------
+_GPUS = {
+    "A100-SXM-80GB": "A100-SXM4-80GB",
+    "A100-SXM-40GB": "A100-SXM4-40GB",
+    "A800-SXM-80GB": "A800-SXM4-80GB",
+    "H100-SXM-80GB": "H100-SXM5-80GB",
+    "H100-SXM-96GB-HBM2E-500W": "H100-SXM5-96GB-500W",
+    "V100-SXM-16GB": "V100-SXM2-16GB",
+    "V100-SXM-32GB": "V100-SXM2-32GB",
+    "GH200-96GB": "GH200-96GB",
+    "GB200": "GB200-186GB",
+    "GB300": "GB300-288GB",
+    "H200": "H200-SXM5-141GB",
+    "B200": "B200-SXM-180GB",
+    "B300": "B300-SXM-288GB",
+    "RTX2080TI-11GB": "RTX-2080-Ti",
+    "RTX3090-24GB": "RTX-3090",
+    "TITANRTX-24GB": "TITAN-RTX",
+}
+"""Names that tables of measurements use -> those of the catalogue; others are tried as catalogue or product names."""
+
+
+def _gpu(cells: _Cells) -> GpuSpec:
+    """The GPU of a row; of a mixture the one that everybody waits for, figure by figure."""
+    parts = [_one_gpu(part) for part in cells.text("gpu_type").split("+")]
+    gpu = parts[0] if len(parts) == 1 else _slowest(parts)
+    network = cells.number("inter_bw_GBps", 0) * 1e9
+    return msgspec.structs.replace(gpu, network_bandwidth=network) if network else gpu
+
+
+@lru_cache(maxsize=256)
+def _one_gpu(name: str) -> GpuSpec:
+    known = _GPUS.get(name.strip().upper(), name.strip())
+    try:
+        return catalog.gpu(known)
+    except catalog.UnknownGpu as error:
+        if found := catalog.by_product(known):
+            return found
+        raise _Unusable(str(error)) from None
+
+
+def _slowest(gpus: Sequence[GpuSpec]) -> GpuSpec:
+    formats = set.intersection(*(set(gpu.peak_flops) for gpu in gpus))
+    return msgspec.structs.replace(
+        gpus[0],
+        name="+".join(gpu.name for gpu in gpus),
+        memory_bytes=min(gpu.memory_bytes for gpu in gpus),
+        memory_bandwidth=min(gpu.memory_bandwidth for gpu in gpus),
+        peak_flops={form: min(gpu.peak_flops[form] for gpu in gpus) for form in formats},
+        link_bandwidth=min(gpu.link_bandwidth for gpu in gpus),
+        network_bandwidth=min(gpu.network_bandwidth for gpu in gpus),
+    )
+
+
+# --- formats --------------------------------------------------------------------------------------------------------
+def _precision(cells: _Cells) -> Precision:
+    text = cells.text("precision").lower()
+    if "fp4" in text:
+        raise _Unusable("FP4 is not among the precisions yet")
+    if "fp8" in text:
+        return Precision.FP8
+    if text.startswith("fp32"):
+        return Precision.FP32
+    return Precision.FP16 if text.startswith("fp16") else Precision.BF16
+
+
+def _nearest(gpu: GpuSpec, precision: Precision) -> Precision:
+    """What a card without the format would run."""
+    if precision is Precision.BF16 and Precision.FP16 in gpu.peak_flops:
+        return Precision.FP16
+    raise _Unusable(f"{gpu.name} has no {precision}")
+
+
+def _format(cells: _Cells, precision: Precision) -> columns.Format:
+    form = columns.format_of(precision, Optimizer.ADAMW)
+    if "PURE" in cells.text("precision"):  # Composer: reductions in 16 bit as well
+        return form._replace(wire=2)
+    return form
+
+
+# --- model and plan -------------------------------------------------------------------------------------------------
+def _model(cells: _Cells) -> ModelSpec:
+    hidden, heads = cells.count("hidden"), cells.count("heads")
+    return ModelSpec(
+        name=cells.text("model"),
+        layers=cells.count("layers"),
+        hidden_size=hidden,
+        attention_heads=heads,
+        kv_heads=cells.count("kv_heads", heads),
+        head_dim=max(1, hidden // heads),
+        ffn_hidden_size=cells.count("ffn_hidden", 4 * hidden),
+        vocab_size=cells.count("vocab", 51200),
+        gated_ffn=cells.text("glu") == "1",
+        tied_embeddings=cells.text("tied_emb") == "1",
+        experts=int(cells.number("n_experts", 0)),
+        experts_per_token=int(cells.number("topk", 0)),
+    )
+
+
+_RECOMPUTE = (("selective", SELECTIVE), ("full", FULL), ("none", NONE))
+
+
+def _plan(cells: _Cells, total: int, batch: int) -> tuple[float, ...]:
+    """Columns of `Plans`, with what is not stated filled in as the framework would."""
+    t, p, c, e = (cells.count(name, 1) for name in ("tp", "pp", "cp", "ep"))
+    if total % (t * p * c):
+        raise _Unusable(f"tp x pp x cp = {t * p * c} does not divide {total} GPUs")
+    data = cells.count("dp", total // (t * p * c))
+    if data * t * p * c != total:
+        raise _Unusable(f"dp x tp x pp x cp = {data * t * p * c}, but {total} GPUs")
+    if batch % data:
+        raise _Unusable(f"dp = {data} does not divide the global batch of {batch}")
+    micro = cells.count("micro_batch", 1)
+    stage, shard = _sharding(cells.text("zero_or_fsdp"), data * c)
+    again = next((code for word, code in _RECOMPUTE if cells.text("act_recompute").startswith(word)), NONE)
+    sequence_parallel = cells.text("sp") != "0"
+    chunks = cells.count("vpp", 1)
+    return tuple(map(float, (data, t, p, chunks, c, e, micro, stage, shard, again, sequence_parallel)))
+
+
+def _sharding(name: str, copies: int) -> tuple[int, int]:
+    """ZeRO stage and the ranks that share one copy (0: all) behind the many names of it."""
+    inner = re.search(r"HSDP-(\d+)|intra-node (\d+)", name)
+    shard = int(next(filter(None, inner.groups()))) if inner else (8 if name == "HSDP" else 0)
+    shard = 0 if shard >= copies else shard
+    if "ZeRO-2" in name or "GRAD_OP" in name:
+        return 2, shard
+    if any(word in name for word in ("FULL_SHARD", "FSDP", "HSDP", "ZeRO-3")):
+        return 3, shard
+    return (0 if name.startswith("DDP") or name in ("", "none") else 1), shard
+
+
+# --- software -------------------------------------------------------------------------------------------------------
+_SOFTWARE = (  # the first pattern that the framework matches
+    (r"DeepSpeed ZeRO-3", "deepspeed-zero3"),
+    (r"Megatron-DeepSpeed|^see notes$", "megatron-deepspeed"),
+    (r"^Megatron-LM", "megatron-lm"),
+    (r"^NeMo-Megatron", "nemo-megatron"),
+    (r"Megatron-Core|Megatron-Bridge|^NeMo|Meta production", "megatron-core"),
+    (r"Composer", "composer"),
+    (r"torch\.compile", "fsdp-compiled"),
+    (r"PyTorch FSDP", "fsdp"),
+    (r"torchtitan", "torchtitan"),
+    (r"InternEvo", "internevo"),
+    (r"JAX|Paxml|MaxText", "jax"),
+)
+OTHER = "other"
+"""Software of which nothing is known: the middle of all that is."""
+
+
+def software_of(framework: str, source: str = "") -> str:
+    """The generation of training software that a framework's name belongs to."""
+    if framework.startswith("Sailor"):
+        return "sailor"
+    return next((name for pattern, name in _SOFTWARE if re.search(pattern, framework)), OTHER)
