@@ -1,13 +1,14 @@
 """Bytes of the fullest GPU under a plan: states, activations, what gathering needs, and the framework.
 
 Notation as in `shape`; t tensor, p pipeline, c context, e expert and D data degree, b micro-batch, B global batch,
-m = B/(D b) micro-batches a step. Sequence parallelism is on wherever t > 1, and attention is fused (FlashAttention:
-the s x s scores are never stored) unless said otherwise. Formulas:
+m = B/(D b) micro-batches a step, v chunks of a rank in the interleaved schedule. Attention is fused (FlashAttention:
+the s x s scores are never stored) and there is no dropout unless said otherwise. Formulas:
 
 - states per parameter: Megatron-LM, docs/user-guide/features/dist_optimizer.md (bf16 6+12/d, fp16 4+16/d, fp32 8+8/d);
-  ZeRO-3 keeps one fp32 copy that is the master weight as well: Rajbhandari et al. 2020, arXiv 1910.02054, section 5
+  ZeRO-3 keeps one fp32 copy that is the master weight as well: Rajbhandari et al. 2020, arXiv 1910.02054, section 5.
+  The fp32 copy of fp16 gradients lives only while the optimizer steps, when activations are gone
 - activations: Korthikanti et al. 2022, arXiv 2205.05198, table 2 and equations 2 to 5, with their terms for q, k, v and
-  the feed-forward block kept apart so that grouped-query, gated and expert layers have their own
+  the feed-forward block kept apart so that grouped-query, latent, gated and expert layers have their own
 - micro-batches in flight: Narayanan et al. 2021, arXiv 2104.04473, section 2.2
 
 Two numbers matter and are kept apart: `allocated` is what torch.cuda.max_memory_allocated reports; `required` is what
@@ -24,16 +25,25 @@ from trimtab_policy.perf import shape as shapes
 from trimtab_policy.perf.columns import FULL, SELECTIVE, Array, Number, Plans, Work
 from trimtab_policy.perf.shape import Shape
 
-FRAMEWORK_BYTES = 2.5e9
-"""CUDA context (1.1 GB on V100, 1.6 GB on A100: BLOOM chronicles), library workspaces and NCCL's channel buffers."""
+WORKSPACE = 3 * 2.0**25
+"""32 MiB for cuBLAS on the forward and on the backward thread, as much for Transformer Engine: the default on Hopper,
+and what the golden values of Megatron-LM hold beyond the states (71 MB on A100, 101 MB on H100)."""
 
-RESERVE = 0.15
+IN_PLACE, VOCABULARY_PARALLEL, PLAIN = 0.0, 4.0, 10.0
+"""Bytes that a loss adds to each logit in compute precision: none where its gradient takes the logits' place (those of
+flash-attn and Liger); an fp32 softmax in Megatron-Core's vocab_parallel_cross_entropy, forward and backward; an fp32
+log-softmax with the gradients of it and of its input in torch.nn.functional.cross_entropy."""
+
+FRAMEWORK_BYTES = 2.5e9
+"""CUDA context (1.1 GB on V100, 1.6 GB on A100: BLOOM chronicles) and NCCL's channel buffers."""
+
+RESERVE = 0.10
 """Held back, as a fraction of what is allocated, for cached blocks that do not fit the next request (fragmentation).
 
-The formulas meet allocator readings within 3 to 5 % (Megatron-LM's golden values), while readings of nvidia-smi, which
-count cached blocks, reach 1.3 times them. With expandable segments, as our launchers set them, little of that is lost.
-Held against published runs that did fit, 0.15 refuses 0 of 85 BLOOM runs on A100, 3 of 73 of vTrain's on many nodes and
-22 of 150 of llm-foundry's, which fill the card to the brim; 0.3 would refuse 48 of those.
+The formulas meet allocator readings within 5 % (Megatron-LM's golden values); the reserve is twice that. It is the most
+that published runs leave room for: with 0.12 runs that fill the card to the brim (MPT-3B, 3 x 8192 tokens on H100-80GB,
+llm-foundry) would be refused. Readings of nvidia-smi, which count cached blocks, reach 1.3 times the formulas; with
+expandable segments, as our launchers set them, little of that is lost.
 """
 
 
@@ -47,11 +57,19 @@ class Memory(NamedTuple):
     """Layers whose shards are gathered at one time under ZeRO-3."""
     activations: Array
     logits: Array
+    """With the loss, and the final norm before them."""
+    update: Array
+    """What the optimizer's step needs beyond the activations that it comes after: fp32 copies of fp16 gradients."""
+
+    @property
+    def states(self) -> Array:
+        """What stays between two steps."""
+        return self.weights + self.gradients + self.optimizer
 
     @property
     def allocated(self) -> Array:
         """Peak of torch.cuda.max_memory_allocated."""
-        return self.weights + self.gradients + self.optimizer + self.gathered + self.activations + self.logits
+        return self.states + self.gathered + self.activations + self.logits + self.update + WORKSPACE
 
     @property
     def required(self) -> Array:
@@ -59,64 +77,101 @@ class Memory(NamedTuple):
         return self.allocated * (1 + RESERVE) + FRAMEWORK_BYTES
 
 
-def footprint(work: Work, plans: Plans, *, fused_attention: Number = 1.0) -> Memory:
-    """Memory of the fullest GPU of each plan; `fused_attention` is 1 or 0.
+def footprint(
+    work: Work,
+    plans: Plans,
+    *,
+    fused_attention: Number = 1.0,
+    loss_bytes: Number = VOCABULARY_PARALLEL,
+    dropout: Number = 0.0,
+) -> Memory:
+    """Memory of the fullest GPU of each plan. `fused_attention` and `dropout` are 1 or 0, `loss_bytes` as above.
 
     Either end of the pipeline holds one vocabulary matrix (a tied one is copied). The first stage has the most
     micro-batches in flight, the last one the logits: the fuller of the two counts. With p = 1 they are one GPU.
     """
-    layer = layer_activations(work, plans, fused_attention=fused_attention)
-    full = plans.recompute == FULL
-    layer_input = _layer_input(work, plans)
-    kept = np.where(full, layer_input, layer)
-    live = np.where(full, layer - layer_input, 0.0)
-    logits = _logits(work, plans)
+    layer = layer_activations(work, plans, fused_attention=fused_attention, dropout=dropout)
+    logits = _logits(work, plans, loss_bytes)
     first_logits = np.where(plans.pipeline == 1, logits, 0.0)
-    first = _layers_in_flight(work, plans, last=False) * kept + _beyond(live, first_logits)
-    last = _layers_in_flight(work, plans, last=True) * kept + _beyond(live, logits)
+    first = _stage_activations(work, plans, layer, first_logits, last=False)
+    last = _stage_activations(work, plans, layer, logits, last=True)
     at_end = last + logits > first + first_logits
-    return Memory(
-        *_states(work, plans),
-        gathered=_gathered(work, plans),
-        activations=np.where(at_end, last, first),
-        logits=np.where(at_end, logits, first_logits),
-    )
+    activations, logits = np.where(at_end, last, first), np.where(at_end, logits, first_logits)
+    return _with_states(work, plans, activations, logits)
 
 
-def layer_activations(work: Work, plans: Plans, *, fused_attention: Number = 1.0) -> Array:
+def last_stage(
+    work: Work,
+    plans: Plans,
+    *,
+    fused_attention: Number = 1.0,
+    loss_bytes: Number = VOCABULARY_PARALLEL,
+    dropout: Number = 0.0,
+) -> Memory:
+    """Memory of the last pipeline stage, whose figures training logs show; arguments as of `footprint`."""
+    layer = layer_activations(work, plans, fused_attention=fused_attention, dropout=dropout)
+    logits = _logits(work, plans, loss_bytes)
+    activations = _stage_activations(work, plans, layer, logits, last=True)
+    return _with_states(work, plans, activations, logits)
+
+
+def _with_states(work: Work, plans: Plans, activations: Array, logits: Array) -> Memory:
+    gathered = _gathered(work, plans)
+    weights, gradients, optimizer, copies = _states(work, plans)
+    update = np.maximum(copies - activations - logits - gathered, 0.0)
+    return Memory(weights, gradients, optimizer, gathered, activations, logits, update)
+
+
+def layer_activations(work: Work, plans: Plans, *, fused_attention: Number = 1.0, dropout: Number = 0.0) -> Array:
     """Bytes that one micro-batch leaves in an average layer for its backward pass, per GPU (a recomputed one: briefly).
 
-    For a plain GPT layer this is Korthikanti's s b h (10 + 24/t + 5 a s/(h t)), the 10 divided by t under sequence
-    parallelism, the last term only where scores are stored. Experts are taken to be evenly loaded, as the auxiliary
-    loss makes them.
+    For a plain GPT layer with dropout this is Korthikanti's s b h (10 + 24/t + 5 a s/(h t)), the 10 divided by t under
+    sequence parallelism, the last term only where scores are stored. Experts are taken to be evenly loaded, as the
+    auxiliary loss makes them.
     """
     shape, size = work.shape, work.format.activation
     crossing = 1 + shape.cross_layers / shape.layers
-    norms = _norm_elements(shape, crossing) * size + (1 + crossing) * shape.hidden  # one byte of mask a dropout
-    products = size * (crossing * _attention_elements(shape) + _block_elements(shape))
-    scores = (2 * size + 1) * crossing * shape.heads * work.sequence / plans.context
-    stored = np.where((plans.recompute == SELECTIVE) | (fused_attention == 1), 0.0, scores)
-    whole = np.where(plans.sequence_parallel == 1, plans.tensor, 1.0)
-    return _tokens(work, plans) * (norms / whole + (products + stored) / plans.tensor)
+    # Inputs of each norm and of the product behind it; a byte of mask behind attention and block.
+    operand = np.minimum(work.format.operand, size)
+    undivided = (1 + crossing) * shape.hidden * (size + operand + dropout)
+    products = crossing * _attention_bytes(shape, size, operand) + _block_bytes(shape, size, operand)
+    # The softmax for its own backward and, where dropout changes it, for that of the product with the values.
+    score = np.where(fused_attention == 1, 0.0, size + (size + 1) * dropout)
+    stored = np.where(plans.recompute == SELECTIVE, 0.0, score * crossing * shape.heads * work.sequence)
+    return _tokens(work, plans) * (
+        undivided / _sequence_split(plans) + (products + stored / plans.context) / plans.tensor
+    )
 
 
-def _norm_elements(shape: Shape, crossing: Number) -> Number:
-    """Per token, outside what tensor parallelism divides: inputs of norms, and of attention and block behind them."""
-    return 2 * (1 + crossing) * shape.hidden
+def _stage_activations(work: Work, plans: Plans, layer: Array, logits: Array, *, last: bool) -> Array:
+    """Activations of the first or last stage at its peak.
+
+    Full recomputation keeps each layer's input, and has one layer alive, but only after the logits have gone.
+    """
+    full = plans.recompute == FULL
+    kept = _tokens(work, plans) / _sequence_split(plans) * work.format.activation * work.shape.hidden
+    alive = np.where(full, np.maximum(layer - kept - logits, 0.0), 0.0)
+    return _layers_in_flight(work, plans, last=last) * np.where(full, kept, layer) + alive
 
 
-def _attention_elements(shape: Shape) -> Number:
-    """Per token: q, k, v and what enters the output projection; latent vectors before and after their norms."""
-    latent = 2 * (shape.query_rank + shape.key_value_rank) + shape.position
-    return shape.query + shape.key + shape.value + shape.weighted + latent
+def _attention_bytes(shape: Shape, size: Number, operand: Number) -> Number:
+    """Per token: q, k, v and what enters the output projection, which keeps a narrower copy of it in FP8.
+
+    Latent vectors are kept before and after their norms.
+    """
+    latent = (size + operand) * (shape.query_rank + shape.key_value_rank) + size * shape.position
+    copied = np.where(operand < size, operand, 0.0) * shape.weighted
+    return size * (shape.query + shape.key + shape.value + shape.weighted) + latent + copied
 
 
-def _block_elements(shape: Shape) -> Number:
-    """Per token of an average layer: what the feed-forward block computes; experts' copies of inputs and outputs."""
-    dense = (shape.gates + 1) * shape.ffn
-    routed = shape.active * ((shape.gates + 1) * shape.expert_ffn + 2 * shape.hidden)
-    routed = routed + (shape.gates + 1) * shape.shared_ffn
-    return (shape.dense_layers * dense + shape.expert_layers * routed) / shape.layers
+def _block_bytes(shape: Shape, size: Number, operand: Number) -> Number:
+    """Per token of an average layer: ends of the feed-forward block's activation function.
+
+    Experts have copies of their inputs, and outputs to be weighted.
+    """
+    ends = shape.gates * size + operand
+    routed = shape.active * (ends * shape.expert_ffn + (operand + size) * shape.hidden) + ends * shape.shared_ffn
+    return (shape.dense_layers * ends * shape.ffn + shape.expert_layers * routed) / shape.layers
 
 
 def _tokens(work: Work, plans: Plans) -> Array:
@@ -124,15 +179,9 @@ def _tokens(work: Work, plans: Plans) -> Array:
     return work.sequence * plans.micro_batch / plans.context
 
 
-def _layer_input(work: Work, plans: Plans) -> Array:
-    """All that full recomputation keeps of a layer: its input, split by sequence parallelism."""
-    split = np.where(plans.sequence_parallel == 1, plans.tensor, 1.0)
-    return _tokens(work, plans) / split * work.format.activation * work.shape.hidden
-
-
-def _beyond(live: Array, logits: Array) -> Array:
-    """What the layer being recomputed adds to the peak: it lives only after the logits have gone."""
-    return np.maximum(live - logits, 0.0)
+def _sequence_split(plans: Plans) -> Array:
+    """What norms and residuals are divided by besides context: the tensor degree under sequence parallelism."""
+    return np.where(plans.sequence_parallel == 1, plans.tensor, 1.0)
 
 
 def _layers_in_flight(work: Work, plans: Plans, *, last: bool) -> Array:
@@ -148,9 +197,11 @@ def _layers_in_flight(work: Work, plans: Plans, *, last: bool) -> Array:
     return np.minimum(chunks, micro_batches * v) * np.ceil(work.shape.layers / p) / v
 
 
-def _logits(work: Work, plans: Plans) -> Array:
-    """Logits in compute precision and their fp32 copy for the loss: s b V/t (2 + 4)."""
-    return _tokens(work, plans) * work.shape.vocabulary / plans.tensor * (work.format.activation + 4)
+def _logits(work: Work, plans: Plans, loss_bytes: Number) -> Array:
+    """The last stage beside its layers: logits in compute precision, what the loss adds, and the final norm's ends."""
+    size = work.format.activation
+    logits = work.shape.vocabulary / plans.tensor * (size + loss_bytes)
+    return _tokens(work, plans) * (logits + 2 * size * work.shape.hidden / _sequence_split(plans))
 
 
 def parameters_per_gpu(shape: Shape, plans: Plans) -> tuple[Array, Array, Array]:
@@ -170,8 +221,8 @@ def _experts(shape: Shape) -> Number:
     return shapes.expert_parameters(shape) * shape.expert_layers / shape.layers
 
 
-def _states(work: Work, plans: Plans) -> tuple[Array, Array, Array]:
-    """Bytes of weights, gradients and optimizer states after ZeRO.
+def _states(work: Work, plans: Plans) -> tuple[Array, Array, Array, Array]:
+    """Bytes of weights, gradients and optimizer states after ZeRO, and of fp32 gradients while the optimizer steps.
 
     Dense parameters are sharded over all D c ranks that hold a copy, experts over the D c/e ranks that share one; in
     hybrid sharding over as many of these as share a copy. Fully sharded (stage 3) in mixed precision, the fp32 shard
@@ -180,22 +231,23 @@ def _states(work: Work, plans: Plans) -> tuple[Array, Array, Array]:
     layers, experts, vocabulary = parameters_per_gpu(work.shape, plans)
     form = work.format
     copies = plans.data * plans.context
-    ranks = np.where(plans.shard > 0, plans.shard, copies)
-    expert_ranks = np.minimum(ranks, copies / plans.expert)
-    single = (plans.zero_stage >= 3) & (np.asarray(form.master) > 0)
+    ranks = np.where(plans.shard > 0, np.minimum(plans.shard, copies), copies)
+    dense, expert_ranks = layers + vocabulary, np.minimum(ranks, copies / plans.expert)
 
-    def held(stage: int, matrix: Number, table: Number) -> Array:
-        over = np.where(plans.zero_stage >= stage, ranks, 1.0)
-        over_experts = np.where(plans.zero_stage >= stage, expert_ranks, 1.0)
-        return matrix * (layers / over + experts / over_experts) + table * vocabulary / over
+    def held(stage: int) -> Array:
+        """Parameters of which this GPU keeps what the stage shards."""
+        sharded = plans.zero_stage >= stage
+        return np.where(sharded, dense / ranks + experts / expert_ranks, dense + experts)
 
-    weight = np.where(single, 4.0, form.weight)
-    gradient = np.where(single, 4.0, form.gradient)
-    master = np.where(single, 0.0, form.master)
+    single = (plans.zero_stage >= 3) & np.asarray(form.master > 0)
+    copied = np.where((form.gradient < 4) & (form.master > 4), 4.0, 0.0)
+    mine = held(1)
+    tables = (form.table_moments - form.moments) * vocabulary / np.where(plans.zero_stage >= 1, ranks, 1.0)
     return (
-        held(3, weight, weight),
-        held(2, gradient, gradient),
-        held(1, master + form.moments, master + form.table_moments),
+        np.where(single, 4.0, form.weight) * held(3),
+        np.where(single, 4.0, form.gradient) * held(2),
+        np.where(single, form.moments, form.master - copied + form.moments) * mine + tables,
+        np.where(single, 0.0, copied) * mine,
     )
 
 
