@@ -143,3 +143,13 @@ def stack(runs: Sequence[Work]) -> Work:
     sizes = np.array([(run.sequence, run.batch) for run in runs], dtype=np.float64).reshape(-1, 2).T
     formats = np.array([run.format for run in runs], dtype=np.float64).reshape(-1, len(Format._fields)).T
     return Work(shapes.stack([run.shape for run in runs]), *sizes, Format(*formats))
+
+
+def row(runs: Work, index: int) -> Work:
+    """One job of many."""
+
+    def cell(column: Number) -> Number:
+        return float(np.asarray(column)[index])
+
+    form = Format(*(cell(column) for column in runs.format))
+    return Work(Shape(*(cell(column) for column in runs.shape)), cell(runs.sequence), cell(runs.batch), form)

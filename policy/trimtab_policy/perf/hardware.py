@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from trimtab_policy.perf.shape import Number
 from trimtab_policy.types import GpuSpec, Precision
 
 
@@ -26,41 +27,31 @@ class Efficiency(Struct, frozen=True):
     source: str
 
 
-class Software(Struct, frozen=True):
-    """What the training framework does about the costs that hardware alone does not set."""
+class Software(NamedTuple):
+    """What the training framework does about the costs that hardware alone does not set; numbers or columns (n,)."""
 
-    name: str
-    fused_attention: bool
-    """FlashAttention; else the s x s scores go to memory and back."""
-    launch_seconds: float
+    skill: Number
+    """Speed of its products and attention, relative to the middle of all frameworks."""
+    fused_attention: Number
+    """1: FlashAttention; 0: the s x s scores go to memory and back."""
+    score_bytes: Number
+    """Bytes that cross memory for every unfused score in 16 bit, forward and backward."""
+    launch_seconds: Number
     """Host time to launch the kernels of one layer, forward and backward: the floor under small layers."""
-    tensor_overlap: float
+    passes: Number
+    """How often stored activations cross memory in a forward pass, matrix products apart."""
+    tensor_overlap: Number
     """Fraction of tensor-parallel communication hidden behind matrix products."""
-    data_overlap: float
+    data_overlap: Number
     """Fraction of the compute time that can hide data-parallel communication."""
-    step_seconds: float
+    messages: Number
+    optimizer_bytes: Number
+    """Bytes that the optimizer moves per parameter of its shard."""
+    step_seconds: Number
     """Fixed cost of a step: data loading, gradient norm, scheduler, logging."""
 
 
-CURRENT = Software(
-    "current",
-    fused_attention=True,
-    launch_seconds=1.8e-3,
-    tensor_overlap=0.8,
-    data_overlap=0.45,
-    step_seconds=0.015,
-)
-"""Megatron-Core or torchtitan with Transformer Engine or torch.compile: what our launchers start."""
-
-EAGER = Software(
-    "eager",
-    fused_attention=False,
-    launch_seconds=2.3e-3,
-    tensor_overlap=0.0,
-    data_overlap=0.1,
-    step_seconds=0.015,
-)
-"""Megatron-DeepSpeed of 2020 to 2022: about 90 eager kernel launches a layer at 27 us each, attention unfused."""
+CURRENT = Software(1, 1, 40, 1.8e-3, 3, 0.6, 0.4, 1, 28, 0.015)
 
 MEMORY_EFFICIENCY = 0.88
 """Of memory bandwidth, for streaming kernels (element-wise, norms, optimizer)."""
@@ -95,16 +86,23 @@ _UNKNOWN = Efficiency(gemm=0.4, attention=0.25, source="nothing known: cautious 
 
 
 class Machine(NamedTuple):
-    """One GPU as the time model sees it: rates in FLOP/s and bytes/s after efficiency."""
+    """One GPU as the time model sees it: rates in FLOP/s and bytes/s after efficiency; numbers or columns (n,)."""
 
-    gemm: float
-    half_width: float
-    attention: float
-    memory: float
-    link: float
-    network: float
-    gemm_bytes: float
-    """Bytes of one operand element."""
+    product: Number
+    """Matrix products of linear layers."""
+    half_width: Number
+    """Smallest dimension at which a product runs at half that rate."""
+    misalignment: Number
+    odd_heads: Number
+    attention: Number
+    memory: Number
+    link: Number
+    network: Number
+    latency: Number
+    """Seconds to start one collective step."""
+    hop: Number
+    domain: Number
+    """GPUs that share the link, where that is more than a node; 0 otherwise."""
 
 
 def efficiency(gpu: GpuSpec) -> Efficiency:
@@ -122,13 +120,17 @@ def machine(gpu: GpuSpec, precision: Precision, *, spread: float = 1.0) -> Machi
     reached = efficiency(gpu)
     peak, wide = gpu.peak_flops[precision], _wide_peak(gpu, precision)
     return Machine(
-        gemm=peak * reached.gemm * (FP8_EFFICIENCY if precision is Precision.FP8 else 1.0),
+        product=peak * reached.gemm * (FP8_EFFICIENCY if precision is Precision.FP8 else 1.0),
         half_width=GEMM_HALF_WIDTH * sqrt(wide / 312e12),
+        misalignment=0.05,
+        odd_heads=4.0,
         attention=wide * reached.gemm * reached.attention,
         memory=gpu.memory_bandwidth * MEMORY_EFFICIENCY,
         link=gpu.link_bandwidth * LINK_EFFICIENCY,
         network=gpu.network_bandwidth * NETWORK_EFFICIENCY / max(1.0, spread),
-        gemm_bytes={Precision.FP32: 4.0, Precision.FP8: 1.0}.get(precision, 2.0),
+        latency=LATENCY,
+        hop=2.4e-6,
+        domain=gpu.link_domain,
     )
 
 

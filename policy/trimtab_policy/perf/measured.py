@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import columns, shape
+from trimtab_policy.perf import columns, memory, shape
 from trimtab_policy.perf.columns import FULL, NONE, SELECTIVE, Array, Plans, Work
 from trimtab_policy.types import GpuSpec, ModelSpec, Optimizer, Precision
 
@@ -50,6 +50,8 @@ class Measurements(NamedTuple):
     gpu_names: NDArray[np.str_]
     gpus_per_node: Array
     precisions: list[Precision]
+    recipes: NDArray[np.str_]
+    """How low-precision operands are scaled: `fp8`, `fp8-rowwise`, `mxfp8`, `nvfp4`; empty in 16 and 32 bit."""
     software: NDArray[np.str_]
     work: Work
     plans: Plans
@@ -77,6 +79,7 @@ class Measurements(NamedTuple):
             gpu_names=self.gpu_names[index],
             gpus_per_node=self.gpus_per_node[index],
             precisions=[self.precisions[i] for i in index],
+            recipes=self.recipes[index],
             software=self.software[index],
             work=work,
             plans=self.plans.take(index),
@@ -95,6 +98,7 @@ class Row(NamedTuple):
     gpu: GpuSpec
     gpus_per_node: float
     precision: Precision
+    recipe: str
     software: str
     work: Work
     plan: tuple[float, ...]
@@ -129,6 +133,9 @@ def collect(table: Sequence[Mapping[str, str]], where: str = "table") -> Measure
             rows.append(_row(name, _Cells(cells, f"{where}, {name}")))
         except _Unusable as reason:
             skipped[name] = str(reason)
+    plans = Plans(*np.array([row.plan for row in rows], dtype=np.float64).reshape(-1, len(Plans._fields)).T)
+    work = columns.stack([row.work for row in rows])
+    room = np.array([row.gpu.memory_bytes for row in rows], dtype=np.float64)
     return Measurements(
         names=[row.name for row in rows],
         sources=np.array([row.source for row in rows]),
@@ -138,9 +145,10 @@ def collect(table: Sequence[Mapping[str, str]], where: str = "table") -> Measure
         gpu_names=np.array([row.gpu.name for row in rows]),
         gpus_per_node=np.array([row.gpus_per_node for row in rows]),
         precisions=[row.precision for row in rows],
+        recipes=np.array([row.recipe for row in rows]),
         software=np.array([row.software for row in rows]),
-        work=columns.stack([row.work for row in rows]),
-        plans=Plans(*np.array([row.plan for row in rows], dtype=np.float64).reshape(-1, len(Plans._fields)).T),
+        work=work,
+        plans=_with_recompute(work, plans, room),
         seconds=np.array([row.seconds for row in rows]),
         memory=np.array([row.memory for row in rows]),
         skipped=skipped,
@@ -188,7 +196,7 @@ def _row(name: str, cells: _Cells) -> Row:
     total = cells.count("n_gpus")
     plan = _plan(cells, total, batch)
     work = Work(shape.of(model), sequence, batch, _format(cells, precision))
-    software = software_of(cells.text("framework"), cells.text("source_kind"))
+    software = software_of(cells.text("framework"), cells.text("notes"), cells.text("precision"))
     seconds = _seconds(cells, sequence * batch, total)
     job = (gpu.name, model.layers, model.hidden_size, model.attention_heads, sequence, batch, total, precision)
     return Row(
@@ -199,6 +207,7 @@ def _row(name: str, cells: _Cells) -> Row:
         gpu=gpu,
         gpus_per_node=min(cells.number("gpus_per_node", 8), total),
         precision=precision,
+        recipe=_recipe(cells.text("precision").lower()),
         software=software,
         work=work,
         plan=plan,
@@ -239,12 +248,19 @@ _GPUS = {
 """Names that tables of measurements use -> those of the catalogue; others are tried as catalogue or product names."""
 
 
+_CLUSTERS = {  # source -> GB/s per GPU and direction (link, network), where the table is silent and the source is not
+    "bigscience-A100": (100.0, 6.25),  # Jean Zay: 4 NVLinks a GPU, 4 x Omni-Path 100 Gb/s for 8 GPUs
+}
+
+
 def _gpu(cells: _Cells) -> GpuSpec:
     """The GPU of a row; of a mixture the one that everybody waits for, figure by figure."""
     parts = [_one_gpu(part) for part in cells.text("gpu_type").split("+")]
     gpu = parts[0] if len(parts) == 1 else _slowest(parts)
-    network = cells.number("inter_bw_GBps", 0) * 1e9
-    return msgspec.structs.replace(gpu, network_bandwidth=network) if network else gpu
+    link, network = _CLUSTERS.get(cells.text("source_kind"), (0.0, 0.0))
+    link = link * 1e9 or gpu.link_bandwidth
+    network = cells.number("inter_bw_GBps", network) * 1e9 or gpu.network_bandwidth
+    return msgspec.structs.replace(gpu, link_bandwidth=link, network_bandwidth=network)
 
 
 @lru_cache(maxsize=256)
@@ -274,13 +290,18 @@ def _slowest(gpus: Sequence[GpuSpec]) -> GpuSpec:
 # --- formats --------------------------------------------------------------------------------------------------------
 def _precision(cells: _Cells) -> Precision:
     text = cells.text("precision").lower()
-    if "fp4" in text:
-        raise _Unusable("FP4 is not among the precisions yet")
-    if "fp8" in text:
+    if "fp8" in text or "fp4" in text:
         return Precision.FP8
     if text.startswith("fp32"):
         return Precision.FP32
     return Precision.FP16 if text.startswith("fp16") else Precision.BF16
+
+
+def _recipe(precision: str) -> str:
+    for word in ("nvfp4", "mxfp8", "rowwise", "fp8"):
+        if word in precision:
+            return "fp8-rowwise" if word == "rowwise" else word
+    return ""
 
 
 def _nearest(gpu: GpuSpec, precision: Precision) -> Precision:
@@ -316,6 +337,7 @@ def _model(cells: _Cells) -> ModelSpec:
     )
 
 
+UNSTATED = -1
 _RECOMPUTE = (("selective", SELECTIVE), ("full", FULL), ("none", NONE))
 
 
@@ -331,10 +353,19 @@ def _plan(cells: _Cells, total: int, batch: int) -> tuple[float, ...]:
         raise _Unusable(f"dp = {data} does not divide the global batch of {batch}")
     micro = cells.count("micro_batch", 1)
     stage, shard = _sharding(cells.text("zero_or_fsdp"), data * c)
-    again = next((code for word, code in _RECOMPUTE if cells.text("act_recompute").startswith(word)), NONE)
+    again = next((code for word, code in _RECOMPUTE if cells.text("act_recompute").startswith(word)), UNSTATED)
     sequence_parallel = cells.text("sp") != "0"
-    chunks = cells.count("vpp", 1)
+    interleaves = software_of(cells.text("framework")) == "megatron-core" and p > 1
+    chunks = cells.count("vpp", max(1, -(-cells.count("layers") // p)) if interleaves else 1)
     return tuple(map(float, (data, t, p, chunks, c, e, micro, stage, shard, again, sequence_parallel)))
+
+
+def _with_recompute(work: Work, plans: Plans, room: Array) -> Plans:
+    """Recomputation where it is not stated: none, unless the run would not have fitted then."""
+    unstated = plans.recompute == UNSTATED
+    lightest = plans._replace(recompute=np.where(unstated, NONE, plans.recompute))
+    tight = unstated & (memory.footprint(work, lightest).allocated > 1.5 * room)
+    return lightest._replace(recompute=np.where(tight, FULL, lightest.recompute))
 
 
 def _sharding(name: str, copies: int) -> tuple[int, int]:
@@ -350,25 +381,29 @@ def _sharding(name: str, copies: int) -> tuple[int, int]:
 
 
 # --- software -------------------------------------------------------------------------------------------------------
-_SOFTWARE = (  # the first pattern that the framework matches
+_SOFTWARE = (  # the first pattern that framework, notes and precision match
     (r"DeepSpeed ZeRO-3", "deepspeed-zero3"),
-    (r"Megatron-DeepSpeed|^see notes$", "megatron-deepspeed"),
+    (r"Sailor", "sailor"),
+    (r"Megatron-DeepSpeed|^see notes", "megatron-deepspeed"),
     (r"^Megatron-LM", "megatron-lm"),
     (r"^NeMo-Megatron", "nemo-megatron"),
     (r"Megatron-Core|Megatron-Bridge|^NeMo|Meta production", "megatron-core"),
     (r"Composer", "composer"),
-    (r"torch\.compile", "fsdp-compiled"),
+    (r"^PyTorch FSDP.*torch\.compile", "fsdp-compiled"),
     (r"PyTorch FSDP", "fsdp"),
+    (r"torchtitan\|eager", "torchtitan-eager"),
+    (r"torchtitan\|.*async ?TP", "torchtitan-async"),
     (r"torchtitan", "torchtitan"),
     (r"InternEvo", "internevo"),
-    (r"JAX|Paxml|MaxText", "jax"),
+    (r"MaxText", "maxtext"),
+    (r"(JAX|Paxml).*\(TE\)", "paxml-te"),
+    (r"JAX|Paxml", "paxml"),
 )
 OTHER = "other"
 """Software of which nothing is known: the middle of all that is."""
 
 
-def software_of(framework: str, source: str = "") -> str:
+def software_of(framework: str, notes: str = "", precision: str = "") -> str:
     """The generation of training software that a framework's name belongs to."""
-    if framework.startswith("Sailor"):
-        return "sailor"
-    return next((name for pattern, name in _SOFTWARE if re.search(pattern, framework)), OTHER)
+    said = f"{framework}|{notes}|{precision}"
+    return next((name for pattern, name in _SOFTWARE if re.search(pattern, said)), OTHER)

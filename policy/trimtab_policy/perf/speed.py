@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from trimtab_policy.perf import memory
-from trimtab_policy.perf.columns import FULL, SELECTIVE, Array, Plans
-from trimtab_policy.perf.hardware import CURRENT, ELEMENT_PASSES, LATENCY, Machine, Software, machine
-from trimtab_policy.types import GpuSpec, ModelSpec, Precision, TrainingSpec
+from trimtab_policy.perf.columns import FULL, SELECTIVE, Array, Number, Plans, Work
+from trimtab_policy.perf.hardware import CURRENT, Machine, Software
+from trimtab_policy.perf.shape import Shape
 
 
 class StepTime(NamedTuple):
@@ -56,63 +56,43 @@ class StepTime(NamedTuple):
 class _Case(NamedTuple):
     """What all parts of one evaluation share."""
 
-    model: ModelSpec
-    training: TrainingSpec
+    work: Work
     plans: Plans
-    gpus_per_node: Array
     machine: Machine
     software: Software
+    gpus_per_node: Number
+
+    @property
+    def shape(self) -> Shape:
+        return self.work.shape
 
     @property
     def tokens(self) -> Array:
         """Tokens of one micro-batch per context rank: s b/c."""
-        return self.training.sequence_length * self.plans.micro_batch / self.plans.context
+        return self.work.sequence * self.plans.micro_batch / self.plans.context
 
     @property
     def micro_batches(self) -> Array:
-        return self.training.global_batch_size / (self.plans.data * self.plans.micro_batch)
+        return self.work.batch / (self.plans.data * self.plans.micro_batch)
 
     @property
     def layers(self) -> Array:
-        return np.ceil(self.model.layers / self.plans.pipeline)
+        return np.ceil(self.shape.layers / self.plans.pipeline)
 
     @property
     def passes(self) -> Array:
         """Forward passes' worth of work: one forward, two backward, one more when all is recomputed."""
         return np.where(self.plans.recompute == FULL, 4.0, 3.0)
 
-    @property
-    def element(self) -> float:
-        """Bytes of one activation element."""
-        return 4.0 if self.training.precision is Precision.FP32 else 2.0
-
-    @property
-    def query(self) -> int:
-        return self.model.attention_heads * self.model.head_dim
-
-    @property
-    def key_value(self) -> int:
-        return self.model.kv_heads * self.model.head_dim
-
 
 def step_time(
-    model: ModelSpec,
-    training: TrainingSpec,
-    plans: Plans,
-    gpu: GpuSpec,
-    gpus_per_node: Array | int,
-    *,
-    spread: float = 1.0,
-    software: Software = CURRENT,
+    work: Work, plans: Plans, machine: Machine, gpus_per_node: Number, software: Software = CURRENT
 ) -> StepTime:
     """Time of one optimizer step of each plan.
 
-    `gpus_per_node` (n,) or scalar: GPUs of one node that the gang uses (or of one NVLink domain where that is wider).
-    `spread` >= 1 divides the network's bandwidth, for placements that cross an oversubscribed level of it.
-    Raises ValueError when the GPU lacks the precision.
+    `gpus_per_node` (n,) or a number: GPUs of one node that the gang uses.
     """
-    per_node = np.asarray(gpus_per_node, dtype=np.float64)
-    case = _Case(model, training, plans, per_node, machine(gpu, training.precision, spread=spread), software)
+    case = _Case(work, plans, machine, software, np.maximum(gpus_per_node, machine.domain))
     layer, layer_comm, head = _layer_compute(case), _layer_communication(case), _head(case)
     p2p = _pipeline_transfer(case)
     stage = case.layers * (layer + layer_comm)
@@ -125,11 +105,11 @@ def step_time(
         pipeline_communication=(micro_batches + (plans.pipeline - 1) / plans.virtual) * p2p,
         data_communication=_data_communication(case, compute),
         optimizer=_optimizer(case),
-        fixed=np.full_like(compute, software.step_seconds),
+        fixed=software.step_seconds + 0 * compute,
     )
 
 
-def group_bandwidth(hardware: Machine, size: Array, inner: Array, gpus_per_node: Array) -> Array:
+def group_bandwidth(machine: Machine, size: Array, inner: Array, gpus_per_node: Number) -> Array:
     """Bytes/s per GPU of a ring over `size` ranks that lie `inner` ranks apart.
 
     Inside a node it is the link. Between nodes the ring has as many network adapters to itself as it has ranks on a
@@ -138,117 +118,155 @@ def group_bandwidth(hardware: Machine, size: Array, inner: Array, gpus_per_node:
     Galvatron, hardware_configs).
     """
     on_node = np.clip(gpus_per_node / inner, 1.0, size)
-    outside = np.minimum(hardware.link, hardware.network * on_node)
-    return np.where(size * inner <= gpus_per_node, hardware.link, outside)
+    outside = np.minimum(machine.link, machine.network * on_node)
+    return np.where(size * inner <= gpus_per_node, machine.link, outside)
 
 
-def _ring(size: Array, volume: Array, bandwidth: Array, messages: Array | float = 1.0) -> Array:
-    """All-gather or reduce-scatter of `volume` bytes in all: (n - 1)/n of it moves, log2 n latencies a message."""
-    return (size - 1) / size * volume / bandwidth + messages * LATENCY * np.log2(size)
+def _ring(size: Array, volume: Array, bandwidth: Array, machine: Machine, messages: Array | float = 1.0) -> Array:
+    """All-gather or reduce-scatter of `volume` bytes in all: (n - 1)/n of it moves, a latency a message and hop."""
+    return (size - 1) / size * volume / bandwidth + messages * (size > 1) * (machine.latency + machine.hop * (size - 1))
 
 
-def _gemm(case: _Case, rows: Array, inner: Array | float, columns: Array | float) -> Array:
+def _misaligned(width: Number) -> Array:
+    """Halvings that a width lacks to be a multiple of 64 (0 to 6): what keeps tensor cores' loads from being whole."""
+    whole = np.rint(width)
+    return sum((whole % power > 0).astype(np.float64) for power in (2, 4, 8, 16, 32, 64))
+
+
+def _gemm(case: _Case, rows: Number, inner: Number, columns: Number) -> Array:
     """Forward seconds of (rows x inner) @ (inner x columns): the slower of arithmetic and memory.
 
     Narrow products run below peak, by 1 + w/min(shape), for tiles and pipelines that they do not fill.
     """
-    narrowest = np.minimum(np.minimum(rows, inner), columns)
-    arithmetic = 2 * rows * inner * columns / case.machine.gemm * (1 + case.machine.half_width / narrowest)
+    narrowest = np.maximum(np.minimum(np.minimum(rows, inner), columns), 1e-9)
+    odd = _misaligned(inner) + _misaligned(columns)
+    arithmetic = 2 * rows * inner * columns / (case.machine.product * case.software.skill)
+    arithmetic = arithmetic * (1 + case.machine.half_width / narrowest) * (1 + case.machine.misalignment * odd)
     elements = rows * columns + inner * columns + rows * inner
-    return np.maximum(arithmetic, case.machine.gemm_bytes * elements / case.machine.memory)
+    return np.maximum(arithmetic, case.work.format.operand * elements / case.machine.memory)
+
+
+def _projections(case: _Case) -> Array:
+    """Forward seconds of query, key, value and output projections, direct or through latent vectors."""
+    m, h, t, tokens = case.shape, case.shape.hidden, case.plans.tensor, case.tokens
+    output = _gemm(case, tokens, m.weighted / t, h)
+    direct = _gemm(case, tokens, h, (m.query + m.key + m.value) / t)
+    if not np.any(m.key_value_rank):
+        return direct + output
+    query = np.where(
+        m.query_rank,
+        _gemm(case, tokens, h, m.query_rank) + _gemm(case, tokens, m.query_rank, m.query / t),
+        _gemm(case, tokens, h, m.query / t),
+    )
+    unrotated = m.key - m.heads * m.position
+    down = _gemm(case, tokens, h, m.key_value_rank + m.position)
+    latent = query + down + _gemm(case, tokens, m.key_value_rank, (unrotated + m.value) / t)
+    return np.where(m.key_value_rank, latent, direct) + output
+
+
+def _block(case: _Case, tokens: Number, width: Number) -> Array:
+    """Forward seconds of one feed-forward block."""
+    h = case.shape.hidden
+    return _gemm(case, tokens, h, case.shape.gates * width) + _gemm(case, tokens, width, h)
 
 
 def _linear(case: _Case) -> Array:
-    """Forward seconds of one layer's matrix products with weights."""
-    h, t, tokens = case.model.hidden_size, case.plans.tensor, case.tokens
-    inner = (2 if case.model.gated_ffn else 1) * case.model.ffn_hidden_size / t
-    projections = _gemm(case, tokens, h, (case.query + 2 * case.key_value) / t) + _gemm(case, tokens, case.query / t, h)
-    if not case.model.experts:
-        return projections + _gemm(case, tokens, h, inner) + _gemm(case, tokens, case.model.ffn_hidden_size / t, h)
-    local = case.model.experts / case.plans.expert
-    routed = tokens * case.model.experts_per_token / local
-    block = _gemm(case, routed, h, inner) + _gemm(case, routed, case.model.ffn_hidden_size / t, h)
-    return projections + _gemm(case, tokens, h, case.model.experts) + local * block
+    """Forward seconds of an average layer's matrix products with weights."""
+    m, t, tokens = case.shape, case.plans.tensor, case.tokens
+    dense = _block(case, tokens, m.ffn / t)
+    projections = _projections(case) * (1 + m.cross_layers / m.layers)
+    if not np.any(m.experts):
+        return projections + dense
+    local = np.maximum(1.0, m.experts / case.plans.expert)
+    routed = tokens * m.active / local
+    mixture = local * _block(case, routed, m.expert_ffn / t) + _gemm(case, tokens, m.hidden, m.experts)
+    mixture = mixture + np.where(m.shared_ffn, _block(case, tokens, m.shared_ffn / t), 0.0)
+    return projections + (m.dense_layers * dense + m.expert_layers * mixture) / m.layers
 
 
 def _attention(case: _Case) -> tuple[Array, Array]:
-    """Seconds of scores and weighting of one layer, (forward, backward); causal, so half of the square counts.
+    """Seconds of scores and weighting of one layer, (forward, backward); only the visible part of the square counts.
 
     The fused backward recomputes the scores: 2.5 forwards (Dao 2023, arXiv 2307.08691). Unfused scores cross memory
     about 40 bytes an element in all, a third of it forward.
     """
-    s, t = case.training.sequence_length, case.plans.tensor
-    forward = 2 * case.tokens * s * case.query / t / case.machine.attention
-    if case.software.fused_attention:
-        return forward, 2.5 * forward
-    scores = case.tokens * s * case.model.attention_heads / t
-    crossing = 20 * case.element * scores / case.machine.memory
-    return forward + crossing / 3, 2 * forward + crossing * 2 / 3
+    m, s, t = case.shape, case.work.sequence, case.plans.tensor
+    sides = 1 + m.cross_layers / m.layers
+    forward = 2 * m.visible * sides * case.tokens * s * (m.query + m.weighted) / t
+    forward = forward / (case.machine.attention * case.software.skill)
+    crossing = case.software.score_bytes * case.work.format.activation / 2 * case.tokens * s * m.heads / t
+    crossing = crossing * sides / case.machine.memory * (1 + case.machine.odd_heads * (m.query / m.heads % 8 > 0))
+    fused = case.software.fused_attention
+    return forward + (1 - fused) * crossing / 3, (2 + 0.5 * fused) * forward + (1 - fused) * crossing * 2 / 3
 
 
 def _element_wise(case: _Case) -> Array:
-    """Forward seconds of norms, activations, residuals, dropout: every stored activation is written and read once."""
-    fused = memory.layer_activations(case.model, case.training, case.plans)
-    return ELEMENT_PASSES * fused / case.machine.memory
+    """Forward seconds of norms, activations, residuals, dropout: stored activations cross memory a few times."""
+    return case.software.passes * memory.layer_activations(case.work, case.plans) / case.machine.memory
 
 
 def _accumulation(case: _Case) -> Array:
     """Adding one micro-batch's gradients of one layer to the running sum: an fp32 read and write per weight."""
-    layers, experts, _ = memory.parameters_per_gpu(case.model, case.plans)
+    layers, experts, _ = memory.parameters_per_gpu(case.shape, case.plans)
     return 8 * (layers + experts) / case.layers / case.machine.memory
 
 
 def _layer_compute(case: _Case) -> Array:
     """Forward, backward and recomputation of one layer for one micro-batch, without communication."""
     forward, backward = _attention(case)
-    again = np.where(case.plans.recompute >= SELECTIVE, forward, 0.0)
-    gpu = case.passes * (_linear(case) + _element_wise(case)) + forward + backward + again + _accumulation(case)
+    again = case.plans.recompute
+    attention = forward + backward + np.where(again >= SELECTIVE, forward, 0.0)
+    gpu = case.passes * (_linear(case) + _element_wise(case)) + attention + _accumulation(case)
     launch = case.software.launch_seconds * case.passes / 3
-    return np.sqrt(np.sqrt(gpu**4 + launch**4))
+    return (gpu**4 + launch**4) ** 0.25
 
 
 def _layer_communication(case: _Case) -> Array:
-    """Exposed tensor, context and expert collectives of one layer and micro-batch, forward and backward."""
-    return _tensor(case) + _context(case) + _expert(case)
+    """Tensor, context and expert collectives of one layer for one micro-batch that nothing hides."""
+    return (1 - case.software.tensor_overlap) * _tensor(case) + _context(case) + _expert(case)
 
 
 def _tensor(case: _Case) -> Array:
-    """Two all-reduces forward, two backward, two more when recomputed, each an all-gather and a reduce-scatter."""
+    """Four all-reduces of the activations a layer, six with full recomputation (Shoeybi et al. 2019, section 3).
+
+    With sequence parallelism each is an all-gather and a reduce-scatter of the same volume.
+    """
     t = case.plans.tensor
     bandwidth = group_bandwidth(case.machine, t, np.ones_like(t), case.gpus_per_node)
-    volume = case.element * case.tokens * case.model.hidden_size
-    collectives = 2 * np.where(case.plans.recompute == FULL, 6, 4)
-    return (1 - case.software.tensor_overlap) * collectives * _ring(t, volume, bandwidth)
+    volume = case.work.format.activation * case.tokens * case.shape.hidden
+    all_reduces = np.where(case.plans.recompute == FULL, 6, 4) * (1 + case.shape.cross_layers / case.shape.layers / 2)
+    return 2 * all_reduces * _ring(t, volume, bandwidth, case.machine)
 
 
 def _context(case: _Case) -> Array:
     """Ring attention: keys and values go round once forward, with their gradients twice backward, behind attention."""
     c, t = case.plans.context, case.plans.tensor
     bandwidth = group_bandwidth(case.machine, c, t, case.gpus_per_node)
-    volume = case.element * case.tokens * c * 2 * case.key_value / t
+    volume = case.work.format.activation * case.tokens * c * (case.shape.key + case.shape.value) / t
     forward, backward = _attention(case)
     again = np.where(case.plans.recompute >= SELECTIVE, 1, 0)
-    return np.maximum(
-        0.0, (3 + again) * _ring(c, volume, bandwidth) - case.software.data_overlap * (forward + backward)
-    )
+    moving = (3 + again) * _ring(c, volume, bandwidth, case.machine)
+    return np.maximum(0.0, moving - case.software.data_overlap * (forward + backward))
 
 
 def _expert(case: _Case) -> Array:
     """All-to-all to the experts and back, forward and backward (and again when recomputed)."""
-    if not case.model.experts:
+    m = case.shape
+    if not np.any(m.experts):
         return np.zeros_like(case.plans.expert)
     e, inner = case.plans.expert, case.plans.tensor * case.plans.context
     bandwidth = group_bandwidth(case.machine, e, inner, case.gpus_per_node)
     # Every rank sends over its own adapter: unlike a ring, neighbours on the node do not save it any traffic.
     bandwidth = np.where(e * inner <= case.gpus_per_node, bandwidth, np.minimum(bandwidth, case.machine.network))
-    volume = case.element * case.tokens * case.model.hidden_size * case.model.experts_per_token / case.plans.tensor
-    return 2 * np.where(case.plans.recompute == FULL, 3, 2) * _ring(e, volume, bandwidth)
+    volume = case.work.format.activation * case.tokens * m.hidden * m.active / case.plans.tensor
+    times = 2 * np.where(case.plans.recompute == FULL, 3, 2) * m.expert_layers / m.layers
+    return times * _ring(e, volume, bandwidth, case.machine)
 
 
 def _head(case: _Case) -> Array:
     """Output layer and loss on the last stage: one product three times, and the logits across memory in fp32."""
-    columns = case.model.vocab_size / case.plans.tensor
-    product = 3 * _gemm(case, case.tokens, case.model.hidden_size, columns)
+    columns = np.ceil(case.shape.vocabulary / case.plans.tensor / 128) * 128  # as every framework pads it
+    product = 3 * _gemm(case, case.tokens, case.shape.hidden, columns)
     return product + 16 * case.tokens * columns / case.machine.memory
 
 
@@ -257,8 +275,8 @@ def _pipeline_transfer(case: _Case) -> Array:
     p, t = case.plans.pipeline, case.plans.tensor
     inside = case.plans.gpus <= case.gpus_per_node
     bandwidth = np.where(inside, case.machine.link, np.minimum(case.machine.link, case.machine.network))
-    volume = case.element * case.tokens * case.model.hidden_size / t
-    return np.where(p > 1, 2 * case.plans.virtual * (volume / bandwidth + LATENCY), 0.0)
+    volume = case.work.format.activation * case.tokens * case.shape.hidden / t
+    return np.where(p > 1, 2 * case.plans.virtual * (volume / bandwidth + case.machine.latency), 0.0)
 
 
 def _data_communication(case: _Case, compute: Array) -> Array:
@@ -269,14 +287,15 @@ def _data_communication(case: _Case, compute: Array) -> Array:
     for forward and backward as well (6 bytes a parameter in 16 bit).
     """
     stage, more = case.plans.zero_stage, case.micro_batches - 1
-    weight, gradient = case.element, 2.0 if case.training.precision is Precision.FP16 else 4.0
+    weight, gradient = case.work.format.activation, case.work.format.wire
     once = np.where(stage == 0, 2 * gradient, gradient + weight)
     each = np.where(stage <= 1, 0.0, gradient)
     sharded = stage >= 3
-    messages = np.where(sharded, 3 * case.layers, 1.0)
+    messages = np.where(sharded, 3 * case.layers, 1.0) * case.software.messages
     hidden = case.software.data_overlap * compute
-    first = _parameter_traffic(case, np.where(sharded, 3 * weight, once), messages)
-    others = _parameter_traffic(case, np.where(sharded, 3 * weight, each), np.where(stage <= 1, 0.0, messages))
+    whole = np.where(sharded, 2 * weight + gradient, once)
+    first = _parameter_traffic(case, whole, messages)
+    others = _parameter_traffic(case, np.where(sharded, whole, each), np.where(stage <= 1, 0.0, messages))
     return np.maximum(0.0, first - hidden) + more * np.maximum(0.0, others - hidden)
 
 
@@ -285,20 +304,20 @@ def _parameter_traffic(case: _Case, per_parameter: Array, messages: Array) -> Ar
 
     Dense parameters have D c copies, those of an expert D c/e, e times further apart.
     """
-    layers, experts, vocabulary = memory.parameters_per_gpu(case.model, case.plans)
+    layers, experts, vocabulary = memory.parameters_per_gpu(case.shape, case.plans)
     copies, apart = case.plans.data * case.plans.context, case.plans.tensor
     wide = group_bandwidth(case.machine, copies, apart, case.gpus_per_node)
-    dense = _ring(copies, per_parameter * (layers + vocabulary), wide, messages)
-    if not case.model.experts:
+    dense = _ring(copies, per_parameter * (layers + vocabulary), wide, case.machine, messages)
+    if not np.any(case.shape.experts):
         return dense
     copies, apart = copies / case.plans.expert, apart * case.plans.expert
     narrow = group_bandwidth(case.machine, copies, apart, case.gpus_per_node)
-    return dense + _ring(copies, per_parameter * experts, narrow, messages)
+    return dense + _ring(copies, per_parameter * experts, narrow, case.machine, messages)
 
 
 def _optimizer(case: _Case) -> Array:
     """Reading gradient, master weight and moments and writing them back, of this rank's share."""
-    layers, experts, vocabulary = memory.parameters_per_gpu(case.model, case.plans)
+    layers, experts, vocabulary = memory.parameters_per_gpu(case.shape, case.plans)
     copies = np.where(case.plans.zero_stage >= 1, case.plans.data * case.plans.context, 1.0)
     share = (layers + vocabulary) / copies + experts / np.maximum(1.0, copies / case.plans.expert)
-    return 30 * share / case.machine.memory
+    return case.software.optimizer_bytes * share / case.machine.memory
