@@ -1,8 +1,8 @@
 """What is known beforehand: datasheet facts of GPU products and shapes of well-known models.
 
 The facts are data (`data/gpus.yaml`, `data/models.yaml`, a source with every entry), read once, on first use. A product
-that the catalogue lacks is not an error: `estimate` answers with the slowest member of its class and says so in
-`GpuSpec.source`.
+that the catalogue lacks is not an error: `estimate` answers with the slowest member of its class, or from the clocks
+where they are known, and says so in `GpuSpec.source`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from trimtab_policy.perf.shape import active_parameters, parameters
+from trimtab_policy.perf import shape
 from trimtab_policy.types import GpuSpec, ModelSpec, Precision
 
 __all__ = [
+    "ESTIMATED",
+    "Clocks",
     "Product",
     "UnknownGpu",
     "UnknownModel",
@@ -34,11 +36,13 @@ __all__ = [
     "model_names",
     "parameters",
     "parse_product",
+    "published_active_parameters",
     "published_parameters",
 ]
 
 ESTIMATED = "estimated from node labels"
 _ESTIMATED_NETWORK = 1.25e9  # 10 Gb/s Ethernet: what any server has
+_MEMORY_TOLERANCE = 0.1  # labels give what the driver reports or what stands on the box
 
 
 class UnknownGpu(KeyError):
@@ -65,10 +69,36 @@ class Product(Struct, frozen=True):
     """`1g.5gb` and the like where the node's GPUs are cut into equal MIG instances; `INVALID` as GFD writes it."""
 
 
+class Clocks(Struct, frozen=True):
+    """What the driver tells of a GPU besides its memory; 0 where it is not known."""
+
+    units: int = 0
+    """Multiprocessors (NVIDIA), compute units (AMD), Xe cores (Intel)."""
+    core_hz: float = 0.0
+    """Highest clock of the units."""
+    memory_hz: float = 0.0
+    """Highest clock of the memory as NVML and ROCm SMI report it: two transfers per cycle."""
+    bus_bits: int = 0
+    """Width of the memory bus."""
+
+    @property
+    def unit_hz(self) -> float:
+        return self.units * self.core_hz
+
+    @property
+    def bandwidth(self) -> float:
+        """Of the memory, bytes/s."""
+        return 2 * self.memory_hz * self.bus_bits / 8
+
+
+_NO_CLOCKS = Clocks()
+
+
 class _GpuEntry(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     vendor: str
     architecture: str
+    released: str
     memory_mib: int
     memory_gbps: float
     tflops: dict[Precision, float]
@@ -77,6 +107,8 @@ class _GpuEntry(Struct, frozen=True, forbid_unknown_fields=True):
     watts: float
     source: str
     products: tuple[str, ...]
+    ambiguous: tuple[str, ...] = ()
+    link_domain: int = 0
 
     def spec(self) -> GpuSpec:
         return GpuSpec(
@@ -89,6 +121,7 @@ class _GpuEntry(Struct, frozen=True, forbid_unknown_fields=True):
             link_bandwidth=self.link_gbps * 1e9,
             network_bandwidth=self.network_gbps * 1e9,
             power_watts=self.watts,
+            link_domain=self.link_domain,
             source=self.source,
         )
 
@@ -101,20 +134,32 @@ class _Estimate(Struct, frozen=True, forbid_unknown_fields=True):
     tflops: dict[Precision, float]
     link_gbps: float
     watts: float
+    per_clock: dict[Precision, float]
+    geforce: float = 1.0
 
-    def spec(self, name: str, memory_bytes: int) -> GpuSpec:
+    def spec(self, name: str, memory_bytes: int, clocks: Clocks) -> GpuSpec:
+        known = [ESTIMATED]
+        known += ["number and clock of its units"] if clocks.unit_hz else []
+        known += ["memory clock and bus width"] if clocks.bandwidth else []
         return GpuSpec(
             name=name,
             vendor=self.vendor,
             architecture=self.architecture,
             memory_bytes=memory_bytes,
-            memory_bandwidth=self.memory_gbps * 1e9,
-            peak_flops=_flops(self.tflops),
+            memory_bandwidth=clocks.bandwidth or self.memory_gbps * 1e9,
+            peak_flops=self._clocked(name, clocks.unit_hz) if clocks.unit_hz else _flops(self.tflops),
             link_bandwidth=self.link_gbps * 1e9,
             network_bandwidth=_ESTIMATED_NETWORK,
             power_watts=self.watts,
-            source=ESTIMATED,
+            source=", ".join(known),
         )
+
+    def _clocked(self, name: str, unit_hz: float) -> dict[Precision, float]:
+        tensor = self.geforce if "geforce" in name.casefold() else 1.0
+        return {
+            precision: per_clock * unit_hz * (1.0 if precision is Precision.FP32 else tensor)
+            for precision, per_clock in self.per_clock.items()
+        }
 
 
 class _GpuFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,9 +183,20 @@ def gpu(name: str) -> GpuSpec:
     return found
 
 
-def by_product(product: str) -> GpuSpec | None:
-    """The GPU type behind a product name as node labels carry it, sharing and MIG suffixes ignored."""
-    return _by_product().get(_normal(parse_product(product).name))
+def by_product(product: str, memory_bytes: int | None = None) -> GpuSpec | None:
+    """The GPU type behind a product name as node labels carry it, sharing and MIG suffixes ignored.
+
+    A name that several products share (`a100`) is resolved by the memory of one GPU, where that leaves just one.
+    """
+    name = _normal(parse_product(product).name)
+    if found := _by_product().get(name):
+        return found
+    near = [spec for spec in _by_ambiguous().get(name, ()) if _about(memory_bytes, spec.memory_bytes)]
+    return near[0] if len(near) == 1 else None
+
+
+def _about(memory_bytes: int | None, expected: int) -> bool:
+    return memory_bytes is not None and abs(memory_bytes / expected - 1) <= _MEMORY_TOLERANCE
 
 
 def parse_product(label: str) -> Product:
@@ -154,13 +210,18 @@ def parse_product(label: str) -> Product:
 
 
 def estimate(
-    product: str, memory_bytes: int, compute_capability: tuple[int, int] | None = None, vendor: str = "NVIDIA"
+    product: str,
+    memory_bytes: int,
+    compute_capability: tuple[int, int] | None = None,
+    vendor: str = "NVIDIA",
+    clocks: Clocks = _NO_CLOCKS,
 ) -> GpuSpec:
     """A cautious guess at a product that the catalogue lacks, under the product's own name.
 
     `memory_bytes` comes from the node's label; rates are those of the slowest member of the class, i.e. of the CUDA
-    compute capability (major, minor), or of the vendor where that is not known. Raises ValueError without memory: no
-    fit can be judged then.
+    compute capability (major, minor), or of the vendor where that is not known. Known clocks say more: the peak is then
+    units x clock x FLOPs per clock and unit of the class, the bandwidth memory clock x bus width. `GpuSpec.source`
+    names what was used. Raises ValueError without memory: no fit can be judged then.
     """
     if memory_bytes <= 0:
         raise ValueError(f"GPU product {product!r}: memory must be known and positive, got {memory_bytes} bytes")
@@ -170,7 +231,7 @@ def estimate(
         raise ValueError(f"GPU product {product!r}: unknown vendor {vendor!r}, expected one of {', '.join(vendors)}")
     capability = compute_capability or (0, 0)
     row = max((row for row in known if row.capability <= capability), key=lambda row: row.capability)
-    return row.spec(product, memory_bytes)
+    return row.spec(product, memory_bytes, clocks)
 
 
 def model(name: str) -> ModelSpec:
@@ -179,6 +240,16 @@ def model(name: str) -> ModelSpec:
     if found is None:
         raise UnknownModel(_unknown("model preset", name, _models()))
     return found
+
+
+def parameters(model: ModelSpec) -> int:
+    """Number of parameters."""
+    return round(float(shape.parameters(shape.of(model))))
+
+
+def active_parameters(model: ModelSpec) -> int:
+    """Number of parameters that one token passes through: all of a dense model."""
+    return round(float(shape.active_parameters(shape.of(model))))
 
 
 def model_names() -> tuple[str, ...]:
@@ -191,8 +262,8 @@ def _flops(tflops: dict[Precision, float]) -> dict[Precision, float]:
 
 
 def _normal(name: str) -> str:
-    """Labels differ in case and in how blanks were replaced; the names themselves do not."""
-    return re.sub(r"[\s_-]+", "-", name.strip()).casefold()
+    """Labels differ in case and in how blanks and brackets were replaced; the names themselves do not."""
+    return re.sub(r"[\s_/()-]+", "-", name).strip("-").casefold()
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
@@ -226,18 +297,45 @@ def _by_product() -> dict[str, GpuSpec]:
 
 
 @cache
+def _by_ambiguous() -> dict[str, tuple[GpuSpec, ...]]:
+    sharing: dict[str, tuple[GpuSpec, ...]] = {}
+    for row in _gpu_file().gpus:
+        for name in map(_normal, row.ambiguous):
+            sharing[name] = (*sharing.get(name, ()), gpu(row.name))
+    return sharing
+
+
+@cache
 def published_parameters() -> dict[str, int]:
     """Parameter count of every preset as its authors state it; tests hold `parameters` to it."""
-    return {name: int(shape["published"]) for name, shape in _load("models.yaml").items()}
+    return {name: row.published for name, row in _presets().items()}
+
+
+@cache
+def published_active_parameters() -> dict[str, int]:
+    """Of mixture-of-experts presets whose authors state it, the parameters that serve one token."""
+    return {name: row.published_active for name, row in _presets().items() if row.published_active}
 
 
 @cache
 def _models() -> dict[str, ModelSpec]:
-    return {name: _model(name, dict(shape)) for name, shape in _load("models.yaml").items()}
+    return {name: row.model for name, row in _presets().items()}
 
 
-def _model(name: str, shape: dict[str, Any]) -> ModelSpec:
-    shape.pop("published")
-    heads = shape["attention_heads"]
-    defaults = {"name": name, "kv_heads": heads, "head_dim": shape["hidden_size"] // heads}
-    return msgspec.convert(defaults | shape, ModelSpec)
+class _Preset(Struct, frozen=True):
+    model: ModelSpec
+    published: int
+    published_active: int = 0
+
+
+@cache
+def _presets() -> dict[str, _Preset]:
+    return {name: _preset(name, row) for name, row in _load("models.yaml").items()}
+
+
+def _preset(name: str, row: dict[str, Any]) -> _Preset:
+    heads = row["attention_heads"]
+    defaults = {"name": name, "kv_heads": heads, "head_dim": row["hidden_size"] // heads}
+    published = {key: int(row[key]) for key in ("published", "published_active") if key in row}
+    shape_of_it = {key: value for key, value in row.items() if key not in published}
+    return _Preset(model=msgspec.convert(defaults | shape_of_it, ModelSpec), **published)

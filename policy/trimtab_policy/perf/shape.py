@@ -115,25 +115,35 @@ def stack(shapes: Sequence[Shape]) -> Shape:
     return Shape(*np.array(shapes, dtype=np.float64).T.reshape(len(Shape._fields), -1))
 
 
-def attention_parameters(shape: Shape) -> Number:
-    """Query, key, value and output projections of one layer with their biases, and the norms inside latent attention.
+def attention_weights(shape: Shape) -> Number:
+    """Matrices of query, key, value and output projections of one layer.
 
-    h(a + 2g)d + adh directly; latent h r_q + r_q a d + h(r_kv + d_position) + r_kv(ad - a d_position + a d_v) + a d_v h.
+    h(a + 2g)d + adh directly; latent h r_q + r_q a d + h(r_kv + d_p) + r_kv(ad - a d_p + a d_v) + a d_v h with d_p the
+    part of a head that carries the position and d_v the width of a value.
     """
     h = shape.hidden
-    query = np.where(
-        shape.query_rank, shape.query_rank * (h + shape.query + 1), h * shape.query + shape.projection_biases * shape.query
-    )
+    query = np.where(shape.query_rank, shape.query_rank * (h + shape.query), h * shape.query)
     unrotated = shape.key - shape.heads * shape.position
-    latent = h * (shape.key_value_rank + shape.position) + shape.key_value_rank * (unrotated + shape.value + 1)
-    direct = (h + shape.projection_biases) * (shape.key + shape.value)
-    output = shape.weighted * h + shape.biases * h
-    return query + np.where(shape.key_value_rank, latent, direct) + output
+    latent = h * (shape.key_value_rank + shape.position) + shape.key_value_rank * (unrotated + shape.value)
+    direct = h * (shape.key + shape.value)
+    return query + np.where(shape.key_value_rank, latent, direct) + shape.weighted * h
+
+
+def attention_parameters(shape: Shape) -> Number:
+    """The projections of one layer with their biases, and the norms of the latent vectors."""
+    direct = np.where(shape.query_rank, 0, shape.query) + np.where(shape.key_value_rank, 0, shape.key + shape.value)
+    biases = shape.projection_biases * direct + shape.biases * shape.hidden
+    return attention_weights(shape) + biases + shape.query_rank + shape.key_value_rank
+
+
+def block_weights(shape: Shape, width: Number) -> Number:
+    """Matrices of a feed-forward block of a width: 3hf when gated (SwiGLU), else 2hf."""
+    return shape.hidden * width * (shape.gates + 1)
 
 
 def block_parameters(shape: Shape, width: Number) -> Number:
-    """A feed-forward block of a width: 3hf when gated (SwiGLU), else 2hf, and its biases."""
-    return shape.hidden * width * (shape.gates + 1) + shape.biases * (shape.gates * width + shape.hidden)
+    """A feed-forward block of a width with its biases."""
+    return block_weights(shape, width) + shape.biases * (shape.gates * width + shape.hidden)
 
 
 def expert_parameters(shape: Shape) -> Number:
@@ -179,11 +189,8 @@ def training_flops_per_token(shape: Shape, sequence_length: Number) -> Number:
     6 per weight that takes part in a matrix product (Kaplan et al. 2020, arXiv 2001.08361), plus 6 L s ad for causal
     scores and their product with the values (Narayanan et al. 2021, arXiv 2104.04473, appendix, halved).
     """
-    bare = shape._replace(biases=0 * shape.biases, projection_biases=0 * shape.projection_biases)
-    per_expert = block_parameters(bare, shape.expert_ffn)
-    blocks = shape.dense_layers * block_parameters(bare, shape.ffn) + shape.expert_layers * (
-        shape.active * per_expert + block_parameters(bare, shape.shared_ffn) + shape.hidden * shape.experts
-    )
-    attention = (shape.layers + shape.cross_layers) * attention_parameters(bare)
-    scores = 6 * shape.visible * (shape.layers + shape.cross_layers) * sequence_length * (shape.query + shape.weighted)
-    return 6 * (attention + blocks + embedding_parameters(shape)) + scores
+    routed = block_weights(shape, shape.active * shape.expert_ffn + shape.shared_ffn) + shape.hidden * shape.experts
+    blocks = shape.dense_layers * block_weights(shape, shape.ffn) + shape.expert_layers * routed
+    attending = shape.layers + shape.cross_layers
+    scores = 6 * shape.visible * attending * sequence_length * (shape.query + shape.weighted)
+    return 6 * (attending * attention_weights(shape) + blocks + embedding_parameters(shape)) + scores
