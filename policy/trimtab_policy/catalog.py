@@ -167,6 +167,12 @@ class _GpuFile(Struct, frozen=True, forbid_unknown_fields=True):
     estimates: tuple[_Estimate, ...]
 
 
+class _Preset(Struct, frozen=True):
+    model: ModelSpec
+    published: int
+    published_active: int = 0
+
+
 def all_gpus() -> tuple[GpuSpec, ...]:
     """Every GPU type of the catalogue, in the order of the file."""
     return tuple(_by_name().values())
@@ -320,12 +326,6 @@ def published_active_parameters() -> dict[str, int]:
 @cache
 def _models() -> dict[str, ModelSpec]:
     return {name: row.model for name, row in _presets().items()}
-
-
-class _Preset(Struct, frozen=True):
-    model: ModelSpec
-    published: int
-    published_active: int = 0
 
 
 @cache

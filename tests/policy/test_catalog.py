@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab_policy import catalog
-from trimtab_policy.types import GpuSpec, Precision
+from trimtab_policy.types import GpuSpec, ModelSpec, Precision
 
 MIB = 1 << 20
 
@@ -64,6 +64,11 @@ def test_active_parameters_agree_with_the_published_ones_to_two_percent(name: st
 def test_every_parameter_of_a_dense_model_is_active() -> None:
     dense = catalog.model("llama3-8b")
     assert catalog.active_parameters(dense) == catalog.parameters(dense)
+
+
+def test_presets_have_no_misspelt_fields() -> None:
+    known = {*ModelSpec.__struct_fields__, "published", "published_active"}
+    assert all(known.issuperset(row) for row in catalog._load("models.yaml").values())
 
 
 def test_counts_are_whole_numbers() -> None:
