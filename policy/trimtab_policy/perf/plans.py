@@ -18,8 +18,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from trimtab_policy.perf import memory, space, speed
-from trimtab_policy.perf.columns import Array, Plans, columns
+from trimtab_policy.perf import hardware, memory, space, speed
+from trimtab_policy.perf.columns import Array, Plans, columns, work
 from trimtab_policy.perf.space import Mask, Shape, Variants
 from trimtab_policy.types import (
     Bounds,
@@ -86,13 +86,14 @@ def predict(
     """
     check(model, training, plan, gpus_per_node)
     row = columns([plan])
-    seconds = speed.step_time(model, training, row, gpu, gpus_per_node, spread=spread).total
-    return _prediction(training, float(seconds[0]), float(memory.footprint(model, training, row).required[0]))
+    run, machine = work(model, training), hardware.machine(gpu, training.precision, spread=spread)
+    seconds = speed.step_time(run, row, machine, gpus_per_node).total
+    return _prediction(training, float(seconds[0]), float(memory.footprint(run, row).required[0]))
 
 
 def fits(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuSpec) -> bool:
     """Whether the fullest GPU of the plan has enough memory, reserve included."""
-    return bool(memory.footprint(model, training, columns([plan])).required[0] <= gpu.memory_bytes)
+    return bool(memory.footprint(work(model, training), columns([plan])).required[0] <= gpu.memory_bytes)
 
 
 def check(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpus_per_node: int) -> None:
@@ -158,7 +159,8 @@ def _fastest(
     plans, needs = _fitting(model, training, requirements, gpu, gangs)
     rows, nodes, widths = _placed(plans, gangs)
     plans, needs = plans.take(rows), needs[rows]
-    seconds = speed.step_time(model, training, plans, gpu, widths).total
+    machine = hardware.machine(gpu, training.precision)
+    seconds = speed.step_time(work(model, training), plans, machine, widths).total
     return [
         Option(
             gpus=int(nodes[row] * widths[row]),
@@ -186,7 +188,7 @@ def _fitting(
 def _required(model: ModelSpec, training: TrainingSpec, table: Plans, choice: Variants) -> Array:
     """(n, v) bytes required by every variant of every row."""
     crossed = table._replace(zero_stage=choice.zero_stage, recompute=choice.recompute)
-    return memory.footprint(model, training, crossed).required
+    return memory.footprint(work(model, training), crossed).required
 
 
 def _beaten(fitting: Mask, choice: Variants) -> Mask:

@@ -171,7 +171,19 @@ def _cross(*axes: Sequence[int]) -> tuple[Array, ...]:
 
 def _table(data: Array, tensor: Array, pipeline: Array, context: Array) -> Plans:
     ones, zeros = np.ones_like(data), np.zeros_like(data)
-    return Plans(data, tensor, pipeline, context, ones, ones, zeros, zeros, ones)
+    return Plans(
+        data,
+        tensor,
+        pipeline,
+        virtual=ones,
+        context=context,
+        expert=ones,
+        micro_batch=ones,
+        zero_stage=zeros,
+        shard=zeros,
+        recompute=zeros,
+        sequence_parallel=ones,
+    )
 
 
 def _crossed(table: Plans, **choice: Sequence[int]) -> Plans:

@@ -102,7 +102,7 @@ def every_plan(gpus: int, batch: int) -> list[ParallelPlan]:
     """All plans of so many GPUs, valid or not, by plain enumeration."""
     powers = [1, 2, 4, 8]
     return [
-        ParallelPlan(gpus // (t * p), t, p, 1, e, b, z, r)
+        ParallelPlan(gpus // (t * p), t, p, expert=e, micro_batch=b, zero_stage=z, recompute=r)
         for t, p, e, b, z, r in itertools.product(powers, powers, powers, [1, 2, 4, 8, 16], range(4), Recompute)
         if gpus % (t * p) == 0 and b <= batch
     ]
