@@ -163,6 +163,22 @@ class HttpSettings(Section):
     """/healthz fails when the last round is older than this, so that a stuck controller is restarted."""
 
 
+class PerfSettings(Section):
+    """The performance model."""
+
+    constants: Path | None = None
+    """Constants fitted to one's own cluster, as `trimtab perf calibrate` writes them; by default the published ones."""
+
+
+class PriceSettings(Section):
+    """What GPUs cost, to tell the cost of a plan. They change no decision."""
+
+    currency: str = ""
+    """Shown behind amounts, as it is."""
+    per_gpu_hour: dict[str, Annotated[float, Field(ge=0)]] = {}
+    """GPU type, e.g. `H100-SXM5-80GB`, and the price of one GPU for one hour."""
+
+
 class LogSettings(Section):
     """Logs go to standard error."""
 
@@ -191,6 +207,8 @@ class Settings(BaseSettings):
     gang: GangSettings = GangSettings()
     fake: FakeSettings = FakeSettings()
     topology: TopologySettings = TopologySettings()
+    perf: PerfSettings = PerfSettings()
+    prices: PriceSettings = PriceSettings()
     metrics: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
 
@@ -220,6 +238,14 @@ def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> 
 
     try:
         return Layered(**(flags or {}))
+    except ValidationError as error:
+        raise SettingsError(_explain(error, path)) from error
+
+
+def read_prices(path: Path) -> PriceSettings:
+    """Prices of a file of their own, with the keys of the section. Raises SettingsError."""
+    try:
+        return PriceSettings.model_validate(_read(path))
     except ValidationError as error:
         raise SettingsError(_explain(error, path)) from error
 

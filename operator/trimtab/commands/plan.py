@@ -11,9 +11,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 import yaml
-from rich.console import Group
+from msgspec import Struct
 
+from trimtab import settings
 from trimtab.api.convert import to_placement
+from trimtab.commands import typed
 from trimtab.commands.live import look
 from trimtab.commands.options import (
     ContextOption,
@@ -23,6 +25,7 @@ from trimtab.commands.options import (
     command,
     kube_settings,
 )
+from trimtab.commands.outlook import outlook
 from trimtab.commands.snapshot import read
 from trimtab.decide.engine import Engine
 from trimtab.errors import UsageError
@@ -32,8 +35,11 @@ from trimtab.observe import jobs as job_facts
 from trimtab.observe.eligibility import eligible
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
+from trimtab.settings import PriceSettings
 from trimtab.ui import output, tables, words
+from trimtab.ui.choices import Choice, overview
 from trimtab.ui.output import Output
+from trimtab_policy import catalog
 from trimtab_policy.types import Job, Pending, Placement, Snapshot
 
 PolicyOption = Annotated[str, typer.Option("--policy", help="Policy to ask; `fcfs` answers when it fails.")]
@@ -41,29 +47,44 @@ DEADLINE_SECONDS = 60.0
 """Nobody waits in a queue behind this decision, so the policy may take its time."""
 
 
+PricesOption = Annotated[
+    Path | None, typer.Option(help="YAML file with `currency` and `per_gpu_hour`; by default those of the settings.")
+]
+
+
 @command
 async def plan(
     file: Annotated[Path, typer.Option("--file", "-f", help="Manifest of an LLMTrainingJob.")],
     snapshot: Annotated[Path | None, typer.Option(help="Decide on this dump instead of the live cluster.")] = None,
+    gpus: Annotated[
+        str, typer.Option(help="Decide on an empty cluster of these: TYPE=COUNT[xPER_NODE], separated by commas.")
+    ] = "",
     policy: PolicyOption = "best_fit",
+    prices: PricesOption = None,
     form: OutputOption = Output.TABLE,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Show what would be decided for a job, without changing anything.
+    """Show what would be decided for a job, and the best plan of every GPU type, without changing anything.
 
-    Example: trimtab plan -f manifests/samples/llama3-8b.yaml --snapshot now.json
+    Examples: trimtab plan -f manifests/samples/llama3-8b.yaml
+
+    trimtab plan -f manifests/samples/llama3-8b.yaml --snapshot now.json -o json
+
+    trimtab plan -f manifests/samples/llama3-70b.yaml --gpus H100-SXM5-80GB=64,A100-SXM4-80GB=32x4 --prices prices.yaml
     """
     facts = _manifest(file)
-    if snapshot:
-        now, admitted = read(snapshot), None
+    if snapshot and gpus:
+        raise UsageError("--snapshot and --gpus are two clusters: name one")
+    if snapshot or gpus:
+        now, admitted = read(snapshot) if snapshot else typed.snapshot(gpus), None
     else:
         observation = await look(kube_settings(kubeconfig, context))
         now = observation.snapshot
         admitted = eligible(facts.template["spec"], [observation.nodes[node.name] for node in now.nodes])
     job = facts.as_job(created=now.time, eligible=admitted)
     others = tuple(other for other in now.jobs if other.placement)
-    _answer(form, facts, *_decide(msgspec.structs.replace(now, jobs=(*others, job)), job, policy))
+    _answer(form, facts, _decide(msgspec.structs.replace(now, jobs=(*others, job)), job, policy), _prices(prices, now))
 
 
 @command
@@ -84,41 +105,67 @@ async def explain(
     released = _release(observation.snapshot, facts)
     waiting = next((other for other in released.jobs if other.uid == facts.meta.uid), None)
     if refused := observation.refused.get(facts.meta.uid):
-        _answer(form, facts, None, refused)
+        _answer(form, facts, _Decided(pending=refused), PriceSettings())
     elif waiting is None:
         output.show(form, facts.status.to_wire(), tables.pairs(_story(facts)))
     else:
-        _answer(form, facts, *_decide(released, waiting, policy))
+        _answer(form, facts, _decide(released, waiting, policy), _prices(None, released))
 
 
-def _decide(snapshot: Snapshot, job: Job, policy: str) -> tuple[Placement | None, Pending | None]:
+class _Decided(Struct, frozen=True):
+    """What the policy says about the job, and what it could have said."""
+
+    placement: Placement | None = None
+    pending: Pending | None = None
+    snapshot: Snapshot | None = None
+    job: Job | None = None
+
+
+def _decide(snapshot: Snapshot, job: Job, policy: str) -> _Decided:
     outcome = Engine(policy, "fcfs", DEADLINE_SECONDS).decide(snapshot)
     for fallback in outcome.fallbacks:
         raise UsageError(f"policy {fallback.policy} failed: {fallback.message}")
     placement = next((found for found in outcome.placements if found.job == job.uid), None)
-    return placement, next((found for found in outcome.pending if found.job == job.uid), None)
+    pending = next((found for found in outcome.pending if found.job == job.uid), None)
+    return _Decided(placement, pending, snapshot, job)
 
 
-def _answer(form: Output, facts: JobFacts, placement: Placement | None, pending: Pending | None) -> None:
+def _prices(file: Path | None, snapshot: Snapshot) -> PriceSettings:
+    """Prices of the file or else of the settings. Raises UsageError for one of a GPU type that nobody knows."""
+    prices = settings.read_prices(file) if file else settings.load().prices
+    for name in prices.per_gpu_hour:
+        if name not in snapshot.gpu_types:
+            catalog.gpu(name)
+    return prices
+
+
+def _answer(form: Output, facts: JobFacts, decided: _Decided, prices: PriceSettings) -> None:
+    placement, pending = decided.placement, decided.pending
+    choices: tuple[Choice, ...] = ()
+    if decided.snapshot and decided.job:
+        choices = outlook(decided.snapshot, decided.job, placement, prices.per_gpu_hour)
     value: dict[str, Any] = {
         "job": facts.meta.key,
         "state": words.state(facts),
         "plan": facts.status.plan.to_wire() if facts.status.plan else None,
         "decision": placement,
         "pending": pending,
+        "choices": choices,
+        "currency": prices.currency,
     }
     parts: list[Any] = [tables.pairs(_story(facts, why=pending is None))] if facts.status.conditions else []
     if placement:
         where = words.nodes([share.node for share in placement.shares], limit=8)
         said = [("Decision", placement.reason), ("Nodes", where)]
         said.append(("Run time", words.duration(placement.prediction.run_seconds)))
-        parts += [tables.pairs(said), "", tables.choices(placement)]
+        parts.append(tables.pairs(said))
     if pending:
         said = [("Pending", pending.reason.value), ("Because", pending.message)]
         said += [("Blocked by", blocker) for blocker in pending.blockers]
         said += [("What helps", hint) for hint in pending.alternatives]
         parts.append(tables.pairs(said))
-    output.show(form, value, Group(*parts))
+    parts += [overview(choices, prices.currency)] if choices else []
+    output.show(form, value, output.spaced(parts))
 
 
 def _story(facts: JobFacts, *, why: bool = True) -> list[tuple[str, str]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 import yaml
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 
 WIDE_ENOUGH = 140
 """Columns of a table that goes to a file or pipe, where no terminal sets a limit."""
@@ -38,3 +39,8 @@ def show(form: Output, value: Any, table: RenderableType) -> None:
             print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), end="")
         case Output.TABLE:
             console().print(table)
+
+
+def spaced(parts: Sequence[Any]) -> Group:
+    """One below the other, with an empty line between."""
+    return Group(*parts[:1], *(each for part in parts[1:] for each in ("", part)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
@@ -41,6 +41,18 @@ def step(title: str) -> Iterator[None]:
         yield
     mark = "[green]✓[/green] " if console.is_terminal else ""
     console.print(f"{mark}{escape(title)} [dim]({time.monotonic() - began:.1f} s)[/dim]", soft_wrap=True)
+
+
+@contextmanager
+def rounds(title: str) -> Iterator[Callable[[int, float], None]]:
+    """Show how a fit goes on: the function takes the number of a round and what is left of the error."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with console.status(title) as status:
+            yield lambda number, error: status.update(f"{title}: round {number}, error {error:.4g}")
+        return
+    console.print(title, soft_wrap=True)
+    yield lambda number, error: console.print(f"{title}: round {number}, error {error:.4g}", soft_wrap=True)
 
 
 class Silence:

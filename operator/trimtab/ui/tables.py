@@ -1,4 +1,4 @@
-"""The tables of `trimtab get`, `trimtab plan`, `trimtab explain` and the demo."""
+"""The tables of `trimtab get` and the demo, and pairs of name and value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.snapshot import Observation
 from trimtab.ui import words
-from trimtab_policy.types import Alternative, Placement
 
 STATE_STYLE = {
     "Running": "green",
@@ -71,26 +70,6 @@ def nodes(observation: Observation) -> Table:
     return table
 
 
-def choices(placement: Placement) -> Table:
-    """The chosen plan of a job, and below it the ones that lost."""
-    table = _table("", "GPUS", "PARALLELISM", "µBATCH", "RECOMPUTE", "STEP", "TOKENS/S", "MEMORY/GPU", "WHY NOT")
-    chosen = Alternative(placement.gpu_type, placement.gpus, placement.plan, placement.prediction, "chosen")
-    for position, choice in enumerate((chosen, *placement.alternatives)):
-        table.add_row(
-            "→" if position == 0 else "",
-            f"{choice.gpus}×{choice.gpu_type}",
-            f"{choice.plan.mode} {choice.plan.describe()}",
-            str(choice.plan.micro_batch),
-            choice.plan.recompute.value,
-            words.duration(choice.prediction.step_seconds),
-            words.rate(choice.prediction.tokens_per_second),
-            words.size(choice.prediction.memory_bytes),
-            choice.why_not,
-            style="bold" if position == 0 else "",
-        )
-    return table
-
-
 def pairs(rows: Sequence[tuple[str, str]]) -> Table:
     """Two columns without lines: a name and what is to be said about it."""
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -116,6 +95,6 @@ def _line(text: str, style: str = "") -> Text:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        right = column in ("GPUS", "FREE", "STEP", "TOKENS/S", "MEMORY/GPU", "µBATCH")
+        right = column in ("GPUS", "FREE")
         table.add_column(column, justify="right" if right else "left", no_wrap=column in NEVER_CUT, overflow="fold")
     return table

@@ -1,0 +1,87 @@
+"""What a job could do on each GPU type of a cluster: the best plan, what it takes, and why it was not chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from trimtab.ui.choices import Choice
+from trimtab_policy.capacity import Capacity
+from trimtab_policy.perf.breakdown import breakdown
+from trimtab_policy.perf.plans import Option, options, why_none
+from trimtab_policy.types import GpuSpec, Job, ParallelPlan, Placement, Prediction, Snapshot
+
+
+def outlook(
+    snapshot: Snapshot, job: Job, placement: Placement | None, prices: Mapping[str, float]
+) -> tuple[Choice, ...]:
+    """The chosen plan, the alternatives that the policy names, and the best plan of every GPU type that is in neither.
+
+    The chosen one comes first, then the fastest; types without a plan come last. `prices` are those of a GPU-hour.
+    """
+    view = _View(snapshot, job, prices)
+    said = list(view.of_placement(placement)) if placement else []
+    named = {choice.gpu_type for choice in said}
+    said += [view.of_type(gpu, placement) for name, gpu in snapshot.gpu_types.items() if name not in named]
+    return tuple(sorted(said, key=lambda choice: (not choice.chosen, -_rate(choice), choice.gpu_type)))
+
+
+def _rate(choice: Choice) -> float:
+    return choice.prediction.tokens_per_second if choice.prediction else 0.0
+
+
+class _View:
+    """One job before one cluster."""
+
+    def __init__(self, snapshot: Snapshot, job: Job, prices: Mapping[str, float]) -> None:
+        self._job, self._prices, self._types = job, prices, snapshot.gpu_types
+        self._capacity = Capacity(snapshot)
+
+    def of_placement(self, placement: Placement) -> Iterator[Choice]:
+        """What the policy chose, and what it weighed against it."""
+        gpu, width = self._types[placement.gpu_type], placement.shares[0].gpus
+        yield replace(self._choice(gpu, width, placement.plan, placement.prediction), chosen=True)
+        for other in placement.alternatives:
+            gpu = self._types[other.gpu_type]
+            width = self._width(gpu, other.plan, other.prediction)
+            yield replace(self._choice(gpu, width, other.plan, other.prediction), why_not=other.why_not)
+
+    def of_type(self, gpu: GpuSpec, chosen: Placement | None) -> Choice:
+        """The fastest plan that the cluster could hold if it were empty, or why there is none."""
+        job, needs = self._job, self._job.requirements
+        known, node = self._options(gpu), self._capacity.node_gpus(gpu.name)
+        could = [each for each in known if self._ever(gpu, each)]
+        if not could:
+            few = f"needs at least {known[0].gpus} GPUs, more than such nodes have" if known else ""
+            return Choice(gpu.name, why_not=few or why_none(job.model, job.training, needs, gpu, node))
+        best = max(could, key=lambda each: each.prediction.tokens_per_second)
+        choice = self._choice(gpu, best.gpus_per_node, best.plan, best.prediction)
+        return replace(choice, why_not=self._why_not(gpu, best, chosen))
+
+    def _why_not(self, gpu: GpuSpec, option: Option, chosen: Placement | None) -> str:
+        allowed = self._job.requirements.gpu_types
+        if allowed and gpu.name not in allowed:
+            return "not among spec.resources.gpuTypes"
+        if not self._capacity.fits(self._job, gpu.name, option.nodes, option.gpus_per_node):
+            return "no room for it now"
+        ratio = option.prediction.tokens_per_second / chosen.prediction.tokens_per_second if chosen else 0
+        return f"{ratio:.2f}× the speed" if chosen else "has room: the policy did not take it"
+
+    def _choice(self, gpu: GpuSpec, width: int, plan: ParallelPlan, prediction: Prediction) -> Choice:
+        price = self._prices.get(gpu.name)
+        apart = breakdown(self._job.model, self._job.training, plan, gpu, width, price=price)
+        return Choice(gpu.name, plan.gpus, plan, prediction, apart)
+
+    def _width(self, gpu: GpuSpec, plan: ParallelPlan, prediction: Prediction) -> int:
+        """GPUs per node of an alternative, which names only its plan: those of the option that it was."""
+        same = (each for each in self._options(gpu) if (each.plan, each.prediction) == (plan, prediction))
+        found = next(same, None)
+        return found.gpus_per_node if found else min(plan.gpus, self._capacity.node_gpus(gpu.name))
+
+    def _options(self, gpu: GpuSpec) -> tuple[Option, ...]:
+        node = self._capacity.node_gpus(gpu.name)
+        return options(self._job.model, self._job.training, self._job.requirements, gpu, node) if node else ()
+
+    def _ever(self, gpu: GpuSpec, option: Option) -> bool:
+        return self._capacity.could_ever_fit(self._job, gpu.name, option.nodes, option.gpus_per_node)

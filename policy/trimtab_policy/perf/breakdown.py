@@ -1,0 +1,82 @@
+"""Where the time and the memory of one plan go, and what training with it takes: utilisation, energy, money.
+
+Everything follows from three things that the model computes anyway: `speed.step_time` by part, `memory.footprint` by
+part, and the FLOPs that the model needs (`shape.training_flops_per_token`).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trimtab_policy.perf import columns, hardware, memory, shape, speed
+from trimtab_policy.types import GpuSpec, ModelSpec, ParallelPlan, TrainingSpec
+
+BILLION = 1e9
+"""Tokens that energy and cost are told for."""
+
+
+class Breakdown(Struct, frozen=True):
+    """One plan on given hardware, taken apart."""
+
+    step: dict[str, float]
+    """Seconds of one step by what they are spent on; their sum is the predicted step time."""
+    memory: dict[str, float]
+    """Bytes of the fullest GPU by what they are for, reserve included; their sum is what the plan requires."""
+    card_bytes: int
+    """What the card has."""
+    mfu: float
+    """Model FLOPs utilisation: see `utilisation`."""
+    kwh_per_billion: float
+    """Energy of 10^9 tokens in kWh: see `energy`."""
+    cost_per_billion: float | None
+    """Price of 10^9 tokens; None where no price is known."""
+
+
+def breakdown(
+    model: ModelSpec,
+    training: TrainingSpec,
+    plan: ParallelPlan,
+    gpu: GpuSpec,
+    gpus_per_node: int,
+    *,
+    price: float | None = None,
+) -> Breakdown:
+    """Take a plan apart. `price` is that of one GPU-hour, in any currency.
+
+    Raises ValueError when the GPU lacks the precision.
+    """
+    work, rows = columns.work(model, training), columns.columns([plan])
+    machine = hardware.machine(gpu, training.precision)
+    parts = speed.step_time(work, rows, machine, gpus_per_node)._asdict()
+    step = {name: float(seconds[0]) for name, seconds in parts.items()}
+    rate = training.tokens_per_step / sum(step.values())
+    hours = BILLION / rate / 3600
+    return Breakdown(
+        step=step,
+        memory=_memory(memory.footprint(work, rows)),
+        card_bytes=gpu.memory_bytes,
+        mfu=utilisation(model, training, gpu, plan.gpus, rate),
+        kwh_per_billion=energy(gpu, plan.gpus, hours),
+        cost_per_billion=None if price is None else price * plan.gpus * hours,
+    )
+
+
+def utilisation(model: ModelSpec, training: TrainingSpec, gpu: GpuSpec, gpus: int, tokens_per_second: float) -> float:
+    """Model FLOPs utilisation: the FLOP/s that the model needs, over the dense peak of the GPUs in its precision.
+
+    Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B: recomputation is not counted. Unlike there, only the
+    scores that a causal model can see are.
+    """
+    needed = shape.training_flops_per_token(shape.of(model), training.sequence_length) * tokens_per_second
+    return float(needed) / (gpus * gpu.peak_flops[training.precision])
+
+
+def energy(gpu: GpuSpec, gpus: int, hours: float) -> float:
+    """kWh if every GPU drew its rated power all the time: an upper estimate for GPUs, without hosts and cooling."""
+    return gpu.power_watts * gpus * hours / 1000
+
+
+def _memory(found: memory.Memory) -> dict[str, float]:
+    parts = {name: float(column[0]) for name, column in found._asdict().items()}
+    parts |= {"workspaces": memory.WORKSPACE, "framework": memory.FRAMEWORK_BYTES}
+    return parts | {"reserve": float(found.required[0]) - sum(parts.values())}
