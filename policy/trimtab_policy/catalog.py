@@ -123,6 +123,7 @@ class _GpuEntry(Struct, frozen=True, forbid_unknown_fields=True):
             network_bandwidth=self.network_gbps * 1e9,
             power_watts=self.watts,
             link_domain=self.link_domain,
+            released=self.released,
             source=self.source,
         )
 

@@ -70,6 +70,8 @@ class GpuSpec(Struct, frozen=True):
     power_watts: float
     link_domain: int = 0
     """GPUs that share the link where that is more than a node (72 of an NVL72 rack); 0: those of the node."""
+    released: str = ""
+    """Month in which it was announced, `2022-03`; empty where it is not known."""
     source: str = ""
     """Where the figures come from; `estimated from node labels` for a product that the catalogue does not know."""
 
@@ -157,10 +159,14 @@ class Requirements(Struct, frozen=True):
     modes: tuple[Mode, ...] = (Mode.DATA, Mode.MODEL, Mode.HYBRID)
     tensor: Bounds = Bounds()
     pipeline: Bounds = Bounds()
+    virtual: Bounds = Bounds()
+    """Chunks per pipeline rank that the launcher can interleave."""
     context: Bounds = Bounds()
     expert: Bounds = Bounds()
     zero_stage: int | None = None
     """None: free to choose."""
+    hybrid_sharding: bool = True
+    """Whether the launcher can shard within groups of ranks, e.g. nodes, instead of over all (`ParallelPlan.shard`)."""
     recompute: Recompute | None = None
     """None: free to choose."""
     cpu_milli_per_gpu: int = 0

@@ -1,30 +1,70 @@
-"""What real machines reach of their datasheet: the few constants of the time model, each with a physical meaning.
+"""A GPU and a training framework as the time model sees them: datasheet times fitted constants.
 
-Where published training runs are at hand, `gemm`, `attention` and the values further up were set by a coordinate
-descent on the mean step-time error over sources and then rounded: they stand for a typical run, not for one framework.
-Elsewhere `gemm` is the best matrix product ever measured on the architecture (MAMF, stas00/ml-engineering,
-compute/accelerator) times 0.9, or that of the nearest relative, and `source` says so.
+`Datasheet` holds facts, `constants` what is reached of them; `machine` and `software` multiply the two. All of them
+take numbers for one GPU, or columns (n,) where every row is a run on a GPU of its own.
 """
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from msgspec import Struct
+import numpy as np
 
+from trimtab_policy.perf import constants as fitted
+from trimtab_policy.perf.constants import Constants, Lookup
 from trimtab_policy.perf.shape import Number
 from trimtab_policy.types import GpuSpec, Precision
 
+CURRENT = "megatron-core"
+"""The software that our launchers start, or its equal: Megatron-Core, torchtitan, Transformer Engine."""
 
-class Efficiency(Struct, frozen=True):
-    """Reachable fractions of one GPU architecture's datasheet figures."""
+_UNFUSED = frozenset({"megatron-deepspeed", "megatron-lm", "deepspeed-zero3", "nemo-megatron", "sailor"})
+"""Frameworks of 2019 to 2022, whose attention writes the s x s scores to memory."""
 
-    gemm: float
-    """Of the matrix peak, for large matrix products in 16 bit, averaged over a training step."""
-    attention: float
-    """Of what `gemm` gives, for fused attention counted with causal (halved) FLOPs."""
-    source: str
+_PCIE = 40e9
+"""No NVLink is slower, no PCIe link of today faster, in bytes/s and direction."""
+
+
+class Datasheet(NamedTuple):
+    """Facts of one GPU at one precision; numbers or columns (n,)."""
+
+    operand_peak: Number
+    """FLOP/s of products with operands of the linear layers' format."""
+    wide_peak: Number
+    """FLOP/s in the format that attention and the output layer keep: 16 bit when the linear layers go to FP8."""
+    single: Number
+    """1 in FP32, without matrix units."""
+    low: Number
+    """1 in FP8 and FP4."""
+    memory: Number
+    link: Number
+    network: Number
+    domain: Number
+    """GPUs that share the link where that is more than a node; 0 otherwise."""
+
+
+class Machine(NamedTuple):
+    """One GPU as the time model sees it: rates in FLOP/s and bytes/s after efficiency; numbers or columns (n,)."""
+
+    product: Number
+    """Matrix products of linear layers."""
+    wide: Number
+    """Products that stay in 16 bit where the linear layers' operands are narrower: the output layer's."""
+    half_width: Number
+    """Smallest dimension at which a product runs at half its rate."""
+    misalignment: Number
+    odd_heads: Number
+    attention: Number
+    memory: Number
+    link: Number
+    network: Number
+    latency: Number
+    """Seconds to start a collective."""
+    hop: Number
+    """Seconds more for each further rank of its ring."""
+    domain: Number
 
 
 class Software(NamedTuple):
@@ -35,106 +75,102 @@ class Software(NamedTuple):
     fused_attention: Number
     """1: FlashAttention; 0: the s x s scores go to memory and back."""
     score_bytes: Number
-    """Bytes that cross memory for every unfused score in 16 bit, forward and backward."""
     launch_seconds: Number
-    """Host time to launch the kernels of one layer, forward and backward: the floor under small layers."""
     passes: Number
-    """How often stored activations cross memory in a forward pass, matrix products apart."""
     tensor_overlap: Number
-    """Fraction of tensor-parallel communication hidden behind matrix products."""
     data_overlap: Number
-    """Fraction of the compute time that can hide data-parallel communication."""
     messages: Number
     optimizer_bytes: Number
-    """Bytes that the optimizer moves per parameter of its shard."""
     step_seconds: Number
-    """Fixed cost of a step: data loading, gradient norm, scheduler, logging."""
+    straggling: Number
 
 
-CURRENT = Software(1, 1, 40, 1.8e-3, 3, 0.6, 0.4, 1, 28, 0.015)
-
-MEMORY_EFFICIENCY = 0.88
-"""Of memory bandwidth, for streaming kernels (element-wise, norms, optimizer)."""
-LINK_EFFICIENCY = 0.77
-"""Of NVLink/xGMI bandwidth as NCCL's bus bandwidth (A100: 230 of 300 GB/s; nccl-tests)."""
-NETWORK_EFFICIENCY = 0.8
-"""Of network bandwidth in collectives between nodes."""
-FP8_EFFICIENCY = 0.97
-"""FP8 products relative to 16-bit ones, each against its own peak, casts and scaling included."""
-LATENCY = 15e-6
-"""Seconds to start one collective step (kernel launch plus first hop)."""
-ELEMENT_PASSES = 2.0
-"""How often each stored activation crosses memory in a forward pass, matrix products apart: written once, read once."""
-GEMM_HALF_WIDTH = 100.0
-"""Smallest dimension at which a product runs at half its rate, on A100; grows with the square root of the peak."""
-
-_MAMF = "0.9 x MAMF (stas00/ml-engineering)"
-_EFFICIENCY = {
-    "Volta": Efficiency(gemm=0.54, attention=0.4, source="BigScience V100 and Megatron-LM 2020 runs"),
-    "Turing": Efficiency(gemm=0.5, attention=0.33, source="as Volta, less for its power limit"),
-    "Ampere": Efficiency(gemm=0.72, attention=0.4, source="Megatron-LM, BLOOM, vTrain and llm-foundry runs on A100"),
-    "Ada": Efficiency(gemm=0.6, attention=0.33, source="no runs at hand; between Ampere and its power limit"),
-    "Hopper": Efficiency(gemm=0.69, attention=0.33, source="llm-foundry, NeMo, torchtitan runs on H100"),
-    "Blackwell": Efficiency(gemm=0.80, attention=0.33, source="Megatron-Bridge and NVIDIA DGXC runs on GB200"),
-    "CDNA1": Efficiency(gemm=0.45, attention=0.25, source="no runs at hand; below CDNA3"),
-    "CDNA2": Efficiency(gemm=0.5, attention=0.25, source="no runs at hand; as CDNA3"),
-    "CDNA3": Efficiency(gemm=0.5, attention=0.33, source=_MAMF + ": MI300X 0.51, MI325X 0.60"),
-    "Gaudi2": Efficiency(gemm=0.6, attention=0.3, source="llm-foundry: 260 of 432 TFLOP/s on 8 x Gaudi2"),
-    "Gaudi3": Efficiency(gemm=0.45, attention=0.3, source="no runs at hand; below Gaudi2 for twice the matrix engines"),
-}
-_UNKNOWN = Efficiency(gemm=0.4, attention=0.25, source="nothing known: cautious guess")
-
-
-class Machine(NamedTuple):
-    """One GPU as the time model sees it: rates in FLOP/s and bytes/s after efficiency; numbers or columns (n,)."""
-
-    product: Number
-    """Matrix products of linear layers."""
-    half_width: Number
-    """Smallest dimension at which a product runs at half that rate."""
-    misalignment: Number
-    odd_heads: Number
-    attention: Number
-    memory: Number
-    link: Number
-    network: Number
-    latency: Number
-    """Seconds to start one collective step."""
-    hop: Number
-    domain: Number
-    """GPUs that share the link, where that is more than a node; 0 otherwise."""
-
-
-def efficiency(gpu: GpuSpec) -> Efficiency:
-    """Constants of the GPU's architecture."""
-    return _EFFICIENCY.get(gpu.architecture, _UNKNOWN)
-
-
-def machine(gpu: GpuSpec, precision: Precision, *, spread: float = 1.0) -> Machine:
-    """Rates of a GPU. `spread` >= 1 divides the network's bandwidth: how much a placement's way through it narrows.
-
-    Raises ValueError when the GPU lacks the precision.
-    """
+def datasheet(gpu: GpuSpec, precision: Precision) -> Datasheet:
+    """Facts of a GPU. Raises ValueError when it lacks the precision."""
     if precision not in gpu.peak_flops:
         raise ValueError(f"{gpu.name} does not support {precision}: use one of {', '.join(sorted(gpu.peak_flops))}")
-    reached = efficiency(gpu)
-    peak, wide = gpu.peak_flops[precision], _wide_peak(gpu, precision)
-    return Machine(
-        product=peak * reached.gemm * (FP8_EFFICIENCY if precision is Precision.FP8 else 1.0),
-        half_width=GEMM_HALF_WIDTH * sqrt(wide / 312e12),
-        misalignment=0.05,
-        odd_heads=4.0,
-        attention=wide * reached.gemm * reached.attention,
-        memory=gpu.memory_bandwidth * MEMORY_EFFICIENCY,
-        link=gpu.link_bandwidth * LINK_EFFICIENCY,
-        network=gpu.network_bandwidth * NETWORK_EFFICIENCY / max(1.0, spread),
-        latency=LATENCY,
-        hop=2.4e-6,
-        domain=gpu.link_domain,
+    wide = Precision.BF16 if precision is Precision.FP8 else precision
+    return Datasheet(
+        operand_peak=gpu.peak_flops[precision],
+        wide_peak=gpu.peak_flops.get(wide, gpu.peak_flops[precision]),
+        single=float(precision is Precision.FP32),
+        low=float(precision is Precision.FP8),
+        memory=gpu.memory_bandwidth,
+        link=gpu.link_bandwidth,
+        network=gpu.network_bandwidth,
+        domain=float(gpu.link_domain),
     )
 
 
-def _wide_peak(gpu: GpuSpec, precision: Precision) -> float:
-    """Peak of the format that attention keeps: 16 bit when the linear layers go to FP8."""
-    attention = Precision.BF16 if precision is Precision.FP8 else precision
-    return gpu.peak_flops.get(attention, gpu.peak_flops[precision])
+def stack(sheets: Sequence[Datasheet]) -> Datasheet:
+    """Many GPUs as columns of shape (n,)."""
+    return Datasheet(*np.array(sheets, dtype=np.float64).reshape(-1, len(Datasheet._fields)).T)
+
+
+def reached(sheet: Datasheet, value: Lookup) -> Machine:
+    """Rates of a GPU, or columns of them, with these constants."""
+    wide_share = value("gemm") * np.where(sheet.single, value("fp32"), 1.0)
+    share = wide_share * np.where(sheet.low, value("low") * value("low_skill"), 1.0)
+    return Machine(
+        product=sheet.operand_peak * share,
+        wide=sheet.wide_peak * wide_share,
+        half_width=value("half_width") * np.sqrt(sheet.wide_peak / 312e12),
+        misalignment=value("misalignment"),
+        odd_heads=value("odd_heads"),
+        attention=sheet.wide_peak * value("gemm") * value("attention"),
+        memory=sheet.memory * value("memory"),
+        link=sheet.link * np.where(sheet.link < _PCIE, value("pcie"), value("link")),
+        network=sheet.network * value("network"),
+        latency=value("latency"),
+        hop=value("hop"),
+        domain=sheet.domain,
+    )
+
+
+def practised(value: Lookup, fused_attention: Number, youth: Number = 0.0) -> Software:
+    """A framework, or columns of them, with these constants; `youth` is what is left of a GPU generation's (0 to 1)."""
+    return Software(
+        skill=value("skill") / (1 + value("youth") * youth),
+        fused_attention=fused_attention,
+        score_bytes=value("score_bytes"),
+        launch_seconds=value("launch"),
+        passes=value("passes"),
+        tensor_overlap=value("tensor_overlap"),
+        data_overlap=value("data_overlap"),
+        messages=value("messages"),
+        optimizer_bytes=value("optimizer_bytes"),
+        step_seconds=value("step"),
+        straggling=value("straggling"),
+    )
+
+
+def fuses(software: str) -> bool:
+    """Whether a framework has fused attention."""
+    return software not in _UNFUSED
+
+
+def machine(gpu: GpuSpec, precision: Precision, *, spread: float = 1.0) -> Machine:
+    """Rates of a GPU under today's software, with the constants in use.
+
+    `spread` >= 1 divides the network's bandwidth: how much a placement's way through it narrows.
+    Raises ValueError when the GPU lacks the precision.
+    """
+    full = _machine(gpu, precision, fitted.active())
+    return full if spread <= 1.0 else full._replace(network=full.network / spread)
+
+
+def software(name: str = CURRENT) -> Software:
+    """A framework on a GPU generation that it has known for years, with the constants in use."""
+    return _software(name, fitted.active())
+
+
+@lru_cache(maxsize=1024)
+def _machine(gpu: GpuSpec, precision: Precision, constants: Constants) -> Machine:
+    recipe = "fp8" if precision is Precision.FP8 else ""
+    full = reached(datasheet(gpu, precision), constants.lookup(fitted.generation(gpu), CURRENT, recipe))
+    return Machine(*map(float, full))
+
+
+@lru_cache(maxsize=64)
+def _software(name: str, constants: Constants) -> Software:
+    return Software(*map(float, practised(constants.lookup("", name, ""), float(fuses(name)))))

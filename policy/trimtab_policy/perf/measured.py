@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from trimtab_policy import catalog
 from trimtab_policy.perf import columns, memory, shape
 from trimtab_policy.perf.columns import FULL, NONE, SELECTIVE, Array, Plans, Work
+from trimtab_policy.perf.constants import OTHER
 from trimtab_policy.types import GpuSpec, ModelSpec, Optimizer, Precision
 
 NEEDED = ("source_kind", "gpu_type", "n_gpus", "layers", "hidden", "heads", "seq_len", "global_batch")
@@ -30,6 +31,7 @@ COLUMNS = (
     *("d_step_time_s", "step_time_s", "tokens_per_s_per_gpu", "mem_gb_per_gpu", "group", "model", "precision"),
     *("gpus_per_node", "inter_bw_GBps", "kv_heads", "ffn_hidden", "glu", "tied_emb", "vocab", "n_experts", "topk"),
     *("micro_batch", "tp", "sp", "pp", "vpp", "cp", "ep", "dp", "zero_or_fsdp", "act_recompute", "framework", "date"),
+    *("notes", "noise_pct", "usable_dense", "exclude_reason"),
 )
 
 
@@ -53,12 +55,16 @@ class Measurements(NamedTuple):
     recipes: NDArray[np.str_]
     """How low-precision operands are scaled: `fp8`, `fp8-rowwise`, `mxfp8`, `nvfp4`; empty in 16 and 32 bit."""
     software: NDArray[np.str_]
+    ages: Array
+    """Years since the GPU generation was announced; NaN where no date is stated."""
     work: Work
     plans: Plans
     seconds: Array
     """Measured time of one step."""
     memory: Array
     """Published bytes of one GPU, NaN where there are none."""
+    noise: Array
+    """Standard deviation of the measurement that its source admits, as a fraction; 0 where it says nothing."""
     skipped: dict[str, str]
     """Row -> why it is not among these."""
 
@@ -81,10 +87,12 @@ class Measurements(NamedTuple):
             precisions=[self.precisions[i] for i in index],
             recipes=self.recipes[index],
             software=self.software[index],
+            ages=self.ages[index],
             work=work,
             plans=self.plans.take(index),
             seconds=self.seconds[index],
             memory=self.memory[index],
+            noise=self.noise[index],
         )
 
 
@@ -100,10 +108,12 @@ class Row(NamedTuple):
     precision: Precision
     recipe: str
     software: str
+    age: float
     work: Work
     plan: tuple[float, ...]
     seconds: float
     memory: float
+    noise: float
 
 
 class _Unusable(Exception):
@@ -147,10 +157,12 @@ def collect(table: Sequence[Mapping[str, str]], where: str = "table") -> Measure
         precisions=[row.precision for row in rows],
         recipes=np.array([row.recipe for row in rows]),
         software=np.array([row.software for row in rows]),
+        ages=np.array([row.age for row in rows]),
         work=work,
-        plans=_with_recompute(work, plans, room),
+        plans=_with_recompute(work, _with_micro_batch(work, plans, room), room),
         seconds=np.array([row.seconds for row in rows]),
         memory=np.array([row.memory for row in rows]),
+        noise=np.array([row.noise for row in rows]),
         skipped=skipped,
     )
 
@@ -188,15 +200,17 @@ class _Cells:
 def _row(name: str, cells: _Cells) -> Row:
     if cells.text("usable_dense") == "0":
         raise _Unusable(cells.text("exclude_reason") or "marked as not usable")
-    gpu, precision = _gpu(cells), _precision(cells)
+    gpu, precision, recipe = _gpu(cells), _precision(cells), _recipe(cells.text("precision").lower())
+    if recipe == "nvfp4":
+        gpu = _in_fp4(gpu)
     if precision not in gpu.peak_flops:
         precision = _nearest(gpu, precision)
     model = _model(cells)
     sequence, batch = cells.count("seq_len"), cells.count("global_batch")
     total = cells.count("n_gpus")
     plan = _plan(cells, total, batch)
-    work = Work(shape.of(model), sequence, batch, _format(cells, precision))
     software = software_of(cells.text("framework"), cells.text("notes"), cells.text("precision"))
+    work = Work(shape.of(model), sequence, batch, _format(cells, precision, software))
     seconds = _seconds(cells, sequence * batch, total)
     job = (gpu.name, model.layers, model.hidden_size, model.attention_heads, sequence, batch, total, precision)
     return Row(
@@ -207,12 +221,14 @@ def _row(name: str, cells: _Cells) -> Row:
         gpu=gpu,
         gpus_per_node=min(cells.number("gpus_per_node", 8), total),
         precision=precision,
-        recipe=_recipe(cells.text("precision").lower()),
+        recipe=recipe,
         software=software,
+        age=_year(cells.text("date")) - _announced(gpu.architecture),
         work=work,
         plan=plan,
         seconds=seconds,
         memory=cells.number("mem_gb_per_gpu", 0) * 1e9 or float("nan"),
+        noise=cells.number("noise_pct", 0) / 100,
     )
 
 
@@ -287,6 +303,28 @@ def _slowest(gpus: Sequence[GpuSpec]) -> GpuSpec:
     )
 
 
+_DATES = (  # a month, a release named after one, a year
+    (re.compile(r"(20\d\d)-(0[1-9]|1[0-2])"), 0),
+    (re.compile(r"(?:v|rel )(\d\d)\.(\d\d)"), 2000),
+    (re.compile(r"(20\d\d)()"), 0),
+)
+
+
+def _year(date: str) -> float:
+    """A date as tables state it, in years; NaN where there is none."""
+    for pattern, century in _DATES:
+        if found := pattern.match(date):
+            return century + int(found[1]) + (int(found[2] or 6) - 0.5) / 12
+    return float("nan")
+
+
+@cache
+def _announced(architecture: str) -> float:
+    """When the first GPU of a generation was announced, in years; NaN when it is not known."""
+    months = [gpu.released for gpu in catalog.all_gpus() if gpu.architecture == architecture and gpu.released]
+    return _year(min(months)) if months else float("nan")
+
+
 # --- formats --------------------------------------------------------------------------------------------------------
 def _precision(cells: _Cells) -> Precision:
     text = cells.text("precision").lower()
@@ -304,6 +342,18 @@ def _recipe(precision: str) -> str:
     return ""
 
 
+_FP4_OVER_FP8 = {"GB300-288GB": 3.0, "B300-SXM-288GB": 3.0}
+"""Dense peak of FP4 over that of FP8 (NVIDIA Blackwell Ultra datasheet); 2 on other Blackwells."""
+
+
+def _in_fp4(gpu: GpuSpec) -> GpuSpec:
+    """The GPU with the FP4 peak in place of FP8's: FP4 is no precision that jobs can ask for yet."""
+    if Precision.FP8 not in gpu.peak_flops or gpu.architecture != "Blackwell":
+        raise _Unusable(f"{gpu.name} has no FP4")
+    peak = gpu.peak_flops[Precision.FP8] * _FP4_OVER_FP8.get(gpu.name, 2.0)
+    return msgspec.structs.replace(gpu, peak_flops={**gpu.peak_flops, Precision.FP8: peak})
+
+
 def _nearest(gpu: GpuSpec, precision: Precision) -> Precision:
     """What a card without the format would run."""
     if precision is Precision.BF16 and Precision.FP16 in gpu.peak_flops:
@@ -311,10 +361,20 @@ def _nearest(gpu: GpuSpec, precision: Precision) -> Precision:
     raise _Unusable(f"{gpu.name} has no {precision}")
 
 
-def _format(cells: _Cells, precision: Precision) -> columns.Format:
+def _format(cells: _Cells, precision: Precision, software: str) -> columns.Format:
+    """Bytes per number as the framework holds them, where it differs from Megatron-LM's usual mixed precision."""
     form = columns.format_of(precision, Optimizer.ADAMW)
     if "PURE" in cells.text("precision"):  # Composer: reductions in 16 bit as well
         return form._replace(wire=2)
+    if precision in (Precision.BF16, Precision.FP8):
+        if software == "megatron-deepspeed":  # a 16-bit gradient next to the fp32 sum
+            return form._replace(gradient=6)
+        if software.startswith("fsdp"):  # fms-fsdp: reductions in bf16
+            return form._replace(wire=2)
+        if software == "internevo":
+            return form._replace(gradient=2, master=8, wire=2)
+        if software == "megatron-core":  # NeMo: gradients kept and reduced in 16 bit
+            return form._replace(gradient=2, wire=2, weight=2)
     return form
 
 
@@ -351,13 +411,26 @@ def _plan(cells: _Cells, total: int, batch: int) -> tuple[float, ...]:
         raise _Unusable(f"dp x tp x pp x cp = {data * t * p * c}, but {total} GPUs")
     if batch % data:
         raise _Unusable(f"dp = {data} does not divide the global batch of {batch}")
-    micro = cells.count("micro_batch", 1)
+    micro = cells.count("micro_batch", 1) if cells.text("micro_batch") else UNSTATED
     stage, shard = _sharding(cells.text("zero_or_fsdp"), data * c)
     again = next((code for word, code in _RECOMPUTE if cells.text("act_recompute").startswith(word)), UNSTATED)
     sequence_parallel = cells.text("sp") != "0"
     interleaves = software_of(cells.text("framework")) == "megatron-core" and p > 1
     chunks = cells.count("vpp", max(1, -(-cells.count("layers") // p)) if interleaves else 1)
     return tuple(map(float, (data, t, p, chunks, c, e, micro, stage, shard, again, sequence_parallel)))
+
+
+def _with_micro_batch(work: Work, plans: Plans, room: Array) -> Plans:
+    """Micro-batches where they are not stated: 1 in a pipeline, else the largest of 1, 2, 4 that divides and fits."""
+    unstated = plans.micro_batch == UNSTATED
+    alone = unstated & (plans.pipeline == 1)
+    chosen = np.where(unstated, 1.0, plans.micro_batch)
+    for size in (2.0, 4.0):
+        larger = plans._replace(micro_batch=np.where(alone, size, chosen), recompute=np.maximum(plans.recompute, NONE))
+        fits = memory.footprint(work, larger).required <= room
+        divides = work.batch % (plans.data * size) == 0
+        chosen = np.where(alone & fits & divides, size, chosen)
+    return plans._replace(micro_batch=chosen)
 
 
 def _with_recompute(work: Work, plans: Plans, room: Array) -> Plans:
@@ -399,8 +472,6 @@ _SOFTWARE = (  # the first pattern that framework, notes and precision match
     (r"(JAX|Paxml).*\(TE\)", "paxml-te"),
     (r"JAX|Paxml", "paxml"),
 )
-OTHER = "other"
-"""Software of which nothing is known: the middle of all that is."""
 
 
 def software_of(framework: str, notes: str = "", precision: str = "") -> str:

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab_policy.perf import memory
+from trimtab_policy.perf import hardware, memory
 from trimtab_policy.perf.columns import FULL, SELECTIVE, Array, Number, Plans, Work
-from trimtab_policy.perf.hardware import CURRENT, Machine, Software
+from trimtab_policy.perf.hardware import Machine, Software
 from trimtab_policy.perf.shape import Shape
 
 
@@ -38,6 +38,8 @@ class StepTime(NamedTuple):
     data_communication: Array
     """Gradient and weight traffic between data-parallel ranks that the backward pass does not hide."""
     optimizer: Array
+    stragglers: Array
+    """Waiting for the slowest: jitter of hosts and network, with every doubling of nodes."""
     fixed: Array
 
     @property
@@ -49,6 +51,7 @@ class StepTime(NamedTuple):
             + self.pipeline_communication
             + self.data_communication
             + self.optimizer
+            + self.stragglers
             + self.fixed
         )
 
@@ -86,27 +89,34 @@ class _Case(NamedTuple):
 
 
 def step_time(
-    work: Work, plans: Plans, machine: Machine, gpus_per_node: Number, software: Software = CURRENT
+    work: Work, plans: Plans, machine: Machine, gpus_per_node: Number, software: Software | None = None
 ) -> StepTime:
     """Time of one optimizer step of each plan.
 
-    `gpus_per_node` (n,) or a number: GPUs of one node that the gang uses.
+    `gpus_per_node` (n,) or a number: GPUs of one node that the gang uses. Software: by default what we launch.
     """
+    software = software or hardware.software()
     case = _Case(work, plans, machine, software, np.maximum(gpus_per_node, machine.domain))
     layer, layer_comm, head = _layer_compute(case), _layer_communication(case), _head(case)
     p2p = _pipeline_transfer(case)
+    even = np.floor(work.shape.layers / plans.pipeline)
+    # Where the layers do not divide evenly the last stage gets the fewer, since it has the output layer as well.
+    extra = np.maximum(0.0, head - (case.layers - even) * (layer + layer_comm))
     stage = case.layers * (layer + layer_comm)
-    compute = case.layers * layer + head
+    compute = case.layers * layer + extra
     micro_batches = case.micro_batches
-    return StepTime(
+    smooth = StepTime(
         compute=micro_batches * compute,
         layer_communication=micro_batches * case.layers * layer_comm,
         bubble=(plans.pipeline - 1) / plans.virtual * stage,
         pipeline_communication=(micro_batches + (plans.pipeline - 1) / plans.virtual) * p2p,
         data_communication=_data_communication(case, compute),
         optimizer=_optimizer(case),
-        fixed=software.step_seconds + 0 * compute,
+        stragglers=np.zeros_like(compute),
+        fixed=software.step_seconds + np.zeros_like(compute),
     )
+    doublings = np.log2(np.maximum(1.0, plans.gpus / case.gpus_per_node))
+    return smooth._replace(stragglers=software.straggling * doublings * smooth.total)
 
 
 def group_bandwidth(machine: Machine, size: Array, inner: Array, gpus_per_node: Number) -> Array:
@@ -264,9 +274,10 @@ def _expert(case: _Case) -> Array:
 
 
 def _head(case: _Case) -> Array:
-    """Output layer and loss on the last stage: one product three times, and the logits across memory in fp32."""
+    """Output layer and loss on the last stage: one product three times, in 16 bit even under FP8 recipes, and the logits across memory in fp32."""
     columns = np.ceil(case.shape.vocabulary / case.plans.tensor / 128) * 128  # as every framework pads it
-    product = 3 * _gemm(case, case.tokens, case.shape.hidden, columns)
+    wide = case._replace(machine=case.machine._replace(product=case.machine.wide))
+    product = 3 * _gemm(wide, case.tokens, case.shape.hidden, columns)
     return product + 16 * case.tokens * columns / case.machine.memory
 
 
@@ -288,31 +299,39 @@ def _data_communication(case: _Case, compute: Array) -> Array:
     """
     stage, more = case.plans.zero_stage, case.micro_batches - 1
     weight, gradient = case.work.format.activation, case.work.format.wire
-    once = np.where(stage == 0, 2 * gradient, gradient + weight)
-    each = np.where(stage <= 1, 0.0, gradient)
-    sharded = stage >= 3
-    messages = np.where(sharded, 3 * case.layers, 1.0) * case.software.messages
+    gathers = np.where(stage >= 3, 2, np.where(stage >= 1, 1, 0)) * weight
     hidden = case.software.data_overlap * compute
-    whole = np.where(sharded, 2 * weight + gradient, once)
-    first = _parameter_traffic(case, whole, messages)
-    others = _parameter_traffic(case, np.where(sharded, whole, each), np.where(stage <= 1, 0.0, messages))
+    first = _parameter_traffic(case, gathers, gradient)
+    others = np.where(stage >= 2, _parameter_traffic(case, np.where(stage >= 3, gathers, 0.0), gradient), 0.0)
     return np.maximum(0.0, first - hidden) + more * np.maximum(0.0, others - hidden)
 
 
-def _parameter_traffic(case: _Case, per_parameter: Array, messages: Array) -> Array:
-    """Seconds to move so many bytes per parameter around the ranks that hold the same ones.
+def _parameter_traffic(case: _Case, gathered: Array, gradient: Number) -> Array:
+    """Seconds to gather so many bytes per parameter and to reduce its gradient, over the ranks that hold the same ones.
 
-    Dense parameters have D c copies, those of an expert D c/e, e times further apart.
+    Dense parameters have D c copies, those of an expert D c/e, e times further apart. Where only S of the copies share
+    one (hybrid sharding), weights and gradients move among those, and 1/S of the gradient between the groups (Zhang et
+    al. 2022, MiCS, arXiv 2205.00119). Without sharding gradients are reduced and gathered again: twice their bytes.
     """
-    layers, experts, vocabulary = memory.parameters_per_gpu(case.shape, case.plans)
-    copies, apart = case.plans.data * case.plans.context, case.plans.tensor
-    wide = group_bandwidth(case.machine, copies, apart, case.gpus_per_node)
-    dense = _ring(copies, per_parameter * (layers + vocabulary), wide, case.machine, messages)
+    plans, machine = case.plans, case.machine
+    layers, experts, vocabulary = memory.parameters_per_gpu(case.shape, plans)
+    messages = np.where(plans.zero_stage >= 3, 3, 1) * case.layers * case.software.messages
+
+    def moved(parameters: Array, copies: Array, apart: Array, shard: Array) -> Array:
+        inside = group_bandwidth(machine, shard, apart, case.gpus_per_node)
+        between = group_bandwidth(machine, copies / shard, apart * shard, case.gpus_per_node)
+        bytes_inside = gathered + np.where(plans.zero_stage == 0, 2, 1) * gradient
+        return _ring(shard, bytes_inside * parameters, inside, machine, messages) + _ring(
+            copies / shard, 2 * gradient / shard * parameters, between, machine, case.layers
+        )
+
+    copies = plans.data * plans.context
+    shard = np.where((plans.shard > 0) & (plans.zero_stage > 0), np.minimum(plans.shard, copies), copies)
+    dense = moved(layers + vocabulary, copies, plans.tensor, shard)
     if not np.any(case.shape.experts):
         return dense
-    copies, apart = copies / case.plans.expert, apart * case.plans.expert
-    narrow = group_bandwidth(case.machine, copies, apart, case.gpus_per_node)
-    return dense + _ring(copies, per_parameter * experts, narrow, case.machine, messages)
+    copies = copies / plans.expert
+    return dense + moved(experts, copies, plans.tensor * plans.expert, copies)
 
 
 def _optimizer(case: _Case) -> Array:

@@ -1,0 +1,254 @@
+"""Fitting the constants to measured runs, and how well that carries over to runs that were left out.
+
+A penalised least-squares fit: the residual of a run is the logarithm of predicted over measured step time, and every
+constant is drawn to what is believed of it (`constants.KINDS`), members to the middle of their kind. That is the most
+probable value under a hierarchical normal model (Gelman and Hill 2007, chapter 12), so that a framework with three runs
+moves its constants a little and one with hundreds as far as they say. Residuals weigh less where a source has many, so
+that no source decides alone, and grow only linearly beyond some noise, since tables have errors.
+
+Needs scipy (`pip install trimtab[perf]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab_policy.perf.constants import KINDS, Axis, Constant, Constants, Family, Interval, beliefs, load, log_factor
+from trimtab_policy.perf.forecast import Forecast, Scene, forecast, half_width, scene, step_times
+from trimtab_policy.perf.measured import Measurements
+from trimtab_policy.perf.shape import Array, Number
+
+Progress = Callable[[int, float], None]
+"""Called with the number of steps taken and the cost reached, or with folds done and their share."""
+
+NOISE = 0.06
+"""Standard deviation of log step time between what a good model says and what is measured."""
+TAIL = 2.0
+"""Residuals beyond so many times the noise count linearly (pseudo-Huber loss)."""
+CROWD = 0.5
+"""A source of n runs has n^(1 - CROWD) times the weight of a source of one."""
+MOST_STEPS = 60
+MOST_FOLDS = 10
+NINETY = 1.2816
+"""Standard deviations from the middle of a normal distribution to its 90 % point."""
+
+
+class Vector(NamedTuple):
+    """The constants as one vector on the scale that is fitted, with what is believed of each."""
+
+    names: list[tuple[str, str]]
+    """(kind, member); an empty member is the middle."""
+    start: Array
+    spread: Array
+
+
+class Problem:
+    """One table of runs, and the constants that it can say something of."""
+
+    def __init__(self, runs: Measurements, start: Constants) -> None:
+        self._scene: Scene = scene(runs)
+        self._runs = runs
+        self._keys: dict[Axis, NDArray[np.str_]] = {
+            "generation": np.array(self._scene.generations),
+            "software": runs.software,
+            "recipe": runs.recipes,
+        }
+        self.vector = _vector(start, {axis: sorted(set(column.tolist())) for axis, column in self._keys.items()})
+        self._position = {name: i for i, name in enumerate(self.vector.names)}
+        self._rows = {
+            name: np.array([self._position[name, member] for member in self._keys[kind.axis].tolist()])
+            for name, kind in KINDS.items()
+            if kind.axis
+        }
+
+    def predict(self, x: Array) -> Array:
+        """(n,) step times of all runs."""
+        return step_times(self._scene, lambda name: self._column(name, x)).total
+
+    def solve(self, rows: NDArray[np.bool_], progress: Progress | None = None) -> tuple[Array, Array]:
+        """(most probable constants, their standard deviations), both on the scale that is fitted."""
+        from scipy.optimize import least_squares  # an extra: only those who fit need it
+
+        weight, measured = self._weights(rows), np.log(self._runs.seconds)
+        steps = 0
+
+        def residuals(x: Array) -> Array:
+            error = (np.log(self.predict(x)) - measured) * weight / NOISE
+            tamed = np.sign(error) * TAIL * np.sqrt(2 * (np.sqrt(1 + (error / TAIL) ** 2) - 1))
+            return np.concatenate([tamed[rows], (x - self.vector.start) / self.vector.spread])
+
+        def report(_: object, /) -> None:
+            nonlocal steps
+            steps += 1
+            if progress:
+                progress(steps, steps / MOST_STEPS)
+
+        found = least_squares(
+            residuals, self.vector.start, x_scale=self.vector.spread, max_nfev=MOST_STEPS, ftol=1e-5, xtol=1e-5,
+            callback=report,
+        )  # fmt: skip
+        covariance = np.linalg.inv(found.jac.T @ found.jac)
+        return found.x, np.sqrt(np.diag(covariance))
+
+    def constants(self, x: Array, deviation: Array, start: Constants, source: str) -> Constants:
+        """The vector as constants; members that no run speaks of stay as they were at the start."""
+        families: dict[str, Family] = {}
+        for name, kind in KINDS.items():
+            middle = self._position[name, ""]
+            each = dict(start.families[name].each)
+            for (family, member), i in self._position.items():
+                if family == name and member:
+                    each[member] = Constant(*_triple(kind.inward, x[middle] + x[i], deviation[i]))
+            families[name] = Family(*_triple(kind.inward, x[middle], deviation[middle]), each)
+        return Constants(families, start.interval, source)
+
+    def _column(self, name: str, x: Array) -> Number:
+        middle = x[self._position[name, ""]]
+        return KINDS[name].inward(middle + x[self._rows[name]] if name in self._rows else middle)
+
+    def _weights(self, rows: NDArray[np.bool_]) -> Array:
+        """Square roots of the runs' weights: each source's, shared by its runs, and less for noisy ones."""
+        names, where, counts = np.unique(self._runs.sources[rows], return_inverse=True, return_counts=True)
+        del names
+        weight = np.zeros(len(rows))
+        weight[rows] = (counts.astype(np.float64) ** -CROWD)[where] / (1 + (self._runs.noise[rows] / 0.2) ** 2)
+        return np.sqrt(weight / weight.sum() * 4 * np.sqrt(rows.sum()))
+
+
+def fit(runs: Measurements, *, start: Constants | None = None, progress: Progress | None = None) -> Constants:
+    """The most probable constants given these runs, starting from (and drawn to) `start`, by default bare beliefs."""
+    start = start or beliefs()
+    problem = Problem(runs, start)
+    x, deviation = problem.solve(np.ones(len(runs.seconds), dtype=np.bool_), progress)
+    return problem.constants(x, deviation, start, f"fitted on {len(runs.seconds)} runs")
+
+
+def cross_validate(
+    runs: Measurements, folds: NDArray[np.str_], progress: Progress | None = None, *, start: Constants | None = None
+) -> Forecast:
+    """Every run predicted by constants that were fitted without its fold.
+
+    `folds` (n,): labels of what belongs together; more than ten are dealt out to ten folds.
+    """
+    start = start or msgspec.structs.replace(beliefs(), interval=load().interval)
+    said = Forecast(*(np.full(len(runs.seconds), np.nan) for _ in Forecast._fields))
+    parts = _dealt(folds)
+    for done, test in enumerate(parts, start=1):
+        problem = Problem(runs, start)
+        x, deviation = problem.solve(~test)
+        seen = set(zip(*(column[~test].tolist() for column in (_generations(runs), runs.software)), strict=True))
+        constants = _forgotten(problem.constants(x, deviation, start, ""), seen)
+        found = forecast(runs.take(test), constants)
+        for column, part in zip(said, found, strict=True):
+            column[test] = part
+        if progress:
+            progress(done, done / len(parts))
+    return said
+
+
+def calibrated(
+    runs: Measurements, constants: Constants, held_out: Forecast, *, by_generation: Forecast, by_software: Forecast
+) -> Constants:
+    """The constants with the interval that holds 80 % of runs predicted without their group, generation, software.
+
+    Quantile regression (Koenker and Bassett 1978) of the absolute log error on the share of time not spent computing
+    and the doublings of nodes, then what the other two forecasts need on top.
+    """
+    from scipy.optimize import minimize  # an extra: only those who fit need it
+
+    what = scene(runs)
+    times = step_times(what, constants.columns(what.generations, list(runs.software), list(runs.recipes)))
+    counts = dict(zip(*np.unique(runs.sources, return_counts=True), strict=True))
+    weight = np.array([float(counts[name]) ** -CROWD for name in runs.sources])
+
+    def half(interval: Interval, strange_gpu: bool = False, strange_software: bool = False) -> Array:
+        return half_width(interval, times, what.doublings, strange_gpu, strange_software)
+
+    def loss(error: Array, width: Array) -> float:
+        short = error - width
+        return float(np.average(np.maximum(0.8 * short, -0.2 * short), weights=weight))
+
+    def usual(log_terms: Array) -> Interval:
+        return Interval(*np.exp(log_terms), 0.0, 0.0)
+
+    def error(said: Forecast) -> Array:
+        return np.abs(np.log(said.seconds / runs.seconds))
+
+    known = error(held_out)
+    found = minimize(lambda t: loss(known, half(usual(t))), np.log([0.1, 0.1, 0.01]), method="Nelder-Mead")
+    interval = usual(found.x)
+    gpu = minimize(
+        lambda t: loss(error(by_generation), half(msgspec.structs.replace(interval, unmeasured_generation=t[0]), True)),
+        [0.2], method="Nelder-Mead",
+    )  # fmt: skip
+    practice = minimize(
+        lambda t: loss(
+            error(by_software), half(msgspec.structs.replace(interval, unmeasured_software=t[0]), False, True)
+        ),
+        [0.1], method="Nelder-Mead",
+    )  # fmt: skip
+    interval = msgspec.structs.replace(
+        interval, unmeasured_generation=abs(float(gpu.x[0])), unmeasured_software=abs(float(practice.x[0]))
+    )
+    return msgspec.structs.replace(constants, interval=interval)
+
+
+def _vector(start: Constants, members: dict[Axis, list[str]]) -> Vector:
+    names: list[tuple[str, str]] = []
+    values: list[float] = []
+    spread: list[float] = []
+    for name, kind in KINDS.items():
+        family = start.families[name]
+        middle = kind.outward(family.value)
+        names.append((name, ""))
+        values.append(middle)
+        spread.append(kind.spread)
+        for member in members[kind.axis] if kind.axis else ():
+            known = family.each.get(member)
+            names.append((name, member))
+            values.append(kind.outward(known.value) - middle if known else log_factor(name, member))
+            spread.append(kind.deviation)
+    return Vector(names, np.array(values), np.array(spread))
+
+
+def _triple(inward: Callable[[Number], Number], middle: float, deviation: float) -> tuple[float, float, float]:
+    low, high = middle - NINETY * deviation, middle + NINETY * deviation
+    return float(inward(middle)), float(inward(low)), float(inward(high))
+
+
+def _dealt(folds: NDArray[np.str_]) -> list[NDArray[np.bool_]]:
+    """(n,) masks of the folds; the same labels are always dealt out alike."""
+    labels = np.unique(folds)
+    if len(labels) > MOST_FOLDS:
+        np.random.default_rng(0).shuffle(labels)
+    hands = [labels[i :: min(MOST_FOLDS, len(labels))] for i in range(min(MOST_FOLDS, len(labels)))]
+    return [np.isin(folds, hand) for hand in hands]
+
+
+def _generations(runs: Measurements) -> NDArray[np.str_]:
+    return np.array(scene(runs).generations)
+
+
+def _forgotten(constants: Constants, seen: set[tuple[str, str]]) -> Constants:
+    """Without the members that the fit had no run of: their values are beliefs, and their intervals must be wide."""
+    kept = {
+        "generation": {generation for generation, _ in seen},
+        "software": {software for _, software in seen},
+    }
+    families = {
+        name: msgspec.structs.replace(
+            family,
+            each={
+                member: one
+                for member, one in family.each.items()
+                if KINDS[name].axis not in kept or member in kept[KINDS[name].axis or "generation"]
+            },
+        )
+        for name, family in constants.families.items()
+    }
+    return msgspec.structs.replace(constants, families=families)

@@ -1,0 +1,81 @@
+"""Step times of measured runs as the model predicts them, with intervals: what `accuracy` holds against the truth.
+
+Every row has a model, a GPU, a framework of its own; all of them are one evaluation of `speed`. The 80 % interval is
+that of the logarithm of the step time: wider where communication and waiting have a large share, over many nodes, and
+much wider on a GPU generation or a framework that no constant was fitted on. `fit` calibrates it on rows left out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trimtab_policy.perf import hardware, speed
+from trimtab_policy.perf.constants import Constants, Interval, Lookup, fading, generation
+from trimtab_policy.perf.hardware import Datasheet
+from trimtab_policy.perf.measured import Measurements
+from trimtab_policy.perf.shape import Array
+from trimtab_policy.perf.speed import StepTime
+
+
+class Forecast(NamedTuple):
+    """Predicted seconds of one step; columns of shape (n,)."""
+
+    seconds: Array
+    low: Array
+    """Lower end of the 80 % interval."""
+    high: Array
+
+
+class Scene(NamedTuple):
+    """All of a table of runs that does not depend on the constants."""
+
+    runs: Measurements
+    generations: list[str]
+    sheet: Datasheet
+    fused: Array
+    youth: Array
+    doublings: Array
+    """Of nodes."""
+
+
+def scene(runs: Measurements) -> Scene:
+    """Facts of these runs as columns."""
+    sheet = hardware.stack([hardware.datasheet(*pair) for pair in zip(runs.gpus, runs.precisions, strict=True)])
+    width = np.maximum(runs.gpus_per_node, sheet.domain)
+    return Scene(
+        runs=runs,
+        generations=[generation(gpu) for gpu in runs.gpus],
+        sheet=sheet,
+        fused=np.array([float(hardware.fuses(name)) for name in runs.software]),
+        youth=np.asarray(fading(runs.ages)),
+        doublings=np.log2(np.maximum(1.0, runs.plans.gpus / width)),
+    )
+
+
+def step_times(what: Scene, value: Lookup) -> StepTime:
+    """Where the time of each run goes, with these constants."""
+    machine = hardware.reached(what.sheet, value)
+    practice = hardware.practised(value, what.fused, what.youth)
+    return speed.step_time(what.runs.work, what.runs.plans, machine, what.runs.gpus_per_node, practice)
+
+
+def forecast(runs: Measurements, constants: Constants) -> Forecast:
+    """Predicted step times of these runs and their 80 % intervals."""
+    what = scene(runs)
+    times = step_times(what, constants.columns(what.generations, list(runs.software), list(runs.recipes)))
+    strange_gpu = np.array([not constants.measured("generation", name) for name in what.generations])
+    strange_software = np.array([not constants.measured("software", name) for name in runs.software])
+    half = half_width(constants.interval, times, what.doublings, strange_gpu, strange_software)
+    return Forecast(times.total, times.total * np.exp(-half), times.total * np.exp(half))
+
+
+def half_width(
+    interval: Interval, times: StepTime, doublings: Array, strange_gpu: Array | bool, strange_software: Array | bool
+) -> Array:
+    """Half width of the 80 % interval of the logarithm of each step time."""
+    usual = interval.base + interval.overhead * (1 - times.compute / times.total) + interval.nodes * doublings
+    unusual = interval.unmeasured_generation * np.asarray(strange_gpu, dtype=np.float64)
+    unheard = interval.unmeasured_software * np.asarray(strange_software, dtype=np.float64)
+    return np.sqrt(usual**2 + unusual**2 + unheard**2)
