@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from trimtab import __version__
-from trimtab.commands import cluster, controller, demo, fake_nodes, get, plan, snapshot
+from trimtab.commands import cluster, controller, demo, fake_nodes, get, perf, plan, snapshot
 
 app = typer.Typer(
     name="trimtab",
@@ -19,6 +19,7 @@ app.command()(plan.explain)
 app.command()(snapshot.snapshot)
 app.command()(controller.controller)
 app.command()(demo.demo)
+app.add_typer(perf.app, name="perf")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(fake_nodes.app, name="fake-nodes")
 

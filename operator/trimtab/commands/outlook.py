@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from trimtab.ui.choices import Choice
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.perf.breakdown import breakdown
-from trimtab_policy.perf.plans import Option, options, why_none
+from trimtab_policy.perf.plans import Offer, Option, options_by_type, why_none
 from trimtab_policy.types import GpuSpec, Job, ParallelPlan, Placement, Prediction, Snapshot
 
 
@@ -37,6 +37,10 @@ class _View:
     def __init__(self, snapshot: Snapshot, job: Job, prices: Mapping[str, float]) -> None:
         self._job, self._prices, self._types = job, prices, snapshot.gpu_types
         self._capacity = Capacity(snapshot)
+        counts = ((gpu, self._capacity.node_gpus(name)) for name, gpu in snapshot.gpu_types.items())
+        offers = tuple(Offer(gpu, count) for gpu, count in counts if count)
+        found = options_by_type(job.model, job.training, job.requirements, offers)
+        self._options = {offer.gpu.name: known for offer, known in zip(offers, found, strict=True)}
 
     def of_placement(self, placement: Placement) -> Iterator[Choice]:
         """What the policy chose, and what it weighed against it."""
@@ -50,7 +54,7 @@ class _View:
     def of_type(self, gpu: GpuSpec, chosen: Placement | None) -> Choice:
         """The fastest plan that the cluster could hold if it were empty, or why there is none."""
         job, needs = self._job, self._job.requirements
-        known, node = self._options(gpu), self._capacity.node_gpus(gpu.name)
+        known, node = self._options.get(gpu.name, ()), self._capacity.node_gpus(gpu.name)
         could = [each for each in known if self._ever(gpu, each)]
         if not could:
             few = f"needs at least {known[0].gpus} GPUs, more than such nodes have" if known else ""
@@ -75,13 +79,9 @@ class _View:
 
     def _width(self, gpu: GpuSpec, plan: ParallelPlan, prediction: Prediction) -> int:
         """GPUs per node of an alternative, which names only its plan: those of the option that it was."""
-        same = (each for each in self._options(gpu) if (each.plan, each.prediction) == (plan, prediction))
+        same = (each for each in self._options[gpu.name] if (each.plan, each.prediction) == (plan, prediction))
         found = next(same, None)
         return found.gpus_per_node if found else min(plan.gpus, self._capacity.node_gpus(gpu.name))
-
-    def _options(self, gpu: GpuSpec) -> tuple[Option, ...]:
-        node = self._capacity.node_gpus(gpu.name)
-        return options(self._job.model, self._job.training, self._job.requirements, gpu, node) if node else ()
 
     def _ever(self, gpu: GpuSpec, option: Option) -> bool:
         return self._capacity.could_ever_fit(self._job, gpu.name, option.nodes, option.gpus_per_node)

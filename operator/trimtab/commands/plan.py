@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from trimtab import settings
 from trimtab.api.convert import to_placement
-from trimtab.commands import typed
+from trimtab.commands import calibration, typed
 from trimtab.commands.live import look
 from trimtab.commands.options import (
     ContextOption,
@@ -73,7 +73,8 @@ async def plan(
 
     trimtab plan -f manifests/samples/llama3-70b.yaml --gpus H100-SXM5-80GB=64,A100-SXM4-80GB=32x4 --prices prices.yaml
     """
-    facts = _manifest(file)
+    facts, configured = _manifest(file), settings.load()
+    calibration.use(configured.perf)
     if snapshot and gpus:
         raise UsageError("--snapshot and --gpus are two clusters: name one")
     if snapshot or gpus:
@@ -82,9 +83,11 @@ async def plan(
         observation = await look(kube_settings(kubeconfig, context))
         now = observation.snapshot
         admitted = eligible(facts.template["spec"], [observation.nodes[node.name] for node in now.nodes])
+    said = settings.read_prices(prices) if prices else configured.prices
+    _known(said, now)
     job = facts.as_job(created=now.time, eligible=admitted)
     others = tuple(other for other in now.jobs if other.placement)
-    _answer(form, facts, _decide(msgspec.structs.replace(now, jobs=(*others, job)), job, policy), _prices(prices, now))
+    _answer(form, facts, _decide(msgspec.structs.replace(now, jobs=(*others, job)), job, policy), said)
 
 
 @command
@@ -100,16 +103,18 @@ async def explain(
 
     Example: trimtab explain llama3-8b -n team-a
     """
+    configured = settings.load()
+    calibration.use(configured.perf)
     observation = await look(kube_settings(kubeconfig, context))
     facts = _find(observation, namespace, job)
     released = _release(observation.snapshot, facts)
     waiting = next((other for other in released.jobs if other.uid == facts.meta.uid), None)
     if refused := observation.refused.get(facts.meta.uid):
-        _answer(form, facts, _Decided(pending=refused), PriceSettings())
+        _answer(form, facts, _Decided(pending=refused), configured.prices)
     elif waiting is None:
         output.show(form, facts.status.to_wire(), tables.pairs(_story(facts)))
     else:
-        _answer(form, facts, _decide(released, waiting, policy), _prices(None, released))
+        _answer(form, facts, _decide(released, waiting, policy), configured.prices)
 
 
 class _Decided(Struct, frozen=True):
@@ -130,13 +135,11 @@ def _decide(snapshot: Snapshot, job: Job, policy: str) -> _Decided:
     return _Decided(placement, pending, snapshot, job)
 
 
-def _prices(file: Path | None, snapshot: Snapshot) -> PriceSettings:
-    """Prices of the file or else of the settings. Raises UsageError for one of a GPU type that nobody knows."""
-    prices = settings.read_prices(file) if file else settings.load().prices
+def _known(prices: PriceSettings, snapshot: Snapshot) -> None:
+    """Raises UnknownGpu for a price of a GPU type that neither the cluster nor the catalogue has: a misspelt one."""
     for name in prices.per_gpu_hour:
         if name not in snapshot.gpu_types:
             catalog.gpu(name)
-    return prices
 
 
 def _answer(form: Output, facts: JobFacts, decided: _Decided, prices: PriceSettings) -> None:

@@ -26,13 +26,13 @@ def errors(title: str, found: Mapping[str, Errors], bias: Mapping[str, float]) -
     return table
 
 
-def summary(overall: Overall) -> Text:
-    """All rows in one line."""
+def summary(overall: Overall, predicted_by: str) -> Text:
+    """All rows in a sentence, and what predicted them."""
     return Text.assemble(
         (f"{overall.macro_mape:.1%}", "bold"),
         f" mean over sources ({APART} apart), {overall.mape:.1%} over all {overall.n:,} rows, ",
         f"median {overall.median_ape:.1%}; ",
-        f"{overall.coverage80:.0%} inside their 80 % interval",
+        f"{overall.coverage80:.0%} inside their 80 % interval. Predicted by {predicted_by}.",
     )
 
 

@@ -57,14 +57,14 @@ def _table(choices: Iterable[Choice], currency: str) -> Table:
 
 def _row(choice: Choice, plan: ParallelPlan, prediction: Prediction, apart: Breakdown) -> tuple[str, ...]:
     mark = "→ " if choice.chosen else "  "
-    cost = "" if apart.cost_per_billion is None else f"\n{apart.cost_per_billion:,.0f}"
+    cost = "" if apart.cost_per_billion is None else f"\n{_amount(apart.cost_per_billion)}"
     return (
-        f"{mark}{choice.gpus} GPUs\n  {choice.gpu_type}",
+        f"{mark}{choice.gpus} GPU{'s' if choice.gpus > 1 else ''}\n  {choice.gpu_type}",
         f"{plan.describe()}\nb={plan.micro_batch} recompute={plan.recompute.value.lower()}",
-        _seconds(prediction.step_seconds),
+        f"{_seconds(prediction.step_seconds)}\n{_interval(apart.low, apart.high)}",
         f"{words.rate(prediction.tokens_per_second)}\n{apart.mfu:.0%}",
         f"{words.size(prediction.memory_bytes)}\n{words.size(apart.card_bytes)}",
-        f"{apart.kwh_per_billion:,.0f} kWh{cost}",
+        f"{_amount(apart.kwh_per_billion)} kWh{cost}",
     )
 
 
@@ -100,3 +100,14 @@ def _seconds(seconds: float) -> str:
     if seconds >= 60:
         return words.duration(seconds)
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def _interval(low: float, high: float) -> str:
+    """`28.3–41.5`, in the unit of the longer one where they share it."""
+    ends = _seconds(low), _seconds(high)
+    number, unit = ends[0].partition(" ")[::2]
+    return f"{number}–{ends[1]}" if unit and ends[1].endswith(f" {unit}") else "–".join(ends)
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -44,15 +44,18 @@ def step(title: str) -> Iterator[None]:
 
 
 @contextmanager
-def rounds(title: str) -> Iterator[Callable[[int, float], None]]:
-    """Show how a fit goes on: the function takes the number of a round and what is left of the error."""
-    console = Console(stderr=True, highlight=False)
-    if console.is_terminal:
-        with console.status(title) as status:
-            yield lambda number, error: status.update(f"{title}: round {number}, error {error:.4g}")
-        return
-    console.print(title, soft_wrap=True)
-    yield lambda number, error: console.print(f"{title}: round {number}, error {error:.4g}", soft_wrap=True)
+def shares(title: str) -> Iterator[Callable[[int, float], None]]:
+    """`progress` for what knows the share that is done: the function takes a number of steps, and that share."""
+    with progress(title, 100) as bar:
+        told = 0
+
+        def report(_: int, share: float) -> None:
+            nonlocal told
+            percent = max(told, min(100, int(100 * share)))
+            bar.advance(percent - told)
+            told = percent
+
+        yield report
 
 
 class Silence:

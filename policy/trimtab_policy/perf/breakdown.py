@@ -6,9 +6,13 @@ part, and the FLOPs that the model needs (`shape.training_flops_per_token`).
 
 from __future__ import annotations
 
+from math import exp
+
+import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.perf import columns, hardware, memory, shape, speed
+from trimtab_policy.perf import columns, constants, forecast, hardware, memory, shape, speed
+from trimtab_policy.perf.speed import StepTime
 from trimtab_policy.types import GpuSpec, ModelSpec, ParallelPlan, TrainingSpec
 
 BILLION = 1e9
@@ -20,6 +24,9 @@ class Breakdown(Struct, frozen=True):
 
     step: dict[str, float]
     """Seconds of one step by what they are spent on; their sum is the predicted step time."""
+    low: float
+    """Lower end of the 80 % interval of the step time, in seconds; see `forecast`."""
+    high: float
     memory: dict[str, float]
     """Bytes of the fullest GPU by what they are for, reserve included; their sum is what the plan requires."""
     card_bytes: int
@@ -47,12 +54,15 @@ def breakdown(
     """
     work, rows = columns.work(model, training), columns.columns([plan])
     machine = hardware.machine(gpu, training.precision)
-    parts = speed.step_time(work, rows, machine, gpus_per_node)._asdict()
-    step = {name: float(seconds[0]) for name, seconds in parts.items()}
-    rate = training.tokens_per_step / sum(step.values())
+    times = speed.step_time(work, rows, machine, gpus_per_node)
+    total = float(times.total[0])
+    factor = exp(_half_width(times, gpu, plan.gpus / max(gpus_per_node, float(machine.domain))))
+    rate = training.tokens_per_step / total
     hours = BILLION / rate / 3600
     return Breakdown(
-        step=step,
+        step={name: float(seconds[0]) for name, seconds in times._asdict().items()},
+        low=total / factor,
+        high=total * factor,
         memory=_memory(memory.footprint(work, rows)),
         card_bytes=gpu.memory_bytes,
         mfu=utilisation(model, training, gpu, plan.gpus, rate),
@@ -74,6 +84,15 @@ def utilisation(model: ModelSpec, training: TrainingSpec, gpu: GpuSpec, gpus: in
 def energy(gpu: GpuSpec, gpus: int, hours: float) -> float:
     """kWh if every GPU drew its rated power all the time: an upper estimate for GPUs, without hosts and cooling."""
     return gpu.power_watts * gpus * hours / 1000
+
+
+def _half_width(times: StepTime, gpu: GpuSpec, nodes: float) -> float:
+    """Half of the 80 % interval of the logarithm of the step time, under what we launch."""
+    used = constants.active()
+    strange_gpu = not used.measured("generation", constants.generation(gpu))
+    strange_software = not used.measured("software", hardware.CURRENT)
+    doublings = np.log2(np.maximum(1.0, np.array([nodes])))
+    return float(forecast.half_width(used.interval, times, doublings, strange_gpu, strange_software)[0])
 
 
 def _memory(found: memory.Memory) -> dict[str, float]:
