@@ -61,7 +61,7 @@ async def measure(nodes: Sequence[int], pending: int, repeat: int) -> list[Line]
 
 def _line(name: str, snapshot: Snapshot, load: str, repeat: int) -> Line:
     engine = Engine(name, name, DEADLINE_SECONDS)
-    plans.options.cache_clear()
+    plans.options_by_type.cache_clear()
     plans._search.cache_clear()
     cold, outcome = _timed(engine, snapshot)
     gc.freeze()  # as the controller does when it begins to lead

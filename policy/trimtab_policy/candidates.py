@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from trimtab_policy.capacity import Capacity
-from trimtab_policy.perf.plans import Option, options
+from trimtab_policy.perf.plans import Offer, Option, options_by_type
 from trimtab_policy.types import Alternative, GpuSpec, Job, NodeShare, Placement, Precision, Requirements, Snapshot
 
 
@@ -45,13 +45,15 @@ def allowed_types(snapshot: Snapshot, requirements: Requirements) -> list[GpuSpe
 
 def candidates(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candidate]:
     """Every feasible option of the job on the GPU types of the cluster, whether there is room for it or not."""
-    found: list[Candidate] = []
-    for gpu in allowed_types(snapshot, job.requirements):
-        if size := capacity.node_gpus(gpu.name):
-            worth = weight(gpu)
-            for option in options(job.model, job.training, job.requirements, gpu, size):
-                found.append(Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * worth))
-    return found
+    offers = tuple(
+        Offer(gpu, size) for gpu in allowed_types(snapshot, job.requirements) if (size := capacity.node_gpus(gpu.name))
+    )
+    found = options_by_type(job.model, job.training, job.requirements, offers)
+    return [
+        Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * weight(gpu))
+        for (gpu, _), of_type in zip(offers, found, strict=True)
+        for option in of_type
+    ]
 
 
 def has_room(capacity: Capacity, job: Job, candidate: Candidate) -> bool:

@@ -1,26 +1,24 @@
-"""The plan search: for every shape of gang, the fastest way to divide a job that fits in memory.
+"""Plans for a job: what fits a GPU type, what is fastest on a gang, and what no other plan beats in every respect.
 
-All candidates of one (job, GPU type) are rows of one table: crossed and thinned by the launchers' rules
-(`space`), thinned by memory, and only what is left is timed. Of the variants of one row (recomputation, ZeRO
-stage) one that recomputes and shards no less than another that fits is dropped untimed: it cannot be faster.
-
-A plan fits when `Memory.required` is at most the memory that the driver reports for the card. Required is what the
-formulas say is allocated plus `memory.RESERVE` against fragmentation plus `memory.FRAMEWORK_BYTES`.
+`space` lists the ways to divide the job, `search` finds the fastest of them; here they become values. A plan fits when
+`Memory.required` is at most the memory that the driver reports for the card. Required is what the formulas say is
+allocated plus `memory.RESERVE` against fragmentation plus `memory.FRAMEWORK_BYTES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from trimtab_policy.perf import hardware, memory, space, speed
-from trimtab_policy.perf.columns import Array, Plans, columns, work
-from trimtab_policy.perf.space import Mask, Shape, Variants
+from trimtab_policy.perf import hardware, memory, pareto, search, space, speed
+from trimtab_policy.perf.columns import columns, work
+from trimtab_policy.perf.search import Choice, Table
+from trimtab_policy.perf.space import Gang
 from trimtab_policy.types import (
     Bounds,
     GpuSpec,
@@ -39,7 +37,7 @@ class InvalidPlan(ValueError):
 
 
 class Option(Struct, frozen=True):
-    """One shape of gang with the fastest plan for it."""
+    """One shape of gang with a plan for it."""
 
     gpus: int
     nodes: int
@@ -48,26 +46,58 @@ class Option(Struct, frozen=True):
     prediction: Prediction
 
 
-@lru_cache(maxsize=4096)
+class Offer(NamedTuple):
+    """A GPU type, and how many of them its nodes have."""
+
+    gpu: GpuSpec
+    node_gpus: int
+
+
+@lru_cache(maxsize=1024)
+def options_by_type(
+    model: ModelSpec, training: TrainingSpec, requirements: Requirements, offers: tuple[Offer, ...]
+) -> tuple[tuple[Option, ...], ...]:
+    """For each offer, and every gang shape that the requirements allow on it, the fastest plan that fits.
+
+    By GPUs, then by speed; `space.gangs` says which shapes there are. Empty where nothing fits: `why_none` says why.
+    Raises ValueError for a node without GPUs.
+    """
+    found = _search(model, _once(training), _relevant(requirements), offers)
+    return tuple(tuple(_for_steps(option, training.steps) for option in of_type) for of_type in found)
+
+
 def options(
     model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, node_gpus: int
 ) -> tuple[Option, ...]:
-    """For every gang shape that the requirements allow, the fastest plan that fits, by GPUs and then by speed.
-
-    `space.shapes` says which shapes there are. Empty when nothing fits: `why_none` says why.
-    """
-    found = _search(model, _once(training), _relevant(requirements), gpu, node_gpus)
-    return tuple(_for_steps(option, training.steps) for option in found)
+    """`options_by_type` of one type. Several types are searched faster together."""
+    return options_by_type(model, training, requirements, (Offer(gpu, node_gpus),))[0]
 
 
 def best(
     model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, nodes: int, gpus_per_node: int
 ) -> Option | None:
     """The fastest plan for one given gang, or None when none fits or the requirements exclude the gang."""
-    if not space.admits_shape(requirements, nodes, gpus_per_node):
+    if not space.admits_gang(requirements, nodes, gpus_per_node):
         return None
-    found = _fastest(model, training, requirements, gpu, [(nodes, gpus_per_node)])
+    [found] = _fastest(model, training, requirements, [gpu], [(nodes, gpus_per_node)])
     return found[0] if found else None
+
+
+def front(
+    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, node_gpus: int
+) -> tuple[Option, ...]:
+    """Every plan that no other beats in step time, number of GPUs and memory left at once, by GPUs, then by speed.
+
+    Of plans that are equal in all three the one with the smaller degrees. Raises ValueError for a node without GPUs.
+    """
+    gangs = space.gangs(requirements, node_gpus)
+    if training.precision not in gpu.peak_flops or not gangs:
+        return ()
+    found = search.table(model, training, requirements, gangs)
+    fitting = search.fitting(found, [hardware.machine(gpu, training.precision)], np.array([gpu.memory_bytes]))
+    plan = found.plan[fitting.pair]
+    optimal = pareto.front(found.plans.gpus[plan], fitting.seconds, found.required[plan])
+    return tuple(_options(training, found, fitting.take(optimal)))
 
 
 def predict(
@@ -98,7 +128,7 @@ def fits(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuS
 
 def check(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpus_per_node: int) -> None:
     """Raise InvalidPlan with the first rule that the plan breaks for this job on so many GPUs per node."""
-    for name in ("data", "tensor", "pipeline", "context", "expert", "micro_batch"):
+    for name in ("data", "tensor", "pipeline", "virtual", "context", "expert", "micro_batch"):
         if getattr(plan, name) < 1:
             raise InvalidPlan(f"plan.{name} must be at least 1, got {getattr(plan, name)}")
     if plan.zero_stage not in range(4):
@@ -117,23 +147,19 @@ def why_none(model: ModelSpec, training: TrainingSpec, requirements: Requirement
     """A sentence for people: what keeps every plan of this job off this GPU type, with the nearest miss in numbers."""
     if training.precision not in gpu.peak_flops:
         return f"{gpu.name} does not support {training.precision}, only {', '.join(sorted(gpu.peak_flops))}"
-    gangs = space.shapes(requirements, node_gpus)
+    gangs = space.gangs(requirements, node_gpus)
     if not gangs:
         most = f" on at most {requirements.max_nodes} of them" if requirements.max_nodes is not None else ""
         return f"no gang of {_range(requirements.gpus)} GPUs can be made of nodes with {node_gpus} {gpu.name}{most}"
-    table = space.degrees(model, training, requirements, gangs)
-    choice = space.variants(requirements)
-    possible = space.sensible(requirements, table, choice)
-    if not possible.any():
+    found = search.table(model, training, requirements, gangs)
+    if not len(found.plan):
         return (
             f"no plan for {_range(requirements.gpus)} GPUs divides {model.name} evenly: {model.layers} layers,"
             f" {model.attention_heads} heads, {model.kv_heads} key/value heads, global batch"
             f" {training.global_batch_size}, within modes {', '.join(requirements.modes)} and the degrees asked for"
         )
-    needs = np.where(possible, _required(model, training, table, choice), np.inf)
-    row, column = np.unravel_index(int(np.argmin(needs)), needs.shape)
-    plan = _flat(table, choice, np.array([row]), np.array([column])).plan(0)
-    need = needs[row, column]
+    row = found.plan[np.argmin(found.required[found.plan])]
+    plan, need = found.plans.plan(row), found.required[row]
     recompute = str(plan.recompute).lower()
     verdict = "which fits" if need <= gpu.memory_bytes else f"but {gpu.name} has {gpu.memory_bytes / _GIB:.0f} GiB"
     return (
@@ -142,83 +168,53 @@ def why_none(model: ModelSpec, training: TrainingSpec, requirements: Requirement
     )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _search(
-    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, node_gpus: int
-) -> tuple[Option, ...]:
-    found = _fastest(model, training, requirements, gpu, space.shapes(requirements, node_gpus))
-    return tuple(sorted(found, key=lambda option: (option.gpus, option.prediction.step_seconds)))
+    model: ModelSpec, training: TrainingSpec, requirements: Requirements, offers: tuple[Offer, ...]
+) -> tuple[tuple[Option, ...], ...]:
+    """Types with nodes of one size are searched together."""
+    found: dict[Offer, list[Option]] = {}
+    for size in {offer.node_gpus for offer in offers}:
+        alike = [offer for offer in offers if offer.node_gpus == size]
+        gangs = space.gangs(requirements, size)
+        options = _fastest(model, training, requirements, [offer.gpu for offer in alike], gangs)
+        found |= zip(alike, options, strict=True)
+    return tuple(
+        tuple(sorted(found[offer], key=lambda option: (option.gpus, option.prediction.step_seconds)))
+        for offer in offers
+    )
 
 
 def _fastest(
-    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, gangs: Sequence[Shape]
-) -> list[Option]:
-    """The fastest fitting plan of each gang that has one."""
-    if training.precision not in gpu.peak_flops or not gangs:
-        return []
-    plans, needs = _fitting(model, training, requirements, gpu, gangs)
-    rows, nodes, widths = _placed(plans, gangs)
-    plans, needs = plans.take(rows), needs[rows]
-    machine = hardware.machine(gpu, training.precision)
-    seconds = speed.step_time(work(model, training), plans, machine, widths).total
+    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpus: Sequence[GpuSpec], gangs: Sequence[Gang]
+) -> list[list[Option]]:
+    """For each GPU type the fastest fitting plan of each gang that has one."""
+    able = [gpu for gpu in gpus if training.precision in gpu.peak_flops]
+    if not able or not gangs:
+        return [[] for _ in gpus]
+    found = search.table(model, training, requirements, gangs)
+    machines = [hardware.machine(gpu, training.precision) for gpu in able]
+    chosen = search.fastest(found, machines, np.array([gpu.memory_bytes for gpu in able]))
+    ends = np.searchsorted(chosen.machine, np.arange(len(able) + 1))
+    all_options = _options(training, found, chosen)
+    of_type = {gpu: all_options[first:end] for gpu, first, end in zip(able, ends, ends[1:], strict=False)}
+    return [of_type.get(gpu, []) for gpu in gpus]
+
+
+def _options(training: TrainingSpec, found: Table, chosen: Choice) -> list[Option]:
+    rows, gangs = found.plan[chosen.pair], found.gang[chosen.pair]
+    plans = found.plans.take(rows)
+    nodes, widths = found.nodes[gangs], found.widths[gangs]
     return [
         Option(
-            gpus=int(nodes[row] * widths[row]),
-            nodes=int(nodes[row]),
-            gpus_per_node=int(widths[row]),
-            plan=plans.plan(row),
-            prediction=_prediction(training, float(seconds[row]), float(needs[row])),
+            gpus=int(nodes[i] * widths[i]),
+            nodes=int(nodes[i]),
+            gpus_per_node=int(widths[i]),
+            plan=plans.plan(i),
+            prediction=_prediction(training, float(chosen.seconds[i]), float(found.required[rows[i]])),
         )
-        for row in _first_of_each(nodes, widths, seconds)
+        for i in range(len(rows))
     ]
-
-
-def _fitting(
-    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, gangs: Sequence[Shape]
-) -> tuple[Plans, Array]:
-    """Plans that fit and that no other variant of the same degrees beats for certain, and the bytes each requires."""
-    table = space.degrees(model, training, requirements, gangs)
-    choice = space.variants(requirements)
-    needs = _required(model, training, table, choice)
-    fitting = space.sensible(requirements, table, choice) & (needs <= gpu.memory_bytes)
-    rows, which = np.nonzero(fitting & ~_beaten(fitting, choice))
-    return _flat(table, choice, rows, which), needs[rows, which]
-
-
-def _required(model: ModelSpec, training: TrainingSpec, table: Plans, choice: Variants) -> Array:
-    """(n, v) bytes required by every variant of every row."""
-    crossed = table._replace(zero_stage=choice.zero_stage, recompute=choice.recompute)
-    return memory.footprint(work(model, training), crossed).required
-
-
-def _beaten(fitting: Mask, choice: Variants) -> Mask:
-    """(n, v) where another variant fits that recomputes and shards no more."""
-    return np.stack([fitting[:, choice.before(v)].any(axis=1) for v in range(fitting.shape[1])], axis=1)
-
-
-def _flat(table: Plans, choice: Variants, rows: NDArray[np.int64], which: NDArray[np.int64]) -> Plans:
-    """Chosen variants of chosen rows as plain columns (n,)."""
-    chosen = Plans(*(column[rows, 0] for column in table))
-    return chosen._replace(zero_stage=choice.zero_stage[0, which], recompute=choice.recompute[0, which])
-
-
-def _placed(plans: Plans, gangs: Sequence[Shape]) -> tuple[NDArray[np.int64], Array, Array]:
-    """Every plan on every gang of its size whose nodes hold whole tensor groups: (rows, nodes, GPUs per node)."""
-    nodes, widths = np.array(sorted(gangs, key=lambda gang: gang[0] * gang[1]), dtype=np.float64).T
-    first, end = (np.searchsorted(nodes * widths, plans.gpus, side=side) for side in ("left", "right"))
-    rows = np.repeat(np.arange(len(first)), end - first)
-    starts = np.cumsum(end - first) - (end - first)
-    gang = np.arange(len(rows)) - starts[rows] + first[rows]
-    whole = widths[gang] % plans.tensor[rows] == 0
-    return rows[whole], nodes[gang[whole]], widths[gang[whole]]
-
-
-def _first_of_each(nodes: Array, widths: Array, seconds: Array) -> NDArray[np.int64]:
-    """The fastest row of each gang; of equals the earlier, which has the smaller degrees."""
-    order = np.lexsort((seconds, widths, nodes))
-    new = np.ones(len(order), dtype=np.bool_)
-    new[1:] = (np.diff(nodes[order]) != 0) | (np.diff(widths[order]) != 0)
-    return order[new]
 
 
 def _prediction(training: TrainingSpec, seconds: float, required: float) -> Prediction:
@@ -249,9 +245,11 @@ def _relevant(requirements: Requirements) -> Requirements:
         modes=requirements.modes,
         tensor=requirements.tensor,
         pipeline=requirements.pipeline,
+        virtual=requirements.virtual,
         context=requirements.context,
         expert=requirements.expert,
         zero_stage=requirements.zero_stage,
+        hybrid_sharding=requirements.hybrid_sharding,
         recompute=requirements.recompute,
     )
 

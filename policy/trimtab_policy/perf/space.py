@@ -1,13 +1,12 @@
-"""All ways to divide one job: gang shapes, degrees, micro-batches, and the rules that launchers hold them to.
+"""All ways to divide one job: gang shapes, degrees, schedules, and the rules that launchers hold them to.
 
 A gang shape is nodes x GPUs per node. Degrees depend only on the total, and memory only on the degrees, so the table
-is built per total and meets the shapes last.
+is built per total and meets the shapes last. Hybrid sharding alone looks at the shape: it stays within nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,8 @@ from trimtab_policy.perf.columns import FULL, NONE, Array, Plans, recompute_code
 from trimtab_policy.types import Bounds, Mode, ModelSpec, Requirements, TrainingSpec
 
 Mask = NDArray[np.bool_]
-Shape = tuple[int, int]
+Gang = tuple[int, int]
+"""(nodes, GPUs per node)"""
 
 MAX_GPUS = 4096
 """Largest gang that is considered where the user sets no maximum."""
@@ -26,23 +26,8 @@ MIN_CONTEXT_TOKENS = 4096
 """Context parallelism leaves every rank this much of the sequence, unless the user asks for a higher degree."""
 
 
-class Variants(NamedTuple):
-    """The choices that change memory but no degree: columns of shape (1, v), by recomputation, then stage."""
-
-    recompute: Array
-    zero_stage: Array
-
-    def before(self, column: int) -> Mask:
-        """(v,) which variants recompute no more and shard no more than this one: they are faster if they fit."""
-        weaker: Mask = (self.recompute[0] <= self.recompute[0, column]) & (
-            self.zero_stage[0] <= self.zero_stage[0, column]
-        )
-        weaker[column] = False
-        return weaker
-
-
-def shapes(requirements: Requirements, node_gpus: int) -> list[Shape]:
-    """Every (nodes, GPUs per node) that the requirements allow on nodes with `node_gpus` GPUs.
+def gangs(requirements: Requirements, node_gpus: int) -> list[Gang]:
+    """Every (nodes, GPUs per node) that the requirements allow on nodes with `node_gpus` GPUs, by total.
 
     GPUs per node: powers of two, and the whole node. In total: powers of two, multiples of a node, and the user's own
     minimum and maximum. Raises ValueError for a node without GPUs.
@@ -54,68 +39,78 @@ def shapes(requirements: Requirements, node_gpus: int) -> list[Shape]:
         (total // width, width)
         for total in _totals(requirements, node_gpus)
         for width in per_node
-        if total % width == 0 and admits_shape(requirements, total // width, width)
+        if total % width == 0 and admits_gang(requirements, total // width, width)
     ]
 
 
-def admits_shape(requirements: Requirements, nodes: int, gpus_per_node: int) -> bool:
+def admits_gang(requirements: Requirements, nodes: int, gpus_per_node: int) -> bool:
     """Whether the requirements allow so many nodes and GPUs."""
     few_enough = requirements.max_nodes is None or nodes <= requirements.max_nodes
     return few_enough and requirements.gpus.admits(nodes * gpus_per_node)
 
 
-def degrees(
-    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gang_shapes: Sequence[Shape]
-) -> Plans:
-    """Every division of these gangs that keeps the rules, as columns of shape (n, 1).
+def table(model: ModelSpec, training: TrainingSpec, requirements: Requirements, shapes: Sequence[Gang]) -> Plans:
+    """Every plan for these gangs that keeps the rules, as columns of shape (n,), by number of GPUs."""
+    plans = _degrees(model, training, requirements, shapes)
+    plans = _with_sharding(plans, requirements, sorted({width for _, width in shapes}))
+    plans = _with_chunks(plans, model, training, requirements)
+    again = [NONE, FULL] if requirements.recompute is None else [recompute_code(requirements.recompute)]
+    # Selective recomputation only where asked for: with fused attention there are no scores to drop, so it costs time
+    # and saves nothing.
+    return _crossed(plans, recompute=again)
 
-    `zero_stage` and `recompute` are left at 0: `variants` crosses them in.
-    """
-    widths = sorted({width for _, width in gang_shapes})
+
+def _degrees(model: ModelSpec, training: TrainingSpec, requirements: Requirements, shapes: Sequence[Gang]) -> Plans:
+    """Every division of these gangs that keeps the rules, unsharded, in one chunk, without recomputation."""
+    widths = {width for _, width in shapes}
     total, t, p, c = _cross(
-        sorted({nodes * width for nodes, width in gang_shapes}),
+        sorted({nodes * width for nodes, width in shapes}),
         _within(requirements.tensor, sorted({d for width in widths for d in _divisors(width)})),
         _within(requirements.pipeline, _divisors(model.layers)),
         _contexts(training, requirements.context),
     )
-    table = _table(total / (t * p * c), t, p, c)
-    table = table.take((total % (t * p * c) == 0) & (training.global_batch_size % table.data == 0))
-    table = _crossed(table, expert=_within(requirements.expert, _divisors(max(1, model.experts))))
-    table = _crossed(table, micro_batch=_micro_batches(training))
-    kept = _in_modes(table, requirements.modes)
-    for holds, _ in rules(model, training, table):
-        kept &= holds
-    return Plans(*(column[:, None] for column in table.take(kept)))
+    data = total / (t * p * c)
+    whole = (np.floor(data) == data) & (training.global_batch_size % np.maximum(1, np.floor(data)) == 0)
+    plans = _plain(data[whole], t[whole], p[whole], c[whole])
+    plans = plans.take(_in_modes(plans, requirements.modes) & _kept(model, training, plans))
+    plans = _crossed(plans, expert=_within(requirements.expert, _divisors(max(1, model.experts))))
+    plans = plans.take(plans.data % plans.expert == 0)
+    plans = _crossed(plans, micro_batch=_micro_batches(training))
+    return plans.take(training.global_batch_size % (plans.data * plans.micro_batch) == 0)
 
 
-def variants(requirements: Requirements) -> Variants:
-    """Recomputation and ZeRO stages to choose from.
-
-    Selective recomputation is absent unless asked for: with fused attention there are no scores to drop, so it costs
-    time and saves nothing.
-    """
-    again = [NONE, FULL] if requirements.recompute is None else [recompute_code(requirements.recompute)]
-    stages = [0, 1, 2, 3] if requirements.zero_stage is None else [requirements.zero_stage]
-    recompute, stage = _cross(again, stages)
-    return Variants(recompute[None, :], stage[None, :])
-
-
-def sensible(requirements: Requirements, plans: Plans, choice: Variants) -> Mask:
-    """(n, v) which variants make sense for which degrees.
+def _with_sharding(plans: Plans, requirements: Requirements, widths: Sequence[int]) -> Plans:
+    """Crossed with what is sharded, and over whom: all copies, or those of a node.
 
     Left to us, stage 0 is for models without copies and only for them: stage 1 moves the same bytes and stores fewer.
     """
-    alone = plans.data * plans.context == 1
     free = requirements.zero_stage is None
-    stage = ((choice.zero_stage == 0) == alone) if free else np.ones_like(alone)
-    possible: Mask = stage & ((choice.zero_stage <= 1) | (plans.pipeline == 1))
-    return possible
+    stages = [0, 1, 2, 3] if requirements.zero_stage is None else [requirements.zero_stage]
+    nodes = [width for width in widths if width > 1] if requirements.hybrid_sharding and 3 in stages else []
+    stage = np.array(stages + [3] * len(nodes), dtype=np.float64)[:, None]
+    node = np.array([0] * len(stages) + nodes, dtype=np.float64)[:, None]
+    copies = plans.data * plans.context
+    shard = node / plans.tensor
+    kept = (stage <= 1) | (plans.pipeline == 1)
+    kept &= ((stage == 0) == (copies == 1)) if free else True
+    kept &= (node == 0) | _shards(plans, shard) & (shard < copies)
+    rows, choice = np.nonzero(kept.T)
+    return plans.take(rows)._replace(zero_stage=stage[choice, 0], shard=shard[choice, rows])
+
+
+def _with_chunks(plans: Plans, model: ModelSpec, training: TrainingSpec, requirements: Requirements) -> Plans:
+    """Crossed with the chunks of a pipeline rank."""
+    chunks = np.array(_within(requirements.virtual, _divisors(model.layers)), dtype=np.float64)[:, None]
+    kept = _interleaves(model, training, plans, chunks)
+    rows, choice = np.nonzero(kept.T)
+    return plans.take(rows)._replace(virtual=chunks[choice, 0])
 
 
 def rules(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Iterator[tuple[Mask, str]]:
     """Every rule of divisibility: the rows that keep it, and the rule in words.
 
-    Megatron-Core (training/arguments.py, transformer/transformer_config.py) and torchtitan (models/*/parallelize.py).
+    Megatron-Core (training/arguments.py, transformer/transformer_config.py) and torchtitan (models/*/parallelize.py,
+    distributed/{parallel_dims,pipeline_parallel}.py).
     """
     t, p, c, e = plans.tensor, plans.pipeline, plans.context, plans.expert
     s, batch = training.sequence_length, training.global_batch_size
@@ -131,6 +126,39 @@ def rules(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Iterator[tu
     yield max(1, model.experts) % e == 0, f"the expert degree must divide the {model.experts} experts"
     yield plans.data % e == 0, "the expert degree must divide the data degree"
     yield (plans.zero_stage <= 1) | (p == 1), "ZeRO stages 2 and 3 exclude pipeline parallelism"
+    yield (
+        _interleaves(model, training, plans, plans.virtual),
+        "interleaving needs a pipeline whose degree divides the micro-batches, and whole layers in every chunk",
+    )
+    yield (
+        (plans.shard == 0) | _shards(plans, plans.shard) & (plans.zero_stage == 3),
+        "hybrid sharding is for ZeRO stage 3 without expert parallelism, over a multiple of the context degree that"
+        " divides data x context",
+    )
+
+
+def _interleaves(model: ModelSpec, training: TrainingSpec, plans: Plans, chunks: Array) -> Mask:
+    """Whether the (interleaved) schedule exists: one chunk, or chunks of whole layers and full rounds of the pipeline.
+
+    Broadcasts `chunks` against the plans.
+    """
+    p = plans.pipeline
+    rounds = training.global_batch_size / (plans.data * plans.micro_batch) % p == 0
+    possible: Mask = (chunks == 1) | (model.layers % (p * chunks) == 0) & rounds & (p > 1)
+    return possible
+
+
+def _shards(plans: Plans, shard: Array) -> Mask:
+    """Whether groups of `shard` ranks can share one copy. Broadcasts `shard` against the plans."""
+    alone = np.maximum(shard, 1)
+    whole: Mask = (shard % plans.context == 0) & (plans.data * plans.context % alone == 0)
+    possible: Mask = (shard > 1) & whole & (plans.expert == 1)
+    return possible
+
+
+def _kept(model: ModelSpec, training: TrainingSpec, plans: Plans) -> Mask:
+    kept: Mask = np.logical_and.reduce([holds for holds, _ in rules(model, training, plans)])
+    return kept
 
 
 def _powers_of_two(limit: int) -> list[int]:
@@ -169,7 +197,8 @@ def _cross(*axes: Sequence[int]) -> tuple[Array, ...]:
     return tuple(column.ravel() for column in mesh)
 
 
-def _table(data: Array, tensor: Array, pipeline: Array, context: Array) -> Plans:
+def _plain(data: Array, tensor: Array, pipeline: Array, context: Array) -> Plans:
+    """These degrees, one sequence at a time, with nothing sharded, interleaved or recomputed."""
     ones, zeros = np.ones_like(data), np.zeros_like(data)
     return Plans(
         data,

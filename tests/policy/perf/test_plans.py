@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.policy.perf.architectures import every_plan
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import plans, space
+from trimtab_policy.perf import hardware, plans, speed
+from trimtab_policy.perf.columns import columns, work
 from trimtab_policy.types import (
     Bounds,
     GpuSpec,
@@ -49,9 +50,11 @@ def searches(draw: st.DrawFn) -> tuple[ModelSpec, TrainingSpec, Requirements, Gp
         modes=draw(st.sampled_from([tuple(Mode), (Mode.DATA,), (Mode.MODEL,), (Mode.HYBRID,)])),
         tensor=draw(st.sampled_from([Bounds(), Bounds(1, 2), Bounds(4, 4)])),
         pipeline=draw(st.sampled_from([Bounds(), Bounds(1, 1), Bounds(2, 8)])),
+        virtual=draw(st.sampled_from([Bounds(), Bounds(1, 1), Bounds(1, 2)])),
         context=draw(st.sampled_from([Bounds(), Bounds(1, 1), Bounds(4, 4)])),
         expert=draw(st.sampled_from([Bounds(), Bounds(1, 1)])),
         zero_stage=draw(st.sampled_from([None, 0, 1, 3])),
+        hybrid_sharding=draw(st.booleans()),
         recompute=draw(st.sampled_from([None, *Recompute])),
     )
     training = TrainingSpec(
@@ -77,10 +80,11 @@ def test_every_option_is_a_valid_plan_that_fits_and_keeps_the_requirements(
         assert option.gpus_per_node <= node_gpus
         assert plan.tensor <= option.gpus_per_node
         assert plan.mode in need.modes
-        for degree in ("tensor", "pipeline", "context", "expert"):
+        for degree in ("tensor", "pipeline", "virtual", "context", "expert"):
             assert getattr(need, degree).admits(getattr(plan, degree))
         assert need.zero_stage in (None, plan.zero_stage)
         assert need.recompute in (None, plan.recompute)
+        assert plan.shard == 0 or (need.hybrid_sharding and plan.shard * plan.tensor == option.gpus_per_node)
         assert plans.fits(model, training, plan, gpu)
         assert option.prediction.memory_bytes <= gpu.memory_bytes
         # `predict` checks divisibility and must come to the same numbers on its own.
@@ -98,41 +102,62 @@ def test_options_come_by_gpus_then_speed_and_nothing_found_is_explained(
         assert len(plans.why_none(*search)) > 30
 
 
-def every_plan(gpus: int, batch: int) -> list[ParallelPlan]:
-    """All plans of so many GPUs, valid or not, by plain enumeration."""
-    powers = [1, 2, 4, 8]
-    return [
-        ParallelPlan(gpus // (t * p), t, p, expert=e, micro_batch=b, zero_stage=z, recompute=r)
-        for t, p, e, b, z, r in itertools.product(powers, powers, powers, [1, 2, 4, 8, 16], range(4), Recompute)
-        if gpus % (t * p) == 0 and b <= batch
-    ]
-
-
-@pytest.mark.parametrize(("model", "gpus"), [(GPT2, 4), (LLAMA_8B, 8), (MIXTRAL, 16), (catalog.model("gpt3-6.7b"), 8)])
-def test_no_valid_plan_that_fits_is_faster_than_the_one_chosen(model: ModelSpec, gpus: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "gpus", "of_type"),
+    [
+        ("gpt2", 4, "A100-SXM4-40GB"),
+        ("gpt3-6.7b", 16, "L40S"),
+        ("llama3-8b", 8, "A100-SXM4-40GB"),
+        ("llama3-8b", 16, "H100-SXM5-80GB"),
+        ("mixtral-8x7b", 16, "H100-SXM5-80GB"),
+    ],
+)
+def test_no_valid_plan_that_fits_is_faster_than_the_one_chosen(name: str, gpus: int, of_type: str) -> None:
+    model, gpu, width = catalog.model(name), catalog.gpu(of_type), min(8, gpus)
     training = TrainingSpec(2048, 64, 1)
-    valid: list[float] = []
-    for plan in every_plan(gpus, 64):
-        try:
-            prediction = plans.predict(model, training, plan, H100, min(8, gpus))
-        except plans.InvalidPlan:
-            continue
-        if plans.fits(model, training, plan, H100):
-            valid.append(prediction.step_seconds)
-    chosen = plans.best(model, training, up_to(64), H100, max(1, gpus // 8), min(8, gpus))
+    rivals = [
+        plan
+        for plan in every_plan(model, training, gpus)
+        if width % plan.tensor == 0 and plan.shard in (0, width // plan.tensor)
+    ]
+    times = speed.step_time(
+        work(model, training), columns(rivals), hardware.machine(gpu, training.precision), width
+    ).total
+    valid = [seconds for plan, seconds in zip(rivals, times, strict=True) if plans.fits(model, training, plan, gpu)]
+    chosen = plans.best(model, training, up_to(64), gpu, gpus // width, width)
     assert len(valid) > 20
     assert chosen is not None
     assert chosen.prediction.step_seconds <= min(valid) * (1 + 1e-9)
 
 
-def test_shapes_are_powers_of_two_multiples_of_a_node_and_the_users_own_bounds() -> None:
-    need = Requirements(gpus=Bounds(3, 24))
-    assert space.shapes(need, 8) == [
-        (3, 1), (4, 1), (2, 2), (1, 4), (8, 1), (4, 2), (2, 4), (1, 8), (16, 1), (8, 2), (4, 4), (2, 8),
-        (24, 1), (12, 2), (6, 4), (3, 8),
-    ]  # fmt: skip
-    assert space.shapes(msgspec.structs.replace(need, max_nodes=1), 8) == [(1, 4), (1, 8)]
-    assert (2, 6) in space.shapes(need, 6)
+@settings(max_examples=50)
+@given(searches())
+def test_nothing_on_the_front_is_beaten_and_every_option_is_beaten_by_something_on_it(
+    search: tuple[ModelSpec, TrainingSpec, Requirements, GpuSpec, int],
+) -> None:
+    def cost(option: plans.Option) -> tuple[float, float, float]:
+        return option.prediction.step_seconds, option.gpus, option.prediction.memory_bytes
+
+    def beats(one: plans.Option, other: plans.Option) -> bool:
+        return all(x <= y for x, y in zip(cost(one), cost(other), strict=True))
+
+    front = plans.front(*search)
+    assert all(option is other or not beats(option, other) for option in front for other in front)
+    assert all(any(beats(best, option) for best in front) for option in plans.options(*search))
+    assert list(front) == sorted(front, key=lambda option: (option.gpus, option.prediction.step_seconds))
+    for option in front:
+        assert plans.predict(*search[:2], option.plan, search[3], option.gpus_per_node) == option.prediction
+
+
+def test_types_are_searched_together_as_they_are_alone() -> None:
+    offers = tuple(
+        plans.Offer(catalog.gpu(name), size)
+        for name, size in (("A100-SXM4-40GB", 8), ("T4", 4), ("H100-SXM5-80GB", 8), ("V100-SXM2-16GB", 8))
+    )
+    together = plans.options_by_type(LLAMA_8B, TRAINING, up_to(64), offers)
+    assert together == tuple(plans.options(LLAMA_8B, TRAINING, up_to(64), *offer) for offer in offers)
+    assert [len(found) > 10 for found in together] == [True, False, True, False]
+    assert together[1] == together[3] == ()  # no bfloat16
 
 
 def test_tensor_parallelism_never_exceeds_heads_or_key_value_heads() -> None:
@@ -210,6 +235,14 @@ def test_why_nothing_fits_is_said_with_numbers(need: Requirements, gpu: str, nod
         (ParallelPlan(data=8), 3, "3 GPUs per node: must divide the plan's 8 GPUs"),
         (ParallelPlan(tensor=8), 4, "4 GPUs per node: .* multiple of its tensor degree 8"),
         (ParallelPlan(micro_batch=0), 1, "plan.micro_batch must be at least 1"),
+        (ParallelPlan(virtual=0), 1, "plan.virtual must be at least 1"),
+        (ParallelPlan(virtual=2), 1, "interleaving needs a pipeline"),
+        (ParallelPlan(pipeline=4, virtual=3), 4, "interleaving needs .* whole layers in every chunk"),
+        (ParallelPlan(data=64, pipeline=8, virtual=2), 8, "interleaving needs .* divides the micro-batches"),
+        (ParallelPlan(data=8, shard=3, zero_stage=3), 8, "hybrid sharding is for .* divides data x context"),
+        (ParallelPlan(data=8, shard=4, zero_stage=2), 8, "hybrid sharding is for ZeRO stage 3"),
+        (ParallelPlan(data=8, context=4, shard=2, zero_stage=3), 8, "over a multiple of the context degree"),
+        (ParallelPlan(data=8, shard=-8, zero_stage=3), 8, "hybrid sharding"),
         (ParallelPlan(zero_stage=4), 1, "plan.zero_stage must be 0, 1, 2 or 3"),
     ],
 )

@@ -1,0 +1,175 @@
+"""The vectorised search: of thousands of plans for a job the fastest per gang, on several GPU types at once.
+
+Degrees and bytes do not depend on the GPU type: the table of plans, and what each requires, is made once. The time of a
+plan is bounded from below by the work of its layers, divided without loss over pipeline ranks and copies, and the
+bubble of its schedule. That work has few distinct values (tensor, context and expert degree, micro-batch,
+recomputation), so that the bound of a plan costs a look-up. Plans are timed in two rounds: first those with the least
+bound of their gang, then those whose bound is not above the best time of the first round. The others cannot win: the
+result is that of timing them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab_policy.perf import memory, space, speed
+from trimtab_policy.perf.columns import Array, Plans, Work, work
+from trimtab_policy.perf.hardware import Machine
+from trimtab_policy.perf.space import Gang, Mask
+from trimtab_policy.types import ModelSpec, Requirements, TrainingSpec
+
+Rows = NDArray[np.int64]
+
+EXACT = 1 - 1e-9
+"""Keeps a bound below the time that it bounds, whatever the order of their roundings."""
+
+
+class Table(NamedTuple):
+    """Every plan of a job (n,), and every gang that it may run on: pairs (m,), by gang."""
+
+    run: Work
+    plans: Plans
+    required: Array
+    """(n,) bytes of the fullest GPU, reserve included."""
+    plan: Rows
+    """(m,) which plan"""
+    gang: Rows
+    """(m,) on which gang"""
+    nodes: Array
+    """(g,) nodes of each gang"""
+    widths: Array
+    """(g,) GPUs that it uses of each node"""
+
+
+class Choice(NamedTuple):
+    """Pairs of a table on some of k machines: columns (c,), by machine, then gang."""
+
+    machine: Rows
+    pair: Rows
+    seconds: Array
+
+    def take(self, rows: Rows) -> Choice:
+        """These rows of it."""
+        return Choice(self.machine[rows], self.pair[rows], self.seconds[rows])
+
+
+def table(model: ModelSpec, training: TrainingSpec, requirements: Requirements, gangs: Sequence[Gang]) -> Table:
+    """All plans of the job that the rules allow on these gangs, and what they require."""
+    run, plans = work(model, training), space.table(model, training, requirements, gangs)
+    plan, gang = _placed(plans, gangs)
+    nodes, widths = np.array(gangs, dtype=np.float64).reshape(-1, 2).T
+    return Table(run, plans, memory.footprint(run, plans).required, plan, gang, nodes, widths)
+
+
+def fitting(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
+    """Every pair on every machine whose `room` (k,) in bytes it fits in, timed."""
+    machine, pair = _fitting(found, room)
+    return Choice(machine, pair, _seconds(found, machines, machine, pair))
+
+
+def fastest(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
+    """Of the pairs that fit, the fastest of each gang on each machine; of equals the one with the smaller degrees."""
+    machine, pair = _fitting(found, room)
+    least = bounds(found, machines, machine, pair)
+    groups = _Groups(machine, found.gang[pair])
+    # Stages 2 and 3 move parameters with every micro-batch, which the bound leaves out: they have seeds of their own.
+    heavy = (found.plans.zero_stage >= 2)[found.plan[pair]]
+    seeds = groups.least(np.where(heavy, np.inf, least)) | groups.least(np.where(heavy, least, np.inf))
+    times = np.full(len(pair), np.inf)
+    times[seeds] = _seconds(found, machines, machine[seeds], pair[seeds])
+    rest = ~seeds & (least <= groups.minimum(times))
+    times[rest] = _seconds(found, machines, machine[rest], pair[rest])
+    return Choice(machine, pair, times).take(groups.first(groups.least(times)))
+
+
+def bounds(found: Table, machines: Sequence[Machine], machine: Rows, pair: Rows) -> Array:
+    """(c,) seconds that no plan can beat: its layers, output layer and bubble, without pipeline and data traffic."""
+    plans = found.plans
+    kinds, kind = _kinds(plans)
+    widths, width = np.unique(found.widths, return_inverse=True)
+    body, rest = _work(found.run, kinds, machines, widths)
+    rounds = found.run.batch / (plans.data * plans.micro_batch)
+    stages = (rounds + (plans.pipeline - 1) / plans.virtual) / plans.pipeline
+    plan = found.plan[pair]
+    cell = (machine * len(kinds.data) + kind[plan]) * len(widths) + width[found.gang[pair]]
+    times: Array = body.ravel()[cell] * stages[plan] + rest.ravel()[cell] * rounds[plan]
+    return times * EXACT
+
+
+class _Groups:
+    """Rows of one gang on one machine, which follow each other."""
+
+    def __init__(self, machine: Rows, gang: Rows) -> None:
+        self.starts = np.flatnonzero((np.diff(machine, prepend=-1) != 0) | (np.diff(gang, prepend=-1) != 0))
+        self.sizes = np.diff(self.starts, append=len(machine))
+
+    def minimum(self, values: Array) -> Array:
+        """The least value of its group, for every row."""
+        if not len(values):
+            return values
+        return np.repeat(np.minimum.reduceat(values, self.starts), self.sizes)
+
+    def least(self, values: Array) -> Mask:
+        """Rows that have the least value of their group, unless it is infinite."""
+        found: Mask = np.isfinite(values) & (values == self.minimum(values))
+        return found
+
+    def first(self, chosen: Mask) -> Rows:
+        """The first chosen row of each group."""
+        rows = np.flatnonzero(chosen)
+        new: Mask = np.diff(np.searchsorted(self.starts, rows, side="right"), prepend=0) != 0
+        return rows[new]
+
+
+def _placed(plans: Plans, gangs: Sequence[Gang]) -> tuple[Rows, Rows]:
+    """Every plan on every gang of its size, as pairs of (plan, gang), by gang.
+
+    A node holds whole tensor groups; groups that share one copy are those of a node.
+    """
+    shapes = np.array(gangs, dtype=np.float64).reshape(-1, 2)
+    begin, end = (np.searchsorted(plans.gpus, shapes.prod(axis=1), side=side) for side in ("left", "right"))
+    gang = np.repeat(np.arange(len(shapes)), end - begin)
+    plan = np.arange(len(gang)) - np.repeat(np.cumsum(end - begin) - end, end - begin)
+    width, tensor, shard = shapes[gang, 1], plans.tensor[plan], plans.shard[plan]
+    fits = (width % tensor == 0) & ((shard == 0) | (shard * tensor == width))
+    return plan[fits], gang[fits]
+
+
+def _fitting(found: Table, room: Array) -> tuple[Rows, Rows]:
+    """(machine, pair) of all that fits."""
+    machine, pair = np.nonzero((found.required <= room[:, None])[:, found.plan])
+    return machine, pair
+
+
+def _seconds(found: Table, machines: Sequence[Machine], machine: Rows, pair: Rows) -> Array:
+    """(c,) step times."""
+    each = Machine(*(np.array(field, dtype=np.float64)[machine] for field in zip(*machines, strict=True)))
+    return speed.step_time(found.run, found.plans.take(found.plan[pair]), each, found.widths[found.gang[pair]]).total
+
+
+def _kinds(plans: Plans) -> tuple[Plans, Rows]:
+    """Plans of one copy and one stage that differ in a layer's work, and which of them (n,) each plan has."""
+    code = np.zeros_like(plans.tensor)
+    for column in (plans.tensor, plans.context, plans.expert, plans.micro_batch, plans.recompute):
+        code = code * (column.max(initial=0) + 1) + column
+    _, first, kind = np.unique(code, return_index=True, return_inverse=True)
+    ones, zeros = np.ones(len(first)), np.zeros(len(first))
+    alone = plans.take(first)._replace(data=ones, pipeline=ones, virtual=ones, zero_stage=zeros, shard=zeros)
+    return alone, kind
+
+
+def _work(run: Work, kinds: Plans, machines: Sequence[Machine], widths: Array) -> tuple[Array, Array]:
+    """Seconds of one micro-batch on one copy, (k, kinds x widths): of all layers, and of what the last stage adds.
+
+    A pipeline of two stages tells them apart: its bubble is that of its layers alone.
+    """
+    rows = np.repeat(np.arange(len(kinds.data)), len(widths))
+    halves = kinds.take(rows)._replace(pipeline=np.full(len(rows), 2.0))
+    each = Machine(*(np.array([field], dtype=np.float64).T for field in zip(*machines, strict=True)))
+    time = speed.step_time(run, halves, each, np.tile(widths, len(kinds.data)))
+    stage = (time.compute + time.layer_communication) * halves.micro_batch / run.batch
+    return time.bubble * run.shape.layers / np.ceil(run.shape.layers / 2), stage - time.bubble
