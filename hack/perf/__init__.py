@@ -1,0 +1,1 @@
+"""The performance model against its goals: every figure, measured by one command."""

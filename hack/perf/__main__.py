@@ -1,0 +1,83 @@
+"""Measure, print, and write policy/RESULTS.md."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from hack.perf import errors, memory, report, speed
+from hack.perf.figures import Section
+from rich.console import Console
+from rich.table import Table
+
+from trimtab.checkout import checkout
+from trimtab.commands.perf import PUBLISHED
+from trimtab.ui.progress import shares
+from trimtab_policy.perf import measured
+
+
+class Part(StrEnum):
+    """What can be measured by itself."""
+
+    ERRORS = "errors"
+    GENERATIONS = "generations"
+    MEMORY = "memory"
+    SPEED = "speed"
+
+
+def main(
+    parts: Annotated[list[Part] | None, typer.Argument(help="What to measure; by default everything.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Measured runs; by default those beside the checkout.")] = None,
+    write: Annotated[bool, typer.Option(help="Write policy/RESULTS.md; only when everything was measured.")] = True,
+) -> None:
+    """Hold the performance model against its goals, 10 minutes in all. Exit code 1 when a goal is missed.
+
+    Beside the table of runs lies that of Megatron-LM's golden values.
+    """
+    path = table or checkout().parent.joinpath(*PUBLISHED)
+    if not path.is_file():
+        print(f"there is no table of measured runs at {path}: name one with --table", file=sys.stderr)
+        raise typer.Exit(2)
+    chosen = set(parts or Part)
+    sections = measure(path, chosen)
+    show(sections, Console())
+    if write and chosen == set(Part):
+        out = checkout() / "policy" / "RESULTS.md"
+        out.write_text(report.markdown(sections, checkout()), encoding="utf-8")
+        print(f"written to {out}", file=sys.stderr)
+    raise typer.Exit(int(any(figure.met is False for section in sections for figure in section.figures)))
+
+
+def measure(path: Path, parts: set[Part]) -> list[Section]:
+    """The figures of these parts."""
+    runs = measured.read(path)
+    sections: list[Section] = []
+    if Part.ERRORS in parts:
+        with shares("leaving out groups") as progress:
+            sections += errors.unseen_groups(runs, progress)
+    if Part.GENERATIONS in parts:
+        with shares("leaving out GPU generations") as progress:
+            sections.append(errors.unseen_generations(runs, progress))
+    if Part.MEMORY in parts:
+        sections.append(memory.figures(path.parent))
+    if Part.SPEED in parts:
+        sections.append(speed.figures())
+    return sections
+
+
+def show(sections: list[Section], console: Console) -> None:
+    """Print everything."""
+    for section in sections:
+        table = Table(title=section.title, title_justify="left", box=None, pad_edge=False)
+        for name, justify in (("", "left"), ("MEASURED", "right"), ("GOAL", "right"), ("", "left"), ("", "left")):
+            table.add_column(name, justify="right" if justify == "right" else "left")
+        for figure in section.figures:
+            table.add_row(*(cell.replace("**", "") for cell in figure.said()))
+        console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
