@@ -1,1 +1,1 @@
-"""The performance model against its goals: every figure, measured by one command."""
+"""Tools around the performance model that only people who work on it need."""

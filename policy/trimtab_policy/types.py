@@ -115,7 +115,7 @@ class ModelSpec(Struct, frozen=True):
     dense_ffn_hidden_size: int = 0
     """Inner width of that dense block."""
     query_rank: int = 0
-    """Latent attention (DeepSeek-V2, arXiv 2405.04434): rank of the queries' latent vector; 0 for a direct projection."""
+    """Latent attention (DeepSeek-V2, arXiv 2405.04434): rank of the queries' latent vector; 0: projected directly."""
     kv_rank: int = 0
     """Rank of the latent vector of keys and values; 0 for multi-head or grouped-query attention."""
     rope_head_dim: int = 0
@@ -201,7 +201,7 @@ class ParallelPlan(Struct, frozen=True):
     zero_stage: int = 0
     """0 replicated, 1 optimizer states, 2 and gradients, 3 and parameters (FSDP) sharded over data ranks."""
     shard: int = 0
-    """Ranks that share one copy of what the stage shards, a divisor of data x context (hybrid sharding, HSDP); 0: all."""
+    """Ranks that share one copy of what the stage shards, a divisor of data x context (hybrid sharding); 0: all."""
     recompute: Recompute = Recompute.NONE
 
     @property

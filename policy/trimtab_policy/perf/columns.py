@@ -117,8 +117,10 @@ class Plans(NamedTuple):
 def columns(plans: Sequence[ParallelPlan]) -> Plans:
     """Columns of the given plans; sequence parallelism is on, as our launchers set it."""
     rows = [
-        (p.data, p.tensor, p.pipeline, p.virtual, p.context, p.expert, p.micro_batch, p.zero_stage, p.shard)
-        + (recompute_code(p.recompute), 1)
+        (
+            *(p.data, p.tensor, p.pipeline, p.virtual, p.context, p.expert, p.micro_batch, p.zero_stage, p.shard),
+            *(recompute_code(p.recompute), 1),
+        )
         for p in plans
     ]
     table = np.array(rows, dtype=np.float64).reshape(-1, len(Plans._fields))
@@ -140,9 +142,9 @@ def work(model: ModelSpec, training: TrainingSpec) -> Work:
 
 def stack(runs: Sequence[Work]) -> Work:
     """Many jobs as columns of shape (n,)."""
-    sizes = np.array([(run.sequence, run.batch) for run in runs], dtype=np.float64).reshape(-1, 2).T
+    sequence, batch = np.array([(run.sequence, run.batch) for run in runs], dtype=np.float64).reshape(-1, 2).T
     formats = np.array([run.format for run in runs], dtype=np.float64).reshape(-1, len(Format._fields)).T
-    return Work(shapes.stack([run.shape for run in runs]), *sizes, Format(*formats))
+    return Work(shapes.stack([run.shape for run in runs]), sequence, batch, Format(*formats))
 
 
 def row(runs: Work, index: int) -> Work:

@@ -62,32 +62,28 @@ KINDS: dict[str, Kind] = {
     "gemm": Kind("share of the matrix peak that large products reach over a step", 0.70, 0.2, "generation", 0.12),
     "skill": Kind("speed of the framework's products and attention, 1 the middle of all", 1.0, 0.01, "software", 0.08),
     "fp32": Kind("the same share in FP32, relative to 16 bit (no matrix units: easier to fill)", 1.35, 0.1),
-    "low": Kind(
-        "the same share in FP8 and FP4, relative to 16 bit, casts and scaling included", 0.9, 0.1, "recipe", 0.15
-    ),
+    "low": Kind("the same share in FP8 and FP4, relative to 16 bit, with casts and scaling", 0.9, 0.1, "recipe", 0.15),
     "low_skill": Kind("the framework's part in that, 1 the middle of all", 1.0, 0.01, "software", 0.1),
     "half_width": Kind("smallest dimension at which a product runs at half rate, on an A100", 100.0, 0.7),
     "misalignment": Kind("time that a product loses per halving its widths lack to multiples of 64", 0.06, 1.0),
     "odd_heads": Kind("time that unfused scores lose when the width of a head is no multiple of 8", 0.5, 0.7),
-    "attention": Kind(
-        "rate of fused attention relative to large products, visible scores counted", 0.5, 0.4, "generation", 0.2
-    ),
+    "attention": Kind("rate of fused attention relative to large products", 0.5, 0.4, "generation", 0.2),
     "score_bytes": Kind("bytes that cross memory per unfused score, forward and backward", 40.0, 0.5, "software", 0.2),
+    "logit_bytes": Kind("bytes that cross memory per logit, forward and backward", 24.0, 0.5, "software", 0.3),
     "memory": Kind("share of the memory bandwidth that streaming kernels reach", 0.85, 0.1),
     "passes": Kind("times that stored activations cross memory in a forward pass", 2.0, 0.5, "software", 0.3),
-    "launch": Kind(
-        "seconds of host time to launch one layer's kernels, forward and backward", 2.0e-3, 0.4, "software", 0.4
-    ),
+    "launch": Kind("seconds to launch one layer's kernels, forward and backward", 2.0e-3, 0.4, "software", 0.4),
+    "tensor_launch": Kind("what tensor parallelism adds to that, as a fraction", 0.1, 0.7),
+    "edge": Kind("how sharply the slower of host and GPU sets the pace of a layer (exponent)", 6.0, 0.5),
     "link": Kind("share of NVLink or xGMI bandwidth that collectives reach", 0.75, 0.15),
-    "pcie": Kind("the same share where GPUs meet over PCIe", 0.2, 0.5),
+    "pcie": Kind("the same share where GPUs meet over PCIe", 0.3, 0.3, "generation", 0.8),
     "network": Kind("share of the network's bandwidth that collectives reach", 0.7, 0.25, "software", 0.15),
     "latency": Kind("seconds to start a collective", 15e-6, 0.5),
     "hop": Kind("seconds that a collective takes more for each further rank of its ring", 2e-6, 0.5),
-    "messages": Kind("collectives per layer, 1 where parameters travel a layer at a time", 1.0, 0.01, "software", 1.5),
+    "link_hop": Kind("the same where all ranks share the link", 2e-6, 0.5),
+    "messages": Kind("collectives per layer: 1 where parameters travel layer by layer", 1.0, 0.01, "software", 1.5),
     "tensor_overlap": Kind("share of tensor-parallel traffic hidden behind products", 0.3, 1.0, "software", 1.0, True),
-    "data_overlap": Kind(
-        "share of the compute time that can hide data-parallel traffic", 0.4, 1.0, "software", 1.0, True
-    ),
+    "data_overlap": Kind("share of the compute time that can hide data traffic", 0.4, 1.0, "software", 1.0, True),
     "optimizer_bytes": Kind("bytes that the optimizer moves per parameter of its share", 30.0, 0.3, "software", 0.2),
     "step": Kind("seconds of fixed cost a step: data, gradient norm, logging", 0.015, 0.7, "software", 0.5),
     "straggling": Kind("share of the step that each doubling of nodes adds", 0.01, 0.7, "software", 0.3),
@@ -118,6 +114,9 @@ KNOWN: dict[str, dict[str, float]] = {
 
 OWN_GENERATION = frozenset({"H100-SXM5-96GB-500W"})
 """Products that run so far from their generation (held to 500 W) that they count as one of their own."""
+
+CARDS = frozenset({"RTX", "A2", "A10", "A10G", "A16", "A40"})
+"""First words of products with graphics memory, which share little but the name with the generation's large GPU."""
 
 OTHER = "other"
 """Software of which nothing is known: the middle of all that is."""
@@ -202,7 +201,10 @@ class Constants(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
 def generation(gpu: GpuSpec) -> str:
     """What constants of a GPU vary by: its architecture, but for products far from it."""
-    return gpu.name if gpu.name in OWN_GENERATION else gpu.architecture
+    if gpu.name in OWN_GENERATION:
+        return gpu.name
+    card = gpu.architecture in ("Ampere", "Blackwell") and gpu.name.split("-")[0] in CARDS
+    return f"{gpu.architecture} card" if card else gpu.architecture
 
 
 def load(path: Path | None = None) -> Constants:

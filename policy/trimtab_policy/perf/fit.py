@@ -113,11 +113,9 @@ class Problem:
 
     def _weights(self, rows: NDArray[np.bool_]) -> Array:
         """Square roots of the runs' weights: each source's, shared by its runs, and less for noisy ones."""
-        names, where, counts = np.unique(self._runs.sources[rows], return_inverse=True, return_counts=True)
-        del names
-        weight = np.zeros(len(rows))
-        weight[rows] = (counts.astype(np.float64) ** -CROWD)[where] / (1 + (self._runs.noise[rows] / 0.2) ** 2)
-        return np.sqrt(weight / weight.sum() * 4 * np.sqrt(rows.sum()))
+        weight: Array = crowding(self._runs.sources) / (1 + (self._runs.noise / 0.2) ** 2) * rows
+        scaled: Array = np.sqrt(weight / weight.sum() * 4 * np.sqrt(rows.sum()))
+        return scaled
 
 
 def fit(runs: Measurements, *, start: Constants | None = None, progress: Progress | None = None) -> Constants:
@@ -163,8 +161,7 @@ def calibrated(
 
     what = scene(runs)
     times = step_times(what, constants.columns(what.generations, list(runs.software), list(runs.recipes)))
-    counts = dict(zip(*np.unique(runs.sources, return_counts=True), strict=True))
-    weight = np.array([float(counts[name]) ** -CROWD for name in runs.sources])
+    weight = crowding(runs.sources)
 
     def half(interval: Interval, strange_gpu: bool = False, strange_software: bool = False) -> Array:
         return half_width(interval, times, what.doublings, strange_gpu, strange_software)
@@ -174,7 +171,8 @@ def calibrated(
         return float(np.average(np.maximum(0.8 * short, -0.2 * short), weights=weight))
 
     def usual(log_terms: Array) -> Interval:
-        return Interval(*np.exp(log_terms), 0.0, 0.0)
+        base, overhead, nodes = map(float, np.exp(log_terms))
+        return Interval(base, overhead, nodes, 0.0, 0.0)
 
     def error(said: Forecast) -> Array:
         return np.abs(np.log(said.seconds / runs.seconds))
@@ -196,6 +194,13 @@ def calibrated(
         interval, unmeasured_generation=abs(float(gpu.x[0])), unmeasured_software=abs(float(practice.x[0]))
     )
     return msgspec.structs.replace(constants, interval=interval)
+
+
+def crowding(sources: NDArray[np.str_]) -> Array:
+    """Weights of runs: n of one source share the weight n^(1 - CROWD)."""
+    _, where, counts = np.unique(sources, return_inverse=True, return_counts=True)
+    weights: Array = counts.astype(np.float64)[where] ** -CROWD
+    return weights
 
 
 def _vector(start: Constants, members: dict[Axis, list[str]]) -> Vector:

@@ -13,7 +13,7 @@ import numpy as np
 
 from trimtab_policy.perf import hardware, speed
 from trimtab_policy.perf.constants import Constants, Interval, Lookup, fading, generation
-from trimtab_policy.perf.hardware import Datasheet
+from trimtab_policy.perf.hardware import Datasheet, Facts
 from trimtab_policy.perf.measured import Measurements
 from trimtab_policy.perf.shape import Array
 from trimtab_policy.perf.speed import StepTime
@@ -34,7 +34,7 @@ class Scene(NamedTuple):
     runs: Measurements
     generations: list[str]
     sheet: Datasheet
-    fused: Array
+    facts: Facts
     youth: Array
     doublings: Array
     """Of nodes."""
@@ -48,7 +48,7 @@ def scene(runs: Measurements) -> Scene:
         runs=runs,
         generations=[generation(gpu) for gpu in runs.gpus],
         sheet=sheet,
-        fused=np.array([float(hardware.fuses(name)) for name in runs.software]),
+        facts=Facts(*np.array([hardware.facts(name) for name in runs.software]).reshape(-1, 2).T),
         youth=np.asarray(fading(runs.ages)),
         doublings=np.log2(np.maximum(1.0, runs.plans.gpus / width)),
     )
@@ -57,7 +57,7 @@ def scene(runs: Measurements) -> Scene:
 def step_times(what: Scene, value: Lookup) -> StepTime:
     """Where the time of each run goes, with these constants."""
     machine = hardware.reached(what.sheet, value)
-    practice = hardware.practised(value, what.fused, what.youth)
+    practice = hardware.practised(value, what.facts, what.youth)
     return speed.step_time(what.runs.work, what.runs.plans, machine, what.runs.gpus_per_node, practice)
 
 

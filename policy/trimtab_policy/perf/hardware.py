@@ -20,8 +20,13 @@ from trimtab_policy.types import GpuSpec, Precision
 CURRENT = "megatron-core"
 """The software that our launchers start, or its equal: Megatron-Core, torchtitan, Transformer Engine."""
 
-_UNFUSED = frozenset({"megatron-deepspeed", "megatron-lm", "deepspeed-zero3", "nemo-megatron", "sailor"})
+_UNFUSED = frozenset(
+    {"megatron-deepspeed", "megatron-deepspeed-1f1b", "megatron-lm", "deepspeed-zero3", "nemo-megatron", "sailor"}
+)
 """Frameworks of 2019 to 2022, whose attention writes the s x s scores to memory."""
+
+_UNPADDED = frozenset({"megatron-deepspeed-1f1b"})
+"""Frameworks that take an odd vocabulary as it is: GPT-2's 50,257 costs them dearly."""
 
 _PCIE = 40e9
 """No NVLink is slower, no PCIe link of today faster, in bytes/s and direction."""
@@ -64,7 +69,18 @@ class Machine(NamedTuple):
     """Seconds to start a collective."""
     hop: Number
     """Seconds more for each further rank of its ring."""
+    link_hop: Number
+    """The same where all ranks share the link."""
+    edge: Number
+    """How sharply the slower of GPU and host sets the pace: the exponent of a norm, infinite for a maximum."""
     domain: Number
+
+
+class Facts(NamedTuple):
+    """What is known of a framework without measuring; numbers or columns (n,)."""
+
+    fused_attention: Number
+    pads_vocabulary: Number
 
 
 class Software(NamedTuple):
@@ -74,8 +90,13 @@ class Software(NamedTuple):
     """Speed of its products and attention, relative to the middle of all frameworks."""
     fused_attention: Number
     """1: FlashAttention; 0: the s x s scores go to memory and back."""
+    pads_vocabulary: Number
+    """1: the vocabulary is filled up to whole tiles of 128; 0: only where tensor parallelism makes it."""
     score_bytes: Number
+    logit_bytes: Number
     launch_seconds: Number
+    tensor_launch: Number
+    """What tensor parallelism adds to it, as a fraction."""
     passes: Number
     tensor_overlap: Number
     data_overlap: Number
@@ -123,17 +144,22 @@ def reached(sheet: Datasheet, value: Lookup) -> Machine:
         network=sheet.network * value("network"),
         latency=value("latency"),
         hop=value("hop"),
+        link_hop=value("link_hop"),
+        edge=value("edge"),
         domain=sheet.domain,
     )
 
 
-def practised(value: Lookup, fused_attention: Number, youth: Number = 0.0) -> Software:
+def practised(value: Lookup, facts: Facts, youth: Number = 0.0) -> Software:
     """A framework, or columns of them, with these constants; `youth` is what is left of a GPU generation's (0 to 1)."""
     return Software(
         skill=value("skill") / (1 + value("youth") * youth),
-        fused_attention=fused_attention,
+        fused_attention=facts.fused_attention,
+        pads_vocabulary=facts.pads_vocabulary,
         score_bytes=value("score_bytes"),
+        logit_bytes=value("logit_bytes"),
         launch_seconds=value("launch"),
+        tensor_launch=value("tensor_launch"),
         passes=value("passes"),
         tensor_overlap=value("tensor_overlap"),
         data_overlap=value("data_overlap"),
@@ -144,9 +170,9 @@ def practised(value: Lookup, fused_attention: Number, youth: Number = 0.0) -> So
     )
 
 
-def fuses(software: str) -> bool:
-    """Whether a framework has fused attention."""
-    return software not in _UNFUSED
+def facts(software: str) -> Facts:
+    """What is known of a framework without measuring."""
+    return Facts(float(software not in _UNFUSED), float(software not in _UNPADDED))
 
 
 def machine(gpu: GpuSpec, precision: Precision, *, spread: float = 1.0) -> Machine:
@@ -173,4 +199,4 @@ def _machine(gpu: GpuSpec, precision: Precision, constants: Constants) -> Machin
 
 @lru_cache(maxsize=64)
 def _software(name: str, constants: Constants) -> Software:
-    return Software(*map(float, practised(constants.lookup("", name, ""), float(fuses(name)))))
+    return Software(*map(float, practised(constants.lookup("", name, ""), facts(name))))

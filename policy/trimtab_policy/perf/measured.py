@@ -244,25 +244,12 @@ def _seconds(cells: _Cells, tokens: int, gpus: int) -> float:
 
 # --- GPUs -----------------------------------------------------------------------------------------------------------
 _GPUS = {
-    "A100-SXM-80GB": "A100-SXM4-80GB",
-    "A100-SXM-40GB": "A100-SXM4-40GB",
-    "A800-SXM-80GB": "A800-SXM4-80GB",
-    "H100-SXM-80GB": "H100-SXM5-80GB",
     "H100-SXM-96GB-HBM2E-500W": "H100-SXM5-96GB-500W",
-    "V100-SXM-16GB": "V100-SXM2-16GB",
-    "V100-SXM-32GB": "V100-SXM2-32GB",
-    "GH200-96GB": "GH200-96GB",
-    "GB200": "GB200-186GB",
-    "GB300": "GB300-288GB",
-    "H200": "H200-SXM5-141GB",
-    "B200": "B200-SXM-180GB",
-    "B300": "B300-SXM-288GB",
     "RTX2080TI-11GB": "RTX-2080-Ti",
     "RTX3090-24GB": "RTX-3090",
     "TITANRTX-24GB": "TITAN-RTX",
 }
-"""Names that tables of measurements use -> those of the catalogue; others are tried as catalogue or product names."""
-
+"""Names that tables of measurements use -> those of the catalogue, where `_alike` would not find them."""
 
 _CLUSTERS = {  # source -> GB/s per GPU and direction (link, network), where the table is silent and the source is not
     "bigscience-A100": (100.0, 6.25),  # Jean Zay: 4 NVLinks a GPU, 4 x Omni-Path 100 Gb/s for 8 GPUs
@@ -285,9 +272,22 @@ def _one_gpu(name: str) -> GpuSpec:
     try:
         return catalog.gpu(known)
     except catalog.UnknownGpu as error:
-        if found := catalog.by_product(known):
+        if found := catalog.by_product(known) or _alike(known):
             return found
         raise _Unusable(str(error)) from None
+
+
+def _alike(name: str) -> GpuSpec | None:
+    """The product of the same model, form and memory, more or less: `A100-SXM-80GB`, `B200-SXM`, `MI300X-192GB`."""
+    model, *rest = name.upper().split("-")
+    family = [gpu for gpu in catalog.all_gpus() if gpu.name.upper().split("-")[0] == model]
+    for form in ("SXM", "PCIE", "NVL"):
+        if any(part.startswith(form) for part in rest):
+            family = [gpu for gpu in family if form in gpu.name.upper()] or family
+    stated = next((float(part[:-2]) for part in rest if re.fullmatch(r"\d+GB", part)), None)
+    # A table that names no form means the one that clusters are built of.
+    family.sort(key=lambda gpu: (abs(gpu.memory_bytes / 1e9 - stated) // 8 if stated else 0.0, "SXM" not in gpu.name))
+    return family[0] if family else None
 
 
 def _slowest(gpus: Sequence[GpuSpec]) -> GpuSpec:
@@ -367,7 +367,7 @@ def _format(cells: _Cells, precision: Precision, software: str) -> columns.Forma
     if "PURE" in cells.text("precision"):  # Composer: reductions in 16 bit as well
         return form._replace(wire=2)
     if precision in (Precision.BF16, Precision.FP8):
-        if software == "megatron-deepspeed":  # a 16-bit gradient next to the fp32 sum
+        if software.startswith("megatron-deepspeed"):  # a 16-bit gradient next to the fp32 sum
             return form._replace(gradient=6)
         if software.startswith("fsdp"):  # fms-fsdp: reductions in bf16
             return form._replace(wire=2)
@@ -457,6 +457,7 @@ def _sharding(name: str, copies: int) -> tuple[int, int]:
 _SOFTWARE = (  # the first pattern that framework, notes and precision match
     (r"DeepSpeed ZeRO-3", "deepspeed-zero3"),
     (r"Sailor", "sailor"),
+    (r"Megatron-DeepSpeed 1F1B", "megatron-deepspeed-1f1b"),
     (r"Megatron-DeepSpeed|^see notes", "megatron-deepspeed"),
     (r"^Megatron-LM", "megatron-lm"),
     (r"^NeMo-Megatron", "nemo-megatron"),

@@ -2,7 +2,7 @@
 
 Notation as in `shape` and `memory`. A micro-batch crosses the fullest pipeline stage in
 
-    stage = ceil(L/p) * layer + head,   layer = (gpu^4 + launch^4)^(1/4) + exposed communication
+    stage = ceil(L/p) * layer + head,   layer = |gpu + exposed communication, launch|_edge
 
 and a step is m stages, the pipeline's filling and draining, what data parallelism cannot hide, and the optimizer:
 
@@ -97,7 +97,7 @@ def step_time(
     """
     software = software or hardware.software()
     case = _Case(work, plans, machine, software, np.maximum(gpus_per_node, machine.domain))
-    layer, layer_comm, head = _layer_compute(case), _layer_communication(case), _head(case)
+    (layer, layer_comm), head = _layer(case), _head(case)
     p2p = _pipeline_transfer(case)
     even = np.floor(work.shape.layers / plans.pipeline)
     # Where the layers do not divide evenly the last stage gets the fewer, since it has the output layer as well.
@@ -134,13 +134,17 @@ def group_bandwidth(machine: Machine, size: Array, inner: Array, gpus_per_node: 
 
 def _ring(size: Array, volume: Array, bandwidth: Array, machine: Machine, messages: Array | float = 1.0) -> Array:
     """All-gather or reduce-scatter of `volume` bytes in all: (n - 1)/n of it moves, a latency a message and hop."""
-    return (size - 1) / size * volume / bandwidth + messages * (size > 1) * (machine.latency + machine.hop * (size - 1))
+    hop = np.where(bandwidth >= machine.link, machine.link_hop, machine.hop)
+    return (size - 1) / size * volume / bandwidth + messages * (size > 1) * (machine.latency + hop * (size - 1))
 
 
 def _misaligned(width: Number) -> Array:
     """Halvings that a width lacks to be a multiple of 64 (0 to 6): what keeps tensor cores' loads from being whole."""
     whole = np.rint(width)
-    return sum((whole % power > 0).astype(np.float64) for power in (2, 4, 8, 16, 32, 64))
+    missing: Array = np.zeros(np.shape(width))
+    for power in (2, 4, 8, 16, 32, 64):
+        missing = missing + (whole % power > 0)
+    return missing
 
 
 def _gemm(case: _Case, rows: Number, inner: Number, columns: Number) -> Array:
@@ -221,14 +225,29 @@ def _accumulation(case: _Case) -> Array:
     return 8 * (layers + experts) / case.layers / case.machine.memory
 
 
+def _layer(case: _Case) -> tuple[Array, Array]:
+    """One layer for one micro-batch: seconds of computing, and what exposed communication adds to them.
+
+    The GPU works through kernels and collectives one after the other, while the host launches them: the slower of the
+    two sets the pace, with a soft edge. Where the host is slower, communication costs nothing more.
+    """
+    edge = case.machine.edge
+    launch = case.software.launch_seconds * case.passes / 3
+    launch = launch * np.where(case.plans.tensor > 1, 1 + case.software.tensor_launch, 1.0)
+    gpu = _layer_compute(case)
+    longest = np.maximum(gpu, launch)
+    alone = longest * ((gpu / longest) ** edge + (launch / longest) ** edge) ** (1 / edge)
+    both = gpu + _layer_communication(case)
+    longest = np.maximum(both, launch)
+    return alone, longest * ((both / longest) ** edge + (launch / longest) ** edge) ** (1 / edge) - alone
+
+
 def _layer_compute(case: _Case) -> Array:
-    """Forward, backward and recomputation of one layer for one micro-batch, without communication."""
+    """Forward, backward and recomputation of one layer for one micro-batch, as the GPU's kernels take."""
     forward, backward = _attention(case)
     again = case.plans.recompute
     attention = forward + backward + np.where(again >= SELECTIVE, forward, 0.0)
-    gpu = case.passes * (_linear(case) + _element_wise(case)) + attention + _accumulation(case)
-    launch = case.software.launch_seconds * case.passes / 3
-    return (gpu**4 + launch**4) ** 0.25
+    return case.passes * (_linear(case) + _element_wise(case)) + attention + _accumulation(case)
 
 
 def _layer_communication(case: _Case) -> Array:
@@ -274,11 +293,13 @@ def _expert(case: _Case) -> Array:
 
 
 def _head(case: _Case) -> Array:
-    """Output layer and loss on the last stage: one product three times, in 16 bit even under FP8 recipes, and the logits across memory in fp32."""
-    columns = np.ceil(case.shape.vocabulary / case.plans.tensor / 128) * 128  # as every framework pads it
+    """Output layer and loss on the last stage: a product three times, in 16 bit even under FP8 recipes, fp32 logits."""
+    t = case.plans.tensor
+    padded = case.software.pads_vocabulary + (t > 1) > 0
+    columns = np.where(padded, np.ceil(case.shape.vocabulary / t / 128) * 128, case.shape.vocabulary)
     wide = case._replace(machine=case.machine._replace(product=case.machine.wide))
-    product = 3 * _gemm(wide, case.tokens, case.shape.hidden, columns)
-    return product + 16 * case.tokens * columns / case.machine.memory
+    logits: Array = case.software.logit_bytes * case.tokens * columns / case.machine.memory
+    return 3 * _gemm(wide, case.tokens, case.shape.hidden, columns) + logits
 
 
 def _pipeline_transfer(case: _Case) -> Array:
