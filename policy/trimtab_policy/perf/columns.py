@@ -147,11 +147,12 @@ def stack(runs: Sequence[Work]) -> Work:
     return Work(shapes.stack([run.shape for run in runs]), sequence, batch, Format(*formats))
 
 
-def row(runs: Work, index: int) -> Work:
-    """One job of many."""
+def take(runs: Work, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Work:
+    """These jobs of many."""
 
-    def cell(column: Number) -> Number:
-        return float(np.asarray(column)[index])
+    def taken(column: Number) -> Array:
+        found: Array = np.asarray(column, dtype=np.float64)[rows]
+        return found
 
-    form = Format(*(cell(column) for column in runs.format))
-    return Work(Shape(*(cell(column) for column in runs.shape)), cell(runs.sequence), cell(runs.batch), form)
+    form = Format(*(taken(column) for column in runs.format))
+    return Work(Shape(*(taken(column) for column in runs.shape)), taken(runs.sequence), taken(runs.batch), form)
