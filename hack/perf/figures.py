@@ -23,7 +23,7 @@ class Unit(Enum):
             case Unit.MILLISECONDS:
                 return f"{1e3 * value:.3g} ms"
             case Unit.MICROSECONDS:
-                return f"{1e6 * value:.2g} µs"
+                return f"{1e6 * value:.3g} µs"
             case Unit.PLAIN:
                 return f"{value:.3g}"
 
