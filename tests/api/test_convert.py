@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from trimtab.api.convert import to_model_spec, to_placement, to_plan, to_quotas, to_requirements, to_training
@@ -167,6 +168,15 @@ def test_deepspeed_is_asked_only_for_what_it_can_do(
     assert allowed.zero_stage == zero_stage
 
 
+@pytest.mark.parametrize(
+    ("launcher", "can"),
+    [("Megatron", True), ("Torchtitan", True), ("Torchrun", False), ("DeepSpeed", False), ("Custom", False)],
+)
+def test_only_some_launchers_interleave_and_keep_a_copy_per_node(spec: Spec, launcher: str, can: bool) -> None:
+    allowed = to_requirements(spec(launcher=launcher))
+    assert (allowed.virtual, allowed.hybrid_sharding) == ((ANY, True) if can else (ONE, False))
+
+
 def test_quotas_carry_their_queue() -> None:
     queue = QueueSpec.model_validate(
         {"quotas": [{"gpuType": "h100-sxm5-80gb", "gpus": 4}, {"gpuType": "*", "gpus": 8}]}
@@ -223,5 +233,24 @@ def test_a_plan_on_the_wire() -> None:
     }
 
 
-def test_a_plan_read_back_is_the_placement_that_was_written() -> None:
-    assert to_placement("uid", Plan.model_validate_json(plan(PLACEMENT).model_dump_json(by_alias=True))) == PLACEMENT
+INTERLEAVED = ParallelPlan(pipeline=4, virtual=3, data=2, zero_stage=1)
+HYBRID_SHARDED = ParallelPlan(data=8, zero_stage=3, shard=4)
+
+
+@pytest.mark.parametrize(
+    "degrees", [PLACEMENT.plan, INTERLEAVED, HYBRID_SHARDED], ids=lambda degrees: degrees.describe()
+)
+def test_a_plan_read_back_is_the_placement_that_was_written(degrees: ParallelPlan) -> None:
+    written = replace(PLACEMENT, plan=degrees)
+    assert to_placement("uid", Plan.model_validate_json(plan(written).model_dump_json(by_alias=True))) == written
+
+
+def test_interleaving_and_hybrid_sharding_are_on_the_wire_only_where_there_is_any() -> None:
+    plain, interleaved, sharded = (
+        plan(replace(PLACEMENT, plan=degrees)).to_wire() for degrees in (PLACEMENT.plan, INTERLEAVED, HYBRID_SHARDED)
+    )
+    assert not {"virtualPipeline", "shard"} & set(plain["parallelism"])
+    assert interleaved["parallelism"]["virtualPipeline"] == 3
+    assert interleaved["summary"] == "dp=2 tp=1 pp=4 vpp=3 zero=1"
+    assert sharded["parallelism"]["shard"] == 4
+    assert sharded["summary"] == "dp=8 tp=1 pp=1 zero=3 shard=4"

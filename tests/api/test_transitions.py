@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from trimtab import names
 from trimtab.api import conditions, convert
@@ -76,8 +77,9 @@ def live(kubeconfig: Path, job: Callable[..., dict[str, Any]], request: pytest.F
     created.delete()
 
 
-def planned(epoch: int, leader: int = 1) -> dict[str, Any]:
-    plan = convert.to_plan(PLACEMENT, epoch=epoch, policy="best_fit", resource="nvidia.com/gpu", generation=1, now=NOW)
+def planned(epoch: int, leader: int = 1, degrees: ParallelPlan = PLACEMENT.plan) -> dict[str, Any]:
+    made = replace(PLACEMENT, plan=degrees)
+    plan = convert.to_plan(made, epoch=epoch, policy="best_fit", resource="nvidia.com/gpu", generation=1, now=NOW)
     return JobStatus(plan=plan, last_epoch=epoch, leader_epoch=leader).to_wire()
 
 
@@ -110,6 +112,28 @@ def test_the_plan_of_an_epoch_never_changes(live: LiveJob) -> None:
         live.report(plan={"gpus": 16})
     with pytest.raises(LocalClusterError, match=r"status\.lastEpoch: .*plan\.epoch must equal lastEpoch"):
         live.report(plan={"epoch": 2})
+
+
+@pytest.mark.parametrize(
+    ("degrees", "refusal"),
+    [
+        (ParallelPlan(data=2, pipeline=4, virtual=3), None),
+        (ParallelPlan(data=8, virtual=3), r"parallelism\.virtualPipeline: .*needs a pipeline degree above 1"),
+        (ParallelPlan(data=4, context=2, zero_stage=3, shard=4), None),
+        (ParallelPlan(data=8, zero_stage=1, shard=4), r"parallelism\.shard: .*needs zeroStage 3"),
+        (ParallelPlan(data=8, zero_stage=3, shard=3), r"parallelism\.shard: .*must divide data x context"),
+    ],
+    ids=lambda given: given.describe() if isinstance(given, ParallelPlan) else "",
+)
+def test_interleaving_and_hybrid_sharding_only_where_they_exist(
+    live: LiveJob, degrees: ParallelPlan, refusal: str | None
+) -> None:
+    status = planned(1, degrees=degrees)
+    if refusal is None:
+        live.report(**status)
+        return
+    with pytest.raises(LocalClusterError, match=refusal):
+        live.report(**status)
 
 
 def test_status_cannot_be_taken_away(live: LiveJob) -> None:

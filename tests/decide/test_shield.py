@@ -121,6 +121,18 @@ def test_what_the_spec_allows(rule: str, need: dict[str, Any]) -> None:
     assert rule_broken(GOOD, job(**need)) == rule
 
 
+@pytest.mark.parametrize(
+    ("plan", "need"),
+    [
+        ({"data": 4, "pipeline": 2, "virtual": 3}, {"virtual": Bounds(1, 2)}),
+        ({"data": 8, "zero_stage": 3, "shard": 4}, {"hybrid_sharding": False}),
+    ],
+)
+def test_what_the_launcher_can_do(plan: dict[str, int], need: dict[str, Any]) -> None:
+    assert judge(on("a", "b", **plan), job()).accepted
+    assert rule_broken(on("a", "b", **plan), job(**need)) == "launcher_cannot"
+
+
 def test_an_edited_spec_is_held_against_a_standing_plan_by_the_same_rules() -> None:
     assert [rule for rule, _ in user_limits(job(gpus=(1, 4), max_nodes=1).requirements, GOOD)] == [
         "gpu_count",
@@ -152,6 +164,10 @@ def test_tensor_parallelism_across_nodes() -> None:
         ({"data": 8, "expert": 3}, {"model": "mixtral-8x7b"}),
         ({"data": 8, "zero_stage": 4}, {}),
         ({"data": 4, "pipeline": 2, "zero_stage": 3}, {}),
+        ({"data": 4, "pipeline": 2, "virtual": 4}, {}),  # 12 layers
+        ({"data": 8, "virtual": 2}, {}),
+        ({"data": 8, "zero_stage": 3, "shard": 3}, {}),
+        ({"data": 8, "zero_stage": 1, "shard": 4}, {}),
     ],
 )
 def test_degrees_that_no_launcher_would_start(plan: dict[str, int], of: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -21,12 +22,14 @@ PLANS = {
     "tensor": ParallelPlan(tensor=8, recompute=Recompute.SELECTIVE),
     "hybrid": ParallelPlan(data=2, tensor=4, pipeline=2, zero_stage=1, micro_batch=2),
     "experts-and-context": ParallelPlan(data=8, context=2, expert=4, zero_stage=1),
+    "interleaved": ParallelPlan(data=2, tensor=2, pipeline=4, virtual=4, zero_stage=1),
+    "copy-per-node": ParallelPlan(data=16, tensor=2, context=2, zero_stage=3, shard=4),
 }
 
 
 def gang(plan: ParallelPlan, training: TrainingSpec = TRAINING) -> Gang:
     nodes = max(1, plan.gpus // 8)
-    return Gang("llama", 7, "H100-SXM5-80GB", nodes, plan.gpus // nodes, "llama-7-0.llama", plan, training)
+    return Gang("llama", 7, "H100-SXM5-80GB", nodes, plan.gpus // nodes, "llama-7-0.llama", plan, training, 32)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -65,6 +68,36 @@ def test_deepspeed_gets_a_file_whose_batch_sizes_agree(plan: ParallelPlan) -> No
     product = config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"] * plan.data
     assert product == config["train_batch_size"] == TRAINING.global_batch_size
     assert config["zero_optimization"] == {"stage": plan.zero_stage}
+
+
+def torchtitans(plan: ParallelPlan) -> dict[str, str]:
+    """Values of torchtitan's flags for parallelism by name."""
+    return dict(flag.removeprefix("--parallelism.").split("=") for flag in launch("Torchtitan", gang(plan), 0).args)
+
+
+def test_torchtitan_makes_as_many_stages_as_the_plan_has_chunks() -> None:
+    given = torchtitans(PLANS["interleaved"])
+    assert given["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    # torchtitan, distributed/pipeline_parallel.py: stages = (layers + less in the first + less in the last) / per stage
+    per_stage = int(given["pipeline_parallel_layers_per_stage"])
+    less = [int(given[f"pipeline_parallel_{end}_stage_less_layers"]) for end in ("first", "last")]
+    assert (32 + sum(less)) / per_stage == 4 * 4
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_torchtitans_degrees_make_up_the_gang(plan: ParallelPlan) -> None:
+    given = torchtitans(plan)
+    names = ["data_parallel_replicate", "data_parallel_shard", "tensor_parallel", "pipeline_parallel"]
+    degrees = [int(given[f"{name}_degree"]) for name in [*names, "context_parallel"]]
+    assert math.prod(degrees) == plan.gpus
+    shared = int(given["data_parallel_shard_degree"]) * plan.context
+    assert plan.shard in (0, shared)
+
+
+def test_megatron_keeps_a_copy_per_instance_of_its_optimizer() -> None:
+    args = launch("Megatron", gang(PLANS["copy-per-node"]), 0).args
+    assert args[args.index("--num-distributed-optimizer-instances") + 1] == "8"  # 16 x 2 ranks, 4 to a copy
+    assert args[args.index("--data-parallel-sharding-strategy") + 1] == "optim_grads_params"
 
 
 def test_only_deepspeed_gets_a_file() -> None:

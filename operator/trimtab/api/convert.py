@@ -115,7 +115,11 @@ def to_requirements(spec: JobSpec) -> Requirements:
         cpu_milli_per_gpu=_cpu_milli(limits),
         memory_per_gpu=_memory(limits),
     )
-    return _deepspeed(requirements, asked) if spec.launcher is Launcher.DEEPSPEED else requirements
+    if spec.launcher in (Launcher.MEGATRON, Launcher.TORCHTITAN):
+        return requirements
+    # No other launcher has an interleaved schedule or hybrid sharding that a flag or the environment would turn on.
+    plain = structs.replace(requirements, virtual=_ONE, hybrid_sharding=False)
+    return _deepspeed(plain, asked) if spec.launcher is Launcher.DEEPSPEED else plain
 
 
 def _gpus(spec: JobSpec) -> Bounds:
@@ -203,7 +207,7 @@ def to_plan(
         gpus=placement.gpus,
         mode=degrees.mode,
         summary=degrees.describe(),
-        parallelism=PlanParallelism(**structs.asdict(degrees)),
+        parallelism=_to_parallelism(degrees),
         node_count=len(placement.shares),
         nodes=tuple(PlanNode(name=share.node, gpus=share.gpus) for share in placement.shares),
         predicted=Predicted(
@@ -214,6 +218,18 @@ def to_plan(
             finish_time=_later(now, predicted.run_seconds / speedup),
         ),
     )
+
+
+def _to_parallelism(degrees: ParallelPlan) -> PlanParallelism:
+    """Interleaving and hybrid sharding are written only where there is any."""
+    fields = structs.asdict(degrees)
+    chunks, shard = fields.pop("virtual"), fields.pop("shard")
+    return PlanParallelism(**fields, virtual_pipeline=chunks if chunks > 1 else None, shard=shard or None)
+
+
+def _to_degrees(found: PlanParallelism) -> ParallelPlan:
+    fields = found.model_dump(exclude={"virtual_pipeline", "shard"})
+    return ParallelPlan(**fields, virtual=found.virtual_pipeline or 1, shard=found.shard or 0)
 
 
 def _later(now: datetime, seconds: float) -> datetime:
@@ -228,7 +244,7 @@ def to_placement(uid: str, plan: Plan) -> Placement:
         job=uid,
         gpu_type=plan.gpu_type,
         shares=tuple(NodeShare(node=node.name, gpus=node.gpus) for node in plan.nodes),
-        plan=ParallelPlan(**plan.parallelism.model_dump()),
+        plan=_to_degrees(plan.parallelism),
         prediction=Prediction(
             step_seconds=predicted.step_milliseconds / 1000,
             tokens_per_second=float(predicted.tokens_per_second),

@@ -50,12 +50,26 @@ class Condition(ApiModel):
 class PlanParallelism(ApiModel):
     """Degrees of the plan; data x tensor x pipeline x context is the number of GPUs."""
 
+    model_config = rules(
+        rule(
+            "!has(self.virtualPipeline) || self.pipeline > 1",
+            "virtualPipeline needs a pipeline degree above 1",
+            ".virtualPipeline",
+        ),
+        rule(
+            "!has(self.shard) || (self.zeroStage == 3 && self.data * self.context % self.shard == 0)",
+            "shard needs zeroStage 3, and must divide data x context",
+            ".shard",
+        ),
+    )
     data: Degree
     """Copies of the model that divide the batch."""
     tensor: Degree
     """GPUs that divide each matrix."""
     pipeline: Degree
     """Stages that divide the layers."""
+    virtual_pipeline: Annotated[Degree, Field(ge=2)] | None = None
+    """Chunks of layers on each stage that the interleaved schedule takes in turn. Left out: one, plain 1F1B."""
     context: Degree
     """GPUs that divide each sequence."""
     expert: Degree
@@ -64,6 +78,9 @@ class PlanParallelism(ApiModel):
     """Sequences that one data rank computes at a time. Gradient accumulation makes up the global batch."""
     zero_stage: Annotated[Int32, Field(ge=0, le=3)]
     """What is sharded over data ranks: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters."""
+    shard: Annotated[Degree, Field(ge=2)] | None = None
+    """Ranks that share one copy of what is sharded, where a node or another group keeps a copy of its own (hybrid
+    sharding). Left out: all of them."""
     recompute: Recompute
     """Which activations are computed again in the backward pass instead of stored."""
 

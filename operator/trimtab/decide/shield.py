@@ -164,6 +164,10 @@ def user_limits(need: Requirements, placement: Placement) -> Iterator[Violation]
     for name, kept in degrees:
         if not kept():
             yield "degree_not_allowed", f"the plan breaks spec.parallelism.{name}"
+    if not need.virtual.admits(plan.virtual):
+        yield "launcher_cannot", f"spec.launcher does not interleave {plan.virtual} chunks per pipeline stage"
+    if plan.shard and not need.hybrid_sharding:
+        yield "launcher_cannot", f"spec.launcher does not shard over groups of {plan.shard} ranks"
 
 
 def _quota(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.api.convert import to_placement
+from trimtab.api.convert import to_model_spec, to_placement
 from trimtab.api.status import Plan
 from trimtab.api.v1alpha1 import JobSpec
 from trimtab.kube.objects import Meta
@@ -35,6 +35,7 @@ def gang_plan(
         shares=placement.shares,
         plan=placement.plan,
         training=training,
+        layers=to_model_spec(spec.model).layers,
         launcher=spec.launcher.value,
         template=dict(template),
         priority_class=spec.priority_class_name or "",

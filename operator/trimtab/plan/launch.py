@@ -32,6 +32,8 @@ class Gang(Struct, frozen=True):
     master_address: str
     plan: ParallelPlan
     training: TrainingSpec
+    layers: int
+    """Transformer layers of the model."""
 
 
 class Launch(Struct, frozen=True):
@@ -70,9 +72,11 @@ def _trimtab_env(gang: Gang) -> dict[str, str]:
         "DP": plan.data,
         "TP": plan.tensor,
         "PP": plan.pipeline,
+        "VPP": plan.virtual,
         "CP": plan.context,
         "EP": plan.expert,
         "ZERO_STAGE": plan.zero_stage,
+        "SHARD": _sharded(plan),
         "RECOMPUTE": plan.recompute,
         "MICRO_BATCH_SIZE": plan.micro_batch,
         "GLOBAL_BATCH_SIZE": training.global_batch_size,
@@ -84,12 +88,21 @@ def _trimtab_env(gang: Gang) -> dict[str, str]:
     return {f"TRIMTAB_{name}": str(value) for name, value in values.items()}
 
 
+def _sharded(plan: ParallelPlan) -> int:
+    """Ranks that share one copy of what the ZeRO stage shards; 1 where nothing is."""
+    return (plan.shard or plan.data * plan.context) if plan.zero_stage else 1
+
+
 def _torchtitan(gang: Gang) -> tuple[str, ...]:
-    """FSDP is `data_parallel_shard_degree`, DDP `data_parallel_replicate_degree`; ZeRO-2 keeps gathered weights."""
+    """FSDP is `data_parallel_shard_degree`, DDP `data_parallel_replicate_degree`; ZeRO-2 keeps gathered weights.
+
+    Context ranks share a shard's copy as well, and are not counted in the shard degree. Left to itself, torchtitan
+    gives the first and the last stage a layer less.
+    """
     plan, training = gang.plan, gang.training
-    sharded = plan.data if plan.zero_stage else 1
+    sharded = max(1, _sharded(plan) // plan.context)
     per_rank = training.global_batch_size // plan.data if plan.pipeline > 1 else plan.micro_batch
-    flags = {
+    flags: dict[str, object] = {
         "parallelism.data_parallel_replicate_degree": plan.data // sharded,
         "parallelism.data_parallel_shard_degree": sharded,
         "parallelism.tensor_parallel_degree": plan.tensor,
@@ -103,15 +116,23 @@ def _torchtitan(gang: Gang) -> tuple[str, ...]:
         "activation_checkpoint.mode": plan.recompute.value.lower(),
     }
     if plan.pipeline > 1:
-        flags["parallelism.pipeline_parallel_schedule"] = "1F1B"
-        flags["parallelism.pipeline_parallel_microbatch_size"] = plan.micro_batch
+        flags |= {
+            "parallelism.pipeline_parallel_schedule": "Interleaved1F1B" if plan.virtual > 1 else "1F1B",
+            "parallelism.pipeline_parallel_microbatch_size": plan.micro_batch,
+            "parallelism.pipeline_parallel_layers_per_stage": gang.layers // (plan.pipeline * plan.virtual),
+            "parallelism.pipeline_parallel_first_stage_less_layers": 0,
+            "parallelism.pipeline_parallel_last_stage_less_layers": 0,
+        }
     if plan.zero_stage in (1, 2):
         flags["parallelism.fsdp_reshard_after_forward"] = "never"
     return tuple(f"--{name}={value}" for name, value in flags.items())
 
 
 def _megatron(gang: Gang) -> tuple[str, ...]:
-    """The data degree is not given: Megatron derives it as world / (TP · PP · CP)."""
+    """The data degree is not given: Megatron derives it as world / (TP · PP · CP).
+
+    Hybrid sharding is several instances of the distributed optimizer, each with a copy of its own.
+    """
     plan, training = gang.plan, gang.training
     flags: list[object] = [
         *("--tensor-model-parallel-size", plan.tensor),
@@ -122,12 +143,15 @@ def _megatron(gang: Gang) -> tuple[str, ...]:
         *("--seq-length", training.sequence_length),
         *("--train-iters", training.steps),
     ]
+    flags += ["--num-virtual-stages-per-pipeline-rank", plan.virtual] if plan.virtual > 1 else []
     flags += ["--expert-model-parallel-size", plan.expert] if plan.expert > 1 else []
     flags += ["--sequence-parallel"] if plan.tensor > 1 else []
     flags += ["--use-distributed-optimizer"] if plan.zero_stage else []
     if plan.zero_stage >= 2:
         sharding = "optim_grads" if plan.zero_stage == 2 else "optim_grads_params"
         flags += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", sharding]
+    if plan.shard:
+        flags += ["--num-distributed-optimizer-instances", plan.data * plan.context // plan.shard]
     flags += [*_MEGATRON_RECOMPUTE[plan.recompute], *_MEGATRON_PRECISION[training.precision]]
     return tuple(str(flag) for flag in flags)
 

@@ -33,6 +33,7 @@ class GangPlan(Struct, frozen=True):
     shares: tuple[NodeShare, ...]
     plan: ParallelPlan
     training: TrainingSpec
+    layers: int
     launcher: str
     template: Object
     priority_class: str = ""
@@ -177,4 +178,5 @@ def _gang(plan: GangPlan) -> Gang:
         master_address=f"{plan.pod_name(0)}.{plan.job}",
         plan=plan.plan,
         training=plan.training,
+        layers=plan.layers,
     )
