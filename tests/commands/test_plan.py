@@ -16,7 +16,6 @@ from trimtab.checkout import checkout
 from trimtab.cli import app
 from trimtab.commands import typed
 from trimtab.errors import UsageError
-from trimtab_policy.catalog import UnknownGpu
 
 SAMPLES = checkout() / "manifests" / "samples"
 GPUS = f"{H100}=64,{A100}=32x4,{T4}=8"
@@ -67,7 +66,7 @@ def test_what_cannot_be_read_is_refused_with_an_example(text: str) -> None:
 
 
 def test_a_type_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(UnknownGpu):
+    with pytest.raises(UsageError, match=r"--gpus H1000: .*H100"):
         typed.snapshot("H1000=8")
 
 
@@ -139,7 +138,8 @@ def test_a_price_for_a_gpu_that_nobody_knows_is_no_price(tmp_path: Path) -> None
     file = tmp_path / "prices.yaml"
     file.write_text("per_gpu_hour: {H1000: 2.5}\n")
     result = plan("--prices", str(file))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
+    assert "prices.per_gpu_hour: " in result.stderr
     assert "H1000" in result.stderr
 
 

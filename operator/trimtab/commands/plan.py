@@ -136,10 +136,12 @@ def _decide(snapshot: Snapshot, job: Job, policy: str) -> _Decided:
 
 
 def _known(prices: PriceSettings, snapshot: Snapshot) -> None:
-    """Raises UnknownGpu for a price of a GPU type that neither the cluster nor the catalogue has: a misspelt one."""
+    """Raises UsageError for a price of a GPU type that neither the cluster nor the catalogue has: a misspelt one."""
     for name in prices.per_gpu_hour:
-        if name not in snapshot.gpu_types:
-            catalog.gpu(name)
+        try:
+            snapshot.gpu_types.get(name) or catalog.gpu(name)
+        except catalog.UnknownGpu as error:
+            raise UsageError(f"prices.per_gpu_hour: {error}") from error
 
 
 def _answer(form: Output, facts: JobFacts, decided: _Decided, prices: PriceSettings) -> None:

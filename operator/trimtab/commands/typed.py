@@ -20,8 +20,8 @@ _PART = re.compile(r"([^=]+)=([1-9]\d{0,5})(?:x([1-9]\d?))?")
 def snapshot(text: str) -> Snapshot:
     """The cluster of `TYPE=COUNT` or `TYPE=COUNTxPER_NODE`, separated by commas.
 
-    A count that is no multiple of a node makes one smaller node. Raises UsageError for what cannot be read, UnknownGpu
-    for a type that the catalogue lacks.
+    A count that is no multiple of a node makes one smaller node. Raises UsageError for what cannot be read, and for a
+    type that the catalogue lacks.
     """
     nodes: list[Node] = []
     types: dict[str, GpuSpec] = {}
@@ -29,7 +29,7 @@ def snapshot(text: str) -> Snapshot:
         found = _PART.fullmatch(part)
         if not found:
             raise UsageError(f"--gpus {part}: write TYPE=COUNT or TYPE=COUNTxPER_NODE, such as A100-SXM4-80GB=32x8")
-        gpu = catalog.by_product(found[1].strip()) or catalog.gpu(found[1].strip())
+        gpu = _gpu(found[1].strip())
         if gpu.name in types:
             raise UsageError(f"--gpus {part}: {gpu.name} is there twice")
         types[gpu.name] = gpu
@@ -37,6 +37,14 @@ def snapshot(text: str) -> Snapshot:
     if not nodes:
         raise UsageError("--gpus names no GPUs: write TYPE=COUNT, such as H100-SXM5-80GB=64")
     return Snapshot(time=time.time(), nodes=tuple(nodes), jobs=(), gpu_types=types)
+
+
+def _gpu(name: str) -> GpuSpec:
+    """By its name in the catalogue, or by one that nodes' labels give it."""
+    try:
+        return catalog.by_product(name) or catalog.gpu(name)
+    except catalog.UnknownGpu as error:
+        raise UsageError(f"--gpus {name}: {error}") from error
 
 
 def _nodes(gpu: GpuSpec, count: int, per_node: int) -> Iterator[Node]:
