@@ -119,7 +119,12 @@ class Problem:
 
 
 def fit(runs: Measurements, *, start: Constants | None = None, progress: Progress | None = None) -> Constants:
-    """The most probable constants given these runs, starting from (and drawn to) `start`, by default bare beliefs."""
+    """The most probable constants given these runs, starting from (and drawn to) `start`, by default bare beliefs.
+
+    Raises ValueError when there are no usable runs.
+    """
+    if not len(runs.seconds):
+        raise ValueError("there are no usable runs to fit constants to")
     start = start or beliefs()
     problem = Problem(runs, start)
     x, deviation = problem.solve(np.ones(len(runs.seconds), dtype=np.bool_), progress)

@@ -82,7 +82,7 @@ class Cells:
 
 
 def read(name: str, cells: Cells) -> Row:
-    """The run that a row tells of. Raises Unusable where it tells too little, MeasurementError for a cell in disorder."""
+    """The run that a row tells of. Raises Unusable where it tells too little, MeasurementError for a bad cell."""
     if cells.text("usable_dense") == "0":
         raise Unusable(cells.text("exclude_reason") or "marked as not usable")
     gpu, precision, recipe = _gpu(cells), _precision(cells), _recipe(cells.text("precision").lower())
