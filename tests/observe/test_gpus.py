@@ -73,6 +73,17 @@ def test_cloud_labels_fill_in_where_there_is_no_labeller(key: str) -> None:
     assert type_of({key: "nvidia-l4"} | NVIDIA, EIGHT) == H100
 
 
+def test_a_name_that_several_products_share_is_told_apart_by_memory() -> None:
+    aws = {"karpenter.k8s.aws/instance-gpu-name": "a100"}
+    assert type_of(aws | {"karpenter.k8s.aws/instance-gpu-memory": "81920"}, EIGHT) == A100
+    assert type_of(aws | {"karpenter.k8s.aws/instance-gpu-memory": "40960"}, EIGHT) == "A100-SXM4-40GB"
+    assert found(aws, EIGHT).unusable.startswith("unknown GPU product 'a100' and no usable label")
+
+
+def test_amd_cards_are_known_by_their_device_id_where_the_labeller_says_no_name() -> None:
+    assert type_of({"amd.com/gpu.device-id": "74a1"}, {"amd.com/gpu": "8"}) == "MI300X"
+
+
 @pytest.mark.parametrize("product", ["NVIDIA-A100-SXM4-80GB", "nvidia-a100-sxm4-80gb", "NVIDIA_A100_SXM4_80GB"])
 def test_case_and_blanks_of_product_names_do_not_matter(product: str) -> None:
     assert type_of({"nvidia.com/gpu.product": product, "nvidia.com/gpu.memory": "81920"}, EIGHT) == A100

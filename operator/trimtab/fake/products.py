@@ -32,7 +32,7 @@ class NvidiaFacts(Struct, frozen=True):
             return "volta" if self.minor < 5 else "turing"
         if self.major == 8:
             return "ampere" if self.minor < 9 else "ada-lovelace"
-        return {9: "hopper", 10: "blackwell"}[self.major]
+        return "hopper" if self.major == 9 else "blackwell"
 
 
 class AmdFacts(Struct, frozen=True):
@@ -53,9 +53,17 @@ NVIDIA = {
     "A100-PCIE-40GB": NvidiaFacts(8, 0, mig=True),
     "A100-PCIE-80GB": NvidiaFacts(8, 0, mig=True),
     "A800-SXM4-80GB": NvidiaFacts(8, 0, mig=True),
+    "A800-PCIE-80GB": NvidiaFacts(8, 0, mig=True),
+    "A30": NvidiaFacts(8, 0, mig=True),
     "Quadro-RTX-6000": NvidiaFacts(7, 5, mode="graphics"),
-    "RTX-2080-Ti": NvidiaFacts(7, 5, mode="graphics"),
-    "RTX-3090": NvidiaFacts(8, 6, mode="graphics"),
+    **{name: NvidiaFacts(7, 5, mode="graphics") for name in ("RTX-2070", "RTX-2080", "RTX-2080-Ti", "TITAN-RTX")},
+    **{
+        name: NvidiaFacts(8, 6, mode="graphics")
+        for name in ("RTX-3060", "RTX-3070", "RTX-3080", "RTX-3090", "RTX-A6000")
+    },
+    **{name: NvidiaFacts(8, 9, mode="graphics") for name in ("RTX-4090", "RTX-6000-Ada")},
+    **{name: NvidiaFacts(12, 0, mode="graphics") for name in ("RTX-5090", "RTX-PRO-6000-Blackwell")},
+    **{name: NvidiaFacts(10, 3, mig=True) for name in ("B300-SXM-288GB", "GB300-288GB")},
     "Ada": NvidiaFacts(8, 9),
     "Hopper": NvidiaFacts(9, 0, mig=True),
     "Blackwell": NvidiaFacts(10, 0, mig=True),

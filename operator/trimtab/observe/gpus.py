@@ -18,7 +18,8 @@ from trimtab.kube.quantity import to_int
 from trimtab_policy import catalog
 from trimtab_policy.types import GpuSpec
 
-_CLOUD_PRODUCT = ("cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name")
+_CLOUD_PRODUCT = ("cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name", "gpu.nvidia.com/model")
+_CLOUD_MEMORY = ("karpenter.k8s.aws/instance-gpu-memory",)
 
 
 class NodeGpus(Struct, frozen=True):
@@ -68,7 +69,7 @@ def _identify(resource: str, count: int, said: _Labels) -> NodeGpus:
     if not said.product:
         why = f"no label names the GPU product: is the {said.vendor} labeller running?"
         return NodeGpus(None, resource, count, why)
-    if known := catalog.by_product(said.product):
+    if known := catalog.by_product(said.product, memory):
         return NodeGpus(known, resource, count, remarks=remarks)
     if memory is None:
         why = f"unknown GPU product {said.product!r} and no usable label {said.memory_label}: its memory is not known"
@@ -103,12 +104,14 @@ def _nvidia(labels: Mapping[str, str]) -> _Labels:
     major, minor = labels.get("nvidia.com/gpu.compute.major", ""), labels.get("nvidia.com/gpu.compute.minor", "")
     capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
     memory_label = "nvidia.com/gpu.memory"
-    return _Labels("NVIDIA", product, labels.get(memory_label, ""), memory_label, 1 << 20, capability)
+    memory = labels.get(memory_label, "") or _first(labels, _CLOUD_MEMORY)  # both in MiB
+    return _Labels("NVIDIA", product, memory, memory_label, 1 << 20, capability)
 
 
 def _amd(labels: Mapping[str, str]) -> _Labels:
     """The stable keys exist only where all cards of a node are equal; older labellers put the value into the key."""
     product = labels.get("amd.com/gpu.product-name", "") or _value_in_key(labels, "beta.amd.com/gpu.product-name.")
+    product = product or labels.get("amd.com/gpu.device-id", "")  # the PCI device id: all that old labellers say
     memory = labels.get("amd.com/gpu.vram", "") or _value_in_key(labels, "beta.amd.com/gpu.vram.")
     as_binary = f"{memory}i" if memory and memory[-1] in "MGT" else memory  # the labeller writes GiB as `64G`
     return _Labels("AMD", product, as_binary, "amd.com/gpu.vram", 1)
