@@ -93,7 +93,7 @@ def front(
     gangs = space.gangs(requirements, node_gpus)
     if training.precision not in gpu.peak_flops or not gangs:
         return ()
-    found = search.table(model, training, requirements, gangs)
+    found = search.table(model, training, requirements, gangs, gpu.memory_bytes)
     fitting = search.fitting(found, [hardware.machine(gpu, training.precision)], np.array([gpu.memory_bytes]))
     plan = found.plan[fitting.pair]
     optimal = pareto.front(found.plans.gpus[plan], fitting.seconds, found.required[plan])
@@ -192,9 +192,10 @@ def _fastest(
     able = [gpu for gpu in gpus if training.precision in gpu.peak_flops]
     if not able or not gangs:
         return [[] for _ in gpus]
-    found = search.table(model, training, requirements, gangs)
+    room = np.array([gpu.memory_bytes for gpu in able], dtype=np.float64)
+    found = search.table(model, training, requirements, gangs, room.max())
     machines = [hardware.machine(gpu, training.precision) for gpu in able]
-    chosen = search.fastest(found, machines, np.array([gpu.memory_bytes for gpu in able]))
+    chosen = search.fastest(found, machines, room)
     ends = np.searchsorted(chosen.machine, np.arange(len(able) + 1))
     all_options = _options(training, found, chosen)
     of_type = {gpu: all_options[first:end] for gpu, first, end in zip(able, ends, ends[1:], strict=False)}

@@ -1,11 +1,11 @@
 """The vectorised search: of thousands of plans for a job the fastest per gang, on several GPU types at once.
 
 Degrees and bytes do not depend on the GPU type: the table of plans, and what each requires, is made once. The time of a
-plan is bounded from below by the work of its layers, divided without loss over pipeline ranks and copies, and the
-bubble of its schedule. That work has few distinct values (tensor, context and expert degree, micro-batch,
-recomputation), so that the bound of a plan costs a look-up. Plans are timed in two rounds: first those with the least
-bound of their gang, then those whose bound is not above the best time of the first round. The others cannot win: the
-result is that of timing them all.
+plan is bounded from below by the work of its layers, divided without loss over pipeline ranks and copies, the bubble of
+its schedule, and the transfers between its stages at the speed that two of them have. These have few distinct values
+(tensor, context and expert degree, micro-batch, recomputation), so that the bound of a plan costs a look-up. Plans are
+timed in two rounds: first those with the least bound of their gang, then those whose bound is not above the best time
+of the first round. The others cannot win: the result is that of timing them all.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from trimtab_policy.perf import memory, space, speed
 from trimtab_policy.perf.columns import Array, Plans, Work, work
 from trimtab_policy.perf.hardware import Machine
 from trimtab_policy.perf.space import Gang, Mask
+from trimtab_policy.perf.speed import StepTime
 from trimtab_policy.types import ModelSpec, Requirements, TrainingSpec
 
 Rows = NDArray[np.int64]
@@ -57,18 +58,27 @@ class Choice(NamedTuple):
         return Choice(self.machine[rows], self.pair[rows], self.seconds[rows])
 
 
-def table(model: ModelSpec, training: TrainingSpec, requirements: Requirements, gangs: Sequence[Gang]) -> Table:
-    """All plans of the job that the rules allow on these gangs, and what they require."""
+def table(
+    model: ModelSpec,
+    training: TrainingSpec,
+    requirements: Requirements,
+    gangs: Sequence[Gang],
+    room: float = np.inf,
+) -> Table:
+    """All plans of the job that the rules allow on these gangs and that require at most `room` bytes."""
     run, plans = work(model, training), space.table(model, training, requirements, gangs)
+    required = memory.footprint(run, plans).required
+    fits = required <= room
+    plans = plans.take(fits)
     plan, gang = _placed(plans, gangs)
     nodes, widths = np.array(gangs, dtype=np.float64).reshape(-1, 2).T
-    return Table(run, plans, memory.footprint(run, plans).required, plan, gang, nodes, widths)
+    return Table(run, plans, required[fits], plan, gang, nodes, widths)
 
 
 def fitting(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
     """Every pair on every machine whose `room` (k,) in bytes it fits in, timed."""
     machine, pair = _fitting(found, room)
-    return Choice(machine, pair, _seconds(found, machines, machine, pair))
+    return Choice(machine, pair, _time(found, machines, machine, pair).total)
 
 
 def fastest(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
@@ -79,24 +89,27 @@ def fastest(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
     # Stages 2 and 3 move parameters with every micro-batch, which the bound leaves out: they have seeds of their own.
     heavy = (found.plans.zero_stage >= 2)[found.plan[pair]]
     seeds = groups.least(np.where(heavy, np.inf, least)) | groups.least(np.where(heavy, least, np.inf))
-    times = np.full(len(pair), np.inf)
-    times[seeds] = _seconds(found, machines, machine[seeds], pair[seeds])
-    rest = ~seeds & (least <= groups.minimum(times))
-    times[rest] = _seconds(found, machines, machine[rest], pair[rest])
+    times, slowed = np.full((2, len(pair)), np.inf)
+    time = _time(found, machines, machine[seeds], pair[seeds])
+    times[seeds], slowed[seeds] = time.total, time.total / (time.total - time.stragglers)
+    # Stragglers slow all plans of a gang alike.
+    rest = ~seeds & (least * groups.minimum(slowed) <= groups.minimum(times))
+    times[rest] = _time(found, machines, machine[rest], pair[rest]).total
     return Choice(machine, pair, times).take(groups.first(groups.least(times)))
 
 
 def bounds(found: Table, machines: Sequence[Machine], machine: Rows, pair: Rows) -> Array:
-    """(c,) seconds that no plan can beat: its layers, output layer and bubble, without pipeline and data traffic."""
+    """(c,) seconds that no plan can beat: its layers, output layer, bubble and transfers, without data parallelism."""
     plans = found.plans
     kinds, kind = _kinds(plans)
     widths, width = np.unique(found.widths, return_inverse=True)
-    body, rest = _work(found.run, kinds, machines, widths)
+    body, head, transfer = (cells.ravel() for cells in _work(found.run, kinds, machines, widths))
     rounds = found.run.batch / (plans.data * plans.micro_batch)
     stages = (rounds + (plans.pipeline - 1) / plans.virtual) / plans.pipeline
+    transfers = np.where(plans.pipeline > 1, rounds * plans.virtual + plans.pipeline - 1, 0.0)
     plan = found.plan[pair]
     cell = (machine * len(kinds.data) + kind[plan]) * len(widths) + width[found.gang[pair]]
-    times: Array = body.ravel()[cell] * stages[plan] + rest.ravel()[cell] * rounds[plan]
+    times: Array = body[cell] * stages[plan] + head[cell] * rounds[plan] + transfer[cell] * transfers[plan]
     return times * EXACT
 
 
@@ -104,7 +117,9 @@ class _Groups:
     """Rows of one gang on one machine, which follow each other."""
 
     def __init__(self, machine: Rows, gang: Rows) -> None:
-        self.starts = np.flatnonzero((np.diff(machine, prepend=-1) != 0) | (np.diff(gang, prepend=-1) != 0))
+        new = np.ones(len(machine), dtype=np.bool_)
+        new[1:] = (machine[1:] != machine[:-1]) | (gang[1:] != gang[:-1])
+        self.starts = np.flatnonzero(new)
         self.sizes = np.diff(self.starts, append=len(machine))
 
     def minimum(self, values: Array) -> Array:
@@ -145,10 +160,10 @@ def _fitting(found: Table, room: Array) -> tuple[Rows, Rows]:
     return machine, pair
 
 
-def _seconds(found: Table, machines: Sequence[Machine], machine: Rows, pair: Rows) -> Array:
+def _time(found: Table, machines: Sequence[Machine], machine: Rows, pair: Rows) -> StepTime:
     """(c,) step times."""
     each = Machine(*(np.array(field, dtype=np.float64)[machine] for field in zip(*machines, strict=True)))
-    return speed.step_time(found.run, found.plans.take(found.plan[pair]), each, found.widths[found.gang[pair]]).total
+    return speed.step_time(found.run, found.plans.take(found.plan[pair]), each, found.widths[found.gang[pair]])
 
 
 def _kinds(plans: Plans) -> tuple[Plans, Rows]:
@@ -162,14 +177,17 @@ def _kinds(plans: Plans) -> tuple[Plans, Rows]:
     return alone, kind
 
 
-def _work(run: Work, kinds: Plans, machines: Sequence[Machine], widths: Array) -> tuple[Array, Array]:
-    """Seconds of one micro-batch on one copy, (k, kinds x widths): of all layers, and of what the last stage adds.
+def _work(run: Work, kinds: Plans, machines: Sequence[Machine], widths: Array) -> tuple[Array, Array, Array]:
+    """Seconds of one micro-batch on one copy, (k, kinds x widths): all layers, what the last stage adds, one transfer.
 
-    A pipeline of two stages tells them apart: its bubble is that of its layers alone.
+    A pipeline of two stages tells them apart: its bubble is that of its layers alone. Where its two stages lie on
+    different nodes, so do those of any longer one.
     """
     rows = np.repeat(np.arange(len(kinds.data)), len(widths))
     halves = kinds.take(rows)._replace(pipeline=np.full(len(rows), 2.0))
     each = Machine(*(np.array([field], dtype=np.float64).T for field in zip(*machines, strict=True)))
     time = speed.step_time(run, halves, each, np.tile(widths, len(kinds.data)))
-    stage = (time.compute + time.layer_communication) * halves.micro_batch / run.batch
-    return time.bubble * run.shape.layers / np.ceil(run.shape.layers / 2), stage - time.bubble
+    rounds = run.batch / halves.micro_batch
+    head = (time.compute + time.layer_communication) / rounds - time.bubble
+    body = time.bubble * run.shape.layers / np.ceil(run.shape.layers / 2)
+    return body, head, time.pipeline_communication / (rounds + 1)

@@ -87,15 +87,16 @@ def _with_sharding(plans: Plans, requirements: Requirements, widths: Sequence[in
     free = requirements.zero_stage is None
     stages = [0, 1, 2, 3] if requirements.zero_stage is None else [requirements.zero_stage]
     nodes = [width for width in widths if width > 1] if requirements.hybrid_sharding and 3 in stages else []
-    stage = np.array(stages + [3] * len(nodes), dtype=np.float64)[:, None]
-    node = np.array([0] * len(stages) + nodes, dtype=np.float64)[:, None]
-    copies = plans.data * plans.context
-    shard = node / plans.tensor
-    kept = (stage <= 1) | (plans.pipeline == 1)
-    kept &= ((stage == 0) == (copies == 1)) if free else True
-    kept &= (node == 0) | _shards(plans, shard) & (shard < copies)
+    stage = np.array(stages + [3] * len(nodes), dtype=np.float64)
+    node = np.array([0] * len(stages) + nodes, dtype=np.float64)
+    single, copies = plans.pipeline == 1, plans.data * plans.context
+    kept = (stage[:, None] <= 1) | single
+    kept &= ((stage[:, None] == 0) == (copies == 1)) if free else True
+    (some,) = np.nonzero(single)
+    shard = node[len(stages) :, None] / plans.tensor[some]
+    kept[len(stages) :, some] &= _shards(plans.take(some), shard) & (shard < copies[some])
     rows, choice = np.nonzero(kept.T)
-    return plans.take(rows)._replace(zero_stage=stage[choice, 0], shard=shard[choice, rows])
+    return plans.take(rows)._replace(zero_stage=stage[choice], shard=node[choice] / plans.tensor[rows])
 
 
 def _with_chunks(plans: Plans, model: ModelSpec, training: TrainingSpec, requirements: Requirements) -> Plans:
