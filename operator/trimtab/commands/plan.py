@@ -57,7 +57,10 @@ async def plan(
     file: Annotated[Path, typer.Option("--file", "-f", help="Manifest of an LLMTrainingJob.")],
     snapshot: Annotated[Path | None, typer.Option(help="Decide on this dump instead of the live cluster.")] = None,
     gpus: Annotated[
-        str, typer.Option(help="Decide on an empty cluster of these: TYPE=COUNT[xPER_NODE], separated by commas.")
+        str,
+        typer.Option(
+            help="Decide on an empty cluster of these: TYPE=COUNT or TYPE=COUNTxPER_NODE, separated by commas."
+        ),
     ] = "",
     policy: PolicyOption = "best_fit",
     prices: PricesOption = None,
