@@ -60,6 +60,7 @@ class Kind(NamedTuple):
 
 KINDS: dict[str, Kind] = {
     "gemm": Kind("share of the matrix peak that large products reach over a step", 0.70, 0.2, "generation", 0.12),
+    "power": Kind("exponent of that share in watts per FLOP/s, within a generation", 0.6, 0.3),
     "skill": Kind("speed of the framework's products and attention, 1 the middle of all", 1.0, 0.01, "software", 0.08),
     "fp32": Kind("the same share in FP32, relative to 16 bit (no matrix units: easier to fill)", 1.35, 0.1),
     "low": Kind("the same share in FP8 and FP4, relative to 16 bit, with casts and scaling", 0.9, 0.1, "recipe", 0.15),
@@ -99,7 +100,6 @@ KNOWN: dict[str, dict[str, float]] = {
         "Ada": 0.86,
         "Hopper": 1.03,
         "Blackwell": 0.97,
-        "H100-SXM5-96GB-500W": 0.80,
         "CDNA1": 0.62,
         "CDNA2": 0.66,
         "CDNA3": 0.70,
@@ -111,9 +111,6 @@ KNOWN: dict[str, dict[str, float]] = {
     "messages": {"deepspeed-zero3": 12.0, "internevo": 12.0},  # a parameter at a time
 }
 """What is known of a member before any measurement: factors of the middle's value."""
-
-OWN_GENERATION = frozenset({"H100-SXM5-96GB-500W"})
-"""Products that run so far from their generation (held to 500 W) that they count as one of their own."""
 
 CARDS = frozenset({"RTX", "A2", "A10", "A10G", "A16", "A40"})
 """First words of products with graphics memory, which share little but the name with the generation's large GPU."""
@@ -200,9 +197,7 @@ class Constants(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
 
 def generation(gpu: GpuSpec) -> str:
-    """What constants of a GPU vary by: its architecture, but for products far from it."""
-    if gpu.name in OWN_GENERATION:
-        return gpu.name
+    """What constants of a GPU vary by: its architecture, and whether it is one of the cards with graphics memory."""
     card = gpu.architecture in ("Ampere", "Blackwell") and gpu.name.split("-")[0] in CARDS
     return f"{gpu.architecture} card" if card else gpu.architecture
 
@@ -304,9 +299,9 @@ def log_factor(name: str, member: str) -> float:
 
 
 def fading(age: Number) -> Number:
-    """How much of a generation's youth is left after so many years: e^(-age/0.7 a), NaN (unknown) for none."""
+    """How much of a generation's youth is left after so many years: e^(-age/1 a), NaN (unknown) for none."""
     return np.nan_to_num(np.exp(-np.maximum(age, 0.0) / YOUTH_YEARS), nan=0.0)
 
 
-YOUTH_YEARS = 0.7
+YOUTH_YEARS = 1.0
 """Kernels for Hopper and Blackwell took about two years to come to their best; e-fold of what is missing."""

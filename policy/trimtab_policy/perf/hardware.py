@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trimtab_policy import catalog
 from trimtab_policy.perf import constants as fitted
 from trimtab_policy.perf.constants import Constants, Lookup
 from trimtab_policy.perf.shape import Number
@@ -39,6 +40,8 @@ class Datasheet(NamedTuple):
     """FLOP/s of products with operands of the linear layers' format."""
     wide_peak: Number
     """FLOP/s in the format that attention and the output layer keep: 16 bit when the linear layers go to FP8."""
+    power: Number
+    """Watts per FLOP/s at 16 bit, relative to the generation's reference product."""
     single: Number
     """1 in FP32, without matrix units."""
     low: Number
@@ -114,6 +117,7 @@ def datasheet(gpu: GpuSpec, precision: Precision) -> Datasheet:
     return Datasheet(
         operand_peak=gpu.peak_flops[precision],
         wide_peak=gpu.peak_flops.get(wide, gpu.peak_flops[precision]),
+        power=_power(gpu),
         single=float(precision is Precision.FP32),
         low=float(precision is Precision.FP8),
         memory=gpu.memory_bandwidth,
@@ -123,6 +127,27 @@ def datasheet(gpu: GpuSpec, precision: Precision) -> Datasheet:
     )
 
 
+_REFERENCE = {
+    "Volta": "V100-SXM2-32GB",
+    "Ampere": "A100-SXM4-80GB",
+    "Hopper": "H100-SXM5-80GB",
+    "Blackwell": "GB200-186GB",
+}
+"""What the constants of a generation were fitted on, for the most part."""
+
+
+def _power(gpu: GpuSpec) -> float:
+    """Power decides the clocks that a card can hold: products of one generation share what they can do with a watt."""
+    name = _REFERENCE.get(fitted.generation(gpu))
+    if name is None or Precision.FP16 not in gpu.peak_flops:
+        return 1.0
+
+    def each(one: GpuSpec) -> float:
+        return one.power_watts / one.peak_flops[Precision.FP16]
+
+    return each(gpu) / each(catalog.gpu(name))
+
+
 def stack(sheets: Sequence[Datasheet]) -> Datasheet:
     """Many GPUs as columns of shape (n,)."""
     return Datasheet(*np.array(sheets, dtype=np.float64).reshape(-1, len(Datasheet._fields)).T)
@@ -130,7 +155,7 @@ def stack(sheets: Sequence[Datasheet]) -> Datasheet:
 
 def reached(sheet: Datasheet, value: Lookup) -> Machine:
     """Rates of a GPU, or columns of them, with these constants."""
-    wide_share = value("gemm") * np.where(sheet.single, value("fp32"), 1.0)
+    wide_share = value("gemm") * np.where(sheet.single, value("fp32"), sheet.power ** value("power"))
     share = wide_share * np.where(sheet.low, value("low") * value("low_skill"), 1.0)
     return Machine(
         product=sheet.operand_peak * share,

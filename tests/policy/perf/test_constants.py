@@ -46,15 +46,24 @@ def test_a_column_is_the_look_ups_one_below_the_other(packaged: constants.Consta
         assert list(packaged.columns(generations, software, ["fp8"] * 3)(name)) == one_by_one
 
 
-def test_products_far_from_their_generation_count_as_one_of_their_own() -> None:
-    names = ("A100-SXM4-80GB", "A10", "RTX-3090", "H100-SXM5-96GB-500W", "B200-SXM-180GB")
+def test_cards_with_graphics_memory_count_as_a_generation_of_their_own() -> None:
+    names = ("A100-SXM4-80GB", "A10", "RTX-3090", "L40S", "B200-SXM-180GB")
     assert [generation(catalog.gpu(name)) for name in names] == [
         "Ampere",
         "Ampere card",
         "Ampere card",
-        "H100-SXM5-96GB-500W",
+        "Ada",
         "Blackwell",
     ]
+
+
+def test_less_power_means_less_speed_of_products_but_not_of_memory(packaged: constants.Constants) -> None:
+    full, held_back = (
+        hardware.machine(catalog.gpu(name), Precision.BF16) for name in ("H100-SXM5-80GB", "H100-SXM5-96GB-500W")
+    )
+    exponent = packaged.families["power"].value
+    assert held_back.product / full.product == pytest.approx((500 / 700) ** exponent)
+    assert held_back.link == full.link
 
 
 def test_what_was_saved_is_loaded_again(packaged: constants.Constants, tmp_path: Path) -> None:
@@ -115,5 +124,5 @@ def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 def test_youth_fades() -> None:
     assert constants.fading(0.0) == 1
-    assert constants.fading(0.7) == pytest.approx(0.368, abs=1e-3)
+    assert constants.fading(1.0) == pytest.approx(0.368, abs=1e-3)
     assert constants.fading(float("nan")) == 0
