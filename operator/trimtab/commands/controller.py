@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trimtab.commands import calibration
 from trimtab.commands.options import ContextOption, KubeconfigOption, command
 from trimtab.settings import load
 
@@ -37,4 +38,6 @@ async def controller(
         flags["policy"]["name"] = policy
     if fake_speedup is not None:
         flags["fake"] = {"enabled": True, "speedup": fake_speedup}
-    await run(load(config, flags))
+    settings = load(config, flags)
+    calibration.use(settings.perf)
+    await run(settings)

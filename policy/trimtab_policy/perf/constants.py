@@ -235,12 +235,18 @@ def render(constants: Constants) -> str:
         lines += [f"  # {KINDS[name].meaning}", f"  {name}:", f"    middle: {_triple(family)}"]
         lines += [f"    {member}: {_triple(one)}" for member, one in sorted(family.each.items())]
     lines += ["# half width of the 80 % interval of log step time", "interval:"]
-    lines += [f"  {field}: {getattr(constants.interval, field):.4g}" for field in Interval.__struct_fields__]
+    lines += [f"  {field}: {_number(getattr(constants.interval, field))}" for field in Interval.__struct_fields__]
     return "\n".join([*lines, f"source: {constants.source!r}", ""])
 
 
 def _triple(one: Constant | Family) -> str:
-    return f"[{one.value:.4g}, {one.low:.4g}, {one.high:.4g}]"
+    return f"[{_number(one.value)}, {_number(one.low)}, {_number(one.high)}]"
+
+
+def _number(value: float) -> str:
+    """Four digits, as YAML 1.1 reads numbers: it takes `2e-06` for a text."""
+    digits, e, power = f"{value:.4g}".partition("e")
+    return f"{digits}{'' if '.' in digits or not e else '.0'}{e}{power}"
 
 
 def _around(kind: Kind) -> tuple[float, float]:

@@ -95,6 +95,10 @@ class Problem:
         covariance = np.linalg.inv(found.jac.T @ found.jac)
         return found.x, np.sqrt(np.diag(covariance))
 
+    def members(self, rows: NDArray[np.bool_]) -> dict[Axis, set[str]]:
+        """Generations and software that these runs are of."""
+        return {axis: set(self._keys[axis][rows].tolist()) for axis in ("generation", "software")}
+
     def constants(self, x: Array, deviation: Array, start: Constants, source: str) -> Constants:
         """The vector as constants; members that no run speaks of stay as they were at the start."""
         families: dict[str, Family] = {}
@@ -144,8 +148,7 @@ def cross_validate(
     for done, test in enumerate(parts, start=1):
         problem = Problem(runs, start)
         x, deviation = problem.solve(~test)
-        seen = set(zip(*(column[~test].tolist() for column in (_generations(runs), runs.software)), strict=True))
-        constants = _forgotten(problem.constants(x, deviation, start, ""), seen)
+        constants = _forgotten(problem.constants(x, deviation, start, ""), start, problem.members(~test))
         found = forecast(runs.take(test), constants)
         for column, part in zip(said, found, strict=True):
             column[test] = part
@@ -240,25 +243,15 @@ def _dealt(folds: NDArray[np.str_]) -> list[NDArray[np.bool_]]:
     return [np.isin(folds, hand) for hand in hands]
 
 
-def _generations(runs: Measurements) -> NDArray[np.str_]:
-    return np.array(scene(runs).generations)
+def _forgotten(constants: Constants, start: Constants, seen: dict[Axis, set[str]]) -> Constants:
+    """Without the members that neither the fit nor the start had runs of: those are beliefs, with wide intervals."""
 
+    def kept(name: str, member: str) -> bool:
+        axis = KINDS[name].axis
+        return axis not in seen or member in seen[axis] or member in start.families[name].each
 
-def _forgotten(constants: Constants, seen: set[tuple[str, str]]) -> Constants:
-    """Without the members that the fit had no run of: their values are beliefs, and their intervals must be wide."""
-    kept = {
-        "generation": {generation for generation, _ in seen},
-        "software": {software for _, software in seen},
-    }
     families = {
-        name: msgspec.structs.replace(
-            family,
-            each={
-                member: one
-                for member, one in family.each.items()
-                if KINDS[name].axis not in kept or member in kept[KINDS[name].axis or "generation"]
-            },
-        )
+        name: msgspec.structs.replace(family, each={m: one for m, one in family.each.items() if kept(name, m)})
         for name, family in constants.families.items()
     }
     return msgspec.structs.replace(constants, families=families)

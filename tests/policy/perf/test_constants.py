@@ -87,6 +87,16 @@ def test_the_process_predicts_with_the_constants_in_use(packaged: constants.Cons
     assert hardware.machine(a100, Precision.BF16) == before
 
 
+@pytest.mark.parametrize("value", [2e-06, 1e-3, 0.1234567, 12345.6, 1.0])
+def test_any_number_is_saved_so_that_it_can_be_loaded(
+    packaged: constants.Constants, tmp_path: Path, value: float
+) -> None:
+    odd = constants.Family(value, value / 2, value * 2)
+    file = tmp_path / "odd.yaml"
+    constants.Constants({**packaged.families, "hop": odd}).save(file)
+    assert constants.load(file).families["hop"].value == pytest.approx(value, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
