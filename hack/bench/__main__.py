@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from hack.bench import binding, decisions, latency, rounds
+from hack.bench import binding, decisions, latency, plans, rounds
 from hack.bench.report import Machine, Report, show
 from rich.console import Console
 
@@ -21,6 +21,7 @@ class Part(StrEnum):
     DECISIONS = "decisions"
     ROUNDS = "rounds"
     LATENCY = "latency"
+    PLANS = "plans"
 
 
 class Format(StrEnum):
@@ -48,6 +49,9 @@ async def measure(parts: set[Part], repeat: int, *, tiny: bool) -> Report:
     """Measure these parts one after the other."""
     report = Report(Machine())
     size = binding.TINY if tiny else binding.FULL
+    if Part.PLANS in parts:
+        _say("plans")
+        report.plans = plans.measure(*((8, 2) if tiny else (1024, 100)))
     if Part.DECISIONS in parts:
         _say("decisions")
         report.decisions = await decisions.measure(*(([20], 5, 2) if tiny else ([1000, 5000], 100, 30)))

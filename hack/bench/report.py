@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from hack.bench.binding import Outcome, Run, rate
 from hack.bench.decisions import Line
 from hack.bench.latency import Latencies
+from hack.bench.plans import Searches
 from hack.bench.rounds import Costs
 from hack.bench.spread import Spread
 from msgspec import Struct, field
@@ -32,6 +33,7 @@ class Report(Struct):
     decisions: list[Line] | None = None
     rounds: Costs | None = None
     latency: Latencies | None = None
+    plans: list[Searches] | None = None
 
 
 class Goal(Struct):
@@ -63,6 +65,10 @@ def goals(report: Report) -> Iterator[Goal]:
     for line in report.decisions or ():
         if line.nodes <= 1000 and line.policy == "best_fit":
             yield Goal(f"{line.policy}, {line.nodes} nodes, {line.load}: p99 ms", line.warm.p99, 100, False)
+    for searches in report.plans or ():
+        what = f"plans of a 70B model, batch {searches.batch}"
+        yield Goal(f"{what}: all of six GPU types, ms of CPU (p50)", searches.all_types.p50, 20, False)
+        yield Goal(f"{what}: one prediction, µs of CPU (p50)", searches.prediction.p50, 1, False)
     if report.rounds:
         yield Goal("unchanged round, ms of CPU (p50)", report.rounds.unchanged.p50, 10, False)
 
@@ -74,6 +80,7 @@ def show(report: Report, console: Console) -> None:
         (report.decisions, _decisions),
         (report.rounds, _rounds),
         (report.latency, _latency),
+        (report.plans, _plans),
         (True, _goals),
     )
     for present, table in parts:
@@ -125,6 +132,16 @@ def _latency(report: Report) -> Table:
     if found := report.latency:
         table.add_row("job created to pod bound", f"{found.bound.p50:.3f}", f"{found.bound.p99:.3f}")
         table.add_row("controller started to first plan", f"{found.started.p50:.2f}", f"{found.started.p99:.2f}")
+    return table
+
+
+def _plans(report: Report) -> Table:
+    table = _table("plans of a 70B model up to 1,024 GPUs, ms of CPU", "BATCH", "THAT FIT", "SEARCHED", "p50", "p99")
+    for found in report.plans or ():
+        for name in ("all_types", "one_type", "one_gang", "front", "prediction"):
+            cost: Spread = getattr(found, name)
+            what = "one prediction, µs" if name == "prediction" else name.replace("_", " ")
+            table.add_row(str(found.batch), str(found.plans), what, f"{cost.p50:.2f}", f"{cost.p99:.2f}")
     return table
 
 

@@ -37,6 +37,13 @@ def test_decisions_and_rounds_are_measured_without_a_cluster() -> None:
     assert "best_fit" in _shown(report)
 
 
+def test_plans_are_measured_for_every_batch() -> None:
+    report = asyncio.run(measure({Part.PLANS}, 1, tiny=True))
+    assert [found.batch for found in report.plans or ()] == [1024, 960]
+    assert all(found.plans > 0 and found.all_types.p50 > 0 for found in report.plans or ())
+    assert "one prediction" in _shown(report)
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_every_contestant_binds_every_pod(cluster: LocalCluster, state_home: Path) -> None:

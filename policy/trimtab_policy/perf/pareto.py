@@ -13,11 +13,11 @@ def front(*costs: Array) -> NDArray[np.int64]:
 
     Of rows that are equal in all of them the first. Every other row is at least as high in all costs as a row returned.
     """
-    table = np.stack(costs, axis=1)
     rows = np.lexsort(costs[::-1])
+    left = [cost[rows] for cost in costs]
     optimal: list[int] = []
     while len(rows):
-        best = rows[0]  # nothing before it in this order is left, so nothing can beat it
-        optimal.append(int(best))
-        rows = rows[(table[rows] < table[best]).any(axis=1)]
+        optimal.append(int(rows[0]))  # whatever could beat it would stand before it
+        better = np.logical_or.reduce([cost < cost[0] for cost in left])
+        rows, left = rows[better], [cost[better] for cost in left]
     return np.array(optimal, dtype=np.int64)

@@ -48,11 +48,24 @@ def test_a_step_is_never_faster_than_its_flops_at_peak(
 ) -> None:
     model, training, plan, gpu = case
     time = timed(model, training, columns([plan]), gpu, 8)
-    # The layers alone: the output layer works on one stage only, so it does not divide by the pipeline degree.
     form = shape.of(model)
-    body = shape.training_flops_per_token(form, training.sequence_length) - 6 * shape.embedding_parameters(form)
+    flops = shape.training_flops_per_token(form, training.sequence_length)
+    # The output layer works on one stage only: it does not divide by the pipeline degree.
+    flops -= 6 * shape.embedding_parameters(form) if plan.pipeline > 1 else 0
     peak = plan.gpus * max(gpu.peak_flops.values())
-    assert time.total[0] >= body * training.tokens_per_step / peak
+    assert time.total[0] >= flops * training.tokens_per_step / peak
+
+
+@given(cases())
+def test_more_micro_batches_never_lower_the_throughput_beside_the_bubble(
+    case: tuple[ModelSpec, TrainingSpec, ParallelPlan, GpuSpec],
+) -> None:
+    model, training, plan, gpu = case
+    batches = np.array([training.global_batch_size * times for times in (1, 2, 3, 16)])
+    runs = [msgspec.structs.replace(training, global_batch_size=int(batch)) for batch in batches]
+    times = [timed(model, run, columns([plan]), gpu, 8) for run in runs]
+    busy = np.array([time.total[0] - time.bubble[0] for time in times])
+    assert (np.diff(batches / busy) >= -1e-12 * batches[1:] / busy[1:]).all()
 
 
 @given(cases())
