@@ -279,17 +279,22 @@ def _context(case: _Case) -> Array:
 
 
 def _expert(case: _Case) -> Array:
-    """All-to-all to the experts and back, forward and backward (and again when recomputed)."""
+    """All-to-all to the experts and back, forward and backward (and again when recomputed).
+
+    What stays on the node uses the link. To another node a token goes once, however many of its experts are there: k
+    experts on N nodes are on (N - 1)(1 - (1 - 1/N)^k) others in the mean (DeepSeek-AI 2024, arXiv 2412.19437, 3.2.2).
+    """
     m = case.shape
     if not np.any(m.experts):
         return np.zeros_like(case.plans.expert)
     e, inner = case.plans.expert, case.plans.tensor * case.plans.context
-    bandwidth = group_bandwidth(case.machine, e, inner, case.gpus_per_node)
-    # Every rank sends over its own adapter: unlike a ring, neighbours on the node do not save it any traffic.
-    bandwidth = np.where(e * inner <= case.gpus_per_node, bandwidth, np.minimum(bandwidth, case.machine.network))
-    volume = case.work.format.activation * case.tokens * m.hidden * m.active / case.plans.tensor
+    nodes = np.maximum(1.0, e * inner / case.gpus_per_node)
+    here = m.active / nodes * (1 - nodes / e)
+    elsewhere = (nodes - 1) * (1 - (1 - 1 / nodes) ** m.active)
+    token = case.work.format.activation * case.tokens * m.hidden / case.plans.tensor
+    moving = token * np.maximum(here / case.machine.link, elsewhere / case.machine.network)
     times = 2 * np.where(case.plans.recompute == FULL, 3, 2) * m.expert_layers / m.layers
-    return times * _ring(e, volume, bandwidth, case.machine)
+    return times * np.where(e > 1, moving + case.machine.latency, 0.0)
 
 
 def _head(case: _Case) -> Array:
