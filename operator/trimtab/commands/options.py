@@ -27,7 +27,7 @@ EXIT_USAGE = 2
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Print a table, JSON or YAML.")]
 KubeconfigOption = Annotated[
-    Path | None, typer.Option("--kubeconfig", help="Kubeconfig file [default: $KUBECONFIG, ~/.kube/config]")
+    Path | None, typer.Option("--kubeconfig", help="Kubeconfig file; by default $KUBECONFIG, then ~/.kube/config.")
 ]
 ContextOption = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig.")]
 NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the job.")]

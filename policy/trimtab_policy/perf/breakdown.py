@@ -6,13 +6,9 @@ part, and the FLOPs that the model needs (`shape.training_flops_per_token`).
 
 from __future__ import annotations
 
-from math import exp
-
-import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.perf import columns, constants, forecast, hardware, memory, shape, speed
-from trimtab_policy.perf.speed import StepTime
+from trimtab_policy.perf import columns, hardware, memory, shape, speed, uncertainty
 from trimtab_policy.types import GpuSpec, ModelSpec, ParallelPlan, TrainingSpec
 
 BILLION = 1e9
@@ -25,7 +21,7 @@ class Breakdown(Struct, frozen=True):
     step: dict[str, float]
     """Seconds of one step by what they are spent on; their sum is the predicted step time."""
     low: float
-    """Lower end of the 80 % interval of the step time, in seconds; see `forecast`."""
+    """Lower end of the 80 % interval of the step time, in seconds; see `uncertainty`."""
     high: float
     memory: dict[str, float]
     """Bytes of the fullest GPU by what they are for, reserve included; their sum is what the plan requires."""
@@ -56,7 +52,7 @@ def breakdown(
     machine = hardware.machine(gpu, training.precision)
     times = speed.step_time(work, rows, machine, gpus_per_node)
     total = float(times.total[0])
-    factor = exp(_half_width(times, gpu, plan.gpus / max(gpus_per_node, float(machine.domain))))
+    factor = float(uncertainty.factor(times, gpu, plan.gpus, gpus_per_node)[0])
     rate = training.tokens_per_step / total
     hours = BILLION / rate / 3600
     return Breakdown(
@@ -84,15 +80,6 @@ def utilisation(model: ModelSpec, training: TrainingSpec, gpu: GpuSpec, gpus: in
 def energy(gpu: GpuSpec, gpus: int, hours: float) -> float:
     """kWh if every GPU drew its rated power all the time: an upper estimate for GPUs, without hosts and cooling."""
     return gpu.power_watts * gpus * hours / 1000
-
-
-def _half_width(times: StepTime, gpu: GpuSpec, nodes: float) -> float:
-    """Half of the 80 % interval of the logarithm of the step time, under what we launch."""
-    used = constants.active()
-    strange_gpu = not used.measured("generation", constants.generation(gpu))
-    strange_software = not used.measured("software", hardware.CURRENT)
-    doublings = np.log2(np.maximum(1.0, np.array([nodes])))
-    return float(forecast.half_width(used.interval, times, doublings, strange_gpu, strange_software)[0])
 
 
 def _memory(found: memory.Memory) -> dict[str, float]:

@@ -146,6 +146,7 @@ class Interval(Struct, frozen=True, forbid_unknown_fields=True):
     """Times the number of doublings of nodes."""
     unmeasured_generation: float = 0.25
     unmeasured_software: float = 0.15
+    """Where the software has no run on this generation."""
 
 
 class Constants(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
@@ -153,6 +154,8 @@ class Constants(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
     families: dict[str, Family]
     interval: Interval = Interval()
+    seen: frozenset[tuple[str, str]] = frozenset()
+    """(GPU generation, software) of the runs that they were fitted on."""
     source: str = ""
     """What they were fitted on."""
 
@@ -179,9 +182,9 @@ class Constants(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
         return column
 
-    def measured(self, axis: Axis, member: str) -> bool:
-        """Whether any constant was fitted on this generation, software or recipe."""
-        return any(member in self.families[name].each for name, kind in KINDS.items() if kind.axis == axis)
+    def measured(self, generation: str) -> bool:
+        """Whether the constants were fitted on any run on this GPU generation."""
+        return any(generation == known for known, _ in self.seen)
 
     def _value(self, name: str, member: str | None) -> float:
         family = self.families[name]
@@ -236,7 +239,11 @@ def render(constants: Constants) -> str:
         lines += [f"    {member}: {_triple(one)}" for member, one in sorted(family.each.items())]
     lines += ["# half width of the 80 % interval of log step time", "interval:"]
     lines += [f"  {field}: {_number(getattr(constants.interval, field))}" for field in Interval.__struct_fields__]
-    return "\n".join([*lines, f"source: {constants.source!r}", ""])
+    lines += ["# which software was measured on which generation", "seen:"]
+    for software in sorted({name for _, name in constants.seen}):
+        generations = sorted(generation for generation, name in constants.seen if name == software)
+        lines.append(f"  {software}: [{', '.join(generations)}]")
+    return "\n".join([*(lines if constants.seen else [*lines[:-1], "seen: {}"]), f"source: {constants.source!r}", ""])
 
 
 def _triple(one: Constant | Family) -> str:
@@ -271,6 +278,7 @@ def _read(path: Path) -> str:
 class _File(Struct, forbid_unknown_fields=True):
     families: dict[str, dict[str, tuple[float, float, float]]]
     interval: Interval
+    seen: dict[str, list[str]]
     source: str = ""
 
 
@@ -284,7 +292,8 @@ def _parse(text: str, where: str) -> Constants:
     if unknown := sorted(set(file.families) - set(KINDS)):
         raise ConstantsError(f"{where}: unknown constant {', '.join(unknown)}")
     families = {name: _family(name, file.families[name], where) for name in KINDS}
-    return Constants(families, file.interval, file.source)
+    seen = frozenset((generation, software) for software, known in file.seen.items() for generation in known)
+    return Constants(families, file.interval, seen, file.source)
 
 
 def _family(name: str, members: dict[str, tuple[float, float, float]], where: str) -> Family:

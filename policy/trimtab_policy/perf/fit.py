@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_policy.perf.constants import KINDS, Axis, Constant, Constants, Family, Interval, beliefs, load, log_factor
-from trimtab_policy.perf.forecast import Forecast, Scene, forecast, half_width, scene, step_times
+from trimtab_policy.perf.forecast import Forecast, Scene, forecast, scene, step_times
 from trimtab_policy.perf.measured import Measurements
 from trimtab_policy.perf.shape import Array, Number
+from trimtab_policy.perf.uncertainty import half_width
 
 Progress = Callable[[int, float], None]
 """Called with the number of steps taken and the cost reached, or with folds done and their share."""
@@ -95,12 +96,12 @@ class Problem:
         covariance = np.linalg.inv(found.jac.T @ found.jac)
         return found.x, np.sqrt(np.diag(covariance))
 
-    def members(self, rows: NDArray[np.bool_]) -> dict[Axis, set[str]]:
-        """Generations and software that these runs are of."""
-        return {axis: set(self._keys[axis][rows].tolist()) for axis in ("generation", "software")}
+    def pairs(self, rows: NDArray[np.bool_]) -> frozenset[tuple[str, str]]:
+        """(Generation, software) of these runs."""
+        return frozenset(zip(*(self._keys[axis][rows].tolist() for axis in ("generation", "software")), strict=True))
 
-    def constants(self, x: Array, deviation: Array, start: Constants, source: str) -> Constants:
-        """The vector as constants; members that no run speaks of stay as they were at the start."""
+    def constants(self, x: Array, deviation: Array, start: Constants, rows: NDArray[np.bool_]) -> Constants:
+        """A solution for these runs as constants; members that occur in no run stay as they were at the start."""
         families: dict[str, Family] = {}
         for name, kind in KINDS.items():
             middle = self._position[name, ""]
@@ -109,7 +110,8 @@ class Problem:
                 if family == name and member:
                     each[member] = Constant(*_triple(kind.inward, x[middle] + x[i], deviation[i]))
             families[name] = Family(*_triple(kind.inward, x[middle], deviation[middle]), each)
-        return Constants(families, start.interval, source)
+        seen = start.seen | self.pairs(rows)
+        return Constants(families, start.interval, seen, f"fitted on {int(rows.sum())} runs")
 
     def _column(self, name: str, x: Array) -> Number:
         middle = x[self._position[name, ""]]
@@ -131,8 +133,8 @@ def fit(runs: Measurements, *, start: Constants | None = None, progress: Progres
         raise ValueError("there are no usable runs to fit constants to")
     start = start or beliefs()
     problem = Problem(runs, start)
-    x, deviation = problem.solve(np.ones(len(runs.seconds), dtype=np.bool_), progress)
-    return problem.constants(x, deviation, start, f"fitted on {len(runs.seconds)} runs")
+    every = np.ones(len(runs.seconds), dtype=np.bool_)
+    return problem.constants(*problem.solve(every, progress), start, every)
 
 
 def cross_validate(
@@ -148,8 +150,7 @@ def cross_validate(
     for done, test in enumerate(parts, start=1):
         problem = Problem(runs, start)
         x, deviation = problem.solve(~test)
-        constants = _forgotten(problem.constants(x, deviation, start, ""), start, problem.members(~test))
-        found = forecast(runs.take(test), constants)
+        found = forecast(runs.take(test), problem.constants(x, deviation, start, ~test))
         for column, part in zip(said, found, strict=True):
             column[test] = part
         if progress:
@@ -241,17 +242,3 @@ def _dealt(folds: NDArray[np.str_]) -> list[NDArray[np.bool_]]:
         np.random.default_rng(0).shuffle(labels)
     hands = [labels[i :: min(MOST_FOLDS, len(labels))] for i in range(min(MOST_FOLDS, len(labels)))]
     return [np.isin(folds, hand) for hand in hands]
-
-
-def _forgotten(constants: Constants, start: Constants, seen: dict[Axis, set[str]]) -> Constants:
-    """Without the members that neither the fit nor the start had runs of: those are beliefs, with wide intervals."""
-
-    def kept(name: str, member: str) -> bool:
-        axis = KINDS[name].axis
-        return axis not in seen or member in seen[axis] or member in start.families[name].each
-
-    families = {
-        name: msgspec.structs.replace(family, each={m: one for m, one in family.each.items() if kept(name, m)})
-        for name, family in constants.families.items()
-    }
-    return msgspec.structs.replace(constants, families=families)

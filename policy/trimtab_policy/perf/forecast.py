@@ -1,8 +1,6 @@
 """Step times of measured runs as the model predicts them, with intervals: what `accuracy` holds against the truth.
 
-Every row has a model, a GPU, a framework of its own; all of them are one evaluation of `speed`. The 80 % interval is
-that of the logarithm of the step time: wider where communication and waiting have a large share, over many nodes, and
-much wider on a GPU generation or a framework that no constant was fitted on. `fit` calibrates it on rows left out.
+Every row has a model, a GPU, a framework of its own; all of them are one evaluation of `speed`.
 """
 
 from __future__ import annotations
@@ -12,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from trimtab_policy.perf import hardware, speed
-from trimtab_policy.perf.constants import Constants, Interval, Lookup, fading, generation
+from trimtab_policy.perf.constants import Constants, Lookup, fading, generation
 from trimtab_policy.perf.hardware import Datasheet, Facts
 from trimtab_policy.perf.measured import Measurements
 from trimtab_policy.perf.shape import Array
 from trimtab_policy.perf.speed import StepTime
+from trimtab_policy.perf.uncertainty import half_width
 
 
 class Forecast(NamedTuple):
@@ -65,17 +64,9 @@ def forecast(runs: Measurements, constants: Constants) -> Forecast:
     """Predicted step times of these runs and their 80 % intervals."""
     what = scene(runs)
     times = step_times(what, constants.columns(what.generations, list(runs.software), list(runs.recipes)))
-    strange_gpu = np.array([not constants.measured("generation", name) for name in what.generations])
-    strange_software = np.array([not constants.measured("software", name) for name in runs.software])
+    strange_gpu = np.array([not constants.measured(name) for name in what.generations])
+    strange_software = np.array(
+        [pair not in constants.seen for pair in zip(what.generations, runs.software.tolist(), strict=True)]
+    )
     half = half_width(constants.interval, times, what.doublings, strange_gpu, strange_software)
     return Forecast(times.total, times.total * np.exp(-half), times.total * np.exp(half))
-
-
-def half_width(
-    interval: Interval, times: StepTime, doublings: Array, strange_gpu: Array | bool, strange_software: Array | bool
-) -> Array:
-    """Half width of the 80 % interval of the logarithm of each step time."""
-    usual = interval.base + interval.overhead * (1 - times.compute / times.total) + interval.nodes * doublings
-    unusual = interval.unmeasured_generation * np.asarray(strange_gpu, dtype=np.float64)
-    unheard = interval.unmeasured_software * np.asarray(strange_software, dtype=np.float64)
-    return np.sqrt(usual**2 + unusual**2 + unheard**2)

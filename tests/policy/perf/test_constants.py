@@ -35,8 +35,8 @@ def test_a_member_that_never_was_measured_is_the_middle_moved_by_what_is_known(p
     middle = packaged.families["gemm"].value
     assert packaged.lookup("Rubin", "other", "")("gemm") == middle
     assert packaged.lookup("CDNA3", "other", "")("gemm") == pytest.approx(0.70 * middle)
-    assert not packaged.measured("generation", "CDNA3")
-    assert packaged.measured("generation", "Ampere")
+    assert not packaged.measured("CDNA3")
+    assert packaged.measured("Ampere")
 
 
 def test_a_column_is_the_look_ups_one_below_the_other(packaged: constants.Constants) -> None:
@@ -72,6 +72,7 @@ def test_what_was_saved_is_loaded_again(packaged: constants.Constants, tmp_path:
     again = constants.load(file)
     assert again.families == packaged.families
     assert again.interval == packaged.interval
+    assert again.seen == packaged.seen
     assert again.source == packaged.source
     assert "# share of the matrix peak that large products reach over a step" in file.read_text()
 

@@ -56,7 +56,7 @@ def test_what_no_run_tells_of_stays_believed() -> None:
         assert found.lookup("Volta", "paxml", "mxfp8")(name) == pytest.approx(
             beliefs().lookup("Volta", "paxml", "mxfp8")(name), rel=1e-3
         )
-    assert not found.measured("generation", "Volta")
+    assert found.seen == {("Ampere", "torchtitan"), ("Hopper", "torchtitan")}
 
 
 def test_few_runs_move_a_constant_less_and_leave_it_less_certain_than_many() -> None:
