@@ -238,6 +238,17 @@ class Prediction(Struct, frozen=True):
     """Peak of the fullest GPU, with the reserve that the fit is judged by."""
     run_seconds: float
     """From the first step to the last, without queueing."""
+    uncertainty: float = 1.0
+    """Factor of the 80 % interval: of five such runs four take from step_seconds over it to step_seconds times it."""
+
+    @property
+    def step_seconds_low(self) -> float:
+        """Lower end of the 80 % interval."""
+        return self.step_seconds / self.uncertainty
+
+    @property
+    def step_seconds_high(self) -> float:
+        return self.step_seconds * self.uncertainty
 
 
 class Node(Struct, frozen=True):

@@ -189,7 +189,9 @@ PLACEMENT = Placement(
     gpu_type="A100-SXM4-80GB",
     shares=(NodeShare("n2", 4), NodeShare("n1", 4)),
     plan=ParallelPlan(data=2, tensor=4, micro_batch=2, zero_stage=1, recompute=Recompute.SELECTIVE),
-    prediction=Prediction(step_seconds=1.5, tokens_per_second=41200.0, memory_bytes=1 << 35, run_seconds=3600.0),
+    prediction=Prediction(
+        step_seconds=1.5, tokens_per_second=41200.0, memory_bytes=1 << 35, run_seconds=3600.0, uncertainty=1.2
+    ),
     reason="8×A100-SXM4-80GB: 41.2k tokens/s",
 )
 
@@ -225,6 +227,8 @@ def test_a_plan_on_the_wire() -> None:
         "nodes": [{"name": "n2", "gpus": 4}, {"name": "n1", "gpus": 4}],
         "predicted": {
             "stepMilliseconds": 1500,
+            "stepMillisecondsLow": 1250,
+            "stepMillisecondsHigh": 1800,
             "tokensPerSecond": 41200,
             "memoryBytesPerGpu": 1 << 35,
             "runSeconds": 3600,

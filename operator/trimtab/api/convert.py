@@ -211,13 +211,19 @@ def to_plan(
         node_count=len(placement.shares),
         nodes=tuple(PlanNode(name=share.node, gpus=share.gpus) for share in placement.shares),
         predicted=Predicted(
-            step_milliseconds=max(1, round(predicted.step_seconds * 1000)),
+            step_milliseconds=_milliseconds(predicted.step_seconds),
+            step_milliseconds_low=_milliseconds(predicted.step_seconds_low),
+            step_milliseconds_high=_milliseconds(predicted.step_seconds_high),
             tokens_per_second=round(predicted.tokens_per_second),
             memory_bytes_per_gpu=predicted.memory_bytes,
             run_seconds=math.ceil(predicted.run_seconds),
             finish_time=_later(now, predicted.run_seconds / speedup),
         ),
     )
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
 
 
 def _to_parallelism(degrees: ParallelPlan) -> PlanParallelism:
@@ -250,6 +256,7 @@ def to_placement(uid: str, plan: Plan) -> Placement:
             tokens_per_second=float(predicted.tokens_per_second),
             memory_bytes=predicted.memory_bytes_per_gpu,
             run_seconds=float(predicted.run_seconds),
+            uncertainty=(predicted.step_milliseconds_high or predicted.step_milliseconds) / predicted.step_milliseconds,
         ),
         reason=plan.reason,
     )

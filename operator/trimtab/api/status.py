@@ -99,6 +99,10 @@ class Predicted(ApiModel):
 
     step_milliseconds: Annotated[Int64, Field(ge=1)]
     """Duration of one optimizer step."""
+    step_milliseconds_low: Annotated[Int64, Field(ge=1)] | None = None
+    """Four of five such runs take at least this and at most `stepMillisecondsHigh`."""
+    step_milliseconds_high: Annotated[Int64, Field(ge=1)] | None = None
+    """Upper end of that 80 % interval."""
     tokens_per_second: Annotated[Int64, Field(ge=0)]
     """Throughput of the whole gang."""
     memory_bytes_per_gpu: Annotated[Int64, Field(ge=0)]

@@ -52,7 +52,7 @@ def breakdown(
     machine = hardware.machine(gpu, training.precision)
     times = speed.step_time(work, rows, machine, gpus_per_node)
     total = float(times.total[0])
-    factor = float(uncertainty.factor(times, gpu, plan.gpus, gpus_per_node)[0])
+    factor = float(uncertainty.factor(times.computing, gpu, plan.gpus, gpus_per_node)[0])
     rate = training.tokens_per_step / total
     hours = BILLION / rate / 3600
     return Breakdown(

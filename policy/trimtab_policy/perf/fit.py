@@ -173,7 +173,7 @@ def calibrated(
     weight = crowding(runs.sources)
 
     def half(interval: Interval, strange_gpu: bool = False, strange_software: bool = False) -> Array:
-        return half_width(interval, times, what.doublings, strange_gpu, strange_software)
+        return half_width(interval, times.computing, what.doublings, strange_gpu, strange_software)
 
     def loss(error: Array, width: Array) -> float:
         short = error - width

@@ -68,5 +68,5 @@ def forecast(runs: Measurements, constants: Constants) -> Forecast:
     strange_software = np.array(
         [pair not in constants.seen for pair in zip(what.generations, runs.software.tolist(), strict=True)]
     )
-    half = half_width(constants.interval, times, what.doublings, strange_gpu, strange_software)
+    half = half_width(constants.interval, times.computing, what.doublings, strange_gpu, strange_software)
     return Forecast(times.total, times.total * np.exp(-half), times.total * np.exp(half))

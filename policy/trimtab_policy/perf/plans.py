@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.perf import hardware, memory, pareto, search, space, speed
+from trimtab_policy.perf import hardware, memory, pareto, search, space, speed, uncertainty
 from trimtab_policy.perf.columns import columns, work
 from trimtab_policy.perf.search import Choice, Table
 from trimtab_policy.perf.space import Gang
@@ -97,7 +97,7 @@ def front(
     fitting = search.fitting(found, [hardware.machine(gpu, training.precision)], np.array([gpu.memory_bytes]))
     plan = found.plan[fitting.pair]
     optimal = pareto.front(found.plans.gpus[plan], fitting.seconds, found.required[plan])
-    return tuple(_options(training, found, fitting.take(optimal)))
+    return tuple(_options(training, found, fitting.take(optimal), gpu))
 
 
 def predict(
@@ -117,8 +117,10 @@ def predict(
     check(model, training, plan, gpus_per_node)
     row = columns([plan])
     run, machine = work(model, training), hardware.machine(gpu, training.precision, spread=spread)
-    seconds = speed.step_time(run, row, machine, gpus_per_node).total
-    return _prediction(training, float(seconds[0]), float(memory.footprint(run, row).required[0]))
+    time = speed.step_time(run, row, machine, gpus_per_node)
+    unsure = uncertainty.factor(time.computing, gpu, plan.gpus, gpus_per_node)
+    required = memory.footprint(run, row).required
+    return _prediction(training, float(time.total[0]), float(required[0]), float(unsure[0]))
 
 
 def fits(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuSpec) -> bool:
@@ -197,33 +199,39 @@ def _fastest(
     machines = [hardware.machine(gpu, training.precision) for gpu in able]
     chosen = search.fastest(found, machines, room)
     ends = np.searchsorted(chosen.machine, np.arange(len(able) + 1))
-    all_options = _options(training, found, chosen)
-    of_type = {gpu: all_options[first:end] for gpu, first, end in zip(able, ends, ends[1:], strict=False)}
+    of_type = {
+        gpu: _options(training, found, chosen.take(np.arange(first, end)), gpu)
+        for gpu, first, end in zip(able, ends, ends[1:], strict=False)
+    }
     return [of_type.get(gpu, []) for gpu in gpus]
 
 
-def _options(training: TrainingSpec, found: Table, chosen: Choice) -> list[Option]:
+def _options(training: TrainingSpec, found: Table, chosen: Choice, gpu: GpuSpec) -> list[Option]:
     rows, gangs = found.plan[chosen.pair], found.gang[chosen.pair]
     plans = found.plans.take(rows)
     nodes, widths = found.nodes[gangs], found.widths[gangs]
+    unsure = uncertainty.factor(chosen.computing, gpu, nodes * widths, widths)
     return [
         Option(
             gpus=int(nodes[i] * widths[i]),
             nodes=int(nodes[i]),
             gpus_per_node=int(widths[i]),
             plan=plans.plan(i),
-            prediction=_prediction(training, float(chosen.seconds[i]), float(found.required[rows[i]])),
+            prediction=_prediction(
+                training, float(chosen.seconds[i]), float(found.required[rows[i]]), float(unsure[i])
+            ),
         )
         for i in range(len(rows))
     ]
 
 
-def _prediction(training: TrainingSpec, seconds: float, required: float) -> Prediction:
+def _prediction(training: TrainingSpec, seconds: float, required: float, unsure: float) -> Prediction:
     return Prediction(
         step_seconds=seconds,
         tokens_per_second=training.tokens_per_step / seconds,
         memory_bytes=round(required),
         run_seconds=seconds * training.steps,
+        uncertainty=unsure,
     )
 
 

@@ -52,10 +52,12 @@ class Choice(NamedTuple):
     machine: Rows
     pair: Rows
     seconds: Array
+    computing: Array
+    """Share of those that is spent computing."""
 
     def take(self, rows: Rows) -> Choice:
         """These rows of it."""
-        return Choice(self.machine[rows], self.pair[rows], self.seconds[rows])
+        return Choice(self.machine[rows], self.pair[rows], self.seconds[rows], self.computing[rows])
 
 
 def table(
@@ -78,7 +80,8 @@ def table(
 def fitting(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
     """Every pair on every machine whose `room` (k,) in bytes it fits in, timed."""
     machine, pair = _fitting(found, room)
-    return Choice(machine, pair, _time(found, machines, machine, pair).total)
+    time = _time(found, machines, machine, pair)
+    return Choice(machine, pair, time.total, time.computing)
 
 
 def fastest(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
@@ -89,13 +92,15 @@ def fastest(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
     # Stages 2 and 3 move parameters with every micro-batch, which the bound leaves out: they have seeds of their own.
     heavy = (found.plans.zero_stage >= 2)[found.plan[pair]]
     seeds = groups.least(np.where(heavy, np.inf, least)) | groups.least(np.where(heavy, least, np.inf))
-    times, slowed = np.full((2, len(pair)), np.inf)
+    times, slowed, computing = np.full((3, len(pair)), np.inf)
     time = _time(found, machines, machine[seeds], pair[seeds])
     times[seeds], slowed[seeds] = time.total, time.total / (time.total - time.stragglers)
+    computing[seeds] = time.computing
     # Stragglers slow all plans of a gang alike.
     rest = ~seeds & (least * groups.minimum(slowed) <= groups.minimum(times))
-    times[rest] = _time(found, machines, machine[rest], pair[rest]).total
-    return Choice(machine, pair, times).take(groups.first(groups.least(times)))
+    time = _time(found, machines, machine[rest], pair[rest])
+    times[rest], computing[rest] = time.total, time.computing
+    return Choice(machine, pair, times, computing).take(groups.first(groups.least(times)))
 
 
 def bounds(found: Table, machines: Sequence[Machine], machine: Rows, pair: Rows) -> Array:

@@ -43,6 +43,11 @@ class StepTime(NamedTuple):
     fixed: Array
 
     @property
+    def computing(self) -> Array:
+        """Share of the step that is spent computing."""
+        return self.compute / self.total
+
+    @property
     def total(self) -> Array:
         return (
             self.compute
@@ -110,7 +115,7 @@ def step_time(
         layer_communication=micro_batches * case.layers * layer_comm,
         bubble=(plans.pipeline - 1) / plans.virtual * stage,
         pipeline_communication=(micro_batches + (plans.pipeline - 1) / plans.virtual) * p2p,
-        data_communication=_data_communication(case, compute),
+        data_communication=_data_communication(case, stage + extra),
         optimizer=_optimizer(case),
         stragglers=np.zeros_like(compute),
         fixed=software.step_seconds + np.zeros_like(compute),
@@ -138,13 +143,14 @@ def _ring(size: Array, volume: Array, bandwidth: Array, machine: Machine, messag
     return (size - 1) / size * volume / bandwidth + messages * (size > 1) * (machine.latency + hop * (size - 1))
 
 
+_LACKING = np.array([0.0, *(7.0 - (width & -width).bit_length() for width in range(1, 64))])
+"""Halvings that widths 0 to 63 lack to be multiples of 64."""
+
+
 def _misaligned(width: Number) -> Array:
     """Halvings that a width lacks to be a multiple of 64 (0 to 6): what keeps tensor cores' loads from being whole."""
-    whole = np.rint(width)
-    missing: Array = np.zeros(np.shape(width))
-    for power in (2, 4, 8, 16, 32, 64):
-        missing = missing + (whole % power > 0)
-    return missing
+    lacking: Array = _LACKING[np.rint(width).astype(np.int64) & 63]
+    return lacking
 
 
 def _gemm(case: _Case, rows: Number, inner: Number, columns: Number) -> Array:
@@ -316,17 +322,17 @@ def _pipeline_transfer(case: _Case) -> Array:
     return np.where(p > 1, 2 * case.plans.virtual * (volume / bandwidth + case.machine.latency), 0.0)
 
 
-def _data_communication(case: _Case, compute: Array) -> Array:
+def _data_communication(case: _Case, busy: Array) -> Array:
     """Exposed gradient and weight traffic over the D c ranks that hold the same parameters.
 
-    `compute` (n,): one micro-batch on one stage, which hides as much as `Software.data_overlap` of it. Stages 0 and 1
+    `busy` (n,): one micro-batch on one stage, of which `Software.data_overlap` hides as much traffic. Stages 0 and 1
     communicate with one micro-batch a step only, stage 2 scatters gradients with each, and stage 3 gathers the weights
     for forward and backward as well (6 bytes a parameter in 16 bit).
     """
     stage, more = case.plans.zero_stage, case.micro_batches - 1
     weight, gradient = case.work.format.activation, case.work.format.wire
     gathers = np.where(stage >= 3, 2, np.where(stage >= 1, 1, 0)) * weight
-    hidden = case.software.data_overlap * compute
+    hidden = case.software.data_overlap * busy
     first = _parameter_traffic(case, gathers, gradient)
     others = np.where(stage >= 2, _parameter_traffic(case, np.where(stage >= 3, gathers, 0.0), gradient), 0.0)
     return np.maximum(0.0, first - hidden) + more * np.maximum(0.0, others - hidden)

@@ -12,25 +12,27 @@ import numpy as np
 from trimtab_policy.perf import constants, hardware
 from trimtab_policy.perf.constants import Interval
 from trimtab_policy.perf.shape import Array, Number
-from trimtab_policy.perf.speed import StepTime
 from trimtab_policy.types import GpuSpec
 
 
 def half_width(
-    interval: Interval, times: StepTime, doublings: Array, strange_gpu: Array | bool, strange_software: Array | bool
+    interval: Interval, computing: Array, doublings: Array, strange_gpu: Array | bool, strange_software: Array | bool
 ) -> Array:
-    """Half width of the interval of the logarithm of each step time; `doublings` (n,) of nodes."""
-    usual = interval.base + interval.overhead * (1 - times.compute / times.total) + interval.nodes * doublings
+    """Half width of the interval of the logarithm of each step time.
+
+    `computing` (n,): share of the step spent on it (`StepTime.computing`); `doublings` (n,) of nodes.
+    """
+    usual = interval.base + interval.overhead * (1 - computing) + interval.nodes * doublings
     unusual = interval.unmeasured_generation * np.asarray(strange_gpu, dtype=np.float64)
     unheard = interval.unmeasured_software * np.asarray(strange_software, dtype=np.float64)
     widths: Array = np.sqrt(usual**2 + unusual**2 + unheard**2)
     return widths
 
 
-def factor(times: StepTime, gpu: GpuSpec, gpus: Number, gpus_per_node: Number) -> Array:
-    """Of runs as we launch them, four in five take between their predicted time over this and times this."""
+def factor(computing: Array, gpu: GpuSpec, gpus: Number, gpus_per_node: Number) -> Array:
+    """Of runs as we launch them, four in five take between their predicted time over this and times this; (n,)."""
     used, generation = constants.active(), constants.generation(gpu)
     doublings = np.log2(np.maximum(1.0, np.asarray(gpus) / np.maximum(gpus_per_node, float(gpu.link_domain))))
     seen = (generation, hardware.CURRENT) in used.seen
-    widths: Array = np.exp(half_width(used.interval, times, doublings, not used.measured(generation), not seen))
+    widths: Array = np.exp(half_width(used.interval, computing, doublings, not used.measured(generation), not seen))
     return widths

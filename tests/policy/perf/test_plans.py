@@ -259,3 +259,17 @@ def test_a_node_without_gpus_is_an_error() -> None:
 def test_a_gang_outside_the_requirements_has_no_best_plan() -> None:
     assert plans.best(GPT2, TRAINING, Requirements(gpus=Bounds(1, 4)), H100, 1, 8) is None
     assert plans.best(GPT2, TRAINING, Requirements(gpus=Bounds(1, 8), max_nodes=1), H100, 2, 4) is None
+
+
+def test_every_prediction_has_an_interval_wider_where_less_is_known() -> None:
+    training = TrainingSpec(4096, 512, 1)
+    sure, unsure = (
+        plans.best(LLAMA_8B, training, up_to(8), catalog.gpu(name), 1, 8) for name in ("H100-SXM5-80GB", "MI300X")
+    )
+    assert sure is not None
+    assert unsure is not None
+    assert 1 < sure.prediction.uncertainty < unsure.prediction.uncertainty < 2
+    low, high = sure.prediction.step_seconds_low, sure.prediction.step_seconds_high
+    assert low < sure.prediction.step_seconds < high
+    again = plans.predict(LLAMA_8B, training, sure.plan, catalog.gpu("H100-SXM5-80GB"), 8)
+    assert again.uncertainty == pytest.approx(sure.prediction.uncertainty)
