@@ -189,20 +189,20 @@ def calibrated(
     known = error(held_out)
     found = minimize(lambda t: loss(known, half(usual(t))), np.log([0.1, 0.1, 0.01]), method="Nelder-Mead")
     interval = usual(found.x)
-    gpu = minimize(
-        lambda t: loss(error(by_generation), half(msgspec.structs.replace(interval, unmeasured_generation=t[0]), True)),
-        [0.2], method="Nelder-Mead",
-    )  # fmt: skip
-    practice = minimize(
-        lambda t: loss(
-            error(by_software), half(msgspec.structs.replace(interval, unmeasured_software=t[0]), False, True)
-        ),
-        [0.1], method="Nelder-Mead",
-    )  # fmt: skip
-    interval = msgspec.structs.replace(
-        interval, unmeasured_generation=abs(float(gpu.x[0])), unmeasured_software=abs(float(practice.x[0]))
-    )
+    # On a generation without runs no software has any, either: what that costs is known first.
+    for field, said, strange in (
+        ("unmeasured_software", by_software, (False, True)),
+        ("unmeasured_generation", by_generation, (True, True)),
+    ):
+        wrong = error(said)
+        tries = [msgspec.structs.replace(interval, **{field: width}) for width in _WIDTHS]
+        losses = [loss(wrong, half(each, *strange)) for each in tries]
+        interval = tries[int(np.argmin(losses))]
     return msgspec.structs.replace(constants, interval=interval)
+
+
+_WIDTHS = tuple(round(0.01 * step, 2) for step in range(101))
+"""Candidates for what a coefficient adds to the interval, in logarithms."""
 
 
 def crowding(sources: NDArray[np.str_]) -> Array:

@@ -25,6 +25,7 @@ from trimtab_policy.types import (
     ModelSpec,
     ParallelPlan,
     Prediction,
+    Recompute,
     Requirements,
     TrainingSpec,
 )
@@ -162,11 +163,14 @@ def why_none(model: ModelSpec, training: TrainingSpec, requirements: Requirement
         )
     row = found.plan[np.argmin(found.required[found.plan])]
     plan, need = found.plans.plan(row), found.required[row]
-    recompute = str(plan.recompute).lower()
-    verdict = "which fits" if need <= gpu.memory_bytes else f"but {gpu.name} has {gpu.memory_bytes / _GIB:.0f} GiB"
+    again = "no" if plan.recompute is Recompute.NONE else plan.recompute.lower()
+    digits = 1 if abs(need - gpu.memory_bytes) < _GIB else 0
+    verdict = (
+        "which fits" if need <= gpu.memory_bytes else f"but {gpu.name} has {gpu.memory_bytes / _GIB:.{digits}f} GiB"
+    )
     return (
-        f"{model.name} needs at least {need / _GIB:.0f} GiB per GPU (reserve included), with {plan.describe()},"
-        f" micro-batch {plan.micro_batch} and {recompute} recomputation on {plan.gpus} GPUs, {verdict}"
+        f"{model.name} needs at least {need / _GIB:.{digits}f} GiB per GPU (reserve included), with {plan.describe()},"
+        f" micro-batch {plan.micro_batch} and {again} recomputation on {plan.gpus} GPUs, {verdict}"
     )
 
 
