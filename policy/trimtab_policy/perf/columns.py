@@ -98,20 +98,18 @@ class Plans(NamedTuple):
         """The plans of these rows."""
         return Plans(*(column[rows] for column in self))
 
+    def values(self) -> list[ParallelPlan]:
+        """All rows as values."""
+        degrees = (self.data, self.tensor, self.pipeline, self.virtual, self.context, self.expert)
+        whole = [
+            column.astype(np.int64).tolist() for column in (*degrees, self.micro_batch, self.zero_stage, self.shard)
+        ]
+        again = [_RECOMPUTE[int(code)] for code in self.recompute]
+        return [ParallelPlan(*row) for row in zip(*whole, again, strict=True)]
+
     def plan(self, row: int) -> ParallelPlan:
         """One row as a value."""
-        return ParallelPlan(
-            data=int(self.data[row]),
-            tensor=int(self.tensor[row]),
-            pipeline=int(self.pipeline[row]),
-            virtual=int(self.virtual[row]),
-            context=int(self.context[row]),
-            expert=int(self.expert[row]),
-            micro_batch=int(self.micro_batch[row]),
-            zero_stage=int(self.zero_stage[row]),
-            shard=int(self.shard[row]),
-            recompute=_RECOMPUTE[int(self.recompute[row])],
-        )
+        return self.take(np.array([row])).values()[0]
 
 
 def columns(plans: Sequence[ParallelPlan]) -> Plans:

@@ -212,20 +212,18 @@ def _fastest(
 
 def _options(training: TrainingSpec, found: Table, chosen: Choice, gpu: GpuSpec) -> list[Option]:
     rows, gangs = found.plan[chosen.pair], found.gang[chosen.pair]
-    plans = found.plans.take(rows)
     nodes, widths = found.nodes[gangs], found.widths[gangs]
     unsure = uncertainty.factor(chosen.computing, gpu, nodes * widths, widths)
+    figures = (chosen.seconds, found.required[rows], unsure)
+    shapes = (nodes * widths, nodes, widths)
     return [
-        Option(
-            gpus=int(nodes[i] * widths[i]),
-            nodes=int(nodes[i]),
-            gpus_per_node=int(widths[i]),
-            plan=plans.plan(i),
-            prediction=_prediction(
-                training, float(chosen.seconds[i]), float(found.required[rows[i]]), float(unsure[i])
-            ),
+        Option(int(gpus), int(count), int(width), plan, _prediction(training, seconds, required, factor))
+        for gpus, count, width, plan, seconds, required, factor in zip(
+            *(column.tolist() for column in shapes),
+            found.plans.take(rows).values(),
+            *(column.tolist() for column in figures),
+            strict=True,
         )
-        for i in range(len(rows))
     ]
 
 
