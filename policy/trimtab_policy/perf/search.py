@@ -86,63 +86,64 @@ def fitting(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
 
 def fastest(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
     """Of the pairs that fit, the fastest of each gang on each machine; of equals the one with the smaller degrees."""
-    machine, pair = _fitting(found, room)
-    least = bounds(found, machines, machine, pair)
-    groups = _Groups(machine, found.gang[pair])
+    fits = (found.required <= room[:, None])[:, found.plan]
+    least = np.where(fits, bounds(found, machines), np.inf)
+    groups = _Groups(found.gang)
     # Stages 2 and 3 move parameters with every micro-batch, which the bound leaves out: they have seeds of their own.
-    heavy = (found.plans.zero_stage >= 2)[found.plan[pair]]
+    heavy = (found.plans.zero_stage >= 2)[found.plan]
     seeds = groups.least(np.where(heavy, np.inf, least)) | groups.least(np.where(heavy, least, np.inf))
-    times, slowed, computing = np.full((3, len(pair)), np.inf)
-    time = _time(found, machines, machine[seeds], pair[seeds])
+    times, slowed, computing = np.full((3, *fits.shape), np.inf)
+    time = _time(found, machines, *np.nonzero(seeds))
     times[seeds], slowed[seeds] = time.total, time.total / (time.total - time.stragglers)
     computing[seeds] = time.computing
     # Stragglers slow all plans of a gang alike.
-    rest = ~seeds & (least * groups.minimum(slowed) <= groups.minimum(times))
-    time = _time(found, machines, machine[rest], pair[rest])
+    rest = fits & ~seeds & (least * groups.minimum(slowed) <= groups.minimum(times))
+    time = _time(found, machines, *np.nonzero(rest))
     times[rest], computing[rest] = time.total, time.computing
-    return Choice(machine, pair, times, computing).take(groups.first(groups.least(times)))
+    machine, pair = groups.first(groups.least(times))
+    return Choice(machine, pair, times[machine, pair], computing[machine, pair])
 
 
-def bounds(found: Table, machines: Sequence[Machine], machine: Rows, pair: Rows) -> Array:
-    """(c,) seconds that no plan can beat: its layers, output layer, bubble and transfers, without data parallelism."""
+def bounds(found: Table, machines: Sequence[Machine]) -> Array:
+    """(k, m) seconds that no plan can beat: layers, output layer, bubble and transfers, without data parallelism."""
     plans = found.plans
     kinds, kind = _kinds(plans)
     widths, width = np.unique(found.widths, return_inverse=True)
-    body, head, transfer = (cells.ravel() for cells in _work(found.run, kinds, machines, widths))
+    body, head, transfer = _work(found.run, kinds, machines, widths)
     rounds = found.run.batch / (plans.data * plans.micro_batch)
     stages = (rounds + (plans.pipeline - 1) / plans.virtual) / plans.pipeline
     transfers = np.where(plans.pipeline > 1, rounds * plans.virtual + plans.pipeline - 1, 0.0)
-    plan = found.plan[pair]
-    cell = (machine * len(kinds.data) + kind[plan]) * len(widths) + width[found.gang[pair]]
-    times: Array = body[cell] * stages[plan] + head[cell] * rounds[plan] + transfer[cell] * transfers[plan]
+    cell = kind[found.plan] * len(widths) + width[found.gang]
+    times: Array = body[:, cell] * stages[found.plan]
+    times += head[:, cell] * rounds[found.plan]
+    times += transfer[:, cell] * transfers[found.plan]
     return times * EXACT
 
 
 class _Groups:
-    """Rows of one gang on one machine, which follow each other."""
+    """Pairs (m,) of one gang, which follow each other; values are (k, m), a machine a row."""
 
-    def __init__(self, machine: Rows, gang: Rows) -> None:
-        new = np.ones(len(machine), dtype=np.bool_)
-        new[1:] = (machine[1:] != machine[:-1]) | (gang[1:] != gang[:-1])
+    def __init__(self, gang: Rows) -> None:
+        new = np.diff(gang, prepend=-1) != 0
         self.starts = np.flatnonzero(new)
-        self.sizes = np.diff(self.starts, append=len(machine))
+        self.group = np.cumsum(new) - 1
 
     def minimum(self, values: Array) -> Array:
-        """The least value of its group, for every row."""
-        if not len(values):
+        """The least value of its group, for every pair."""
+        if not values.shape[1]:
             return values
-        return np.repeat(np.minimum.reduceat(values, self.starts), self.sizes)
+        return np.minimum.reduceat(values, self.starts, axis=1).take(self.group, axis=1)
 
     def least(self, values: Array) -> Mask:
-        """Rows that have the least value of their group, unless it is infinite."""
+        """Pairs that have the least value of their group, unless it is infinite."""
         found: Mask = np.isfinite(values) & (values == self.minimum(values))
         return found
 
-    def first(self, chosen: Mask) -> Rows:
-        """The first chosen row of each group."""
-        rows = np.flatnonzero(chosen)
-        new: Mask = np.diff(np.searchsorted(self.starts, rows, side="right"), prepend=0) != 0
-        return rows[new]
+    def first(self, chosen: Mask) -> tuple[Rows, Rows]:
+        """(machine, pair) of the first chosen one of each group."""
+        machine, pair = np.nonzero(chosen)
+        new: Mask = np.diff(machine * (len(self.starts) + 1) + self.group[pair], prepend=-1) != 0
+        return machine[new], pair[new]
 
 
 def _placed(plans: Plans, gangs: Sequence[Gang]) -> tuple[Rows, Rows]:

@@ -69,6 +69,8 @@ class _Case(NamedTuple):
     machine: Machine
     software: Software
     gpus_per_node: Number
+    parameters: tuple[Array, Array, Array]
+    """Of a GPU, before ZeRO: layers, their experts, vocabulary."""
 
     @property
     def shape(self) -> Shape:
@@ -101,7 +103,8 @@ def step_time(
     `gpus_per_node` (n,) or a number: GPUs of one node that the gang uses. Software: by default what we launch.
     """
     software = software or hardware.software()
-    case = _Case(work, plans, machine, software, np.maximum(gpus_per_node, machine.domain))
+    parameters = memory.parameters_per_gpu(work.shape, plans)
+    case = _Case(work, plans, machine, software, np.maximum(gpus_per_node, machine.domain), parameters)
     (layer, layer_comm), head = _layer(case), _head(case)
     p2p = _pipeline_transfer(case)
     even = np.floor(work.shape.layers / plans.pipeline)
@@ -227,7 +230,7 @@ def _element_wise(case: _Case) -> Array:
 
 def _accumulation(case: _Case) -> Array:
     """Adding one micro-batch's gradients of one layer to the running sum: an fp32 read and write per weight."""
-    layers, experts, _ = memory.parameters_per_gpu(case.shape, case.plans)
+    layers, experts, _ = case.parameters
     return 8 * (layers + experts) / case.layers / case.machine.memory
 
 
@@ -346,7 +349,7 @@ def _parameter_traffic(case: _Case, gathered: Array, gradient: Number) -> Array:
     al. 2022, MiCS, arXiv 2205.00119). Without sharding gradients are reduced and gathered again: twice their bytes.
     """
     plans, machine = case.plans, case.machine
-    layers, experts, vocabulary = memory.parameters_per_gpu(case.shape, plans)
+    layers, experts, vocabulary = case.parameters
     messages = np.where(plans.zero_stage >= 3, 3, 1) * case.layers * case.software.messages
 
     def moved(parameters: Array, copies: Array, apart: Array, shard: Array) -> Array:
@@ -368,7 +371,7 @@ def _parameter_traffic(case: _Case, gathered: Array, gradient: Number) -> Array:
 
 def _optimizer(case: _Case) -> Array:
     """Reading gradient, master weight and moments and writing them back, of this rank's share."""
-    layers, experts, vocabulary = memory.parameters_per_gpu(case.shape, case.plans)
+    layers, experts, vocabulary = case.parameters
     copies = np.where(case.plans.zero_stage >= 1, case.plans.data * case.plans.context, 1.0)
     share = (layers + vocabulary) / copies + experts / np.maximum(1.0, copies / case.plans.expert)
     return case.software.optimizer_bytes * share / case.machine.memory
