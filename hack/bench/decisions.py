@@ -61,8 +61,7 @@ async def measure(nodes: Sequence[int], pending: int, repeat: int) -> list[Line]
 
 def _line(name: str, snapshot: Snapshot, load: str, repeat: int) -> Line:
     engine = Engine(name, name, DEADLINE_SECONDS)
-    plans.options_by_type.cache_clear()
-    plans._search.cache_clear()
+    plans.forget()
     cold, outcome = _timed(engine, snapshot)
     gc.freeze()  # as the controller does when it begins to lead
     warm = spread([_timed(engine, snapshot)[0] for _ in range(repeat)])

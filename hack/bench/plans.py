@@ -74,8 +74,7 @@ def _cost(action: Callable[[], object], repeat: int, scale: float = 1e3) -> Spre
 
 
 def _seconds(action: Callable[[], object]) -> float:
-    plans.options_by_type.cache_clear()
-    plans._search.cache_clear()
+    plans.forget()
     began = time.process_time()
     action()
     return time.process_time() - began

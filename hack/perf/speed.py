@@ -28,8 +28,7 @@ def figures(repeat: int = 30) -> Section:
     offers = tuple(plans.Offer(catalog.gpu(name), NODE) for name in TYPES)
 
     def look() -> None:
-        plans.options_by_type.cache_clear()
-        plans._search.cache_clear()
+        plans.forget()
         plans.options_by_type(MODEL, TRAINING, NEEDS, offers)
 
     found = search.table(MODEL, TRAINING, NEEDS, space.gangs(NEEDS, NODE))

@@ -19,5 +19,5 @@ def read(file: Path | None) -> Constants:
 
 
 def use(perf: PerfSettings) -> None:
-    """Let everything that this process predicts follow the settings. Before the first prediction: plans are cached."""
+    """Let everything that this process predicts follow the settings."""
     constants.use(read(perf.constants))

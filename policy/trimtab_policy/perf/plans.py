@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.perf import hardware, memory, pareto, search, space, speed, uncertainty
+from trimtab_policy.perf import constants, hardware, memory, pareto, search, space, speed, uncertainty
 from trimtab_policy.perf.columns import columns, work
+from trimtab_policy.perf.constants import Constants
 from trimtab_policy.perf.search import Choice, Table
 from trimtab_policy.perf.space import Gang
 from trimtab_policy.types import (
@@ -54,17 +55,21 @@ class Offer(NamedTuple):
     node_gpus: int
 
 
-@lru_cache(maxsize=1024)
 def options_by_type(
     model: ModelSpec, training: TrainingSpec, requirements: Requirements, offers: tuple[Offer, ...]
 ) -> tuple[tuple[Option, ...], ...]:
     """For each offer, and every gang shape that the requirements allow on it, the fastest plan that fits.
 
     By GPUs, then by speed; `space.gangs` says which shapes there are. Empty where nothing fits: `why_none` says why.
-    Raises ValueError for a node without GPUs.
+    Raises ValueError for a node without GPUs. Searches are remembered; `forget` ends that.
     """
-    found = _search(model, _once(training), _relevant(requirements), offers)
-    return tuple(tuple(_for_steps(option, training.steps) for option in of_type) for of_type in found)
+    return _for_job(model, training, requirements, offers, constants.active())
+
+
+def forget() -> None:
+    """Forget all searches, e.g. to measure how long one takes."""
+    _for_job.cache_clear()
+    _search.cache_clear()
 
 
 def options(
@@ -175,10 +180,26 @@ def why_none(model: ModelSpec, training: TrainingSpec, requirements: Requirement
 
 
 @lru_cache(maxsize=1024)
-def _search(
-    model: ModelSpec, training: TrainingSpec, requirements: Requirements, offers: tuple[Offer, ...]
+def _for_job(
+    model: ModelSpec,
+    training: TrainingSpec,
+    requirements: Requirements,
+    offers: tuple[Offer, ...],
+    used: Constants,
 ) -> tuple[tuple[Option, ...], ...]:
-    """Types with nodes of one size are searched together."""
+    found = _search(model, _once(training), _relevant(requirements), offers, used)
+    return tuple(tuple(_for_steps(option, training.steps) for option in of_type) for of_type in found)
+
+
+@lru_cache(maxsize=1024)
+def _search(
+    model: ModelSpec,
+    training: TrainingSpec,
+    requirements: Requirements,
+    offers: tuple[Offer, ...],
+    used: Constants,
+) -> tuple[tuple[Option, ...], ...]:
+    """Types with nodes of one size are searched together. `used` is what the times follow from: it keys the memory."""
     found: dict[Offer, list[Option]] = {}
     for size in {offer.node_gpus for offer in offers}:
         alike = [offer for offer in offers if offer.node_gpus == size]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.policy.perf.architectures import every_plan
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import hardware, plans, speed
+from trimtab_policy.perf import constants, hardware, plans, speed
 from trimtab_policy.perf.columns import columns, work
 from trimtab_policy.types import (
     Bounds,
@@ -183,13 +183,24 @@ def test_more_nodes_of_fewer_gpus_are_never_faster_than_whole_nodes() -> None:
 
 
 def test_jobs_that_differ_in_steps_or_host_resources_share_one_search() -> None:
-    plans._search.cache_clear()
+    plans.forget()
     short = plans.options(GPT2, TRAINING, up_to(8), H100, 8)
     other = msgspec.structs.replace(up_to(8), cpu_milli_per_gpu=4000, gpu_types=("H100-SXM5-80GB",))
     long = plans.options(GPT2, msgspec.structs.replace(TRAINING, steps=2000), other, H100, 8)
     assert plans._search.cache_info().misses == 1
     assert [o.plan for o in long] == [o.plan for o in short]
     assert long[0].prediction.run_seconds == pytest.approx(2 * short[0].prediction.run_seconds)
+
+
+def test_other_constants_lead_to_another_search() -> None:
+    packaged = constants.active()
+    before = plans.options(GPT2, TRAINING, up_to(1), H100, 8)
+    constants.use(constants.beliefs())
+    try:
+        assert plans.options(GPT2, TRAINING, up_to(1), H100, 8) != before
+    finally:
+        constants.use(packaged)
+    assert plans.options(GPT2, TRAINING, up_to(1), H100, 8) == before
 
 
 def test_two_gpus_of_one_name_but_other_facts_do_not_share_a_search() -> None:
