@@ -144,6 +144,22 @@ def test_a_card_in_a_slot_has_the_slower_link_of_the_same_chip() -> None:
         assert catalog.gpu(module).link_bandwidth > 5 * catalog.gpu(card).link_bandwidth
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [
+        ("A800-SXM4-80GB", "A100-SXM4-80GB", "link_bandwidth"),
+        ("A800-PCIE-80GB", "A100-PCIE-80GB", ""),
+        ("H800-SXM5-80GB", "H100-SXM5-80GB", "link_bandwidth"),
+        ("Quadro-RTX-6000", "Quadro-RTX-8000", "memory_bytes"),
+        ("V100-SXM2-16GB", "V100-SXM2-32GB", "memory_bytes"),
+    ],
+)
+def test_variants_of_one_product_differ_in_nothing_but_what_sets_them_apart(one: str, other: str, differs: str) -> None:
+    apart = {"name", "released", "source", differs}
+    left, right = (msgspec.structs.asdict(catalog.gpu(name)) for name in (one, other))
+    assert {key: left[key] for key in left.keys() - apart} == {key: right[key] for key in right.keys() - apart}
+
+
 def test_racks_of_72_share_one_link_and_all_others_end_at_the_node() -> None:
     domains = {spec.name: spec.link_domain for spec in catalog.all_gpus() if spec.link_domain}
     assert domains == {"GB200-186GB": 72, "GB300-288GB": 72}
