@@ -85,6 +85,9 @@ KINDS: dict[str, Kind] = {
     "messages": Kind("collectives per layer: 1 where parameters travel layer by layer", 1.0, 0.01, "software", 1.5),
     "tensor_overlap": Kind("share of tensor-parallel traffic hidden behind products", 0.3, 1.0, "software", 1.0, True),
     "data_overlap": Kind("share of the compute time that can hide data traffic", 0.4, 1.0, "software", 1.0, True),
+    "accumulation_bytes": Kind(
+        "bytes that a micro-batch's gradients move per parameter of a GPU", 8.0, 0.5, "software", 0.7
+    ),
     "optimizer_bytes": Kind("bytes that the optimizer moves per parameter of its share", 30.0, 0.3, "software", 0.2),
     "step": Kind("seconds of fixed cost a step: data, gradient norm, logging", 0.015, 0.7, "software", 0.5),
     "straggling": Kind("share of the step that each doubling of nodes adds", 0.01, 0.7, "software", 0.3),

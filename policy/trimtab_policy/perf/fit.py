@@ -11,6 +11,7 @@ Needs scipy (`pip install trimtab[perf]`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -33,6 +34,8 @@ TAIL = 2.0
 """Residuals beyond so many times the noise count linearly (pseudo-Huber loss)."""
 CROWD = 0.5
 """A source of n runs has n^(1 - CROWD) times the weight of a source of one."""
+ENOUGH = 3
+"""Runs of one software on one GPU generation from which on their predictions are no longer said to be strange."""
 MOST_STEPS = 60
 MOST_FOLDS = 10
 NINETY = 1.2816
@@ -97,8 +100,9 @@ class Problem:
         return found.x, np.sqrt(np.diag(covariance))
 
     def pairs(self, rows: NDArray[np.bool_]) -> frozenset[tuple[str, str]]:
-        """(Generation, software) of these runs."""
-        return frozenset(zip(*(self._keys[axis][rows].tolist() for axis in ("generation", "software")), strict=True))
+        """(Generation, software) that these runs say enough of."""
+        each = zip(*(self._keys[axis][rows].tolist() for axis in ("generation", "software")), strict=True)
+        return frozenset(pair for pair, runs in Counter(each).items() if runs >= ENOUGH)
 
     def constants(self, x: Array, deviation: Array, start: Constants, rows: NDArray[np.bool_]) -> Constants:
         """A solution for these runs as constants; members that occur in no run stay as they were at the start."""
@@ -170,14 +174,15 @@ def calibrated(
 
     what = scene(runs)
     times = step_times(what, constants.columns(what.generations, list(runs.software), list(runs.recipes)))
-    weight = crowding(runs.sources)
+    by_source = crowding(runs.sources)
+    by_gpu = by_source / _sums(by_source, np.array(what.generations))
 
     def half(interval: Interval, strange_gpu: bool = False, strange_software: bool = False) -> Array:
         return half_width(interval, times.computing, what.doublings, strange_gpu, strange_software)
 
-    def loss(error: Array, width: Array) -> float:
+    def loss(error: Array, width: Array, weights: Array = by_source) -> float:
         short = error - width
-        return float(np.average(np.maximum(0.8 * short, -0.2 * short), weights=weight))
+        return float(np.average(np.maximum(0.8 * short, -0.2 * short), weights=weights))
 
     def usual(log_terms: Array) -> Interval:
         base, overhead, nodes = map(float, np.exp(log_terms))
@@ -190,13 +195,13 @@ def calibrated(
     found = minimize(lambda t: loss(known, half(usual(t))), np.log([0.1, 0.1, 0.01]), method="Nelder-Mead")
     interval = usual(found.x)
     # On a generation without runs no software has any, either: what that costs is known first.
-    for field, said, strange in (
-        ("unmeasured_software", by_software, (False, True)),
-        ("unmeasured_generation", by_generation, (True, True)),
+    for field, said, strange, weights in (
+        ("unmeasured_software", by_software, (False, True), by_source),
+        ("unmeasured_generation", by_generation, (True, True), by_gpu),  # every generation counts alike
     ):
         wrong = error(said)
         tries = [msgspec.structs.replace(interval, **{field: width}) for width in _WIDTHS]
-        losses = [loss(wrong, half(each, *strange)) for each in tries]
+        losses = [loss(wrong, half(each, *strange), weights) for each in tries]
         interval = tries[int(np.argmin(losses))]
     return msgspec.structs.replace(constants, interval=interval)
 
@@ -210,6 +215,13 @@ def crowding(sources: NDArray[np.str_]) -> Array:
     _, where, counts = np.unique(sources, return_inverse=True, return_counts=True)
     weights: Array = counts.astype(np.float64)[where] ** -CROWD
     return weights
+
+
+def _sums(values: Array, labels: NDArray[np.str_]) -> Array:
+    """(n,) the sum of the values that share a row's label."""
+    _, where = np.unique(labels, return_inverse=True)
+    sums: Array = np.bincount(where, weights=values).astype(np.float64)[where]
+    return sums
 
 
 def _vector(start: Constants, members: dict[Axis, list[str]]) -> Vector:

@@ -56,10 +56,14 @@ class Datasheet(NamedTuple):
 class Machine(NamedTuple):
     """One GPU as the time model sees it: rates in FLOP/s and bytes/s after efficiency; numbers or columns (n,)."""
 
+    peak: Number
+    """Datasheet peak of the linear layers' operands: no product exceeds `speed.CEILING` of it."""
     product: Number
     """Matrix products of linear layers."""
     wide: Number
     """Products that stay in 16 bit where the linear layers' operands are narrower: the output layer's."""
+    wide_peak: Number
+    """Datasheet peak of those."""
     half_width: Number
     """Smallest dimension at which a product runs at half its rate."""
     misalignment: Number
@@ -104,6 +108,7 @@ class Software(NamedTuple):
     tensor_overlap: Number
     data_overlap: Number
     messages: Number
+    accumulation_bytes: Number
     optimizer_bytes: Number
     step_seconds: Number
     straggling: Number
@@ -136,6 +141,10 @@ _REFERENCE = {
 """What the constants of a generation were fitted on, for the most part."""
 
 
+MOST_POWER = 1.2
+"""Beyond that more watts per FLOP/s do not help: what is left of the peak are the product's own limits (H20: 4.8)."""
+
+
 def _power(gpu: GpuSpec) -> float:
     """Power decides the clocks that a card can hold: products of one generation share what they can do with a watt."""
     name = _REFERENCE.get(fitted.generation(gpu))
@@ -145,7 +154,7 @@ def _power(gpu: GpuSpec) -> float:
     def each(one: GpuSpec) -> float:
         return one.power_watts / one.peak_flops[Precision.FP16]
 
-    return each(gpu) / each(catalog.gpu(name))
+    return min(each(gpu) / each(catalog.gpu(name)), MOST_POWER)
 
 
 def stack(sheets: Sequence[Datasheet]) -> Datasheet:
@@ -158,8 +167,10 @@ def reached(sheet: Datasheet, value: Lookup) -> Machine:
     wide_share = value("gemm") * np.where(sheet.single, value("fp32"), sheet.power ** value("power"))
     share = wide_share * np.where(sheet.low, value("low") * value("low_skill"), 1.0)
     return Machine(
+        peak=sheet.operand_peak,
         product=sheet.operand_peak * share,
         wide=sheet.wide_peak * wide_share,
+        wide_peak=sheet.wide_peak,
         half_width=value("half_width") * np.sqrt(sheet.wide_peak / 312e12),
         misalignment=value("misalignment"),
         odd_heads=value("odd_heads"),
@@ -189,6 +200,7 @@ def practised(value: Lookup, facts: Facts, youth: Number = 0.0) -> Software:
         tensor_overlap=value("tensor_overlap"),
         data_overlap=value("data_overlap"),
         messages=value("messages"),
+        accumulation_bytes=value("accumulation_bytes"),
         optimizer_bytes=value("optimizer_bytes"),
         step_seconds=value("step"),
         straggling=value("straggling"),

@@ -88,7 +88,7 @@ class Measurements(NamedTuple):
 def read(path: Path) -> Measurements:
     """All usable rows of a table. Raises MeasurementError when it lacks a needed column or a number is none."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
             if missing:
@@ -107,7 +107,7 @@ def collect(table: Sequence[Mapping[str, str]], where: str = "table") -> Measure
         try:
             found.append(rows.read(name, rows.Cells(cells, f"{where}, {name}")))
         except rows.Unusable as reason:
-            skipped[name] = str(reason)
+            skipped[name if name not in skipped else f"{name} (line {number})"] = str(reason)
     plans = Plans(*np.array([row.plan for row in found], dtype=np.float64).reshape(-1, len(Plans._fields)).T)
     work = columns.stack([row.work for row in found])
     room = np.array([row.gpu.memory_bytes for row in found], dtype=np.float64)

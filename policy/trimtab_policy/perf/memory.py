@@ -253,8 +253,17 @@ def _states(work: Work, plans: Plans) -> tuple[Array, Array, Array, Array]:
 
 
 def _gathered(work: Work, plans: Plans) -> Array:
-    """ZeRO-3: weights of the unit at work and of the next one, and the gradient of one before it is scattered."""
+    """ZeRO-3: weights of the unit at work and of the next one, and the gradient of one before it is scattered.
+
+    ZeRO-2 has the whole gradient of a unit, and the copy in which it travels, before its own share of it is left.
+    """
     layer = shapes.shared_parameters(work.shape) + _experts(work.shape) / plans.expert
     unit = np.maximum(layer, shapes.embedding_parameters(work.shape))
-    held = work.format.activation * (layer + 2 * unit) / plans.tensor
-    return np.where(plans.zero_stage >= 3, held, 0.0)
+    sharded = work.format.activation * (layer + 2 * unit)
+    # A small model is one unit: there is no more to scatter than what other ranks are to have of its gradient.
+    ranks = np.where(plans.shard > 0, plans.shard, plans.data * plans.context)
+    layers, experts, vocabulary = parameters_per_gpu(work.shape, plans)
+    others = (layers + vocabulary) * (1 - 1 / ranks) + experts * (1 - np.minimum(1.0, plans.expert / ranks))
+    whole = work.format.gradient * others
+    scattered = np.minimum((work.format.activation + work.format.wire) * unit / plans.tensor, whole)
+    return np.where(plans.zero_stage >= 3, sharded / plans.tensor, np.where(plans.zero_stage == 2, scattered, 0.0))

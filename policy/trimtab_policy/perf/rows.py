@@ -60,6 +60,21 @@ class Cells:
     def text(self, name: str) -> str:
         return (self._cells.get(name) or "").strip()
 
+    def word(self, name: str) -> str:
+        """In small letters: tables do not agree on them."""
+        return self.text(name).casefold()
+
+    def flag(self, name: str, default: bool) -> bool:
+        """1, 1.0, true, yes or the opposite. Raises MeasurementError naming row and column."""
+        said = self.word(name)
+        if said in ("1", "1.0", "true", "yes"):
+            return True
+        if said in ("0", "0.0", "false", "no"):
+            return False
+        if said:
+            raise MeasurementError(f"{self._where}, column {name}: {said!r} is neither yes nor no")
+        return default
+
     def number(self, name: str, default: float) -> float:
         """A finite number. Raises MeasurementError naming row and column."""
         text = self.text(name)
@@ -83,7 +98,7 @@ class Cells:
 
 def read(name: str, cells: Cells) -> Row:
     """The run that a row tells of. Raises Unusable where it tells too little, MeasurementError for a bad cell."""
-    if cells.text("usable_dense") == "0":
+    if not cells.flag("usable_dense", default=True):
         raise Unusable(cells.text("exclude_reason") or "marked as not usable")
     gpu, precision, recipe = _gpu(cells), _precision(cells), _recipe(cells.text("precision").lower())
     if recipe == "nvfp4":
@@ -93,18 +108,19 @@ def read(name: str, cells: Cells) -> Row:
     model = _model(cells)
     sequence, batch = cells.count("seq_len"), cells.count("global_batch")
     total = cells.count("n_gpus")
-    plan = _plan(cells, total)
+    plan = _plan(cells, total, batch)
     software = software_of(cells.text("framework"), cells.text("notes"), cells.text("precision"))
     work = Work(shape.of(model), sequence, batch, _format(cells, precision, software))
     seconds = _seconds(cells, sequence * batch, total)
-    job = (gpu.name, model.layers, model.hidden_size, model.attention_heads, sequence, batch, total, precision)
+    shaped = (model.layers, model.hidden_size, model.attention_heads, model.kv_heads, model.ffn_hidden_size)
+    job = (gpu.name, *shaped, model.vocab_size, sequence, batch, total, precision, recipe, software)
     return Row(
         name=name,
         source=cells.text("source_kind"),
         group=cells.text("group") or f"{model.hidden_size}|{model.layers}|{gpu.architecture}",
         job="|".join(map(str, (cells.text("source_kind"), *job))),
         gpu=gpu,
-        gpus_per_node=min(cells.number("gpus_per_node", 8), total),
+        gpus_per_node=min(cells.count("gpus_per_node", 8), total),
         precision=precision,
         recipe=recipe,
         software=software,
@@ -143,7 +159,9 @@ _CLUSTERS = {  # source -> GB/s per GPU and direction (link, network), where the
 
 def _gpu(cells: Cells) -> GpuSpec:
     """The GPU of a row; of a mixture the one that everybody waits for, figure by figure."""
-    parts = [_one_gpu(part) for part in cells.text("gpu_type").split("+")]
+    if not cells.text("gpu_type"):
+        raise Unusable("gpu_type is not stated")
+    parts = [_one_gpu(part) for part in cells.text("gpu_type").split("+") if part.strip()]
     gpu = parts[0] if len(parts) == 1 else _slowest(parts)
     link, network = _CLUSTERS.get(cells.text("source_kind"), (0.0, 0.0))
     link = link * 1e9 or gpu.link_bandwidth
@@ -177,8 +195,9 @@ def _alike(name: str) -> GpuSpec | None:
 
 def _slowest(gpus: Sequence[GpuSpec]) -> GpuSpec:
     formats = set.intersection(*(set(gpu.peak_flops) for gpu in gpus))
+    slowest = min(gpus, key=lambda gpu: gpu.peak_flops.get(Precision.FP16, 0.0))
     return msgspec.structs.replace(
-        gpus[0],
+        slowest,
         name="+".join(gpu.name for gpu in gpus),
         memory_bytes=min(gpu.memory_bytes for gpu in gpus),
         memory_bandwidth=min(gpu.memory_bandwidth for gpu in gpus),
@@ -275,17 +294,17 @@ def _model(cells: Cells) -> ModelSpec:
         head_dim=max(1, hidden // heads),
         ffn_hidden_size=cells.count("ffn_hidden", 4 * hidden),
         vocab_size=cells.count("vocab", 51200),
-        gated_ffn=cells.text("glu") == "1",
-        tied_embeddings=cells.text("tied_emb") == "1",
-        experts=int(cells.number("n_experts", 0)),
-        experts_per_token=int(cells.number("topk", 0)),
+        gated_ffn=cells.flag("glu", default=False),
+        tied_embeddings=cells.flag("tied_emb", default=False),
+        experts=cells.count("n_experts") if cells.text("n_experts") else 0,
+        experts_per_token=cells.count("topk") if cells.text("n_experts") else 0,
     )
 
 
 _RECOMPUTE = (("selective", SELECTIVE), ("full", FULL), ("none", NONE))
 
 
-def _plan(cells: Cells, total: int) -> tuple[float, ...]:
+def _plan(cells: Cells, total: int, batch: int) -> tuple[float, ...]:
     """Columns of `Plans`, with what is not stated filled in as the framework would."""
     t, p, c, e = (cells.count(name, 1) for name in ("tp", "pp", "cp", "ep"))
     if total % (t * p * c):
@@ -294,24 +313,32 @@ def _plan(cells: Cells, total: int) -> tuple[float, ...]:
     if data * t * p * c != total:
         raise Unusable(f"dp x tp x pp x cp = {data * t * p * c}, but {total} GPUs")
     micro = cells.count("micro_batch", 1) if cells.text("micro_batch") else UNSTATED
-    stage, shard = _sharding(cells.text("zero_or_fsdp"), data * c)
-    again = next((code for word, code in _RECOMPUTE if cells.text("act_recompute").startswith(word)), UNSTATED)
-    sequence_parallel = cells.text("sp") != "0"
+    if micro * data > batch:
+        raise Unusable(f"micro_batch {micro} on dp = {data} ranks is more than the global batch of {batch}")
+    stage, shard = _sharding(cells.word("zero_or_fsdp"), data * c)
+    again = next((code for word, code in _RECOMPUTE if cells.word("act_recompute").startswith(word)), UNSTATED)
+    sequence_parallel = cells.flag("sp", default=True)
     interleaves = software_of(cells.text("framework")) == "megatron-core" and p > 1
     chunks = cells.count("vpp", max(1, -(-cells.count("layers") // p)) if interleaves else 1)
     return tuple(map(float, (data, t, p, chunks, c, e, micro, stage, shard, again, sequence_parallel)))
 
 
+_STAGES = (  # the first pattern that a name matches
+    (r"zero-?2|grad_op", 2),
+    (r"full_shard|fsdp|hsdp|zero-?3", 3),
+    (r"zero-?1|dist\w*[- ]optim|not stated", 1),
+    (r"^ddp|^none$|^$|zero-?0", 0),
+)
+
+
 def _sharding(name: str, copies: int) -> tuple[int, int]:
-    """ZeRO stage and the ranks that share one copy (0: all) behind the many names of it."""
-    inner = re.search(r"HSDP-(\d+)|intra-node (\d+)", name)
-    shard = int(next(filter(None, inner.groups()))) if inner else (8 if name == "HSDP" else 0)
-    shard = 0 if shard >= copies else shard
-    if "ZeRO-2" in name or "GRAD_OP" in name:
-        return 2, shard
-    if any(word in name for word in ("FULL_SHARD", "FSDP", "HSDP", "ZeRO-3")):
-        return 3, shard
-    return (0 if name.startswith("DDP") or name in ("", "none") else 1), shard
+    """ZeRO stage and the ranks that share one copy (0: all) behind the many names of it, in small letters."""
+    stage = next((stage for pattern, stage in _STAGES if re.search(pattern, name)), None)
+    if stage is None:
+        raise Unusable(f"zero_or_fsdp {name!r} is no way of sharding that is known")
+    inner = re.search(r"hsdp-(\d+)|intra-node (\d+)", name)
+    shard = int(next(filter(None, inner.groups()))) if inner else (8 if name == "hsdp" else 0)
+    return stage, 0 if shard >= copies else shard
 
 
 # --- software -------------------------------------------------------------------------------------------------------
@@ -339,4 +366,4 @@ _SOFTWARE = (  # the first pattern that framework, notes and precision match
 def software_of(framework: str, notes: str = "", precision: str = "") -> str:
     """The generation of training software that a framework's name belongs to."""
     said = f"{framework}|{notes}|{precision}"
-    return next((name for pattern, name in _SOFTWARE if re.search(pattern, said)), OTHER)
+    return next((name for pattern, name in _SOFTWARE if re.search(pattern, said, re.IGNORECASE)), OTHER)

@@ -61,6 +61,10 @@ class StepTime(NamedTuple):
         )
 
 
+CEILING = 0.95
+"""Of the datasheet's peak: no product is ever faster, whatever the constants say together."""
+
+
 class _Case(NamedTuple):
     """What all parts of one evaluation share."""
 
@@ -163,7 +167,8 @@ def _gemm(case: _Case, rows: Number, inner: Number, columns: Number) -> Array:
     """
     narrowest = np.maximum(np.minimum(np.minimum(rows, inner), columns), 1e-9)
     odd = _misaligned(inner) + _misaligned(columns)
-    arithmetic = 2 * rows * inner * columns / (case.machine.product * case.software.skill)
+    rate = np.minimum(case.machine.product * case.software.skill, CEILING * case.machine.peak)
+    arithmetic = 2 * rows * inner * columns / rate
     arithmetic = arithmetic * (1 + case.machine.half_width / narrowest) * (1 + case.machine.misalignment * odd)
     elements = rows * columns + inner * columns + rows * inner
     return np.maximum(arithmetic, case.work.format.operand * elements / case.machine.memory)
@@ -216,7 +221,7 @@ def _attention(case: _Case) -> tuple[Array, Array]:
     m, s, t = case.shape, case.work.sequence, case.plans.tensor
     sides = 1 + m.cross_layers / m.layers
     forward = 2 * m.visible * sides * case.tokens * s * (m.query + m.weighted) / t
-    forward = forward / (case.machine.attention * case.software.skill)
+    forward = forward / np.minimum(case.machine.attention * case.software.skill, CEILING * case.machine.wide_peak)
     crossing = case.software.score_bytes * case.work.format.activation / 2 * case.tokens * s * m.heads / t
     crossing = crossing * sides / case.machine.memory * (1 + case.machine.odd_heads * (m.query / m.heads % 8 > 0))
     fused = case.software.fused_attention
@@ -229,9 +234,9 @@ def _element_wise(case: _Case) -> Array:
 
 
 def _accumulation(case: _Case) -> Array:
-    """Adding one micro-batch's gradients of one layer to the running sum: an fp32 read and write per weight."""
+    """Adding one micro-batch's gradients of one layer to the running sum: fp32, read and written, and more."""
     layers, experts, _ = case.parameters
-    return 8 * (layers + experts) / case.layers / case.machine.memory
+    return case.software.accumulation_bytes * (layers + experts) / case.layers / case.machine.memory
 
 
 def _layer(case: _Case) -> tuple[Array, Array]:
@@ -297,7 +302,7 @@ def _expert(case: _Case) -> Array:
     if not np.any(m.experts):
         return np.zeros_like(case.plans.expert)
     e, inner = case.plans.expert, case.plans.tensor * case.plans.context
-    nodes = np.maximum(1.0, e * inner / case.gpus_per_node)
+    nodes = np.clip(e * inner / case.gpus_per_node, 1.0, e)
     here = m.active / nodes * (1 - nodes / e)
     elsewhere = (nodes - 1) * (1 - (1 - 1 / nodes) ** m.active)
     token = case.work.format.activation * case.tokens * m.hidden / case.plans.tensor
@@ -311,7 +316,7 @@ def _head(case: _Case) -> Array:
     t = case.plans.tensor
     padded = case.software.pads_vocabulary + (t > 1) > 0
     columns = np.where(padded, np.ceil(case.shape.vocabulary / t / 128) * 128, case.shape.vocabulary)
-    wide = case._replace(machine=case.machine._replace(product=case.machine.wide))
+    wide = case._replace(machine=case.machine._replace(product=case.machine.wide, peak=case.machine.wide_peak))
     logits: Array = case.software.logit_bytes * case.tokens * columns / case.machine.memory
     return 3 * _gemm(wide, case.tokens, case.shape.hidden, columns) + logits
 
@@ -365,7 +370,7 @@ def _parameter_traffic(case: _Case, gathered: Array, gradient: Number) -> Array:
     dense = moved(layers + vocabulary, copies, plans.tensor, shard)
     if not np.any(case.shape.experts):
         return dense
-    copies = copies / plans.expert
+    copies = np.maximum(1.0, copies / plans.expert)
     return dense + moved(experts, copies, plans.tensor * plans.expert, copies)
 
 
