@@ -167,6 +167,8 @@ class Requirements(Struct, frozen=True):
     """None: free to choose."""
     hybrid_sharding: bool = True
     """Whether the launcher can shard within groups of ranks, e.g. nodes, instead of over all (`ParallelPlan.shard`)."""
+    software: str = "megatron-core"
+    """What the launcher starts, as `perf.constants` names it: `megatron-core`, `torchtitan`, or `other`."""
     recompute: Recompute | None = None
     """None: free to choose."""
     cpu_milli_per_gpu: int = 0

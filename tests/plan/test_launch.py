@@ -84,6 +84,11 @@ def test_torchtitan_makes_as_many_stages_as_the_plan_has_chunks() -> None:
     assert (32 + sum(less)) / per_stage == 4 * 4
 
 
+def test_torchtitan_divides_experts_by_the_tensor_degree_as_the_plan_does() -> None:
+    assert torchtitans(ParallelPlan(data=8, tensor=2, expert=4))["expert_tensor_parallel_degree"] == "2"
+    assert "expert_tensor_parallel_degree" not in torchtitans(ParallelPlan(data=8, tensor=2))
+
+
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_torchtitans_degrees_make_up_the_gang(plan: ParallelPlan) -> None:
     given = torchtitans(plan)

@@ -29,6 +29,7 @@ from trimtab.api.v1alpha1 import (
 from trimtab.errors import SpecError
 from trimtab.kube.quantity import to_int, to_milli
 from trimtab_policy import catalog
+from trimtab_policy.perf.constants import OTHER
 from trimtab_policy.types import (
     Bounds,
     Mode,
@@ -114,12 +115,17 @@ def to_requirements(spec: JobSpec) -> Requirements:
         recompute=asked.recompute,
         cpu_milli_per_gpu=_cpu_milli(limits),
         memory_per_gpu=_memory(limits),
+        software=_SOFTWARE.get(spec.launcher, OTHER),
     )
     if spec.launcher in (Launcher.MEGATRON, Launcher.TORCHTITAN):
         return requirements
     # No other launcher has an interleaved schedule or hybrid sharding that a flag or the environment would turn on.
     plain = structs.replace(requirements, virtual=_ONE, hybrid_sharding=False)
     return _deepspeed(plain, asked) if spec.launcher is Launcher.DEEPSPEED else plain
+
+
+_SOFTWARE = {Launcher.MEGATRON: "megatron-core", Launcher.TORCHTITAN: "torchtitan"}
+"""What the performance model takes a launcher to start; nothing is known of the others."""
 
 
 def _gpus(spec: JobSpec) -> Bounds:

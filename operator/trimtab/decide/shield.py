@@ -192,7 +192,7 @@ def _gpu(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
     gpu, plan = books.snapshot.gpu_types[placement.gpu_type], placement.plan
     if job.training.precision not in gpu.peak_flops:
         yield "precision", f"{gpu.name} has no {job.training.precision}"
-    if not fits(job.model, job.training, plan, gpu):
+    if not fits(job.model, job.training, plan, gpu, job.requirements.software):
         yield "memory", f"the plan {plan.describe()} does not fit in the {gpu.memory_bytes >> 30} GiB of {gpu.name}"
 
 

@@ -123,9 +123,18 @@ def _torchtitan(gang: Gang) -> tuple[str, ...]:
             "parallelism.pipeline_parallel_first_stage_less_layers": 0,
             "parallelism.pipeline_parallel_last_stage_less_layers": 0,
         }
+    if plan.expert > 1:  # experts are divided by the tensor degree as well, as the plan takes it
+        flags["parallelism.expert_tensor_parallel_degree"] = plan.tensor
     if plan.zero_stage in (1, 2):
         flags["parallelism.fsdp_reshard_after_forward"] = "never"
+    flags |= _TORCHTITAN_PRECISION.get(training.precision, {})
     return tuple(f"--{name}={value}" for name, value in flags.items())
+
+
+_TORCHTITAN_PRECISION: dict[Precision, dict[str, object]] = {  # bf16 is what it does by itself; it has no FP16
+    Precision.FP32: {"training.mixed_precision_param": "float32"},
+    Precision.FP8: {"model.converters": "float8"},
+}
 
 
 def _megatron(gang: Gang) -> tuple[str, ...]:

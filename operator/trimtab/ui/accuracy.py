@@ -32,7 +32,8 @@ def summary(overall: Overall, predicted_by: str) -> Text:
         (f"{overall.macro_mape:.1%}", "bold"),
         f" mean over sources ({APART} apart), {overall.mape:.1%} over all {overall.n:,} rows, ",
         f"median {overall.median_ape:.1%}; ",
-        f"{overall.coverage80:.0%} inside their 80 % interval. Predicted by {predicted_by}.",
+        f"{overall.coverage80:.0%} inside their 80 % interval. Predicted by {predicted_by}. ",
+        "How runs fare that no constant was fitted on, --cross-validate says.",
     )
 
 

@@ -43,23 +43,24 @@ def breakdown(
     gpus_per_node: int,
     *,
     price: float | None = None,
+    software: str = hardware.CURRENT,
 ) -> Breakdown:
     """Take a plan apart. `price` is that of one GPU-hour, in any currency.
 
     Raises ValueError when the GPU lacks the precision.
     """
     work, rows = columns.work(model, training), columns.columns([plan])
-    machine = hardware.machine(gpu, training.precision)
-    times = speed.step_time(work, rows, machine, gpus_per_node)
+    machine = hardware.machine(gpu, training.precision, software=software)
+    times = speed.step_time(work, rows, machine, gpus_per_node, hardware.software(software))
     total = float(times.total[0])
-    factor = float(uncertainty.factor(times.computing, gpu, plan.gpus, gpus_per_node)[0])
+    factor = float(uncertainty.factor(times.computing, gpu, plan.gpus, gpus_per_node, software)[0])
     rate = training.tokens_per_step / total
     hours = BILLION / rate / 3600
     return Breakdown(
         step={name: float(seconds[0]) for name, seconds in times._asdict().items()},
         low=total / factor,
         high=total * factor,
-        memory=_memory(memory.footprint(work, rows)),
+        memory=_memory(memory.footprint(work, rows, loss_bytes=hardware.facts(software).loss_bytes)),
         card_bytes=gpu.memory_bytes,
         mfu=utilisation(model, training, gpu, plan.gpus, rate),
         kwh_per_billion=energy(gpu, plan.gpus, hours),

@@ -47,7 +47,7 @@ def scene(runs: Measurements) -> Scene:
         runs=runs,
         generations=[generation(gpu) for gpu in runs.gpus],
         sheet=sheet,
-        facts=Facts(*np.array([hardware.facts(name) for name in runs.software]).reshape(-1, 2).T),
+        facts=Facts(*np.array([hardware.facts(name) for name in runs.software]).reshape(-1, len(Facts._fields)).T),
         youth=np.asarray(fading(runs.ages)),
         doublings=np.log2(np.maximum(1.0, runs.plans.gpus / width)),
     )

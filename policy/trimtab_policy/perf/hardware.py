@@ -15,11 +15,12 @@ import numpy as np
 from trimtab_policy import catalog
 from trimtab_policy.perf import constants as fitted
 from trimtab_policy.perf.constants import Constants, Lookup
+from trimtab_policy.perf.memory import PLAIN, VOCABULARY_PARALLEL
 from trimtab_policy.perf.shape import Number
 from trimtab_policy.types import GpuSpec, Precision
 
 CURRENT = "megatron-core"
-"""The software that our launchers start, or its equal: Megatron-Core, torchtitan, Transformer Engine."""
+"""The software that is meant where none is named: what the Megatron launcher starts."""
 
 _UNFUSED = frozenset(
     {"megatron-deepspeed", "megatron-deepspeed-1f1b", "megatron-lm", "deepspeed-zero3", "nemo-megatron", "sailor"}
@@ -88,6 +89,8 @@ class Facts(NamedTuple):
 
     fused_attention: Number
     pads_vocabulary: Number
+    loss_bytes: Number
+    """Bytes that its loss adds to each logit; see `memory`."""
 
 
 class Software(NamedTuple):
@@ -209,16 +212,17 @@ def practised(value: Lookup, facts: Facts, youth: Number = 0.0) -> Software:
 
 def facts(software: str) -> Facts:
     """What is known of a framework without measuring."""
-    return Facts(float(software not in _UNFUSED), float(software not in _UNPADDED))
+    loss = VOCABULARY_PARALLEL if software.startswith(("megatron", "nemo")) else PLAIN
+    return Facts(float(software not in _UNFUSED), float(software not in _UNPADDED), loss)
 
 
-def machine(gpu: GpuSpec, precision: Precision, *, spread: float = 1.0) -> Machine:
-    """Rates of a GPU under today's software, with the constants in use.
+def machine(gpu: GpuSpec, precision: Precision, *, spread: float = 1.0, software: str = CURRENT) -> Machine:
+    """Rates of a GPU under some software, with the constants in use.
 
     `spread` >= 1 divides the network's bandwidth: how much a placement's way through it narrows.
     Raises ValueError when the GPU lacks the precision.
     """
-    full = _machine(gpu, precision, fitted.active())
+    full = _machine(gpu, precision, software, fitted.active())
     return full if spread <= 1.0 else full._replace(network=full.network / spread)
 
 
@@ -228,9 +232,9 @@ def software(name: str = CURRENT) -> Software:
 
 
 @lru_cache(maxsize=1024)
-def _machine(gpu: GpuSpec, precision: Precision, constants: Constants) -> Machine:
+def _machine(gpu: GpuSpec, precision: Precision, software: str, constants: Constants) -> Machine:
     recipe = "fp8" if precision is Precision.FP8 else ""
-    full = reached(datasheet(gpu, precision), constants.lookup(fitted.generation(gpu), CURRENT, recipe))
+    full = reached(datasheet(gpu, precision), constants.lookup(fitted.generation(gpu), software, recipe))
     return Machine(*map(float, full))
 
 

@@ -100,10 +100,11 @@ def front(
     if training.precision not in gpu.peak_flops or not gangs:
         return ()
     found = search.table(model, training, requirements, gangs, gpu.memory_bytes)
-    fitting = search.fitting(found, [hardware.machine(gpu, training.precision)], np.array([gpu.memory_bytes]))
+    machine = hardware.machine(gpu, training.precision, software=requirements.software)
+    fitting = search.fitting(found, [machine], np.array([gpu.memory_bytes]))
     plan = found.plan[fitting.pair]
     optimal = pareto.front(found.plans.gpus[plan], fitting.seconds, found.required[plan])
-    return tuple(_options(training, found, fitting.take(optimal), gpu))
+    return tuple(_options(training, found, fitting.take(optimal), gpu, requirements.software))
 
 
 def predict(
@@ -114,6 +115,7 @@ def predict(
     gpus_per_node: int,
     *,
     spread: float = 1.0,
+    software: str = hardware.CURRENT,
 ) -> Prediction:
     """What to expect of one given plan, whether it fits or not.
 
@@ -122,16 +124,21 @@ def predict(
     """
     check(model, training, plan, gpus_per_node)
     row = columns([plan])
-    run, machine = work(model, training), hardware.machine(gpu, training.precision, spread=spread)
-    time = speed.step_time(run, row, machine, gpus_per_node)
-    unsure = uncertainty.factor(time.computing, gpu, plan.gpus, gpus_per_node)
-    required = memory.footprint(run, row).required
+    run = work(model, training)
+    machine = hardware.machine(gpu, training.precision, spread=spread, software=software)
+    time = speed.step_time(run, row, machine, gpus_per_node, hardware.software(software))
+    unsure = uncertainty.factor(time.computing, gpu, plan.gpus, gpus_per_node, software)
+    required = memory.footprint(run, row, loss_bytes=hardware.facts(software).loss_bytes).required
     return _prediction(training, float(time.total[0]), float(required[0]), float(unsure[0]))
 
 
-def fits(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuSpec) -> bool:
+def fits(
+    model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuSpec, software: str = hardware.CURRENT
+) -> bool:
     """Whether the fullest GPU of the plan has enough memory, reserve included."""
-    return bool(memory.footprint(work(model, training), columns([plan])).required[0] <= gpu.memory_bytes)
+    loss = hardware.facts(software).loss_bytes
+    found = memory.footprint(work(model, training), columns([plan]), loss_bytes=loss)
+    return bool(found.required[0] <= gpu.memory_bytes)
 
 
 def check(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpus_per_node: int) -> None:
@@ -221,20 +228,20 @@ def _fastest(
         return [[] for _ in gpus]
     room = np.array([gpu.memory_bytes for gpu in able], dtype=np.float64)
     found = search.table(model, training, requirements, gangs, room.max())
-    machines = [hardware.machine(gpu, training.precision) for gpu in able]
+    machines = [hardware.machine(gpu, training.precision, software=requirements.software) for gpu in able]
     chosen = search.fastest(found, machines, room)
     ends = np.searchsorted(chosen.machine, np.arange(len(able) + 1))
     of_type = {
-        gpu: _options(training, found, chosen.take(np.arange(first, end)), gpu)
+        gpu: _options(training, found, chosen.take(np.arange(first, end)), gpu, requirements.software)
         for gpu, first, end in zip(able, ends, ends[1:], strict=False)
     }
     return [of_type.get(gpu, []) for gpu in gpus]
 
 
-def _options(training: TrainingSpec, found: Table, chosen: Choice, gpu: GpuSpec) -> list[Option]:
+def _options(training: TrainingSpec, found: Table, chosen: Choice, gpu: GpuSpec, software: str) -> list[Option]:
     rows, gangs = found.plan[chosen.pair], found.gang[chosen.pair]
     nodes, widths = found.nodes[gangs], found.widths[gangs]
-    unsure = uncertainty.factor(chosen.computing, gpu, nodes * widths, widths)
+    unsure = uncertainty.factor(chosen.computing, gpu, nodes * widths, widths, software)
     figures = (chosen.seconds, found.required[rows], unsure)
     shapes = (nodes * widths, nodes, widths)
     return [
@@ -283,6 +290,7 @@ def _relevant(requirements: Requirements) -> Requirements:
         zero_stage=requirements.zero_stage,
         hybrid_sharding=requirements.hybrid_sharding,
         recompute=requirements.recompute,
+        software=requirements.software,
     )
 
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.perf import memory, space, speed
+from trimtab_policy.perf import hardware, memory, space, speed
 from trimtab_policy.perf.columns import Array, Plans, Work, work
-from trimtab_policy.perf.hardware import Machine
+from trimtab_policy.perf.hardware import Machine, Software
 from trimtab_policy.perf.space import Gang, Mask
 from trimtab_policy.perf.speed import StepTime
 from trimtab_policy.types import ModelSpec, Requirements, TrainingSpec
@@ -33,6 +33,7 @@ class Table(NamedTuple):
     """Every plan of a job (n,), and every gang that it may run on: pairs (m,), by gang."""
 
     run: Work
+    software: Software
     plans: Plans
     required: Array
     """(n,) bytes of the fullest GPU, reserve included."""
@@ -69,12 +70,14 @@ def table(
 ) -> Table:
     """All plans of the job that the rules allow on these gangs and that require at most `room` bytes."""
     run, plans = work(model, training), space.table(model, training, requirements, gangs)
-    required = memory.footprint(run, plans).required
+    loss = hardware.facts(requirements.software).loss_bytes
+    required = memory.footprint(run, plans, loss_bytes=loss).required
     fits = required <= room
     plans = plans.take(fits)
     plan, gang = _placed(plans, gangs)
     nodes, widths = np.array(gangs, dtype=np.float64).reshape(-1, 2).T
-    return Table(run, plans, required[fits], plan, gang, nodes, widths)
+    software = hardware.software(requirements.software)
+    return Table(run, software, plans, required[fits], plan, gang, nodes, widths)
 
 
 def fitting(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
@@ -109,7 +112,7 @@ def bounds(found: Table, machines: Sequence[Machine]) -> Array:
     plans = found.plans
     kinds, kind = _kinds(plans)
     widths, width = np.unique(found.widths, return_inverse=True)
-    body, head, transfer = _work(found.run, kinds, machines, widths)
+    body, head, transfer = _work(found, kinds, machines, widths)
     rounds = found.run.batch / (plans.data * plans.micro_batch)
     stages = (rounds + (plans.pipeline - 1) / plans.virtual) / plans.pipeline
     transfers = np.where(plans.pipeline > 1, rounds * plans.virtual + plans.pipeline - 1, 0.0)
@@ -169,7 +172,8 @@ def _fitting(found: Table, room: Array) -> tuple[Rows, Rows]:
 def _time(found: Table, machines: Sequence[Machine], machine: Rows, pair: Rows) -> StepTime:
     """(c,) step times."""
     each = Machine(*(np.array(field, dtype=np.float64)[machine] for field in zip(*machines, strict=True)))
-    return speed.step_time(found.run, found.plans.take(found.plan[pair]), each, found.widths[found.gang[pair]])
+    plans, widths = found.plans.take(found.plan[pair]), found.widths[found.gang[pair]]
+    return speed.step_time(found.run, plans, each, widths, found.software)
 
 
 def _kinds(plans: Plans) -> tuple[Plans, Rows]:
@@ -183,7 +187,7 @@ def _kinds(plans: Plans) -> tuple[Plans, Rows]:
     return alone, kind
 
 
-def _work(run: Work, kinds: Plans, machines: Sequence[Machine], widths: Array) -> tuple[Array, Array, Array]:
+def _work(found: Table, kinds: Plans, machines: Sequence[Machine], widths: Array) -> tuple[Array, Array, Array]:
     """Seconds of one micro-batch on one copy, (k, kinds x widths): all layers, what the last stage adds, one transfer.
 
     A pipeline of two stages tells them apart: its bubble is that of its layers alone. Where its two stages lie on
@@ -192,7 +196,8 @@ def _work(run: Work, kinds: Plans, machines: Sequence[Machine], widths: Array) -
     rows = np.repeat(np.arange(len(kinds.data)), len(widths))
     halves = kinds.take(rows)._replace(pipeline=np.full(len(rows), 2.0))
     each = Machine(*(np.array([field], dtype=np.float64).T for field in zip(*machines, strict=True)))
-    time = speed.step_time(run, halves, each, np.tile(widths, len(kinds.data)))
+    run = found.run
+    time = speed.step_time(run, halves, each, np.tile(widths, len(kinds.data)), found.software)
     rounds = run.batch / halves.micro_batch
     head = (time.compute + time.layer_communication) / rounds - time.bubble
     body = time.bubble * run.shape.layers / np.ceil(run.shape.layers / 2)
