@@ -50,8 +50,9 @@ def candidates(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candida
     )
     found = options_by_type(job.model, job.training, job.requirements, offers)
     return [
-        Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * weight(gpu))
+        Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * worth)
         for (gpu, _), of_type in zip(offers, found, strict=True)
+        for worth in (weight(gpu),)
         for option in of_type
     ]
 

@@ -41,6 +41,7 @@ class Capacity:
         self._largest = {name: int(self.total[mask].max(initial=0)) for name, mask in self._of_type.items()}
         self._eligible: dict[tuple[str, ...], BoolArray] = {}
         self._quota_left = _quota_left(snapshot)
+        self._finishes = _finishes(snapshot)
         self._large_enough: dict[tuple[str, str, int], int] = {}
         self._known_fitting: dict[tuple[str, str, int], IntArray] = {}
 
@@ -51,6 +52,10 @@ class Capacity:
     def gpus(self, job: Job, gpu_type: str, *, free: bool = True) -> int:
         """Free (or all) GPUs of a type on the nodes that the job's selectors admit."""
         return int((self.free if free else self.total)[self._allowed(job, gpu_type)].sum())
+
+    def finishes(self, gpu_type: str) -> list[tuple[float, int]]:
+        """When running jobs are expected to give GPUs of a type back, and how many, in order of time."""
+        return self._finishes.get(gpu_type, [])
 
     def most_free(self, job: Job, gpu_type: str) -> int:
         """Free GPUs on the emptiest of these nodes."""
@@ -189,6 +194,14 @@ def _domain(node: Node, level: int) -> tuple[str, ...]:
 def _codes(keys: Sequence[tuple[str, ...]]) -> IntArray:
     known: dict[tuple[str, ...], int] = {}
     return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+
+
+def _finishes(snapshot: Snapshot) -> dict[str, list[tuple[float, int]]]:
+    finishes: dict[str, list[tuple[float, int]]] = {}
+    for job in snapshot.jobs:
+        if job.placement and job.expected_finish is not None:
+            finishes.setdefault(job.placement.gpu_type, []).append((job.expected_finish, job.placement.gpus))
+    return {gpu_type: sorted(each) for gpu_type, each in finishes.items()}
 
 
 def _quota_left(snapshot: Snapshot) -> dict[tuple[str, str], int]:

@@ -43,17 +43,12 @@ def clock(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("~%H:%M UTC")
 
 
-def free_again(snapshot: Snapshot, gpu_type: str, gpus: int, free: int) -> float | None:
+def free_again(capacity: Capacity, now: float, gpu_type: str, gpus: int, free: int) -> float | None:
     """When `gpus` GPUs of a type are expected to be free, as running jobs finish; None if that is not in sight."""
-    finishes = sorted(
-        (job.expected_finish, job.placement.gpus)
-        for job in snapshot.jobs
-        if job.placement and job.placement.gpu_type == gpu_type and job.expected_finish is not None
-    )
-    for finish, returned in finishes:
+    for finish, returned in capacity.finishes(gpu_type):
         free += returned
         if free >= gpus:
-            return max(finish, snapshot.time)
+            return max(finish, now)
     return None
 
 
@@ -176,7 +171,8 @@ def _no_room(case: _Case) -> Pending:
         )
     smallest = able[0]
     message = f"needs at least {smallest.describe()}, free: " + ", ".join(f"{n}×{name}" for name, n in free.items())
-    moment = free_again(case.snapshot, smallest.gpu.name, smallest.option.gpus, free[smallest.gpu.name])
+    name, now = smallest.gpu.name, case.snapshot.time
+    moment = free_again(capacity, now, name, smallest.option.gpus, free[name])
     if moment is not None:
         message += f"; enough {smallest.gpu.name} are expected {clock(moment)}"
     return case.answer(PendingReason.INSUFFICIENT_GPUS, message, _holders(case, able), *_starts_now_if(case, able))

@@ -148,7 +148,7 @@ class _Choice(Struct, frozen=True):
         if quota is not None and quota < wanted:
             return f"{name} beyond the quota of queue {self.job.queue}"
         free = self.capacity.gpus(self.job, name)
-        moment = free_again(self.snapshot, name, wanted, free)
+        moment = free_again(self.capacity, self.snapshot.time, name, wanted, free)
         state = f"without room for {wanted}" if free else "full"
         return f"{name} {state}" + (f" until {clock(moment)}" if moment else "")
 
