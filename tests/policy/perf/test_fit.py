@@ -14,8 +14,6 @@ from trimtab_policy.perf.forecast import forecast, scene, step_times
 from trimtab_policy.perf.measured import Measurements
 from trimtab_policy.perf.shape import Array, Number
 
-pytest.importorskip("scipy")
-
 
 def table(**other: object) -> list[Cells]:
     """A sweep over sizes, widths and micro-batches on A100 and H100."""
