@@ -336,6 +336,17 @@ class Pending(Struct, frozen=True):
     """Changes that would unblock it, each a sentence."""
 
 
+class Speed(Struct, frozen=True):
+    """What a job makes of so many GPUs of one type, where that was measured or given and not predicted."""
+
+    gpu_type: str
+    gpus: int
+    nodes: int
+    """Over how many nodes they are spread. Such gangs may take unequal parts of their nodes."""
+    steps_per_second: float
+    """In the steps of `TrainingSpec.steps`, whatever a step stands for: a second of a trace, an iteration."""
+
+
 class Job(Struct, frozen=True):
     """A training job as policies see it."""
 
@@ -358,6 +369,19 @@ class Job(Struct, frozen=True):
     """Names of the nodes that selectors, affinity and tolerations admit; None for all."""
     policy: str | None = None
     """Policy asked for by the job itself, for tests and comparisons."""
+    speeds: tuple[Speed, ...] | None = None
+    """All that it could run on, where that is known; None: what the performance model finds for `requirements`."""
+    preemptible: bool = False
+    """Whether it may be stopped, moved or resized while it runs."""
+    restart_seconds: float = 0.0
+    """GPU time that a stop and a new start are expected to cost: save, schedule, load."""
+    restarts: int = 0
+    """Starts after the first."""
+    resuming: float = 0.0
+    """Seconds until it computes again, if it is being started or restarted."""
+    served: dict[str, float] = {}
+    """GPU-seconds that it has held, by GPU type."""
+    deadline: float | None = None
 
 
 class Quota(Struct, frozen=True):
@@ -388,9 +412,21 @@ class Snapshot(Struct, frozen=True):
         return sorted(pending, key=lambda job: (-job.priority, job.created, job.namespace, job.name))
 
 
+class Stop(Struct, frozen=True):
+    """A running job that is to give its GPUs back and wait."""
+
+    job: str
+    reason: str
+
+
 class Decision(Struct, frozen=True):
-    """What a policy wants: new placements, and for every other waiting job the reason why not."""
+    """What a policy wants: placements, and for every other waiting job the reason why not.
+
+    A placement of a job that runs moves or resizes it; a running job that is not mentioned goes on as it is. Both this
+    and `stops` are only for jobs that are preemptible.
+    """
 
     policy: str
     placements: tuple[Placement, ...] = ()
     pending: tuple[Pending, ...] = ()
+    stops: tuple[Stop, ...] = ()
