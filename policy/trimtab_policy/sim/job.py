@@ -63,3 +63,11 @@ class SimJob(Protocol):
     def fail(self) -> float:
         """Lose what was not saved since the last checkpoint; returns the lost work as seconds at the present speed."""
         ...
+
+    def alone(self, gpu_type: str, gpus: float) -> float:
+        """Seconds of the whole work on a share of GPUs of one type, undisturbed; infinite where it cannot run.
+
+        The best that the share allows; with less than the smallest gang it gets them for a part of the time. For
+        finish-time fairness and lower bounds.
+        """
+        ...

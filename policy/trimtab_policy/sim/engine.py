@@ -1,0 +1,262 @@
+"""The clock of the simulator: moves jobs, asks the policy, does what it says, and keeps the books.
+
+Decisions are made either at events (a job arrives or ends, a node fails or comes back, at the latest every
+`heartbeat`), as the live controller does, or in rounds of fixed length, as Sia, Pollux and Gavel do. In rounds a job
+that arrives is first seen at the next round, and one that ends keeps its GPUs to the end of its round. Between two
+decisions each job lives by its own model (`sim.job`). Nothing here is random.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trimtab_policy.policy import Policy
+from trimtab_policy.sim.active import Active
+from trimtab_policy.sim.books import Books, BrokenDecision
+from trimtab_policy.sim.failures import Event, Misfortunes, What, events
+from trimtab_policy.sim.job import SimJob
+from trimtab_policy.sim.result import Run, Span
+from trimtab_policy.types import Decision, Placement, Quota, Snapshot
+
+Watch = Callable[[int, float], None]
+"""Told the number of finished jobs and the simulated time, after every decision."""
+
+
+TICK = 1e-6
+"""Seconds that are nothing: no two decisions are nearer to each other."""
+PATIENCE = 100
+"""Decisions in a row that may leave everybody waiting on an idle cluster: a policy may wait for a better moment."""
+
+
+class Stuck(ValueError):
+    """Jobs wait on an idle cluster, and nothing will ever happen again."""
+
+
+class Rules(Struct, frozen=True):
+    """How a run is carried out."""
+
+    round_seconds: float | None = None
+    """Length of a round; None: decide at events."""
+    heartbeat: float = 300.0
+    """Longest time between two decisions at events."""
+    min_gap: float = 0.0
+    """Shortest time between two decisions at events: what happens within it is decided together."""
+    misfortunes: Misfortunes = Misfortunes()
+    quotas: tuple[Quota, ...] = ()
+    seed: int = 0
+    until: float = math.inf
+    """When to cut the run off."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError naming the field."""
+        for name in ("round_seconds", "heartbeat", "until"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value}")
+
+
+def simulate(
+    policy: Policy, jobs: Sequence[SimJob], cluster: Snapshot, rules: Rules | None = None, watch: Watch | None = None
+) -> Run:
+    """Run a workload under a policy until every job is done, or until it is cut off.
+
+    `cluster` may hold running jobs (a live snapshot): those among `jobs`, by UID, go on where they are. Raises
+    BrokenDecision when the policy asks for what is not there, Stuck when it leaves jobs waiting for ever.
+    """
+    return _Simulation(policy, jobs, cluster, rules or Rules()).run(watch)
+
+
+class _Simulation:
+    def __init__(self, policy: Policy, jobs: Sequence[SimJob], cluster: Snapshot, rules: Rules) -> None:
+        self._policy, self._cluster, self._rules = policy, cluster, rules
+        self._now = 0.0
+        self._books = Books(cluster)
+        self._all = [Active(index, job) for index, job in enumerate(jobs)]
+        self._coming = sorted(self._all, key=lambda job: (job.model.submitted, job.index), reverse=True)
+        self._here: dict[str, Active] = {}
+        self._events: Iterator[Event] = events(cluster, rules.misfortunes, rules.seed)
+        self._event = next(self._events, None)
+        self._speed: dict[str, float] = {}
+        self._spans: list[Span] = []
+        self._decision_seconds: list[float] = []
+        self._idle = 0
+        """Decisions in a row after which nothing ran."""
+
+    def run(self, watch: Watch | None) -> Run:
+        cpu = time.process_time()
+        self._resume()
+        while (self._coming or self._here) and self._now < self._rules.until:
+            self._move(self._next())
+            if self._here:
+                self._decide()
+            if watch:
+                watch(len(self._all) - len(self._coming) - len(self._here), self._now)
+        return self._result(time.process_time() - cpu)
+
+    def _resume(self) -> None:
+        """Jobs that hold GPUs in the given snapshot hold them from the first moment on."""
+        held = {job.uid: job.placement for job in self._cluster.jobs if job.placement}
+        for job in self._all:
+            if placement := held.get(job.model.uid):
+                self._coming.remove(job)
+                self._here[job.model.uid] = job
+                job.begin(placement, 0.0, 1.0)
+
+    def _next(self) -> float:
+        """Time of the next decision."""
+        arrival = self._coming[-1].model.submitted if self._coming else math.inf
+        length = self._rules.round_seconds
+        if length is not None:
+            return self._next_round(length, arrival)
+        misfortune = self._event.time if self._event else math.inf
+        soonest = max(TICK, min((job.ends_in() for job in self._here.values()), default=math.inf))
+        beat = self._now + self._rules.heartbeat if self._here else math.inf
+        earliest = self._now + self._rules.min_gap
+        return min(max(earliest, min(self._now + soonest, arrival, misfortune, beat)), self._rules.until)
+
+    def _next_round(self, length: float, arrival: float) -> float:
+        """Rounds in which nothing is there are skipped."""
+        begun = self._now if self._here else max(self._now, length * (math.ceil(arrival / length) - 1))
+        return min(length * (math.floor(begun / length + 1e-9) + 1), self._rules.until)
+
+    def _move(self, end: float) -> None:
+        """Live until `end`: jobs compute, nodes fail; then the new jobs are there and the finished ones are gone."""
+        while self._event and self._event.time <= end:
+            happened = self._event
+            self._advance(happened.time)
+            self._suffer(happened)
+            self._event = next(self._events, None)
+        self._advance(end)
+        for job in [job for job in self._here.values() if job.finished is not None]:
+            self._release(job)
+            del self._here[job.model.uid]
+        while self._coming and self._coming[-1].model.submitted <= end:
+            job = self._coming.pop()
+            job.company = 0.0
+            self._here[job.model.uid] = job
+
+    def _advance(self, end: float) -> None:
+        begun, self._now = self._now, end
+        if end <= begun:
+            return
+        here = sum(1 for job in self._here.values() if job.finished is None)
+        for job in self._here.values():
+            if job.finished is None:
+                job.company += here * (end - begun)
+                if job.placement:
+                    job.advance(begun, end - begun)
+
+    def _suffer(self, event: Event) -> None:
+        if event.what is What.FAIL:
+            self._books.fail(event.node, f"failed at {event.time:.0f} s")
+            for job in self._on(event.node):
+                job.fail()
+                self._release(job)
+        elif event.what is What.REPAIR:
+            self._books.repair(event.node)
+        else:
+            self._speed[event.node] = event.speed
+            for job in self._on(event.node):
+                job.model.place(job.placement, self._slowest(job.placement))
+
+    def _on(self, node: str) -> list[Active]:
+        return [
+            job
+            for job in self._here.values()
+            if job.finished is None and job.placement and any(share.node == node for share in job.placement.shares)
+        ]
+
+    def _slowest(self, placement: Placement | None) -> float:
+        shares = placement.shares if placement and self._speed else ()
+        return min((self._speed.get(share.node, 1.0) for share in shares), default=1.0)
+
+    def _decide(self) -> None:
+        snapshot = self._snapshot()
+        began = time.perf_counter()
+        decision = self._policy.decide(snapshot)
+        self._decision_seconds.append(time.perf_counter() - began)
+        self._apply(decision)
+        self._idle = 0 if any(job.placement for job in self._here.values()) else self._idle + 1
+        if self._idle > PATIENCE and not self._coming and not self._event:
+            waiting = ", ".join(job.model.seen().name for job in list(self._here.values())[:3])
+            raise Stuck(f"policy {self._policy.name} leaves {len(self._here)} jobs waiting on an idle cluster: {waiting}")
+
+    def _snapshot(self) -> Snapshot:
+        return replace(
+            self._cluster,
+            time=self._now,
+            nodes=self._books.nodes,
+            jobs=tuple([job.seen(self._now) for job in self._here.values()]),
+            quotas=self._rules.quotas or self._cluster.quotas,
+            unavailable=self._cluster.unavailable | self._books.unavailable,
+        )
+
+    def _apply(self, decision: Decision) -> None:
+        """Everything that is given back is free before anything is taken."""
+        for stop in decision.stops:
+            self._release(self._preemptible(stop.job))
+        moves = [(self._here[uid], each) for each in decision.placements if (uid := each.job) in self._here]
+        if len(moves) < len(decision.placements):
+            raise BrokenDecision(f"policy {decision.policy} placed a job that is not there")
+        changes = [(job, after) for job, after in moves if not _same(job.placement, after)]
+        before = [job.placement for job, _ in changes]
+        for job, _ in changes:
+            if job.placement:
+                self._release(self._preemptible(job.model.uid), keep_pause=True)
+        for (job, after), had in zip(changes, before, strict=True):
+            self._start(job, had, after)
+
+    def _preemptible(self, uid: str) -> Active:
+        job = self._here.get(uid)
+        if job is None or job.placement is None:
+            raise BrokenDecision(f"policy {self._policy.name} stops {uid}, which does not run")
+        if not job.model.seen().preemptible:
+            raise BrokenDecision(f"policy {self._policy.name} touches {uid}, which must not be preempted")
+        return job
+
+    def _release(self, job: Active, *, keep_pause: bool = False) -> None:
+        if job.placement is None:
+            return
+        pause = job.resuming if keep_pause else 0.0
+        self._books.give(job.model.seen(), job.placement)
+        self._spans.append(job.end(self._now))
+        job.resuming = pause
+
+    def _start(self, job: Active, before: Placement | None, after: Placement) -> None:
+        self._books.take(job.model.seen(), after)
+        pause = job.model.pause(before, after)
+        if job.started is not None and (before is None or pause > 0):
+            job.restarts += 1
+        job.resuming = pause if pause > 0 or before is None else job.resuming
+        job.begin(after, self._now, self._slowest(after))
+
+    def _result(self, cpu: float) -> Run:
+        for job in self._here.values():
+            self._release(job)
+        sizes = {name: 0.0 for name in self._cluster.gpu_types}
+        for node in self._cluster.nodes:
+            sizes[node.gpu_type] += node.gpus
+        return Run(
+            policy=self._policy.name,
+            cluster=replace(self._cluster, jobs=()),
+            jobs=tuple(job.record(sizes, self._now) for job in self._all),
+            spans=tuple(self._spans),
+            end=self._now if self._here or self._coming else max(job.finished or 0.0 for job in self._all),
+            decision_seconds=tuple(self._decision_seconds),
+            cpu_seconds=cpu,
+            lost_gpu_seconds=sum(job.lost_gpu_seconds for job in self._all),
+        )
+
+
+def _same(before: Placement | None, after: Placement) -> bool:
+    """Whether a placement changes nothing about what runs."""
+    return before is not None and (before.gpu_type, before.shares, before.plan) == (
+        after.gpu_type,
+        after.shares,
+        after.plan,
+    )
