@@ -113,6 +113,10 @@ class Trace(Struct, frozen=True, eq=False):
     """Seconds from the start of the trace; NaN for none."""
     category: Coded[str]
     """What may be changed about a Sia job: `adaptive`, `scale-gpus` or `rigid`; empty where not said."""
+    row: IntArray
+    """Line of the file, or number in the generator: what error messages point at."""
+    source: str
+    """File or generator that the jobs come from."""
 
     def __len__(self) -> int:
         return len(self.submitted)
@@ -125,6 +129,10 @@ class Trace(Struct, frozen=True, eq=False):
     def take(self, rows: Any) -> Trace:
         """Some of the jobs: a mask, a slice, or ascending indices."""
         return Trace(*(_take(getattr(self, field), rows) for field in self.__struct_fields__))
+
+    def unconstrained(self) -> Trace:
+        """The same jobs, each of which may run on any GPU type."""
+        return msgspec.structs.replace(self, gpu_types=constant((), len(self)))
 
     def between(self, begin: float, end: float) -> Trace:
         """Jobs submitted in [begin, end); their clock is not changed."""
@@ -167,6 +175,8 @@ def trace(
     estimate: ArrayLike | None = None,
     deadline: ArrayLike | None = None,
     category: Coded[str] | None = None,
+    row: ArrayLike | None = None,
+    source: str = "",
 ) -> Trace:
     """Columns of any order as a `Trace`: sorted by submission (ties stay in order), absent columns as not known."""
     names = np.asarray(name, dtype=np.str_)
@@ -185,9 +195,13 @@ def trace(
         estimate=unknown if estimate is None else np.asarray(estimate, dtype=np.float64),
         deadline=unknown if deadline is None else np.asarray(deadline, dtype=np.float64),
         category=nothing if category is None else category,
+        row=np.arange(1, count + 1) if row is None else np.asarray(row, dtype=np.int64),
+        source=source,
     )
     return columns.take(np.argsort(columns.submitted, kind="stable"))
 
 
 def _take(column: Any, rows: Any) -> Any:
+    if isinstance(column, str):
+        return column
     return column[rows] if isinstance(column, np.ndarray) else column.take(rows)
