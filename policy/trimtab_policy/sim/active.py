@@ -130,7 +130,7 @@ class Active:
 
 
 def _isolated(job: SimJob, gpus: dict[str, float], contention: float) -> float:
-    """Time alone on 1/N of the cluster: the mean over GPU types, weighted by their GPUs (Sia, SOSP 2023, equation 3)."""
+    """Time alone on 1/N of the cluster: mean over GPU types, weighted by their GPUs (Sia, SOSP 2023, equation 3)."""
     times = {name: job.alone(name, count / contention) for name, count in gpus.items()}
     able = {name: seconds for name, seconds in times.items() if seconds < float("inf")}
     weight = sum(gpus[name] for name in able)

@@ -184,7 +184,7 @@ class _Simulation:
         self._idle = 0 if any(job.placement for job in self._here.values()) else self._idle + 1
         if self._idle > PATIENCE and not self._coming and not self._event:
             waiting = ", ".join(job.model.seen().name for job in list(self._here.values())[:3])
-            raise Stuck(f"policy {self._policy.name} leaves {len(self._here)} jobs waiting on an idle cluster: {waiting}")
+            raise Stuck(f"{self._policy.name} leaves {len(self._here)} jobs waiting on an idle cluster: {waiting}")
 
     def _snapshot(self) -> Snapshot:
         return replace(
@@ -238,7 +238,7 @@ class _Simulation:
     def _result(self, cpu: float) -> Run:
         for job in self._here.values():
             self._release(job)
-        sizes = {name: 0.0 for name in self._cluster.gpu_types}
+        sizes = dict.fromkeys(self._cluster.gpu_types, 0.0)
         for node in self._cluster.nodes:
             sizes[node.gpu_type] += node.gpus
         return Run(

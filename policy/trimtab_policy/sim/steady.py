@@ -42,6 +42,10 @@ class Steady:
         """Seconds until done; infinite at rate 0."""
         return (self.total - self.done) / self.rate if self.rate > 0 else math.inf
 
+    def checkpoint_every(self, work: float) -> None:
+        """Save after every so much work from now on."""
+        self._every = work
+
     def save(self) -> None:
         """A checkpoint at this moment."""
         self._saved = self.done

@@ -1,0 +1,163 @@
+"""LLM jobs: how fast a plan is, on the nodes that it got, says the performance model, in error by a known amount.
+
+The truth of a (job, GPU type) pair is what the model predicts times a log-normal error of spread sigma: policies see
+the prediction, the simulator goes by the truth. A gang that leaves its nearest topology domain has the network's
+bandwidth divided by the oversubscription of the levels above. A restart saves a checkpoint, schedules the pods, starts
+the processes and loads it again; both ways are bounded by the storage, so that large models pay more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trimtab_policy.perf import plans, shape
+from trimtab_policy.sim.steady import Steady
+from trimtab_policy.types import GpuSpec, Job, ModelSpec, Optimizer, ParallelPlan, Placement, Snapshot, TrainingSpec
+
+STATE_BYTES = {Optimizer.ADAMW: 14, Optimizer.SGD: 10, Optimizer.ADAFACTOR: 6, Optimizer.MUON: 10}
+"""Bytes of a checkpoint per parameter: 16-bit weights, FP32 master copy, and the optimizer's states."""
+
+
+class LlmRules(Struct, frozen=True):
+    """What manifests of jobs do not say."""
+
+    preemptible: bool = True
+    schedule_seconds: float = 15.0
+    """From the decision to running pods: gang creation, image that is there already."""
+    startup_seconds: float = 30.0
+    """Python, process groups, warm-up of the first steps."""
+    storage_bandwidth: float = 2e9
+    """Bytes/s that one node reads or writes of a checkpoint."""
+    storage_limit: float = 50e9
+    """Bytes/s of the storage as a whole."""
+    checkpoint_seconds: float = 1800.0
+    """A failure costs the work since the last one."""
+    error_sigma: float = 0.0
+    """Spread of ln(true step time / predicted), drawn once for each job and GPU type."""
+    oversubscription: float = 1.0
+    """Of the network above the nearest topology domain."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError naming the field."""
+        for name in ("schedule_seconds", "startup_seconds", "error_sigma"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
+        for name in ("storage_bandwidth", "storage_limit", "checkpoint_seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        if not 1 <= self.oversubscription < math.inf:
+            raise ValueError(f"oversubscription must be at least 1, got {self.oversubscription}")
+
+
+class LlmJob:
+    """A job of the live API; implements `sim.job.SimJob`."""
+
+    def __init__(
+        self, job: Job, submitted: float, domains: Mapping[str, tuple[str, ...]], sizes: Mapping[GpuSpec, int],
+        errors: Mapping[str, float], rules: LlmRules,
+    ) -> None:  # fmt: skip
+        """`domains` maps nodes to their topology, `sizes` GPU types to GPUs per node, `errors` types to true / said."""
+        self.uid = job.uid
+        self.submitted = submitted
+        self.application = job.model.name
+        self._rules, self._domains, self._sizes, self._errors = rules, domains, sizes, errors
+        self._bytes = checkpoint_bytes(job.model, job.training.optimizer)
+        self._job = replace(job, preemptible=rules.preemptible, restart_seconds=self._restart(1), placement=None)
+        self._gpus = {gpu.name: gpu for gpu in sizes}
+        self._work = Steady(float(job.training.steps), float(min(job.steps_done, job.training.steps)))
+
+    @property
+    def progress(self) -> float:
+        return self._work.progress
+
+    def seen(self) -> Job:
+        return self._job
+
+    def steps_done(self) -> int:
+        return int(self._work.done)
+
+    def pause(self, before: Placement | None, after: Placement) -> float:
+        rules, nodes = self._rules, len(after.shares)
+        if before is None and self._work.done == 0:
+            return rules.schedule_seconds + rules.startup_seconds
+        return self._restart(nodes)
+
+    def place(self, placement: Placement | None, speed: float = 1.0) -> None:
+        if placement is None:
+            self._work.save()
+            self._work.rate = 0.0
+            return
+        self._work.rate = speed / self._step_seconds(placement)
+        self._work.checkpoint_every(self._work.rate * self._rules.checkpoint_seconds)
+
+    def advance(self, seconds: float) -> float:
+        return self._work.advance(seconds)
+
+    def finish_in(self) -> float:
+        return self._work.finish_in()
+
+    def fail(self) -> float:
+        return self._work.fail()
+
+    def alone(self, gpu_type: str, gpus: float) -> float:
+        gpu, job = self._gpus[gpu_type], self._job
+        need = job.requirements
+        if need.gpu_types and gpu_type not in need.gpu_types:
+            return math.inf
+        found = plans.options(job.model, job.training, need, gpu, self._sizes[gpu])
+        times = [each.prediction.run_seconds * max(1.0, each.gpus / gpus) for each in found]
+        return min(times, default=math.inf) * self._errors.get(gpu_type, 1.0)
+
+    def _restart(self, nodes: int) -> float:
+        rules = self._rules
+        bandwidth = min(nodes * rules.storage_bandwidth, rules.storage_limit)
+        return 2 * self._bytes / bandwidth + rules.schedule_seconds + rules.startup_seconds
+
+    def _step_seconds(self, placement: Placement) -> float:
+        homes = {self._domains.get(share.node, ()) for share in placement.shares}
+        spread = self._rules.oversubscription if len(homes) > 1 else 1.0
+        job, width = self._job, placement.shares[0].gpus
+        gpu = self._gpus[placement.gpu_type]
+        said = _predicted(job.model, job.training, placement.plan, gpu, width, spread, job.requirements.software)
+        return said * self._errors.get(placement.gpu_type, 1.0)
+
+
+def jobs(described: Iterable[Job], cluster: Snapshot, rules: LlmRules | None = None, seed: int = 0) -> list[LlmJob]:
+    """Simulated jobs for jobs of the live API; each is submitted when it was `created`, at 0 at the earliest.
+
+    The time of the cluster becomes 0: in a live snapshot it is a POSIX time, and what was created before it is older.
+    `seed` draws the errors of the performance model, by job and type, in the order of the jobs.
+    """
+    rules = rules or LlmRules()
+    sizes: dict[GpuSpec, int] = {}
+    for node in cluster.nodes:
+        gpu = cluster.gpu_types[node.gpu_type]
+        sizes[gpu] = max(node.gpus, sizes.get(gpu, 0))
+    domains = {node.name: node.topology for node in cluster.nodes if node.topology}
+    random = np.random.default_rng(seed)
+    found = []
+    for job in described:
+        drawn = np.exp(rules.error_sigma * random.standard_normal(len(sizes))).tolist()
+        errors = dict(zip((gpu.name for gpu in sizes), drawn, strict=True))
+        deadline = None if job.deadline is None else job.deadline - cluster.time
+        since = replace(job, created=job.created - cluster.time, deadline=deadline)
+        found.append(LlmJob(since, max(0.0, since.created), domains, sizes, errors, rules))
+    return found
+
+
+def checkpoint_bytes(model: ModelSpec, optimizer: Optimizer) -> float:
+    """Size of a full checkpoint, weights and optimizer."""
+    return float(shape.parameters(shape.of(model))) * STATE_BYTES[optimizer]
+
+
+@lru_cache(maxsize=4096)
+def _predicted(
+    model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuSpec, width: int, spread: float, software: str
+) -> float:
+    return plans.predict(model, training, plan, gpu, width, spread=spread, software=software).step_seconds
