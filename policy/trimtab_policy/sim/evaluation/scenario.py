@@ -1,0 +1,73 @@
+"""One run of an evaluation as plain values, and how it is carried out.
+
+A scenario says all that its run depends on, and nothing else does: it is what workers are sent, what results are
+filed under, and what two policies share when they are compared (common random numbers: same jobs, same misfortunes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from msgspec import Struct
+
+from trimtab_policy.sim.failures import Misfortunes
+from trimtab_policy.sim.result import Record, Span
+
+
+class Scenario(Struct, frozen=True):
+    """One policy on one window of one workload on one cluster."""
+
+    policy: str
+    """Registered name; `NAME@SEED` breaks ties by a seed, where the policy has any."""
+    trace: str
+    """File of a trace, or `generator:NAME`."""
+    cluster: str
+    """As `sim.clusters.cluster` takes it."""
+    load: float | None = None
+    """Offered load that arrivals are rescaled to; None: as the trace has them."""
+    window: int = 0
+    windows: int = 1
+    """Of how many windows of the trace this is one; the whole trace where it is one."""
+    window_jobs: int = 500
+    """Jobs of a window."""
+    seed: int = 0
+    profiles: str = ""
+    """Folder with measured profiles, for workloads that name applications instead of run times."""
+    knowledge: str = "fit"
+    """What policies know of profiles: `fit`, `pooled`, `exact`, or `model:SIGMA`."""
+    estimate_sigma: float = 0.0
+    """Error of the run times of a trace as policies see them."""
+    restart_seconds: float = 30.0
+    """What stopping and starting a job of a trace costs; profiles and models have their own."""
+    round_seconds: float | None = None
+    """None: as the policy's authors have it, or at events."""
+    misfortunes: Misfortunes = Misfortunes()
+    skip_bad: bool = False
+    """Leave out bad rows of the trace and jobs that are too large."""
+    spans: bool = False
+    """Keep who held which GPUs when, to draw it."""
+
+    def files(self) -> list[str]:
+        """Files and folders that the run reads."""
+        return [path for path in (self.trace, self.cluster, self.profiles) if path and Path(path).exists()]
+
+
+class Outcome(Struct, frozen=True):
+    """What came out of a scenario."""
+
+    scenario: Scenario
+    regime: str
+    """What the policy could know, in words: runs of different regimes do not belong into one table."""
+    summary: dict[str, float]
+    """`metrics.summary` by its JSON keys."""
+    bounds_h: dict[str, float]
+    """Certified lower bounds on the average JCT in hours, by name: LB0 to LB3."""
+    jct_h: tuple[float, ...]
+    """Of the measured jobs that finished."""
+    solver_gap: float | None = None
+    """Largest relative optimality gap of the policy's solver, if it has one."""
+    jobs: tuple[Record, ...] = ()
+    """With `spans` only, as are these."""
+    held: tuple[Span, ...] = ()

@@ -1,0 +1,76 @@
+"""Results on disk, one file a run, so that an interrupted evaluation goes on where it was.
+
+A file is named after everything that its run depends on: the scenario, the bytes of the files that it reads, and the
+source of this package. Whatever of these changes, the run is made again; nothing stale is ever read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_SOURCES = ("**/*.py", "data/**/*")
+
+
+class Store:
+    """A folder of outcomes."""
+
+    def __init__(self, folder: Path) -> None:
+        """Makes the folder. Raises OSError when it cannot be written."""
+        self._folder = folder / "runs"
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, scenario: Scenario) -> Outcome | None:
+        """The outcome, if this very run was made before; a file that was cut short counts as none."""
+        path = self._path(scenario)
+        if not path.is_file():
+            return None
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Outcome)
+        except msgspec.DecodeError:
+            path.unlink()
+            return None
+
+    def put(self, outcome: Outcome) -> None:
+        """Keep an outcome; nobody ever sees half of it."""
+        path = self._path(outcome.scenario)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        part.write_bytes(msgspec.json.encode(outcome))
+        part.replace(path)
+
+    def _path(self, scenario: Scenario) -> Path:
+        digest = hashlib.sha256(msgspec.json.encode(scenario))
+        for file in scenario.files():
+            digest.update(_content(file, _touched(file)))
+        digest.update(_code())
+        return self._folder / f"{scenario.policy}-{digest.hexdigest()[:24]}.json"
+
+
+def _touched(path: str) -> float:
+    """Latest change of a file, or of anything in a folder."""
+    root = Path(path)
+    return max(each.stat().st_mtime for each in (root, *root.rglob("*")))
+
+
+@lru_cache(maxsize=64)
+def _content(path: str, touched: float) -> bytes:
+    root = Path(path)
+    digest = hashlib.sha256()
+    for file in sorted(each for each in (root, *root.rglob("*")) if each.is_file()):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.digest()
+
+
+@lru_cache(maxsize=1)
+def _code() -> bytes:
+    digest = hashlib.sha256()
+    for file in sorted(each for pattern in _SOURCES for each in _PACKAGE.glob(pattern) if each.is_file()):
+        digest.update(str(file.relative_to(_PACKAGE)).encode() + file.read_bytes())
+    return digest.digest()

@@ -1,0 +1,62 @@
+"""Where runs are carried out: in this process, in several, or on the machines of a Ray cluster.
+
+A run is a pure function of its scenario, so that the numbers are the same bit for bit wherever it is made. Outcomes
+come as they are ready; who takes them can stop at any time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario, run
+
+Work = Callable[[Sequence[Scenario]], Iterator[Outcome]]
+"""Carries out scenarios; yields outcomes in any order."""
+
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def here(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
+    """One after the other in this process."""
+    return map(run, scenarios)
+
+
+def processes(count: int) -> Work:
+    """In `count` processes of this machine, one thread each."""
+
+    def work(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
+        os.environ.update({name: "1" for name in _ONE_THREAD if name not in os.environ})
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(count, len(scenarios)), mp_context=context) as pool:
+            waiting = [pool.submit(run, scenario) for scenario in scenarios]
+            try:
+                for done in as_completed(waiting):
+                    yield done.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    return work if count > 1 else here
+
+
+def ray_cluster(address: str) -> Work:
+    """On a Ray cluster: `local` starts one on this machine, for as long as the work takes.
+
+    Files that scenarios name must be there on every machine, under the same path. Raises ImportError without Ray.
+    """
+    import ray  # a quarter of a gigabyte: only for those who ask for it
+
+    def work(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
+        ray.init(address=address, log_to_driver=False, include_dashboard=False)
+        try:
+            remote = ray.remote(run)
+            waiting = [remote.remote(scenario) for scenario in scenarios]
+            while waiting:
+                [ready], waiting = ray.wait(waiting)
+                yield ray.get(ready)
+        finally:
+            ray.shutdown()
+
+    return work
