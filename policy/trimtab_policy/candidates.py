@@ -1,6 +1,8 @@
 """What one job could run on: its plan options per GPU type, and which of them have room right now.
 
-Shared by all heuristics, so that they differ only in what they choose.
+Shared by all heuristics, so that they differ only in what they choose. A job that brings its own speeds (a trace's, a
+profile's) can run on these; for the others the performance model searches plans. The former are remembered by the
+identity of what they follow from, because a simulator asks about the same jobs at every one of its decisions.
 """
 
 from __future__ import annotations
@@ -11,7 +13,24 @@ from msgspec import Struct
 
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.perf.plans import Offer, Option, options_by_type
-from trimtab_policy.types import Alternative, GpuSpec, Job, NodeShare, Placement, Precision, Requirements, Snapshot
+from trimtab_policy.types import (
+    Alternative,
+    GpuSpec,
+    Job,
+    NodeShare,
+    ParallelPlan,
+    Placement,
+    Precision,
+    Prediction,
+    Requirements,
+    Snapshot,
+    Speed,
+    TrainingSpec,
+)
+
+ANY_NODES = 1 << 20
+REMEMBERED = 1 << 15
+"""Jobs with given speeds whose candidates are kept."""
 
 
 class Candidate(Struct, frozen=True):
@@ -22,6 +41,8 @@ class Candidate(Struct, frozen=True):
     tokens_per_second: float
     cost: float
     """GPUs weighted by their peak 16-bit FLOP/s: an H100 is not a T4."""
+    spread: int = 0
+    """Nodes that a gang of unequal parts may be spread over; 0: equal parts on just the nodes of the option."""
 
     def describe(self) -> str:
         """Short form for people: `8×A100-SXM4-80GB`."""
@@ -45,6 +66,8 @@ def allowed_types(snapshot: Snapshot, requirements: Requirements) -> list[GpuSpe
 
 def candidates(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candidate]:
     """Every feasible option of the job on the GPU types of the cluster, whether there is room for it or not."""
+    if job.speeds is not None:
+        return list(_given(snapshot, job, job.speeds))
     offers = tuple(
         Offer(gpu, size) for gpu in allowed_types(snapshot, job.requirements) if (size := capacity.node_gpus(gpu.name))
     )
@@ -59,14 +82,35 @@ def candidates(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candida
 
 def has_room(capacity: Capacity, job: Job, candidate: Candidate) -> bool:
     """Whether the candidate fits at this moment."""
-    return capacity.fits(job, candidate.gpu.name, candidate.option.nodes, candidate.option.gpus_per_node)
+    option = candidate.option
+    if candidate.spread:
+        return capacity.gathers(job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread)
+    return capacity.fits(job, candidate.gpu.name, option.nodes, option.gpus_per_node)
+
+
+def could_ever_fit(capacity: Capacity, job: Job, candidate: Candidate) -> bool:
+    """Whether it would fit if every GPU of the present nodes were free."""
+    option = candidate.option
+    if candidate.spread:
+        return capacity.could_ever_gather(job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread)
+    return capacity.could_ever_fit(job, candidate.gpu.name, option.nodes, option.gpus_per_node)
+
+
+def nodes_for(
+    capacity: Capacity, job: Job, candidate: Candidate, *, scatter: bool = True
+) -> tuple[NodeShare, ...] | None:
+    """Nodes for the candidate at this moment; without `scatter` an uneven gang takes no more nodes than it has to."""
+    option = candidate.option
+    if candidate.spread:
+        most = candidate.spread if scatter else option.nodes
+        return capacity.gather(job, candidate.gpu.name, option.gpus, option.nodes, most)
+    return capacity.find(job, candidate.gpu.name, option.nodes, option.gpus_per_node)
 
 
 def with_room(capacity: Capacity, job: Job, ordered: Iterable[Candidate]) -> Iterator[Fitting]:
     """Those of the candidates that fit at this moment, with their nodes, in the given order."""
     for candidate in ordered:
-        option = candidate.option
-        if shares := capacity.find(job, candidate.gpu.name, option.nodes, option.gpus_per_node):
+        if shares := nodes_for(capacity, job, candidate):
             yield candidate, shares
 
 
@@ -88,3 +132,50 @@ def placement(
         reason=reason,
         alternatives=alternatives,
     )
+
+
+_Key = tuple[int, int, int, int]
+_remembered: dict[_Key, tuple[tuple[object, ...], tuple[Candidate, ...]]] = {}
+"""Identities -> what they belong to, which keeps them from being given to others, and the candidates."""
+
+
+def _given(snapshot: Snapshot, job: Job, speeds: tuple[Speed, ...]) -> tuple[Candidate, ...]:
+    """One candidate for each of the speeds that the cluster and the requirements allow."""
+    sources = speeds, job.training, job.requirements, snapshot.gpu_types
+    key = id(speeds), id(job.training), id(job.requirements), id(snapshot.gpu_types)
+    known = _remembered.get(key)
+    if known is None:
+        if len(_remembered) >= REMEMBERED:
+            _remembered.clear()
+        known = _remembered[key] = sources, tuple(_from_speeds(snapshot, job, speeds))
+    return known[1]
+
+
+def _from_speeds(snapshot: Snapshot, job: Job, speeds: tuple[Speed, ...]) -> Iterator[Candidate]:
+    need = job.requirements
+    allowed = {gpu.name: (gpu, weight(gpu)) for gpu in allowed_types(snapshot, need)}
+    most = ANY_NODES if need.max_nodes is None else need.max_nodes
+    for row in speeds:
+        if row.gpu_type in allowed and need.gpus.admits(row.gpus) and row.nodes <= most and row.steps_per_second > 0:
+            gpu, worth = allowed[row.gpu_type]
+            option = _option(gpu, job.training, row)
+            rate = option.prediction.tokens_per_second
+            yield Candidate(gpu, option, rate, row.gpus * worth, min(most, _widest(row, speeds)))
+
+
+def _option(gpu: GpuSpec, training: TrainingSpec, row: Speed) -> Option:
+    """What memory such a job needs nobody says: it is taken to be all that there is."""
+    seconds = 1 / row.steps_per_second
+    rate = training.tokens_per_step * row.steps_per_second
+    prediction = Prediction(seconds, rate, gpu.memory_bytes, seconds * training.steps)
+    return Option(row.gpus, row.nodes, -(-row.gpus // row.nodes), ParallelPlan(data=row.gpus), prediction)
+
+
+def _widest(row: Speed, speeds: tuple[Speed, ...]) -> int:
+    """Nodes up to which the row speaks for its GPUs: until another one is given for more nodes."""
+    wider = (
+        other.nodes
+        for other in speeds
+        if (other.gpu_type, other.gpus) == (row.gpu_type, row.gpus) and other.nodes > row.nodes
+    )
+    return min(wider, default=ANY_NODES + 1) - 1

@@ -3,21 +3,24 @@
 A gang of `nodes` pods with `gpus_per_node` GPUs each goes where its collectives travel the shortest way: into the
 nearest topology domain (NVLink domain, then rack, block, zone) that holds all of it, and over as few of the domains
 inside as possible. Among several such domains the fullest one is taken, and in it the nodes with the least left over
-(best fit), so that whole nodes and whole racks stay free for larger gangs. The arrays are built once per decision.
+(best fit), so that whole nodes and whole racks stay free for larger gangs.
+
+Jobs that bring their own speeds may take unequal parts of their nodes: `gather` finds the fewest nodes, whole ones
+first and the best fit for the rest, as the simulators of traces do. The arrays are built once per decision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.types import Job, Node, NodeShare, Placement, Snapshot
+from trimtab_policy.types import Job, Node, NodeShare, Placement, Requirements, Snapshot
 
 IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 ALL_TYPES = "*"
 
@@ -27,23 +30,29 @@ class Capacity:
 
     def __init__(self, snapshot: Snapshot) -> None:
         nodes = snapshot.nodes
+        self.nodes = nodes
         self.names = [node.name for node in nodes]
         self.index = {name: i for i, name in enumerate(self.names)}
-        self.topology = [node.topology for node in nodes]
-        self.total = np.array([node.gpus for node in nodes], dtype=np.int64)
-        self.free = np.array([max(0, node.free_gpus) for node in nodes], dtype=np.int64)
-        self._cpu = np.array([node.free_cpu_milli for node in nodes], dtype=np.int64)
-        self._memory = np.array([node.free_memory for node in nodes], dtype=np.int64)
-        self._pods = np.array([node.free_pods for node in nodes], dtype=np.int64)
-        self._levels = _domain_codes(nodes)
-        types = np.array([node.gpu_type for node in nodes], dtype=object)
-        self._of_type: dict[str, BoolArray] = {name: types == name for name in snapshot.gpu_types}
-        self._largest = {name: int(self.total[mask].max(initial=0)) for name, mask in self._of_type.items()}
-        self._eligible: dict[tuple[str, ...], BoolArray] = {}
+        self.total = _column([node.gpus for node in nodes])
+        self.free = _column([max(0, node.free_gpus) for node in nodes])
+        self.cpu = _column([node.free_cpu_milli for node in nodes])
+        self.memory = _column([node.free_memory for node in nodes])
+        self.pods = _column([node.free_pods for node in nodes])
+        self._overdrawn = {i: -node.free_gpus for i, node in enumerate(nodes) if node.free_gpus < 0}
+        self._members = _members(snapshot)
+        self._free_of_type = {name: int(self.free[rows].sum()) for name, rows in self._members.items()}
+        self._largest = {name: int(self.total[rows].max(initial=0)) for name, rows in self._members.items()}
+        self._pods_suffice = bool((self.pods >= self.total).all())
+        self._eligible: dict[tuple[str, tuple[str, ...]], IntArray] = {}
         self._quota_left = _quota_left(snapshot)
-        self._finishes = _finishes(snapshot)
+        self._snapshot = snapshot
         self._large_enough: dict[tuple[str, str, int], int] = {}
         self._known_fitting: dict[tuple[str, str, int], IntArray] = {}
+
+    @property
+    def topology(self) -> list[tuple[str, ...]]:
+        """Enclosing domains of each node."""
+        return [node.topology for node in self.nodes]
 
     def node_gpus(self, gpu_type: str) -> int:
         """GPUs of the largest node of this type; 0 when there is none."""
@@ -51,7 +60,9 @@ class Capacity:
 
     def gpus(self, job: Job, gpu_type: str, *, free: bool = True) -> int:
         """Free (or all) GPUs of a type on the nodes that the job's selectors admit."""
-        return int((self.free if free else self.total)[self._allowed(job, gpu_type)].sum())
+        if free and job.eligible is None:
+            return self._free_of_type[gpu_type]
+        return int((self.free if free else self.total)[self.eligible(job, gpu_type)].sum())
 
     def finishes(self, gpu_type: str) -> list[tuple[float, int]]:
         """When running jobs are expected to give GPUs of a type back, and how many, in order of time."""
@@ -59,12 +70,19 @@ class Capacity:
 
     def most_free(self, job: Job, gpu_type: str) -> int:
         """Free GPUs on the emptiest of these nodes."""
-        return int(self.free[self._allowed(job, gpu_type)].max(initial=0))
+        return int(self.free[self.eligible(job, gpu_type)].max(initial=0))
 
     def quota_left(self, queue: str, gpu_type: str) -> int | None:
         """GPUs that the queue may still take of this type; None when it has no limit."""
+        if not self._quota_left:
+            return None
         limits = [self._quota_left[key] for key in ((queue, gpu_type), (queue, ALL_TYPES)) if key in self._quota_left]
         return min(limits) if limits else None
+
+    def within_quota(self, queue: str, gpu_type: str, gpus: int) -> bool:
+        """Whether the queue may take so many more."""
+        left = self.quota_left(queue, gpu_type)
+        return left is None or gpus <= left
 
     def find(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> tuple[NodeShare, ...] | None:
         """Nodes for the gang in rank order, or None when it does not fit at this moment (quota included)."""
@@ -77,47 +95,103 @@ class Capacity:
 
     def fits(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> bool:
         """Whether `find` would find nodes, without choosing them."""
-        quota = self.quota_left(job.queue, gpu_type)
-        if quota is not None and nodes * gpus_per_node > quota:
+        if not self.within_quota(job.queue, gpu_type, nodes * gpus_per_node):
             return False
         return len(self._fitting(job, gpu_type, gpus_per_node)) >= nodes
+
+    def gather(self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int) -> tuple[NodeShare, ...] | None:
+        """Nodes for a gang that may be uneven, in rank order: at best `nodes` of them, at most `spread`.
+
+        None when it does not fit at this moment (quota included). On nodes with 4 GPUs a gang of 6 gets 4 and 2.
+        """
+        if gpus > self._free_of_type.get(gpu_type, 0) or not self.within_quota(job.queue, gpu_type, gpus):
+            return None
+        rows = self.eligible(job, gpu_type)
+        parts = uneven(self._usable(job, rows), gpus, nodes, spread)
+        if parts is None:
+            return None
+        return tuple(NodeShare(self.names[i], part) for i, part in zip(rows[parts[0]].tolist(), parts[1], strict=True))
+
+    def gathers(self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int) -> bool:
+        """Whether `gather` would find nodes. Where nothing but GPUs can run out that is a look at their number."""
+        if gpus > self._free_of_type.get(gpu_type, 0) or not self.within_quota(job.queue, gpu_type, gpus):
+            return False
+        need = job.requirements
+        if spread >= len(self.names) and job.eligible is None and self._pods_suffice and not _asks_host(need):
+            return True
+        return uneven(self._usable(job, self.eligible(job, gpu_type)), gpus, nodes, spread) is not None
 
     def could_ever_fit(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> bool:
         """Whether the gang would fit if every GPU of the present nodes were free."""
         key = job.uid, gpu_type, gpus_per_node
         if key not in self._large_enough:
-            mask = self._allowed(job, gpu_type) & (self.total >= gpus_per_node)
-            self._large_enough[key] = int(mask.sum())
+            self._large_enough[key] = int((self.total[self.eligible(job, gpu_type)] >= gpus_per_node).sum())
         return self._large_enough[key] >= nodes
+
+    def could_ever_gather(self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int) -> bool:
+        """The same for a gang that may be uneven."""
+        total = self.total[self.eligible(job, gpu_type)]
+        return uneven(total, gpus, nodes, spread) is not None
 
     def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Spend the resources of a placement."""
-        need = job.requirements
-        self._known_fitting.clear()
         for share in shares:
             i = self.index[share.node]
+            self._change(job, i, -share.gpus, -1)
             self.free[i] -= share.gpus
-            self._cpu[i] -= need.cpu_milli(share.gpus)
-            self._memory[i] -= need.memory(share.gpus)
-            self._pods[i] -= 1
-        gpus = sum(share.gpus for share in shares)
-        for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)):
-            if key in self._quota_left:
-                self._quota_left[key] -= gpus
+        self._count(job, gpu_type, -sum(share.gpus for share in shares))
+
+    def give(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
+        """Return what a placement holds, as if its job were stopped. Shares of nodes that are gone stay gone."""
+        back = 0
+        for share in shares:
+            i = self.index.get(share.node)
+            if i is None:
+                continue
+            self._change(job, i, share.gpus, 1)
+            owed = min(share.gpus, self._overdrawn.get(i, 0))
+            if owed:
+                self._overdrawn[i] -= owed
+            self.free[i] += share.gpus - owed
+            back += share.gpus - owed
+        self._count(job, gpu_type, back, sum(share.gpus for share in shares))
 
     def eligible_nodes(self, job: Job, gpu_type: str) -> int:
         """Nodes of the type that the job's selectors admit, whatever they hold."""
-        return int(self._allowed(job, gpu_type).sum())
+        return len(self.eligible(job, gpu_type))
 
-    def _allowed(self, job: Job, gpu_type: str) -> BoolArray:
-        mask = self._of_type[gpu_type]
+    def eligible(self, job: Job, gpu_type: str) -> IntArray:
+        """Which nodes these are, by index."""
+        rows = self._members[gpu_type]
         if job.eligible is None:
-            return mask
-        if job.eligible not in self._eligible:
-            admitted = np.zeros(len(self.names), dtype=np.bool_)
-            admitted[[self.index[name] for name in job.eligible if name in self.index]] = True
-            self._eligible[job.eligible] = admitted
-        return mask & self._eligible[job.eligible]
+            return rows
+        key = gpu_type, job.eligible
+        if key not in self._eligible:
+            admitted = [self.index[name] for name in job.eligible if name in self.index]
+            self._eligible[key] = np.intersect1d(rows, _column(admitted))
+        return self._eligible[key]
+
+    @cached_property
+    def _levels(self) -> list[IntArray]:
+        return _domain_codes(self.nodes)
+
+    @cached_property
+    def _finishes(self) -> dict[str, list[tuple[float, int]]]:
+        return _finishes(self._snapshot)
+
+    def _change(self, job: Job, i: int, gpus: int, pods: int) -> None:
+        need = job.requirements
+        if _asks_host(need):
+            self.cpu[i] += pods * need.cpu_milli(abs(gpus))
+            self.memory[i] += pods * need.memory(abs(gpus))
+        self.pods[i] += pods
+
+    def _count(self, job: Job, gpu_type: str, free: int, held: int | None = None) -> None:
+        self._known_fitting.clear()
+        self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + free
+        for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)) if self._quota_left else ():
+            if key in self._quota_left:
+                self._quota_left[key] += free if held is None else held
 
     def _fitting(self, job: Job, gpu_type: str, gpus: int) -> IntArray:
         """Nodes with room for one pod. Remembered until something is taken: jobs have hundreds of options."""
@@ -127,13 +201,84 @@ class Capacity:
         return self._known_fitting[key]
 
     def _look_up(self, job: Job, gpu_type: str, gpus: int) -> IntArray:
-        need = job.requirements
-        mask = self._allowed(job, gpu_type) & (self.free >= gpus) & (self._pods >= 1)
+        need, rows = job.requirements, self.eligible(job, gpu_type)
+        room = (self.free[rows] >= gpus) & (self.pods[rows] >= 1)
         if cpu := need.cpu_milli(gpus):
-            mask &= self._cpu >= cpu
+            room &= self.cpu[rows] >= cpu
         if memory := need.memory(gpus):
-            mask &= self._memory >= memory
-        return np.flatnonzero(mask)
+            room &= self.memory[rows] >= memory
+        return rows[room]
+
+    def _usable(self, job: Job, rows: IntArray) -> IntArray:
+        """GPUs that the job could take of each of these nodes: those that are free and have enough beside them."""
+        usable, need = self.free[rows], job.requirements
+        if not self._pods_suffice:
+            usable = np.where(self.pods[rows] >= 1, usable, 0)
+        for free, of_pod, of_gpu in (
+            (self.cpu, need.cpu_milli_per_pod, need.cpu_milli_per_gpu),
+            (self.memory, need.memory_per_pod, need.memory_per_gpu),
+        ):
+            if of_pod or of_gpu:
+                left = free[rows] - of_pod
+                usable = np.where(left < 0, 0, np.minimum(usable, left // of_gpu) if of_gpu else usable)
+        return usable
+
+
+def _column(values: Sequence[int]) -> IntArray:
+    return np.array(values, dtype=np.int64)
+
+
+def _asks_host(need: Requirements) -> bool:
+    return bool(need.cpu_milli_per_gpu or need.memory_per_gpu or need.cpu_milli_per_pod or need.memory_per_pod)
+
+
+def _members(snapshot: Snapshot) -> dict[str, IntArray]:
+    members: dict[str, list[int]] = {name: [] for name in snapshot.gpu_types}
+    for i, node in enumerate(snapshot.nodes):
+        members.setdefault(node.gpu_type, []).append(i)
+    return {name: _column(rows) for name, rows in members.items()}
+
+
+def uneven(usable: IntArray, gpus: int, nodes: int, spread: int) -> tuple[IntArray, list[int]] | None:
+    """Positions and parts of a gang over at most `spread` nodes with so many `usable` (n,) GPUs; None if none hold it.
+
+    The fewest nodes that hold it, the fullest parts first; where that is fewer than `nodes`, equal parts over these.
+    """
+    order = np.argsort(-usable, kind="stable")
+    most = np.cumsum(usable[order])
+    fewest = int(np.searchsorted(most, gpus)) + 1
+    if fewest > min(spread, len(usable)):
+        return None
+    if fewest < nodes and (balanced := _best_fit(usable, _equal_parts(gpus, nodes))):
+        return balanced
+    whole = order[: fewest - 1]
+    parts: list[int] = usable[whole].tolist()
+    rest = gpus - sum(parts)
+    others = np.where(usable >= rest, usable, _NEVER)
+    others[whole] = _NEVER
+    return np.append(whole, others.argmin()), [*parts, rest]
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def _equal_parts(gpus: int, nodes: int) -> list[int]:
+    """As equal as can be, larger ones first."""
+    part, larger = divmod(gpus, nodes)
+    return [part + 1] * larger + [part] * (nodes - larger)
+
+
+def _best_fit(usable: IntArray, parts: Sequence[int]) -> tuple[IntArray, list[int]] | None:
+    """A node of its own for each part, largest parts first, with the least left over."""
+    free, chosen = usable.copy(), []
+    for part in parts:
+        fitting = np.where(free >= part, free, _NEVER)
+        best = int(fitting.argmin()) if len(fitting) else 0
+        if part < 1 or not len(fitting) or fitting[best] == _NEVER:
+            return None
+        chosen.append(best)
+        free[best] = -1
+    return _column(chosen), list(parts)
 
 
 def _tightest(left: IntArray, levels: list[IntArray], count: int) -> IntArray:
