@@ -1,0 +1,189 @@
+"""Gavel: shares of time on every GPU type by a linear program, kept to by rounds.
+
+Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020. The program
+finds X, the part of the time that each job should spend on each GPU type, for one of five objectives (section 4); the
+jobs keep the number of GPUs that they ask for. The round mechanism (section 5) then serves those that are furthest
+behind their share: the priority of a job on a type is X over the part of that type's time that it has received, and
+jobs take their GPUs in order of priority for as long as there are enough of the type.
+
+Where many X are optimal the one in the middle is taken (`milp.linear`), so that equal jobs get equal shares. Jobs that
+could use several counts of GPUs ask for the largest that still brings half of what linear scaling from their smallest
+would: the "tuned jobs" with which rigid schedulers are compared in Sia's evaluation (SOSP 2023, section 4.2).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from msgspec import Struct
+
+from trimtab_policy.candidates import Candidate
+from trimtab_policy.heuristics.gavel_programs import (
+    DIGITS,
+    Demand,
+    fastest_finish,
+    largest_minimum,
+    largest_sum,
+    least_unfair,
+)
+from trimtab_policy.knapsack import FloatArray, IntArray
+from trimtab_policy.menu import Market, Menu, market
+from trimtab_policy.realise import realise
+from trimtab_policy.types import Decision, Snapshot
+
+EFFICIENT = 0.5
+"""Part of linear scaling that a tuned job must reach."""
+
+
+class Gavel(ABC):
+    """The round mechanism; subclasses say how the time is to be shared."""
+
+    name: str
+    fills_up = True
+    """Whether GPUs that are left over go to jobs whose share of their type is nothing."""
+
+    def __init__(self, round_seconds: float = 360.0) -> None:
+        self.round_seconds = round_seconds
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Run the jobs that have received too little of their share; stop the others."""
+        offered = market(snapshot)
+        able = [menu for menu in offered.menus if menu.options]
+        if not able:
+            return realise(self.name, snapshot, {})
+        asked = _requests(able, len(offered.types))
+        shares = self.shares(_demand(snapshot, offered, able, asked, self.round_seconds))
+        priority = np.round(shares, DIGITS) / _received(offered.types, able, asked, self.round_seconds)
+        return realise(self.name, snapshot, self._admit(offered, able, asked, priority))
+
+    @abstractmethod
+    def shares(self, demand: Demand) -> FloatArray:
+        """Part of the time that each job should spend on each GPU type, (jobs, types)."""
+
+    def _admit(self, offered: Market, able: list[Menu], asked: _Requests, priority: FloatArray) -> dict[str, Candidate]:
+        """Fill the cluster in order of priority; a job that does not fit is passed over."""
+        remaining, wanted = offered.capacity.copy(), dict[str, Candidate]()
+        for place in _by_priority(priority):
+            job, kind = divmod(int(place), len(offered.types))
+            option, gpus = int(asked.option[job, kind]), asked.gpus[job, kind]
+            if option < 0 or gpus > remaining[kind] or able[job].job.uid in wanted:
+                continue
+            if priority[job, kind] > 0 or self.fills_up:
+                wanted[able[job].job.uid] = able[job].options[option]
+                remaining[kind] -= gpus
+        return wanted
+
+
+class MaxSumThroughput(Gavel):
+    """Most steps per second of all jobs together: what the artifact of Sia runs as Gavel."""
+
+    name = "gavel"
+
+    def shares(self, demand: Demand) -> FloatArray:
+        return largest_sum(demand)
+
+
+class MaxMinFairness(Gavel):
+    """Largest minimum of the jobs' throughputs, relative to an equal share of the cluster (section 4.1)."""
+
+    name = "gavel_max_min"
+
+    def shares(self, demand: Demand) -> FloatArray:
+        return largest_minimum(demand)
+
+
+class MinJct(Gavel):
+    """Least sum of the times in which the jobs would finish at their throughputs."""
+
+    name = "gavel_min_jct"
+
+    def shares(self, demand: Demand) -> FloatArray:
+        return fastest_finish(demand)
+
+
+class FinishTimeFairness(Gavel):
+    """Least maximum of the jobs' finish times, relative to those in an equal share of the cluster (section 4.2)."""
+
+    name = "gavel_ftf"
+
+    def shares(self, demand: Demand) -> FloatArray:
+        return least_unfair(demand)
+
+
+class Fifo(Gavel):
+    """First in, first out on the fastest type with enough GPUs (section 4.2); the first that has to wait stops all."""
+
+    name = "gavel_fifo"
+    fills_up = False
+
+    def shares(self, demand: Demand) -> FloatArray:
+        shares, left = np.zeros_like(demand.rate), demand.capacity.copy()
+        for job in np.lexsort((np.arange(len(demand.age)), -demand.age)):
+            able = (demand.rate[job] > 0) & (demand.gpus[job] <= left)
+            if not able.any():
+                break
+            kind = int(np.argmax(np.where(able, demand.rate[job], -1.0)))
+            shares[job, kind] = 1.0
+            left[kind] -= demand.gpus[job, kind]
+        return shares
+
+
+class _Requests(Struct, frozen=True):
+    """What each job asks for on each type, (jobs, types)."""
+
+    option: IntArray
+    """Index into the job's menu, or -1 where it cannot run."""
+    gpus: IntArray
+    rate: FloatArray
+    """Steps per second."""
+
+
+def _requests(able: list[Menu], types: int) -> _Requests:
+    shape = len(able), types
+    asked = _Requests(np.full(shape, -1), np.zeros(shape, dtype=np.int64), np.zeros(shape))
+    for job, menu in enumerate(able):
+        for kind in np.unique(menu.kind):
+            option = tuned(menu, int(kind))
+            asked.option[job, kind] = option
+            asked.gpus[job, kind] = menu.gpus[option]
+            asked.rate[job, kind] = menu.rate[option]
+    return asked
+
+
+def tuned(menu: Menu, kind: int) -> int:
+    """The option of this type with the most GPUs that scales well enough; the only one of a rigid job."""
+    options = np.flatnonzero(menu.kind == kind)
+    each = menu.rate[options] / menu.gpus[options]
+    smallest = each[np.argmin(menu.gpus[options])]
+    good = options[each >= EFFICIENT * smallest]
+    return int(good[np.argmax(menu.gpus[good])])
+
+
+def _demand(snapshot: Snapshot, offered: Market, able: list[Menu], asked: _Requests, round_seconds: float) -> Demand:
+    jobs = [menu.job for menu in able]
+    steps = np.array([job.training.steps for job in jobs], dtype=np.float64)
+    created = np.array([job.created for job in jobs])
+    return Demand(
+        rate=asked.rate,
+        gpus=asked.gpus,
+        capacity=offered.capacity,
+        steps=steps,
+        remaining=np.maximum(1.0, steps - [job.steps_done for job in jobs]),
+        age=snapshot.time - created,
+        start=round_seconds - created % round_seconds + [job.restart_seconds for job in jobs],
+    )
+
+
+def _received(types: tuple[str, ...], able: list[Menu], asked: _Requests, round_seconds: float) -> FloatArray:
+    """Part of the time given out on each type that each job has received; half a round counts for a new one."""
+    served = [[menu.job.served.get(name, 0.0) for name in types] for menu in able]
+    seconds = np.array(served) / np.maximum(asked.gpus, 1) + round_seconds / 2
+    received: FloatArray = seconds / seconds.sum(axis=0)
+    return received
+
+
+def _by_priority(priority: FloatArray) -> IntArray:
+    """Places (job, type) as flat indices, the highest priority first; between equals by type, then as they came."""
+    by_type = np.arange(priority.size).reshape(priority.shape).ravel(order="F")
+    return by_type[np.argsort(-priority.ravel()[by_type], kind="stable")]
