@@ -1,0 +1,116 @@
+"""LLM jobs in the simulator: predicted speeds, and what restarts, errors and wide gangs make of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from tests.builders import A100, H100, job, node, snapshot
+
+from trimtab_policy.policy import load
+from trimtab_policy.sim import llm
+from trimtab_policy.sim.engine import Rules, simulate
+from trimtab_policy.sim.llm import LlmRules
+from trimtab_policy.types import Placement, Snapshot
+
+RACKS = [node(f"n{i}", topology=("z", f"rack{i // 2}")) for i in range(4)]
+
+
+def here(**changes: object) -> Snapshot:
+    return replace(snapshot([*RACKS, node("h0", H100)]), time=0.0, **changes)
+
+
+def started(gpus: int = 8) -> tuple[Snapshot, Placement]:
+    """What best fit makes of one job with so many GPUs."""
+    now = here(jobs=(job("one", model="gpt3-1.3b", gpus=(gpus, gpus), gpu_types=(A100,), created=0.0),))
+    [placement] = load("best_fit").decide(now).placements
+    return now, placement
+
+
+def test_a_job_takes_what_the_performance_model_says_plus_its_launch() -> None:
+    now, placement = started()
+    rules = LlmRules(schedule_seconds=7.0, startup_seconds=3.0)
+    run = simulate(load("best_fit"), llm.jobs(now.jobs, here(), rules), here())
+
+    assert run.jobs[0].finished == pytest.approx(placement.prediction.run_seconds + 10.0)
+    assert run.jobs[0].restarts == 0
+
+
+def test_errors_of_the_model_are_drawn_once_a_job_and_type() -> None:
+    now, placement = started()
+    many = [replace(now.jobs[0], uid=f"u{i}") for i in range(3000)]
+    found = llm.jobs(many, here(), LlmRules(error_sigma=0.2), seed=3)
+    times = []
+    for each in found:
+        each.place(placement)
+        times.append(each.finish_in())
+
+    assert np.std(np.log(times)) == pytest.approx(0.2, rel=0.05)
+    assert np.median(times) == pytest.approx(placement.prediction.run_seconds, rel=0.02)
+
+
+def test_a_gang_that_leaves_its_rack_pays_for_the_oversubscribed_network() -> None:
+    now, placement = started(16)
+    [each] = llm.jobs(now.jobs, here(), LlmRules(oversubscription=8.0))
+
+    def time_on(*names: str) -> float:
+        shares = tuple(replace(share, node=name) for share, name in zip(placement.shares, names, strict=True))
+        each.place(replace(placement, shares=shares))
+        return each.finish_in()
+
+    assert time_on("n0", "n1") == pytest.approx(placement.prediction.run_seconds)
+    assert time_on("n1", "n2") > 1.05 * time_on("n0", "n1")
+
+
+def test_a_restart_costs_a_large_model_more() -> None:
+    _, placement = started()
+    small, large = llm.jobs([job("a", model="gpt2"), job("b", model="llama3-70b")], here())
+
+    for each in (small, large):
+        each.place(placement if each is small else None)
+        each.advance(1.0)
+    small.place(None)
+    assert 45 < small.pause(None, placement) < 50
+    assert large.seen().restart_seconds > 10 * small.seen().restart_seconds
+    parameters = 70.6e9
+    assert llm.checkpoint_bytes(large.seen().model, large.seen().training.optimizer) == pytest.approx(
+        14 * parameters, rel=0.01
+    )
+
+
+def test_alone_it_takes_the_best_that_its_share_allows() -> None:
+    now, placement = started(8)
+    [each] = llm.jobs(now.jobs, here())
+
+    assert each.alone(A100, 8.0) == pytest.approx(placement.prediction.run_seconds)
+    assert each.alone(A100, 4.0) == pytest.approx(2 * placement.prediction.run_seconds)
+    assert each.alone(H100, 8.0) == math.inf
+
+
+def test_a_job_of_a_live_snapshot_keeps_its_age_and_its_progress() -> None:
+    live = replace(here(), time=1_000_000.0)
+    [each] = llm.jobs([job("old", created=999_000.0, steps=1000, steps_done=250, deadline=1_003_600.0)], live)
+
+    assert each.submitted == 0.0
+    assert each.seen().created == -1000.0
+    assert each.seen().deadline == 3600.0
+    assert each.progress == 0.25
+
+
+def test_every_job_of_a_busy_cluster_ends_under_the_live_policy() -> None:
+    jobs = [
+        job(f"j{i}", model="gpt3-1.3b" if i % 3 else "llama3-8b", gpus=(1, 16), created=100.0 * i, steps=500)
+        for i in range(12)
+    ]
+    run = simulate(load("best_fit"), llm.jobs(jobs, here()), here(), Rules())
+
+    assert all(record.finished is not None for record in run.jobs)
+    assert sum(record.gpu_seconds for record in run.jobs) > 0
+
+
+@pytest.mark.parametrize("field", ["schedule_seconds", "storage_bandwidth", "oversubscription", "error_sigma"])
+def test_rules_that_make_no_sense_are_refused_by_name(field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        LlmRules(**{field: -1.0})
