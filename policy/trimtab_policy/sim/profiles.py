@@ -264,7 +264,7 @@ class Application:
 
     def iterations(self, batch: int) -> list[float]:
         """Steps at a global batch that are done after each epoch."""
-        return list(self._between(self._iterations, batch))
+        return [float(done) for done in self._between(self._iterations, batch)]
 
     def _between(self, table: Floats, batch: int) -> Floats:
         """Rows of validated batches, interpolated."""

@@ -1,0 +1,160 @@
+"""A job whose speed and statistical efficiency were measured: the job model of the Sia artifact.
+
+It runs a fixed number of epochs. Within one, progress per second is the gain of its batch over the measured time of a
+step, divided by the application's slowdown. Batch and micro-batches are chosen anew by its estimator (`knowledge`)
+when it is placed, at the end of every epoch, and at the end of every `advance`: once a round, where the engine works in
+rounds, and at every event else. Choosing costs nothing. Epochs end on whole seconds.
+
+Every start, and every change of GPU type or split over nodes, the order of the nodes' parts included, stops it for the
+application's restart time; other nodes with the same split are free. Checkpoints are made at the end of epochs and
+when it is stopped.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trimtab_policy.sim.goodput.batching import Batching
+from trimtab_policy.sim.goodput.knowledge import Estimator
+from trimtab_policy.sim.goodput.site import Site
+from trimtab_policy.sim.profiles import Split
+from trimtab_policy.types import Bounds, Job, ModelSpec, Placement, Requirements, Speed, TrainingSpec
+
+
+class GoodputJob:
+    """One job of a Sia workload; implements `sim.job.SimJob`."""
+
+    def __init__(
+        self,
+        name: str,
+        submitted: float,
+        site: Site,
+        estimator: Estimator,
+        restart_seconds: float,
+        queue: str = "",
+        batch: int | None = None,
+    ) -> None:
+        """`restart_seconds` is what policies believe. `batch`: its steps are iterations at this global batch.
+
+        Without it they are progress, i.e. steps at the initial batch.
+        """
+        self.uid, self.submitted, self.application = name, submitted, site.application.name
+        self._site, self._estimator, self._app = site, estimator, site.application
+        self._restart_seconds, self._queue, self._batch = restart_seconds, queue, batch
+        self._iterations = [0.0, *self._app.iterations(batch)] if batch else self._app.milestones
+        self._epoch, self._done, self._saved = 0, 0.0, 0.0
+        self._gpu_type, self._split, self._speed = "", Split(), 1.0
+        self._batching: Batching | None = None
+        self._gains: list[float] = []
+        self._step = math.inf
+        """Seconds of a step as it runs now."""
+        self._speeds: tuple[Speed, ...] = ()
+        self._job: Job | None = None
+
+    @property
+    def progress(self) -> float:
+        return self._done / self._app.work
+
+    def seen(self) -> Job:
+        speeds = self._estimator.speeds(min(self._epoch, self._app.facts.epochs - 1))
+        if self._job is None or speeds is not self._speeds:
+            self._speeds = speeds
+            self._job = self._told(speeds, self._estimator.gpus())
+        return self._job
+
+    def steps_done(self) -> int:
+        if self._epoch == self._app.facts.epochs:
+            return int(self._iterations[-1])
+        begun, ended = self._app.milestones[self._epoch : self._epoch + 2]
+        part = (self._done - begun) / (ended - begun)
+        first, last = self._iterations[self._epoch : self._epoch + 2]
+        return int(first + part * (last - first))
+
+    def pause(self, before: Placement | None, after: Placement) -> float:
+        if before is not None and self._where(before) == self._where(after):
+            return 0.0
+        return self._app.facts.restart_seconds
+
+    def place(self, placement: Placement | None, speed: float = 1.0) -> None:
+        where = self._where(placement) if placement else ("", Split())
+        if where != (self._gpu_type, self._split):
+            self._saved = self._done
+        self._gpu_type, self._split = where
+        self._speed = speed
+        self._batching = None
+        if self._split:
+            self._choose()
+
+    def advance(self, seconds: float) -> float:
+        left = seconds
+        while left > 0 and self._split and self._epoch < self._app.facts.epochs:
+            left -= self._advance_in_epoch(left)
+        return seconds - left if self._split else 0.0
+
+    def finish_in(self) -> float:
+        """As if it kept its batch for all of the epochs that are left."""
+        if not self._split:
+            return math.inf
+        steps, begun = 0.0, self._done
+        for ended, gain in zip(self._app.milestones[self._epoch + 1 :], self._gains[self._epoch :], strict=True):
+            steps += (ended - begun) / gain
+            begun = ended
+        return steps * self._step
+
+    def fail(self) -> float:
+        lost, self._done = self._done - self._saved, self._saved
+        return lost / self._rate() if self._split and lost else 0.0
+
+    def alone(self, gpu_type: str, gpus: float) -> float:
+        seconds = self._estimator.seconds(gpu_type)
+        if not seconds or gpus <= 0:
+            return math.inf
+        smallest = min(seconds)
+        return min(time for count, time in seconds.items() if count <= max(gpus, smallest)) / min(1.0, gpus / smallest)
+
+    def _advance_in_epoch(self, seconds: float) -> float:
+        """Compute for so long, or to the end of the epoch; returns how long."""
+        assert self._batching is not None
+        self._estimator.learn(self._gpu_type, self._split, self._batching, self._epoch)
+        rate, end = self._rate(), self._app.milestones[self._epoch + 1]
+        if self._done + rate * seconds < end:
+            self._done += rate * seconds
+        else:
+            seconds = min(seconds, float(round((end - self._done) / rate)))
+            self._done = self._saved = end
+            self._epoch += 1
+        if self._epoch < self._app.facts.epochs:
+            self._choose()
+        return seconds
+
+    def _rate(self) -> float:
+        """Progress per second."""
+        return self._gains[self._epoch] / self._step
+
+    def _choose(self) -> None:
+        """Take the batch that the estimator thinks best."""
+        batching = self._estimator.divide(self._gpu_type, self._split, self._epoch)
+        if batching != self._batching:
+            self._batching = batching
+            self._gains = self._app.gains(batching.batch(sum(self._split)))
+            step = self._site.time(self._gpu_type, self._split, batching).total(batching.accumulations)
+            self._step = step * self._app.facts.slowdown / self._speed
+
+    def _where(self, placement: Placement) -> tuple[str, Split]:
+        gpu_type = placement.gpu_type
+        return gpu_type, self._site.split(gpu_type, tuple([share.gpus for share in placement.shares]))
+
+    def _told(self, speeds: tuple[Speed, ...], gpus: Bounds) -> Job:
+        return Job(
+            uid=self.uid,
+            namespace=self._queue or "default",
+            name=self.uid,
+            model=ModelSpec(self.application, 1, 1, 1, 1, 1, 1, 1),
+            training=TrainingSpec(1, self._batch or self._app.init_batch, steps=int(self._iterations[-1])),
+            requirements=Requirements(gpus=gpus, gpu_types=tuple(pool.gpu_type for pool in self._site.pools)),
+            created=self.submitted,
+            queue=self._queue,
+            speeds=speeds,
+            preemptible=True,
+            restart_seconds=self._restart_seconds,
+        )
