@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab_policy.sim.workloads.table import Report, Schema, load
+from trimtab_policy.sim.workloads.table import Report, Schema, load, rounded_up
 from trimtab_policy.sim.workloads.trace import Trace
 
 CATEGORIES = ("adaptive", "scale-gpus", "rigid")
@@ -31,7 +31,7 @@ def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
         submitted=table.number("time"),
         gpus=table.gpus(table.number("num_replicas"), "num_replicas", cpu_jobs=False),
         application=table.coded("application"),
-        batch_size=np.nan_to_num(batch).astype(np.int64),
+        batch_size=rounded_up(batch),
         category=category,
     )
 
