@@ -134,6 +134,16 @@ def placement(
     )
 
 
+def holding(snapshot: Snapshot, job: Job, held: Placement) -> Candidate:
+    """What a running job has, as the candidate to stay with."""
+    gpu, largest = snapshot.gpu_types[held.gpu_type], max(share.gpus for share in held.shares)
+    rate, cost = held.prediction.tokens_per_second, held.gpus * weight(gpu)
+    if job.speeds is None:
+        return Candidate(gpu, Option(held.gpus, len(held.shares), largest, held.plan, held.prediction), rate, cost)
+    # Should it have to move all the same, then onto as few nodes as can be, however scattered it was.
+    return Candidate(gpu, Option(held.gpus, 1, held.gpus, held.plan, held.prediction), rate, cost, ANY_NODES)
+
+
 _Key = tuple[int, int, int, int]
 _remembered: dict[_Key, tuple[tuple[object, ...], tuple[Candidate, ...]]] = {}
 """Identities -> what they belong to, which keeps them from being given to others, and the candidates."""

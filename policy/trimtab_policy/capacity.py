@@ -41,6 +41,7 @@ class Capacity:
         self._overdrawn = {i: -node.free_gpus for i, node in enumerate(nodes) if node.free_gpus < 0}
         self._members = _members(snapshot)
         self._free_of_type = {name: int(self.free[rows].sum()) for name, rows in self._members.items()}
+        self._total_of_type = {name: int(self.total[rows].sum()) for name, rows in self._members.items()}
         self._largest = {name: int(self.total[rows].max(initial=0)) for name, rows in self._members.items()}
         self._pods_suffice = bool((self.pods >= self.total).all())
         self._eligible: dict[tuple[str, tuple[str, ...]], IntArray] = {}
@@ -63,6 +64,10 @@ class Capacity:
         if free and job.eligible is None:
             return self._free_of_type[gpu_type]
         return int((self.free if free else self.total)[self.eligible(job, gpu_type)].sum())
+
+    def free_gpus(self, gpu_type: str) -> int:
+        """Free GPUs of a type, whoever may use them."""
+        return self._free_of_type.get(gpu_type, 0)
 
     def finishes(self, gpu_type: str) -> list[tuple[float, int]]:
         """When running jobs are expected to give GPUs of a type back, and how many, in order of time."""
@@ -130,8 +135,9 @@ class Capacity:
 
     def could_ever_gather(self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int) -> bool:
         """The same for a gang that may be uneven."""
-        total = self.total[self.eligible(job, gpu_type)]
-        return uneven(total, gpus, nodes, spread) is not None
+        if job.eligible is None and spread >= len(self.names):
+            return gpus <= self._total_of_type.get(gpu_type, 0)
+        return uneven(self.total[self.eligible(job, gpu_type)], gpus, nodes, spread) is not None
 
     def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Spend the resources of a placement."""

@@ -13,18 +13,36 @@ from trimtab_policy.types import Decision, Snapshot
 
 _POLICIES = {
     "best_fit": "trimtab_policy.heuristics.best_fit:BestFit",
+    "easy_backfill": "trimtab_policy.heuristics.easy_backfill:EasyBackfill",
     "fcfs": "trimtab_policy.heuristics.fcfs:Fcfs",
+    "fgd": "trimtab_policy.heuristics.fgd:Fgd",
     "fixed": "trimtab_policy.heuristics.fixed:Fixed",
+    "gavel": "trimtab_policy.heuristics.gavel:MaxSumThroughput",
+    "gavel_fifo": "trimtab_policy.heuristics.gavel:Fifo",
+    "gavel_ftf": "trimtab_policy.heuristics.gavel:FinishTimeFairness",
+    "gavel_max_min": "trimtab_policy.heuristics.gavel:MaxMinFairness",
+    "gavel_min_jct": "trimtab_policy.heuristics.gavel:MinJct",
+    "las": "trimtab_policy.heuristics.las:Las",
+    "random": "trimtab_policy.heuristics.random:Random",
+    "round_robin": "trimtab_policy.heuristics.round_robin:RoundRobin",
+    "sia": "trimtab_policy.heuristics.sia:Sia",
+    "sjf": "trimtab_policy.heuristics.sjf:Sjf",
+    "srsf": "trimtab_policy.heuristics.srsf:Srsf",
+    "srtf": "trimtab_policy.heuristics.srtf:Srtf",
+    "static_affinity": "trimtab_policy.heuristics.static_affinity:StaticAffinity",
 }
 
 
 class Policy(Protocol):
-    """Decides for all waiting jobs of a snapshot at once."""
+    """Decides for all jobs of a snapshot at once."""
 
     name: str
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Return placements for some waiting jobs, and for every other one the reason why it waits."""
+        """Return placements for some waiting jobs, and for every other one the reason why it waits.
+
+        Running jobs may be moved (a placement) or stopped (`stops`) if they are preemptible, and only then.
+        """
         ...
 
 

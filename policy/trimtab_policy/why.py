@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy import catalog
-from trimtab_policy.candidates import Candidate, allowed_types, candidates, with_room
+from trimtab_policy.candidates import Candidate, allowed_types, candidates, could_ever_fit, with_room
 from trimtab_policy.capacity import ALL_TYPES, Capacity
 from trimtab_policy.perf.plans import why_none
 from trimtab_policy.types import Bounds, GpuSpec, Job, Pending, PendingReason, Requirements, Snapshot
@@ -25,6 +25,8 @@ MAX_HINTS = 3
 
 def why_pending(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
     """Explain why the job does not fit in what `capacity` has left."""
+    if job.speeds is not None and (answer := _only_busy(capacity, job, candidates(snapshot, capacity, job))):
+        return answer
     case = _Case(
         snapshot,
         capacity,
@@ -36,6 +38,17 @@ def why_pending(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
         if answer := check(case):
             return answer
     return _no_room(case)
+
+
+def _only_busy(capacity: Capacity, job: Job, known: list[Candidate]) -> Pending | None:
+    """The short answer for a job that brings its own speeds and could run if others did not: a simulator asks often."""
+    for candidate in known:
+        gpus, name = candidate.option.gpus, candidate.gpu.name
+        if could_ever_fit(capacity, job, candidate) and capacity.within_quota(job.queue, name, gpus):
+            free = capacity.gpus(job, name)
+            reason = PendingReason.FRAGMENTED if free >= gpus else PendingReason.INSUFFICIENT_GPUS
+            return Pending(job.uid, reason, f"needs {candidate.describe()}, free: {free}×{name}")
+    return None
 
 
 def clock(moment: float) -> str:
@@ -71,8 +84,7 @@ class _Case(Struct, frozen=True):
 
     def possible(self) -> list[Candidate]:
         """Options that the nodes could hold, were they all free."""
-        could = self.capacity.could_ever_fit
-        return [c for c in self.known if could(self.job, c.gpu.name, c.option.nodes, c.option.gpus_per_node)]
+        return [candidate for candidate in self.known if could_ever_fit(self.capacity, self.job, candidate)]
 
     def within_quota(self) -> list[Candidate]:
         """Those of them that the queue's quota leaves room for."""
@@ -113,6 +125,10 @@ def _no_feasible_plan(case: _Case) -> Pending | None:
     if case.known:
         return None
     job, largest = case.job, max(case.types, key=lambda gpu: gpu.memory_bytes)
+    if job.speeds is not None:
+        measured = ", ".join(sorted({f"{speed.gpus}×{speed.gpu_type}" for speed in job.speeds})) or "nothing"
+        message = f"its speed is known for {measured}: none of that is allowed and in the cluster"
+        return case.answer(PendingReason.NO_FEASIBLE_PLAN, message, (), "allow the GPU types and counts that are known")
     size = case.capacity.node_gpus(largest.name)
     message = why_none(job.model, job.training, job.requirements, largest, size)
     if len(case.types) > 1:

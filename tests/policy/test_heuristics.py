@@ -30,11 +30,12 @@ def reasons(decision: Decision) -> dict[str, PendingReason]:
 
 # --- the registry ------------------------------------------------------------------------------------------
 def test_policies_are_found_by_name() -> None:
-    assert [policy.load(name).name for name in policy.names()] == ["best_fit", "fcfs", "fixed"]
+    assert [policy.load(name).name for name in policy.names()] == policy.names()
+    assert {"best_fit", "easy_backfill", "fcfs", "fgd", "fixed", "las", "random", "round_robin"} <= {*policy.names()}
 
 
 def test_an_unknown_policy_is_answered_with_those_that_exist() -> None:
-    with pytest.raises(policy.UnknownPolicy, match=r"unknown policy 'best'; registered are: best_fit, fcfs, fixed"):
+    with pytest.raises(policy.UnknownPolicy, match=r"unknown policy 'best'; registered are: best_fit, "):
         policy.load("best")
 
 

@@ -19,6 +19,7 @@ from trimtab_policy.candidates import (
     Fitting,
     allowed_types,
     candidates,
+    could_ever_fit,
     has_room,
     placement,
     weight,
@@ -127,9 +128,7 @@ class _Choice(Struct, frozen=True):
         """Nobody asks about the same GPUs on more nodes, or about nodes that the cluster does not have."""
         option, winner = candidate.option, self.winner
         same = (candidate.gpu.name, option.gpus) == (winner.gpu.name, winner.option.gpus)
-        return not same and self.capacity.could_ever_fit(
-            self.job, candidate.gpu.name, option.nodes, option.gpus_per_node
-        )
+        return not same and could_ever_fit(self.capacity, self.job, candidate)
 
     def _why_not(self, loser: Candidate) -> str:
         if not has_room(self.capacity, self.job, loser):
