@@ -107,7 +107,7 @@ class AdlroEnv(gym.Env[Observation, np.int64]):
             event = self._next_event()
             self._advance(event if np.isfinite(event) else self._now + _PATIENCE)
         self._to_decision()
-        terminated = len(self._waiting) + self._running + self._coming == 0
+        terminated = len(self.waiting) + self._running + self._coming == 0
         truncated = not terminated and self._steps >= _STEPS_PER_JOB * self.count
         self._over = terminated or truncated
         info = self._info() | ({"metrics": self.metrics()} if self._over else {})
@@ -115,8 +115,8 @@ class AdlroEnv(gym.Env[Observation, np.int64]):
 
     def metrics(self) -> dict[str, float]:
         """Of the episode so far, over the jobs that are done."""
-        done = self._finished[np.isfinite(self._finished)]
-        spans = (self._finished - self.jobs.arrival)[np.isfinite(self._finished)]
+        done = self.finished[np.isfinite(self.finished)]
+        spans = (self.finished - self.jobs.arrival)[np.isfinite(self.finished)]
         return {
             "avg_jct_s": float(spans.mean()) if len(spans) else float("inf"),
             "jobs_per_hour": 3600 * len(done) / self._now,
@@ -130,8 +130,8 @@ class AdlroEnv(gym.Env[Observation, np.int64]):
         self.jobs = jobs
         self._now = self._cost = self._idle_seconds = 0.0
         self._arrived = self._steps = 0
-        self._waiting: list[int] = []
-        self._finished = np.full(self.count, np.inf)
+        self.waiting: list[int] = []
+        self.finished = np.full(self.count, np.inf)
         self._job = np.full(GPUS, -1)
         self._end = np.full(GPUS, np.inf)
         self._cores = np.full(len(cluster.HOSTS), float(cluster.HOST_CORES))
@@ -161,7 +161,7 @@ class AdlroEnv(gym.Env[Observation, np.int64]):
 
     def _advance(self, until: float) -> None:
         seconds, idle = until - self._now, GPUS - self._running
-        in_system = len(self._waiting) + GPUS - idle
+        in_system = len(self.waiting) + GPUS - idle
         self._cost += seconds * (in_system + self.idle_weight * idle)
         self._idle_seconds += seconds * idle
         towards = _AMBIENT + _HEATING * self._utilisation()
@@ -170,11 +170,11 @@ class AdlroEnv(gym.Env[Observation, np.int64]):
         for gpu in np.flatnonzero(self._end <= until):
             self._finish(gpu)
         while self._coming and self.jobs.arrival[self._arrived] <= until:
-            self._waiting.append(self._arrived)
+            self.waiting.append(self._arrived)
             self._arrived += 1
 
     def _place(self, slot: int, gpu: int) -> None:
-        job, host = self._waiting.pop(slot), self.hardware.host[gpu]
+        job, host = self.waiting.pop(slot), self.hardware.host[gpu]
         self._job[gpu] = job
         self._end[gpu] = self._now + self.jobs.work[job] / self.hardware.speed[self.jobs.kind[job], gpu]
         self._cores[host] -= self.jobs.cores[job]
@@ -182,14 +182,14 @@ class AdlroEnv(gym.Env[Observation, np.int64]):
 
     def _finish(self, gpu: np.int64) -> None:
         job, host = self._job[gpu], self.hardware.host[gpu]
-        self._finished[job] = self._end[gpu]
+        self.finished[job] = self._end[gpu]
         self._cores[host] += self.jobs.cores[job]
         self._memory[host] += self.jobs.memory[job]
         self._job[gpu], self._end[gpu] = -1, np.inf
 
     def _masked(self) -> Mask:
         """Which actions are allowed; waiting is, while there is something to wait for."""
-        window, host = self._waiting[: self.window], self.hardware.host
+        window, host = self.waiting[: self.window], self.hardware.host
         jobs = self.jobs
         mask = np.zeros((self.window, GPUS), dtype=np.int8)
         mask[: len(window)] = (
@@ -205,7 +205,7 @@ class AdlroEnv(gym.Env[Observation, np.int64]):
         return np.where(self._job >= 0, self.jobs.intensity[self._job], 0.0)
 
     def _observation(self) -> Observation:
-        window, jobs = self._waiting[: self.window], self.jobs
+        window, jobs = self.waiting[: self.window], self.jobs
         used = self._utilisation()
         bound = self.hardware.bound[jobs.kind[self._job], np.arange(GPUS)]
         gpus = np.concatenate([[used, self._temperature, used * bound], self._static])
@@ -218,7 +218,7 @@ class AdlroEnv(gym.Env[Observation, np.int64]):
         rows[: len(window), -1] = jobs.gpu_memory[window] / self.hardware.memory.max()
         return {
             "gpus": gpus.astype(np.float32).reshape(-1, len(cluster.HOSTS), cluster.HOST_GPUS),
-            "queue": np.array([len(self._waiting) / (len(self._waiting) + GPUS)], dtype=np.float32),
+            "queue": np.array([len(self.waiting) / (len(self.waiting) + GPUS)], dtype=np.float32),
             "jobs": rows,
         }
 

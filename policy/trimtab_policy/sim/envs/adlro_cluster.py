@@ -132,7 +132,7 @@ def hardware() -> Hardware:
 
 
 def draw(random: np.random.Generator, count: int, arrivals_per_second: float, mean_work: float) -> Jobs:
-    """`count` jobs: Poisson arrivals from 0 on, log-normal work of kind-dependent mean, uniform demands and priorities."""
+    """`count` jobs: Poisson arrivals from 0 on, log-normal work around the mean of the kind, uniform demands."""
     kind = random.choice(len(KINDS), size=count, p=_MIX)
     relative = np.array(_RELATIVE_WORK) / np.dot(_MIX, _RELATIVE_WORK)
     arrival = np.cumsum(random.exponential(1 / arrivals_per_second, count))

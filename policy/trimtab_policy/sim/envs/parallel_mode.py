@@ -121,7 +121,7 @@ def draw(given: Settings, random: np.random.Generator, options: Mapping[str, Any
     everything = np.arange(len(given.world.gpus))
     scores = parallel_physics.outcome(given.world, cpu[:, None], level[:, None], everything).scores
     reward: Floats = np.where(given.world.possible, scores @ given.weights, 0.0)
-    return Episode(cpu, level, reward, _best(reward, given))
+    return Episode(cpu, level, reward, best_actions(reward, given.world.possible, given.restart))
 
 
 def _traffic(random: np.random.Generator, length: int) -> Floats:
@@ -134,14 +134,17 @@ def _traffic(random: np.random.Generator, length: int) -> Floats:
     return left
 
 
-def _best(reward: Floats, given: Settings) -> Ints:
-    """(h, a) what to do with a running at each time: stay, or make the one move that is best for all. Backwards."""
+def best_actions(reward: Floats, possible: NDArray[np.bool_], restart: float) -> Ints:
+    """(h, a) what to do at each time while a runs, so that the rest of `reward` (h, a) is worth most.
+
+    Staying earns reward[t, a], moving to b reward[t, b] * (1 - restart). Backwards: the best move is the same whatever
+    runs, so that a step costs as much as there are actions.
+    """
     best = np.empty(reward.shape, dtype=np.int64)
-    stay = np.arange(reward.shape[1])
-    value = np.zeros(reward.shape[1])
+    stay, value = np.arange(reward.shape[1]), np.zeros(reward.shape[1])
     for time in range(len(reward) - 1, -1, -1):
-        staying = np.where(given.world.possible, reward[time] + value, -np.inf)
-        moving = np.where(given.world.possible, reward[time] * (1 - given.restart) + value, -np.inf)
+        staying = np.where(possible, reward[time] + value, -np.inf)
+        moving = np.where(possible, reward[time] * (1 - restart) + value, -np.inf)
         goal = int(moving.argmax())
         best[time] = np.where(staying >= moving[goal], stay, goal)
         value = np.maximum(staying, moving[goal])
