@@ -11,14 +11,14 @@ from enum import StrEnum
 
 from trimtab_policy.sim.goodput.job import GoodputJob
 from trimtab_policy.sim.goodput.knowledge import Estimator, Experience, Knowledge, Regime
-from trimtab_policy.sim.goodput.online import ANY_TYPE, OnlineFit, UnawareFit
+from trimtab_policy.sim.goodput.online import OnlineFit, UnawareFit
 from trimtab_policy.sim.goodput.oracle import TOO_SMALL, FixedRequest, Oracle
 from trimtab_policy.sim.goodput.site import Site, pools
-from trimtab_policy.sim.profiles import Profiles
+from trimtab_policy.sim.profiles import ProfileError, Profiles
 from trimtab_policy.sim.workloads.trace import Submission, Trace
 from trimtab_policy.types import Snapshot
 
-__all__ = ["ANY_TYPE", "TOO_SMALL", "Form", "GoodputJob", "Knowledge", "Regime", "jobs"]
+__all__ = ["TOO_SMALL", "BadJob", "Form", "GoodputJob", "Knowledge", "Regime", "jobs"]
 
 
 class Form(StrEnum):
@@ -49,10 +49,11 @@ def jobs(
     *,
     cluster: Snapshot,
 ) -> list[GoodputJob]:
-    """The jobs of a Sia workload on a cluster: columns name, submitted, gpus, application and batch_size count.
+    """The jobs of a Sia workload on a cluster.
 
-    Raises BadJob, naming it, for one without an application or batch, or whose request was not profiled; ProfileError
-    or FileError for missing and damaged profiles. GPU types of the cluster that were not profiled are not used.
+    GPU types of the cluster that were not profiled are not used; run times and allowed GPU types of the trace do not
+    count. Raises BadJob, naming it, for one whose application or batch was not profiled, or whose request fits nowhere;
+    ProfileError when no GPU type of the cluster was profiled, FileError for damaged profiles.
     """
     builder = _Builder(profiles, form, knowledge or Knowledge(), cluster)
     return [builder.job(row, each) for row, each in enumerate(trace)]
@@ -70,37 +71,36 @@ class _Builder:
         self._pooled: dict[str, Experience] = {}
 
     def job(self, row: int, each: Submission) -> GoodputJob:
+        """Raises BadJob."""
         if each.category not in ("", "adaptive"):
             raise BadJob(f"{each.name}: category {each.category!r} is not simulated, only 'adaptive' is")
-        if each.application not in self._sites:
-            self._sites[each.application] = Site(self._profiles.application(each.application), self._pools)
-        site = self._sites[each.application]
-        app = site.application
-        if not app.init_batch <= each.batch_size <= app.max_batch:
-            raise BadJob(
-                f"{each.name}: batch_size {each.batch_size}, where {app.init_batch} to {app.max_batch} were profiled"
-            )
-        tuned, unaware = self._form is Form.TUNED, self._form is Form.UNAWARE
-        assumed = UNAWARE_RESTART_SECONDS if unaware else app.facts.assumed_restart_seconds
-        return GoodputJob(
-            each.name,
-            each.submitted,
-            site,
-            self._estimator(row, each, site),
-            app.facts.restart_seconds if tuned else assumed,
-            each.queue,
-            each.batch_size if tuned else None,
-        )
+        try:
+            site = self._site(each.application)
+            estimator = self._estimator(row, each, site)
+        except ProfileError as error:
+            raise BadJob(f"{each.name}: {error}") from error
+        facts = site.application.facts
+        assumed = UNAWARE_RESTART_SECONDS if self._form is Form.UNAWARE else facts.assumed_restart_seconds
+        if self._form is Form.TUNED:
+            return GoodputJob(each, site, estimator, facts.restart_seconds, each.batch_size)
+        return GoodputJob(each, site, estimator, assumed, None)
+
+    def _site(self, application: str) -> Site:
+        if application not in self._sites:
+            self._sites[application] = Site(self._profiles.application(application), self._pools)
+        return self._sites[application]
 
     def _estimator(self, row: int, each: Submission, site: Site) -> Estimator:
-        knowledge = self._knowledge
+        knowledge, app = self._knowledge, site.application
+        if not app.init_batch <= each.batch_size <= app.max_batch:
+            raise ProfileError(f"batch_size {each.batch_size}, where {app.init_batch} to {app.max_batch} were profiled")
         if self._form is Form.TUNED:
             return FixedRequest(site, each.gpus, each.batch_size)
         if knowledge.regime in (Regime.MODEL, Regime.EXACT):
             return Oracle(site, knowledge.sigma, (knowledge.seed, row))
-        own = knowledge.regime is Regime.FIT
-        experience = Experience() if own else self._pooled.setdefault(each.application, Experience())
+        pooled = knowledge.regime is Regime.POOLED
+        experience = self._pooled.setdefault(each.application, Experience()) if pooled else Experience()
         if self._form is Form.UNAWARE:
             return UnawareFit(site, experience)
-        cap = each.batch_size if knowledge.capped else site.application.max_batch
+        cap = each.batch_size if knowledge.capped else app.max_batch
         return OnlineFit(site, experience, cap, project=knowledge.project)

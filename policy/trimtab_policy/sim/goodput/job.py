@@ -18,33 +18,31 @@ from trimtab_policy.sim.goodput.batching import Batching
 from trimtab_policy.sim.goodput.knowledge import Estimator
 from trimtab_policy.sim.goodput.site import Site
 from trimtab_policy.sim.profiles import Split
+from trimtab_policy.sim.workloads.trace import Submission
 from trimtab_policy.types import Bounds, Job, ModelSpec, Placement, Requirements, Speed, TrainingSpec
+
+NOT_RUNNING = Batching(0, 0)
 
 
 class GoodputJob:
     """One job of a Sia workload; implements `sim.job.SimJob`."""
 
     def __init__(
-        self,
-        name: str,
-        submitted: float,
-        site: Site,
-        estimator: Estimator,
-        restart_seconds: float,
-        queue: str = "",
-        batch: int | None = None,
+        self, submission: Submission, site: Site, estimator: Estimator, restart_seconds: float, batch: int | None
     ) -> None:
-        """`restart_seconds` is what policies believe. `batch`: its steps are iterations at this global batch.
+        """`restart_seconds` is what policies believe.
 
-        Without it they are progress, i.e. steps at the initial batch.
+        Its steps are iterations at the global `batch`; with None progress, i.e. steps at the initial batch.
         """
-        self.uid, self.submitted, self.application = name, submitted, site.application.name
+        self.uid, self.submitted, self.application = submission.name, submission.submitted, submission.application
+        self._submission, self._restart_seconds, self._batch = submission, restart_seconds, batch
         self._site, self._estimator, self._app = site, estimator, site.application
-        self._restart_seconds, self._queue, self._batch = restart_seconds, queue, batch
-        self._iterations = [0.0, *self._app.iterations(batch)] if batch else self._app.milestones
+        self._steps = [0.0, *self._app.iterations(batch)] if batch else self._app.milestones
+        """Steps done when epoch 0, 1, ... begins."""
         self._epoch, self._done, self._saved = 0, 0.0, 0.0
-        self._gpu_type, self._split, self._speed = "", Split(), 1.0
-        self._batching: Batching | None = None
+        self._gpu_type, self._speed = "", 1.0
+        self._split: Split = ()
+        self._batching = NOT_RUNNING
         self._gains: list[float] = []
         self._step = math.inf
         """Seconds of a step as it runs now."""
@@ -64,10 +62,10 @@ class GoodputJob:
 
     def steps_done(self) -> int:
         if self._epoch == self._app.facts.epochs:
-            return int(self._iterations[-1])
+            return int(self._steps[-1])
         begun, ended = self._app.milestones[self._epoch : self._epoch + 2]
         part = (self._done - begun) / (ended - begun)
-        first, last = self._iterations[self._epoch : self._epoch + 2]
+        first, last = self._steps[self._epoch : self._epoch + 2]
         return int(first + part * (last - first))
 
     def pause(self, before: Placement | None, after: Placement) -> float:
@@ -76,12 +74,12 @@ class GoodputJob:
         return self._app.facts.restart_seconds
 
     def place(self, placement: Placement | None, speed: float = 1.0) -> None:
-        where = self._where(placement) if placement else ("", Split())
+        where: tuple[str, Split] = self._where(placement) if placement else ("", ())
         if where != (self._gpu_type, self._split):
             self._saved = self._done
         self._gpu_type, self._split = where
         self._speed = speed
-        self._batching = None
+        self._batching = NOT_RUNNING
         if self._split:
             self._choose()
 
@@ -114,7 +112,6 @@ class GoodputJob:
 
     def _advance_in_epoch(self, seconds: float) -> float:
         """Compute for so long, or to the end of the epoch; returns how long."""
-        assert self._batching is not None
         self._estimator.learn(self._gpu_type, self._split, self._batching, self._epoch)
         rate, end = self._rate(), self._app.milestones[self._epoch + 1]
         if self._done + rate * seconds < end:
@@ -132,7 +129,7 @@ class GoodputJob:
         return self._gains[self._epoch] / self._step
 
     def _choose(self) -> None:
-        """Take the batch that the estimator thinks best."""
+        """Run the batch that the estimator thinks best."""
         batching = self._estimator.divide(self._gpu_type, self._split, self._epoch)
         if batching != self._batching:
             self._batching = batching
@@ -147,14 +144,15 @@ class GoodputJob:
     def _told(self, speeds: tuple[Speed, ...], gpus: Bounds) -> Job:
         return Job(
             uid=self.uid,
-            namespace=self._queue or "default",
+            namespace=self._submission.queue or "default",
             name=self.uid,
             model=ModelSpec(self.application, 1, 1, 1, 1, 1, 1, 1),
-            training=TrainingSpec(1, self._batch or self._app.init_batch, steps=int(self._iterations[-1])),
+            training=TrainingSpec(1, self._batch or self._app.init_batch, steps=int(self._steps[-1])),
             requirements=Requirements(gpus=gpus, gpu_types=tuple(pool.gpu_type for pool in self._site.pools)),
             created=self.submitted,
-            queue=self._queue,
+            queue=self._submission.queue,
             speeds=speeds,
             preemptible=True,
             restart_seconds=self._restart_seconds,
+            deadline=None if math.isnan(self._submission.deadline) else self._submission.deadline,
         )

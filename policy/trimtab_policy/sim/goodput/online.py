@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from trimtab_policy.capacity import ALL_TYPES
 from trimtab_policy.sim.goodput.batching import Batching, best, given, ways
 from trimtab_policy.sim.goodput.knowledge import Experience
 from trimtab_policy.sim.goodput.site import MOST_GPUS, Site
@@ -11,8 +12,6 @@ from trimtab_policy.sim.profiles import Gradient, Split
 from trimtab_policy.sim.throughput_fit import Floats
 from trimtab_policy.types import Bounds, Speed
 
-ANY_TYPE = "*"
-"""GPU type of speeds that do not tell types apart."""
 REFERENCE = "T4"
 """Whose limits Pollux takes for those of all types, in the artifact."""
 
@@ -120,7 +119,8 @@ class OnlineFit:
 class UnawareFit(OnlineFit):
     """Pollux: one model for all GPU types, fed with the steps of whichever type the job runs on.
 
-    Speeds are of GPU type `*`, over virtual nodes of as many GPUs as the smallest node of the cluster has:
+    Speeds are of GPU type `*` (`capacity.ALL_TYPES`), over virtual nodes of as many GPUs as the smallest node of the
+    cluster has:
 
     - one for every (nodes, GPUs) that such a gang can have, up to `requirements.gpus.high` GPUs, and
     - one for every number of GPUs of the whole cluster on a single node. Those above the limit, or above a virtual
@@ -131,40 +131,35 @@ class UnawareFit(OnlineFit):
 
     def __init__(self, site: Site, experience: Experience) -> None:
         super().__init__(site, experience, site.application.max_batch)
-        pools = site.pools
-        self._virtual = min(pool.per_node for pool in pools)
-        self._nodes = sum(pool.gpus for pool in pools) // self._virtual
-        self._all = sum(pool.gpus for pool in pools)
-        app = site.application
-        self._widest = min(pool.per_node * min(pool.nodes, app.on(pool.gpu_type).max_nodes) for pool in pools)
-        self._ways = ways(self._configurations(self._most()), site.limits(REFERENCE))
+        self._virtual = min(pool.per_node for pool in site.pools)
+        self._all = sum(pool.gpus for pool in site.pools)
+        widest = (pool.per_node * min(pool.nodes, site.application.on(pool.gpu_type).max_nodes) for pool in site.pools)
+        self._most = min(*widest, site.largest(REFERENCE))
+        """GPUs that no job may exceed: those of the smallest pool, by the artifact."""
+        self._configurations = self._virtual_gangs()
+        self._ways = ways(self._configurations, site.limits(REFERENCE))
 
     def kind(self, gpu_type: str) -> str:
-        return ANY_TYPE
+        return ALL_TYPES
 
     def gpus(self) -> Bounds:
-        return Bounds(1, min(max(1, 2 * self.experience.largest(ANY_TYPE)), self._most()))
+        return Bounds(1, min(max(1, 2 * self.experience.largest(ALL_TYPES)), self._most))
 
-    def _most(self) -> int:
-        """GPUs that no job may exceed: what the smallest pool of the cluster has, by the artifact."""
-        return min(self._widest, self.site.largest(REFERENCE))
-
-    def _configurations(self, limit: int) -> list[tuple[int, int]]:
-        """(nodes, GPUs), ascending by GPUs up to the limit; then single nodes."""
+    def _virtual_gangs(self) -> list[tuple[int, int]]:
+        """(nodes, GPUs), ascending by GPUs; then what only the fair share is looked up by."""
         gangs = [
             (nodes, gpus)
-            for gpus in range(1, limit + 1)
-            for nodes in range(1, min(gpus, self._nodes) + 1)
+            for gpus in range(1, self._most + 1)
+            for nodes in range(1, min(gpus, self._all // self._virtual) + 1)
             if nodes == 1 or gpus <= nodes * self._virtual
         ]
-        return gangs + [(1, gpus) for gpus in range(limit + 1, self._all + 1)]
+        return gangs + [(1, gpus) for gpus in range(self._most + 1, self._all + 1)]
 
     def _estimated(self) -> Iterable[Speed]:
-        parameters, gradient = self.experience.parameters(ANY_TYPE), self.gradient
-        rows = self._configurations(self._most())
+        parameters, gradient = self.experience.parameters(ALL_TYPES), self.gradient
+        rows, app = self._configurations, self.site.application
         if parameters is None or gradient is None:
-            return [Speed(ANY_TYPE, gpus, nodes, float(gpus)) for nodes, gpus in rows]
-        app = self.site.application
+            return [Speed(ALL_TYPES, gpus, nodes, float(gpus)) for nodes, gpus in rows]
         rates, _ = best(parameters, gradient, app.init_batch, len(rows), self._ways)
         speeds = (rates / app.facts.slowdown).tolist()
-        return [Speed(ANY_TYPE, gpus, nodes, rate) for (nodes, gpus), rate in zip(rows, speeds, strict=True)]
+        return [Speed(ALL_TYPES, gpus, nodes, rate) for (nodes, gpus), rate in zip(rows, speeds, strict=True)]

@@ -131,8 +131,11 @@ class Site:
 
     def ratio(self, asked: str, known: str) -> float:
         """Speed of one GPU of a type relative to another: how Sia guesses at types that a job has not run on."""
-        speed, reference = (self.application.on(gpu_type).single_gpu_samples_per_second for gpu_type in (asked, known))
-        return speed / reference
+        return self._single[asked] / self._single[known]
+
+    @cached_property
+    def _single(self) -> dict[str, float]:
+        return {pool.gpu_type: self.application.on(pool.gpu_type).single_gpu_samples_per_second for pool in self.pools}
 
     def largest(self, gpu_type: str) -> int:
         """Most GPUs among which the largest batch can be divided."""
