@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.builders import NOW, job, node, placement, snapshot
+from tests.builders import NOW, job, node, placement, running, snapshot
 
 from trimtab.decide.engine import Engine, Outcome
 from trimtab_policy import policy
 from trimtab_policy.policy import Policy, UnknownPolicy
-from trimtab_policy.types import Decision, Pending, PendingReason, Snapshot
+from trimtab_policy.types import Decision, Pending, PendingReason, Snapshot, Stop
 
 CLUSTER = snapshot([node("a"), node("b")], [job("one", gpus=(8, 8)), job("two", gpus=(8, 8), created=NOW)])
 
@@ -135,6 +135,20 @@ def test_what_the_shield_refuses_waits_with_the_rule_that_was_broken() -> None:
     [pending] = outcome.pending
     assert (pending.job, pending.reason) == ("uid-two", PendingReason.DECISION_REFUSED)
     assert pending.message == "greedy broke rule oversubscribed_gpus: node a has 0 GPUs free, 8 are needed"
+
+
+def test_a_policy_that_stops_a_running_job_is_refused_and_so_is_what_it_wanted_its_gpus_for() -> None:
+    decision = Decision("x", (place("uid-one", "a"),), stops=(Stop("uid-held", "one comes first"),))
+    now = snapshot([node("a", free=0)], [job("one"), running("held", {"a": 8})])
+    outcome = engine(Scripted("x", lambda _: decision)).decide(now)
+    assert [(refusal.job, refusal.rule) for refusal in outcome.refused] == [
+        ("uid-held", "not_preemptible"),
+        ("uid-one", "oversubscribed_gpus"),
+    ]
+    assert outcome.placements == ()
+    assert [(pending.job, pending.reason) for pending in outcome.pending] == [
+        ("uid-one", PendingReason.DECISION_REFUSED)
+    ]
 
 
 def test_a_prediction_that_is_no_number_is_refused_without_losing_the_rest() -> None:

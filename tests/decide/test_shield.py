@@ -20,6 +20,7 @@ from trimtab_policy.types import (
     Precision,
     Quota,
     Recompute,
+    Stop,
 )
 
 NODES = (node("a"), node("b"), node("h", H100), node("v", V100))
@@ -53,8 +54,25 @@ def test_a_job_that_nobody_knows() -> None:
     assert rule_broken(replace(GOOD, job="uid-unknown")) == "unknown_job"
 
 
-def test_a_job_that_has_its_placement_already() -> None:
-    assert rule_broken(GOOD, running("job", {"a": 4})) == "already_placed"
+def test_a_running_job_is_neither_moved_nor_resized() -> None:
+    assert rule_broken(GOOD, running("job", {"a": 4})) == "not_preemptible"
+
+
+@pytest.mark.parametrize(
+    ("uid", "rule"), [("uid-held", "not_preemptible"), ("uid-job", "not_running"), ("uid-unknown", "unknown_job")]
+)
+def test_no_job_is_stopped(uid: str, rule: str) -> None:
+    now = snapshot(NODES, [job(), running("held", {"h": 8}, H100)])
+    verdict = check(now, Decision("any", (GOOD,), stops=(Stop(uid, "others come first"),)))
+    assert [(refusal.job, refusal.rule) for refusal in verdict.refused] == [(uid, rule)]
+    assert verdict.accepted == (GOOD,)
+
+
+def test_what_a_refused_stop_would_have_freed_is_not_given_away() -> None:
+    now = snapshot([node("a", free=0), node("b")], [job(), running("held", {"a": 8})])
+    verdict = check(now, Decision("any", (GOOD,), stops=(Stop("uid-held", "others come first"),)))
+    assert [refusal.rule for refusal in verdict.refused] == ["not_preemptible", "oversubscribed_gpus"]
+    assert verdict.accepted == ()
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from msgspec import Struct
 from trimtab_policy.capacity import ALL_TYPES
 from trimtab_policy.perf.plans import InvalidPlan, fits
 from trimtab_policy.perf.plans import check as check_degrees
-from trimtab_policy.types import Decision, Job, Node, Placement, Requirements, Snapshot
+from trimtab_policy.types import Decision, Job, Node, Placement, Requirements, Snapshot, Stop
 
 LARGEST_FIGURE = 1e18
 """Nothing that is predicted (seconds, tokens/s, bytes) comes near it, and it is still an int64 in the status."""
 
 
 class Refusal(Struct, frozen=True):
-    """A placement that broke a rule."""
+    """A placement or a stop that broke a rule."""
 
     job: str
     rule: str
@@ -37,10 +37,13 @@ class Verdict(Struct, frozen=True):
 
 
 def check(snapshot: Snapshot, decision: Decision) -> Verdict:
-    """Split the placements of a decision into those that keep all rules and those that do not."""
+    """Split the placements of a decision into those that keep all rules and those that do not.
+
+    Stops are refused, and so is a new placement for a running job: no live job is preemptible.
+    """
     books = _Books(snapshot)
     accepted: list[Placement] = []
-    refused: list[Refusal] = []
+    refused: list[Refusal] = [_no_stop(books, stop) for stop in decision.stops]
     for placement in decision.placements:
         broken = next(_violations(books, placement), None)
         if broken is None:
@@ -87,11 +90,23 @@ class _Books:
 Violation = tuple[str, str]
 
 
+def _no_stop(books: _Books, stop: Stop) -> Refusal:
+    job = books.jobs.get(stop.job)
+    if job is None:
+        return Refusal(stop.job, "unknown_job", f"no job has UID {stop.job}")
+    if job.placement is None:
+        return Refusal(stop.job, "not_running", "the job holds no GPUs that a stop could free")
+    return Refusal(stop.job, "not_preemptible", "the job runs and is not preemptible: it must not be stopped")
+
+
 def _violations(books: _Books, placement: Placement) -> Iterator[Violation]:
     """Broken rules, the most basic first; later ones rely on the earlier ones being kept."""
     job = books.jobs.get(placement.job)
     if job is None:
         yield "unknown_job", f"no waiting job has UID {placement.job}"
+        return
+    if job.placement:
+        yield "not_preemptible", "the job runs and is not preemptible: it must not be moved or resized"
         return
     if job.uid in books.placed:
         yield "already_placed", "the job has a placement already"

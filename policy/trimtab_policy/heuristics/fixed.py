@@ -8,6 +8,8 @@ look at load or speed: the first GPU type by name and the first nodes with room 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from trimtab_policy.candidates import Candidate, candidates, placement, with_room
@@ -42,8 +44,7 @@ class Fixed:
         return Decision(self.name, tuple(placements), tuple(pending))
 
     def _apply(self, snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | None:
-        modes = [mode for mode in self.modes if mode in job.requirements.modes]
-        known = [found for mode in modes for found in candidates(snapshot, capacity, _only(job, mode))]
+        known = _in_modes(snapshot, capacity, job, self.modes)
         for candidate, shares in with_room(capacity, job, sorted(known, key=lambda found: self._rank(job, found))):
             action = f"{self.gpus} GPUs, mode {self.modes[0]}"
             reason = f"{candidate.describe()}, {candidate.option.plan.describe()}: nearest to the fixed action {action}"
@@ -56,6 +57,14 @@ class Fixed:
         wanted = min(max(self.gpus, job.requirements.gpus.low), job.requirements.gpus.high)
         distance = option.gpus - wanted if option.gpus >= wanted else (wanted - option.gpus) << 20
         return distance, self.modes.index(option.plan.mode), candidate.gpu.name, option.nodes
+
+
+def _in_modes(snapshot: Snapshot, capacity: Capacity, job: Job, modes: Sequence[Mode]) -> list[Candidate]:
+    """The fastest plans of every mode: without the others, so that none is left out for a faster one."""
+    if job.speeds is not None:
+        return candidates(snapshot, capacity, job)
+    allowed = [mode for mode in modes if mode in job.requirements.modes]
+    return [found for mode in allowed for found in candidates(snapshot, capacity, _only(job, mode))]
 
 
 def _only(job: Job, mode: Mode) -> Job:
