@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
-from trimtab_policy.sim.job import SimJob
+from trimtab_policy.sim.job import Alone, SimJob
 from trimtab_policy.sim.result import Record, Span
 from trimtab_policy.types import Job, Placement
 
@@ -131,7 +133,16 @@ class Active:
 
 def _isolated(job: SimJob, gpus: dict[str, float], contention: float) -> float:
     """Time alone on 1/N of the cluster: mean over GPU types, weighted by their GPUs (Sia, SOSP 2023, equation 3)."""
-    times = {name: job.alone(name, count / contention) for name, count in gpus.items()}
+    times = {name: _on_share(job.alone(name), count / contention) for name, count in gpus.items()}
     able = {name: seconds for name, seconds in times.items() if seconds < float("inf")}
     weight = sum(gpus[name] for name in able)
     return sum(gpus[name] * seconds for name, seconds in able.items()) / weight if weight else 0.0
+
+
+def _on_share(alone: Mapping[int, Alone], gpus: float) -> float:
+    """Seconds on a share of GPUs; one that is less than the smallest gang is that gang for a part of the time."""
+    if not alone or gpus <= 0:
+        return float("inf")
+    smallest = min(alone)
+    within = (each.seconds for count, each in alone.items() if count <= max(gpus, smallest))
+    return min(within) / min(1.0, gpus / smallest)

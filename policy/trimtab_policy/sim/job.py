@@ -6,9 +6,19 @@ says how fast each plan is) and `goodput` (measured throughput and statistical e
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 from trimtab_policy.types import Job, Placement
+
+
+class Alone(NamedTuple):
+    """A job by itself on so many GPUs."""
+
+    seconds: float
+    """Of the whole work."""
+    best_rate: float
+    """Greatest part of the work that it ever does in a second there; 1 / seconds at a constant rate."""
 
 
 class SimJob(Protocol):
@@ -64,10 +74,9 @@ class SimJob(Protocol):
         """Lose what was not saved since the last checkpoint; returns the lost work as seconds at the present speed."""
         ...
 
-    def alone(self, gpu_type: str, gpus: float) -> float:
-        """Seconds of the whole work on a share of GPUs of one type, undisturbed; infinite where it cannot run.
+    def alone(self, gpu_type: str) -> Mapping[int, Alone]:
+        """The truth, for finish-time fairness and lower bounds: GPUs of one type -> what it makes of so many.
 
-        The best that the share allows; with less than the smallest gang it gets them for a part of the time. For
-        finish-time fairness and lower bounds.
+        Undisturbed, without restarts, on the best nodes; empty where it cannot run.
         """
         ...

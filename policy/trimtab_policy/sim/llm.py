@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy.perf import plans, shape
+from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.steady import Steady
 from trimtab_policy.types import GpuSpec, Job, ModelSpec, Optimizer, ParallelPlan, Placement, Snapshot, TrainingSpec
 
@@ -105,14 +106,15 @@ class LlmJob:
     def fail(self) -> float:
         return self._work.fail()
 
-    def alone(self, gpu_type: str, gpus: float) -> float:
+    def alone(self, gpu_type: str) -> Mapping[int, Alone]:
         gpu, job = self._gpus[gpu_type], self._job
         need = job.requirements
         if need.gpu_types and gpu_type not in need.gpu_types:
-            return math.inf
-        found = plans.options(job.model, job.training, need, gpu, self._sizes[gpu])
-        times = [each.prediction.run_seconds * max(1.0, each.gpus / gpus) for each in found]
-        return min(times, default=math.inf) * self._errors.get(gpu_type, 1.0)
+            return {}
+        error, best = self._errors.get(gpu_type, 1.0), dict[int, float]()
+        for each in plans.options(job.model, job.training, need, gpu, self._sizes[gpu]):
+            best[each.gpus] = min(best.get(each.gpus, math.inf), each.prediction.run_seconds * error)
+        return {gpus: Alone(seconds, 1 / seconds) for gpus, seconds in best.items()}
 
     def _restart(self, nodes: int) -> float:
         rules = self._rules

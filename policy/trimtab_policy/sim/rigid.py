@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from msgspec import Struct
 
+from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.steady import Steady
 from trimtab_policy.sim.workloads.trace import Submission, Trace
 from trimtab_policy.types import Bounds, Job, ModelSpec, Placement, Requirements, Snapshot, Speed, TrainingSpec
@@ -88,9 +89,10 @@ class RigidJob:
     def fail(self) -> float:
         return self._work.fail()
 
-    def alone(self, gpu_type: str, gpus: float) -> float:
-        rate = self._rates.get(gpu_type, 0.0) * min(1.0, gpus / self._job.requirements.gpus.low)
-        return self._seconds / rate if rate else math.inf
+    def alone(self, gpu_type: str) -> Mapping[int, Alone]:
+        if not (rate := self._rates.get(gpu_type)):
+            return {}
+        return {self._job.requirements.gpus.low: Alone(self._seconds / rate, rate / self._seconds)}
 
 
 def jobs(trace: Trace, cluster: Snapshot, rules: RigidRules | None = None, seed: int = 0) -> list[RigidJob]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -80,13 +78,13 @@ def test_a_restart_costs_a_large_model_more() -> None:
     )
 
 
-def test_alone_it_takes_the_best_that_its_share_allows() -> None:
+def test_alone_it_takes_the_best_plan_for_each_number_of_gpus() -> None:
     now, placement = started(8)
     [each] = llm.jobs(now.jobs, here())
 
-    assert each.alone(A100, 8.0) == pytest.approx(placement.prediction.run_seconds)
-    assert each.alone(A100, 4.0) == pytest.approx(2 * placement.prediction.run_seconds)
-    assert each.alone(H100, 8.0) == math.inf
+    assert each.alone(A100)[8].seconds == pytest.approx(placement.prediction.run_seconds)
+    assert each.alone(A100)[8].best_rate == pytest.approx(1 / placement.prediction.run_seconds)
+    assert each.alone(H100) == {}
 
 
 def test_a_job_of_a_live_snapshot_keeps_its_age_and_its_progress() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from trimtab_policy.sim import clusters, rigid
+from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.rigid import STEPS_PER_SECOND, RigidRules
 from trimtab_policy.sim.workloads.trace import Trace, code, trace
 from trimtab_policy.types import NodeShare, ParallelPlan, Placement, Prediction
@@ -49,8 +50,9 @@ def test_faster_types_take_less_time() -> None:
     assert job.progress == pytest.approx(0.4)
     job.place(placed("T4", 2))
     assert job.finish_in() == 60.0
-    assert job.alone("T4", 8) == 100.0
-    assert job.alone("T4", 1) == 200.0
+    assert job.alone("T4") == {2: Alone(100.0, 0.01)}
+    assert job.alone("A100-SXM4-40GB")[2].seconds == 25.0
+    assert job.alone("H100-SXM5-80GB") == {}
 
 
 def test_policies_see_milliseconds_as_steps() -> None:

@@ -13,10 +13,12 @@ when it is stopped.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from trimtab_policy.sim.goodput.batching import Batching
 from trimtab_policy.sim.goodput.knowledge import Estimator
 from trimtab_policy.sim.goodput.site import Site
+from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.profiles import Split
 from trimtab_policy.sim.workloads.trace import Submission
 from trimtab_policy.types import Bounds, Job, ModelSpec, Placement, Requirements, Speed, TrainingSpec
@@ -103,12 +105,8 @@ class GoodputJob:
         lost, self._done = self._done - self._saved, self._saved
         return lost / self._rate() if self._split and lost else 0.0
 
-    def alone(self, gpu_type: str, gpus: float) -> float:
-        seconds = self._estimator.seconds(gpu_type)
-        if not seconds or gpus <= 0:
-            return math.inf
-        smallest = min(seconds)
-        return min(time for count, time in seconds.items() if count <= max(gpus, smallest)) / min(1.0, gpus / smallest)
+    def alone(self, gpu_type: str) -> Mapping[int, Alone]:
+        return self._estimator.alone(gpu_type)
 
     def _advance_in_epoch(self, seconds: float) -> float:
         """Compute for so long, or to the end of the epoch; returns how long."""

@@ -15,6 +15,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from trimtab_policy.sim.goodput.batching import Batching
+from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.profiles import Gradient, Split, StepTime
 from trimtab_policy.sim.throughput_fit import Floats, Observation, fit
 from trimtab_policy.types import Bounds, Speed
@@ -74,8 +75,8 @@ class Estimator(Protocol):
         """How many GPUs policies may give it."""
         ...
 
-    def seconds(self, gpu_type: str) -> Mapping[int, float]:
-        """The truth, which it does not look at: GPUs -> seconds of the whole work on so many of one type."""
+    def alone(self, gpu_type: str) -> Mapping[int, Alone]:
+        """The truth, which it does not look at (`SimJob.alone`)."""
         ...
 
 

@@ -8,6 +8,7 @@ from trimtab_policy.capacity import ALL_TYPES
 from trimtab_policy.sim.goodput.batching import Batching, best, given, ways
 from trimtab_policy.sim.goodput.knowledge import Experience
 from trimtab_policy.sim.goodput.site import MOST_GPUS, Site
+from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.profiles import Gradient, Split
 from trimtab_policy.sim.throughput_fit import Floats
 from trimtab_policy.types import Bounds, Speed
@@ -56,8 +57,8 @@ class OnlineFit:
     def gpus(self) -> Bounds:
         return Bounds(1, max(self._limits().values()))
 
-    def seconds(self, gpu_type: str) -> Mapping[int, float]:
-        return self.site.seconds.get(gpu_type, {})
+    def alone(self, gpu_type: str) -> Mapping[int, Alone]:
+        return self.site.alone.get(gpu_type, {})
 
     def kind(self, gpu_type: str) -> str:
         """What observations on a GPU type are kept under."""

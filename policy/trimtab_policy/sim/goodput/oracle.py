@@ -9,6 +9,7 @@ import numpy as np
 
 from trimtab_policy.sim.goodput.batching import Batching, given
 from trimtab_policy.sim.goodput.site import Pool, Site
+from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.profiles import ProfileError, Split
 from trimtab_policy.types import Bounds, Speed
 
@@ -55,8 +56,8 @@ class Oracle:
     def gpus(self) -> Bounds:
         return Bounds(1, max(self.site.largest(pool.gpu_type) for pool in self.site.pools))
 
-    def seconds(self, gpu_type: str) -> Mapping[int, float]:
-        return self.site.seconds.get(gpu_type, {})
+    def alone(self, gpu_type: str) -> Mapping[int, Alone]:
+        return self.site.alone.get(gpu_type, {})
 
     def _factor(self, speed: Speed) -> float:
         """Estimate over truth."""
@@ -104,13 +105,13 @@ class FixedRequest:
     def gpus(self) -> Bounds:
         return Bounds(self._gpus, self._gpus)
 
-    def seconds(self, gpu_type: str) -> Mapping[int, float]:
+    def alone(self, gpu_type: str) -> Mapping[int, Alone]:
         able = any(each.gpu_type == gpu_type and each.steps_per_second != TOO_SMALL for each in self._speeds)
         if not able:
             return {}
         split = self.site.packed(gpu_type, self._gpus)
         batching = self.divide(gpu_type, split, 0)
-        return {self._gpus: self.site.seconds_with(gpu_type, split, batching)}
+        return {self._gpus: self.site.alone_with(gpu_type, split, batching)}
 
     def _speed(self, pool: Pool) -> Speed | None:
         """The requested gang on full nodes, as the artifact's `predict_throughput` has it."""

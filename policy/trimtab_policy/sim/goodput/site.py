@@ -10,8 +10,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab_policy.sim.goodput.batching import Batching, Limits, Ways, ways
+from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.profiles import GPUS, Application, ProfileError, Split, StepTime, repacked
 from trimtab_policy.types import Snapshot, Speed
 
@@ -158,20 +160,23 @@ class Site:
         return self._true_speeds[epoch]
 
     @cached_property
-    def seconds(self) -> dict[str, dict[int, float]]:
-        """GPU type -> GPUs -> seconds of the whole training on its configuration, with the best batches."""
-        work = np.diff(self.application.milestones) * self.application.facts.slowdown
+    def alone(self) -> dict[str, dict[int, Alone]]:
+        """GPU type -> GPUs -> the whole training on its configuration, with the best batches."""
         return {
-            gpu_type: {gpus: float(np.sum(work / truth.rates)) for _, gpus, truth in rows}
+            gpu_type: {gpus: self._whole(np.array(truth.rates)) for _, gpus, truth in rows}
             for gpu_type, rows in self._profiled.items()
         }
 
-    def seconds_with(self, gpu_type: str, split: Split, batching: Batching) -> float:
-        """Seconds of the whole training with one batch."""
-        app = self.application
-        steps = np.diff(app.milestones) / app.gains(batching.batch(sum(split)))
+    def alone_with(self, gpu_type: str, split: Split, batching: Batching) -> Alone:
+        """The whole training with one batch."""
         step = self.time(gpu_type, split, batching).total(batching.accumulations)
-        return float(np.sum(steps)) * step * app.facts.slowdown
+        return self._whole(np.array(self.application.gains(batching.batch(sum(split)))) / step)
+
+    def _whole(self, rates: NDArray[np.float64]) -> Alone:
+        """All epochs, at these rates of progress per second before the slowdown, (epochs,)."""
+        app = self.application
+        seconds = np.diff(app.milestones) * app.facts.slowdown / rates
+        return Alone(float(seconds.sum()), float(rates.max() / (app.facts.slowdown * app.work)))
 
     @cached_property
     def _profiled(self) -> dict[str, list[tuple[int, int, Truth]]]:
