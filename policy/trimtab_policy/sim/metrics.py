@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from trimtab_policy.sim.result import Run
 
@@ -82,19 +82,6 @@ class Summary(Struct, frozen=True):
     decision_ms_p50: float | None
     decision_ms_p99: float | None
     cpu_seconds: float
-
-
-def middle(submitted: ArrayLike, share: float = 0.6) -> BoolArray:
-    """(n,) jobs that arrive in the middle `share` of the time of arrivals: neither into an empty cluster nor the last.
-
-    Raises ValueError unless 0 < share <= 1.
-    """
-    times = np.asarray(submitted, dtype=np.float64)
-    if not 0 < share <= 1:
-        raise ValueError(f"share is {share:g}: must be above 0 and at most 1")
-    begin, end = times.min(), times.max()
-    margin = (1 - share) / 2 * (end - begin)
-    return np.asarray((times >= begin + margin) & (times <= end - margin))
 
 
 def summary(run: Run, measured: BoolArray | None = None) -> Summary:

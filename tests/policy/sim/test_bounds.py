@@ -14,15 +14,16 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array, vstack
 from tests import builders
 
-from trimtab_policy.sim import bounds
+from trimtab_policy.sim import bounds, rigid
 from trimtab_policy.sim.bounds import BelowBound, Bound, Demand, InvalidDemand
 from trimtab_policy.sim.result import Record, Run
-from trimtab_policy.types import Speed
+from trimtab_policy.sim.rigid import RigidRules
+from trimtab_policy.sim.workloads.trace import trace
 
 HOUR = 3600.0
 
 
-def rigid(submitted: list[float], seconds: list[float], gpus: list[int], capacity: float) -> Demand:
+def jobs_of(submitted: list[float], seconds: list[float], gpus: list[int], capacity: float) -> Demand:
     n = len(submitted)
     return bounds.demand(submitted, seconds, np.arange(n), np.zeros(n, int), gpus, np.ones(n), [capacity])
 
@@ -103,20 +104,20 @@ def test_no_bound_is_above_the_optimum(kinds: int, elastic: bool) -> None:
 
 # --- how tight they are --------------------------------------------------------------------------------
 def test_srpt_on_one_gpu_is_the_optimum_itself() -> None:
-    bound = bounds.best(rigid([0, 1, 2], [10, 1, 2], [1, 1, 1], 1))
+    bound = bounds.best(jobs_of([0, 1, 2], [10, 1, 2], [1, 1, 1], 1))
     assert bound.lb1 == pytest.approx((13 + 1 + 2) / 3)
     assert bound.binding == "LB1"
 
 
 def test_mean_busy_times_of_equal_jobs_are_those_of_one_after_the_other() -> None:
     # three jobs of 4 s on one GPU from 0 on: 4 + 8 + 12; a unit of work lies half a job before the end
-    bound = bounds.best(rigid([0, 0, 0], [4, 4, 4], [1, 1, 1], 1))
+    bound = bounds.best(jobs_of([0, 0, 0], [4, 4, 4], [1, 1, 1], 1))
     assert bound.lb2 == pytest.approx(8)
     assert bound.lb3 == pytest.approx(8, rel=0.015)  # less what slots of finite length lose
 
 
 def test_jobs_that_do_not_meet_take_their_own_time() -> None:
-    demand = rigid([0, 100, 200], [50, 60, 70], [4, 2, 1], 4)
+    demand = jobs_of([0, 100, 200], [50, 60, 70], [4, 2, 1], 4)
     bound = bounds.best(demand)
     assert (bound.lb0, bound.lb3, bound.binding) == (60, 60, "LB0")
     assert bound.makespan == 270
@@ -124,9 +125,9 @@ def test_jobs_that_do_not_meet_take_their_own_time() -> None:
 
 def test_makespan_counts_what_comes_late() -> None:
     # 4 GPUs, 40 GPU-seconds from 0 on and 80 from 10 on: all work takes 30 s, but the late part ends at 30 at best, too
-    assert bounds.best(rigid([0, 10, 10], [10, 10, 10], [4, 4, 4], 4)).makespan == 30
-    assert bounds.best(rigid([0, 100], [10, 10], [4, 4], 4)).makespan == 110
-    assert bounds.best(rigid([5, 5], [10, 50], [1, 1], 4)).makespan == 50
+    assert bounds.best(jobs_of([0, 10, 10], [10, 10, 10], [4, 4, 4], 4)).makespan == 30
+    assert bounds.best(jobs_of([0, 100], [10, 10], [4, 4], 4)).makespan == 110
+    assert bounds.best(jobs_of([5, 5], [10, 50], [1, 1], 4)).makespan == 50
 
 
 def fine_program(demand: Demand, horizon: int, step: float) -> float:
@@ -190,7 +191,7 @@ def test_srsf_on_rigid_jobs_is_hardly_above_the_bound(seed: int, load: float) ->
     n, capacity = 150, 32
     seconds, gpus = rng.lognormal(7, 1.5, n), rng.choice([1, 2, 4, 8], n, p=[0.7, 0.15, 0.1, 0.05])
     submitted = np.sort(rng.uniform(0, (seconds * gpus).sum() / (capacity * load), n))
-    demand = rigid(list(submitted), list(seconds), list(gpus), capacity)
+    demand = jobs_of(list(submitted), list(seconds), list(gpus), capacity)
     ratio = float((srsf(demand) - submitted).mean()) / bounds.best(demand).mean_jct
     assert 1 - 1e-9 <= ratio < 1.15
 
@@ -229,7 +230,7 @@ def run(*jobs: tuple[float, float | None]) -> Run:
     return Run("fast", builders.snapshot([builders.node("n1")]), records, (), 100.0, (), 0.0)
 
 
-TWO = rigid([0, 0], [10, 10], [8, 8], 8)
+TWO = jobs_of([0, 0], [10, 10], [8, 8], 8)
 
 
 def test_a_run_at_its_bound_passes_and_says_how_far_above_it_is() -> None:
@@ -269,15 +270,15 @@ def test_the_greatest_bound_counts() -> None:
 
 
 # --- what goes in --------------------------------------------------------------------------------------
-def test_jobs_that_bring_speeds_are_a_workload() -> None:
+def test_simulated_jobs_are_a_workload_of_their_true_rates() -> None:
     cluster = builders.snapshot([builders.node("a", builders.A100), builders.node("t", builders.T4, gpus=4)])
-    speeds = (Speed(builders.A100, 8, 1, 40.0), Speed(builders.T4, 1, 1, 2.0), Speed("H100", 1, 1, 99.0))
-    demand = bounds.of_jobs([builders.job(speeds=speeds, created=5.0, steps=400)], cluster)
+    rules = RigidRules(type_speeds={builders.A100: 2.0}, estimate_sigma=1.0)
+    jobs = rigid.jobs(trace(["small", "large"], [5.0, 6.0], [2, 8], [100.0, 400.0]), cluster, rules)
+    demand = bounds.of_jobs(jobs, cluster)
     assert demand.capacity.tolist() == [8, 4]
-    assert demand.alone.tolist() == [10]
-    assert demand.efficiency().tolist() == [[pytest.approx(40 / 8 / 400), pytest.approx(2 / 400)]]
-    with pytest.raises(InvalidDemand, match="job: no speeds"):
-        bounds.of_jobs([builders.job()], cluster)
+    assert demand.submitted.tolist() == [5, 6]
+    assert demand.alone == pytest.approx([50, 200])
+    assert demand.efficiency() == pytest.approx(np.array([[1 / 50 / 2, 1 / 100 / 2], [1 / 200 / 8, 0]]))
 
 
 @pytest.mark.parametrize(

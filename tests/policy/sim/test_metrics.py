@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trimtab_policy import catalog
 from trimtab_policy.sim import metrics
-from trimtab_policy.sim.metrics import InconsistentRun, Summary, middle, summary
+from trimtab_policy.sim.metrics import InconsistentRun, Summary, summary
 from trimtab_policy.sim.result import Record, Run, Span
 from trimtab_policy.types import Node, NodeShare, Snapshot
 
@@ -170,18 +170,11 @@ def test_measured_jobs_are_those_of_the_mask_and_the_cluster_is_watched_while_th
     jobs = [record(i, i, i + 2, 2.0) for i in range(5)]
     spans = [span(i, i, i + 2, n0=1) for i in range(5)]
     whole = run(cluster(T4), jobs, spans, end=6)
-    s = summary(whole, middle([job.submitted for job in jobs], 0.5))
+    s = summary(whole, np.array([False, True, True, True, False]))
     assert s.jobs == 3
     assert s.makespan_h == 4
     assert s.utilisation == pytest.approx(2 * 2 / (2 * 4))  # two jobs at any time from 1 to 3 h
     assert s.energy_kwh == pytest.approx(summary(whole).energy_kwh * 3 / 5)
-
-
-def test_the_middle_of_a_window_is_of_its_time() -> None:
-    assert middle([0, 1, 2, 3, 50, 99, 100]).tolist() == [False, False, False, False, True, False, False]
-    assert middle([0, 20, 80, 100]).tolist() == [False, True, True, False]
-    with pytest.raises(ValueError, match="share is 0"):
-        middle([0, 1], 0)
 
 
 def test_json_has_the_keys_that_tools_rely_on() -> None:

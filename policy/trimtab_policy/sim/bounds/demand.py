@@ -7,13 +7,14 @@ is only as certain as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trimtab_policy.types import Job, Snapshot
+from trimtab_policy.sim.job import SimJob
+from trimtab_policy.types import Snapshot
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -88,26 +89,24 @@ def demand(
     return Demand(times, first, kinds[rows], sizes[rows], rates[rows] / works[owner[rows]], limits)
 
 
-def of_jobs(jobs: Sequence[Job], cluster: Snapshot) -> Demand:
-    """The workload of jobs that bring their `speeds`, on an empty cluster.
+def of_jobs(jobs: Sequence[SimJob], cluster: Snapshot) -> Demand:
+    """The workload of simulated jobs, as they truly are, on an empty cluster.
 
-    Raises InvalidDemand for a job without speeds, or with none on GPUs of the cluster.
+    Where a job's rate changes as it proceeds, the greatest counts (`Alone.best_rate`). Raises InvalidDemand for a job
+    that cannot run on the cluster.
     """
     types = {name: k for k, name in enumerate(sorted(cluster.gpu_types))}
     capacity = np.zeros(len(types))
     for node in cluster.nodes:
         capacity[types[node.gpu_type]] += node.gpus
-    rows = [row for index, job in enumerate(jobs) for row in _rows(index, job, types)]
-    owner, kind, gpus, rate = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return demand(
-        [job.created for job in jobs], [job.training.steps for job in jobs], owner, kind, gpus, rate, capacity
-    )
-
-
-def _rows(index: int, job: Job, types: dict[str, int]) -> Iterable[tuple[int, int, int, float]]:
-    if job.speeds is None:
-        raise InvalidDemand(f"{job.name}: no speeds: a bound needs the true rate of every configuration")
-    return ((index, types[s.gpu_type], s.gpus, s.steps_per_second) for s in job.speeds if s.gpu_type in types)
+    rows = [
+        (index, kind, gpus, alone.best_rate)
+        for index, job in enumerate(jobs)
+        for name, kind in types.items()
+        for gpus, alone in job.alone(name).items()
+    ]
+    owner, kinds, gpus, rates = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return demand([job.submitted for job in jobs], np.ones(len(jobs)), owner, kinds, gpus, rates, capacity)
 
 
 def _floats(values: ArrayLike) -> FloatArray:
