@@ -6,14 +6,15 @@ filed under, and what two policies share when they are compared (common random n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from msgspec import Struct
 
 from trimtab_policy.sim.failures import Misfortunes
 from trimtab_policy.sim.result import Record, Span
+
+GENERATED = "generator:"
+"""What begins the name of a workload that is no file."""
 
 
 class Scenario(Struct, frozen=True):

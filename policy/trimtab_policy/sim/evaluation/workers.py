@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario, run
+from trimtab_policy.sim.evaluation.carry_out import run
+from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
 
 Work = Callable[[Sequence[Scenario]], Iterator[Outcome]]
 """Carries out scenarios; yields outcomes in any order."""

@@ -1,0 +1,212 @@
+"""From a scenario to its outcome: read, cut, simulate, measure, and hold against the lower bound.
+
+What several scenarios share (a trace, its windows, profiles, bounds) is kept for the next one in the same process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+
+from trimtab_policy import policy as registry
+from trimtab_policy.policy import Policy
+from trimtab_policy.sim import bounds, clusters, goodput, llm, metrics, rigid
+from trimtab_policy.sim.bounds import Bound, Demand
+from trimtab_policy.sim.engine import Rules, simulate
+from trimtab_policy.sim.evaluation.scenario import GENERATED, Outcome, Scenario
+from trimtab_policy.sim.goodput import Form, Knowledge, Regime
+from trimtab_policy.sim.job import SimJob
+from trimtab_policy.sim.llm import LlmRules
+from trimtab_policy.sim.profiles import Profiles
+from trimtab_policy.sim.rigid import RigidRules
+from trimtab_policy.sim.workloads import check_fits, read, windows
+from trimtab_policy.sim.workloads.trace import BoolArray, Trace
+from trimtab_policy.types import Job, Snapshot
+
+PROFILE_ROUND = 60.0
+"""Seconds of a round on measured profiles, of Sia and of whoever is not in `_ROUNDS`."""
+_ROUNDS = {"sia": 60.0, "pollux": 60.0, "gavel": 360.0}
+"""Length of rounds by what a policy's name begins with: those that its authors use."""
+_FORMS = {"sia": Form.ADAPTIVE, "pollux": Form.UNAWARE}
+"""What policies may change about measured jobs; all others get requests that were tuned by hand."""
+_ROUNDING = 0.02
+"""By how much measured jobs may beat their bound: their epochs end on whole seconds."""
+
+
+class Workload(NamedTuple):
+    """Jobs of one window, whatever they are simulated as."""
+
+    trace: Trace | None
+    """None where jobs are those of the live API: `described`."""
+    described: tuple[Job, ...]
+    measured: BoolArray
+    seed: int
+
+
+@runtime_checkable
+class _Solves(Protocol):
+    largest_gap: float
+
+
+@runtime_checkable
+class _BreaksTies(Protocol):
+    tie_seed: int | None
+
+
+def run(scenario: Scenario) -> Outcome:
+    """Carry out a scenario.
+
+    Raises ValueError in one line: for bad files, for names that are unknown or do not go together, for a policy that
+    breaks rules (BrokenDecision, Stuck) or is better than can be (BelowBound).
+    """
+    cluster = clusters.cluster(scenario.cluster)
+    policy = _policy(scenario.policy)
+    work = _workload(_without_policy(scenario))
+    jobs, regime = _jobs(scenario, work, cluster)
+    rules = Rules(round_seconds=_round(scenario, work), misfortunes=scenario.misfortunes, seed=work.seed)
+    result = simulate(policy, jobs, cluster, rules)
+    demand, bound = _bound(_without_policy(scenario), _form(scenario.policy) if scenario.profiles else None)
+    bounds.check(result, demand, bound, work.measured, _ROUNDING if scenario.profiles else 1e-6)
+    summary = msgspec.to_builtins(metrics.summary(result, work.measured))
+    chosen = [record for record, counts in zip(result.jobs, work.measured.tolist(), strict=True) if counts]
+    return Outcome(
+        scenario=scenario,
+        regime=regime,
+        summary={name: math.nan if value is None else float(value) for name, value in summary.items()},
+        bounds_h={name: getattr(bound, name.lower()) / 3600 for name in ("LB0", "LB1", "LB2", "LB3")},
+        jct_h=tuple((job.finished - job.submitted) / 3600 for job in chosen if job.finished is not None),
+        solver_gap=policy.largest_gap if isinstance(policy, _Solves) else None,
+        jobs=result.jobs if scenario.spans else (),
+        held=result.spans if scenario.spans else (),
+    )
+
+
+def _policy(text: str) -> Policy:
+    name, _, seed = text.partition("@")
+    policy = registry.load(name)
+    if seed:
+        if not isinstance(policy, _BreaksTies):
+            raise ValueError(f"policy {text}: {name} has no ties to break by a seed")
+        policy.tie_seed = int(seed)
+    return policy
+
+
+def _without_policy(scenario: Scenario) -> Scenario:
+    """What all policies have in common."""
+    return msgspec.structs.replace(scenario, policy="", round_seconds=None, spans=False)
+
+
+@lru_cache(maxsize=8)
+def _workload(scenario: Scenario) -> Workload:
+    cluster = clusters.cluster(scenario.cluster)
+    if scenario.trace.startswith(GENERATED):
+        return _generated(scenario, cluster)
+    trace, _ = check_fits(_read(scenario.trace, scenario.skip_bad), cluster, scenario.skip_bad)
+    gpus = sum(node.gpus for node in cluster.nodes)
+    if scenario.windows > 1:
+        return _window(trace, gpus, scenario)
+    if scenario.load is None:
+        return Workload(trace.from_zero(), (), np.ones(len(trace), dtype=np.bool_), scenario.seed)
+    return Workload(windows.rescale(trace, gpus, scenario.load), (), windows.middle(len(trace)), scenario.seed)
+
+
+def _window(trace: Trace, gpus: int, scenario: Scenario) -> Workload:
+    jobs, count, seed = scenario.window_jobs, scenario.windows, scenario.seed
+    if scenario.load is None:
+        piece = windows.cut(trace, jobs, count, seed)[scenario.window]
+        return Workload(piece, (), windows.middle(len(piece)), seed + scenario.window)
+    found = windows.windows(trace, gpus, scenario.load, jobs=jobs, count=count, seed=seed)[scenario.window]
+    return Workload(found.trace, (), found.measured, found.seed)
+
+
+def _generated(scenario: Scenario, cluster: Snapshot) -> Workload:
+    """Every window is drawn by a seed of its own; a load of None is 1."""
+    raise NotImplementedError
+
+
+@lru_cache(maxsize=4)
+def _read(path: str, skip_bad: bool) -> Trace:
+    return read(path, skip_bad=skip_bad)[0]
+
+
+@lru_cache(maxsize=2)
+def _profiles(path: str) -> Profiles:
+    return Profiles(Path(path))
+
+
+def _jobs(scenario: Scenario, work: Workload, cluster: Snapshot) -> tuple[Sequence[SimJob], str]:
+    """The simulated jobs, and what is known about them."""
+    if work.trace is None:
+        sigma = scenario.estimate_sigma
+        rules = LlmRules(error_sigma=sigma)
+        known = f"performance model, in error by {sigma:g}" if sigma else "performance model, without error"
+        return llm.jobs(work.described, cluster, rules, work.seed), known
+    if scenario.profiles:
+        return _measured(scenario, work.trace, cluster)
+    sigma = scenario.estimate_sigma
+    known = f"run times estimated, spread of ln {sigma:g}" if sigma else "run times known"
+    told = RigidRules(restart_seconds=scenario.restart_seconds, estimate_sigma=sigma)
+    return rigid.jobs(work.trace, cluster, told, work.seed), known
+
+
+def _measured(scenario: Scenario, trace: Trace, cluster: Snapshot) -> tuple[Sequence[SimJob], str]:
+    form, knowledge = _form(scenario.policy), _knowledge(scenario.knowledge, scenario.seed)
+    found = goodput.jobs(trace, _profiles(scenario.profiles), form, knowledge, cluster=cluster)
+    if form is Form.TUNED:
+        return found, "requests tuned by hand, true throughput"
+    said = {
+        Regime.FIT: "fitted online by each job, at most doubling",
+        Regime.POOLED: "fitted online by application, at most doubling",
+        Regime.MODEL: f"performance model, in error by {knowledge.sigma:g}, corrected online",
+        Regime.EXACT: "true goodput",
+    }
+    return found, said[knowledge.regime]
+
+
+def _form(policy: str) -> Form:
+    return _FORMS.get(policy.partition("@")[0], Form.TUNED)
+
+
+def _knowledge(text: str, seed: int) -> Knowledge:
+    """`fit`, `pooled`, `exact` or `model:SIGMA`."""
+    name, _, sigma = text.partition(":")
+    regimes = {regime.lower(): regime for regime in Regime}
+    if name not in regimes or (name == "model") != bool(sigma):
+        raise ValueError(f"knowledge {text!r}: write fit, pooled, exact or model:SIGMA, such as model:0.1")
+    try:
+        return Knowledge(regimes[name], sigma=float(sigma or 0), seed=seed)
+    except ValueError as error:
+        raise ValueError(f"knowledge {text!r}: {error}") from error
+
+
+def _round(scenario: Scenario, work: Workload) -> float | None:
+    if scenario.round_seconds is not None:
+        return scenario.round_seconds
+    own = next((seconds for name, seconds in _ROUNDS.items() if scenario.policy.startswith(name)), None)
+    return own or (PROFILE_ROUND if scenario.profiles else None)
+
+
+@lru_cache(maxsize=8)
+def _bound(scenario: Scenario, form: Form | None) -> tuple[Demand, Bound]:
+    """What nobody can beat on the measured jobs, in that form of them."""
+    cluster, work = clusters.cluster(scenario.cluster), _workload(scenario)
+    stand_in = {Form.ADAPTIVE: "sia", Form.UNAWARE: "pollux"}.get(form or Form.TUNED, "")
+    jobs, _ = _jobs(msgspec.structs.replace(scenario, policy=stand_in), work, cluster)
+    types = clusters.gpus_by_type(cluster)
+    rows = [
+        (index, kind, gpus, alone.best_rate)
+        for index, job in enumerate(jobs)
+        for kind, name in enumerate(types)
+        for gpus, alone in job.alone(name).items()
+    ]
+    owner, kind, gpus, rate = zip(*rows, strict=True)
+    submitted = [job.submitted for job in jobs]
+    everybody = bounds.demand(submitted, np.ones(len(jobs)), owner, kind, gpus, rate, list(types.values()))
+    chosen = everybody.select(work.measured)
+    return chosen, bounds.best(chosen)
