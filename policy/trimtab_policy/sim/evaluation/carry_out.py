@@ -25,7 +25,7 @@ from trimtab_policy.sim.job import SimJob
 from trimtab_policy.sim.llm import LlmRules
 from trimtab_policy.sim.profiles import Profiles
 from trimtab_policy.sim.rigid import RigidRules
-from trimtab_policy.sim.workloads import check_fits, read, windows
+from trimtab_policy.sim.workloads import check_fits, generator, read, windows
 from trimtab_policy.sim.workloads.trace import BoolArray, Trace
 from trimtab_policy.types import Job, Snapshot
 
@@ -126,8 +126,18 @@ def _window(trace: Trace, gpus: int, scenario: Scenario) -> Workload:
 
 
 def _generated(scenario: Scenario, cluster: Snapshot) -> Workload:
-    """Every window is drawn by a seed of its own; a load of None is 1."""
-    raise NotImplementedError
+    """Every window is drawn by a seed of its own."""
+    name, jobs, load = scenario.trace.removeprefix(GENERATED), scenario.window_jobs, scenario.load or 1.0
+    seed = int(np.random.SeedSequence(scenario.seed).generate_state(scenario.windows)[scenario.window])
+    if name in generator.llm_names():
+        described = tuple(generator.llm_jobs(name, jobs, cluster, load, seed))
+        return Workload(None, described, windows.middle(jobs), seed)
+    if name not in generator.rigid_names():
+        known = ", ".join([*generator.llm_names(), *generator.rigid_names()])
+        raise ValueError(f"trace {scenario.trace}: there is no such generator, there are {known}")
+    gpus = sum(node.gpus for node in cluster.nodes)
+    trace, _ = check_fits(generator.rigid_trace(name, jobs, gpus, load, seed), cluster, scenario.skip_bad)
+    return Workload(trace, (), windows.middle(len(trace)), seed)
 
 
 @lru_cache(maxsize=4)
