@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from trimtab import __version__
-from trimtab.commands import cluster, controller, demo, fake_nodes, get, perf, plan, snapshot
+from trimtab.commands import cluster, controller, demo, evaluate, fake_nodes, get, perf, plan, snapshot
 
 app = typer.Typer(
     name="trimtab",
@@ -17,6 +17,7 @@ app.add_typer(get.app, name="get")
 app.command()(plan.plan)
 app.command()(plan.explain)
 app.command()(snapshot.snapshot)
+app.command()(evaluate.evaluate)
 app.command()(controller.controller)
 app.command()(demo.demo)
 app.add_typer(perf.app, name="perf")

@@ -108,7 +108,7 @@ class Gantt:
 
     def _legend(self, order: Mapping[int, int], width: int) -> Iterator[Text]:
         if len(order) > MOST_NAMED_JOBS:
-            told = f"a letter a job, the one that held most; {len(order)} of {len(self._run.names)}"
+            told = f"each letter the job that held most of the node; {len(order)} of {len(self._run.names)}"
             yield Text(" " * MARGIN + told, "dim")
             return
         entries = [Text.assemble(_cell(place), f" {self._run.names[job]}") for job, place in order.items()]

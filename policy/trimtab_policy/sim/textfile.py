@@ -15,7 +15,10 @@ class FileError(ValueError):
     """Something in a file that cannot be used: `FILE:ROW: field: what is wrong, what to do`."""
 
     def __init__(self, path: str | Path, row: int, field: str, problem: str) -> None:
-        super().__init__(f"{path}:{row}: {field}: {problem}")
+        super().__init__(path, row, field, problem)  # as they came: exceptions of workers travel by their arguments
+
+    def __str__(self) -> str:
+        return "{}:{}: {}: {}".format(*self.args)
 
 
 @contextmanager

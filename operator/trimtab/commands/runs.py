@@ -1,0 +1,238 @@
+"""Simulated runs for the command line: from what was typed to scenarios, and from scenarios to outcomes.
+
+Whatever is wrong with the input is said before the first run. Outcomes are kept as they come, so that the same command
+goes on where it was stopped. Modules of the simulator are imported when they are used: the command line starts without
+the packages that they need.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+from msgspec.structs import replace
+
+from trimtab.demo.interrupts import interruptible
+from trimtab.errors import TrimtabError, UsageError
+from trimtab.ui import evaluation as ui
+from trimtab_policy import policy as registry
+
+if TYPE_CHECKING:
+    from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
+    from trimtab_policy.sim.evaluation.store import Store
+    from trimtab_policy.sim.evaluation.workers import Work
+
+EXIT_INTERRUPTED = 130
+
+
+class Plan(NamedTuple):
+    """Which runs are wanted: every policy on every window at every load."""
+
+    base: Scenario
+    """What they have in common."""
+    policies: tuple[str, ...]
+    loads: tuple[float | None, ...]
+    drawn: bool
+    """Whether the first window at the first load is kept in detail."""
+
+    def scenarios(self) -> list[Scenario]:
+        """Window by window, so that policies can be compared early."""
+        first = self.loads[0]
+        return [
+            replace(
+                self.base, policy=policy, load=load, window=window,
+                spans=self.drawn and window == 0 and load == first,
+            )
+            for window in range(self.base.windows)
+            for load in self.loads
+            for policy in self.policies
+        ]  # fmt: skip
+
+
+class Asked(NamedTuple):
+    """What the command line says about runs, as typed."""
+
+    policies: str
+    trace: str
+    cluster: str
+    load: str = ""
+    windows: int = 1
+    window_jobs: int = 500
+    seed: int = 0
+    profiles: Path | None = None
+    knowledge: str = "fit"
+    estimates: float = 0.0
+    round_seconds: float | None = None
+    mtbf_hours: float | None = None
+    skip_bad: bool = False
+
+
+def plan(asked: Asked, *, drawn: bool) -> Plan:
+    """Raises UsageError in one line for whatever is wrong with it, or with the files that it names."""
+    policies, wanted_loads = names(asked.policies), loads(asked.load)
+    with simulator(), input_errors():
+        from trimtab_policy.sim.evaluation.scenario import Scenario
+        from trimtab_policy.sim.failures import Misfortunes
+
+        mtbf = math.inf if asked.mtbf_hours is None else 3600 * asked.mtbf_hours
+        base = Scenario(
+            policy=policies[0],
+            trace=asked.trace,
+            cluster=asked.cluster,
+            windows=asked.windows,
+            window_jobs=asked.window_jobs,
+            seed=asked.seed,
+            profiles=str(asked.profiles or ""),
+            knowledge=asked.knowledge,
+            estimate_sigma=asked.estimates,
+            round_seconds=asked.round_seconds,
+            misfortunes=Misfortunes(gpu_mtbf_seconds=mtbf),
+            skip_bad=asked.skip_bad,
+        )
+        _check(base)
+    return Plan(base, policies, wanted_loads, drawn)
+
+
+def _check(base: Scenario) -> None:
+    """Raises ValueError for what is wrong with the cluster or the trace; says what is left out of it."""
+    from trimtab_policy.sim import clusters, workloads
+    from trimtab_policy.sim.evaluation.scenario import GENERATED
+
+    empty = clusters.cluster(base.cluster)
+    if base.trace.startswith(GENERATED):
+        return
+    jobs, rows = workloads.read(base.trace, skip_bad=base.skip_bad)
+    _, fits = workloads.check_fits(jobs, empty, base.skip_bad)
+    for report in (rows, fits):
+        if report.skipped:
+            print("\n".join(report.lines()), file=sys.stderr)
+
+
+@contextmanager
+def simulator() -> Iterator[None]:
+    """Say how to install what only simulations need."""
+    try:
+        yield
+    except ImportError as error:
+        extra = "ray" if error.name == "ray" else "sim"
+        raise UsageError(f"this needs {error.name}: pip install 'trimtab[{extra}]' ({error})") from error
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Errors in what was typed, or in the files that it names, are those of whoever typed it."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Policies as typed: names with commas between, each at most with a seed (`sia@3`). Raises UsageError."""
+    wanted = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    if not wanted:
+        raise UsageError(f"--policies: name at least one of {', '.join(registry.names())}")
+    for name in wanted:
+        base, at, seed = name.partition("@")
+        if base not in registry.names():
+            raise UsageError(f"--policies: unknown policy {base!r}; registered are: {', '.join(registry.names())}")
+        if at and not seed.isdecimal():
+            raise UsageError(f"--policies: {name!r}: write NAME@SEED, such as {base}@3")
+    return wanted
+
+
+def loads(text: str) -> tuple[float | None, ...]:
+    """Offered loads as typed; none: as the trace has it. Raises UsageError."""
+    found: list[float | None] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        try:
+            value = float(part)
+        except ValueError as error:
+            raise UsageError(
+                f"--load: {part!r} is no number: write loads with commas between, such as 0.7,1.3"
+            ) from error
+        if not 0 < value < 100:
+            raise UsageError(f"--load: {part} is out of range: 1 is all that the cluster can deliver")
+        found.append(value)
+    return tuple(dict.fromkeys(found)) or (None,)
+
+
+def work(jobs: int, ray: str | None) -> Work:
+    """Where runs are made."""
+    from trimtab_policy.sim.evaluation import workers
+
+    return workers.ray_cluster(ray) if ray else workers.processes(jobs)
+
+
+def outcomes(scenarios: Sequence[Scenario], make: Work, folder: Path) -> list[Outcome]:
+    """All outcomes, in the order of the scenarios: those that are kept in `folder`, and those that are made now.
+
+    Ends the program with 130 when it is interrupted; what is ready by then is kept.
+    """
+    kept = _store(folder)
+    ready = {scenario: known for scenario in scenarios if (known := kept.get(scenario))}
+    missing = [scenario for scenario in scenarios if scenario not in ready]
+    todo, done = (Counter(each.policy for each in some) for some in (scenarios, ready))
+    try:
+        with interruptible(), ui.runs(todo, done) as advance:
+            for outcome in _made(missing, make):
+                kept.put(outcome)
+                ready[outcome.scenario] = outcome
+                advance(outcome.scenario.policy)
+    except KeyboardInterrupt:
+        _stop_children()
+        told = f"{len(ready)} of {len(scenarios)} runs are kept in {folder}: the same command goes on from there"
+        print(f"\ntrimtab: stopped; {told}", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    return [ready[scenario] for scenario in scenarios]
+
+
+def _store(folder: Path) -> Store:
+    from trimtab_policy.sim.evaluation.store import Store
+
+    try:
+        return Store(folder)
+    except OSError as error:
+        raise UsageError(f"--out: cannot write {folder}: {error.strerror}") from error
+
+
+def _made(missing: Sequence[Scenario], make: Work) -> Iterator[Outcome]:
+    """Raises UsageError for input that no run can be made of, TrimtabError for a run that went wrong."""
+    if not missing:
+        return
+    from trimtab_policy.sim.books import BrokenDecision
+    from trimtab_policy.sim.bounds import BelowBound
+    from trimtab_policy.sim.engine import Stuck
+    from trimtab_policy.sim.metrics import InconsistentRun
+
+    try:
+        yield from make(missing)
+    except (BelowBound, BrokenDecision, Stuck, InconsistentRun) as error:
+        raise TrimtabError(_cause(error)) from error
+    except ValueError as error:
+        raise UsageError(_cause(error)) from error
+    except ConnectionError as error:
+        raise UsageError(f"--ray: {error}") from error
+    except BrokenExecutor as error:
+        raise TrimtabError(
+            f"a process that made runs died, perhaps for want of memory: use fewer --jobs ({error})"
+        ) from error
+
+
+def _cause(error: Exception) -> str:
+    """Ray wraps the error of a run into one of the same kind whose message is a traceback."""
+    return str(getattr(error, "cause", None) or error)
+
+
+def _stop_children() -> None:
+    """Runs that were begun are of no use any more, and would be waited for."""
+    for child in multiprocessing.active_children():
+        child.terminate()
