@@ -45,7 +45,8 @@ def read(path: str | Path, schema: str | None = None, *, skip_bad: bool = False)
     """
     file = Path(path)
     if schema is not None and schema not in SCHEMAS:
-        raise ValueError(f"unknown schema {schema!r}, known are {', '.join(SCHEMAS)}")
+        known = "; ".join(f"{each.name} ({each.about})" for each in SCHEMAS.values())
+        raise ValueError(f"unknown schema {schema!r}, known are {known}")
     return SCHEMAS[schema or _recognise(file)].read(file, skip_bad)
 
 
