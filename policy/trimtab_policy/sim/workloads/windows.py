@@ -62,9 +62,7 @@ def rescale(trace: Trace, gpus: int, load: float) -> Trace:
     if not (gpus > 0 and 0 < load < np.inf):
         raise ValueError(f"load and gpus must be above 0, got {load} on {gpus} GPUs")
     if not trace.span:
-        raise ValueError(
-            f"{trace.source or 'trace'}: all jobs arrive at once, give them arrivals first (sim.workloads.generator)"
-        )
+        raise ValueError(f"{trace.source or 'trace'}: all jobs arrive at once: there is no span to stretch")
     span = _work(trace) / (gpus * load)
     return trace.resubmitted((trace.submitted - trace.submitted[0]) * (span / trace.span))
 
