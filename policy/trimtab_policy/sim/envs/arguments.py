@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from numbers import Integral
 
 
 def whole(name: str, value: int, low: int) -> int:
     """`value`, if it is a whole number of at least `low`."""
-    if isinstance(value, bool) or int(value) != value or value < low:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
         raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
     return int(value)
 

@@ -90,10 +90,12 @@ class Outcome(NamedTuple):
 def physics(model: str, gpu: str, counts: tuple[int, ...]) -> Physics:
     """Tables for a model preset on a GPU type of the catalogue.
 
-    Raises UnknownModel or UnknownGpu (KeyErrors) for names that the catalogue lacks, ValueError when no configuration
-    fits in memory.
+    Raises ValueError for names that the catalogue lacks, and when no configuration fits in memory.
     """
-    spec, card = catalog.model(model), catalog.gpu(gpu)
+    try:
+        spec, card = catalog.model(model), catalog.gpu(gpu)
+    except (catalog.UnknownModel, catalog.UnknownGpu) as unknown:
+        raise ValueError(f"model and gpu: {unknown}") from unknown
     pairs = [(count, mode) for count in counts for mode in MODES]
     options = [_plan(spec, card, count, mode) for count, mode in pairs]
     found = [option for option in options if option is not None]

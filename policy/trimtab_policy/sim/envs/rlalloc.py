@@ -33,7 +33,18 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from trimtab_policy.sim.envs import arguments
-from trimtab_policy.sim.envs.rlalloc_jobs import Floats, Jobs, Machine, Profile, Speed, check, draw, predicted, speed
+from trimtab_policy.sim.envs.rlalloc_jobs import (
+    SLACK,
+    Floats,
+    Jobs,
+    Machine,
+    Profile,
+    Speed,
+    check,
+    draw,
+    predicted,
+    speed,
+)
 
 State = NDArray[np.float32]
 Measure: TypeAlias = "Callable[[RLAllocEnv], float]"
@@ -147,7 +158,7 @@ class RLAllocEnv(gym.Env[State, NDArray[np.float32]]):
         self.finished = np.full(self.count, np.inf)
         self.waiting: list[int] = []
         self.running: dict[int, Speed] = {}
-        self._grants = np.zeros((self.count, 3))
+        self.grants = np.zeros((self.count, 3))
         self._held = np.zeros(3)
         self._left = jobs.tokens.copy()
         self._past = np.zeros((3, self._samples - 1))
@@ -161,12 +172,12 @@ class RLAllocEnv(gym.Env[State, NDArray[np.float32]]):
         """Start the job with these shares, as far as they are free, unless it cannot run with that."""
         grant = np.minimum(shares * self.machine.whole, self.machine.whole - self._held)
         least = self.jobs.least[job]
-        if (grant < least * (1 - 1e-6)).any():
+        if (grant < least * (1 - SLACK)).any():
             return False
-        self._grants[job] = np.maximum(grant, least)
-        self._held = self._held + self._grants[job]
+        self.grants[job] = np.maximum(grant, least)
+        self._held = self._held + self.grants[job]
         self.waiting.remove(job)
-        self.running[job] = speed(self.profiles[self.jobs.profile[job]], self.jobs.dataset[job], self._grants[job])
+        self.running[job] = speed(self.profiles[self.jobs.profile[job]], self.jobs.dataset[job], self.grants[job])
         self._refused.clear()
         return True
 
@@ -181,7 +192,7 @@ class RLAllocEnv(gym.Env[State, NDArray[np.float32]]):
 
     def _next_offer(self) -> int | None:
         """The next job in turn that has not been refused since anything changed, and that could run now."""
-        room = (self.machine.whole - self._held) * (1 + 1e-9)
+        room = self.machine.whole - self._held
         turn = [job for job in self.waiting if job > self._offered] + self.waiting
         return next((job for job in turn if job not in self._refused and (self.jobs.least[job] <= room).all()), None)
 
@@ -224,7 +235,7 @@ class RLAllocEnv(gym.Env[State, NDArray[np.float32]]):
     def _finish(self, job: int) -> None:
         self.finished[job] = self.now
         del self.running[job]
-        self._held = self._grants[list(self.running)].sum(axis=0)
+        self._held = self.grants[list(self.running)].sum(axis=0)
 
     def _state(self) -> State:
         histories = np.concatenate([self._past, self.used[:, None]], axis=1)

@@ -39,6 +39,8 @@ _TOKENS_PER_CORE = 6000.0
 _HOST_MEMORY = 6 << 30
 _NOT_CACHED = 0.25
 _SHORTEST, _LONGEST = 60.0, 1800.0  # seconds alone on the machine, log-uniform
+SLACK = 1e-6
+"""Relative: shares come as 32-bit floats."""
 _SMALLEST_DATASET, _LARGEST_DATASET = 8.0 * 2**30, 128.0 * 2**30
 
 
@@ -150,7 +152,7 @@ def draw(random: np.random.Generator, count: int, load: float, profiles: Sequenc
 def speed(profile: Profile, dataset: float, grant: Floats) -> Speed:
     """How fast a job computes with this GPU memory, these cores and this memory: the formulas above."""
     gpu_memory, cores, memory = grant.tolist()
-    step = int(np.searchsorted(profile.gpu_memory, gpu_memory * (1 + 1e-9), side="right")) - 1
+    step = int(np.searchsorted(profile.gpu_memory, gpu_memory * (1 + SLACK), side="right")) - 1
     gpu = profile.tokens_per_second[max(0, step)]
     cached = min(1.0, max(0.0, (memory - profile.host_memory) / dataset))
     loader = cores * profile.tokens_per_core * (_NOT_CACHED + (1 - _NOT_CACHED) * cached)
