@@ -112,7 +112,7 @@ def _workload(scenario: Scenario) -> Workload:
     if scenario.windows > 1:
         return _window(trace, gpus, scenario)
     if scenario.load is None:
-        return Workload(trace.from_zero(), (), np.ones(len(trace), dtype=np.bool_), scenario.seed)
+        return Workload(trace, (), np.ones(len(trace), dtype=np.bool_), scenario.seed)
     return Workload(windows.rescale(trace, gpus, scenario.load), (), windows.middle(len(trace)), scenario.seed)
 
 
@@ -208,15 +208,5 @@ def _bound(scenario: Scenario, form: Form | None) -> tuple[Demand, Bound]:
     cluster, work = clusters.cluster(scenario.cluster), _workload(scenario)
     stand_in = {Form.ADAPTIVE: "sia", Form.UNAWARE: "pollux"}.get(form or Form.TUNED, "")
     jobs, _ = _jobs(msgspec.structs.replace(scenario, policy=stand_in), work, cluster)
-    types = clusters.gpus_by_type(cluster)
-    rows = [
-        (index, kind, gpus, alone.best_rate)
-        for index, job in enumerate(jobs)
-        for kind, name in enumerate(types)
-        for gpus, alone in job.alone(name).items()
-    ]
-    owner, kind, gpus, rate = zip(*rows, strict=True)
-    submitted = [job.submitted for job in jobs]
-    everybody = bounds.demand(submitted, np.ones(len(jobs)), owner, kind, gpus, rate, list(types.values()))
-    chosen = everybody.select(work.measured)
+    chosen = bounds.of_jobs(jobs, cluster).select(work.measured)
     return chosen, bounds.best(chosen)
