@@ -357,7 +357,7 @@ def _finishes(snapshot: Snapshot) -> dict[str, list[tuple[float, int]]]:
 
 def _quota_left(snapshot: Snapshot) -> dict[tuple[str, str], int]:
     left = {(quota.queue, quota.gpu_type): quota.gpus for quota in snapshot.quotas}
-    for job in snapshot.jobs:
+    for job in snapshot.jobs if left else ():
         if job.placement is not None:
             _charge(left, job.queue, job.placement)
     return left

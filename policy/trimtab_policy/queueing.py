@@ -13,15 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from trimtab_policy.candidates import (
-    ANY_NODES,
-    Candidate,
-    candidates,
-    could_ever_fit,
-    holding,
-    placement,
-    with_room,
-)
+from trimtab_policy.candidates import Candidate, candidates, could_ever_fit, placement, with_room
 from trimtab_policy.capacity import ALL_TYPES, Capacity
 from trimtab_policy.realise import realise
 from trimtab_policy.types import Decision, Job, Pending, PendingReason, Placement, Snapshot
@@ -77,16 +69,19 @@ def preempt(policy: str, snapshot: Snapshot, capacity: Capacity, queue: Sequence
     """Give GPUs to the jobs of `queue`, running and waiting, in its order; those that get none wait or are stopped."""
     if not any(job.preemptible and job.placement for job in queue):
         return serve(policy, snapshot, capacity, (job for job in queue if job.placement is None), fastest)
-    budget = _Budget(snapshot)
+    budget = _Budget(snapshot, capacity)
+    keep: set[str] = set()
     wanted: dict[str, Candidate] = {}
     for job in queue:
         if budget.spent():
             break
-        if job.placement is None or job.preemptible:
-            chosen = budget.first_affordable(job, _options(snapshot, capacity, job))
-            if chosen:
-                wanted[job.uid] = chosen
-    return realise(policy, snapshot, wanted, scatter=True)
+        if job.placement and not job.preemptible:
+            continue
+        if job.placement and budget.take(job, job.placement.gpu_type, job.placement.gpus):
+            keep.add(job.uid)
+        elif chosen := _first_affordable(budget, snapshot, capacity, job):
+            wanted[job.uid] = chosen
+    return realise(policy, snapshot, wanted, keep=keep, scatter=True, capacity=capacity)
 
 
 def behind(head: Job, job: Job) -> Pending:
@@ -114,16 +109,20 @@ def seconds_left(job: Job, candidate: Candidate) -> float:
     return (job.training.steps - job.steps_done) * candidate.option.prediction.step_seconds
 
 
-def work_left(snapshot: Snapshot, capacity: Capacity, job: Job) -> tuple[float, int]:
-    """Seconds until the job is done, and GPUs that it takes for that: those that it holds, else the fastest ones.
-
-    Infinite for a job that can run nowhere.
-    """
+def work_left(snapshot: Snapshot, capacity: Capacity, job: Job) -> float:
+    """Seconds until the job is done: on what it holds, else on its fastest candidate; infinite if it has none."""
     if held := job.placement:
-        left = (job.training.steps - job.steps_done) * held.prediction.step_seconds
-        return job.resuming + left, held.gpus
+        return job.resuming + (job.training.steps - job.steps_done) * held.prediction.step_seconds
     known = fastest_first(snapshot, capacity, job)
-    return (seconds_left(job, known[0]), known[0].option.gpus) if known else (float("inf"), 0)
+    return seconds_left(job, known[0]) if known else float("inf")
+
+
+def width(snapshot: Snapshot, capacity: Capacity, job: Job) -> int:
+    """GPUs of what it holds, else of its fastest candidate; 0 if it has none."""
+    if held := job.placement:
+        return held.gpus
+    known = fastest_first(snapshot, capacity, job)
+    return known[0].option.gpus if known else 0
 
 
 def attained(job: Job) -> float:
@@ -131,47 +130,53 @@ def attained(job: Job) -> float:
     return sum(job.served.values())
 
 
-def _options(snapshot: Snapshot, capacity: Capacity, job: Job) -> Iterable[Candidate]:
-    """What a job has comes first: anything else would be a restart."""
-    if job.placement:
-        yield holding(snapshot, job, job.placement)
-    yield from fastest_first(snapshot, capacity, job)
+def _first_affordable(budget: _Budget, snapshot: Snapshot, capacity: Capacity, job: Job) -> Candidate | None:
+    """The fastest candidate that there are GPUs for, which it takes, and nodes that it could ever lie on."""
+    for candidate in fastest_first(snapshot, capacity, job):
+        gpus, name = candidate.option.gpus, candidate.gpu.name
+        if budget.has(job, name, gpus) and could_ever_fit(capacity, job, candidate):
+            budget.take(job, name, gpus)
+            return candidate
+    return None
 
 
 class _Budget:
     """GPUs that can be given out anew, counted by type and by quota: those that are free or preemptible."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._capacity = Capacity(snapshot)
+    def __init__(self, snapshot: Snapshot, capacity: Capacity) -> None:
+        self._free = {name: capacity.free_gpus(name) for name in snapshot.gpu_types}
+        self._quota = {(quota.queue, quota.gpu_type): quota.gpus for quota in snapshot.quotas}
         for job in snapshot.jobs:
-            if job.placement and job.preemptible:
-                self._capacity.give(job, job.placement.gpu_type, job.placement.shares)
-        self._free = {name: self._capacity.free_gpus(name) for name in snapshot.gpu_types}
-        self._taken: dict[tuple[str, str], int] = {}
-        """By queue and type, beyond what runs on and is not preemptible."""
+            if held := job.placement:
+                if job.preemptible:
+                    self._free[held.gpu_type] += sum(
+                        share.gpus for share in held.shares if share.node in capacity.index
+                    )
+                elif self._quota:
+                    self._charge(job, held.gpu_type, held.gpus)
 
     def spent(self) -> bool:
         """Whether nothing is left."""
         return not any(self._free.values())
 
-    def first_affordable(self, job: Job, options: Iterable[Candidate]) -> Candidate | None:
-        """Take the first of the options that there are GPUs for."""
-        for option in options:
-            gpus, name = option.option.gpus, option.gpu.name
-            if gpus <= self._free[name] and self._allowed(job, option):
-                self._free[name] -= gpus
-                for kind in (name, ALL_TYPES):
-                    self._taken[job.queue, kind] = self._taken.get((job.queue, kind), 0) + gpus
-                return option
-        return None
+    def has(self, job: Job, gpu_type: str, gpus: int) -> bool:
+        """Whether so many are left, and the job's queue may have them."""
+        if gpus > self._free.get(gpu_type, 0):
+            return False
+        return not self._quota or all(
+            gpus <= self._quota.get((job.queue, kind), gpus) for kind in (gpu_type, ALL_TYPES)
+        )
 
-    def _allowed(self, job: Job, option: Candidate) -> bool:
-        """Quotas of the queue, and nodes that the gang could ever lie on."""
-        for kind in (option.gpu.name, ALL_TYPES):
-            if not self._capacity.within_quota(
-                job.queue, kind, option.option.gpus + self._taken.get((job.queue, kind), 0)
-            ):
-                return False
-        if option.spread >= ANY_NODES and job.eligible is None:
-            return True
-        return could_ever_fit(self._capacity, job, option)
+    def take(self, job: Job, gpu_type: str, gpus: int) -> bool:
+        """Spend them if there are so many."""
+        if not self.has(job, gpu_type, gpus):
+            return False
+        self._free[gpu_type] -= gpus
+        if self._quota:
+            self._charge(job, gpu_type, gpus)
+        return True
+
+    def _charge(self, job: Job, gpu_type: str, gpus: int) -> None:
+        for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)):
+            if key in self._quota:
+                self._quota[key] -= gpus

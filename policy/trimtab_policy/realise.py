@@ -10,10 +10,10 @@ over more nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from heapq import heapify, heappop, heappush
 
-from trimtab_policy.candidates import Candidate, candidates, has_room, nodes_for, placement
+from trimtab_policy.candidates import Candidate, candidates, has_room, holding, nodes_for, placement
 from trimtab_policy.capacity import Capacity, IntArray, uneven
 from trimtab_policy.types import Decision, Job, NodeShare, Pending, PendingReason, Placement, Snapshot, Stop
 from trimtab_policy.why import why_pending
@@ -29,17 +29,20 @@ def realise(
     wanted: Mapping[str, Candidate],
     reasons: Callable[[Job], Pending] | None = None,
     *,
+    keep: Collection[str] = (),
     scatter: bool = False,
+    capacity: Capacity | None = None,
 ) -> Decision:
     """The decision under which each job of `wanted` (by UID) holds what it says, and no other preemptible job anything.
 
     Jobs that run and are not preemptible go on, whatever is wished. Where a wish has no room its job waits, or is
-    stopped. `reasons` says why a job waits for which nothing is wished. `scatter` spreads uneven gangs over more nodes
-    before it moves anybody: for jobs that are as fast on scattered GPUs.
+    stopped. `reasons` says why a job waits for which nothing is wished. The jobs of `keep` go on with what they have,
+    as if that were wished for them. `scatter` spreads uneven gangs over more nodes before it moves anybody: for jobs
+    that are as fast on scattered GPUs. `capacity` is that of the snapshot, if it is at hand; it is spent.
     """
-    room = _Room(snapshot, wanted, scatter)
+    room = _Room(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
     room.settle()
-    placements = [_placement(policy, job, wanted[job.uid], room.found[job.uid]) for job in room.changed()]
+    placements = [_placement(policy, job, room.wish(job.uid), room.found[job.uid]) for job in room.changed()]
     stops = [_stop(policy, job, wanted) for job in room.stopped()]
     explain = reasons or (lambda job: waits(policy, snapshot, room.capacity, job))
     pending = [
@@ -70,17 +73,28 @@ def keeps(held: Placement, wish: Candidate) -> bool:
 class _Room:
     """Who holds which nodes, while wishes are being fulfilled."""
 
-    def __init__(self, snapshot: Snapshot, wanted: Mapping[str, Candidate], scatter: bool) -> None:
-        self.capacity = Capacity(snapshot)
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        capacity: Capacity,
+        wanted: Mapping[str, Candidate],
+        keep: Collection[str],
+        scatter: bool,
+    ) -> None:
+        self.capacity = capacity
         self.found: dict[str, Shares] = {}
         """Nodes of the jobs whose wishes are fulfilled."""
-        self._wanted = wanted
+        self._snapshot = snapshot
+        self._wanted = dict(wanted)
         self._scatter = scatter
         self._jobs = {job.uid: job for job in snapshot.jobs if job.preemptible or job.placement is None}
         self._order = {uid: number for number, uid in enumerate(self._jobs)}
         self._queue: list[tuple[int, int, int, str]] = []
-        for job in self._jobs.values():
-            self._sort_in(job, wanted.get(job.uid))
+        for uid, job in self._jobs.items():
+            if uid in keep and job.placement:
+                self.found[uid] = job.placement.shares
+            else:
+                self._sort_in(job, wanted.get(uid))
 
     def settle(self) -> None:
         """Fulfil all wishes that can be."""
@@ -95,6 +109,13 @@ class _Room:
         for uid in scattered:
             self._place(uid, scatter=True)
 
+    def wish(self, uid: str) -> Candidate:
+        """What a job shall have; one that is kept, what it has."""
+        held = self._jobs[uid].placement
+        if uid not in self._wanted and held:
+            self._wanted[uid] = holding(self._snapshot, self._jobs[uid], held)
+        return self._wanted[uid]
+
     def changed(self) -> list[Job]:
         """Jobs that start, move or get another size or plan."""
         return [job for uid, job in self._jobs.items() if uid in self.found and not self._as_before(job)]
@@ -105,7 +126,9 @@ class _Room:
 
     def _as_before(self, job: Job) -> bool:
         held = job.placement
-        return held is not None and held.shares == self.found[job.uid] and keeps(held, self._wanted[job.uid])
+        if held is None or held.shares != self.found[job.uid]:
+            return False
+        return job.uid not in self._wanted or keeps(held, self._wanted[job.uid])
 
     def _sort_in(self, job: Job, wish: Candidate | None) -> None:
         held = job.placement
@@ -119,11 +142,11 @@ class _Room:
 
     def _turn(self, uid: str) -> tuple[int, int, int, str]:
         """Largest first, in the order of the snapshot between equals."""
-        option = self._wanted[uid].option
+        option = self.wish(uid).option
         return -option.gpus, -option.gpus_per_node, self._order[uid], uid
 
     def _place(self, uid: str, *, scatter: bool) -> bool:
-        job, wish = self._jobs[uid], self._wanted[uid]
+        job, wish = self._jobs[uid], self.wish(uid)
         shares = nodes_for(self.capacity, job, wish, scatter=scatter)
         if not shares:
             return False
@@ -135,7 +158,7 @@ class _Room:
 
     def _push_out_for(self, uid: str) -> bool:
         """Free nodes that together hold the gang from smaller jobs, as few as can be; False where that is no help."""
-        job, wish = self._jobs[uid], self._wanted[uid]
+        job, wish = self._jobs[uid], self.wish(uid)
         rows = self.capacity.eligible(job, wish.gpu.name)
         holders = self._smaller(wish)
         room = self.capacity.free[rows]
@@ -154,7 +177,7 @@ class _Room:
     def _smaller(self, wish: Candidate) -> Holders:
         holders: Holders = {}
         for uid, shares in self.found.items():
-            other = self._wanted[uid]
+            other = self.wish(uid)
             if other.gpu.name == wish.gpu.name and other.option.gpus < wish.option.gpus:
                 for share in shares:
                     if share.node in self.capacity.index:  # not on a node that has been taken out of service
@@ -177,7 +200,7 @@ class _Room:
 
     def _push_out(self, uid: str, holders: Holders) -> None:
         shares = self.found.pop(uid)
-        self.capacity.give(self._jobs[uid], self._wanted[uid].gpu.name, shares)
+        self.capacity.give(self._jobs[uid], self.wish(uid).gpu.name, shares)
         for held in holders.values():
             held.pop(uid, None)
         heappush(self._queue, self._turn(uid))

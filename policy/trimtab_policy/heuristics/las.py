@@ -4,7 +4,8 @@ Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI
 job has attained, in GPUs times time, the earlier its turn. Continuous priorities would preempt all the time; so they
 are discretised (2D-LAS with the multi-level feedback queues of section 3.2.3): a job sinks to the next queue when it
 has attained a threshold, and within a queue running jobs stay in front, in the order of their start, then come the
-waiting ones by arrival. The thresholds are those of the artifact's simulator.
+waiting ones by arrival. Two queues suffice (section 5.3); the threshold is the one of the evaluations of Pollux and
+Lucid.
 
 A job that has waited `promote` times as long as it ran rises to the first queue, against starvation, until it has
 attained the first threshold anew. The paper counts the waiting since the last stop; a snapshot tells only all of it.
@@ -19,7 +20,7 @@ from trimtab_policy.capacity import Capacity
 from trimtab_policy.queueing import attained, preempt
 from trimtab_policy.types import Decision, Job, Snapshot
 
-THRESHOLDS = (3250.0, 7200.0, 18000.0)
+THRESHOLDS = (18000.0,)
 """GPU-seconds at which a job sinks to the next queue."""
 PROMOTE = 8.0
 

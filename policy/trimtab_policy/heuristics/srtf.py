@@ -23,6 +23,6 @@ class Srtf:
         capacity = Capacity(snapshot)
 
         def left(job: Job) -> tuple[int, float, float, str]:
-            return -job.priority, work_left(snapshot, capacity, job)[0], job.created, job.uid
+            return -job.priority, work_left(snapshot, capacity, job), job.created, job.uid
 
         return preempt(self.name, snapshot, capacity, sorted(snapshot.jobs, key=left))
