@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from trimtab_policy.capacity import ALL_TYPES
-from trimtab_policy.sim.goodput.batching import Batching, best, given, ways
+from trimtab_policy.sim.goodput.batching import Batching, best, given
 from trimtab_policy.sim.goodput.knowledge import Experience
 from trimtab_policy.sim.goodput.site import MOST_GPUS, Site
 from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.profiles import Gradient, Split
 from trimtab_policy.sim.throughput_fit import Floats
 from trimtab_policy.types import Bounds, Speed
-
-REFERENCE = "T4"
-"""Whose limits Pollux takes for those of all types, in the artifact."""
 
 
 class OnlineFit:
@@ -132,35 +129,18 @@ class UnawareFit(OnlineFit):
 
     def __init__(self, site: Site, experience: Experience) -> None:
         super().__init__(site, experience, site.application.max_batch)
-        self._virtual = min(pool.per_node for pool in site.pools)
-        self._all = sum(pool.gpus for pool in site.pools)
-        widest = (pool.per_node * min(pool.nodes, site.application.on(pool.gpu_type).max_nodes) for pool in site.pools)
-        self._most = min(*widest, site.largest(REFERENCE))
-        """GPUs that no job may exceed: those of the smallest pool, by the artifact."""
-        self._configurations = self._virtual_gangs()
-        self._ways = ways(self._configurations, site.limits(REFERENCE))
 
     def kind(self, gpu_type: str) -> str:
         return ALL_TYPES
 
     def gpus(self) -> Bounds:
-        return Bounds(1, min(max(1, 2 * self.experience.largest(ALL_TYPES)), self._most))
-
-    def _virtual_gangs(self) -> list[tuple[int, int]]:
-        """(nodes, GPUs), ascending by GPUs; then what only the fair share is looked up by."""
-        gangs = [
-            (nodes, gpus)
-            for gpus in range(1, self._most + 1)
-            for nodes in range(1, min(gpus, self._all // self._virtual) + 1)
-            if nodes == 1 or gpus <= nodes * self._virtual
-        ]
-        return gangs + [(1, gpus) for gpus in range(self._most + 1, self._all + 1)]
+        return Bounds(1, min(max(1, 2 * self.experience.largest(ALL_TYPES)), self.site.virtual.most_gpus))
 
     def _estimated(self) -> Iterable[Speed]:
         parameters, gradient = self.experience.parameters(ALL_TYPES), self.gradient
-        rows, app = self._configurations, self.site.application
+        rows, app = self.site.virtual.configurations, self.site.application
         if parameters is None or gradient is None:
             return [Speed(ALL_TYPES, gpus, nodes, float(gpus)) for nodes, gpus in rows]
-        rates, _ = best(parameters, gradient, app.init_batch, len(rows), self._ways)
+        rates, _ = best(parameters, gradient, app.init_batch, len(rows), self.site.virtual.ways)
         speeds = (rates / app.facts.slowdown).tolist()
         return [Speed(ALL_TYPES, gpus, nodes, rate) for (nodes, gpus), rate in zip(rows, speeds, strict=True)]

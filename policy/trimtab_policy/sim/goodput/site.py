@@ -19,6 +19,8 @@ from trimtab_policy.types import Snapshot, Speed
 
 MOST_GPUS = 64
 """Of one job: the artifact's simulator has no larger ones."""
+REFERENCE = "T4"
+"""GPU type whose limits Pollux takes for those of all, in the artifact."""
 
 
 class Pool(NamedTuple):
@@ -31,6 +33,16 @@ class Pool(NamedTuple):
     @property
     def gpus(self) -> int:
         return self.nodes * self.per_node
+
+
+class Virtual(NamedTuple):
+    """The cluster as Pollux sees it: equal nodes, as small as the smallest one."""
+
+    most_gpus: int
+    """That no job may exceed: those of the smallest pool, by the artifact."""
+    configurations: list[tuple[int, int]]
+    """(nodes, GPUs) of all gangs, ascending by GPUs; then a single node with any number of GPUs."""
+    ways: Ways
 
 
 class Truth(NamedTuple):
@@ -158,6 +170,22 @@ class Site:
                 for nodes, gpus, truth in rows
             )
         return self._true_speeds[epoch]
+
+    @cached_property
+    def virtual(self) -> Virtual:
+        """For the form of the workload that does not tell GPU types apart."""
+        app = self.application
+        total, per_node = sum(pool.gpus for pool in self.pools), min(pool.per_node for pool in self.pools)
+        widest = (pool.per_node * min(pool.nodes, app.on(pool.gpu_type).max_nodes) for pool in self.pools)
+        most = min(*widest, self.largest(REFERENCE))
+        gangs = [
+            (nodes, gpus)
+            for gpus in range(1, most + 1)
+            for nodes in range(1, min(gpus, total // per_node) + 1)
+            if nodes == 1 or gpus <= nodes * per_node
+        ]
+        rows = gangs + [(1, gpus) for gpus in range(most + 1, total + 1)]
+        return Virtual(most, rows, ways(rows, self.limits(REFERENCE)))
 
     @cached_property
     def alone(self) -> dict[str, dict[int, Alone]]:
