@@ -42,6 +42,7 @@ class Market(Struct, frozen=True):
     """All that may be decided about."""
 
     types: tuple[str, ...]
+    """In the order of the snapshot's nodes."""
     capacity: IntArray
     """GPUs of each type that are free or held by jobs that may be preempted, (types,)."""
     total: IntArray
@@ -53,7 +54,7 @@ class Market(Struct, frozen=True):
 def market(snapshot: Snapshot) -> Market:
     """Find the menus."""
     capacity = Capacity(snapshot)
-    types = tuple(sorted(snapshot.gpu_types))
+    types = tuple(dict.fromkeys([*(node.gpu_type for node in snapshot.nodes), *snapshot.gpu_types]))
     index = {name: kind for kind, name in enumerate(types)}
     movable = [job for job in snapshot.jobs if job.placement is None or job.preemptible]
     kind_of = {node.name: index[node.gpu_type] for node in snapshot.nodes}

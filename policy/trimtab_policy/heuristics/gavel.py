@@ -14,23 +14,25 @@ would: the "tuned jobs" with which rigid schedulers are compared in Sia's evalua
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import groupby
 
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.candidates import Candidate
+from trimtab_policy.candidates import Candidate, nodes_for
+from trimtab_policy.draft import Draft, Shares
+from trimtab_policy.heuristics.gavel_finish import fastest_finish
 from trimtab_policy.heuristics.gavel_programs import (
     DIGITS,
     Demand,
-    fastest_finish,
     largest_minimum,
     largest_sum,
     least_unfair,
 )
 from trimtab_policy.knapsack import FloatArray, IntArray
 from trimtab_policy.menu import Market, Menu, market
-from trimtab_policy.realise import realise
-from trimtab_policy.types import Decision, Snapshot
+from trimtab_policy.realise import keeps
+from trimtab_policy.types import Decision, Job, NodeShare, Snapshot
 
 EFFICIENT = 0.5
 """Part of linear scaling that a tuned job must reach."""
@@ -45,21 +47,38 @@ class Gavel(ABC):
 
     def __init__(self, round_seconds: float = 360.0) -> None:
         self.round_seconds = round_seconds
+        self._seconds: dict[str, FloatArray] = {}
+        """Of each GPU type, what each job had received when it was last seen. All that is remembered of the past."""
+        self._gone: dict[str, float] = {}
+        """Of each GPU type, what the jobs had received that are gone."""
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Run the jobs that have received too little of their share; stop the others."""
         offered = market(snapshot)
         able = [menu for menu in offered.menus if menu.options]
-        if not able:
-            return realise(self.name, snapshot, {})
-        asked = _requests(able, len(offered.types))
-        shares = self.shares(_demand(snapshot, offered, able, asked, self.round_seconds))
-        priority = np.round(shares, DIGITS) / _received(offered.types, able, asked, self.round_seconds)
-        return realise(self.name, snapshot, self._admit(offered, able, asked, priority))
+        wanted: dict[str, Candidate] = {}
+        if able:
+            asked = _requests(able, len(offered.types))
+            shares = self.shares(_demand(snapshot, offered, able, asked, self.round_seconds))
+            priority = np.round(shares, DIGITS) / self._received(offered.types, able, asked)
+            wanted = self._admit(offered, able, asked, priority)
+        return _place(self.name, snapshot, {menu.job.uid: menu.job for menu in able}, wanted)
 
     @abstractmethod
     def shares(self, demand: Demand) -> FloatArray:
         """Part of the time that each job should spend on each GPU type, (jobs, types)."""
+
+    def _received(self, types: tuple[str, ...], able: list[Menu], asked: _Requests) -> FloatArray:
+        """Part of the time given out on each type that each job has received; half a round counts for a new one."""
+        served = [[menu.job.served.get(name, 0.0) for name in types] for menu in able]
+        seconds = np.array(served) / np.maximum(asked.gpus, 1) + self.round_seconds / 2
+        now = {menu.job.uid: row for menu, row in zip(able, seconds, strict=True)}
+        for uid in self._seconds.keys() - now.keys():
+            for name, amount in zip(types, self._seconds[uid].tolist(), strict=True):
+                self._gone[name] = self._gone.get(name, 0.0) + amount
+        self._seconds = now
+        received: FloatArray = seconds / (seconds.sum(axis=0) + [self._gone.get(name, 0.0) for name in types])
+        return received
 
     def _admit(self, offered: Market, able: list[Menu], asked: _Requests, priority: FloatArray) -> dict[str, Candidate]:
         """Fill the cluster in order of priority; a job that does not fit is passed over."""
@@ -175,15 +194,38 @@ def _demand(snapshot: Snapshot, offered: Market, able: list[Menu], asked: _Reque
     )
 
 
-def _received(types: tuple[str, ...], able: list[Menu], asked: _Requests, round_seconds: float) -> FloatArray:
-    """Part of the time given out on each type that each job has received; half a round counts for a new one."""
-    served = [[menu.job.served.get(name, 0.0) for name in types] for menu in able]
-    seconds = np.array(served) / np.maximum(asked.gpus, 1) + round_seconds / 2
-    received: FloatArray = seconds / seconds.sum(axis=0)
-    return received
-
-
 def _by_priority(priority: FloatArray) -> IntArray:
     """Places (job, type) as flat indices, the highest priority first; between equals by type, then as they came."""
     by_type = np.arange(priority.size).reshape(priority.shape).ravel(order="F")
     return by_type[np.argsort(-priority.ravel()[by_type], kind="stable")]
+
+
+def _place(policy: str, snapshot: Snapshot, jobs: dict[str, Job], wanted: dict[str, Candidate]) -> Decision:
+    """Nodes for all, the largest jobs first; of equal ones first those that can stay where they are (section 5)."""
+    draft = Draft(policy, snapshot)
+    by_size = groupby(sorted(wanted, key=lambda uid: -wanted[uid].option.gpus), lambda uid: wanted[uid].option.gpus)
+    for _, group in by_size:
+        moving = []
+        for uid in group:
+            job, wish = jobs[uid], wanted[uid]
+            if job.placement and keeps(job.placement, wish) and draft.can(job, wish, job.placement.shares):
+                draft.take(job, wish, job.placement.shares)
+            else:
+                moving.append(uid)
+        for uid in moving:
+            if shares := _nodes(draft, jobs[uid], wanted[uid]):
+                draft.take(jobs[uid], wanted[uid], shares)
+    return draft.decision()
+
+
+def _nodes(draft: Draft, job: Job, wish: Candidate) -> Shares | None:
+    """The first free GPUs, node by node; of gangs that need equal parts on each node the tightest nodes."""
+    if wish.spread:
+        shares, lacking = [], wish.option.gpus
+        for node in draft.capacity.eligible(job, wish.gpu.name).tolist():
+            if taken := min(lacking, int(draft.capacity.free[node])):
+                shares.append(NodeShare(draft.capacity.names[node], taken))
+                lacking -= taken
+        if not lacking and len(shares) <= wish.spread and draft.can(job, wish, tuple(shares)):
+            return tuple(shares)
+    return nodes_for(draft.capacity, job, wish)

@@ -1,10 +1,9 @@
-"""The programs of Gavel: how the time of a cluster should be shared, for four objectives.
+"""The linear programs of Gavel: how the time of a cluster should be shared.
 
 All share the constraints of Narayanan et al., OSDI 2020, section 3.1: no job gets more than all of its time, and no GPU
 type gives more GPU-time than it has. Throughput is linear in the shares, so the largest sum and the largest minimum are
-linear programs. Finish times, remaining steps over throughput, are convex: their sum is bounded from below by tangents,
-which are added where the solution lies until they touch; their largest ratio to another time is lowered step by step,
-each of them a largest minimum, until it can go no lower.
+linear programs. Finish-time fairness is a sequence of them: a given unfairness is possible if every job can have the
+throughput that it then needs, and the shares which exceed these most show how much less would be possible.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ from trimtab_policy.milp import Program, by_column
 
 DIGITS = 5
 """To which shares are rounded: what an interior-point solver leaves below is nothing."""
-TANGENTS = 0.5 ** np.arange(8)
-"""Parts of a job's best throughput at which its finish time is bounded from the start."""
 EXACT = 1e-4
-"""Relative distance from its bound at which a finish time is found."""
+"""Relative distance from the least unfairness at which it is found."""
 STEPS = 20
-"""Programs that are solved at most for one convex objective; a handful do."""
+"""Programs that are solved at most to find it; a handful do."""
 
 
 class Demand(Struct, frozen=True):
@@ -58,35 +55,22 @@ def largest_minimum(demand: Demand) -> FloatArray:
     return _worst_is_best(demand, demand.rate * demand.gpus / equal_share(demand)[:, None])
 
 
-def fastest_finish(demand: Demand) -> FloatArray:
-    """Shares (jobs, types) with the least sum of the jobs' finish times."""
-    best = demand.rate.max(axis=1)
-    weight = demand.remaining / best
-    cost = np.concatenate([np.zeros(demand.rate.size), weight / weight.sum()])
-    tangents = np.repeat(TANGENTS[:, None], len(best), axis=1)
-    for _ in range(STEPS):
-        found = _solve(demand, [_tangent(demand, at) for at in tangents], cost)
-        shares, bound = found[: demand.rate.size].reshape(demand.rate.shape), found[demand.rate.size :]
-        reached = (demand.rate * shares).sum(axis=1) / best
-        if np.all(1 - bound * reached < EXACT):
-            break
-        tangents = np.vstack([tangents, reached])
-    return shares
-
-
 def least_unfair(demand: Demand) -> FloatArray:
-    """Shares (jobs, types) with the least maximum of finish time over finish time in an equal share (section 4.2)."""
+    """Shares (jobs, types) with the least maximum of finish time over finish time in an equal share (section 4.2).
+
+    Of all of them that in the middle, which leaves every job as much more than it needs as can be.
+    """
     fair = demand.start + demand.steps / equal_share(demand)
-    shares = _worst_is_best(demand, demand.rate / demand.remaining[:, None])
-    worst = np.inf
+    needed, worst = demand.remaining, np.inf
     for _ in range(STEPS):
-        now = np.max((demand.age + demand.remaining / (demand.rate * shares).sum(axis=1)) / fair)
-        if now >= worst * (1 - EXACT):
-            break
-        worst = now
-        needed = demand.remaining / (worst * fair - demand.age)
         shares = _worst_is_best(demand, demand.rate / needed[:, None])
-    return shares
+        unfair = (demand.age + demand.remaining / (demand.rate * shares).sum(axis=1)) / fair
+        if unfair.max() >= worst * (1 - EXACT):
+            break
+        worst = unfair.max()
+        needed = demand.remaining / (worst * fair - demand.age)
+    enough = _Rows(_shares_of(demand), demand.rate / needed[:, None], np.full(len(needed), 1 - EXACT))
+    return _solve(demand, [enough], np.zeros(demand.rate.size)).reshape(demand.rate.shape)
 
 
 def equal_share(demand: Demand) -> FloatArray:
@@ -112,14 +96,6 @@ def _worst_is_best(demand: Demand, value: FloatArray) -> FloatArray:
     cost = np.zeros(demand.rate.size + 1)
     cost[-1] = -1.0
     return _solve(demand, [rows], cost)[:-1].reshape(value.shape)
-
-
-def _tangent(demand: Demand, at: FloatArray) -> _Rows:
-    """1/u >= 2/at - u/at², with u a job's throughput over its best, and 1/u the variable of this job after all x."""
-    jobs = len(at)
-    bound = demand.rate.size + np.arange(jobs)
-    slope = demand.rate / demand.rate.max(axis=1, keepdims=True) / at[:, None] ** 2
-    return _Rows(np.hstack([_shares_of(demand), bound[:, None]]), np.hstack([slope, np.ones((jobs, 1))]), 2 / at)
 
 
 def _shares_of(demand: Demand) -> IntArray:
