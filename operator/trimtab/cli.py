@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from trimtab import __version__
-from trimtab.commands import cluster, controller, demo, evaluate, fake_nodes, get, perf, plan, snapshot
+from trimtab.commands import cluster, controller, demo, evaluate, fake_nodes, get, perf, plan, replay, snapshot
 
 app = typer.Typer(
     name="trimtab",
@@ -18,6 +18,7 @@ app.command()(plan.plan)
 app.command()(plan.explain)
 app.command()(snapshot.snapshot)
 app.command()(evaluate.evaluate)
+app.command()(replay.replay)
 app.command()(controller.controller)
 app.command()(demo.demo)
 app.add_typer(perf.app, name="perf")

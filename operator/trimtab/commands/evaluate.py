@@ -7,7 +7,7 @@ no schedule can beat. Runs are kept, so that an evaluation that was stopped goes
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,15 +21,15 @@ from trimtab.errors import UsageError
 from trimtab.ui import canvas, output, pictures
 from trimtab.ui import evaluation as ui
 from trimtab.ui.output import Output, spaced
+from trimtab_policy.sim.evaluation.timeline import Timeline, timelines
 
 if TYPE_CHECKING:
     from trimtab.commands.runs import Plan
     from trimtab_policy.sim.evaluation.compare import Table
     from trimtab_policy.sim.evaluation.scenario import Outcome
-    from trimtab_policy.sim.evaluation.timeline import Timeline
 
 PoliciesOption = Annotated[str, typer.Option(help="Policies with commas between; NAME@SEED breaks ties by a seed.")]
-ClusterOption = Annotated[str, typer.Option(help="Preset, TYPE=COUNT[xPER_NODE],... or a CSV file of nodes.")]
+ClusterOption = Annotated[str, typer.Option(help="Preset, TYPE=COUNTxPER_NODE,... or a CSV file of nodes.")]
 SeedOption = Annotated[int, typer.Option(help="Of everything that is random, the same for all policies.", min=0)]
 ProfilesOption = Annotated[
     Path | None, typer.Option(help="Folder of measured profiles, for workloads that name applications.")
@@ -99,13 +99,14 @@ def _tell(form: Output, plan: Plan, found: Sequence[Outcome], reference: str, ou
 
     single = compare.tables(found, plan.policies, reference)
     summed = compare.summed_up(found, plan.policies, reference) if len(plan.loads) > 1 else single
-    written = [*_write_csv(found, out), *(_draw(plan, single, found, out) if plan.drawn else ())]
+    drawn = _timelines(plan, found)
+    written = [*_write_csv(found, out), *(_draw(plan, single, drawn, out) if plan.drawn else ())]
     parts: list[Any] = []
     for table in single:
         parts.append(ui.table(table))
         if plan.drawn:
             parts.append(canvas.Distributions({row.policy: row.jct_h for row in table.rows}))
-    parts += list(_shown(plan, single, found)) if plan.drawn else []
+    parts += list(_shown(plan, single, drawn)) if plan.drawn else []
     names = ", ".join(path.name for path in written)
     parts.append(Text(f"In {out}: {names}; runs/ holds what the next evaluation need not make again.", "dim"))
     output.show(form, compare.as_json(summed, single), spaced(parts))
@@ -124,15 +125,14 @@ def _write_csv(found: Sequence[Outcome], out: Path) -> Iterator[Path]:
             yield out / name
 
 
-def _draw(plan: Plan, tables: Sequence[Table], found: Sequence[Outcome], out: Path) -> Iterator[Path]:
+def _draw(plan: Plan, tables: Sequence[Table], drawn: Mapping[str, Timeline], out: Path) -> Iterator[Path]:
     """Distributions of all windows, and for every policy who held which GPUs in the first one."""
     path = out / "jct.png"
     pictures.distributions(
         path, [pictures.Panel(ui.title(table), {row.policy: row.jct_h for row in table.rows}) for table in tables]
     )
     yield path
-    for outcome, run in _timelines(plan, found):
-        policy = outcome.scenario.policy
+    for policy, run in drawn.items():
         title = f"{policy}, {_first(plan)}"
         for kind, draw in (("gantt", pictures.gantt), ("heat", pictures.heat)):
             path = out / f"{kind}-{policy}.png"
@@ -140,13 +140,12 @@ def _draw(plan: Plan, tables: Sequence[Table], found: Sequence[Outcome], out: Pa
             yield path
 
 
-def _shown(plan: Plan, tables: Sequence[Table], found: Sequence[Outcome]) -> Iterator[RenderableType]:
+def _shown(plan: Plan, tables: Sequence[Table], drawn: Mapping[str, Timeline]) -> Iterator[RenderableType]:
     """The same in the terminal, for the policy with the lowest average and for the one that others are compared to."""
     rows = [row for row in tables[0].rows if row.figures.get("avg_jct_h") is not None]
     best = min(rows, key=lambda row: row.figures["avg_jct_h"] or 0.0).policy if rows else ""
     why = {tables[0].reference: "reference", best: "lowest average JCT"}
-    for outcome, run in _timelines(plan, found):
-        policy = outcome.scenario.policy
+    for policy, run in drawn.items():
         if policy in why:
             title = Text.assemble((f"{policy} ({why[policy]}), {_first(plan)}", "bold"))
             yield Group(title, Text("who held most of each node", "dim"), canvas.Gantt(run))
@@ -158,12 +157,10 @@ def _first(plan: Plan) -> str:
     return ("first window" if plan.base.windows > 1 else "whole trace") + (f" at load {load:g}" if load else "")
 
 
-def _timelines(plan: Plan, found: Iterable[Outcome]) -> Iterator[tuple[Outcome, Timeline]]:
-    """Of the runs that kept who held what."""
+def _timelines(plan: Plan, found: Iterable[Outcome]) -> dict[str, Timeline]:
+    """Policy -> its run in the first window."""
     from trimtab_policy.sim.clusters import cluster
-    from trimtab_policy.sim.evaluation.timeline import timeline
 
-    empty = cluster(plan.base.cluster)
-    for each in found:
-        if each.held:
-            yield each, timeline(empty, each.held, [job.uid for job in each.jobs])
+    kept = [each for each in found if each.held]
+    names = [job.uid for job in kept[0].jobs] if kept else []
+    return timelines(cluster(plan.base.cluster), {each.scenario.policy: each.held for each in kept}, names)

@@ -172,27 +172,50 @@ def work(jobs: int, ray: str | None) -> Work:
     return workers.ray_cluster(ray) if ray else workers.processes(jobs)
 
 
-def outcomes(scenarios: Sequence[Scenario], make: Work, folder: Path) -> list[Outcome]:
+def outcomes(scenarios: Sequence[Scenario], make: Work, folder: Path | None) -> list[Outcome]:
     """All outcomes, in the order of the scenarios: those that are kept in `folder`, and those that are made now.
 
     Ends the program with 130 when it is interrupted; what is ready by then is kept.
     """
-    kept = _store(folder)
-    ready = {scenario: known for scenario in scenarios if (known := kept.get(scenario))}
+    kept = _store(folder) if folder else None
+    ready = {scenario: known for scenario in scenarios if kept and (known := kept.get(scenario))}
     missing = [scenario for scenario in scenarios if scenario not in ready]
     todo, done = (Counter(each.policy for each in some) for some in (scenarios, ready))
     try:
-        with interruptible(), ui.runs(todo, done) as advance:
-            for outcome in _made(missing, make):
-                kept.put(outcome)
+        with interruptible(), ui.runs(todo, done) as advance, run_errors():
+            for outcome in make(missing) if missing else ():
+                if kept:
+                    kept.put(outcome)
                 ready[outcome.scenario] = outcome
                 advance(outcome.scenario.policy)
     except KeyboardInterrupt:
         _stop_children()
-        told = f"{len(ready)} of {len(scenarios)} runs are kept in {folder}: the same command goes on from there"
-        print(f"\ntrimtab: stopped; {told}", file=sys.stderr)
+        told = f"; {len(ready)} of {len(scenarios)} runs are kept in {folder}: the same command goes on from there"
+        print(f"\ntrimtab: stopped{told if folder else ''}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     return [ready[scenario] for scenario in scenarios]
+
+
+@contextmanager
+def run_errors() -> Iterator[None]:
+    """Raises UsageError for input that no run can be made of, TrimtabError for a run that went wrong."""
+    with simulator():
+        from trimtab_policy.sim.books import BrokenDecision
+        from trimtab_policy.sim.bounds import BelowBound
+        from trimtab_policy.sim.engine import Stuck
+        from trimtab_policy.sim.metrics import InconsistentRun
+
+    try:
+        yield
+    except (BelowBound, BrokenDecision, Stuck, InconsistentRun) as error:
+        raise TrimtabError(_cause(error)) from error
+    except ValueError as error:
+        raise UsageError(_cause(error)) from error
+    except ConnectionError as error:
+        raise UsageError(f"--ray: {error}") from error
+    except BrokenExecutor as error:
+        told = f"a process that made runs died, perhaps for want of memory: use fewer --jobs ({error})"
+        raise TrimtabError(told) from error
 
 
 def _store(folder: Path) -> Store:
@@ -202,29 +225,6 @@ def _store(folder: Path) -> Store:
         return Store(folder)
     except OSError as error:
         raise UsageError(f"--out: cannot write {folder}: {error.strerror}") from error
-
-
-def _made(missing: Sequence[Scenario], make: Work) -> Iterator[Outcome]:
-    """Raises UsageError for input that no run can be made of, TrimtabError for a run that went wrong."""
-    if not missing:
-        return
-    from trimtab_policy.sim.books import BrokenDecision
-    from trimtab_policy.sim.bounds import BelowBound
-    from trimtab_policy.sim.engine import Stuck
-    from trimtab_policy.sim.metrics import InconsistentRun
-
-    try:
-        yield from make(missing)
-    except (BelowBound, BrokenDecision, Stuck, InconsistentRun) as error:
-        raise TrimtabError(_cause(error)) from error
-    except ValueError as error:
-        raise UsageError(_cause(error)) from error
-    except ConnectionError as error:
-        raise UsageError(f"--ray: {error}") from error
-    except BrokenExecutor as error:
-        raise TrimtabError(
-            f"a process that made runs died, perhaps for want of memory: use fewer --jobs ({error})"
-        ) from error
 
 
 def _cause(error: Exception) -> str:

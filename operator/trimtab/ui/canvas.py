@@ -96,7 +96,9 @@ class Gantt:
         edges = _edges(self._run, width)
         holders = timeline.holders(self._run, edges)
         shares = timeline.in_use(self._run, edges) * [[node.gpus] for node in self._run.nodes]
-        order = {int(job): place for place, job in enumerate(np.unique(holders[holders >= 0]))}
+        drawn = np.unique(holders[holders >= 0]).tolist()
+        few = len(self._run.names) <= len(LETTERS)  # so that a job has the same letter in the next picture, too
+        order = {job: job if few else place for place, job in enumerate(drawn)}
         for rows in _groups(self._run.nodes):
             fullest = rows[0] + shares[rows[0] : rows[-1] + 1].argmax(axis=0)
             line = Text.assemble((_label([self._run.nodes[row] for row in rows]), "dim"))
@@ -205,4 +207,4 @@ def _level(share: float) -> tuple[str, str]:
 
 
 def _edges(run: Timeline, intervals: int) -> NDArray[np.float64]:
-    return np.linspace(0.0, max(run.end, 1.0), intervals + 1)
+    return np.linspace(0.0, run.end, intervals + 1)

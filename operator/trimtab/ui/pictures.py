@@ -176,7 +176,7 @@ def _sizes(nodes: Sequence[Node]) -> str:
 
 
 def _finish(figure: Figure, axes: Axes, title: str, run: Timeline) -> None:
-    axes.set(xlim=(0, max(run.end, 1.0) / 3600), xlabel="hours from the start")
+    axes.set(xlim=(0, run.end / 3600), xlabel="hours from the start")
     axes.set_title(title, fontsize="medium")
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -203,7 +203,7 @@ def _colours(run: Timeline, jobs: Sequence[int]) -> dict[int, Any]:
 
 
 def _edges(run: Timeline, intervals: int) -> Any:
-    return np.linspace(0.0, max(run.end, 1.0), intervals + 1)
+    return np.linspace(0.0, run.end, intervals + 1)
 
 
 def _average(run: Timeline) -> float:

@@ -6,7 +6,7 @@ that were free, and a job that is resized keeps those that it had.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,25 +21,23 @@ SAME_MOMENT = 1e-6
 
 
 class Timeline(Struct, frozen=True):
-    """All that is drawn of one run. Make it with `timeline`."""
+    """All that is drawn of one run. Make them with `timelines`."""
 
     nodes: tuple[Node, ...]
     """Those of one GPU type next to each other."""
     spans: tuple[Span, ...]
     names: tuple[str, ...]
     """Of the jobs, which spans name by number."""
-
-    @property
-    def end(self) -> float:
-        """When the last GPU was given back; 0 if none was ever held."""
-        return max((span.end for span in self.spans), default=0.0)
+    end: float
+    """Seconds up to which it is drawn, above 0."""
 
 
-def timeline(cluster: Snapshot, spans: Sequence[Span], names: Sequence[str]) -> Timeline:
-    """The run of which `spans` came out on that cluster."""
+def timelines(cluster: Snapshot, runs: Mapping[str, Sequence[Span]], names: Sequence[str]) -> dict[str, Timeline]:
+    """Runs on the same cluster, drawn up to the same moment: that in which the last GPU was given back."""
     types = list(dict.fromkeys(node.gpu_type for node in cluster.nodes))
-    nodes = sorted(cluster.nodes, key=lambda node: types.index(node.gpu_type))
-    return Timeline(tuple(nodes), tuple(spans), tuple(names))
+    nodes = tuple(sorted(cluster.nodes, key=lambda node: types.index(node.gpu_type)))
+    end = max((span.end for spans in runs.values() for span in spans), default=1.0)
+    return {name: Timeline(nodes, tuple(spans), tuple(names), end) for name, spans in runs.items()}
 
 
 class Bar(NamedTuple):
