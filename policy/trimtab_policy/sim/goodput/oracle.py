@@ -107,11 +107,9 @@ class FixedRequest:
 
     def alone(self, gpu_type: str) -> Mapping[int, Alone]:
         able = any(each.gpu_type == gpu_type and each.steps_per_second != TOO_SMALL for each in self._speeds)
-        if not able:
-            return {}
-        split = self.site.packed(gpu_type, self._gpus)
-        batching = self.divide(gpu_type, split, 0)
-        return {self._gpus: self.site.alone_with(gpu_type, split, batching)}
+        splits = self.site.splits(gpu_type, self._gpus) if able else []
+        found = [self.site.alone_with(gpu_type, split, self.divide(gpu_type, split, 0)) for split in splits]
+        return {self._gpus: min(found, key=lambda alone: alone.seconds)} if found else {}
 
     def _speed(self, pool: Pool) -> Speed | None:
         """The requested gang on full nodes, as the artifact's `predict_throughput` has it."""

@@ -160,6 +160,16 @@ class Site:
         per_node = next(pool.per_node for pool in self.pools if pool.gpu_type == gpu_type)
         return self.split(gpu_type, tuple(min(per_node, gpus - begun) for begun in range(0, gpus, per_node)))
 
+    def splits(self, gpu_type: str, gpus: int) -> list[Split]:
+        """Ways to spread so many GPUs over nodes: the one that fills them, and what else was profiled of them."""
+        pool = next(pool for pool in self.pools if pool.gpu_type == gpu_type)
+        profiled = [
+            split
+            for split in self.application.on(gpu_type).splits
+            if sum(split) == gpus and len(split) <= pool.nodes and max(split) <= pool.per_node
+        ]
+        return list(dict.fromkeys([self.packed(gpu_type, gpus), *profiled]))
+
     def true_speeds(self, epoch: int) -> tuple[Speed, ...]:
         """The true goodput of every configuration in an epoch, in progress per second."""
         if epoch not in self._true_speeds:
