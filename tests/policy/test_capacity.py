@@ -149,3 +149,65 @@ def test_no_domain_that_holds_the_gang_is_nearer_than_the_one_taken(described: l
         if max(sizes.values(), default=0) >= count:
             assert len(chosen) == 1
             return
+
+
+# --- gangs that may be uneven ------------------------------------------------------------------------------------
+def parts_of(room: Capacity, gpus: int, nodes: int = 1, spread: int = 99, **need: Any) -> dict[str, int] | None:
+    found = room.gather(job(**need), A100, gpus, nodes, spread)
+    assert room.gathers(job(**need), A100, gpus, nodes, spread) == (found is not None)
+    return {share.node: share.gpus for share in found} if found else None
+
+
+def quads(*free: int) -> list[Node]:
+    return [node(f"n{i}", gpus=4, free=left) for i, left in enumerate(free)]
+
+
+def test_a_gang_that_one_node_holds_goes_where_least_is_left_over() -> None:
+    assert parts_of(capacity(*quads(4, 3, 2)), 3) == {"n1": 3}
+
+
+def test_six_gpus_on_nodes_of_four_are_a_whole_node_and_the_best_fit_for_the_rest() -> None:
+    assert parts_of(capacity(*quads(3, 4, 2, 4)), 6, 2) == {"n1": 4, "n2": 2}
+
+
+def test_scattered_gpus_are_gathered_from_as_few_nodes_as_can_be_up_to_a_limit() -> None:
+    assert parts_of(capacity(*quads(1, 2, 1, 3)), 6) == {"n3": 3, "n1": 2, "n0": 1}
+    assert parts_of(capacity(*quads(1, 2, 1, 3)), 6, spread=2) is None
+
+
+def test_a_gang_that_shall_lie_on_more_nodes_than_it_must_is_divided_evenly() -> None:
+    assert parts_of(capacity(*quads(4, 4, 3)), 4, 2) == {"n2": 2, "n0": 2}
+    assert parts_of(capacity(*quads(4, 1)), 4, 2) == {"n0": 4}
+
+
+def test_uneven_parts_keep_to_eligible_nodes_and_to_what_else_the_nodes_have() -> None:
+    nodes = [node("a", free=8, free_cpu_milli=3500), node("b", free=8), node("c", free=8, free_pods=0), node("d", H100)]
+    assert parts_of(capacity(*nodes), 11, cpu_milli_per_gpu=1000) == {"b": 8, "a": 3}
+    assert parts_of(capacity(*nodes), 12, cpu_milli_per_gpu=1000) is None
+    assert parts_of(capacity(*nodes), 9, eligible=("a", "gone")) is None
+    assert parts_of(capacity(*nodes), 1, cpu_milli_per_pod=5000, eligible=("a",)) is None
+
+
+def test_what_is_given_back_is_free_again_once_debts_are_paid() -> None:
+    held = running("held", {"a": 4, "b": 4, "gone": 2}, queue="q")
+    assert held.placement
+    room = capacity(node("a", free=-3), node("b", free=0), jobs=[held], quotas=[Quota("q", "*", 12)])
+    room.give(held, A100, held.placement.shares)
+    assert room.free.tolist() == [1, 4]
+    assert (room.free_gpus(A100), room.quota_left("q", A100)) == (5, 12)
+    room.take(held, A100, room.gather(held, A100, 5, 1, 9) or ())
+    assert (room.free.tolist(), room.quota_left("q", A100)) == ([0, 0], 7)
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=8), st.integers(1, 40), st.integers(1, 4), st.integers(1, 9))
+def test_an_uneven_gang_is_found_exactly_when_some_nodes_within_the_limit_hold_it(
+    free: list[int], gpus: int, nodes: int, spread: int
+) -> None:
+    found = parts_of(capacity(*(node(f"n{i}", free=left) for i, left in enumerate(free))), gpus, nodes, spread)
+    most = sorted(free, reverse=True)
+    fewest = next((n for n in range(1, len(free) + 1) if sum(most[:n]) >= gpus), None)
+    assert (found is not None) == (fewest is not None and fewest <= spread)
+    if found and fewest:
+        assert sum(found.values()) == gpus
+        assert all(0 < part <= free[int(name[1:])] for name, part in found.items())
+        assert len(found) in (fewest, nodes)

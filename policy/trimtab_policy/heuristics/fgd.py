@@ -126,7 +126,8 @@ def fragmentation(tasks: Tasks, nodes: Nodes, which: IntArray) -> FloatArray:
 def _pods(snapshot: Snapshot, capacity: Capacity, job: Job) -> Iterator[Task]:
     """One task for each node of the job's gang."""
     need = job.requirements
-    types = frozenset(need.gpu_types or snapshot.gpu_types)
+    able = snapshot.gpu_types if job.speeds is None else {row.gpu_type for row in job.speeds}
+    types = frozenset(name for name in able if not need.gpu_types or name in need.gpu_types)
     if job.placement:
         parts = [share.gpus for share in job.placement.shares]
     else:
