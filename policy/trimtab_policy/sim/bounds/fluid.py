@@ -124,7 +124,7 @@ def _run(submitted: FloatArray, size: FloatArray, static: bool) -> tuple[FloatAr
     order = np.argsort(submitted)
     left = size.copy()
     ends, means = np.zeros(n), np.zeros(n)
-    queue = [(0.0, 0)]
+    queue = [(0.0, 0)]  # says of what type an empty list is
     queue.pop()
     now, arrived = 0.0, 0
     while arrived < n or queue:
