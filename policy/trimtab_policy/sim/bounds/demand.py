@@ -92,8 +92,8 @@ def demand(
 def of_jobs(jobs: Sequence[SimJob], cluster: Snapshot) -> Demand:
     """The workload of simulated jobs, as they truly are, on an empty cluster.
 
-    Where a job's rate changes as it proceeds, the greatest counts (`Alone.best_rate`): certain, but loose. Raises InvalidDemand for a job
-    that cannot run on the cluster.
+    Where a job's rate changes as it proceeds, the greatest counts (`Alone.best_rate`): certain, but loose.
+    Raises InvalidDemand for a job that cannot run on the cluster.
     """
     types = {name: k for k, name in enumerate(sorted({node.gpu_type for node in cluster.nodes}))}
     capacity = np.zeros(len(types))
