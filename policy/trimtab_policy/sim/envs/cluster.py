@@ -79,7 +79,7 @@ class ClusterVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
             self.reward_seconds,
         )
         self._sight = cluster_view.sight(self.machines, self.families)
-        self._state = cluster_kernel.new_state(self.num_envs, slots, jobs, self._world)
+        self.state = cluster_kernel.new_state(self.num_envs, slots, jobs, self._world)
         self._view = cluster_view.view(self.num_envs, slots, self._world, len(self.machines.types))
         self._random: list[np.random.Generator] = []
         self._over = np.zeros(self.num_envs, dtype=np.bool_)
@@ -121,21 +121,21 @@ class ClusterVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
             self._begin(int(number))
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros((2, self.num_envs), dtype=np.bool_)
-        _step_all(self._state, self._world, self._sight, self._view, chosen, begun, rewards, terminated, truncated)
+        _step_all(self.state, self._world, self._sight, self._view, chosen, begun, rewards, terminated, truncated)
         self._over = terminated | truncated
         return self._seen(), rewards, terminated, truncated, self._info()
 
     def _begin(self, number: int) -> None:
         episode = draw(self.families, self._mix, self._random[number])
-        cluster_kernel.install(self._state, number, episode, self._world, 1 / self._mix.rate)
-        look(self._state, self._world, self._sight, self._view, number)
+        cluster_kernel.install(self.state, number, episode, self._world, 1 / self._mix.rate)
+        look(self.state, self._world, self._sight, self._view, number)
 
     def _seen(self) -> Observation:
         return {name: getattr(self._view, name).copy() for name in ("jobs", "options", "pools", "cluster")}
 
     def _info(self) -> Info:
         """Figures of the episodes so far, one of each per cluster."""
-        state = self._state
+        state = self.state
         figures: dict[str, NDArray[Any]] = {
             "action_mask": self._view.mask,
             "time": state.now,
@@ -153,21 +153,21 @@ class ClusterEnv(gym.Env[Observation, np.int64]):
 
     def __init__(self, **parameters: Any) -> None:
         """Raise ValueError naming the argument."""
-        self._all = ClusterVectorEnv(1, **parameters)
-        self.observation_space = self._all.single_observation_space
-        self.action_space = self._all.single_action_space
-        self.machines, self.families = self._all.machines, self._all.families
-        self.reward_seconds = self._all.reward_seconds
+        self.vector = ClusterVectorEnv(1, **parameters)
+        self.observation_space = self.vector.single_observation_space
+        self.action_space = self.vector.single_action_space
+        self.machines, self.families = self.vector.machines, self.vector.families
+        self.reward_seconds = self.vector.reward_seconds
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
         """Begin an episode."""
         super().reset(seed=seed)
-        seen, info = self._all.reset(seed=seed)
+        seen, info = self.vector.reset(seed=seed)
         return _only(seen), _only(info)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
         """One choice."""
-        seen, reward, terminated, truncated, info = self._all.step(np.array([action]))
+        seen, reward, terminated, truncated, info = self.vector.step(np.array([action]))
         return _only(seen), float(reward[0]), bool(terminated[0]), bool(truncated[0]), _only(info)
 
 

@@ -131,8 +131,8 @@ class _Kind(NamedTuple):
 
 
 _LLM = (
-    # GPU-hours on the most efficient GPU. Small jobs are many and large ones few, over two and a half decades, as in the
-    # size classes of Sia's workloads (SOSP 2023); the numbers themselves are ours.
+    # GPU-hours on the most efficient GPU. Small jobs are many and large ones few, over two and a half decades, as in
+    # the size classes of Sia's workloads (SOSP 2023); the numbers themselves are ours.
     _Kind("bert-base", 512, 0.30, (0.1, 1.0)),
     _Kind("gpt2", 1024, 0.22, (0.2, 2.0)),
     _Kind("gpt2-medium", 1024, 0.20, (0.5, 5.0)),
@@ -155,9 +155,7 @@ def machines(cluster: Snapshot, largest: int = 16) -> Machines:
     for kind, name in enumerate(types):
         sizes = np.unique(node_gpus[node_type == kind])
         if len(sizes) > 1:
-            raise ValueError(
-                f"cluster: nodes of {name} have {sizes.tolist()} GPUs; all of a type must have equally many"
-            )
+            raise ValueError(f"cluster: nodes of {name} have {sizes.tolist()} GPUs, but a type must have one size")
         most = min(largest, int(node_gpus[node_type == kind].sum()))
         options += [(kind, *gang) for power in range(most.bit_length()) if (gang := _gang(1 << power, int(sizes[0])))]
     columns = np.array(options, dtype=np.int64).T
