@@ -50,11 +50,6 @@ class Capacity:
         self._large_enough: dict[tuple[str, str, int], int] = {}
         self._known_fitting: dict[tuple[str, str, int], IntArray] = {}
 
-    @property
-    def topology(self) -> list[tuple[str, ...]]:
-        """Enclosing domains of each node."""
-        return [node.topology for node in self.nodes]
-
     def node_gpus(self, gpu_type: str) -> int:
         """GPUs of the largest node of this type; 0 when there is none."""
         return self._largest.get(gpu_type, 0)
@@ -141,26 +136,26 @@ class Capacity:
 
     def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Spend the resources of a placement."""
+        gpus = sum(share.gpus for share in shares)
         for share in shares:
             i = self.index[share.node]
-            self._change(job, i, -share.gpus, -1)
             self.free[i] -= share.gpus
-        self._count(job, gpu_type, -sum(share.gpus for share in shares))
+            self._spend_host(job, i, share.gpus, pods=1)
+        self._count(job, gpu_type, free=-gpus, quota=-gpus)
 
     def give(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Return what a placement holds, as if its job were stopped. Shares of nodes that are gone stay gone."""
         back = 0
         for share in shares:
-            i = self.index.get(share.node)
-            if i is None:
+            if (i := self.index.get(share.node)) is None:
                 continue
-            self._change(job, i, share.gpus, 1)
             owed = min(share.gpus, self._overdrawn.get(i, 0))
             if owed:
                 self._overdrawn[i] -= owed
             self.free[i] += share.gpus - owed
             back += share.gpus - owed
-        self._count(job, gpu_type, back, sum(share.gpus for share in shares))
+            self._spend_host(job, i, share.gpus, pods=-1)
+        self._count(job, gpu_type, free=back, quota=sum(share.gpus for share in shares))
 
     def eligible_nodes(self, job: Job, gpu_type: str) -> int:
         """Nodes of the type that the job's selectors admit, whatever they hold."""
@@ -185,19 +180,20 @@ class Capacity:
     def _finishes(self) -> dict[str, list[tuple[float, int]]]:
         return _finishes(self._snapshot)
 
-    def _change(self, job: Job, i: int, gpus: int, pods: int) -> None:
+    def _spend_host(self, job: Job, i: int, gpus: int, pods: int) -> None:
+        """Take what a pod with so many GPUs needs beside them (`pods` 1), or give it back (-1)."""
         need = job.requirements
         if _asks_host(need):
-            self.cpu[i] += pods * need.cpu_milli(abs(gpus))
-            self.memory[i] += pods * need.memory(abs(gpus))
-        self.pods[i] += pods
+            self.cpu[i] -= pods * need.cpu_milli(gpus)
+            self.memory[i] -= pods * need.memory(gpus)
+        self.pods[i] -= pods
 
-    def _count(self, job: Job, gpu_type: str, free: int, held: int | None = None) -> None:
+    def _count(self, job: Job, gpu_type: str, *, free: int, quota: int) -> None:
         self._known_fitting.clear()
         self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + free
         for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)) if self._quota_left else ():
             if key in self._quota_left:
-                self._quota_left[key] += free if held is None else held
+                self._quota_left[key] += quota
 
     def _fitting(self, job: Job, gpu_type: str, gpus: int) -> IntArray:
         """Nodes with room for one pod. Remembered until something is taken: jobs have hundreds of options."""

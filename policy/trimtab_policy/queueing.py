@@ -101,7 +101,11 @@ def fastest(snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | Non
 
 def fastest_first(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candidate]:
     """All candidates, the fastest first; of equals the cheaper one."""
-    return sorted(candidates(snapshot, capacity, job), key=lambda found: (-found.tokens_per_second, found.cost))
+    return sorted(candidates(snapshot, capacity, job), key=_fastest)
+
+
+def _fastest(candidate: Candidate) -> tuple[float, float]:
+    return -candidate.tokens_per_second, candidate.cost
 
 
 def seconds_left(job: Job, candidate: Candidate) -> float:
@@ -109,20 +113,17 @@ def seconds_left(job: Job, candidate: Candidate) -> float:
     return (job.training.steps - job.steps_done) * candidate.option.prediction.step_seconds
 
 
-def work_left(snapshot: Snapshot, capacity: Capacity, job: Job) -> float:
-    """Seconds until the job is done: on what it holds, else on its fastest candidate; infinite if it has none."""
-    if held := job.placement:
-        return job.resuming + (job.training.steps - job.steps_done) * held.prediction.step_seconds
-    known = fastest_first(snapshot, capacity, job)
-    return seconds_left(job, known[0]) if known else float("inf")
+def work_left(snapshot: Snapshot, capacity: Capacity, job: Job) -> tuple[float, int]:
+    """Seconds to compute on its fastest candidate, and the GPUs of that; infinite and 0 if it has none.
 
-
-def width(snapshot: Snapshot, capacity: Capacity, job: Job) -> int:
-    """GPUs of what it holds, else of its fastest candidate; 0 if it has none."""
-    if held := job.placement:
-        return held.gpus
-    known = fastest_first(snapshot, capacity, job)
-    return known[0].option.gpus if known else 0
+    Also for a job that runs on less or is being restarted: waiting and running jobs are measured alike. Otherwise who
+    has just been started would seem longer than before, and two jobs of nearly equal length would take turns.
+    """
+    known = candidates(snapshot, capacity, job)
+    if not known:
+        return float("inf"), 0
+    best = min(known, key=_fastest)
+    return seconds_left(job, best), best.option.gpus
 
 
 def attained(job: Job) -> float:

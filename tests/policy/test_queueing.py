@@ -72,6 +72,14 @@ def test_srtf_goes_by_what_is_left_not_by_the_whole_length() -> None:
     assert (started(decision), stopped(decision)) == ([], [])
 
 
+def test_jobs_of_equal_length_do_not_take_turns_because_a_restart_takes_time() -> None:
+    restarting = replace(traced("restarting", 4, {"n0": 4}, seconds=100), resuming=60.0)
+    malleable = replace(traced("slow", (1, 4), {"n1": 1}, seconds=400), preemptible=True)
+    now = snapshot(quads(0, 3), [restarting, malleable, traced("waiting", 4, seconds=101)])
+    for scheduler in (Srtf(), Srsf()):
+        assert scheduler.decide(now).stops == ()
+
+
 def test_srsf_weighs_how_wide_a_job_is() -> None:
     wide, narrow = traced("wide", 4, seconds=HOUR), traced("narrow", 1, seconds=3 * HOUR)
     now = snapshot(quads(4), [wide, narrow])

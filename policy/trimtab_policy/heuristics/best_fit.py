@@ -171,7 +171,7 @@ def _where(capacity: Capacity, shares: tuple[NodeShare, ...]) -> str:
     """The node, the nearest topology domain that holds the whole gang, or how many nodes it is spread over."""
     if len(shares) == 1:
         return f"on {shares[0].node}"
-    topologies = [capacity.topology[capacity.index[share.node]] for share in shares]
+    topologies = [capacity.nodes[capacity.index[share.node]].topology for share in shares]
     shared = takewhile(lambda values: len(set(values)) == 1, zip(*topologies, strict=False))
     domains = [values[0] for values in shared if values[0]]
     return f"on {len(shares)} nodes" + (f" of {domains[-1]}" if domains else "")

@@ -23,6 +23,6 @@ class Sjf:
         capacity = Capacity(snapshot)
 
         def length(job: Job) -> tuple[int, float]:
-            return -job.priority, work_left(snapshot, capacity, job)
+            return -job.priority, work_left(snapshot, capacity, job)[0]
 
         return serve(self.name, snapshot, capacity, sorted(snapshot.waiting(), key=length), fastest)

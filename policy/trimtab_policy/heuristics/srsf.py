@@ -8,7 +8,7 @@ bounds of rigid workloads.
 from __future__ import annotations
 
 from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import preempt, width, work_left
+from trimtab_policy.queueing import preempt, work_left
 from trimtab_policy.types import Decision, Job, Snapshot
 
 
@@ -22,7 +22,7 @@ class Srsf:
         capacity = Capacity(snapshot)
 
         def left(job: Job) -> tuple[int, float, float, str]:
-            service = work_left(snapshot, capacity, job) * max(1, width(snapshot, capacity, job))
-            return -job.priority, service, job.created, job.uid
+            seconds, gpus = work_left(snapshot, capacity, job)
+            return -job.priority, seconds * max(1, gpus), job.created, job.uid
 
         return preempt(self.name, snapshot, capacity, sorted(snapshot.jobs, key=left))

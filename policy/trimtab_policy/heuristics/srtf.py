@@ -2,8 +2,7 @@
 
 Schrage, "A proof of the optimality of the shortest remaining processing time discipline", 1968: the least mean time in
 system of one preemptive machine. For gangs it is a heuristic; `srsf` also weighs how wide they are. A job that does not
-fit lets longer ones pass. The time that a job still needs to resume counts, so that one that is being restarted is not
-stopped again for one that is hardly shorter; what stopping it costs does not, as in the original.
+fit lets longer ones pass. What a stop and a restart cost does not count, as in the original.
 """
 
 from __future__ import annotations
@@ -23,6 +22,6 @@ class Srtf:
         capacity = Capacity(snapshot)
 
         def left(job: Job) -> tuple[int, float, float, str]:
-            return -job.priority, work_left(snapshot, capacity, job), job.created, job.uid
+            return -job.priority, work_left(snapshot, capacity, job)[0], job.created, job.uid
 
         return preempt(self.name, snapshot, capacity, sorted(snapshot.jobs, key=left))
