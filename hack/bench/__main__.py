@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
-from hack.bench import binding, decisions, latency, plans, rounds
+from hack.bench import agreement, artifact, binding, decisions, latency, plans, rounds
 from hack.bench.report import Machine, Report, show
 from rich.console import Console
+
+SIA_DATA = Path("../shared/sia")
 
 
 class Part(StrEnum):
@@ -22,6 +26,8 @@ class Part(StrEnum):
     ROUNDS = "rounds"
     LATENCY = "latency"
     PLANS = "plans"
+    AGREEMENT = "agreement"
+    ARTIFACT = "artifact"
 
 
 class Format(StrEnum):
@@ -35,17 +41,18 @@ def main(
     parts: Annotated[list[Part] | None, typer.Argument(help="What to measure [default: everything]")] = None,
     repeat: Annotated[int, typer.Option(help="Rounds of the race; the median counts.", min=1)] = 3,
     tiny: Annotated[bool, typer.Option(help="At toy size, to see that it works; the figures mean nothing.")] = False,
+    sia: Annotated[Path, typer.Option(help="Folder with the data of Sia's artifact.")] = SIA_DATA,
     output: Annotated[Format, typer.Option("--output", "-o", help="Print tables or JSON.")] = Format.TABLE,
 ) -> None:
-    """Measure how fast Trimtab is on this machine, about 15 minutes in all. Others should be quiet meanwhile."""
-    report = asyncio.run(measure(set(parts or Part), repeat, tiny=tiny))
+    """Measure how fast Trimtab is on this machine, about 25 minutes in all. Others should be quiet meanwhile."""
+    report = asyncio.run(measure(set(parts or Part), repeat, sia, tiny=tiny))
     if output is Format.JSON:
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
         show(report, Console())
 
 
-async def measure(parts: set[Part], repeat: int, *, tiny: bool) -> Report:
+async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: bool) -> Report:
     """Measure these parts one after the other."""
     report = Report(Machine())
     size = binding.TINY if tiny else binding.FULL
@@ -61,6 +68,15 @@ async def measure(parts: set[Part], repeat: int, *, tiny: bool) -> Report:
     if Part.LATENCY in parts:
         _say("latency")
         report.latency = await latency.measure(*((2, 1) if tiny else (50, 5)))
+    if Part.AGREEMENT in parts:
+        _say("agreement")
+        report.agreement = await agreement.measure(*((4, 1000.0) if tiny else (60, 20.0)))
+    if Part.ARTIFACT in parts:
+        _say("artifact")
+        if artifact.available(sia):
+            report.artifact = artifact.measure(sia, os.cpu_count() or 1, only="gavel_fifo" if tiny else "")
+        else:
+            print(f"left out: there is no {sia / 'profiles'}", file=sys.stderr)
     if Part.BINDING in parts:
         _say("binding")
         report.binding = await binding.measure(size, repeat)

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,13 +72,16 @@ class Lab:
             os.kill(pid, signal.SIGCONT)
 
     @asynccontextmanager
-    async def controller(self, *, standby: bool = False) -> AsyncIterator[int]:
+    async def controller(
+        self, *, standby: bool = False, variables: Mapping[str, str] | None = None
+    ) -> AsyncIterator[int]:
         """A real `trimtab controller` process, by its pid, that leads; or one on standby, ready to take over."""
         command = (sys.executable, "-m", "trimtab", "controller", "--kubeconfig", str(self.kubeconfig))
         port = _free_port()
         own = {"TRIMTAB_METRICS__PORT": str(port), "TRIMTAB_METRICS__HOST": "127.0.0.1", "TRIMTAB_LOG__FORMAT": "json"}
         with self._log.open("ab") as log:
-            process = await asyncio.create_subprocess_exec(*command, env=os.environ | own, stderr=log)
+            environment = os.environ | own | dict(variables or {})
+            process = await asyncio.create_subprocess_exec(*command, env=environment, stderr=log)
         try:
             await until("the controller is ready", lambda: _answers(f"http://127.0.0.1:{port}/readyz"))
             if not standby:
@@ -131,12 +134,12 @@ async def lab(title: str) -> AsyncIterator[Lab]:
             yield Lab(cluster, client)
 
 
-async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
-    """Poll until something holds. Raises TimeoutError that names it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+async def until(what: str, holds: Callable[[], Awaitable[bool]], patience: float = PATIENCE_SECONDS) -> None:
+    """Poll until something holds. Raises TimeoutError that names it after `patience` seconds."""
+    deadline = time.monotonic() + patience
     while not await holds():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {PATIENCE_SECONDS:.0f} s until {what}")
+            raise TimeoutError(f"waited {patience:.0f} s until {what}")
         await asyncio.sleep(POLL_SECONDS)
 
 

@@ -6,6 +6,9 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 
+from hack.bench import artifact
+from hack.bench.agreement import Agreement
+from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
 from hack.bench.decisions import Line
 from hack.bench.latency import Latencies
@@ -34,6 +37,8 @@ class Report(Struct):
     rounds: Costs | None = None
     latency: Latencies | None = None
     plans: list[Searches] | None = None
+    agreement: list[Agreement] | None = None
+    artifact: list[artifact.Line] | None = None
 
 
 class Goal(Struct):
@@ -69,6 +74,11 @@ def goals(report: Report) -> Iterator[Goal]:
         what = f"plans of a 70B model, batch {searches.batch}"
         yield Goal(f"{what}: all of six GPU types, ms of CPU (p50)", searches.all_types.p50, 20, False)
         yield Goal(f"{what}: one prediction, µs of CPU (p50)", searches.prediction.p50, 1, False)
+    for found in report.agreement or ():
+        yield Goal(f"{found.policy}: simulated / live avg JCT, % off", 100 * abs(found.jct_error), 5, False)
+        yield Goal(f"{found.policy}: simulated / live makespan, % off", 100 * abs(found.makespan_error), 5, False)
+    for what, off, goal in artifact.goals(report.artifact or []):
+        yield Goal(f"{what}, % off the artifact", 100 * off, 100 * goal, False)
     if report.rounds:
         yield Goal("unchanged round, ms of CPU (p50)", report.rounds.unchanged.p50, 10, False)
 
@@ -81,6 +91,8 @@ def show(report: Report, console: Console) -> None:
         (report.rounds, _rounds),
         (report.latency, _latency),
         (report.plans, _plans),
+        (report.agreement, _agreement),
+        (report.artifact, lambda found: artifact.table(found.artifact or [])),
         (True, _goals),
     )
     for present, table in parts:
@@ -142,6 +154,18 @@ def _plans(report: Report) -> Table:
             cost: Spread = getattr(found, name)
             what = "one prediction, µs" if name == "prediction" else name.replace("_", " ")
             table.add_row(str(found.batch), str(found.plans), what, f"{cost.p50:.2f}", f"{cost.p99:.2f}")
+    return table
+
+
+def _agreement(report: Report) -> Table:
+    title = "simulator against live system, hours of simulated time"
+    table = _table(title, "POLICY", "JOBS", "LAUNCH", "", "AVG JCT", "MAKESPAN")
+    for found in report.agreement or ():
+        about = (found.policy, str(found.jobs), f"{found.launch_seconds:.2f} s at {found.speedup:g}×")
+        for name in ("live", "simulated", "without_launch"):
+            row: Hours = getattr(found, name)
+            table.add_row(*about, name.replace("_", " "), f"{row.avg_jct:.4f}", f"{row.makespan:.4f}")
+            about = ("", "", "")
     return table
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hack.bench.__main__ import Part, measure
+from hack.bench import artifact
+from hack.bench.__main__ import SIA_DATA, Part, measure
 from hack.bench.binding import TINY
 from hack.bench.report import Report, goals, show
 from hack.bench.spread import spread
@@ -55,3 +56,27 @@ def test_every_contestant_binds_every_pod(cluster: LocalCluster, state_home: Pat
     assert {"whole: Trimtab / bare binder", "bind: Trimtab / kube-scheduler"} <= {goal.what for goal in goals(report)}
     assert TINY.pods == 12
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_a_trace_goes_through_the_live_system_and_through_the_simulator(
+    cluster: LocalCluster, state_home: Path
+) -> None:
+    report = asyncio.run(measure({Part.AGREEMENT}, 1, tiny=True))
+    assert [found.policy for found in report.agreement or ()] == ["best_fit", "fcfs"]
+    for found in report.agreement or ():
+        assert 0 < found.without_launch.avg_jct <= found.simulated.avg_jct
+        assert 0 < found.live.avg_jct <= found.live.makespan
+    assert "best_fit: simulated / live avg JCT, % off" in _shown(report)
+
+
+def test_the_artifact_is_compared_where_its_data_is(tmp_path: Path) -> None:
+    report = asyncio.run(measure({Part.ARTIFACT}, 1, tmp_path, tiny=True))
+    assert report.artifact is None
+    if not artifact.available(SIA_DATA):
+        pytest.skip(f"there is no {SIA_DATA}")
+    found = asyncio.run(measure({Part.ARTIFACT}, 1, tiny=True))
+    assert [line.reference.policy for line in found.artifact or ()] == ["gavel_fifo"]
+    assert all(off <= goal for _, off, goal in artifact.goals(found.artifact or []))
+    assert "gavel_fifo" in _shown(found)
