@@ -16,13 +16,14 @@ import numpy as np
 
 from trimtab_policy import policy as registry
 from trimtab_policy.policy import Policy
-from trimtab_policy.sim import bounds, clusters, goodput, llm, metrics, rigid
+from trimtab_policy.sim import bounds, clusters, goodput, hyperscore, llm, metrics, rigid
 from trimtab_policy.sim.bounds import Bound, Demand
 from trimtab_policy.sim.engine import Rules, simulate
 from trimtab_policy.sim.evaluation.scenario import GENERATED, Outcome, Scenario
 from trimtab_policy.sim.goodput import Form, Knowledge, Regime
 from trimtab_policy.sim.job import SimJob
 from trimtab_policy.sim.llm import LlmRules
+from trimtab_policy.sim.metrics import Summary
 from trimtab_policy.sim.profiles import Profiles
 from trimtab_policy.sim.rigid import RigidRules
 from trimtab_policy.sim.workloads import check_fits, generator, read, windows
@@ -73,7 +74,8 @@ def run(scenario: Scenario) -> Outcome:
     result = simulate(policy, jobs, cluster, rules)
     demand, bound = _bound(_without_policy(scenario), _form(scenario.policy) if scenario.profiles else None)
     bounds.check(result, demand, bound, work.measured, _ROUNDING if scenario.profiles else 1e-6)
-    summary = msgspec.to_builtins(metrics.summary(result, work.measured))
+    figures = metrics.summary(result, work.measured)
+    summary = msgspec.to_builtins(figures) | {"hyperscore": _hyperscore(figures, bound)}
     chosen = [record for record, counts in zip(result.jobs, work.measured.tolist(), strict=True) if counts]
     return Outcome(
         scenario=scenario,
@@ -85,6 +87,15 @@ def run(scenario: Scenario) -> Outcome:
         jobs=result.jobs if scenario.spans else (),
         held=result.spans if scenario.spans else (),
     )
+
+
+def _hyperscore(figures: Summary, bound: Bound) -> float | None:
+    """None where nothing was computed. Rounding may bring a time below its bound, see `_ROUNDING`."""
+    if not figures.goodput_utilisation:
+        return None
+    times = (figures.avg_jct_h * 3600, figures.makespan_h * 3600)
+    jct, makespan = (min(least, time) for least, time in zip((bound.mean_jct, bound.makespan), times, strict=True))
+    return hyperscore.hyperscore(hyperscore.value(times[0], jct, times[1], makespan, figures.goodput_utilisation))
 
 
 def _policy(text: str) -> Policy:
