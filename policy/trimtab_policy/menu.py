@@ -108,7 +108,9 @@ def left(offered: Market, kept: Mapping[str, Candidate]) -> IntArray:
     return np.maximum(remaining, 0)
 
 
-def assignment(capacity: IntArray, menus: Sequence[Menu], costs: Sequence[FloatArray], idle: float) -> Assignment:
+def assignment(
+    capacity: IntArray, menus: Sequence[Menu], costs: Sequence[FloatArray], idle: FloatArray | float
+) -> Assignment:
     """The assignment problem of these jobs, with the cost of every option and of giving a job nothing."""
     none = np.zeros(0, dtype=np.int64)
     return Assignment(
@@ -117,7 +119,7 @@ def assignment(capacity: IntArray, menus: Sequence[Menu], costs: Sequence[FloatA
         kind=np.concatenate([none, *(menu.kind for menu in menus)]),
         gpus=np.concatenate([none, *(menu.gpus for menu in menus)]),
         cost=np.concatenate([np.zeros(0), *costs]),
-        idle=np.full(len(menus), idle),
+        idle=np.broadcast_to(idle, len(menus)),
     )
 
 

@@ -1,0 +1,224 @@
+"""Pollux: GPUs by genetic search for the best mean speed-up, blind to GPU types.
+
+Qiao et al., OSDI 2021, section 4.2, in the form in which the artifact of Sia (SOSP 2023) runs it on clusters of several
+GPU types. Every node is shown as virtual nodes of as many GPUs as the smallest node has, and one table says how fast a
+job is on so many GPUs of so many virtual nodes, whatever their type. The speed-up of a job is its speed over that on
+a fair share of the GPUs; the search (`pollux_search`) maximises the power mean of the speed-ups, p = -1, less for jobs
+that would be restarted. Of an allocation that spans GPU types only the type with the most GPUs is kept, the better one
+of equals; the rest stays idle.
+
+Jobs whose speeds tell GPU types apart run too: the table then has the mean over the types, and a job takes the best
+option of its type within what was found for it.
+
+The last population is where the next search starts. That is memory of a search, not of the cluster: without it Pollux
+finds an allocation as good, but later.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from trimtab_policy.candidates import ANY_NODES, Candidate, nodes_for, weight
+from trimtab_policy.capacity import ALL_TYPES
+from trimtab_policy.draft import Draft, Shares
+from trimtab_policy.heuristics.pollux_search import Cluster, States, search
+from trimtab_policy.knapsack import FloatArray, IntArray
+from trimtab_policy.menu import Menu, market
+from trimtab_policy.perf.plans import Option
+from trimtab_policy.types import Decision, Job, Node, NodeShare, ParallelPlan, Prediction, Snapshot
+
+
+class Pollux:
+    """The policy; its search is random but reproducible: the same seed and snapshots give the same decisions."""
+
+    name = "pollux"
+
+    def __init__(self, seed: int = 0, generations: int = 100) -> None:
+        self.seed, self.generations = seed, generations
+        self._population: list[dict[str, dict[_Place, int]]] = []
+        """Allocations of the last search: job -> place -> GPUs."""
+        self._last: dict[str, tuple[Shares, dict[_Place, int]]] = {}
+        """What was decided for each job, on nodes and on virtual nodes."""
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Search, and give every job what the best allocation has for it of one GPU type."""
+        draft = Draft(self.name, snapshot)
+        menus = sorted((m for m in market(snapshot).menus if m.options or _blind(m.job)), key=_least_served)
+        places = _places(snapshot, draft)
+        if menus and places:
+            best = self._search(snapshot, menus, places)
+            self._last = {}
+            for menu, row in zip(menus, best, strict=True):
+                self._settle(snapshot, draft, menu, _majority(snapshot, places, row))
+        return draft.decision()
+
+    def _search(self, snapshot: Snapshot, menus: list[Menu], places: list[_Place]) -> States:
+        gpus = np.array([place.gpus for place in places])
+        speed = [_table(menu, len(places), int(gpus.sum())) for menu in menus]
+        fair = -(-int(gpus.sum()) // len(menus))
+        present = _states([{menu.job.uid: self._present(menu.job, places) for menu in menus}], menus, places)[0]
+        found = search(
+            Cluster(
+                gpus=gpus,
+                most=np.array([_most(menu) for menu in menus]),
+                speedup=np.array([table / (table[1, fair] or table[1].max()) for table in speed]),
+                factor=np.array([_restart_factor(menu.job, snapshot.time) for menu in menus]),
+                present=present,
+            ),
+            _states(self._population, menus, places) if self._population else present[None],
+            np.random.default_rng([self.seed, int(snapshot.time)]),
+            self.generations,
+        )
+        self._population = [_allocation(state, menus, places) for state in found.states]
+        return found.best()
+
+    def _present(self, job: Job, places: list[_Place]) -> dict[_Place, int]:
+        """What the job holds, on virtual nodes: as decided, or else packed as tightly as can be."""
+        if job.placement is None:
+            return {}
+        shares, known = self._last.get(job.uid, ((), {}))
+        if shares == job.placement.shares:
+            return known
+        held: dict[_Place, int] = {}
+        for share in job.placement.shares:
+            lacking = share.gpus
+            for place in places:
+                if place.node == share.node and lacking:
+                    held[place] = min(lacking, place.gpus)
+                    lacking -= held[place]
+        return held
+
+    def _settle(self, snapshot: Snapshot, draft: Draft, menu: Menu, chosen: dict[_Place, int]) -> None:
+        """Take the nodes that were found, or as many GPUs elsewhere where they have no room."""
+        wish = _wish(snapshot, menu, chosen)
+        if wish is None:
+            return
+        shares: Shares | None = _on_nodes(chosen)
+        if not wish.spread or sum(chosen.values()) != wish.option.gpus or not draft.can(menu.job, wish, shares or ()):
+            shares = nodes_for(draft.capacity, menu.job, wish)
+        if shares:
+            draft.take(menu.job, wish, shares)
+            self._last[menu.job.uid] = shares, chosen
+
+
+class _Place(Struct, frozen=True):
+    """A virtual node."""
+
+    node: str
+    gpu_type: str
+    number: int
+    gpus: int
+
+
+def _blind(job: Job) -> bool:
+    """Whether its speeds do not tell GPU types apart."""
+    return any(row.gpu_type == ALL_TYPES for row in job.speeds or ())
+
+
+def _least_served(menu: Menu) -> tuple[float, float]:
+    """Who comes first where limits cut: those that have received the least, then the oldest."""
+    return sum(menu.job.served.values()), menu.job.created
+
+
+def _places(snapshot: Snapshot, draft: Draft) -> list[_Place]:
+    """Virtual nodes with the GPUs that can be given out, in the order of the nodes."""
+    size = min((node.gpus for node in snapshot.nodes), default=1)
+    return [
+        place
+        for node in snapshot.nodes
+        for place in _split(node, int(draft.capacity.free[draft.capacity.index[node.name]]), size)
+    ]
+
+
+def _split(node: Node, free: int, size: int) -> list[_Place]:
+    begins = range(0, free, max(1, size))
+    return [_Place(node.name, node.gpu_type, number, min(size, free - begin)) for number, begin in enumerate(begins)]
+
+
+def _most(menu: Menu) -> int:
+    """GPUs that the job may have."""
+    return menu.job.requirements.gpus.high if _blind(menu.job) else int(menu.gpus.max())
+
+
+def _table(menu: Menu, nodes: int, gpus: int) -> FloatArray:
+    """Steps per second by virtual nodes and GPUs in all, (nodes + 1, gpus + 1)."""
+    table = np.zeros((nodes + 1, gpus + 1))
+    if _blind(menu.job):
+        for row in menu.job.speeds or ():
+            if row.nodes <= nodes and row.gpus <= gpus:
+                table[row.nodes, row.gpus] = row.steps_per_second
+        return table
+    for count in np.unique(menu.gpus[menu.gpus <= gpus]):
+        table[1:, count:] = menu.rate[menu.gpus == count].mean()
+    smallest = int(menu.gpus.min())
+    if smallest <= gpus:  # a fair share may be less than the job can run on
+        table[1:, :smallest] = table[1, smallest] * np.arange(smallest) / smallest
+    return table
+
+
+def _restart_factor(job: Job, now: float) -> float:
+    """What remains of a speed-up when the job is restarted once more."""
+    age, delay = now - job.created, job.restart_seconds
+    return max(age - job.restarts * delay, 0.0) / (age + delay) if age + delay > 0 else 1.0
+
+
+def _states(population: list[dict[str, dict[_Place, int]]], menus: list[Menu], places: list[_Place]) -> States:
+    """Allocations as arrays, (allocations, jobs, places); what is gone is left out."""
+    column = {place: number for number, place in enumerate(places)}
+    states = np.zeros((len(population), len(menus), len(places)), dtype=np.int16)
+    for state, allocation in zip(states, population, strict=True):
+        for row, menu in zip(state, menus, strict=True):
+            for place, gpus in allocation.get(menu.job.uid, {}).items():
+                if place in column:
+                    row[column[place]] = gpus
+    return states
+
+
+def _allocation(state: States, menus: list[Menu], places: list[_Place]) -> dict[str, dict[_Place, int]]:
+    return {menu.job.uid: _taken(row, places) for menu, row in zip(menus, state, strict=True)}
+
+
+def _taken(row: IntArray | States, places: list[_Place]) -> dict[_Place, int]:
+    return {places[number]: int(row[number]) for number in np.flatnonzero(row)}
+
+
+def _majority(snapshot: Snapshot, places: list[_Place], row: States) -> dict[_Place, int]:
+    """The part of an allocation on the GPU type of which it has the most."""
+    taken = _taken(row, places)
+    count: dict[str, int] = {}
+    for place, gpus in taken.items():
+        count[place.gpu_type] = count.get(place.gpu_type, 0) + gpus
+    if not count:
+        return {}
+    kept = max(count, key=lambda name: (count[name], weight(snapshot.gpu_types[name])))
+    return {place: gpus for place, gpus in taken.items() if place.gpu_type == kept}
+
+
+def _on_nodes(chosen: dict[_Place, int]) -> Shares:
+    """GPUs by real node, in the order of the nodes."""
+    gpus: dict[str, int] = {}
+    for place, count in chosen.items():
+        gpus[place.node] = gpus.get(place.node, 0) + count
+    return tuple(NodeShare(node, count) for node, count in gpus.items())
+
+
+def _wish(snapshot: Snapshot, menu: Menu, chosen: dict[_Place, int]) -> Candidate | None:
+    """The job's option on these GPUs: with all of them, or else the fastest with fewer."""
+    if not chosen:
+        return None
+    gpu_type, gpus = next(iter(chosen)).gpu_type, sum(chosen.values())
+    if _blind(menu.job):
+        return _blindly(snapshot, menu.job, gpu_type, gpus, len(chosen), len(_on_nodes(chosen)))
+    able = [each for each in menu.options if each.gpu.name == gpu_type and each.option.gpus <= gpus]
+    return max(able, key=lambda each: each.tokens_per_second, default=None)
+
+
+def _blindly(snapshot: Snapshot, job: Job, gpu_type: str, gpus: int, virtual: int, nodes: int) -> Candidate:
+    """An option by speeds that hold for any type."""
+    rate = next(row.steps_per_second for row in job.speeds or () if (row.gpus, row.nodes) == (gpus, virtual))
+    seconds, gpu = 1 / rate if rate > 0 else float("inf"), snapshot.gpu_types[gpu_type]
+    tokens = rate * job.training.tokens_per_step
+    prediction = Prediction(seconds, tokens, gpu.memory_bytes, seconds * job.training.steps)
+    option = Option(gpus, nodes, -(-gpus // nodes), ParallelPlan(data=gpus), prediction)
+    return Candidate(gpu, option, tokens, gpus * weight(gpu), ANY_NODES)
