@@ -1,0 +1,96 @@
+"""A snapshot lived on: who runs goes on, who waits is decided, and who cannot be helped is set aside."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.builders import A100, H100, NOW, job, node, placement, snapshot
+
+from trimtab_policy.sim.evaluation import replay
+from trimtab_policy.sim.result import Run
+from trimtab_policy.types import Job, Node, Quota, Snapshot
+
+HOUR = 3600.0
+
+
+def busy(name: str, on: Node, gpus: int = 8, **changes: object) -> tuple[Job, Node]:
+    """A job that runs there, and what the node has left."""
+    held = job(name, gpus=(gpus, gpus), **changes)
+    return replace(held, placement=placement(held.uid, {on.name: gpus}, on.gpu_type), started=NOW - 60), replace(
+        on, free_gpus=8 - gpus
+    )
+
+
+def finished(run: Run) -> dict[str, float]:
+    return {record.uid: record.finished for record in run.jobs if record.finished is not None}
+
+
+@pytest.fixture
+def now() -> Snapshot:
+    """One job holds the only node; a short and a long one wait, the long one first."""
+    running, full = busy("running", node("a100-0"), steps=20_000)
+    long = job("long", gpus=(8, 8), steps=40_000, created=NOW - 50)
+    short = job("short", gpus=(8, 8), steps=1_000, created=NOW - 40)
+    return snapshot([full], [running, long, short])
+
+
+def test_a_running_job_goes_on_where_it_is(now: Snapshot) -> None:
+    start = replay.case(now)
+    for policy in ("fcfs", "best_fit"):
+        [first] = [span for span in replay.live_on(start, policy).spans if span.job == 0]
+        assert (first.begin, [share.node for share in first.shares]) == (0.0, ["a100-0"])
+
+
+def test_what_was_done_already_is_not_done_again(now: Snapshot) -> None:
+    half = replace(now, jobs=(replace(now.jobs[0], steps_done=10_000), *now.jobs[1:]))
+    whole, rest = (finished(replay.live_on(replay.case(each), "fcfs"))["uid-running"] for each in (now, half))
+    assert rest == pytest.approx(whole / 2, rel=0.01)
+
+
+def test_policies_differ_in_who_of_the_waiting_comes_first(now: Snapshot) -> None:
+    start = replay.case(now)
+    fair, short_first = (finished(replay.live_on(start, policy)) for policy in ("fcfs", "sjf"))
+    assert fair["uid-long"] < fair["uid-short"]
+    assert short_first["uid-short"] < short_first["uid-long"]
+    assert fair["uid-running"] == short_first["uid-running"]
+
+
+def test_only_with_preemption_a_running_job_is_stopped(now: Snapshot) -> None:
+    start = replay.case(now)
+    kept, stopped = (replay.live_on(start, "srtf", preempt=allowed) for allowed in (False, True))
+    assert [record.restarts for record in kept.jobs] == [0, 0, 0]
+    assert [record.restarts for record in stopped.jobs] == [1, 0, 0]
+
+
+def test_jobs_that_fit_nowhere_are_set_aside_with_the_reason(now: Snapshot) -> None:
+    giant = job("giant", gpus=(8, 8), model="llama3.1-405b")
+    start = replay.case(replace(now, jobs=(*now.jobs, giant)))
+    assert list(start.set_aside) == ["default/giant"]
+    assert "needs at least" in start.set_aside["default/giant"]
+    assert len(finished(replay.live_on(start, "fcfs"))) == 3
+
+
+def test_jobs_beyond_the_quota_of_their_queue_are_set_aside(now: Snapshot) -> None:
+    greedy = job("greedy", gpus=(8, 8), queue="team")
+    start = replay.case(replace(now, jobs=(*now.jobs, greedy), quotas=(Quota("team", "*", 4),)))
+    assert list(start.set_aside) == ["default/greedy"]
+
+
+def test_a_job_on_a_node_that_takes_no_pods_is_set_aside_and_the_others_live_on(now: Snapshot) -> None:
+    cordoned, _ = busy("cordoned", node("h100-0", H100))
+    start = replay.case(replace(now, jobs=(*now.jobs, cordoned)))
+    assert "h100-0, which takes no new pods" in start.set_aside["default/cordoned"]
+    assert len(finished(replay.live_on(start, "fcfs"))) == 3
+
+
+def test_gpus_that_others_hold_stay_held() -> None:
+    """Four of the eight GPUs are held by pods that are not ours: a job of eight never fits, one of four does."""
+    shared = node("a100-0", A100, free=4)
+    start = replay.case(snapshot([shared], [job("large", gpus=(8, 8)), job("small", gpus=(4, 4))]))
+    assert list(start.set_aside) == ["default/large"]
+
+
+@pytest.mark.parametrize("jobs", [(), (job("giant", gpus=(8, 8), model="llama3.1-405b"),)])
+def test_a_snapshot_without_anybody_to_help_is_refused(jobs: tuple[Job, ...]) -> None:
+    with pytest.raises(replay.NothingToReplay, match="no job that a policy could run"):
+        replay.case(snapshot([node("a100-0")], jobs))
