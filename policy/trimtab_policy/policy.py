@@ -23,6 +23,7 @@ _POLICIES = {
     "gavel_max_min": "trimtab_policy.heuristics.gavel:MaxMinFairness",
     "gavel_min_jct": "trimtab_policy.heuristics.gavel:MinJct",
     "las": "trimtab_policy.heuristics.las:Las",
+    "pollux": "trimtab_policy.heuristics.pollux:Pollux",
     "random": "trimtab_policy.heuristics.random:Random",
     "round_robin": "trimtab_policy.heuristics.round_robin:RoundRobin",
     "sia": "trimtab_policy.heuristics.sia:Sia",
@@ -30,6 +31,7 @@ _POLICIES = {
     "srsf": "trimtab_policy.heuristics.srsf:Srsf",
     "srtf": "trimtab_policy.heuristics.srtf:Srtf",
     "static_affinity": "trimtab_policy.heuristics.static_affinity:StaticAffinity",
+    "themis": "trimtab_policy.heuristics.themis:Themis",
 }
 
 
