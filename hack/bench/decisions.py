@@ -27,7 +27,6 @@ from trimtab.fake.profile import Profile, load_profile
 from trimtab.kube.resources import JOBS
 from trimtab.observe.snapshot import Observer
 from trimtab.settings import Settings
-from trimtab_policy import policy
 from trimtab_policy.perf import plans
 from trimtab_policy.types import Snapshot
 
@@ -37,6 +36,7 @@ DEADLINE_SECONDS = 600.0
 
 POLICIES = ("best_fit", "fcfs", "fixed", "easy_backfill", "sjf", "fgd")
 """Those that decide well on a cluster where nothing may be preempted."""
+
 
 class Line(Struct):
     """One policy on one cluster."""
