@@ -89,7 +89,7 @@ def test_repacking_keeps_the_gpus_on_no_more_nodes_than_profiled(split: list[int
 
 def test_gain_is_one_at_the_initial_batch_and_falls_behind_larger_ones(toy: Application) -> None:
     assert toy.gains(16) == [1.0, 1.0]
-    assert toy.gains(64) == pytest.approx([2 / (1 / 4 + 1), 4 / (3 / 4 + 1)])
+    assert toy.gains(64) == pytest.approx([4 / (3 / 4 + 1), 8 / (7 / 4 + 1)])
     with pytest.raises(ProfileError, match="global batch 129"):
         toy.gains(129)
 
@@ -97,9 +97,9 @@ def test_gain_is_one_at_the_initial_batch_and_falls_behind_larger_ones(toy: Appl
 def test_gradients_are_linear_between_validated_batches(tmp_path: Path) -> None:
     toy_profiles.write(tmp_path)
     file = tmp_path / "toy" / "validation-32.csv"
-    file.write_text(file.read_text().replace("10.0,1.0,1.0", "10.0,2.0,5.0"))
+    file.write_text(file.read_text().replace("10.0,1.0,3.0", "10.0,2.0,5.0"))
     app = Profiles(tmp_path, FACTS).application("toy")
-    assert app.gradients(24)[0] == pytest.approx((1.5, 3.0))
+    assert app.gradients(24)[0] == pytest.approx((1.5, 4.0))
 
 
 def test_an_epoch_ends_when_the_first_of_the_validated_batches_would_end_it(toy: Application) -> None:
@@ -121,7 +121,7 @@ def test_an_epoch_ends_when_the_first_of_the_validated_batches_would_end_it(toy:
         ("placements-aws.csv", "sync_time", "sink_time", r"placements-aws.csv:1: sync_time: no such column"),
         ("scalability-aws.csv", "1,1,8,", "0,1,8,", r"scalability-aws.csv:2: num_nodes: .*above 0, got 0"),
         ("validation-16.csv", "1000.0,500", "inf,500", r"validation-16.csv:2: progress: .*inf"),
-        ("validation-16.csv", "2016.0,1000,20.0,1.0,3.0\n", "", r"validation-16.csv:2: progress: ends after 1 epochs"),
+        ("validation-16.csv", "2016.0,1000,20.0,1.0,7.0\n", "", r"validation-16.csv:2: progress: ends after 1 epochs"),
     ],
 )
 def test_damaged_files_are_refused_with_file_and_line(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.policy.sim.toy_profiles import seconds
+
 from trimtab_policy.sim.throughput_fit import (
     ALPHA_C,
     ALPHA_N,

@@ -47,7 +47,7 @@ def write(directory: Path) -> Path:
         header = "num_nodes,num_replicas,local_bsz,step_time,sync_time"
         (toy / f"scalability-{gpu}.csv").write_text("\n".join([header, *rows]) + "\n")
     for batch in (16, 32, 64, 128):
-        rows = ["1000.0,500,10.0,1.0,1.0", f"{2000.0 + batch},{16000 // batch},20.0,1.0,3.0"]
+        rows = ["1000.0,500,10.0,1.0,3.0", f"{2000.0 + batch},{16000 // batch},20.0,1.0,7.0"]
         header = "progress,iteration,metric,grad_sqr,grad_var"
         (toy / f"validation-{batch}.csv").write_text("\n".join([header, *rows]) + "\n")
     return directory

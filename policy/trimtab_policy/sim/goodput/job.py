@@ -82,7 +82,7 @@ class GoodputJob:
         self._gpu_type, self._split = where
         self._speed = speed
         self._batching = NOT_RUNNING
-        if self._split:
+        if self._split and self._epoch < self._app.facts.epochs:
             self._choose()
 
     def advance(self, seconds: float) -> float:

@@ -80,13 +80,14 @@ class FixedRequest:
     def __init__(self, site: Site, gpus: int, batch: int) -> None:
         """Raises ProfileError for a request that runs on no GPU type of the cluster."""
         self.site, self._gpus, self._batch = site, gpus, batch
-        found = tuple(speed for pool in site.pools if (speed := self._speed(pool)))
-        if not any(speed.steps_per_second != TOO_SMALL for speed in found):
+        self._speeds = tuple(speed for pool in site.pools if (speed := self._speed(pool)))
+        large_enough = {pool.gpu_type for pool in site.pools if gpus <= pool.gpus}
+        self._able = large_enough & {speed.gpu_type for speed in self._speeds}
+        if not self._able:
             raise ProfileError(
                 f"{site.application.name}: {gpus} GPUs with a global batch of {batch} fit on no GPU type, "
                 "or were not profiled"
             )
-        self._speeds = found
         self._batchings: dict[tuple[str, Split], Batching] = {}
 
     def learn(self, gpu_type: str, split: Split, batching: Batching, epoch: int) -> None:
@@ -106,22 +107,30 @@ class FixedRequest:
         return Bounds(self._gpus, self._gpus)
 
     def alone(self, gpu_type: str) -> Mapping[int, Alone]:
-        able = any(each.gpu_type == gpu_type and each.steps_per_second != TOO_SMALL for each in self._speeds)
-        splits = self.site.splits(gpu_type, self._gpus) if able else []
-        found = [self.site.alone_with(gpu_type, split, self.divide(gpu_type, split, 0)) for split in splits]
-        return {self._gpus: min(found, key=lambda alone: alone.seconds)} if found else {}
+        if gpu_type not in self._able:
+            return {}
+        measured = self.site.application.on(gpu_type)
+        splits = [(split, self.divide(gpu_type, split, 0)) for split in self.site.splits(gpu_type, self._gpus)]
+        able = [(split, batching) for split, batching in splits if measured.covers(split, batching.local)]
+        found = [self.site.alone_with(gpu_type, *each) for each in able]
+        return {self._gpus: min(found, key=lambda alone: alone.seconds)}
 
     def _speed(self, pool: Pool) -> Speed | None:
-        """The requested gang on full nodes, as the artifact's `predict_throughput` has it."""
+        """None where the request was not profiled."""
         nodes, site = -(-self._gpus // pool.per_node), self.site
         if self._gpus > pool.gpus:
             return Speed(pool.gpu_type, self._gpus, nodes, TOO_SMALL)
-        split = site.packed(pool.gpu_type, self._gpus)
-        limits = site.limits(pool.gpu_type, split)
+        try:
+            seconds = self._step_seconds(pool.gpu_type)
+        except ProfileError:
+            return None
+        return Speed(pool.gpu_type, self._gpus, nodes, 1 / (seconds * site.application.facts.slowdown))
+
+    def _step_seconds(self, gpu_type: str) -> float:
+        """Of the requested gang on full nodes, as the artifact's `predict_throughput` has it."""
+        split = self.site.packed(gpu_type, self._gpus)
+        limits = self.site.limits(gpu_type, split)
         batching = given(self._batch, self._gpus, limits, always_accumulate=True)
         largest = limits.max_batch // (self._gpus * (batching.accumulations + 1))
         batching = Batching(min(batching.local, largest), batching.accumulations)
-        if not site.application.on(pool.gpu_type).covers(split, batching.local):
-            return None
-        seconds = site.time(pool.gpu_type, split, batching).total(batching.accumulations)
-        return Speed(pool.gpu_type, self._gpus, nodes, 1 / (seconds * site.application.facts.slowdown))
+        return self.site.time(gpu_type, split, batching).total(batching.accumulations)

@@ -211,10 +211,11 @@ class Site:
         return self._whole(np.array(self.application.gains(batching.batch(sum(split)))) / step)
 
     def _whole(self, rates: NDArray[np.float64]) -> Alone:
-        """All epochs, at these rates of progress per second before the slowdown, (epochs,)."""
+        """All epochs on whole seconds, at these rates of progress per second before the slowdown, (epochs,)."""
         app = self.application
-        seconds = np.diff(app.milestones) * app.facts.slowdown / rates
-        return Alone(float(seconds.sum()), float(rates.max() / (app.facts.slowdown * app.work)))
+        work = np.diff(app.milestones)
+        seconds = np.maximum(1.0, np.rint(work * app.facts.slowdown / rates))
+        return Alone(float(seconds.sum()), float((work / seconds).max() / app.work))
 
     @cached_property
     def _profiled(self) -> dict[str, list[tuple[int, int, Truth]]]:
