@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,6 +80,8 @@ def plan(asked: Asked, *, drawn: bool) -> Plan:
     """Raises UsageError in one line for whatever is wrong with it, or with the files that it names."""
     policies, wanted_loads = names(asked.policies), loads(asked.load)
     with simulator(), input_errors():
+        if drawn:
+            import_module("matplotlib")  # better now than after hours of simulation
         from trimtab_policy.sim.evaluation.scenario import Scenario
         from trimtab_policy.sim.failures import Misfortunes
 
@@ -167,9 +170,10 @@ def loads(text: str) -> tuple[float | None, ...]:
 
 def work(jobs: int, ray: str | None) -> Work:
     """Where runs are made."""
-    from trimtab_policy.sim.evaluation import workers
+    with simulator():
+        from trimtab_policy.sim.evaluation import workers
 
-    return workers.ray_cluster(ray) if ray else workers.processes(jobs)
+        return workers.ray_cluster(ray) if ray else workers.processes(jobs)
 
 
 def outcomes(scenarios: Sequence[Scenario], make: Work, folder: Path | None) -> list[Outcome]:

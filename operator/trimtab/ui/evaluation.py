@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from trimtab_policy.sim.evaluation.compare import Ratio, Table
     from trimtab_policy.sim.statistics import Regression
 
+TELLING = 20.0
+"""Ends of the interval of a regression from which on it tells nothing: a factor of 7 for ten points of utilisation."""
 SURE = 0.05
 """Corrected p-values below it are marked."""
 
@@ -125,7 +127,7 @@ def _notes(found: Table) -> Iterator[Text]:
         )  # fmt: skip
     if any(row.ratio and row.ratio.p is not None for row in found.rows):
         yield Text(f"Ratio: geometric mean over paired windows, 95 % interval; * p < {SURE} after Holm.", "dim")
-    if found.used:
+    if found.used and max(abs(found.used.slope.low), abs(found.used.slope.high)) < TELLING:
         yield Text(_regression(found.used), "dim")
     if late := [f"{row.policy} {row.unfinished}" for row in found.rows if row.unfinished]:
         yield Text(f"Jobs that were not finished when runs were cut off: {', '.join(late)}.", "yellow")
