@@ -21,19 +21,8 @@ from trimtab.kube.objects import JobObject, Meta, NodeObject, PodObject, Priorit
 from trimtab_policy import catalog
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.perf import plans
-from trimtab_policy.types import (
-    Bounds,
-    Job,
-    Node,
-    NodeShare,
-    ParallelPlan,
-    Placement,
-    Prediction,
-    Quota,
-    Requirements,
-    Snapshot,
-    TrainingSpec,
-)
+from trimtab_policy.specs import ParallelPlan, Prediction, TrainingSpec
+from trimtab_policy.types import Bounds, Job, Node, NodeShare, Placement, Quota, Requirements, Snapshot
 
 NOW = 1_767_323_045.0
 """2026-01-02 03:04:05 UTC."""

@@ -7,7 +7,8 @@ from typing import TypeVar
 from hypothesis import strategies as st
 from tests.builders import A100, H100, NOW, T4, V100, job, node, placement, snapshot
 
-from trimtab_policy.types import Bounds, Job, Mode, Node, Precision, Quota, Recompute, Snapshot
+from trimtab_policy.specs import Mode, Precision, Recompute
+from trimtab_policy.types import Bounds, Job, Node, Quota, Snapshot
 
 T = TypeVar("T")
 _BOUNDS = st.sampled_from([Bounds(1, 1), Bounds(1, 4), Bounds(2, 2), Bounds(3, 3)])

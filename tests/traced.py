@@ -10,7 +10,8 @@ from tests.builders import A100, NOW, T4, job
 
 from trimtab_policy import catalog
 from trimtab_policy.candidates import weight
-from trimtab_policy.types import Job, NodeShare, ParallelPlan, Placement, Prediction, Speed
+from trimtab_policy.specs import ParallelPlan, Prediction
+from trimtab_policy.types import Job, NodeShare, Placement, Speed
 
 NODE_GPUS = {A100: 4, T4: 8}
 

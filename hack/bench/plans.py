@@ -16,7 +16,8 @@ from msgspec import Struct
 from trimtab_policy import catalog
 from trimtab_policy.perf import hardware, memory, plans, search, space, speed
 from trimtab_policy.perf.columns import Array, Plans, work
-from trimtab_policy.types import Bounds, Requirements, TrainingSpec
+from trimtab_policy.specs import TrainingSpec
+from trimtab_policy.types import Bounds, Requirements
 
 GPUS = ("A100-SXM4-40GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM5-141GB", "L40S", "MI300X")
 NODE_GPUS = 8

@@ -15,7 +15,7 @@ from tests.policy.perf import test_memory_measured as held
 
 from trimtab_policy.perf import columns, memory
 from trimtab_policy.perf.columns import FULL
-from trimtab_policy.types import TrainingSpec
+from trimtab_policy.specs import TrainingSpec
 
 GOLDENS, RUNS = "megatron_goldens.csv", "llm_training_throughput.csv"
 

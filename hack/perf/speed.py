@@ -12,7 +12,8 @@ from hack.perf.figures import Figure, Section, Unit
 
 from trimtab_policy import catalog
 from trimtab_policy.perf import hardware, plans, search, space, speed
-from trimtab_policy.types import Bounds, Requirements, TrainingSpec
+from trimtab_policy.specs import TrainingSpec
+from trimtab_policy.types import Bounds, Requirements
 
 MODEL = catalog.model("llama3-70b")
 TRAINING = TrainingSpec(sequence_length=8192, global_batch_size=1024, steps=1)

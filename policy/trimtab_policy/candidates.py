@@ -13,20 +13,8 @@ from msgspec import Struct
 
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.perf.plans import Offer, Option, options_by_type
-from trimtab_policy.types import (
-    Alternative,
-    GpuSpec,
-    Job,
-    NodeShare,
-    ParallelPlan,
-    Placement,
-    Precision,
-    Prediction,
-    Requirements,
-    Snapshot,
-    Speed,
-    TrainingSpec,
-)
+from trimtab_policy.specs import GpuSpec, ParallelPlan, Precision, Prediction, TrainingSpec
+from trimtab_policy.types import Alternative, Job, NodeShare, Placement, Requirements, Snapshot, Speed
 
 ANY_NODES = 1 << 20
 REMEMBERED = 1 << 15

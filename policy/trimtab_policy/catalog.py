@@ -19,7 +19,7 @@ import yaml
 from msgspec import Struct
 
 from trimtab_policy.perf import shape
-from trimtab_policy.types import GpuSpec, ModelSpec, Precision
+from trimtab_policy.specs import GpuSpec, ModelSpec, Precision
 
 __all__ = [
     "ESTIMATED",

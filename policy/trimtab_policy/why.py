@@ -17,7 +17,8 @@ from trimtab_policy import catalog
 from trimtab_policy.candidates import Candidate, allowed_types, candidates, could_ever_fit, with_room
 from trimtab_policy.capacity import ALL_TYPES, Capacity
 from trimtab_policy.perf.plans import why_none
-from trimtab_policy.types import Bounds, GpuSpec, Job, Pending, PendingReason, Requirements, Snapshot
+from trimtab_policy.specs import GpuSpec
+from trimtab_policy.types import Bounds, Job, Pending, PendingReason, Requirements, Snapshot
 
 MAX_HINTS = 3
 """More suggestions than this nobody reads."""

@@ -17,18 +17,8 @@ from trimtab.api.status import Plan
 from trimtab.api.v1alpha1 import JobSpec, QueueSpec
 from trimtab.errors import SpecError
 from trimtab_policy import catalog
-from trimtab_policy.types import (
-    Bounds,
-    Mode,
-    ModelSpec,
-    NodeShare,
-    ParallelPlan,
-    Placement,
-    Precision,
-    Prediction,
-    Quota,
-    Recompute,
-)
+from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Precision, Prediction, Recompute
+from trimtab_policy.types import Bounds, NodeShare, Placement, Quota
 
 Spec = Callable[..., JobSpec]
 ANY = Bounds()

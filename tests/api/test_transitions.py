@@ -19,7 +19,8 @@ from trimtab.api import conditions, convert
 from trimtab.api.status import Condition, JobStatus, Pending, TrainerStatus
 from trimtab.errors import LocalClusterError
 from trimtab.local.kubeconfig import kubectl
-from trimtab_policy.types import NodeShare, ParallelPlan, PendingReason, Placement, Prediction
+from trimtab_policy.specs import ParallelPlan, Prediction
+from trimtab_policy.types import NodeShare, PendingReason, Placement
 
 pytestmark = pytest.mark.cluster
 

@@ -9,19 +9,8 @@ from msgspec.structs import replace
 from tests.builders import A100, H100, T4, V100, job, node, placement, running, snapshot
 
 from trimtab.decide.shield import Refusal, Verdict, check, user_limits
-from trimtab_policy.types import (
-    Bounds,
-    Decision,
-    Job,
-    Mode,
-    NodeShare,
-    ParallelPlan,
-    Placement,
-    Precision,
-    Quota,
-    Recompute,
-    Stop,
-)
+from trimtab_policy.specs import Mode, ParallelPlan, Precision, Recompute
+from trimtab_policy.types import Bounds, Decision, Job, NodeShare, Placement, Quota, Stop
 
 NODES = (node("a"), node("b"), node("h", H100), node("v", V100))
 GOOD = placement(nodes={"a": 4, "b": 4})

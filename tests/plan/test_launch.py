@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, Gang, launch
-from trimtab_policy.types import ParallelPlan, Precision, Recompute, TrainingSpec
+from trimtab_policy.specs import ParallelPlan, Precision, Recompute, TrainingSpec
 
 LAUNCHERS = ["Torchrun", "Torchtitan", "Megatron", "DeepSpeed", "Custom"]
 TRAINING = TrainingSpec(sequence_length=4096, global_batch_size=256, steps=1000)

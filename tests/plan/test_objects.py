@@ -15,7 +15,7 @@ from trimtab.plan import objects
 from trimtab.plan.gang import gang_plan
 from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH
 from trimtab.plan.objects import GangPlan
-from trimtab_policy.types import ParallelPlan
+from trimtab_policy.specs import ParallelPlan
 
 RICH = {
     "spec.launcher": "DeepSpeed",

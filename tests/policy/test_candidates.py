@@ -11,7 +11,8 @@ from trimtab_policy import catalog
 from trimtab_policy.candidates import Candidate, candidates, has_room, holding, weight, with_room
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.realise import keeps
-from trimtab_policy.types import Job, ParallelPlan, Snapshot, Speed
+from trimtab_policy.specs import ParallelPlan
+from trimtab_policy.types import Job, Snapshot, Speed
 from trimtab_policy.why import why_pending
 
 NODES = [node("a", gpus=4), node("t", T4)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab_policy import catalog
-from trimtab_policy.types import GpuSpec, ModelSpec, Precision
+from trimtab_policy.specs import GpuSpec, ModelSpec, Precision
 
 MIB = 1 << 20
 

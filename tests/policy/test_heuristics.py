@@ -12,7 +12,8 @@ from trimtab_policy import policy
 from trimtab_policy.heuristics.best_fit import BestFit
 from trimtab_policy.heuristics.fcfs import Fcfs
 from trimtab_policy.heuristics.fixed import Fixed
-from trimtab_policy.types import Decision, Job, Mode, Node, PendingReason, Placement, Precision, Quota
+from trimtab_policy.specs import Mode, Precision
+from trimtab_policy.types import Decision, Job, Node, PendingReason, Placement, Quota
 
 
 def the_placement(

@@ -11,15 +11,7 @@ from tests.traced import traced
 from trimtab_policy.candidates import Candidate, candidates
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.realise import realise
-from trimtab_policy.types import (
-    Decision,
-    Node,
-    Pending,
-    PendingReason,
-    Placement,
-    Quota,
-    Snapshot,
-)
+from trimtab_policy.types import Decision, Node, Pending, PendingReason, Placement, Quota, Snapshot
 
 
 def wish(now: Snapshot, uid: str, gpus: int, gpu_type: str = A100) -> Candidate:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from tests.builders import A100, H100, NOW, T4, V100, job, node, running, snapshot
 
 from trimtab_policy.capacity import Capacity
-from trimtab_policy.types import Bounds, Job, Node, Pending, PendingReason, Precision, Quota
+from trimtab_policy.specs import Precision
+from trimtab_policy.types import Bounds, Job, Node, Pending, PendingReason, Quota
 from trimtab_policy.why import why_pending
 
 

@@ -30,18 +30,8 @@ from trimtab.errors import SpecError
 from trimtab.kube.quantity import to_int, to_milli
 from trimtab_policy import catalog
 from trimtab_policy.perf.constants import OTHER
-from trimtab_policy.types import (
-    Bounds,
-    Mode,
-    ModelSpec,
-    NodeShare,
-    ParallelPlan,
-    Placement,
-    Prediction,
-    Quota,
-    Requirements,
-    TrainingSpec,
-)
+from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Prediction, TrainingSpec
+from trimtab_policy.types import Bounds, NodeShare, Placement, Quota, Requirements
 
 _ONE = Bounds(1, 1)
 _END_OF_TIME = datetime(9999, 12, 31, tzinfo=UTC)

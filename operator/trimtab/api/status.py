@@ -12,7 +12,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints
 
 from trimtab.api.base import ApiModel, Degree, GpuType, Int32, Int64, LongText, Text, Time, extra, rule, rules
-from trimtab_policy.types import Mode, PendingReason, Recompute
+from trimtab_policy.specs import Mode, Recompute
+from trimtab_policy.types import PendingReason
 
 MAX_ITEMS: Final = 32
 """Blockers, or alternatives, of a waiting job."""

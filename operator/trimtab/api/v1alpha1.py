@@ -26,7 +26,7 @@ from trimtab.api.base import (
 )
 from trimtab.api.status import JobStatus
 from trimtab.api.template import PodTemplate
-from trimtab_policy.types import Optimizer, Precision, Recompute
+from trimtab_policy.specs import Optimizer, Precision, Recompute
 
 
 class ParallelMode(StrEnum):

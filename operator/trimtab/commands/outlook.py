@@ -10,7 +10,8 @@ from trimtab.ui.choices import Choice
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.perf.breakdown import breakdown
 from trimtab_policy.perf.plans import Offer, Option, options_by_type, why_none
-from trimtab_policy.types import GpuSpec, Job, ParallelPlan, Placement, Prediction, Snapshot
+from trimtab_policy.specs import GpuSpec, ParallelPlan, Prediction
+from trimtab_policy.types import Job, Placement, Snapshot
 
 
 def outlook(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trimtab_policy import catalog
-from trimtab_policy.types import GpuSpec
+from trimtab_policy.specs import GpuSpec
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -16,7 +16,7 @@ from trimtab import names
 from trimtab.errors import QuantityError
 from trimtab.kube.quantity import to_int
 from trimtab_policy import catalog
-from trimtab_policy.types import GpuSpec
+from trimtab_policy.specs import GpuSpec
 
 _CLOUD_PRODUCT = ("cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name", "gpu.nvidia.com/model")
 _CLOUD_MEMORY = ("karpenter.k8s.aws/instance-gpu-memory",)

@@ -19,7 +19,8 @@ from trimtab.api.v1alpha1 import JobSpec
 from trimtab.errors import QuantityError, SpecError
 from trimtab.kube.objects import Container, JobObject, Meta, PodObject
 from trimtab.observe import pods
-from trimtab_policy.types import Job, ModelSpec, Requirements, TrainingSpec
+from trimtab_policy.specs import ModelSpec, TrainingSpec
+from trimtab_policy.types import Job, Requirements
 
 
 class JobFacts(Struct, frozen=True):

@@ -11,7 +11,7 @@ from trimtab.kube.objects import NodeObject, Taint
 from trimtab.kube.quantity import to_int, to_milli
 from trimtab.observe import gpus
 from trimtab.observe.problems import Problem
-from trimtab_policy.types import GpuSpec
+from trimtab_policy.specs import GpuSpec
 
 CLIQUE_LABEL = "nvidia.com/gpu.clique"
 """`<cluster UUID>.<clique id>`: nodes of equal value share one NVLink fabric (GB200 NVL72)."""

@@ -26,9 +26,9 @@ from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.pods import PodFacts, PodUse, Seat
 from trimtab.observe.problems import Problem
 from trimtab_policy.capacity import ALL_TYPES
+from trimtab_policy.specs import GpuSpec
 from trimtab_policy.types import (
     Bounds,
-    GpuSpec,
     Job,
     Node,
     Pending,

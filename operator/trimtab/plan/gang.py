@@ -11,7 +11,7 @@ from trimtab.api.v1alpha1 import JobSpec
 from trimtab.kube.objects import Meta
 from trimtab.kube.quantity import to_int, to_milli
 from trimtab.plan.objects import GangPlan
-from trimtab_policy.types import TrainingSpec
+from trimtab_policy.specs import TrainingSpec
 
 
 def gang_plan(

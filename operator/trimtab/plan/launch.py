@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from trimtab_policy.types import ParallelPlan, Precision, Recompute, TrainingSpec
+from trimtab_policy.specs import ParallelPlan, Precision, Recompute, TrainingSpec
 
 MASTER_PORT = 29500
 DEEPSPEED_CONFIG_PATH = "/etc/trimtab/deepspeed.json"

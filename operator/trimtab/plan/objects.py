@@ -15,7 +15,8 @@ from msgspec import Struct
 from trimtab import names
 from trimtab.api.template import trainer_of
 from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, Gang, Launch, launch
-from trimtab_policy.types import NodeShare, ParallelPlan, TrainingSpec
+from trimtab_policy.specs import ParallelPlan, TrainingSpec
+from trimtab_policy.types import NodeShare
 
 Object = dict[str, Any]
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from trimtab.ui import charts, words
 from trimtab.ui.output import spaced
 from trimtab_policy.perf.breakdown import Breakdown
-from trimtab_policy.types import ParallelPlan, Prediction
+from trimtab_policy.specs import ParallelPlan, Prediction
 
 ENERGY = "Energy is that of the GPUs at their rated power all the time: an upper estimate, without hosts and cooling."
 

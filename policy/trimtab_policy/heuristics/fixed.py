@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from trimtab_policy.candidates import Candidate, candidates, placement, with_room
 from trimtab_policy.capacity import Capacity
-from trimtab_policy.types import Decision, Job, Mode, Pending, Placement, Snapshot
+from trimtab_policy.specs import Mode
+from trimtab_policy.types import Decision, Job, Pending, Placement, Snapshot
 from trimtab_policy.why import why_pending
 
 

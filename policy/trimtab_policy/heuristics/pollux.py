@@ -16,6 +16,8 @@ finds an allocation as good, but later.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from msgspec import Struct
 
@@ -26,7 +28,8 @@ from trimtab_policy.heuristics.pollux_search import Cluster, States, search
 from trimtab_policy.knapsack import FloatArray, IntArray
 from trimtab_policy.menu import Menu, market
 from trimtab_policy.perf.plans import Option
-from trimtab_policy.types import Decision, Job, Node, NodeShare, ParallelPlan, Prediction, Snapshot
+from trimtab_policy.specs import ParallelPlan, Prediction
+from trimtab_policy.types import Decision, Job, Node, NodeShare, Snapshot
 
 
 class Pollux:
@@ -44,9 +47,10 @@ class Pollux:
     def decide(self, snapshot: Snapshot) -> Decision:
         """Search, and give every job what the best allocation has for it of one GPU type."""
         draft = Draft(self.name, snapshot)
-        menus = sorted((m for m in market(snapshot).menus if m.options or _blind(m.job)), key=_least_served)
         places = _places(snapshot, draft)
-        if menus and places:
+        able = [menu for menu in market(snapshot).menus if _smallest(menu) <= sum(place.gpus for place in places)]
+        menus = sorted(able, key=_least_served)
+        if menus:
             best = self._search(snapshot, menus, places)
             self._last = {}
             for menu, row in zip(menus, best, strict=True):
@@ -136,6 +140,11 @@ def _split(node: Node, free: int, size: int) -> list[_Place]:
     return [_Place(node.name, node.gpu_type, number, min(size, free - begin)) for number, begin in enumerate(begins)]
 
 
+def _smallest(menu: Menu) -> float:
+    """GPUs that the job needs; infinite where it cannot run."""
+    return 1 if _blind(menu.job) else min(menu.gpus.tolist(), default=math.inf)
+
+
 def _most(menu: Menu) -> int:
     """GPUs that the job may have."""
     return menu.job.requirements.gpus.high if _blind(menu.job) else int(menu.gpus.max())
@@ -151,9 +160,8 @@ def _table(menu: Menu, nodes: int, gpus: int) -> FloatArray:
         return table
     for count in np.unique(menu.gpus[menu.gpus <= gpus]):
         table[1:, count:] = menu.rate[menu.gpus == count].mean()
-    smallest = int(menu.gpus.min())
-    if smallest <= gpus:  # a fair share may be less than the job can run on
-        table[1:, :smallest] = table[1, smallest] * np.arange(smallest) / smallest
+    smallest = int(menu.gpus.min())  # more than a fair share, perhaps
+    table[1:, :smallest] = table[1, smallest] * np.arange(smallest) / smallest
     return table
 
 

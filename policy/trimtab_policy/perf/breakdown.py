@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trimtab_policy.perf import columns, hardware, memory, shape, speed, uncertainty
-from trimtab_policy.types import GpuSpec, ModelSpec, ParallelPlan, TrainingSpec
+from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, TrainingSpec
 
 BILLION = 1e9
 """Tokens that energy and cost are told for."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab_policy.perf import shape as shapes
 from trimtab_policy.perf.shape import Array, Number, Shape
-from trimtab_policy.types import ModelSpec, Optimizer, ParallelPlan, Precision, Recompute, TrainingSpec
+from trimtab_policy.specs import ModelSpec, Optimizer, ParallelPlan, Precision, Recompute, TrainingSpec
 
 __all__ = ["FULL", "NONE", "SELECTIVE", "Array", "Format", "Number", "Plans", "Work", "columns", "stack", "work"]
 

@@ -25,7 +25,7 @@ import yaml
 from msgspec import Struct
 
 from trimtab_policy.perf.shape import Array, Number
-from trimtab_policy.types import GpuSpec
+from trimtab_policy.specs import GpuSpec
 
 Axis = Literal["generation", "software", "recipe"]
 Lookup = Callable[[str], Number]

@@ -17,7 +17,7 @@ from trimtab_policy.perf import constants as fitted
 from trimtab_policy.perf.constants import Constants, Lookup
 from trimtab_policy.perf.memory import PLAIN, VOCABULARY_PARALLEL
 from trimtab_policy.perf.shape import Number
-from trimtab_policy.types import GpuSpec, Precision
+from trimtab_policy.specs import GpuSpec, Precision
 
 CURRENT = "megatron-core"
 """The software that is meant where none is named: what the Megatron launcher starts."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from trimtab_policy.perf import columns, memory, rows
 from trimtab_policy.perf.columns import FULL, NONE, Array, Plans, Work
 from trimtab_policy.perf.rows import UNSTATED, MeasurementError, Row
-from trimtab_policy.types import GpuSpec, Precision
+from trimtab_policy.specs import GpuSpec, Precision
 
 __all__ = ["COLUMNS", "NEEDED", "MeasurementError", "Measurements", "collect", "read"]
 

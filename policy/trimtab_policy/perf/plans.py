@@ -20,16 +20,8 @@ from trimtab_policy.perf.columns import columns, work
 from trimtab_policy.perf.constants import Constants
 from trimtab_policy.perf.search import Choice, Table
 from trimtab_policy.perf.space import Gang
-from trimtab_policy.types import (
-    Bounds,
-    GpuSpec,
-    ModelSpec,
-    ParallelPlan,
-    Prediction,
-    Recompute,
-    Requirements,
-    TrainingSpec,
-)
+from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Prediction, Recompute, TrainingSpec
+from trimtab_policy.types import Bounds, Requirements
 
 _GIB = float(1 << 30)
 

@@ -17,7 +17,7 @@ from trimtab_policy import catalog
 from trimtab_policy.perf import columns, shape
 from trimtab_policy.perf.columns import FULL, NONE, SELECTIVE, Work
 from trimtab_policy.perf.constants import OTHER
-from trimtab_policy.types import GpuSpec, ModelSpec, Optimizer, Precision
+from trimtab_policy.specs import GpuSpec, ModelSpec, Optimizer, Precision
 
 UNSTATED = -1
 """Of a plan: to be filled in by `measured`, which knows what fits."""

@@ -21,7 +21,8 @@ from trimtab_policy.perf.columns import Array, Plans, Work, work
 from trimtab_policy.perf.hardware import Machine, Software
 from trimtab_policy.perf.space import Gang, Mask
 from trimtab_policy.perf.speed import StepTime
-from trimtab_policy.types import ModelSpec, Requirements, TrainingSpec
+from trimtab_policy.specs import ModelSpec, TrainingSpec
+from trimtab_policy.types import Requirements
 
 Rows = NDArray[np.int64]
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.types import ModelSpec
+from trimtab_policy.specs import ModelSpec
 
 Array = NDArray[np.float64]
 Number = float | Array

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_policy.perf.columns import FULL, NONE, Array, Plans, recompute_code
-from trimtab_policy.types import Bounds, Mode, ModelSpec, Requirements, TrainingSpec
+from trimtab_policy.specs import Mode, ModelSpec, TrainingSpec
+from trimtab_policy.types import Bounds, Requirements
 
 Mask = NDArray[np.bool_]
 Gang = tuple[int, int]

@@ -12,7 +12,7 @@ import numpy as np
 from trimtab_policy.perf import constants, hardware
 from trimtab_policy.perf.constants import Interval
 from trimtab_policy.perf.shape import Array, Number
-from trimtab_policy.types import GpuSpec
+from trimtab_policy.specs import GpuSpec
 
 
 def half_width(

@@ -15,7 +15,8 @@ import msgspec
 from trimtab_policy.sim import gputypes
 from trimtab_policy.sim.gputypes import Group
 from trimtab_policy.sim.textfile import FileError, open_text
-from trimtab_policy.types import GpuSpec, Node, Snapshot
+from trimtab_policy.specs import GpuSpec
+from trimtab_policy.types import Node, Snapshot
 
 PER_NODE = 8
 """GPUs of a node where nothing else is said."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from trimtab_policy import catalog
 from trimtab_policy.catalog import Clocks, UnknownGpu
-from trimtab_policy.types import GpuSpec
+from trimtab_policy.specs import GpuSpec
 
 
 class StandIn(Struct, frozen=True, forbid_unknown_fields=True):

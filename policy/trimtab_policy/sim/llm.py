@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from trimtab_policy.perf import plans, shape
 from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.steady import Steady
-from trimtab_policy.types import GpuSpec, Job, ModelSpec, Optimizer, ParallelPlan, Placement, Snapshot, TrainingSpec
+from trimtab_policy.specs import GpuSpec, ModelSpec, Optimizer, ParallelPlan, TrainingSpec
+from trimtab_policy.types import Job, Placement, Snapshot
 
 STATE_BYTES = {Optimizer.ADAMW: 14, Optimizer.SGD: 10, Optimizer.ADAFACTOR: 6, Optimizer.MUON: 10}
 """Bytes of a checkpoint per parameter: 16-bit weights, FP32 master copy, and the optimizer's states."""

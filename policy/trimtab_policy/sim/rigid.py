@@ -16,7 +16,8 @@ from msgspec import Struct
 from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.steady import Steady
 from trimtab_policy.sim.workloads.trace import Submission, Trace
-from trimtab_policy.types import Bounds, Job, ModelSpec, Placement, Requirements, Snapshot, Speed, TrainingSpec
+from trimtab_policy.specs import ModelSpec, TrainingSpec
+from trimtab_policy.types import Bounds, Job, Placement, Requirements, Snapshot, Speed
 
 STEPS_PER_SECOND = 1000
 """Policies see whole steps: milliseconds of the trace."""

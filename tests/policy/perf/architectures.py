@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trimtab_policy import catalog
 from trimtab_policy.perf import space
 from trimtab_policy.perf.columns import columns
-from trimtab_policy.types import GpuSpec, ModelSpec, Optimizer, ParallelPlan, Precision, Recompute, TrainingSpec
+from trimtab_policy.specs import GpuSpec, ModelSpec, Optimizer, ParallelPlan, Precision, Recompute, TrainingSpec
 
 POWERS = [1, 2, 4, 8]
 

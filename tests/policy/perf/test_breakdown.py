@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trimtab_policy import catalog
 from trimtab_policy.perf import breakdown, plans
 from trimtab_policy.perf.breakdown import Breakdown, utilisation
-from trimtab_policy.types import ParallelPlan, Precision, Recompute, TrainingSpec
+from trimtab_policy.specs import ParallelPlan, Precision, Recompute, TrainingSpec
 
 H100 = catalog.gpu("H100-SXM5-80GB")
 LLAMA = catalog.model("llama3-8b")

@@ -9,7 +9,7 @@ import pytest
 from trimtab_policy import catalog
 from trimtab_policy.perf import constants, hardware
 from trimtab_policy.perf.constants import KINDS, ConstantsError, generation
-from trimtab_policy.types import Precision
+from trimtab_policy.specs import Precision
 
 
 @pytest.fixture

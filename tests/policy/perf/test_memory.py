@@ -13,7 +13,7 @@ from trimtab_policy.perf import columns as col
 from trimtab_policy.perf import memory
 from trimtab_policy.perf import shape as shapes
 from trimtab_policy.perf.columns import Plans, columns
-from trimtab_policy.types import GpuSpec, ModelSpec, Optimizer, ParallelPlan, Precision, Recompute, TrainingSpec
+from trimtab_policy.specs import GpuSpec, ModelSpec, Optimizer, ParallelPlan, Precision, Recompute, TrainingSpec
 
 GIB = float(1 << 30)
 

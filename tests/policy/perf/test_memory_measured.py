@@ -17,7 +17,7 @@ from trimtab_policy import catalog
 from trimtab_policy.perf import columns, measured, memory
 from trimtab_policy.perf.columns import FULL, Array, Plans, Work
 from trimtab_policy.perf.measured import Measurements
-from trimtab_policy.types import ModelSpec, ParallelPlan, Precision, Recompute, TrainingSpec
+from trimtab_policy.specs import ModelSpec, ParallelPlan, Precision, Recompute, TrainingSpec
 
 TABLES = Path(__file__).parents[4] / "shared" / "measured"
 MIB = float(1 << 20)

@@ -13,17 +13,8 @@ from tests.policy.perf.architectures import every_plan
 from trimtab_policy import catalog
 from trimtab_policy.perf import constants, hardware, plans, speed
 from trimtab_policy.perf.columns import columns, work
-from trimtab_policy.types import (
-    Bounds,
-    GpuSpec,
-    Mode,
-    ModelSpec,
-    ParallelPlan,
-    Precision,
-    Recompute,
-    Requirements,
-    TrainingSpec,
-)
+from trimtab_policy.specs import GpuSpec, Mode, ModelSpec, ParallelPlan, Precision, Recompute, TrainingSpec
+from trimtab_policy.types import Bounds, Requirements
 
 GPT2 = catalog.model("gpt2")
 LLAMA_8B = catalog.model("llama3-8b")

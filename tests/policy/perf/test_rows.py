@@ -11,7 +11,7 @@ from tests.policy.perf.runs import cells, runs
 from trimtab_policy.perf import measured
 from trimtab_policy.perf.columns import FULL, NONE, SELECTIVE
 from trimtab_policy.perf.rows import software_of
-from trimtab_policy.types import Precision
+from trimtab_policy.specs import Precision
 
 
 @pytest.mark.parametrize(

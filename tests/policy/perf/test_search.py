@@ -13,7 +13,8 @@ from trimtab_policy import catalog
 from trimtab_policy.perf import hardware, search, space
 from trimtab_policy.perf.hardware import Machine
 from trimtab_policy.perf.search import Table
-from trimtab_policy.types import Bounds, GpuSpec, ModelSpec, Precision, Requirements, TrainingSpec
+from trimtab_policy.specs import GpuSpec, ModelSpec, Precision, TrainingSpec
+from trimtab_policy.types import Bounds, Requirements
 
 GPUS = [gpu for gpu in catalog.all_gpus() if Precision.FP16 in gpu.peak_flops]
 

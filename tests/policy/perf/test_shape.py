@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trimtab_policy import catalog
 from trimtab_policy.perf import shape
-from trimtab_policy.types import ModelSpec
+from trimtab_policy.specs import ModelSpec
 
 GPT3 = catalog.model("gpt3-175b")
 LLAMA_8B = catalog.model("llama3-8b")

@@ -10,7 +10,8 @@ from tests.policy.perf.architectures import every_plan
 
 from trimtab_policy import catalog
 from trimtab_policy.perf import space
-from trimtab_policy.types import Bounds, Mode, ModelSpec, ParallelPlan, Recompute, Requirements, TrainingSpec
+from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Recompute, TrainingSpec
+from trimtab_policy.types import Bounds, Requirements
 
 TINY = ModelSpec("tiny", 12, 512, 8, 8, 64, 2048, 1000)
 TINY_EXPERTS = replace(TINY, name="tiny-experts", experts=4, experts_per_token=2)

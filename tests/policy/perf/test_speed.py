@@ -15,7 +15,7 @@ from trimtab_policy.perf.columns import Array, Plans, columns, work
 from trimtab_policy.perf.forecast import forecast
 from trimtab_policy.perf.hardware import Software
 from trimtab_policy.perf.speed import StepTime
-from trimtab_policy.types import GpuSpec, ModelSpec, ParallelPlan, Precision, Recompute, TrainingSpec
+from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Precision, Recompute, TrainingSpec
 
 H100 = catalog.gpu("H100-SXM5-80GB")
 A100 = catalog.gpu("A100-SXM4-80GB")

@@ -19,17 +19,8 @@ from trimtab_policy.sim.failures import Event, Misfortunes, What, events
 from trimtab_policy.sim.result import Run
 from trimtab_policy.sim.rigid import RigidJob, RigidRules
 from trimtab_policy.sim.workloads.trace import trace
-from trimtab_policy.types import (
-    Decision,
-    Job,
-    Node,
-    NodeShare,
-    ParallelPlan,
-    Placement,
-    Prediction,
-    Snapshot,
-    Stop,
-)
+from trimtab_policy.specs import ParallelPlan, Prediction
+from trimtab_policy.types import Decision, Job, Node, NodeShare, Placement, Snapshot, Stop
 
 PLENTY = 1 << 40
 

@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 
 from trimtab_policy.sim.envs import cpu_usage, parallel_mode, parallel_physics
 from trimtab_policy.sim.envs.parallel_mode import ParallelModeEnv, ParallelModeVectorEnv
-from trimtab_policy.types import Mode
+from trimtab_policy.specs import Mode
 
 ORIGINALS = Path(__file__).resolve().parents[3] / "../shared/traces/cpu"
 WORLD = parallel_mode.settings().world

@@ -11,7 +11,8 @@ from trimtab_policy.sim import clusters, rigid
 from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.rigid import STEPS_PER_SECOND, RigidRules
 from trimtab_policy.sim.workloads.trace import Trace, code, trace
-from trimtab_policy.types import NodeShare, ParallelPlan, Placement, Prediction
+from trimtab_policy.specs import ParallelPlan, Prediction
+from trimtab_policy.types import NodeShare, Placement
 
 MIXED = clusters.typed("T4=8x4,A100-SXM4-40GB=8")
 

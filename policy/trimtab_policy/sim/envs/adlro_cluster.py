@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_policy import catalog
-from trimtab_policy.types import Precision
+from trimtab_policy.specs import Precision
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -23,7 +23,8 @@ from scipy.optimize import linprog
 from trimtab_policy import catalog
 from trimtab_policy.perf.plans import Offer, options_by_type
 from trimtab_policy.sim.llm import LlmRules, checkpoint_bytes
-from trimtab_policy.types import Bounds, Precision, Requirements, Snapshot, TrainingSpec
+from trimtab_policy.specs import Precision, TrainingSpec
+from trimtab_policy.types import Bounds, Requirements, Snapshot
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

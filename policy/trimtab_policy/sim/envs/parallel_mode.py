@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from trimtab_policy.sim.envs import arguments, cpu_usage, parallel_physics
 from trimtab_policy.sim.envs.parallel_physics import MODES, OBJECTIVES, Floats, Ints, Physics
-from trimtab_policy.types import Mode
+from trimtab_policy.specs import Mode
 
 Observation = NDArray[np.float32]
 

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from trimtab_policy import catalog
 from trimtab_policy.perf import columns, hardware, plans, speed
 from trimtab_policy.perf.plans import Option
-from trimtab_policy.types import Bounds, GpuSpec, Mode, ModelSpec, Precision, Requirements, TrainingSpec
+from trimtab_policy.specs import GpuSpec, Mode, ModelSpec, Precision, TrainingSpec
+from trimtab_policy.types import Bounds, Requirements
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from trimtab_policy import catalog
 from trimtab_policy.perf import plans
-from trimtab_policy.types import Bounds, Precision, Requirements, TrainingSpec
+from trimtab_policy.specs import Precision, TrainingSpec
+from trimtab_policy.types import Bounds, Requirements
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -21,7 +21,8 @@ from trimtab_policy.sim.goodput.site import Site
 from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.profiles import Split
 from trimtab_policy.sim.workloads.trace import Submission
-from trimtab_policy.types import Bounds, Job, ModelSpec, Placement, Requirements, Speed, TrainingSpec
+from trimtab_policy.specs import ModelSpec, TrainingSpec
+from trimtab_policy.types import Bounds, Job, Placement, Requirements, Speed
 
 NOT_RUNNING = Batching(0, 0)
 

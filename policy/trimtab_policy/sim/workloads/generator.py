@@ -27,7 +27,8 @@ from trimtab_policy.perf.plans import Offer, options_by_type
 from trimtab_policy.sim.clusters import gpus_by_type
 from trimtab_policy.sim.workloads.arrivals import Arrivals, times
 from trimtab_policy.sim.workloads.trace import Coded, FloatArray, IntArray, Trace, code_by, constant, trace
-from trimtab_policy.types import Bounds, Job, Precision, Requirements, Snapshot, TrainingSpec
+from trimtab_policy.specs import Precision, TrainingSpec
+from trimtab_policy.types import Bounds, Job, Requirements, Snapshot
 
 K = TypeVar("K")
 
