@@ -189,7 +189,7 @@ def _groups(nodes: Sequence[Node]) -> Iterator[list[int]]:
 def _label(nodes: Sequence[Node]) -> str:
     name = words.nodes([node.name for node in nodes], limit=1)
     room = MARGIN - 2
-    return f"{name if len(name) <= room else name[: room - 1] + '…':>{room}} │"
+    return f"{name if len(name) <= room else '…' + name[1 - room :]:>{room}} │"  # numbers tell nodes apart
 
 
 def _cell(place: int | None) -> tuple[str, str]:
