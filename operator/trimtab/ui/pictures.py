@@ -135,7 +135,7 @@ def _crowd(path: Path, title: str, run: Timeline) -> None:
     holders = timeline.holders(run, edges)
     colours = _colours(run, np.unique(holders[holders >= 0]).tolist())
     table = np.array([to_rgb(colours.get(job, "white")) for job in range(-1, len(run.names))])
-    figure = _figure(12, 2.0 + min(14.0, 0.1 * len(run.nodes)))
+    figure = _figure(12, 2.0 + min(9.0, 0.1 * len(run.nodes)))
     axes = figure.add_subplot()
     axes.pcolormesh(edges / 3600, np.arange(len(run.nodes) + 1), table[holders + 1], rasterized=True)
     _rows(axes, run.nodes, [1] * len(run.nodes), "nodes, by the job that held most of them")

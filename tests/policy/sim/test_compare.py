@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.outcomes import FIGURES, SLOWNESS, outcome, scenario
@@ -131,6 +131,7 @@ def test_equal_utilisation_or_too_few_runs_make_no_regression() -> None:
     assert only(compare.tables(runs(["fcfs"], windows=1), POLICIES)).used is None
 
 
+@settings(max_examples=20)
 @given(st.permutations(runs(loads=(0.7, 1.3))))
 def test_in_which_order_runs_came_does_not_matter(shuffled: list[Outcome]) -> None:
     in_order = compare.tables(runs(loads=(0.7, 1.3)), POLICIES)
@@ -159,6 +160,7 @@ def test_json_has_a_policy_a_key_with_all_figures_and_what_belongs_to_them() -> 
     assert (answer["srtf"]["bound"], answer["srtf"]["bound_h"]) == ("LB0", pytest.approx(2.5))
     assert answer["srtf"]["ratio"]["mean"] == pytest.approx(0.5)
     assert answer["fcfs"]["ratio"] is None
+    assert answer["srtf"]["jct_on_utilisation"]["slope"]["high"] < 0
     assert "loads" not in answer["fcfs"]
 
 

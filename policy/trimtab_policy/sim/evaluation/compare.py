@@ -103,7 +103,7 @@ def summed_up(outcomes: Iterable[Outcome], policies: Sequence[str], reference: s
 
 
 def as_json(summed: Iterable[Table], single: Sequence[Table]) -> dict[str, dict[str, Any]]:
-    """Policy -> its figures, and what belongs to them: regime, bounds, ratio, solver gap.
+    """Policy -> its figures, and what belongs to them: regime, bounds, ratio, solver gap, regression of its table.
 
     `summed` are the tables over all loads, `single` those of each; where there are several loads, the policy's own
     figures at each stand under `loads`.
@@ -144,6 +144,7 @@ def _as_json(table: Table, row: Row) -> dict[str, Any]:
         "bounds_h": table.bounds_h,
         "bound_h": table.bound_h,
         "bound": table.binding,
+        "jct_on_utilisation": to_builtins(table.used),
     }
 
 
