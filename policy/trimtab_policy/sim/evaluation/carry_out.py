@@ -16,15 +16,18 @@ import numpy as np
 
 from trimtab_policy import policy as registry
 from trimtab_policy.policy import Policy
-from trimtab_policy.sim import bounds, clusters, goodput, hyperscore, llm, metrics, rigid
+from trimtab_policy.sim import bounds, clusters, goodput, hyperscore, kernel_run, llm, metrics, rigid
 from trimtab_policy.sim.bounds import Bound, Demand
 from trimtab_policy.sim.engine import Rules, simulate
 from trimtab_policy.sim.evaluation.scenario import GENERATED, Outcome, Scenario
+from trimtab_policy.sim.failures import Misfortunes
 from trimtab_policy.sim.goodput import Form, Knowledge, Regime
 from trimtab_policy.sim.job import SimJob
+from trimtab_policy.sim.kernel import Discipline
 from trimtab_policy.sim.llm import LlmRules
 from trimtab_policy.sim.metrics import Summary
 from trimtab_policy.sim.profiles import Profiles
+from trimtab_policy.sim.result import Run
 from trimtab_policy.sim.rigid import RigidRules
 from trimtab_policy.sim.workloads import check_fits, generator, read, windows
 from trimtab_policy.sim.workloads.trace import BoolArray, Trace
@@ -36,6 +39,8 @@ _ROUNDS = {"sia": 60.0, "pollux": 60.0, "gavel": 360.0}
 """Length of rounds by what a policy's name begins with: those that its authors use."""
 _FORMS = {"sia": Form.ADAPTIVE, "pollux": Form.UNAWARE}
 """What policies may change about measured jobs; all others get requests that were tuned by hand."""
+MANY = 20_000
+"""Jobs from which on the kernel is used; it measures no decisions."""
 _ROUNDING = 0.02
 """By how much measured jobs may beat their bound: their epochs end on whole seconds."""
 
@@ -69,9 +74,7 @@ def run(scenario: Scenario) -> Outcome:
     cluster = clusters.cluster(scenario.cluster)
     policy = _policy(scenario.policy)
     work = _workload(_without_policy(scenario))
-    jobs, regime = _jobs(scenario, work, cluster)
-    rules = Rules(round_seconds=_round(scenario, work), misfortunes=scenario.misfortunes, seed=work.seed)
-    result = simulate(policy, jobs, cluster, rules)
+    result, regime = _simulated(scenario, policy, work, cluster)
     demand, bound = _bound(_without_policy(scenario), _form(scenario.policy) if scenario.profiles else None)
     bounds.check(result, demand, bound, work.measured, _ROUNDING if scenario.profiles else 1e-6)
     figures = metrics.summary(result, work.measured)
@@ -87,6 +90,29 @@ def run(scenario: Scenario) -> Outcome:
         jobs=result.jobs if scenario.spans else (),
         held=result.spans if scenario.spans else (),
     )
+
+
+def _simulated(scenario: Scenario, policy: Policy, work: Workload, cluster: Snapshot) -> tuple[Run, str]:
+    """By the kernel where it is worth it and covers all that is asked for, else by the engine."""
+    if work.trace and len(work.trace) >= MANY and _covered(scenario):
+        return kernel_run.run(Discipline(scenario.policy), work.trace, cluster, _rigid(scenario)), "run times known"
+    jobs, regime = _jobs(scenario, work, cluster)
+    rules = Rules(round_seconds=_round(scenario), misfortunes=scenario.misfortunes, seed=work.seed)
+    return simulate(policy, jobs, cluster, rules), regime
+
+
+def _covered(scenario: Scenario) -> bool:
+    """LAS is left to the engine: the kernel does without the promotion of starved jobs."""
+    asked = (scenario.profiles, scenario.estimate_sigma, scenario.round_seconds)
+    return (
+        not any(asked)
+        and scenario.misfortunes == Misfortunes()
+        and scenario.policy in set(Discipline) - {Discipline.LAS}
+    )
+
+
+def _rigid(scenario: Scenario) -> RigidRules:
+    return RigidRules(restart_seconds=scenario.restart_seconds, estimate_sigma=scenario.estimate_sigma)
 
 
 def _hyperscore(figures: Summary, bound: Bound) -> float | None:
@@ -172,8 +198,7 @@ def _jobs(scenario: Scenario, work: Workload, cluster: Snapshot) -> tuple[Sequen
         return _measured(scenario, work.trace, cluster)
     sigma = scenario.estimate_sigma
     known = f"run times estimated, spread of ln {sigma:g}" if sigma else "run times known"
-    told = RigidRules(restart_seconds=scenario.restart_seconds, estimate_sigma=sigma)
-    return rigid.jobs(work.trace, cluster, told, work.seed), known
+    return rigid.jobs(work.trace, cluster, _rigid(scenario), work.seed), known
 
 
 def _measured(scenario: Scenario, trace: Trace, cluster: Snapshot) -> tuple[Sequence[SimJob], str]:
@@ -206,7 +231,7 @@ def _knowledge(text: str, seed: int) -> Knowledge:
         raise ValueError(f"knowledge {text!r}: {error}") from error
 
 
-def _round(scenario: Scenario, work: Workload) -> float | None:
+def _round(scenario: Scenario) -> float | None:
     if scenario.round_seconds is not None:
         return scenario.round_seconds
     own = next((seconds for name, seconds in _ROUNDS.items() if scenario.policy.startswith(name)), None)
