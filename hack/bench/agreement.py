@@ -62,6 +62,10 @@ class Outcome(Struct):
     makespan: float
 
 
+Choices = dict[str, tuple[str, int]]
+"""Job -> GPU type and count."""
+
+
 class Agreement(Struct):
     """One policy, live and simulated."""
 
@@ -74,6 +78,8 @@ class Agreement(Struct):
     simulated: Outcome
     without_launch: Outcome
     """Simulated as if launches took no time."""
+    alike: int
+    """Jobs that got the same number of GPUs of the same type."""
 
     @property
     def jct_error(self) -> float:
@@ -105,20 +111,31 @@ async def _compare(where: Lab, policy: str, count: int, speedup: float) -> Agree
     async with where.controller(variables=variables):
         launch = await _launch(where, trace[0][1], speedup)
         jcts, makespan = await _live(where, trace, speedup)
+    chosen = await _choices(where)
     await where.clear()
     live = Outcome(statistics.fmean(jcts) * speedup / 3600, makespan * speedup / 3600)
-    simulated, without = (_simulated(policy, trace, empty, seconds * speedup) for seconds in (launch, 0.0))
-    return Agreement(policy, count, speedup, launch, live, simulated, without)
+    simulated, ours = _simulated(policy, trace, empty, launch * speedup)
+    without, _ = _simulated(policy, trace, empty, 0.0)
+    alike = sum(choice == chosen[name] for name, choice in ours.items())
+    return Agreement(policy, count, speedup, launch, live, simulated, without, alike)
 
 
-def _simulated(policy: str, trace: Sequence[tuple[float, Manifest]], empty: Observation, launch: float) -> Outcome:
+async def _choices(where: Lab) -> Choices:
+    plans = {job["metadata"]["name"]: job["status"]["plan"] for job in await where.items(JOBS)}
+    return {name: (plan["gpuType"], plan["gpus"]) for name, plan in plans.items()}
+
+
+def _simulated(
+    policy: str, trace: Sequence[tuple[float, Manifest]], empty: Observation, launch: float
+) -> tuple[Outcome, Choices]:
     cluster = replace(empty.snapshot, time=0.0)
     rules = LlmRules(preemptible=False, schedule_seconds=launch, startup_seconds=0.0)
     jobs = [_job(manifest, created, empty) for created, manifest in trace]
     run = simulate(load(policy), llm.jobs(jobs, cluster, rules), cluster)
     stays = [(record.finished or run.end) - record.submitted for record in run.jobs]
     first = min(record.submitted for record in run.jobs)
-    return Outcome(statistics.fmean(stays) / 3600, (run.end - first) / 3600)
+    held = {run.jobs[span.job].uid: (span.gpu_type, sum(share.gpus for share in span.shares)) for span in run.spans}
+    return Outcome(statistics.fmean(stays) / 3600, (run.end - first) / 3600), held
 
 
 def _job(manifest: Manifest, created: float, empty: Observation) -> Job:

@@ -159,13 +159,13 @@ def _plans(report: Report) -> Table:
 
 def _agreement(report: Report) -> Table:
     title = "simulator against live system, hours of simulated time"
-    table = _table(title, "POLICY", "JOBS", "LAUNCH", "", "AVG JCT", "MAKESPAN")
+    table = _table(title, "POLICY", "JOBS", "SAME GPUS", "LAUNCH", "", "AVG JCT", "MAKESPAN")
     for found in report.agreement or ():
-        about = (found.policy, str(found.jobs), f"{found.launch_seconds:.2f} s at {found.speedup:g}×")
+        about = (found.policy, str(found.jobs), str(found.alike), f"{found.launch_seconds:.2f} s at {found.speedup:g}×")
         for name in ("live", "simulated", "without_launch"):
             row: Hours = getattr(found, name)
             table.add_row(*about, name.replace("_", " "), f"{row.avg_jct:.4f}", f"{row.makespan:.4f}")
-            about = ("", "", "")
+            about = ("", "", "", "")
     return table
 
 
