@@ -54,11 +54,16 @@ def linear(program: Program) -> FloatArray:
     """An optimal x in the middle of all optimal ones: interior point without crossover to a vertex.
 
     Columns that the program does not tell apart so get equal values, as they do from the interior-point solver (ECOS)
-    that Gavel uses; a vertex would favour one of them. Raises Unsolved, SolverMissing.
+    that Gavel uses; a vertex would favour one of them, and is returned only where rounding keeps the interior point
+    from ending. Raises Unsolved, SolverMissing.
     """
-    options = {"solver": "ipm", "run_crossover": "off", "presolve": "off"}
-    found = _run(program, options, np.zeros(len(program.cost), dtype=np.int32))
-    return np.array(found.getSolution().col_value)
+    continuous = np.zeros(len(program.cost), dtype=np.int32)
+    try:
+        found = _run(program, {"solver": "ipm", "run_crossover": "off", "presolve": "off"}, continuous)
+    except Unsolved:
+        found = _run(program, {}, continuous)
+    x: FloatArray = np.clip(found.getSolution().col_value, 0.0, program.limit)
+    return x
 
 
 def cheapest(problem: Assignment, gap: float) -> Solution:

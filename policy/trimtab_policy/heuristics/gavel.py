@@ -21,13 +21,12 @@ from msgspec import Struct
 
 from trimtab_policy.candidates import Candidate, nodes_for
 from trimtab_policy.draft import Draft, Shares
-from trimtab_policy.heuristics.gavel_finish import fastest_finish
+from trimtab_policy.heuristics.gavel_finish import fastest_finish, least_unfair
 from trimtab_policy.heuristics.gavel_programs import (
     DIGITS,
     Demand,
     largest_minimum,
     largest_sum,
-    least_unfair,
 )
 from trimtab_policy.knapsack import FloatArray, IntArray
 from trimtab_policy.menu import Market, Menu, market

@@ -1,9 +1,8 @@
 """The linear programs of Gavel: how the time of a cluster should be shared.
 
 All share the constraints of Narayanan et al., OSDI 2020, section 3.1: no job gets more than all of its time, and no GPU
-type gives more GPU-time than it has. Throughput is linear in the shares, so the largest sum and the largest minimum are
-linear programs. Finish-time fairness is a sequence of them: a given unfairness is possible if every job can have the
-throughput that it then needs, and the shares which exceed these most show how much less would be possible.
+type gives more GPU-time than it has. Throughput is linear in the shares, so its largest sum and its largest minimum are
+linear programs; those about finish times are not (`gavel_finish`).
 """
 
 from __future__ import annotations
@@ -17,10 +16,6 @@ from trimtab_policy.milp import Program, by_column
 
 DIGITS = 5
 """To which shares are rounded: what an interior-point solver leaves below is nothing."""
-EXACT = 1e-4
-"""Relative distance from the least unfairness at which it is found."""
-STEPS = 20
-"""Programs that are solved at most to find it; a handful do."""
 
 
 class Demand(Struct, frozen=True):
@@ -53,24 +48,6 @@ def largest_minimum(demand: Demand) -> FloatArray:
     A job on k GPUs counts k-fold, so that of two equal ones it gets a k-th of the time (section 4.1).
     """
     return _worst_is_best(demand, demand.rate * demand.gpus / equal_share(demand)[:, None])
-
-
-def least_unfair(demand: Demand) -> FloatArray:
-    """Shares (jobs, types) with the least maximum of finish time over finish time in an equal share (section 4.2).
-
-    Of all of them that in the middle, which leaves every job as much more than it needs as can be.
-    """
-    fair = demand.start + demand.steps / equal_share(demand)
-    needed, worst = demand.remaining, np.inf
-    for _ in range(STEPS):
-        shares = _worst_is_best(demand, demand.rate / needed[:, None])
-        unfair = (demand.age + demand.remaining / (demand.rate * shares).sum(axis=1)) / fair
-        if unfair.max() >= worst * (1 - EXACT):
-            break
-        worst = unfair.max()
-        needed = demand.remaining / (worst * fair - demand.age)
-    enough = _Rows(_shares_of(demand), demand.rate / needed[:, None], np.full(len(needed), 1 - EXACT))
-    return _solve(demand, [enough], np.zeros(demand.rate.size)).reshape(demand.rate.shape)
 
 
 def equal_share(demand: Demand) -> FloatArray:
