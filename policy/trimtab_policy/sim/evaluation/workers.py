@@ -6,6 +6,7 @@ come as they are ready; who takes them can stop at any time.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +51,7 @@ def ray_cluster(address: str) -> Work:
     import ray  # a quarter of a gigabyte: only for those who ask for it
 
     def work(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
-        ray.init(address=address, log_to_driver=False, include_dashboard=False)
+        ray.init(address=address, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
         try:
             remote = ray.remote(run)
             waiting = [remote.remote(scenario) for scenario in scenarios]
