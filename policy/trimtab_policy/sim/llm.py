@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from trimtab_policy.perf import plans, shape
 from trimtab_policy.sim.job import Alone
-from trimtab_policy.sim.steady import Steady
+from trimtab_policy.sim.steady import SteadyJob
 from trimtab_policy.specs import GpuSpec, ModelSpec, Optimizer, ParallelPlan, TrainingSpec
 from trimtab_policy.types import Job, Placement, Snapshot
 
@@ -57,7 +57,7 @@ class LlmRules(Struct, frozen=True):
             raise ValueError(f"oversubscription must be at least 1, got {self.oversubscription}")
 
 
-class LlmJob:
+class LlmJob(SteadyJob):
     """A job of the live API; implements `sim.job.SimJob`."""
 
     def __init__(
@@ -65,47 +65,29 @@ class LlmJob:
         errors: Mapping[str, float], rules: LlmRules,
     ) -> None:  # fmt: skip
         """`domains` maps nodes to their topology, `sizes` GPU types to GPUs per node, `errors` types to true / said."""
-        self.uid = job.uid
-        self.submitted = submitted
-        self.application = job.model.name
         self._rules, self._domains, self._sizes, self._errors = rules, domains, sizes, errors
         self._bytes = checkpoint_bytes(job.model, job.training.optimizer)
-        self._job = replace(job, preemptible=rules.preemptible, restart_seconds=self._restart(1), placement=None)
         self._gpus = {gpu.name: gpu for gpu in sizes}
-        self._work = Steady(float(job.training.steps), float(min(job.steps_done, job.training.steps)))
-
-    @property
-    def progress(self) -> float:
-        return self._work.progress
-
-    def seen(self) -> Job:
-        return self._job
+        seen = replace(job, preemptible=rules.preemptible, restart_seconds=self._restart(1), placement=None)
+        steps = job.training.steps
+        super().__init__(seen, submitted, float(steps), float(min(job.steps_done, steps)), rules.checkpoint_seconds)
 
     def steps_done(self) -> int:
-        return int(self._work.done)
+        return int(self._done)
 
     def pause(self, before: Placement | None, after: Placement) -> float:
         rules, nodes = self._rules, len(after.shares)
-        if before is None and self._work.done == 0:
+        if before is None and self._done == 0:
             return rules.schedule_seconds + rules.startup_seconds
         return self._restart(nodes)
 
-    def place(self, placement: Placement | None, speed: float = 1.0) -> None:
-        if placement is None:
-            self._work.save()
-            self._work.rate = 0.0
-            return
-        self._work.rate = speed / self._step_seconds(placement)
-        self._work.checkpoint_every(self._work.rate * self._rules.checkpoint_seconds)
-
-    def advance(self, seconds: float) -> float:
-        return self._work.advance(seconds)
-
-    def finish_in(self) -> float:
-        return self._work.finish_in()
-
-    def fail(self) -> float:
-        return self._work.fail()
+    def rate(self, placement: Placement) -> float:
+        homes = {self._domains.get(share.node, ()) for share in placement.shares}
+        spread = self._rules.oversubscription if len(homes) > 1 else 1.0
+        job, width = self._job, placement.shares[0].gpus
+        gpu = self._gpus[placement.gpu_type]
+        said = _predicted(job.model, job.training, placement.plan, gpu, width, spread, job.requirements.software)
+        return 1 / (said * self._errors.get(placement.gpu_type, 1.0))
 
     def alone(self, gpu_type: str) -> Mapping[int, Alone]:
         gpu, job = self._gpus[gpu_type], self._job
@@ -121,14 +103,6 @@ class LlmJob:
         rules = self._rules
         bandwidth = min(nodes * rules.storage_bandwidth, rules.storage_limit)
         return 2 * self._bytes / bandwidth + rules.schedule_seconds + rules.startup_seconds
-
-    def _step_seconds(self, placement: Placement) -> float:
-        homes = {self._domains.get(share.node, ()) for share in placement.shares}
-        spread = self._rules.oversubscription if len(homes) > 1 else 1.0
-        job, width = self._job, placement.shares[0].gpus
-        gpu = self._gpus[placement.gpu_type]
-        said = _predicted(job.model, job.training, placement.plan, gpu, width, spread, job.requirements.software)
-        return said * self._errors.get(placement.gpu_type, 1.0)
 
 
 def jobs(described: Iterable[Job], cluster: Snapshot, rules: LlmRules | None = None, seed: int = 0) -> list[LlmJob]:

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from trimtab_policy.sim.job import Alone
-from trimtab_policy.sim.steady import Steady
+from trimtab_policy.sim.steady import SteadyJob
 from trimtab_policy.sim.workloads.trace import Submission, Trace
 from trimtab_policy.specs import ModelSpec, TrainingSpec
 from trimtab_policy.types import Bounds, Job, Placement, Requirements, Snapshot, Speed
@@ -49,51 +49,28 @@ class RigidRules(Struct, frozen=True):
             raise ValueError(f"type_speeds must be above 0, got {bad}")
 
 
-class RigidJob:
+class RigidJob(SteadyJob):
     """One job of a trace; implements `sim.job.SimJob`."""
 
     def __init__(self, job: Job, seconds: float, submitted: float, rules: RigidRules) -> None:
-        self.uid = job.uid
-        self.submitted = submitted
-        self.application = job.model.name
-        self._job = job
+        super().__init__(job, submitted, seconds, 0.0, rules.checkpoint_seconds)
         self._rules = rules
-        self._seconds = seconds
-        self._work = Steady(seconds, checkpoint_every=rules.checkpoint_seconds)
         self._rates = {speed.gpu_type: speed.steps_per_second / STEPS_PER_SECOND for speed in job.speeds or ()}
 
-    @property
-    def progress(self) -> float:
-        return self._work.progress
-
-    def seen(self) -> Job:
-        return self._job
-
     def steps_done(self) -> int:
-        return int(self._work.done * STEPS_PER_SECOND)
+        return int(self._done * STEPS_PER_SECOND)
 
     def pause(self, before: Placement | None, after: Placement) -> float:
-        fresh = before is None and self._work.done == 0
+        fresh = before is None and self._done == 0
         return 0.0 if fresh and not self._rules.first_start_costs else self._rules.restart_seconds
 
-    def place(self, placement: Placement | None, speed: float = 1.0) -> None:
-        if placement is None:
-            self._work.save()
-        self._work.rate = self._rates[placement.gpu_type] * speed if placement else 0.0
-
-    def advance(self, seconds: float) -> float:
-        return self._work.advance(seconds)
-
-    def finish_in(self) -> float:
-        return self._work.finish_in()
-
-    def fail(self) -> float:
-        return self._work.fail()
+    def rate(self, placement: Placement) -> float:
+        return self._rates[placement.gpu_type]
 
     def alone(self, gpu_type: str) -> Mapping[int, Alone]:
         if not (rate := self._rates.get(gpu_type)):
             return {}
-        return {self._job.requirements.gpus.low: Alone(self._seconds / rate, rate / self._seconds)}
+        return {self._job.requirements.gpus.low: Alone(self._total / rate, rate / self._total)}
 
 
 def jobs(trace: Trace, cluster: Snapshot, rules: RigidRules | None = None, seed: int = 0) -> list[RigidJob]:

@@ -1,56 +1,62 @@
-"""Work that goes on at a constant rate while its gang stands: the common part of rigid and LLM jobs."""
+"""Jobs that work at a constant rate while their gang stands: what rigid and LLM jobs have in common."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+
+from trimtab_policy.types import Job, Placement
 
 DONE_WITHIN = 1e-6
 """Seconds of work that count as done: sums of times are not exact."""
 
 
-class Steady:
-    """Seconds of work left at rate 1, and what of it was saved last."""
+class SteadyJob(ABC):
+    """Most of a `sim.job.SimJob`: work in units of its own, done at a rate that follows from the placement alone."""
 
-    def __init__(self, total: float, done: float = 0.0, checkpoint_every: float = math.inf) -> None:
-        """`total` and `done` in units of work; a checkpoint is saved after every so much work, in the same unit."""
-        self.total = total
-        self.done = done
-        self.rate = 0.0
-        """Units of work per second."""
-        self._saved = done
-        self._every = checkpoint_every
+    def __init__(self, job: Job, submitted: float, total: float, done: float, checkpoint_seconds: float) -> None:
+        """`total` and `done` in units of work. A checkpoint is saved after every so many seconds of computing."""
+        self.uid = job.uid
+        self.submitted = submitted
+        self.application = job.model.name
+        self._job = job
+        self._total, self._done, self._saved = total, done, done
+        self._rate = 0.0
+        self._checkpoint_seconds = checkpoint_seconds
+
+    @abstractmethod
+    def rate(self, placement: Placement) -> float:
+        """Units of work per second on these GPUs."""
 
     @property
     def progress(self) -> float:
-        """Part that is done."""
-        return min(1.0, self.done / self.total)
+        return min(1.0, self._done / self._total)
+
+    def seen(self) -> Job:
+        return self._job
+
+    def place(self, placement: Placement | None, speed: float = 1.0) -> None:
+        """A job that is stopped saves a checkpoint."""
+        if placement is None:
+            self._saved = self._done
+        self._rate = self.rate(placement) * speed if placement else 0.0
 
     def advance(self, seconds: float) -> float:
-        """Work for so long, or until done; returns how long."""
-        if self.rate <= 0:
+        if self._rate <= 0:
             return 0.0
-        left = (self.total - self.done) / self.rate
+        left = self.finish_in()
         if left <= seconds + DONE_WITHIN:
-            self.done = self.total
+            self._done = self._total
             return min(left, seconds)
-        self.done += self.rate * seconds
-        if self.done - self._saved >= self._every:
-            self._saved += self._every * ((self.done - self._saved) // self._every)
+        self._done += self._rate * seconds
+        unit = self._rate * self._checkpoint_seconds
+        if self._done - self._saved >= unit:
+            self._saved += unit * ((self._done - self._saved) // unit)
         return seconds
 
     def finish_in(self) -> float:
-        """Seconds until done; infinite at rate 0."""
-        return (self.total - self.done) / self.rate if self.rate > 0 else math.inf
-
-    def checkpoint_every(self, work: float) -> None:
-        """Save after every so much work from now on."""
-        self._every = work
-
-    def save(self) -> None:
-        """A checkpoint at this moment."""
-        self._saved = self.done
+        return (self._total - self._done) / self._rate if self._rate > 0 else math.inf
 
     def fail(self) -> float:
-        """Fall back to the last checkpoint; returns the seconds that the lost work took at the present rate."""
-        lost, self.done = self.done - self._saved, self._saved
-        return lost / self.rate if self.rate > 0 else 0.0
+        lost, self._done = self._done - self._saved, self._saved
+        return lost / self._rate if self._rate > 0 else 0.0

@@ -10,26 +10,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trimtab_policy.sim.workloads.helios import run_times
+from trimtab_policy.sim.workloads import helios
 from trimtab_policy.sim.workloads.table import Report, Schema, load
 from trimtab_policy.sim.workloads.trace import Trace
 
 
 def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
     """Application is the type of work (Pretrain, SFT, Evaluation, ...); the first submission is time 0."""
-    table = load(path, skip_bad, SCHEMA.columns)
-    gpus = table.gpus(table.number("gpu_num"), "gpu_num", cpu_jobs=True)
-    return table.finish(
-        SCHEMA.name,
-        name=table.words("job_id"),
-        submitted=table.times("submit_time"),
-        from_zero=True,
-        gpus=gpus,
-        seconds=run_times(table),
-        queue=table.coded("user"),
-        status=table.coded("state"),
-        application=table.coded("type"),
-    )
+    return helios.jobs(load(path, skip_bad, SCHEMA.columns), SCHEMA.name, queue="user", application="type")
 
 
 SCHEMA = Schema(

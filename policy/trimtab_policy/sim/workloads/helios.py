@@ -16,17 +16,21 @@ from trimtab_policy.sim.workloads.trace import FloatArray, Trace
 
 def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
     """Queue is the virtual cluster; the first submission is time 0."""
-    table = load(path, skip_bad, SCHEMA.columns)
+    return jobs(load(path, skip_bad, SCHEMA.columns), SCHEMA.name, queue="vc")
+
+
+def jobs(table: Table, schema: str, **coded: str) -> tuple[Trace, Report]:
+    """What Acme's tables, made by the same people, have in common; `coded` names the columns of further fields."""
     gpus = table.gpus(table.number("gpu_num"), "gpu_num", cpu_jobs=True)
     return table.finish(
-        SCHEMA.name,
+        schema,
         name=table.words("job_id"),
         submitted=table.times("submit_time"),
         from_zero=True,
         gpus=gpus,
         seconds=run_times(table),
-        queue=table.coded("vc"),
         status=table.coded("state"),
+        **{field: table.coded(column) for field, column in coded.items()},
     )
 
 
