@@ -143,11 +143,7 @@ def _run_to_end(discipline: int, given: Workload, nodes: Nodes, rules: Rules) ->
 def _run_preemptive(discipline: int, given: Workload, nodes: Nodes, rules: Rules) -> tuple[Log, Ints, Floats]:
     jobs, shapes, count = given.jobs, given.shapes, len(given.row)
     state = progress(count, int(nodes.free.sum()))
-    # Between two events a decision changes something only where a job looks longer once it runs: for its pause, or on
-    # a slower option than its fastest.
-    longer = rules.first_pause + rules.restart_pause > 0 or bool((shapes.speed[:, 1:] != shapes.speed[:, :1]).any())
-    beat = rules.heartbeat if longer else np.inf
-    costs = Costs(rules.first_pause, rules.restart_pause, beat, np.array(rules.thresholds))
+    costs = Costs(rules.first_pause, rules.restart_pause, np.array([*rules.thresholds, np.inf]))
     waiting = heaps(count, len(shapes.gpus))
     log = run_preemptive(discipline, jobs, shapes, nodes, waiting, state, empty_log(count, count), costs)
     return log, state.restarts, state.paused

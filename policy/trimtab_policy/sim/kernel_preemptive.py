@@ -2,8 +2,10 @@
 
 At every event GPUs are given out anew, in the order of the discipline, to running and waiting jobs alike; a running
 job is offered what it holds first. Those that get none are stopped, keep their work and pay for the next start. The
-turn of a waiting job never changes, so that heaps per shape hold the queue, and an event costs O(running + log
-waiting). The rules are those of `queueing.preempt` and `heuristics.{srtf,srsf,las}`.
+turn of a waiting job never changes, so that heaps per shape hold the queue; of a running one only absolute times are
+kept, so that an event costs a few nanoseconds for each running job, and O(log waiting). Running jobs only gain on
+waiting ones, so that between events no decision would change anything. The rules are those of `queueing.preempt` and
+`heuristics.{srtf,srsf,las}`.
 """
 
 from __future__ import annotations
@@ -28,27 +30,21 @@ class Costs(NamedTuple):
     first: float
     """Of a job that has done nothing yet."""
     again: float
-    heartbeat: float
-    """Longest time between two decisions."""
     thresholds: Floats
-    """GPU-seconds at which a job sinks to the next level."""
+    """GPU-seconds at which a job sinks to the next level; the last one is infinite."""
 
 
 class Progress(NamedTuple):
-    """Per job. Changed in place."""
+    """Per job. Changed in place; sums are those at the begin of the present allocation, if there is one."""
 
     done: Floats
     """Work."""
-    pause: Floats
-    """Seconds until it computes."""
     served: Floats
     """GPU-seconds held."""
     paused: Floats
     """GPU-seconds held without computing."""
-    since: Floats
-    """Begin of the present allocation."""
-    key: Floats
-    """What a running job is ordered by."""
+    level: Ints
+    """Of LAS."""
     restarts: Ints
     """Starts after the first; moves that cost nothing are none."""
     entry: Ints
@@ -57,8 +53,20 @@ class Progress(NamedTuple):
     """What it holds, or NONE."""
     wish: Ints
     """What it shall hold, or NONE."""
+    since: Floats
+    """Begin of the present allocation."""
+    resume: Floats
+    """When it computes."""
+    end: Floats
+    """When it will be done."""
+    told: Floats
+    """When it would be done by what was told."""
+    sink: Floats
+    """When it sinks to the next level; infinite but for LAS."""
+    key: Floats
+    """What it is ordered by, while it runs."""
     order: Ints
-    """(2 x GPUs,) running jobs, by key."""
+    """(2 x GPUs,) running jobs, by key when they were last ordered."""
     size: Ints
     """(1,) how many."""
 
@@ -67,15 +75,19 @@ def progress(jobs: int, gpus: int) -> Progress:
     """Nobody has done anything on a cluster with so many GPUs."""
     return Progress(
         done=np.zeros(jobs),
-        pause=np.zeros(jobs),
         served=np.zeros(jobs),
         paused=np.zeros(jobs),
-        since=np.zeros(jobs),
-        key=np.zeros(jobs),
+        level=np.zeros(jobs, dtype=np.int64),
         restarts=np.zeros(jobs, dtype=np.int64),
         entry=np.full(jobs, NONE),
         option=np.full(jobs, NONE),
         wish=np.full(jobs, NONE),
+        since=np.zeros(jobs),
+        resume=np.zeros(jobs),
+        end=np.zeros(jobs),
+        told=np.zeros(jobs),
+        sink=np.full(jobs, np.inf),
+        key=np.zeros(jobs),
         order=np.zeros(2 * gpus, dtype=np.int64),
         size=np.zeros(1, dtype=np.int64),
     )
@@ -86,53 +98,43 @@ def run_preemptive(
     discipline: int, jobs: Jobs, shapes: Shapes, nodes: Nodes, waiting: Heaps, state: Progress, log: Log, costs: Costs
 ) -> Log:
     """Run all jobs; returns the log. `waiting` has one heap per shape."""
-    count, arrived, now = len(jobs.submitted), 0, 0.0
+    count, arrived = len(jobs.submitted), 0
     total = nodes.free_of.copy()
     while arrived < count or state.size[0] > 0:
-        event = now + costs.heartbeat if state.size[0] > 0 else np.inf
-        event = min(event, jobs.submitted[arrived]) if arrived < count else event
-        for at in range(state.size[0]):
-            event = min(event, now + _next_change(discipline, jobs, shapes, state, state.order[at], costs))
-        _live(jobs, shapes, nodes, state, log, event, event - now)
-        now = event
+        now = _next_change(state)
+        now = min(now, jobs.submitted[arrived]) if arrived < count else now
+        _finish(jobs, shapes, nodes, state, log, now)
+        if discipline == LAS:
+            _sink(jobs, shapes, state, costs, now)
         while arrived < count and jobs.submitted[arrived] <= now:
-            insert(waiting, jobs.shape[arrived], arrived, _turn(discipline, jobs, shapes, state, arrived, costs))
+            insert(waiting, jobs.shape[arrived], arrived, _waiting_turn(discipline, jobs, shapes, state, arrived))
             arrived += 1
-        _sort(discipline, jobs, shapes, state, costs)
-        running = state.size[0]
-        _choose(jobs, shapes, total.copy(), waiting, state)
-        log = _change(discipline, jobs, shapes, nodes, waiting, state, log, costs, running, now)
+        if waiting.root.max() != NONE:
+            _sort(discipline, jobs, shapes, state, now)
+            running = state.size[0]
+            _choose(jobs, shapes, total.copy(), waiting, state)
+            log = _change(discipline, jobs, shapes, nodes, waiting, state, log, costs, running, now)
     return log
 
 
 @jit
-def _next_change(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, job: int, costs: Costs) -> float:
-    """Seconds until a running job ends, or sinks to the next level."""
-    shape, option = jobs.shape[job], state.option[job]
-    end = state.pause[job] + (jobs.work[job] - state.done[job]) / shapes.speed[shape, option]
-    if discipline == LAS:
-        level = _level(state, job, costs)
-        if level < len(costs.thresholds):
-            end = min(end, (costs.thresholds[level] - state.served[job]) / shapes.gpus[shape, option])
-    return float(max(end, 0.0))
+def _next_change(state: Progress) -> float:
+    """When the next running job ends or sinks."""
+    event = np.inf
+    for at in range(state.size[0]):
+        job = state.order[at]
+        event = min(event, state.end[job], state.sink[job])
+    return float(event)
 
 
 @jit
-def _live(jobs: Jobs, shapes: Shapes, nodes: Nodes, state: Progress, log: Log, now: float, seconds: float) -> None:
-    """Let running jobs run until `now`; those that end leave."""
+def _finish(jobs: Jobs, shapes: Shapes, nodes: Nodes, state: Progress, log: Log, now: float) -> None:
+    """Those that end leave."""
     left = 0
     for at in range(state.size[0]):
         job = state.order[at]
-        shape, option = jobs.shape[job], state.option[job]
-        gpus, speed = shapes.gpus[shape, option], shapes.speed[shape, option]
-        waited = min(state.pause[job], seconds)
-        state.pause[job] -= waited
-        state.paused[job] += waited * gpus
-        state.served[job] += seconds * gpus
-        state.done[job] += (seconds - waited) * speed
-        if jobs.work[job] - state.done[job] <= TICK * speed and state.pause[job] <= 0:
-            give(nodes, log, state.entry[job], now)
-            state.option[job] = NONE
+        if state.end[job] <= now + TICK:
+            _stop(jobs, shapes, nodes, state, log, job, now)
         else:
             state.order[left] = job
             left += 1
@@ -140,37 +142,64 @@ def _live(jobs: Jobs, shapes: Shapes, nodes: Nodes, state: Progress, log: Log, n
 
 
 @jit
-def _level(state: Progress, job: int, costs: Costs) -> int:
-    level = 0
-    while level < len(costs.thresholds) and costs.thresholds[level] <= state.served[job] + TICK:
-        level += 1
-    return level
+def _stop(jobs: Jobs, shapes: Shapes, nodes: Nodes, state: Progress, log: Log, job: int, now: float) -> None:
+    """Give back what a job holds and note what it did with it."""
+    shape, option = jobs.shape[job], state.option[job]
+    gpus, resumed = shapes.gpus[shape, option], min(now, state.resume[job])
+    state.done[job] += (now - resumed) * shapes.speed[shape, option]
+    state.served[job] += (now - state.since[job]) * gpus
+    state.paused[job] += (resumed - state.since[job]) * gpus
+    state.option[job] = NONE
+    give(nodes, log, state.entry[job], now)
 
 
 @jit
-def _turn(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, job: int, costs: Costs) -> float:
-    """What jobs are ordered by, the smallest first."""
-    shape, held = jobs.shape[job], state.option[job]
+def _sink(jobs: Jobs, shapes: Shapes, state: Progress, costs: Costs, now: float) -> None:
+    for at in range(state.size[0]):
+        job = state.order[at]
+        while state.sink[job] <= now + TICK:
+            state.level[job] += 1
+            state.sink[job] = _sinks_at(jobs, shapes, state, costs, job)
+
+
+@jit
+def _sinks_at(jobs: Jobs, shapes: Shapes, state: Progress, costs: Costs, job: int) -> float:
+    left = costs.thresholds[state.level[job]] - state.served[job]
+    return float(state.since[job] + left / shapes.gpus[jobs.shape[job], state.option[job]])
+
+
+@jit
+def _waiting_turn(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, job: int) -> float:
+    """What a waiting job is ordered by, the smallest first."""
     if discipline == LAS:
-        since = LEVEL / 2 + jobs.submitted[job] if held == NONE else state.since[job]
-        return float(LEVEL * _level(state, job, costs) + since)
-    option = 0 if held == NONE else held
-    left = (jobs.told[job] - state.done[job]) / shapes.speed[shape, option]
-    if held != NONE:
-        left += state.pause[job]
-    return float(left * shapes.gpus[shape, option] if discipline == SRSF else left)
+        return float(LEVEL * (state.level[job] + 0.5) + jobs.submitted[job])
+    shape = jobs.shape[job]
+    left = (jobs.told[job] - state.done[job]) / shapes.speed[shape, 0]
+    return float(left * shapes.gpus[shape, 0] if discipline == SRSF else left)
 
 
 @jit
-def _sort(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, costs: Costs) -> None:
-    """Running jobs by key, then index. They are nearly sorted: insertion sort."""
+def _running_turn(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, job: int, now: float) -> float:
+    """The same for a running job, by its fastest option like a waiting one: to be started makes no job longer."""
+    if discipline == LAS:
+        return float(LEVEL * state.level[job] + state.since[job])
+    shape = jobs.shape[job]
+    left = state.told[job] - max(now, state.resume[job])
+    if state.option[job] != 0:
+        left *= shapes.speed[shape, state.option[job]] / shapes.speed[shape, 0]
+    return float(left * shapes.gpus[shape, 0] if discipline == SRSF else left)
+
+
+@jit
+def _sort(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, now: float) -> None:
+    """Order running jobs by key, then index. They are nearly sorted: insertion sort. Nothing is wished for them yet."""
     order = state.order
     for at in range(state.size[0]):
         job = order[at]
-        key = state.key[job] = _turn(discipline, jobs, shapes, state, job, costs)
+        state.key[job] = _running_turn(discipline, jobs, shapes, state, job, now)
         state.wish[job] = NONE
         to = at
-        while to > 0 and (key < state.key[order[to - 1]] or (key == state.key[order[to - 1]] and job < order[to - 1])):
+        while to > 0 and before(state.key, job, order[to - 1]):
             order[to] = order[to - 1]
             to -= 1
         order[to] = job
@@ -181,56 +210,55 @@ def _choose(jobs: Jobs, shapes: Shapes, free: Ints, waiting: Heaps, state: Progr
     """Wishes of all jobs, in turn, for as long as GPUs (types,) are free. Waiting ones that get any are appended."""
     at, running = 0, state.size[0]
     shut = np.zeros(len(waiting.root), dtype=np.bool_)
+    shape = _first_open(waiting, shut)
     while free.max() > 0:
-        shape = _first_open(waiting, shut)
         job = NONE if shape == NONE else waiting.root[shape]
-        if at < running and (job == NONE or _running_first(waiting, state, state.order[at], job)):
+        if at < running and (job == NONE or _runs_first(waiting, state, state.order[at], job)):
             _wish(jobs, shapes, free, state, state.order[at])
             at += 1
-        elif job == NONE:
+            continue
+        if job == NONE:
             break
-        elif _wish(jobs, shapes, free, state, job):
+        if _wish(jobs, shapes, free, state, job):
             remove_first(waiting, shape)
             state.order[state.size[0]] = job
             state.size[0] += 1
         else:
             shut[shape] = True
+        shape = _first_open(waiting, shut)
 
 
 @jit
 def _first_open(waiting: Heaps, shut: NDArray[np.bool_]) -> int:
+    """The heap whose first job is the first of all."""
     best = NONE
     for shape in range(len(shut)):
         job = waiting.root[shape]
-        if job == NONE or shut[shape]:
-            continue
-        if best == NONE or before(waiting.key, job, waiting.root[best]):
+        if job != NONE and not shut[shape] and (best == NONE or before(waiting.key, job, waiting.root[best])):
             best = shape
     return best
 
 
 @jit
-def _running_first(waiting: Heaps, state: Progress, running: int, other: int) -> bool:
-    return bool(
-        state.key[running] < waiting.key[other] or (state.key[running] == waiting.key[other] and running < other)
-    )
+def _runs_first(waiting: Heaps, state: Progress, running: int, other: int) -> bool:
+    mine, others = state.key[running], waiting.key[other]
+    return bool(mine < others or (mine == others and running < other))
 
 
 @jit
 def _wish(jobs: Jobs, shapes: Shapes, free: Ints, state: Progress, job: int) -> bool:
     """What it holds, else the fastest option that there are GPUs for; returns whether there is one."""
-    shape, held = jobs.shape[job], state.option[job]
-    if held != NONE and shapes.gpus[shape, held] <= free[shapes.gpu_type[shape, held]]:
-        state.wish[job] = held
-    else:
-        state.wish[job] = NONE
+    shape, wish = jobs.shape[job], state.option[job]
+    if wish == NONE or shapes.gpus[shape, wish] > free[shapes.gpu_type[shape, wish]]:
+        wish = NONE
         for option in range(shapes.gpus.shape[1]):
             if 0 < shapes.gpus[shape, option] <= free[shapes.gpu_type[shape, option]]:
-                state.wish[job] = option
+                wish = option
                 break
-    if state.wish[job] == NONE:
+    state.wish[job] = wish
+    if wish == NONE:
         return False
-    free[shapes.gpu_type[shape, state.wish[job]]] -= shapes.gpus[shape, state.wish[job]]
+    free[shapes.gpu_type[shape, wish]] -= shapes.gpus[shape, wish]
     return True
 
 
@@ -239,27 +267,42 @@ def _change(
     discipline: int, jobs: Jobs, shapes: Shapes, nodes: Nodes, waiting: Heaps, state: Progress, log: Log, costs: Costs,
     running: int, now: float,
 ) -> Log:  # fmt: skip
-    """Stop, move and start jobs as wished: first everything is given back, then taken."""
+    """Stop, move and start jobs as wished, the first `running` of which run: all is given back before any is taken."""
+    left = 0
     for at in range(running):
         job = state.order[at]
         if state.wish[job] != state.option[job]:
-            give(nodes, log, state.entry[job], now)
-    left = 0
+            _stop(jobs, shapes, nodes, state, log, job, now)
     for at in range(state.size[0]):
         job = state.order[at]
-        held, wish = state.option[job], state.wish[job]
-        if wish == NONE:
-            state.option[job], state.pause[job] = NONE, 0.0
-            insert(waiting, jobs.shape[job], job, _turn(discipline, jobs, shapes, state, job, costs))
+        if state.wish[job] == NONE:
+            insert(waiting, jobs.shape[job], job, _waiting_turn(discipline, jobs, shapes, state, job))
             continue
-        if wish != held:
-            log = take(nodes, shapes, jobs.shape[job], wish, log, job, now)
-            fresh = held == NONE and state.done[job] == 0
-            pause = costs.first if fresh else costs.again
-            state.pause[job] = pause if pause > 0 or held == NONE else state.pause[job]
-            state.restarts[job] += state.entry[job] != NONE and (held == NONE or pause > 0)
-            state.entry[job], state.since[job], state.option[job] = log.size[0] - 1, now, wish
+        if state.option[job] == NONE:
+            log = _start(discipline, jobs, shapes, nodes, state, log, costs, job, at < running, now)
         state.order[left] = job
         left += 1
     state.size[0] = left
+    return log
+
+
+@jit
+def _start(
+    discipline: int, jobs: Jobs, shapes: Shapes, nodes: Nodes, state: Progress, log: Log, costs: Costs, job: int,
+    moves: bool, now: float,
+) -> Log:  # fmt: skip
+    """Let a job run as wished; `moves` says that it ran on something else until now."""
+    shape, option = jobs.shape[job], state.wish[job]
+    log = take(nodes, shapes, shape, option, log, job, now)
+    pause = costs.first if state.done[job] == 0 and not moves else costs.again
+    state.restarts[job] += state.entry[job] != NONE and (pause > 0 or not moves)
+    if moves and pause == 0:
+        pause = max(0.0, state.resume[job] - now)
+    speed = shapes.speed[shape, option]
+    state.entry[job], state.option[job], state.since[job] = log.size[0] - 1, option, now
+    state.resume[job] = now + pause
+    state.end[job] = now + pause + (jobs.work[job] - state.done[job]) / speed
+    state.told[job] = now + pause + (jobs.told[job] - state.done[job]) / speed
+    if discipline == LAS:
+        state.sink[job] = _sinks_at(jobs, shapes, state, costs, job)
     return log
