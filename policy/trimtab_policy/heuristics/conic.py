@@ -21,6 +21,8 @@ TOLERANCE = 1e-8
 """Relative, of the constraints and of the gap between both objectives."""
 ACCEPTED = 1e-4
 """The same where rounding lets it come no nearer."""
+DIVERGED = 1e6
+"""Times the error was smaller before: there is no solution."""
 ITERATIONS = 60
 STEP = 0.99
 """Part of the way to the boundary."""
@@ -46,7 +48,7 @@ def solve(program: ConeProgram) -> FloatArray:
         error = _error(program, v, s, z)
         if error < nearest:
             nearest, best = error, v
-        if error <= TOLERANCE or not (cone.inside(s) and cone.inside(z)):
+        if error <= TOLERANCE or error > DIVERGED * nearest or not (cone.inside(s) and cone.inside(z)):
             break
         scaling = _Scaling(cone, s, z)
         if not cone.inside(scaling.forth(z)):

@@ -46,7 +46,7 @@ class Gavel(ABC):
 
     def __init__(self, round_seconds: float = 360.0) -> None:
         self.round_seconds = round_seconds
-        self._seconds: dict[str, FloatArray] = {}
+        self._seconds: dict[str, dict[str, float]] = {}
         """Of each GPU type, what each job had received when it was last seen. All that is remembered of the past."""
         self._gone: dict[str, float] = {}
         """Of each GPU type, what the jobs had received that are gone."""
@@ -71,9 +71,11 @@ class Gavel(ABC):
         """Part of the time given out on each type that each job has received; half a round counts for a new one."""
         served = [[menu.job.served.get(name, 0.0) for name in types] for menu in able]
         seconds = np.array(served) / np.maximum(asked.gpus, 1) + self.round_seconds / 2
-        now = {menu.job.uid: row for menu, row in zip(able, seconds, strict=True)}
+        now = {
+            menu.job.uid: dict(zip(types, row, strict=True)) for menu, row in zip(able, seconds.tolist(), strict=True)
+        }
         for uid in self._seconds.keys() - now.keys():
-            for name, amount in zip(types, self._seconds[uid].tolist(), strict=True):
+            for name, amount in self._seconds[uid].items():
                 self._gone[name] = self._gone.get(name, 0.0) + amount
         self._seconds = now
         received: FloatArray = seconds / (seconds.sum(axis=0) + [self._gone.get(name, 0.0) for name in types])

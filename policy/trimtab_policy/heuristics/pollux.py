@@ -33,12 +33,12 @@ from trimtab_policy.types import Decision, Job, Node, NodeShare, Snapshot
 
 
 class Pollux:
-    """The policy; its search is random but reproducible: the same seed and snapshots give the same decisions."""
+    """The policy. Its search is random but reproducible; another `tie_seed` is another search."""
 
     name = "pollux"
 
-    def __init__(self, seed: int = 0, generations: int = 100) -> None:
-        self.seed, self.generations = seed, generations
+    def __init__(self, tie_seed: int | None = None, generations: int = 100) -> None:
+        self.tie_seed, self.generations = tie_seed, generations
         self._population: list[dict[str, dict[_Place, int]]] = []
         """Allocations of the last search: job -> place -> GPUs."""
         self._last: dict[str, tuple[Shares, dict[_Place, int]]] = {}
@@ -71,7 +71,7 @@ class Pollux:
                 present=present,
             ),
             _states(self._population, menus, places) if self._population else present[None],
-            np.random.default_rng([self.seed, int(snapshot.time)]),
+            np.random.default_rng([self.tie_seed or 0, int(snapshot.time)]),
             self.generations,
         )
         self._population = [_allocation(state, menus, places) for state in found.states]
