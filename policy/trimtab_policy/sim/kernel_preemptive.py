@@ -179,24 +179,24 @@ def _waiting_turn(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, 
 
 
 @jit
-def _running_turn(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, job: int, now: float) -> float:
-    """The same for a running job, by its fastest option like a waiting one: to be started makes no job longer."""
-    if discipline == LAS:
-        return float(LEVEL * state.level[job] + state.since[job])
-    shape = jobs.shape[job]
-    left = state.told[job] - max(now, state.resume[job])
-    if state.option[job] != 0:
-        left *= shapes.speed[shape, state.option[job]] / shapes.speed[shape, 0]
-    return float(left * shapes.gpus[shape, 0] if discipline == SRSF else left)
-
-
-@jit
 def _sort(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, now: float) -> None:
-    """Order running jobs by key, then index. They are nearly sorted: insertion sort. Nothing is wished for them yet."""
+    """Order running jobs by key, then index; nothing is wished for them yet.
+
+    Keys go by the fastest option like those of waiting jobs: to be started makes no job longer. The jobs are nearly
+    sorted: insertion sort.
+    """
     order = state.order
     for at in range(state.size[0]):
         job = order[at]
-        state.key[job] = _running_turn(discipline, jobs, shapes, state, job, now)
+        shape, option = jobs.shape[job], state.option[job]
+        key = state.told[job] - max(now, state.resume[job])
+        if option != 0:
+            key *= shapes.speed[shape, option] / shapes.speed[shape, 0]
+        if discipline == SRSF:
+            key *= shapes.gpus[shape, 0]
+        elif discipline == LAS:
+            key = LEVEL * state.level[job] + state.since[job]
+        state.key[job] = key
         state.wish[job] = NONE
         to = at
         while to > 0 and before(state.key, job, order[to - 1]):
@@ -213,7 +213,7 @@ def _choose(jobs: Jobs, shapes: Shapes, free: Ints, waiting: Heaps, state: Progr
     shape = _first_open(waiting, shut)
     while free.max() > 0:
         job = NONE if shape == NONE else waiting.root[shape]
-        if at < running and (job == NONE or _runs_first(waiting, state, state.order[at], job)):
+        if at < running and (job == NONE or _runs_first(state.key, waiting.key, state.order[at], job)):
             _wish(jobs, shapes, free, state, state.order[at])
             at += 1
             continue
@@ -240,8 +240,8 @@ def _first_open(waiting: Heaps, shut: NDArray[np.bool_]) -> int:
 
 
 @jit
-def _runs_first(waiting: Heaps, state: Progress, running: int, other: int) -> bool:
-    mine, others = state.key[running], waiting.key[other]
+def _runs_first(running_key: Floats, waiting_key: Floats, running: int, other: int) -> bool:
+    mine, others = running_key[running], waiting_key[other]
     return bool(mine < others or (mine == others and running < other))
 
 
