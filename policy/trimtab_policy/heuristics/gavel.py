@@ -54,7 +54,7 @@ class Gavel(ABC):
     def decide(self, snapshot: Snapshot) -> Decision:
         """Run the jobs that have received too little of their share; stop the others."""
         offered = market(snapshot)
-        able = [menu for menu in offered.menus if menu.options]
+        able = [menu for menu in offered.menus if (menu.gpus <= offered.capacity[menu.kind]).any()]
         wanted: dict[str, Candidate] = {}
         if able:
             asked = _requests(able, len(offered.types))
