@@ -11,6 +11,8 @@ All steps work on the whole population at once.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 from msgspec import Struct
 from numpy.random import Generator
@@ -77,7 +79,7 @@ def search(cluster: Cluster, start: States, chance: Generator, generations: int 
 
 def evaluate(cluster: Cluster, states: States) -> FloatArray:
     """Both objectives of each state, (states, 2)."""
-    gpus, nodes = states.sum(axis=2), np.count_nonzero(states, axis=2)
+    gpus, nodes = states.sum(axis=2, dtype=np.int16), (states > 0).sum(axis=2, dtype=np.int16)
     speedup = cluster.speedup[np.arange(states.shape[1]), nodes, gpus]
     used = np.any(states, axis=1) @ cluster.gpus
     utility = np.divide(speedup.sum(axis=1), used, out=np.zeros(len(states)), where=used > 0)
@@ -123,13 +125,14 @@ def _mutated(cluster: Cluster, states: States, chance: Generator) -> States:
     """Some jobs get back what they have, some lose GPUs, and free GPUs are taken."""
     back = chance.random(states.shape[:2]) < RATE
     states = np.where(back[:, :, None], cluster.present, states)
-    losing = chance.random(states.shape[:2]) < RATE
-    states[(chance.random(states.shape) < RATE) & losing[:, :, None]] = 0
-    free = (cluster.gpus - states.sum(axis=1) >= 1)[:, None, :]
-    anywhere = free / states.shape[1]
+    losing = np.nonzero(chance.random(states.shape[:2]) < RATE)
+    kept = chance.random((len(losing[0]), states.shape[2])) >= RATE
+    states[losing] *= kept
+    free = (cluster.gpus > states.sum(axis=1, dtype=np.int16))[:, None, :]
+    anywhere = free / np.float32(states.shape[1])
     more = (states > 0) & free
-    here = more / np.maximum(more.sum(axis=1, keepdims=True), 1)
-    growing = chance.random(states.shape) < anywhere + here - anywhere * here
+    here = more / np.maximum(more.sum(axis=1, keepdims=True), 1).astype(np.float32)
+    growing = chance.random(states.shape, dtype=np.float32) < anywhere + here - anywhere * here
     upto = np.broadcast_to(cluster.gpus, states.shape)[growing]
     states[growing] = chance.integers(states[growing], upto + 1)
     return states
@@ -137,14 +140,15 @@ def _mutated(cluster: Cluster, states: States, chance: Generator) -> States:
 
 def _repaired(cluster: Cluster, states: States, chance: Generator) -> States:
     """Keep the limits: one job over several nodes per node, GPUs per job, GPUs per node; earlier jobs go first."""
-    spread = (np.count_nonzero(states, axis=2) > 1)[:, :, None] & (states > 0)
-    states[spread & (spread.cumsum(axis=1) > 1)] = 0
-    greedy = np.nonzero(states.sum(axis=2) > cluster.most)
+    used = states > 0
+    spread = (used.sum(axis=2, dtype=np.int16) > 1)[:, :, None] & used
+    states[spread & (spread.cumsum(axis=1, dtype=np.int16) > 1)] = 0
+    greedy = np.nonzero(states.sum(axis=2, dtype=np.int16) > cluster.most)
     if len(greedy[0]):
         states[greedy] = _cut(states[greedy], cluster.most[greedy[1]], chance)
-    taken = np.minimum(states.cumsum(axis=1), cluster.gpus)
-    kept: States = np.diff(taken, axis=1, prepend=0).astype(np.int16)
-    return kept
+    taken = np.minimum(states.cumsum(axis=1, dtype=np.int16), cluster.gpus.astype(np.int16))
+    taken[:, 1:] -= taken[:, :-1].copy()
+    return taken
 
 
 def _cut(rows: States, most: IntArray, chance: Generator) -> States:
@@ -157,39 +161,34 @@ def _cut(rows: States, most: IntArray, chance: Generator) -> States:
 
 
 def _ranked(costs: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Front of each state, from 0, until `POPULATION` of them have one; and how far apart it is from its neighbours."""
-    ranks = np.full(len(costs), len(costs))
-    spread = np.zeros(len(costs))
-    rest, rank = np.lexsort((costs[:, 1], costs[:, 0])), 0
-    placed = 0
-    while len(rest) and placed < POPULATION:
-        # in order of the first objective a state is dominated unless its second one is the smallest so far
-        second = costs[rest, 1]
-        smallest = np.minimum.accumulate(second)
-        before = np.concatenate([[np.inf], smallest[:-1]])
-        same = np.concatenate([[False], np.all(costs[rest[1:]] == costs[rest[:-1]], axis=1)])
-        front = second < before
-        front = _with_equals(front, same)
-        members = rest[front]
-        ranks[members], spread[members] = rank, _crowding(costs[members])
-        placed, rank, rest = placed + len(members), rank + 1, rest[~front]
-    return ranks, spread
+    """Front of each state, from 0, (n,); and how far apart its neighbours in the front are (n,), infinite at the ends.
+
+    In order of the first objective a state belongs to the first front all of whose second ones so far are larger.
+    """
+    order = np.lexsort((costs[:, 1], costs[:, 0]))
+    smallest: list[float] = []
+    ranks, before, rank = [], None, 0
+    for state in costs[order].tolist():
+        if state != before:  # equal states do not dominate each other
+            rank, before = bisect_right(smallest, state[1]), state
+            smallest[rank : rank + 1] = [state[1]]
+        ranks.append(rank)
+    of_state = np.empty(len(costs), dtype=np.int64)
+    of_state[order] = ranks
+    return of_state, _crowding(costs, of_state)
 
 
-def _with_equals(front: NDArray[np.bool_], same: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """States equal to their predecessor, which do not dominate each other, belong where it belongs."""
-    leader = np.maximum.accumulate(np.where(same, -1, np.arange(len(front))))
-    members: NDArray[np.bool_] = front[leader]
-    return members
-
-
-def _crowding(costs: FloatArray) -> FloatArray:
-    """Distance between the neighbours of each state along both objectives, (n,); infinite at the ends."""
+def _crowding(costs: FloatArray, ranks: IntArray) -> FloatArray:
+    """Sum over both objectives of the distance between a state's neighbours, relative to the extent of its front."""
     distance = np.zeros(len(costs))
     for objective in costs.T:
-        order = np.argsort(objective, kind="stable")
-        values = objective[order]
-        extent = values[-1] - values[0] or 1.0
-        distance[order[[0, -1]]] = np.inf
-        distance[order[1:-1]] += (values[2:] - values[:-2]) / extent
+        order = np.lexsort((objective, ranks))
+        values, front = objective[order], ranks[order]
+        first = np.flatnonzero(np.diff(front, prepend=-1))
+        last = np.append(first[1:], len(front)) - 1
+        extent = (values[last] - values[first])[front]
+        around = np.roll(values, -1) - np.roll(values, 1)
+        apart = np.divide(around, extent, out=np.zeros(len(values)), where=extent > 0)
+        apart[first] = apart[last] = np.inf
+        distance[order] += apart
     return distance
