@@ -27,7 +27,7 @@ from trimtab_policy.candidates import weight
 from trimtab_policy.heuristics.las import THRESHOLDS
 from trimtab_policy.sim.kernel_heaps import Floats, Ints, heaps
 from trimtab_policy.sim.kernel_nodes import Jobs, Log, Nodes, Shapes, empty_log
-from trimtab_policy.sim.kernel_preemptive import LAS, SRSF, SRTF, Costs, progress, run_preemptive
+from trimtab_policy.sim.kernel_preemptive import LAS, SRSF, SRTF, Costs, nothing_runs, progress, run_preemptive
 from trimtab_policy.sim.kernel_queues import EASY, FCFS, SJF, queue, run_to_end
 from trimtab_policy.sim.rigid import RigidRules
 from trimtab_policy.sim.workloads.trace import Trace
@@ -142,10 +142,10 @@ def _run_to_end(discipline: int, given: Workload, nodes: Nodes, rules: Rules) ->
 
 def _run_preemptive(discipline: int, given: Workload, nodes: Nodes, rules: Rules) -> tuple[Log, Ints, Floats]:
     jobs, shapes, count = given.jobs, given.shapes, len(given.row)
-    state = progress(count, int(nodes.free.sum()))
+    state, running = progress(count), nothing_runs(int(nodes.free.sum()))
     costs = Costs(rules.first_pause, rules.restart_pause, np.array([*rules.thresholds, np.inf]))
-    waiting = heaps(count, len(shapes.gpus))
-    log = run_preemptive(discipline, jobs, shapes, nodes, waiting, state, empty_log(count, count), costs)
+    waiting, log = heaps(count, len(shapes.gpus)), empty_log(count, count)
+    log = run_preemptive(discipline, jobs, shapes, nodes, waiting, state, running, log, costs)
     return log, state.restarts, state.paused
 
 
