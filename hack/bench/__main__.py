@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from hack.bench import agreement, artifact, binding, decisions, latency, plans, rounds
+from hack.bench import agreement, artifact, binding, decisions, latency, plans, rounds, simulator
 from hack.bench.report import Machine, Report, show
 from rich.console import Console
 
@@ -28,6 +28,7 @@ class Part(StrEnum):
     PLANS = "plans"
     AGREEMENT = "agreement"
     ARTIFACT = "artifact"
+    SIMULATOR = "simulator"
 
 
 class Format(StrEnum):
@@ -77,6 +78,9 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
             report.artifact = artifact.measure(sia, os.cpu_count() or 1, only="gavel_fifo" if tiny else "")
         else:
             print(f"left out: there is no {sia / 'profiles'}", file=sys.stderr)
+    if Part.SIMULATOR in parts:
+        _say("simulator")
+        report.simulator = simulator.measure(*(((100, 10_000), (4,), 400) if tiny else ()))
     if Part.BINDING in parts:
         _say("binding")
         report.binding = await binding.measure(size, repeat)

@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 
-from hack.bench import artifact
+from hack.bench import artifact, simulator
 from hack.bench.agreement import Agreement
 from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
@@ -39,6 +39,7 @@ class Report(Struct):
     plans: list[Searches] | None = None
     agreement: list[Agreement] | None = None
     artifact: list[artifact.Line] | None = None
+    simulator: simulator.Speeds | None = None
 
 
 class Goal(Struct):
@@ -79,6 +80,9 @@ def goals(report: Report) -> Iterator[Goal]:
         yield Goal(f"{found.policy}: simulated / live makespan, % off", 100 * abs(found.makespan_error), 5, False)
     for what, off, goal in artifact.goals(report.artifact or []):
         yield Goal(f"{what}, % off the artifact", 100 * off, 100 * goal, False)
+    if report.simulator:
+        for what, value, goal, at_least in simulator.goals(report.simulator):
+            yield Goal(what, value, goal, at_least)
     if report.rounds:
         yield Goal("unchanged round, ms of CPU (p50)", report.rounds.unchanged.p50, 10, False)
 
@@ -93,6 +97,8 @@ def show(report: Report, console: Console) -> None:
         (report.plans, _plans),
         (report.agreement, _agreement),
         (report.artifact, lambda found: artifact.table(found.artifact or [])),
+        (report.simulator, lambda found: simulator.costs(found.simulator)),
+        (report.simulator, lambda found: simulator.steps(found.simulator)),
         (True, _goals),
     )
     for present, table in parts:
