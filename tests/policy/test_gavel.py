@@ -227,8 +227,8 @@ def test_a_job_that_could_use_many_counts_asks_for_the_largest_that_scales() -> 
     rates = {1: 10.0, 2: 18.0, 4: 21.0, 8: 24.0}
     elastic = replace(traced("a", (1, 8)), speeds=tuple(Speed(A100, n, 1, rate) for n, rate in rates.items()))
     [menu] = market(snapshot([node("n0")], [elastic])).menus
-    assert menu.gpus[tuned(menu, 0)] == 4
-    assert market(snapshot([node("n0")], [elastic])).types == (A100,)
+    assert menu.gpus[tuned(menu, 0, most=8)] == 4
+    assert menu.gpus[tuned(menu, 0, most=3)] == 2
 
 
 @pytest.mark.parametrize("policy", ALL)
@@ -241,6 +241,14 @@ def test_jobs_of_the_performance_model_are_served_and_running_ones_left_alone(po
         "uid-a": (NodeShare("n1", 4),),
         "uid-b": (NodeShare("n1", 4),),
     }
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_a_type_that_is_taken_by_jobs_which_must_not_be_preempted_is_not_asked_for(policy: type[Gavel]) -> None:
+    nodes = [node("n0", free=0), node("t0", T4)]
+    jobs = [running("f", {"n0": 8}), *(traced(name, (4, 8), types=(A100, T4)) for name in "abc")]
+    decision = policy().decide(snapshot(nodes, jobs))
+    assert {placed.gpu_type for placed in decision.placements} == {T4}
 
 
 @pytest.mark.parametrize("policy", ALL)

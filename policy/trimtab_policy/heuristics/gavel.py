@@ -57,7 +57,7 @@ class Gavel(ABC):
         able = [menu for menu in offered.menus if (menu.gpus <= offered.capacity[menu.kind]).any()]
         wanted: dict[str, Candidate] = {}
         if able:
-            asked = _requests(able, len(offered.types))
+            asked = _requests(able, offered.capacity)
             shares = self.shares(_demand(snapshot, offered, able, asked, self.round_seconds))
             priority = np.round(shares, DIGITS) / self._received(offered.types, able, asked)
             wanted = self._admit(offered, able, asked, priority)
@@ -159,21 +159,21 @@ class _Requests(Struct, frozen=True):
     """Steps per second."""
 
 
-def _requests(able: list[Menu], types: int) -> _Requests:
-    shape = len(able), types
+def _requests(able: list[Menu], capacity: IntArray) -> _Requests:
+    shape = len(able), len(capacity)
     asked = _Requests(np.full(shape, -1), np.zeros(shape, dtype=np.int64), np.zeros(shape))
     for job, menu in enumerate(able):
-        for kind in np.unique(menu.kind):
-            option = tuned(menu, int(kind))
+        for kind in np.unique(menu.kind[menu.gpus <= capacity[menu.kind]]):
+            option = tuned(menu, int(kind), int(capacity[kind]))
             asked.option[job, kind] = option
             asked.gpus[job, kind] = menu.gpus[option]
             asked.rate[job, kind] = menu.rate[option]
     return asked
 
 
-def tuned(menu: Menu, kind: int) -> int:
-    """The option of this type with the most GPUs that scales well enough; the only one of a rigid job."""
-    options = np.flatnonzero(menu.kind == kind)
+def tuned(menu: Menu, kind: int, most: int) -> int:
+    """The option of this type with the most GPUs, up to `most`, that scales well enough."""
+    options = np.flatnonzero((menu.kind == kind) & (menu.gpus <= most))
     each = menu.rate[options] / menu.gpus[options]
     smallest = each[np.argmin(menu.gpus[options])]
     good = options[each >= EFFICIENT * smallest]
@@ -187,7 +187,7 @@ def _demand(snapshot: Snapshot, offered: Market, able: list[Menu], asked: _Reque
     return Demand(
         rate=asked.rate,
         gpus=asked.gpus,
-        capacity=offered.capacity,
+        capacity=np.maximum(offered.capacity, 1),  # of a type without any nobody asks for one
         steps=steps,
         remaining=np.maximum(1.0, steps - [job.steps_done for job in jobs]),
         age=snapshot.time - created,

@@ -146,7 +146,7 @@ def _repaired(cluster: Cluster, states: States, chance: Generator) -> States:
     greedy = np.nonzero(states.sum(axis=2, dtype=np.int16) > cluster.most)
     if len(greedy[0]):
         states[greedy] = _cut(states[greedy], cluster.most[greedy[1]], chance)
-    taken = np.minimum(states.cumsum(axis=1, dtype=np.int16), cluster.gpus.astype(np.int16))
+    taken: States = np.minimum(states.cumsum(axis=1, dtype=np.int16), cluster.gpus.astype(np.int16))
     taken[:, 1:] -= taken[:, :-1].copy()
     return taken
 
