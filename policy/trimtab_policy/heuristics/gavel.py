@@ -59,7 +59,7 @@ class Gavel(ABC):
         if able:
             asked = _requests(able, offered.capacity)
             shares = self.shares(_demand(snapshot, offered, able, asked, self.round_seconds))
-            priority = np.round(shares, DIGITS) / self._received(offered.types, able, asked)
+            priority = np.round(shares, DIGITS) / self._received(offered, able, asked)
             wanted = self._admit(offered, able, asked, priority)
         return _place(self.name, snapshot, {menu.job.uid: menu.job for menu in able}, wanted)
 
@@ -67,17 +67,18 @@ class Gavel(ABC):
     def shares(self, demand: Demand) -> FloatArray:
         """Part of the time that each job should spend on each GPU type, (jobs, types)."""
 
-    def _received(self, types: tuple[str, ...], able: list[Menu], asked: _Requests) -> FloatArray:
+    def _received(self, offered: Market, able: list[Menu], asked: _Requests) -> FloatArray:
         """Part of the time given out on each type that each job has received; half a round counts for a new one."""
+        types = offered.types
         served = [[menu.job.served.get(name, 0.0) for name in types] for menu in able]
         seconds = np.array(served) / np.maximum(asked.gpus, 1) + self.round_seconds / 2
         now = {
             menu.job.uid: dict(zip(types, row, strict=True)) for menu, row in zip(able, seconds.tolist(), strict=True)
         }
-        for uid in self._seconds.keys() - now.keys():
-            for name, amount in self._seconds[uid].items():
+        for uid in self._seconds.keys() - {menu.job.uid for menu in offered.menus}:
+            for name, amount in self._seconds.pop(uid).items():
                 self._gone[name] = self._gone.get(name, 0.0) + amount
-        self._seconds = now
+        self._seconds |= now
         received: FloatArray = seconds / (seconds.sum(axis=0) + [self._gone.get(name, 0.0) for name in types])
         return received
 
