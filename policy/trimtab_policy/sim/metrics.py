@@ -3,7 +3,8 @@
 How they are defined, where the field knows several ways:
 
 - JCT is completion less submission. A job that was not finished when the run was cut off counts with the time that it
-  has been there, a lower bound; `unfinished` says how many did.
+  has been there, a lower bound; `unfinished` says how many did. Jobs that had not even arrived by then are in no figure
+  but `not_arrived`.
 - Queueing is all time without GPUs, also after a preemption. Slowdown is JCT over time with GPUs, each job's at least 1
   and that time at least 10 s (bounded slowdown, Feitelson 2001), of finished jobs.
 - Utilisation is GPU-time held over GPU-time there; goodput-weighted only that part in which a job computed and whose
@@ -13,7 +14,10 @@ How they are defined, where the field knows several ways:
   GPU-time free; those of a failed node are free. A pod competes for the nodes of the GPU type that it ran on.
 - Energy is that of GPUs while held: a computing GPU draws its rated power, one that waits (restart, rest of a round)
   `IDLE_POWER` of it. Neither servers nor free GPUs are counted, nor that some work draws less than the rated power.
-- Finish-time fairness rho is JCT over what it would have been alone on a fair share (Themis, NSDI 2020), where known.
+- Finish-time fairness rho is JCT over what it would have been alone on a fair share (Themis, NSDI 2020), where known:
+  on 1/N of the cluster, N being the mean number of jobs that were there while it was (Sia, SOSP 2023, equation 3). That
+  N is of the policy's own run: one that lets queues grow makes fair shares smaller and its own rho lower, so rho is to
+  be read together with JCT.
 - The cluster is watched from the first submission to the end of the run; where only some jobs are measured, from the
   first to the last submission of those, so that neither an empty nor a draining cluster counts.
 """
@@ -54,6 +58,8 @@ class Summary(Struct, frozen=True):
 
     jobs: int
     unfinished: int
+    not_arrived: int
+    """Further jobs, which would have come after the run was cut off."""
     avg_jct_h: float
     p50_jct_h: float
     p90_jct_h: float
@@ -93,14 +99,17 @@ def summary(run: Run, measured: BoolArray | None = None) -> Summary:
     jobs, spans = _jobs(run), _spans(run)
     _check_gpu_time(run, jobs, spans)
     chosen = np.ones(jobs.submitted.size, dtype=bool) if measured is None else np.asarray(measured, dtype=bool)
+    here = _arrived(run)
+    not_arrived, chosen = int((chosen & ~here).sum()), chosen & here
     if not chosen.any():
-        raise InconsistentRun("no job is measured: the run has none, or the mask selects none")
-    held = np.bincount(spans.job, spans.end - spans.begin, minlength=chosen.size)
+        raise InconsistentRun("no job is measured: the run has none, the mask selects none, or none of them arrived")
+    held: FloatArray = np.bincount(spans.job, weights=spans.end - spans.begin, minlength=len(run.jobs))
     mine = _Jobs(*(column[chosen] for column in jobs))
     window = _window(run, mine, measured is not None)
     return Summary(
         jobs=mine.submitted.size,
         unfinished=int(np.isnan(mine.finished).sum()),
+        not_arrived=not_arrived,
         **_times(run, mine, held[chosen]),
         gpu_hours_per_job=float(mine.gpu_seconds.mean() / HOUR),
         restarts_per_job=float(mine.restarts.mean()),
@@ -157,6 +166,11 @@ def _jobs(run: Run) -> _Jobs:
         for job in run.jobs
     ]
     return _Jobs(*np.array(rows, dtype=np.float64).reshape(-1, len(_Jobs._fields)).T)
+
+
+def _arrived(run: Run) -> BoolArray:
+    """(n,) false for those that were still to come when the run was cut off."""
+    return np.array([job.started is not None or job.submitted < run.end for job in run.jobs], dtype=bool)
 
 
 def _spans(run: Run) -> _Spans:

@@ -249,6 +249,13 @@ def test_a_run_below_its_bound_fails() -> None:
         bounds.check(run((0, 40), (0, 9)), TWO, bound)
 
 
+def test_a_brief_job_may_end_as_early_as_the_engine_lets_it_and_not_earlier() -> None:
+    brief = jobs_of([0], [0.01], [8], 8)
+    bounds.check(run((0, 0.01 - 1e-6)), brief, bounds.best(brief))
+    with pytest.raises(BelowBound, match="alone it takes"):
+        bounds.check(run((0, 0.009)), brief, bounds.best(brief))
+
+
 def test_a_run_that_was_cut_off_is_judged_job_by_job() -> None:
     bound = bounds.best(TWO)
     assert bounds.check(run((0, 10), (0, None)), TWO, bound) is None

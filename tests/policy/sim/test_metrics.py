@@ -81,6 +81,14 @@ def test_figures_of_jobs() -> None:
     assert s.p99_rho == pytest.approx(2 - 0.01 * 1.5)
 
 
+def test_jobs_that_had_not_arrived_when_the_run_was_cut_off_are_counted_and_nothing_else() -> None:
+    late = [record(number, hour, None, 0.0, started=None, isolated_seconds=HOUR) for number, hour in ((2, 5), (3, 9))]
+    cut = run(TWO.cluster, [*TWO.jobs, *late], list(TWO.spans), end=4)
+    assert summary(cut) == msgspec.structs.replace(summary(TWO), not_arrived=2)
+    with pytest.raises(InconsistentRun, match="none of them arrived"):
+        summary(cut, np.array([False, False, True, True]))
+
+
 def test_figures_of_the_cluster_and_of_decisions() -> None:
     s = summary(TWO)
     assert s.utilisation == pytest.approx(10 / 16)
@@ -181,7 +189,7 @@ def test_json_has_the_keys_that_tools_rely_on() -> None:
     keys = (
         "avg_jct_h p50_jct_h p90_jct_h p99_jct_h makespan_h gpu_hours_per_job restarts_per_job cpu_seconds avg_queue_h"
         " p99_queue_h utilisation goodput_utilisation fragmentation energy_kwh worst_rho p99_rho unfair_fraction"
-        " deadline_hits decision_ms_p50 decision_ms_p99 jobs unfinished lost_gpu_hours bounded_slowdown"
+        " deadline_hits decision_ms_p50 decision_ms_p99 jobs unfinished not_arrived lost_gpu_hours bounded_slowdown"
     )
     quiet = msgspec.structs.replace(TWO, decision_seconds=())
     text = msgspec.json.encode(summary(quiet))

@@ -64,6 +64,23 @@ def test_a_folder_of_profiles_counts_with_all_that_is_in_it(tmp_path: Path) -> N
     assert kept.get(one) is None
 
 
+def test_a_table_that_is_read_beside_the_trace_counts_too(tmp_path: Path) -> None:
+    jobs, tasks = (tmp_path / f"pai_{what}_table.csv" for what in ("job", "task"))
+    for table in (jobs, tasks):
+        table.write_text("first")
+    one, kept = scenario(trace=str(jobs)), Store(tmp_path)
+    kept.put(outcome(one))
+    assert kept.get(one)
+    tasks.write_text("second")
+    assert kept.get(one) is None
+
+
+def test_runs_of_another_solver_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store(tmp_path).put(outcome(scenario()))
+    monkeypatch.setattr(store, "version", lambda name: "next" if name == "highspy" else "1")
+    assert Store(tmp_path).get(scenario()) is None
+
+
 def test_runs_of_older_code_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Store(tmp_path).put(outcome(scenario()))
     monkeypatch.setattr(store, "_code", lambda: b"newer")

@@ -48,6 +48,11 @@ def test_jobs_that_come_all_at_once_cannot_be_rescaled() -> None:
     assert offered_load(trace(["a", "b"], [0, 0], [1, 1], [5, 5]), 8) == float("inf")
 
 
+def test_a_trace_without_jobs_is_said_to_have_none() -> None:
+    with pytest.raises(ValueError, match="there are no jobs"):
+        rescale(stream(3).take(slice(0, 0)), 8, 1.0)
+
+
 def test_without_run_times_there_is_no_load() -> None:
     with pytest.raises(ValueError, match="run times are unknown"):
         rescale(trace(["a", "b"], [0, 9], [1, 1]), 8, 1.0)

@@ -27,6 +27,10 @@ from trimtab_policy.sim.result import Record, Run
 __all__ = ["BelowBound", "Bound", "Demand", "InvalidDemand", "best", "check", "demand", "of_jobs"]
 
 
+EARLY = 1e-5
+"""Seconds by which a job may end before it could: the engine counts what is left of its work in less as done."""
+
+
 class BelowBound(ValueError):
     """A run beat what cannot be beaten: the simulator, or the rates that the bound was given, are wrong."""
 
@@ -74,7 +78,7 @@ def check(
 
     `demand` and `bound` are those of the jobs in `measured` (n,), all if None, in the order of `run.jobs`.
     Raises BelowBound if a job was faster than it is alone, or the mean JCT or the makespan is below its bound, each by
-    more than the relative `tolerance`; ValueError if `demand` has another number of jobs.
+    more than the relative `tolerance` and `EARLY`; ValueError if `demand` has another number of jobs.
     """
     jobs = [job for job, counts in zip(run.jobs, _mask(run, measured), strict=True) if counts]
     if len(jobs) != demand.submitted.size:
@@ -88,7 +92,7 @@ def check(
         (f"mean JCT ({bound.binding})", float(jct.mean()), bound.mean_jct),
         ("makespan", makespan, bound.makespan),
     ):
-        if value < least * (1 - tolerance):
+        if value < least * (1 - tolerance) - EARLY:
             raise BelowBound(f"{run.policy}: {name} of {value:g} s is below its lower bound of {least:g} s")
     return float(jct.mean()) / bound.mean_jct
 
@@ -98,7 +102,7 @@ def _mask(run: Run, measured: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
 
 
 def _check_alone(policy: str, jobs: list[Record], jct: FloatArray, alone: FloatArray, tolerance: float) -> None:
-    early = np.flatnonzero(jct < alone * (1 - tolerance))  # false for NaN
+    early = np.flatnonzero(jct < alone * (1 - tolerance) - EARLY)  # false for NaN
     if early.size:
         worst = early[np.argmin(jct[early] / alone[early])]
         raise BelowBound(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from trimtab_policy.sim import workloads
 from trimtab_policy.sim.failures import Misfortunes
 from trimtab_policy.sim.result import Record, Span
 
@@ -52,7 +53,8 @@ class Scenario(Struct, frozen=True):
 
     def files(self) -> list[str]:
         """Files and folders that the run reads."""
-        return [path for path in (self.trace, self.cluster, self.profiles) if path and Path(path).exists()]
+        read = [*workloads.files(self.trace), Path(self.cluster), *([Path(self.profiles)] if self.profiles else [])]
+        return [str(path) for path in read if path.exists()]
 
 
 class Outcome(Struct, frozen=True):

@@ -1,14 +1,17 @@
 """Results on disk, one file a run, so that an interrupted evaluation goes on where it was.
 
-A file is named after everything that its run depends on: the scenario, the bytes of the files that it reads, and the
-source of this package. Whatever of these changes, the run is made again; nothing stale is ever read.
+A file is named after everything that its run depends on: the scenario, the bytes of the files that it reads, the source
+of this package, and the versions of Python and of the packages that compute. Whatever of these changes, the run is made
+again; nothing stale is ever read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import platform
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -16,6 +19,8 @@ import msgspec
 from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
 
 _PACKAGE = Path(__file__).resolve().parents[2]
+_COMPUTE = ("numpy", "scipy", "highspy", "numba")
+"""Packages whose next version may give other numbers."""
 _SOURCES = ("**/*.py", "data/**/*")
 
 
@@ -49,7 +54,7 @@ class Store:
         digest = hashlib.sha256(msgspec.msgpack.encode(scenario))
         for file in scenario.files():
             digest.update(_content(file, _touched(file)))
-        digest.update(_code())
+        digest.update(_code() + _versions())
         return self._folder / f"{scenario.policy}-{digest.hexdigest()[:24]}.msgpack"
 
 
@@ -66,6 +71,10 @@ def _content(path: str, touched: float) -> bytes:
     for file in sorted(each for each in (root, *root.rglob("*")) if each.is_file()):
         digest.update(file.name.encode() + file.read_bytes())
     return digest.digest()
+
+
+def _versions() -> bytes:
+    return " ".join([platform.python_version(), *(f"{name}-{version(name)}" for name in _COMPUTE)]).encode()
 
 
 @lru_cache(maxsize=1)

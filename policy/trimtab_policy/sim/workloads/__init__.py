@@ -15,7 +15,7 @@ from trimtab_policy.sim.workloads.fits import check_fits
 from trimtab_policy.sim.workloads.table import Report, Schema
 from trimtab_policy.sim.workloads.trace import Trace
 
-__all__ = ["SCHEMAS", "FileError", "Report", "Schema", "Trace", "check_fits", "read"]
+__all__ = ["SCHEMAS", "FileError", "Report", "Schema", "Trace", "check_fits", "files", "read"]
 
 SCHEMAS = {
     schema.name: schema
@@ -48,6 +48,12 @@ def read(path: str | Path, schema: str | None = None, *, skip_bad: bool = False)
         known = "; ".join(f"{each.name} ({each.about})" for each in SCHEMAS.values())
         raise ValueError(f"unknown schema {schema!r}, known are {known}")
     return SCHEMAS[schema or _recognise(file)].read(file, skip_bad)
+
+
+def files(path: str | Path) -> list[Path]:
+    """All files that reading a trace of this name may open."""
+    beside = (schema.beside(Path(path)) for schema in SCHEMAS.values())
+    return [Path(path), *(each for each in beside if each)]
 
 
 def _recognise(path: Path) -> str:

@@ -31,8 +31,9 @@ JOBS, TASKS = "pai_job_table", "pai_task_table"
 
 def read_tables(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
     """Queue is the user; the first submission is time 0."""
-    jobs = _load(path, JOB_COLUMNS, skip_bad)
-    tasks = _load(_beside(path), TASK_COLUMNS, skip_bad)
+    if not (beside := _task_table(path)):
+        raise FileError(path, 1, "file", f"must be called {JOBS}.csv, with {TASKS}.csv beside it")
+    jobs, tasks = _load(path, JOB_COLUMNS, skip_bad), _load(beside, TASK_COLUMNS, skip_bad)
     names = jobs.words("job_name")
     number = {name: row for row, name in enumerate(names)}
     of_job = np.array([number.get(name, -1) for name in tasks.text("job_name")], dtype=np.int64)
@@ -85,10 +86,8 @@ def _load(path: Path, columns: tuple[str, ...], skip_bad: bool) -> Table:
         return Table(path, columns, rows if titled else chain([first], rows), 2 if titled else 1, skip_bad)
 
 
-def _beside(path: Path) -> Path:
-    if JOBS not in path.name:
-        raise FileError(path, 1, "file", f"must be called {JOBS}.csv, with {TASKS}.csv beside it")
-    return path.with_name(path.name.replace(JOBS, TASKS))
+def _task_table(path: Path) -> Path | None:
+    return path.with_name(path.name.replace(JOBS, TASKS)) if JOBS in path.name else None
 
 
 def _first_start(tasks: Table, of_job: IntArray, count: int) -> FloatArray:
@@ -111,7 +110,9 @@ def _kinds(tasks: Table, of_job: IntArray, count: int) -> list[str]:
     return found
 
 
-TABLES = Schema("pai", "pai_job_table.csv and pai_task_table.csv of Alibaba 2020 (NSDI'22)", JOB_COLUMNS, read_tables)
+TABLES = Schema(
+    "pai", "pai_job_table.csv and pai_task_table.csv of Alibaba 2020 (NSDI'22)", JOB_COLUMNS, read_tables, _task_table
+)
 MERGED = Schema(
     "pai-merged", "merged CSV of the PAI simulator", ("job_id", "num_gpu", "duration", "submit_time"), read_merged
 )

@@ -72,6 +72,8 @@ class Schema(Struct, frozen=True):
     """What its header must have; empty for formats without one."""
     read: Callable[[Path, bool], tuple[Trace, Report]]
     """From file and whether to skip bad rows."""
+    beside: Callable[[Path], Path | None] = lambda path: None
+    """The file that it reads besides, if it has a second one: found by the name of the first."""
 
 
 class Table:

@@ -57,10 +57,12 @@ def offered_load(trace: Trace, gpus: int) -> float:
 def rescale(trace: Trace, gpus: int, load: float) -> Trace:
     """The same jobs from time 0 on, arrivals stretched or squeezed evenly until `offered_load` is `load`.
 
-    Raises ValueError for jobs that all arrive at once: nothing can be stretched.
+    Raises ValueError where there are no jobs, or all arrive at once: nothing can be stretched.
     """
     if not (gpus > 0 and 0 < load < np.inf):
         raise ValueError(f"load and gpus must be above 0, got {load} on {gpus} GPUs")
+    if not len(trace):
+        raise ValueError(f"{trace.source or 'trace'}: there are no jobs whose arrivals could be stretched")
     if not trace.span:
         raise ValueError(f"{trace.source or 'trace'}: all jobs arrive at once: there is no span to stretch")
     span = _work(trace) / (gpus * load)
