@@ -103,7 +103,8 @@ def summary(run: Run, measured: BoolArray | None = None) -> Summary:
     not_arrived, chosen = int((chosen & ~here).sum()), chosen & here
     if not chosen.any():
         raise InconsistentRun("no job is measured: the run has none, the mask selects none, or none of them arrived")
-    held: FloatArray = np.bincount(spans.job, weights=spans.end - spans.begin, minlength=len(run.jobs))
+    held = np.zeros(len(run.jobs))
+    np.add.at(held, spans.job, spans.end - spans.begin)
     mine = _Jobs(*(column[chosen] for column in jobs))
     window = _window(run, mine, measured is not None)
     return Summary(
