@@ -20,7 +20,6 @@ from trimtab.api.status import Pending as WirePending
 from trimtab.apply import transitions
 from trimtab.apply.steps import Setback, View
 from trimtab.controller.cluster import Cluster
-from trimtab.decide.shield import user_limits
 from trimtab.errors import NotFound
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
@@ -29,6 +28,7 @@ from trimtab.plan import fake
 from trimtab.plan.gang import gang_plan
 from trimtab.plan.objects import GangPlan
 from trimtab.settings import Settings
+from trimtab_policy.limits import user_limits
 from trimtab_policy.types import Pending, Placement
 
 

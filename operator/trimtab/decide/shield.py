@@ -7,14 +7,15 @@ the snapshot and the placements accepted before it in the same decision, and is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from msgspec import Struct
 
 from trimtab_policy.capacity import ALL_TYPES
+from trimtab_policy.limits import Violation, user_limits
 from trimtab_policy.perf.plans import InvalidPlan, fits
 from trimtab_policy.perf.plans import check as check_degrees
-from trimtab_policy.types import Decision, Job, Node, Placement, Requirements, Snapshot, Stop
+from trimtab_policy.types import Decision, Job, Node, Placement, Snapshot, Stop
 
 LARGEST_FIGURE = 1e18
 """Nothing that is predicted (seconds, tokens/s, bytes) comes near it, and it is still an int64 in the status."""
@@ -87,9 +88,6 @@ class _Books:
             self.queue_use[queue, gpu_type] = self.queue_use.get((queue, gpu_type), 0) + placement.gpus
 
 
-Violation = tuple[str, str]
-
-
 def _no_stop(books: _Books, stop: Stop) -> Refusal:
     job = books.jobs.get(stop.job)
     if job is None:
@@ -155,34 +153,6 @@ def _resources(books: _Books, job: Job, placement: Placement) -> Iterator[Violat
 
 def _user_limits(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
     yield from user_limits(job.requirements, placement)
-
-
-def user_limits(need: Requirements, placement: Placement) -> Iterator[Violation]:
-    """Limits of the job's spec that the placement breaks: also how an edited spec is held against a standing plan."""
-    plan = placement.plan
-    if need.gpu_types and placement.gpu_type not in need.gpu_types:
-        yield "gpu_type_not_allowed", f"{placement.gpu_type} is not in spec.resources.gpuTypes"
-    if not need.gpus.admits(placement.gpus):
-        yield "gpu_count", f"{placement.gpus} GPUs are outside spec.resources.gpus"
-    if need.max_nodes is not None and len(placement.shares) > need.max_nodes:
-        yield "too_many_nodes", f"{len(placement.shares)} nodes are more than spec.resources.maxNodes"
-    if plan.mode not in need.modes:
-        yield "mode_not_allowed", f"mode {plan.mode} is not allowed by spec.parallelism.mode"
-    degrees: tuple[tuple[str, Callable[[], bool]], ...] = (
-        ("tensor", lambda: need.tensor.admits(plan.tensor)),
-        ("pipeline", lambda: need.pipeline.admits(plan.pipeline)),
-        ("context", lambda: need.context.admits(plan.context)),
-        ("expert", lambda: need.expert.admits(plan.expert)),
-        ("zeroStage", lambda: need.zero_stage in (None, plan.zero_stage)),
-        ("recompute", lambda: need.recompute in (None, plan.recompute)),
-    )
-    for name, kept in degrees:
-        if not kept():
-            yield "degree_not_allowed", f"the plan breaks spec.parallelism.{name}"
-    if not need.virtual.admits(plan.virtual):
-        yield "launcher_cannot", f"spec.launcher does not interleave {plan.virtual} chunks per pipeline stage"
-    if plan.shard and not need.hybrid_sharding:
-        yield "launcher_cannot", f"spec.launcher does not shard over groups of {plan.shard} ranks"
 
 
 def _quota(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:

@@ -25,13 +25,22 @@ class Active:
         self.company = 0.0
         """Integral of the number of jobs in the system over the time that this one is there."""
         self.lost_gpu_seconds = 0.0
+        self.computed = 0.0
+        """Seconds of computing, lost ones included."""
         self._began: float | None = None
         self._since = 0.0
         self._gpus = 0
         self._productive = 0.0
         self._served: dict[str, float] = {}
+        self._before = 0.0
+        """GPU-seconds that it held before the run."""
         self._seen: Job | None = None
         self._template: Job | None = None
+
+    def remember(self, told: Job) -> None:
+        """What a live snapshot tells of its past."""
+        self.restarts, self._served = told.restarts, dict(told.served)
+        self._before = sum(told.served.values())
 
     def begin(self, placement: Placement, now: float, speed: float) -> None:
         """Start, move or resize at `now`; what it held before must have ended."""
@@ -60,6 +69,7 @@ class Active:
         if left <= 0:
             return
         used = self.model.advance(left)
+        self.computed += used
         self._productive += used * self._gpus
         if self.model.progress >= 1:
             self.finished = now + waited + used
@@ -107,7 +117,7 @@ class Active:
     def record(self, gpu_shares: dict[str, float], now: float) -> Record:
         """The job's line of the result. `gpu_shares` maps every GPU type of the cluster to its number of GPUs."""
         seen, end = self.model.seen(), now if self.finished is None else self.finished
-        stay = end - self.model.submitted
+        stay = max(0.0, end - self.model.submitted)
         contention = max(1.0, self.company / stay) if stay > 0 else 1.0
         return Record(
             uid=self.model.uid,
@@ -115,7 +125,7 @@ class Active:
             submitted=self.model.submitted,
             started=self.started,
             finished=self.finished,
-            gpu_seconds=sum(self._served_until(now).values()),
+            gpu_seconds=sum(self._served_until(now).values()) - self._before,
             productive_gpu_seconds=self._productive,
             restarts=self.restarts,
             isolated_seconds=_isolated(self.model, gpu_shares, contention),

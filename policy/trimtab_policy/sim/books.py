@@ -1,10 +1,18 @@
-"""What is free on every node of a simulated cluster, kept as the `Node` values that policies see."""
+"""What is free on every node of a simulated cluster, kept as the `Node` values that policies see.
+
+Nobody is trusted: a placement that takes what is not there, or what its job or queue may not have, ends the run. A
+policy that learns would else learn to cheat.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from msgspec.structs import replace
 
-from trimtab_policy.types import Job, Node, Placement, Snapshot
+from trimtab_policy.capacity import ALL_TYPES
+from trimtab_policy.limits import user_limits
+from trimtab_policy.types import Job, Node, Placement, Quota, Snapshot
 
 
 class BrokenDecision(ValueError):
@@ -14,10 +22,15 @@ class BrokenDecision(ValueError):
 class Books:
     """Takes GPUs, CPU, memory and pod slots of nodes, and gives them back. Nodes come and go as they fail."""
 
-    def __init__(self, cluster: Snapshot) -> None:
+    def __init__(self, cluster: Snapshot, quotas: Iterable[Quota] = ()) -> None:
+        """What jobs of the cluster hold counts for quotas; its nodes say what is free besides."""
         self._nodes = {node.name: node for node in cluster.nodes}
         self._down: dict[str, str] = {}
         self._seen: tuple[Node, ...] | None = None
+        self._quota_left = {(quota.queue, quota.gpu_type): quota.gpus for quota in quotas}
+        for job in cluster.jobs:
+            if job.placement:
+                self._charge(job, job.placement, 1)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -32,19 +45,17 @@ class Books:
         return dict(self._down)
 
     def take(self, job: Job, placement: Placement) -> None:
-        """Raise BrokenDecision when a node is missing, down, of another type or too full."""
+        """Raise BrokenDecision for what the nodes, the job or its queue do not allow."""
+        broken = next(self._violations(job, placement), None)
+        if broken:
+            raise BrokenDecision(f"{job.name}: {broken}")
+        self._charge(job, placement, 1)
         for share in placement.shares:
-            node = self._nodes.get(share.node)
-            if node is None or share.node in self._down:
-                raise BrokenDecision(f"{job.name}: node {share.node} takes no pods")
-            if node.gpu_type != placement.gpu_type:
-                raise BrokenDecision(f"{job.name}: node {share.node} has {node.gpu_type}, not {placement.gpu_type}")
-            if not 0 < share.gpus <= node.free_gpus:
-                raise BrokenDecision(f"{job.name}: {share.gpus} GPUs of {share.node}, which has {node.free_gpus} free")
             self._change(job, share.node, share.gpus)
 
     def give(self, job: Job, placement: Placement) -> None:
         """Return what `take` took."""
+        self._charge(job, placement, -1)
         for share in placement.shares:
             self._change(job, share.node, -share.gpus)
 
@@ -57,6 +68,50 @@ class Books:
         """Bring it back."""
         self._down.pop(node, None)
         self._seen = None
+
+    def _violations(self, job: Job, placement: Placement) -> Iterator[str]:
+        yield from (message for _, message in user_limits(job.requirements, placement))
+        yield from self._shape(job, placement)
+        for share in placement.shares:
+            yield from self._on(job, placement, share.node, share.gpus)
+        for kind in (placement.gpu_type, ALL_TYPES):
+            if placement.gpus > self._quota_left.get((job.queue, kind), placement.gpus):
+                yield f"{placement.gpus} {kind} GPUs are more than the quota of queue {job.queue!r} leaves"
+
+    def _shape(self, job: Job, placement: Placement) -> Iterator[str]:
+        """Jobs with given speeds may have unequal parts of their nodes, but only what has a speed."""
+        shares = placement.shares
+        if len({share.node for share in shares}) < len(shares):
+            yield "a gang has one pod per node"
+        if placement.plan.gpus != placement.gpus:
+            yield f"the plan is for {placement.plan.gpus} GPUs, the nodes give {placement.gpus}"
+        if job.speeds is None:
+            if len({share.gpus for share in shares}) > 1:
+                yield "all pods of a gang need the same number of GPUs"
+        elif not any(
+            speed.gpus == placement.gpus and speed.gpu_type in (placement.gpu_type, ALL_TYPES) for speed in job.speeds
+        ):
+            yield f"it has no speed on {placement.gpus} {placement.gpu_type}"
+
+    def _on(self, job: Job, placement: Placement, name: str, gpus: int) -> Iterator[str]:
+        node, need = self._nodes.get(name), job.requirements
+        if node is None or name in self._down:
+            yield f"node {name} takes no pods"
+            return
+        if node.gpu_type != placement.gpu_type:
+            yield f"node {name} has {node.gpu_type}, not {placement.gpu_type}"
+        if job.eligible is not None and name not in job.eligible:
+            yield f"node {name} is not eligible"
+        if not 0 < gpus <= node.free_gpus:
+            yield f"{gpus} GPUs of {name}, which has {node.free_gpus} free"
+        lacking = need.cpu_milli(gpus) > node.free_cpu_milli or need.memory(gpus) > node.free_memory
+        if lacking or node.free_pods < 1:
+            yield f"node {name} lacks CPU, memory or pod slots for {gpus} GPUs"
+
+    def _charge(self, job: Job, placement: Placement, sign: int) -> None:
+        for key in ((job.queue, placement.gpu_type), (job.queue, ALL_TYPES)):
+            if key in self._quota_left:
+                self._quota_left[key] -= sign * placement.gpus
 
     def _change(self, job: Job, name: str, gpus: int) -> None:
         node, need, pods = self._nodes[name], job.requirements, 1 if gpus > 0 else -1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
@@ -29,12 +30,12 @@ Watch = Callable[[int, float], None]
 
 TICK = 1e-6
 """Seconds that are nothing: no two decisions are nearer to each other."""
-PATIENCE = 100
-"""Decisions in a row that may leave everybody waiting on an idle cluster: a policy may wait for a better moment."""
+PATIENCE = 1000
+"""Decisions in a row between which nothing is computed though there are jobs: a policy may wait for a better moment."""
 
 
 class Stuck(ValueError):
-    """Jobs wait on an idle cluster, and nothing will ever happen again."""
+    """Jobs wait on an idle cluster or restart for ever, and nobody computes."""
 
 
 class Rules(Struct, frozen=True):
@@ -58,6 +59,8 @@ class Rules(Struct, frozen=True):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be above 0, got {value}")
+        if not 0 <= self.min_gap < math.inf:
+            raise ValueError(f"min_gap must be finite and not negative, got {self.min_gap}")
 
 
 def simulate(
@@ -66,7 +69,8 @@ def simulate(
     """Run a workload under a policy until every job is done, or until it is cut off.
 
     `cluster` may hold running jobs (a live snapshot): those among `jobs`, by UID, go on where they are. Raises
-    BrokenDecision when the policy asks for what is not there, Stuck when it leaves jobs waiting for ever.
+    BrokenDecision when the policy asks for what is not there or not allowed, Stuck when nobody computes any more,
+    ValueError for two jobs of one UID.
     """
     return _Simulation(policy, jobs, cluster, rules or Rules()).run(watch)
 
@@ -75,7 +79,7 @@ class _Simulation:
     def __init__(self, policy: Policy, jobs: Sequence[SimJob], cluster: Snapshot, rules: Rules) -> None:
         self._policy, self._cluster, self._rules = policy, cluster, rules
         self._now = 0.0
-        self._books = Books(cluster)
+        self._books = Books(cluster, rules.quotas or cluster.quotas)
         self._all = [Active(index, job) for index, job in enumerate(jobs)]
         self._coming = sorted(self._all, key=lambda job: (job.model.submitted, job.index), reverse=True)
         self._here: dict[str, Active] = {}
@@ -84,8 +88,11 @@ class _Simulation:
         self._speed: dict[str, float] = {}
         self._spans: list[Span] = []
         self._decision_seconds: list[float] = []
-        self._idle = 0
-        """Decisions in a row after which nothing ran."""
+        self._fruitless, self._computed = 0, 0.0
+        """Decisions in a row between which nobody computed, and what all have computed so far."""
+        [(uid, count)] = Counter(job.model.uid for job in self._all).most_common(1) or [("", 0)]
+        if count > 1:
+            raise ValueError(f"jobs must differ in their UIDs: {uid} is there {count} times")
 
     def run(self, watch: Watch | None) -> Run:
         cpu = time.process_time()
@@ -100,12 +107,15 @@ class _Simulation:
 
     def _resume(self) -> None:
         """Jobs that hold GPUs in the given snapshot hold them from the first moment on."""
-        held = {job.uid: job.placement for job in self._cluster.jobs if job.placement}
+        known = {job.uid: job for job in self._cluster.jobs}
         for job in self._all:
-            if placement := held.get(job.model.uid):
+            if told := known.get(job.model.uid):
+                job.remember(told)
+            if told and told.placement:
                 self._coming.remove(job)
                 self._here[job.model.uid] = job
-                job.begin(placement, 0.0, 1.0)
+                job.resuming = told.resuming
+                job.begin(told.placement, 0.0, 1.0)
 
     def _next(self) -> float:
         """Time of the next decision."""
@@ -181,10 +191,15 @@ class _Simulation:
         decision = self._policy.decide(snapshot)
         self._decision_seconds.append(time.perf_counter() - began)
         self._apply(decision)
-        self._idle = 0 if any(job.placement for job in self._here.values()) else self._idle + 1
-        if self._idle > PATIENCE and not self._coming and not self._event:
-            waiting = ", ".join(job.model.seen().name for job in list(self._here.values())[:3])
-            raise Stuck(f"{self._policy.name} leaves {len(self._here)} jobs waiting on an idle cluster: {waiting}")
+        self._check_progress()
+
+    def _check_progress(self) -> None:
+        computed = sum(job.computed for job in self._here.values())
+        waits = computed == self._computed and not self._books.unavailable
+        self._fruitless, self._computed = self._fruitless + 1 if waits else 0, computed
+        if self._fruitless > PATIENCE:
+            names = ", ".join(job.model.seen().name for job in list(self._here.values())[:3])
+            raise Stuck(f"{self._policy.name} lets none of {len(self._here)} jobs compute any more: {names}")
 
     def _snapshot(self) -> Snapshot:
         return replace(
@@ -246,11 +261,16 @@ class _Simulation:
             cluster=replace(self._cluster, jobs=()),
             jobs=tuple(job.record(sizes, self._now) for job in self._all),
             spans=tuple(self._spans),
-            end=self._now if self._here or self._coming else max(job.finished or 0.0 for job in self._all),
+            end=self._end(),
             decision_seconds=tuple(self._decision_seconds),
             cpu_seconds=cpu,
             lost_gpu_seconds=sum(job.lost_gpu_seconds for job in self._all),
         )
+
+    def _end(self) -> float:
+        """When the last job finished, or the run was cut off."""
+        cut = bool(self._here or self._coming)
+        return self._now if cut else max([job.finished or 0.0 for job in self._all], default=0.0)
 
 
 def _same(before: Placement | None, after: Placement) -> bool:

@@ -71,7 +71,7 @@ class SimJob(Protocol):
         ...
 
     def fail(self) -> float:
-        """Lose what was not saved since the last checkpoint; returns the lost work as seconds at the present speed."""
+        """Lose what was not saved since the last checkpoint; returns the seconds of computing that are lost."""
         ...
 
     def alone(self, gpu_type: str) -> Mapping[int, Alone]:

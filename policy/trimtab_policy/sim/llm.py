@@ -68,7 +68,9 @@ class LlmJob(SteadyJob):
         self._rules, self._domains, self._sizes, self._errors = rules, domains, sizes, errors
         self._bytes = checkpoint_bytes(job.model, job.training.optimizer)
         self._gpus = {gpu.name: gpu for gpu in sizes}
-        seen = replace(job, preemptible=rules.preemptible, restart_seconds=self._restart(1), placement=None)
+        self._failed = False
+        restart = rules.schedule_seconds + rules.startup_seconds + 2 * self._storage_seconds(1)
+        seen = replace(job, preemptible=rules.preemptible, restart_seconds=restart, placement=None)
         steps = job.training.steps
         super().__init__(seen, submitted, float(steps), float(min(job.steps_done, steps)), rules.checkpoint_seconds)
 
@@ -76,10 +78,21 @@ class LlmJob(SteadyJob):
         return int(self._done)
 
     def pause(self, before: Placement | None, after: Placement) -> float:
-        rules, nodes = self._rules, len(after.shares)
+        """A first start loads nothing, one after a failure saves nothing."""
+        rules = self._rules
+        launch = rules.schedule_seconds + rules.startup_seconds
         if before is None and self._done == 0:
-            return rules.schedule_seconds + rules.startup_seconds
-        return self._restart(nodes)
+            return launch
+        ways = 1 if self._failed else 2
+        return launch + ways * self._storage_seconds(len(after.shares))
+
+    def place(self, placement: Placement | None, speed: float = 1.0) -> None:
+        super().place(placement, speed)
+        self._failed = self._failed and placement is None
+
+    def fail(self) -> float:
+        self._failed = True
+        return super().fail()
 
     def rate(self, placement: Placement) -> float:
         homes = {self._domains.get(share.node, ()) for share in placement.shares}
@@ -99,10 +112,9 @@ class LlmJob(SteadyJob):
             best[each.gpus] = min(best.get(each.gpus, math.inf), each.prediction.run_seconds * error)
         return {gpus: Alone(seconds, 1 / seconds) for gpus, seconds in best.items()}
 
-    def _restart(self, nodes: int) -> float:
-        rules = self._rules
-        bandwidth = min(nodes * rules.storage_bandwidth, rules.storage_limit)
-        return 2 * self._bytes / bandwidth + rules.schedule_seconds + rules.startup_seconds
+    def _storage_seconds(self, nodes: int) -> float:
+        """A checkpoint, one way."""
+        return self._bytes / min(nodes * self._rules.storage_bandwidth, self._rules.storage_limit)
 
 
 def jobs(described: Iterable[Job], cluster: Snapshot, rules: LlmRules | None = None, seed: int = 0) -> list[LlmJob]:

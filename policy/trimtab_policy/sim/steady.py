@@ -20,7 +20,9 @@ class SteadyJob(ABC):
         self.submitted = submitted
         self.application = job.model.name
         self._job = job
-        self._total, self._done, self._saved = total, done, done
+        self._total, self._done = total, done
+        self._saved, self._unsaved_seconds = done, 0.0
+        """Work that is in a checkpoint, and seconds of computing since it was saved."""
         self._rate = 0.0
         self._checkpoint_seconds = checkpoint_seconds
 
@@ -38,7 +40,7 @@ class SteadyJob(ABC):
     def place(self, placement: Placement | None, speed: float = 1.0) -> None:
         """A job that is stopped saves a checkpoint."""
         if placement is None:
-            self._saved = self._done
+            self._saved, self._unsaved_seconds = self._done, 0.0
         self._rate = self.rate(placement) * speed if placement else 0.0
 
     def advance(self, seconds: float) -> float:
@@ -49,14 +51,16 @@ class SteadyJob(ABC):
             self._done = self._total
             return min(left, seconds)
         self._done += self._rate * seconds
-        unit = self._rate * self._checkpoint_seconds
-        if self._done - self._saved >= unit:
-            self._saved += unit * ((self._done - self._saved) // unit)
+        self._unsaved_seconds += seconds
+        if self._unsaved_seconds >= self._checkpoint_seconds:
+            self._unsaved_seconds %= self._checkpoint_seconds
+            self._saved = self._done - self._rate * self._unsaved_seconds
         return seconds
 
     def finish_in(self) -> float:
         return (self._total - self._done) / self._rate if self._rate > 0 else math.inf
 
     def fail(self) -> float:
-        lost, self._done = self._done - self._saved, self._saved
-        return lost / self._rate if self._rate > 0 else 0.0
+        lost, self._unsaved_seconds = self._unsaved_seconds, 0.0
+        self._done = self._saved
+        return lost

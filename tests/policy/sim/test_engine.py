@@ -20,7 +20,7 @@ from trimtab_policy.sim.result import Run
 from trimtab_policy.sim.rigid import RigidJob, RigidRules
 from trimtab_policy.sim.workloads.trace import trace
 from trimtab_policy.specs import ParallelPlan, Prediction
-from trimtab_policy.types import Decision, Job, Node, NodeShare, Placement, Snapshot, Stop
+from trimtab_policy.types import Decision, Job, Node, NodeShare, Placement, Quota, Snapshot, Stop
 
 PLENTY = 1 << 40
 
@@ -175,7 +175,9 @@ def test_two_jobs_may_swap_their_nodes_in_one_decision() -> None:
 @pytest.mark.parametrize(
     ("decision", "message"),
     [
-        (Decision("script", (on("j0", ("n0", 5)),)), "which has 4 free"),
+        (Decision("script", (on("j0", ("n0", 3)),)), "3 GPUs are outside spec.resources.gpus"),
+        (Decision("script", (on("j0", ("n0", 1), ("n0", 1)),)), "one pod per node"),
+        (Decision("script", (on("j0", ("n0", 2)), on("j1", ("n0", 3)))), "which has 2 free"),
         (Decision("script", (on("j0", ("nowhere", 2)),)), "nowhere takes no pods"),
         (Decision("script", (on("nobody", ("n0", 2)),)), "not there"),
         (Decision("script", stops=(Stop("j0", "test"),)), "does not run"),
@@ -183,7 +185,12 @@ def test_two_jobs_may_swap_their_nodes_in_one_decision() -> None:
 )
 def test_a_decision_that_the_cluster_cannot_carry_out_ends_the_run(decision: Decision, message: str) -> None:
     with pytest.raises(BrokenDecision, match=message):
-        simulate(Script(lambda _: decision), jobs((0, 2, 100)), cluster())
+        simulate(Script(lambda _: decision), jobs((0, 2, 100), (0, 3, 100)), cluster())
+
+
+def test_a_decision_that_breaks_a_quota_ends_the_run() -> None:
+    with pytest.raises(BrokenDecision, match="quota of queue ''"):
+        simulate(Script(first_fit), jobs((0, 2, 9), (0, 3, 9)), cluster(), Rules(quotas=(Quota("", "*", 4),)))
 
 
 def test_a_running_job_that_is_not_preemptible_must_be_left_alone() -> None:
@@ -194,10 +201,22 @@ def test_a_running_job_that_is_not_preemptible_must_be_left_alone() -> None:
         simulate(Script(say), jobs((0, 2, 1000), rules=RigidRules(preemptible=False)), cluster())
 
 
-@pytest.mark.parametrize("rules", [Rules(), Rules(round_seconds=60)])
+@pytest.mark.parametrize(
+    "rules", [Rules(), Rules(round_seconds=60), Rules(misfortunes=Misfortunes(gpu_mtbf_seconds=1e9))]
+)
 def test_a_policy_that_lets_jobs_wait_on_an_idle_cluster_is_stopped(rules: Rules) -> None:
-    with pytest.raises(Stuck, match="script leaves 1 jobs waiting"):
+    with pytest.raises(Stuck, match="script lets none of 1 jobs compute"):
         simulate(Script(lambda _: None), jobs((0, 2, 100)), cluster(), rules)
+
+
+def test_a_policy_that_restarts_jobs_for_ever_is_stopped() -> None:
+    def say(snapshot: Snapshot) -> Decision:
+        node = f"n{int(snapshot.time // 60) % 2}"
+        return Decision("script", tuple(on(job.uid, (node, 2)) for job in snapshot.jobs))
+
+    rules = RigidRules(restart_seconds=100.0, first_start_costs=True)
+    with pytest.raises(Stuck, match="none of 1 jobs"):
+        simulate(Script(say), jobs((0, 2, 100), rules=rules), cluster(), Rules(round_seconds=60))
 
 
 def test_a_run_can_be_cut_off_and_says_who_is_not_done() -> None:
@@ -232,6 +251,23 @@ def _until(where: Snapshot, misfortunes: Misfortunes, end: float | None) -> list
     return found
 
 
+def test_no_more_is_lost_than_was_computed_however_slow_the_node_was() -> None:
+    bad_luck = Misfortunes(
+        gpu_mtbf_seconds=1e5, straggler_mtbf_seconds=2e4, straggler_seconds=5000.0, straggler_speed=0.2
+    )
+    rules = RigidRules(checkpoint_seconds=1e9)
+
+    run = simulate(
+        Script(first_fit), jobs((0, 4, 20_000), (0, 4, 20_000), rules=rules), cluster(), Rules(misfortunes=bad_luck)
+    )
+
+    assert run.lost_gpu_seconds > 0
+    for record in run.jobs:
+        assert 4 * 20_000 <= record.productive_gpu_seconds <= record.gpu_seconds
+    held, productive = (sum(getattr(r, name) for r in run.jobs) for name in ("gpu_seconds", "productive_gpu_seconds"))
+    assert held == pytest.approx(productive + run.lost_gpu_seconds)
+
+
 def test_a_gang_is_as_slow_as_its_slowest_node() -> None:
     always = Misfortunes(straggler_mtbf_seconds=1e-3, straggler_seconds=1e9, straggler_speed=0.5)
 
@@ -260,6 +296,27 @@ def test_a_live_snapshot_goes_on_where_it_is() -> None:
     assert run.jobs[0].started == 0
     assert run.jobs[0].finished == 100
     assert run.jobs[1].finished == 100
+
+
+def test_a_live_snapshot_tells_what_jobs_went_through_before() -> None:
+    [job] = jobs((0, 2, 100))
+    told = replace(job.seen(), restarts=3, served={"T4": 50.0})
+    policy = Script(first_fit)
+
+    run = simulate(policy, [job], replace(cluster(), jobs=(told,)))
+
+    assert (policy.seen[0].jobs[0].restarts, policy.seen[0].jobs[0].served) == (3, {"T4": 50.0})
+    assert run.jobs[0].gpu_seconds == 200.0
+
+
+def test_nothing_to_do_is_done_at_once() -> None:
+    assert simulate(Script(first_fit), [], cluster()).end == 0.0
+
+
+def test_two_jobs_of_one_uid_are_refused() -> None:
+    twice = [*jobs((0, 1, 1)), *jobs((5, 1, 1))]
+    with pytest.raises(ValueError, match="j0 is there 2 times"):
+        simulate(Script(first_fit), twice, cluster())
 
 
 class Whim:
@@ -358,7 +415,9 @@ def test_the_same_run_twice_is_the_same_run() -> None:
     assert (first.jobs, first.spans, first.end) == (second.jobs, second.spans, second.end)
 
 
-@pytest.mark.parametrize("changes", [{"round_seconds": 0.0}, {"heartbeat": -1.0}, {"until": math.nan}])
+@pytest.mark.parametrize(
+    "changes", [{"round_seconds": 0.0}, {"heartbeat": -1.0}, {"until": math.nan}, {"min_gap": math.nan}]
+)
 def test_rules_that_make_no_sense_are_refused_by_name(changes: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
         Rules(**changes)

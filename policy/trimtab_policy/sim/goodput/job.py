@@ -42,7 +42,8 @@ class GoodputJob:
         self._site, self._estimator, self._app = site, estimator, site.application
         self._steps = [0.0, *self._app.iterations(batch)] if batch else self._app.milestones
         """Steps done when epoch 0, 1, ... begins."""
-        self._epoch, self._done, self._saved = 0, 0.0, 0.0
+        self._epoch, self._done = 0, 0.0
+        self._saved, self._unsaved_seconds = 0.0, 0.0
         self._gpu_type, self._speed = "", 1.0
         self._split: Split = ()
         self._batching = NOT_RUNNING
@@ -79,7 +80,7 @@ class GoodputJob:
     def place(self, placement: Placement | None, speed: float = 1.0) -> None:
         where: tuple[str, Split] = self._where(placement) if placement else ("", ())
         if where != (self._gpu_type, self._split):
-            self._saved = self._done
+            self._saved, self._unsaved_seconds = self._done, 0.0
         self._gpu_type, self._split = where
         self._speed = speed
         self._batching = NOT_RUNNING
@@ -103,8 +104,9 @@ class GoodputJob:
         return steps * self._step
 
     def fail(self) -> float:
-        lost, self._done = self._done - self._saved, self._saved
-        return lost / self._rate() if self._split and lost else 0.0
+        lost, self._unsaved_seconds = self._unsaved_seconds, 0.0
+        self._done = self._saved
+        return lost
 
     def alone(self, gpu_type: str) -> Mapping[int, Alone]:
         return self._estimator.alone(gpu_type)
@@ -115,9 +117,11 @@ class GoodputJob:
         rate, end = self._rate(), self._app.milestones[self._epoch + 1]
         if self._done + rate * seconds < end:
             self._done += rate * seconds
+            self._unsaved_seconds += seconds
         else:
             seconds = min(seconds, float(round((end - self._done) / rate)))
             self._done = self._saved = end
+            self._unsaved_seconds = 0.0
             self._epoch += 1
         if self._epoch < self._app.facts.epochs:
             self._choose()
