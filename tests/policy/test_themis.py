@@ -13,9 +13,14 @@ from tests.traced import traced
 
 from trimtab_policy.heuristics.themis import Themis, finish_times, unfairness, waiting
 from trimtab_policy.menu import Menu, market
-from trimtab_policy.types import Decision, Job, Node, Snapshot
+from trimtab_policy.sim import clusters, rigid
+from trimtab_policy.sim.engine import simulate
+from trimtab_policy.sim.workloads.trace import trace
+from trimtab_policy.types import Decision, Node, Quota, Snapshot
 
 LEASE = 1200.0
+ENDS = (NOW // LEASE + 1) * LEASE
+"""When all leases end next."""
 
 
 def quads(*free: int) -> list[Node]:
@@ -30,18 +35,22 @@ def menu(now: Snapshot, name: str) -> Menu:
     return next(each for each in market(now).menus if each.job.name == name)
 
 
-def since(given: Job, seconds: float, **changes: object) -> Job:
-    """A running job that holds what it has for so long."""
-    return replace(given, started=NOW - seconds, **changes)
-
-
-def test_the_finish_time_is_age_and_what_is_left_and_a_restart_if_it_moves() -> None:
+def test_the_finish_time_is_age_and_a_lease_of_work_and_the_rest_at_the_best_speed_and_a_restart_if_it_moves() -> None:
     waits = replace(traced("w", (1, 2), seconds=1000.0), steps_done=500_000)
-    runs = traced("r", (1, 2), {"n0": 2}, seconds=1000.0)
+    runs = traced("r", (1, 2), {"n0": 2}, seconds=2000.0)
     now = snapshot(quads(2), [waits, runs])
-    assert finish_times(menu(now, "w"), NOW).tolist() == [60 + 500 + 60, 60 + 250 + 60]
-    assert finish_times(menu(now, "r"), NOW).tolist() == [60 + 1000 + 60, 60 + 500]
+    assert finish_times(menu(now, "w"), NOW, LEASE).tolist() == [60 + 500 + 60, 60 + 250 + 60]
+    assert finish_times(menu(now, "r"), NOW, LEASE).tolist() == [60 + LEASE + 800 / 2 + 60, 60 + 1000]
     assert waiting(menu(now, "w"), NOW, LEASE) == 60 + 250 + 60 + LEASE
+
+
+def test_little_now_is_better_than_nothing() -> None:
+    """At a fiftieth of the best speed, with a restart that takes longer than a lease."""
+    slow = replace(traced("a", (1, 50)), restart_seconds=2 * LEASE)
+    now = snapshot([node(f"n{i}", gpus=8) for i in range(7)], [slow])
+    each = menu(now, "a")
+    assert finish_times(each, NOW, LEASE).max() < waiting(each, NOW, LEASE)
+    assert held(Themis().decide(snapshot([node("n0", gpus=50, free=7)], [slow]))) == {"a": (A100, 1)}
 
 
 def test_unfairness_is_relative_to_a_share_of_the_cluster_in_turns_where_it_is_too_small() -> None:
@@ -52,22 +61,36 @@ def test_unfairness_is_relative_to_a_share_of_the_cluster_in_turns_where_it_is_t
     assert unfairness(menu(now, "r"), market(now), NOW, LEASE) == pytest.approx((60 + 1000) / alone)
 
 
-def test_a_lease_protects_a_job_until_it_ends() -> None:
-    new = replace(traced("new", 4), created=NOW - 100_000)
-    for seconds, stopped in ((LEASE - 1, []), (LEASE + 1, ["uid-old"])):
-        old = since(traced("old", 4, {"n0": 4}), seconds)
-        decision = Themis().decide(snapshot(quads(0), [old, new]))
+def test_a_lease_protects_a_job_until_the_next_multiple_of_its_length() -> None:
+    new = replace(traced("new", 4), created=ENDS - 100_000)
+    old = replace(traced("old", 4, {"n0": 4}), started=ENDS - 30)
+    for time, stopped in ((ENDS - 1, []), (ENDS, ["uid-old"]), (ENDS + 299, ["uid-old"])):
+        decision = Themis().decide(replace(snapshot(quads(0), [old, new]), time=time))
         assert [stop.job for stop in decision.stops] == stopped
         assert [placed.job for placed in decision.placements] == (["uid-new"] if stopped else [])
 
 
 def test_a_job_that_wins_what_it_has_keeps_it_for_another_lease() -> None:
-    policy, old = Themis(), since(traced("old", 4, {"n0": 4}), LEASE + 1)
-    assert policy.decide(snapshot(quads(0), [old])) == Decision("themis")
-    rival = replace(traced("new", 4), created=NOW - 100_000)
-    later = replace(snapshot(quads(0), [old, rival]), time=NOW + LEASE - 1)
-    assert not policy.decide(later).stops
-    assert policy.decide(replace(later, time=NOW + LEASE)).stops
+    policy, old = Themis(), replace(traced("old", 4, {"n0": 4}), started=ENDS - 30)
+    now = replace(snapshot(quads(0), [old]), time=ENDS)
+    assert policy.decide(now) == Decision("themis")
+    later = replace(now, jobs=(old, replace(traced("new", 4), created=NOW - 100_000)))
+    assert not policy.decide(replace(later, time=ENDS + LEASE - 1)).stops
+    assert policy.decide(replace(later, time=ENDS + LEASE)).stops
+
+
+def test_a_large_gang_finds_its_gpus_free_together_however_many_small_jobs_there_are() -> None:
+    """Small ones come at seven eighths of what the cluster can do, so there are always seven of them."""
+    small = [(130.0 * i, 1, 900.0) for i in range(400)]
+    rows = [(0.0, 8, 3600.0), *small]
+    submitted, gpus, seconds = zip(*sorted(rows), strict=True)
+    jobs = [f"{count}-{i}" for i, count in enumerate(gpus)]
+    there = clusters.cluster("T4=8x4")
+    run = simulate(Themis(), rigid.jobs(trace(jobs, submitted, gpus, seconds), there), there)
+    [gang] = [record for record in run.jobs if record.uid.startswith("8-")]
+    assert gang.finished is not None
+    assert gang.finished < 0.9 * run.end
+    assert gang.isolated_seconds * 2 > gang.finished
 
 
 def test_gpus_are_offered_to_the_worst_off_first() -> None:
@@ -92,7 +115,7 @@ def test_without_a_filter_the_auction_has_the_largest_product_of_inverse_unfairn
 
     def product(choice: tuple[int, ...]) -> float:
         times = [
-            finish_times(each, NOW)[k] if k >= 0 else waiting(each, NOW, LEASE)
+            finish_times(each, NOW, LEASE)[k] if k >= 0 else waiting(each, NOW, LEASE)
             for each, k in zip(menus, choice, strict=True)
         ]
         return -sum(math.log(time) for time in times)
@@ -113,9 +136,26 @@ def _used(menus: tuple[Menu, ...], choice: tuple[int, ...]) -> np.ndarray:
     return used
 
 
+def test_the_worst_off_are_counted_in_gpus_so_that_a_large_gang_bids_alone() -> None:
+    """Four small jobs that just came would outvote it: a lease more or less is nothing to its finish time."""
+    gang = replace(traced("gang", 4), created=NOW - 100_000)
+    small = [replace(traced(f"s{i}", 1), created=NOW) for i in range(4)]
+    assert held(Themis().decide(snapshot(quads(4), [gang, *small]))) == {"gang": (A100, 4)}
+    assert "gang" not in held(Themis(fairness=0.0).decide(snapshot(quads(4), [gang, *small])))
+
+
 def test_no_gpu_idles_while_somebody_could_use_it() -> None:
     jobs = [traced(f"j{i}", 1) for i in range(10)]
     assert len(Themis().decide(snapshot(quads(4, 4), jobs)).placements) == 8
+
+
+def test_gpus_that_a_winner_may_not_have_go_to_others() -> None:
+    """The auction knows no quotas and not that free GPUs are scattered."""
+    rich, poor = replace(traced("rich", 8), queue="q", created=NOW - 100_000), traced("poor", 4)
+    limited = replace(snapshot(quads(4, 4), [rich, poor]), quotas=(Quota("q", A100, 4),))
+    assert held(Themis().decide(limited)) == {"poor": (A100, 4)}
+    scattered = snapshot(quads(3, 1), [job("gang", gpus=(4, 4), created=NOW - 100_000), traced("two", 2)])
+    assert held(Themis().decide(scattered)) == {"two": (A100, 2)}
 
 
 def test_jobs_of_the_performance_model_are_served_and_running_ones_left_alone() -> None:
