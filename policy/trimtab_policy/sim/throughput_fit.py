@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, minimize
 
-from trimtab_policy.sim.kernel_jit import jit
+from trimtab_policy.sim.jit import jit
 
 Floats = NDArray[np.float64]
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from trimtab_policy import catalog, policy
 from trimtab_policy.heuristics.las import Las
-from trimtab_policy.sim import engine, kernel, kernel_heaps, rigid
+from trimtab_policy.sim import engine, kernel, rigid
 from trimtab_policy.sim.kernel import Discipline, NotCovered, Option
-from trimtab_policy.sim.kernel_run import run
-from trimtab_policy.sim.kernel_sharing import processor_sharing
+from trimtab_policy.sim.kernel import heap as kernel_heaps
+from trimtab_policy.sim.kernel.run import run
+from trimtab_policy.sim.kernel.sharing import processor_sharing
 from trimtab_policy.sim.result import Run
 from trimtab_policy.sim.rigid import RigidRules
 from trimtab_policy.sim.workloads.trace import Trace, trace

@@ -23,7 +23,7 @@ from scipy import stats
 from trimtab_policy import catalog, policy
 from trimtab_policy.sim import engine, kernel, rigid
 from trimtab_policy.sim.kernel import Discipline
-from trimtab_policy.sim.kernel_sharing import processor_sharing
+from trimtab_policy.sim.kernel.sharing import processor_sharing
 from trimtab_policy.sim.workloads.trace import trace
 from trimtab_policy.types import Node, Snapshot
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trimtab_policy.sim.bounds.demand import Demand, FloatArray
-from trimtab_policy.sim.kernel_jit import jit
+from trimtab_policy.sim.jit import jit
 
 _FACTORS = (4.0, 2.0, 1.4, 1.15, 1.05)
 """Steps of the search by which the worth of one type is moved, coarse to fine."""

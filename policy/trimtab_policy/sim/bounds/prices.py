@@ -21,7 +21,7 @@ from scipy.optimize import minimize
 
 from trimtab_policy.sim.bounds import fluid
 from trimtab_policy.sim.bounds.demand import Demand, FloatArray
-from trimtab_policy.sim.kernel_jit import jit
+from trimtab_policy.sim.jit import jit
 
 SLOTS = 800
 """Slots between moments at which jobs come or may go. More than that are thinned out."""

@@ -29,7 +29,7 @@ from trimtab_policy.sim.envs import arguments, cluster_kernel, cluster_view
 from trimtab_policy.sim.envs.cluster_jobs import Families, Mix, draw, llm, machines, saturation
 from trimtab_policy.sim.envs.cluster_kernel import NONE, State, World, advance, change
 from trimtab_policy.sim.envs.cluster_view import HIGH, LOW, Sight, View, look
-from trimtab_policy.sim.kernel_jit import jit
+from trimtab_policy.sim.jit import jit
 from trimtab_policy.types import Snapshot
 
 Observation = dict[str, NDArray[np.float32]]

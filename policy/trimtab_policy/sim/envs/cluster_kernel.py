@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_policy.sim.envs.cluster_jobs import Episode, Families, Floats, Ints, Machines
-from trimtab_policy.sim.kernel_jit import jit
+from trimtab_policy.sim.jit import jit
 
 NONE = -1
 TICK = 1e-6

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from trimtab_policy.sim.envs.cluster_jobs import Families, Floats, Ints, Machines, saturation
 from trimtab_policy.sim.envs.cluster_kernel import NONE, State, World
-from trimtab_policy.sim.kernel_jit import jit
+from trimtab_policy.sim.jit import jit
 
 JOB, OPTION, POOL, CLUSTER = 20, 2, 12, 8
 """Numbers of features."""

@@ -1,6 +1,6 @@
-"""From a scenario to its outcome: read, cut, simulate, measure, and hold against the lower bound.
+"""From a scenario to its outcome: simulate, measure, and hold against the lower bound.
 
-What several scenarios share (a trace, its windows, profiles, bounds) is kept for the next one in the same process.
+What several scenarios share (profiles, bounds) is kept for the next one in the same process.
 """
 
 from __future__ import annotations
@@ -9,29 +9,30 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from statistics import fmean
+from typing import Protocol, runtime_checkable
 
 import msgspec
-import numpy as np
 
 from trimtab_policy import policy as registry
 from trimtab_policy.policy import Policy
-from trimtab_policy.sim import bounds, clusters, goodput, hyperscore, kernel_run, llm, metrics, rigid
+from trimtab_policy.sim import bounds, clusters, goodput, hyperscore, llm, metrics, rigid
 from trimtab_policy.sim.bounds import Bound, Demand
 from trimtab_policy.sim.engine import Rules, simulate
-from trimtab_policy.sim.evaluation.scenario import GENERATED, Outcome, Scenario
+from trimtab_policy.sim.evaluation.scenario import Estimates, Outcome, Part, Scenario, estimates
+from trimtab_policy.sim.evaluation.workload import Workload, workload
 from trimtab_policy.sim.failures import Misfortunes
 from trimtab_policy.sim.goodput import Form, Knowledge, Regime
 from trimtab_policy.sim.job import SimJob
 from trimtab_policy.sim.kernel import Discipline
+from trimtab_policy.sim.kernel import run as kernel_run
 from trimtab_policy.sim.llm import LlmRules
 from trimtab_policy.sim.metrics import Summary
 from trimtab_policy.sim.profiles import Profiles
-from trimtab_policy.sim.result import Run
+from trimtab_policy.sim.result import Record, Run
 from trimtab_policy.sim.rigid import RigidRules
-from trimtab_policy.sim.workloads import check_fits, generator, read, windows
-from trimtab_policy.sim.workloads.trace import BoolArray, Trace
-from trimtab_policy.types import Job, Snapshot
+from trimtab_policy.sim.workloads.trace import Trace
+from trimtab_policy.types import Snapshot
 
 PROFILE_ROUND = 60.0
 """Seconds of a round on measured profiles, of Sia and of whoever is not in `_ROUNDS`."""
@@ -45,19 +46,14 @@ _ROUNDING = 0.02
 """By how much measured jobs may beat their bound: their epochs end on whole seconds."""
 
 
-class Workload(NamedTuple):
-    """Jobs of one window, whatever they are simulated as."""
-
-    trace: Trace | None
-    """None where jobs are those of the live API: `described`."""
-    described: tuple[Job, ...]
-    measured: BoolArray
-    seed: int
-
-
 @runtime_checkable
 class _Solves(Protocol):
     largest_gap: float
+
+
+@runtime_checkable
+class _KnowsRounds(Protocol):
+    round_seconds: float
 
 
 @runtime_checkable
@@ -72,8 +68,10 @@ def run(scenario: Scenario) -> Outcome:
     breaks rules (BrokenDecision, Stuck) or is better than can be (BelowBound).
     """
     cluster = clusters.cluster(scenario.cluster)
-    policy = _policy(scenario.policy)
-    work = _workload(_without_policy(scenario))
+    policy, round_seconds = _policy(scenario.policy), _round(scenario)
+    if round_seconds and isinstance(policy, _KnowsRounds):
+        policy.round_seconds = round_seconds
+    work = workload(_without_policy(scenario))
     result, regime = _simulated(scenario, policy, work, cluster)
     demand, bound = _bound(_without_policy(scenario), _form(scenario.policy) if scenario.profiles else None)
     bounds.check(result, demand, bound, work.measured, _ROUNDING if scenario.profiles else 1e-6)
@@ -85,34 +83,52 @@ def run(scenario: Scenario) -> Outcome:
         regime=regime,
         summary={name: math.nan if value is None else float(value) for name, value in summary.items()},
         bounds_h={name: getattr(bound, name.lower()) / 3600 for name in ("LB0", "LB1", "LB2", "LB3")},
-        jct_h=tuple((job.finished - job.submitted) / 3600 for job in chosen if job.finished is not None),
+        jct_h=tuple(jct for job in chosen if (jct := _jct_h(job)) is not None),
+        queues=_queues(chosen),
+        round_seconds=round_seconds,
         solver_gap=policy.largest_gap if isinstance(policy, _Solves) else None,
         jobs=result.jobs if scenario.spans else (),
         held=result.spans if scenario.spans else (),
     )
 
 
+def _jct_h(job: Record) -> float | None:
+    return None if job.finished is None else (job.finished - job.submitted) / 3600
+
+
+def _queues(jobs: Sequence[Record]) -> dict[str, Part]:
+    times: dict[str, list[float]] = {}
+    for job in jobs:
+        if job.queue and (jct := _jct_h(job)) is not None:
+            times.setdefault(job.queue, []).append(jct)
+    return {queue: Part(len(of_queue), fmean(of_queue)) for queue, of_queue in sorted(times.items())}
+
+
 def _simulated(scenario: Scenario, policy: Policy, work: Workload, cluster: Snapshot) -> tuple[Run, str]:
     """By the kernel where it is worth it and covers all that is asked for, else by the engine."""
     if work.trace and len(work.trace) >= MANY and _covered(scenario):
-        return kernel_run.run(Discipline(scenario.policy), work.trace, cluster, _rigid(scenario)), "run times known"
+        known = estimates(scenario.estimates).said
+        return kernel_run.run(Discipline(scenario.policy), work.trace, cluster, _rigid(scenario)), known
     jobs, regime = _jobs(scenario, work, cluster)
-    rules = Rules(round_seconds=_round(scenario), misfortunes=scenario.misfortunes, seed=work.seed)
+    rules = Rules(
+        round_seconds=_round(scenario), misfortunes=scenario.misfortunes, quotas=scenario.quotas, seed=work.seed
+    )
     return simulate(policy, jobs, cluster, rules), regime
 
 
 def _covered(scenario: Scenario) -> bool:
     """LAS is left to the engine: the kernel does without the promotion of starved jobs."""
-    asked = (scenario.profiles, scenario.estimate_sigma, scenario.round_seconds)
+    asked = (scenario.profiles, scenario.round_seconds, scenario.quotas)
     return (
         not any(asked)
+        and estimates(scenario.estimates) == Estimates(users=False, sigma=0.0)
         and scenario.misfortunes == Misfortunes()
         and scenario.policy in set(Discipline) - {Discipline.LAS}
     )
 
 
 def _rigid(scenario: Scenario) -> RigidRules:
-    return RigidRules(restart_seconds=scenario.restart_seconds, estimate_sigma=scenario.estimate_sigma)
+    return RigidRules(restart_seconds=scenario.restart_seconds, estimate_sigma=estimates(scenario.estimates).sigma)
 
 
 def _hyperscore(figures: Summary, bound: Bound) -> float | None:
@@ -139,49 +155,6 @@ def _without_policy(scenario: Scenario) -> Scenario:
     return msgspec.structs.replace(scenario, policy="", round_seconds=None, spans=False)
 
 
-@lru_cache(maxsize=8)
-def _workload(scenario: Scenario) -> Workload:
-    cluster = clusters.cluster(scenario.cluster)
-    if scenario.trace.startswith(GENERATED):
-        return _generated(scenario, cluster)
-    trace, _ = check_fits(_read(scenario.trace, scenario.skip_bad), cluster, scenario.skip_bad)
-    gpus = sum(node.gpus for node in cluster.nodes)
-    if scenario.windows > 1:
-        return _window(trace, gpus, scenario)
-    if scenario.load is None:
-        return Workload(trace, (), np.ones(len(trace), dtype=np.bool_), scenario.seed)
-    return Workload(windows.rescale(trace, gpus, scenario.load), (), windows.middle(len(trace)), scenario.seed)
-
-
-def _window(trace: Trace, gpus: int, scenario: Scenario) -> Workload:
-    jobs, count, seed = scenario.window_jobs, scenario.windows, scenario.seed
-    if scenario.load is None:
-        piece = windows.cut(trace, jobs, count, seed)[scenario.window]
-        return Workload(piece, (), windows.middle(len(piece)), seed + scenario.window)
-    found = windows.windows(trace, gpus, scenario.load, jobs=jobs, count=count, seed=seed)[scenario.window]
-    return Workload(found.trace, (), found.measured, found.seed)
-
-
-def _generated(scenario: Scenario, cluster: Snapshot) -> Workload:
-    """Every window is drawn by a seed of its own."""
-    name, jobs, load = scenario.trace.removeprefix(GENERATED), scenario.window_jobs, scenario.load or 1.0
-    seed = int(np.random.SeedSequence(scenario.seed).generate_state(scenario.windows)[scenario.window])
-    if name in generator.llm_names():
-        described = tuple(generator.llm_jobs(name, jobs, cluster, load, seed))
-        return Workload(None, described, windows.middle(jobs), seed)
-    if name not in generator.rigid_names():
-        known = ", ".join([*generator.llm_names(), *generator.rigid_names()])
-        raise ValueError(f"trace {scenario.trace}: there is no such generator, there are {known}")
-    gpus = sum(node.gpus for node in cluster.nodes)
-    trace, _ = check_fits(generator.rigid_trace(name, jobs, gpus, load, seed), cluster, scenario.skip_bad)
-    return Workload(trace, (), windows.middle(len(trace)), seed)
-
-
-@lru_cache(maxsize=4)
-def _read(path: str, skip_bad: bool) -> Trace:
-    return read(path, skip_bad=skip_bad)[0]
-
-
 @lru_cache(maxsize=2)
 def _profiles(path: str) -> Profiles:
     return Profiles(Path(path))
@@ -190,15 +163,13 @@ def _profiles(path: str) -> Profiles:
 def _jobs(scenario: Scenario, work: Workload, cluster: Snapshot) -> tuple[Sequence[SimJob], str]:
     """The simulated jobs, and what is known about them."""
     if work.trace is None:
-        sigma = scenario.estimate_sigma
+        sigma = estimates(scenario.estimates).sigma
         rules = LlmRules(error_sigma=sigma)
         known = f"performance model, in error by {sigma:g}" if sigma else "performance model, without error"
         return llm.jobs(work.described, cluster, rules, work.seed), known
     if scenario.profiles:
         return _measured(scenario, work.trace, cluster)
-    sigma = scenario.estimate_sigma
-    known = f"run times estimated, spread of ln {sigma:g}" if sigma else "run times known"
-    return rigid.jobs(work.trace, cluster, _rigid(scenario), work.seed), known
+    return rigid.jobs(work.trace, cluster, _rigid(scenario), work.seed), estimates(scenario.estimates).said
 
 
 def _measured(scenario: Scenario, trace: Trace, cluster: Snapshot) -> tuple[Sequence[SimJob], str]:
@@ -241,7 +212,7 @@ def _round(scenario: Scenario) -> float | None:
 @lru_cache(maxsize=8)
 def _bound(scenario: Scenario, form: Form | None) -> tuple[Demand, Bound]:
     """What nobody can beat on the measured jobs, in that form of them."""
-    cluster, work = clusters.cluster(scenario.cluster), _workload(scenario)
+    cluster, work = clusters.cluster(scenario.cluster), workload(scenario)
     stand_in = {Form.ADAPTIVE: "sia", Form.UNAWARE: "pollux"}.get(form or Form.TUNED, "")
     jobs, _ = _jobs(msgspec.structs.replace(scenario, policy=stand_in), work, cluster)
     chosen = bounds.of_jobs(jobs, cluster).select(work.measured)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.sim.kernel_jit import jit
+from trimtab_policy.sim.jit import jit
 from trimtab_policy.sim.profiles import Gradient
 
 Floats = NDArray[np.float64]

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.sim.kernel_heaps import NONE, Floats, Heaps, Ints, before, insert, remove_first
-from trimtab_policy.sim.kernel_jit import jit
-from trimtab_policy.sim.kernel_nodes import TICK, Jobs, Log, Nodes, Shapes, give, take
+from trimtab_policy.sim.jit import jit
+from trimtab_policy.sim.kernel.heap import NONE, Floats, Heaps, Ints, before, insert, remove_first
+from trimtab_policy.sim.kernel.nodes import TICK, Jobs, Log, Nodes, Shapes, give, take
 
 SRTF, SRSF, LAS = 0, 1, 2
 LEVEL = 1e10

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.sim.kernel_jit import jit
+from trimtab_policy.sim.jit import jit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab_policy.sim.kernel_heaps import (
+from trimtab_policy.sim.jit import jit
+from trimtab_policy.sim.kernel.heap import (
     NONE,
     Floats,
     Heaps,
@@ -25,8 +26,7 @@ from trimtab_policy.sim.kernel_heaps import (
     tree_first,
     tree_set,
 )
-from trimtab_policy.sim.kernel_jit import jit
-from trimtab_policy.sim.kernel_nodes import TICK, Jobs, Log, Nodes, Shapes, find, give, take
+from trimtab_policy.sim.kernel.nodes import TICK, Jobs, Log, Nodes, Shapes, find, give, take
 
 FCFS, SJF, EASY = 0, 1, 2
 ANY = 1e300

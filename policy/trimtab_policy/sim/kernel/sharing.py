@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab_policy.sim.kernel_heaps import Floats, Ints, pop, push
-from trimtab_policy.sim.kernel_jit import jit
+from trimtab_policy.sim.jit import jit
+from trimtab_policy.sim.kernel.heap import Floats, Ints, pop, push
 
 
 @jit

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.sim.kernel_heaps import NONE, Floats, Ints
-from trimtab_policy.sim.kernel_jit import jit
+from trimtab_policy.sim.jit import jit
+from trimtab_policy.sim.kernel.heap import NONE, Floats, Ints
 
 TICK = 1e-6
 """Seconds that are nothing: what ends within them ends together."""

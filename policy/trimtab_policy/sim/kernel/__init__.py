@@ -10,7 +10,7 @@ engine with the policy of the same name does (a test holds it to that, job by jo
 - gangs may be spread over any nodes, as rigid jobs are as fast on scattered GPUs;
 - jobs that are equal in what a discipline orders by are served in the order of their submission.
 
-Processor sharing, the limit of round robin with short turns, is `kernel_sharing`.
+Processor sharing, the limit of round robin with short turns, is `kernel.sharing`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from msgspec import Struct
 
 from trimtab_policy.candidates import weight
 from trimtab_policy.heuristics.las import THRESHOLDS
-from trimtab_policy.sim.kernel_heaps import Floats, Ints, heaps
-from trimtab_policy.sim.kernel_nodes import Jobs, Log, Nodes, Shapes, empty_log
-from trimtab_policy.sim.kernel_preemptive import LAS, SRSF, SRTF, Costs, nothing_runs, progress, run_preemptive
-from trimtab_policy.sim.kernel_queues import EASY, FCFS, SJF, queue, run_to_end
+from trimtab_policy.sim.kernel.heap import Floats, Ints, heaps
+from trimtab_policy.sim.kernel.nodes import Jobs, Log, Nodes, Shapes, empty_log
+from trimtab_policy.sim.kernel.preemptive import LAS, SRSF, SRTF, Costs, nothing_runs, progress, run_preemptive
+from trimtab_policy.sim.kernel.queues import EASY, FCFS, SJF, queue, run_to_end
 from trimtab_policy.sim.rigid import RigidRules
 from trimtab_policy.sim.workloads.trace import Trace
 from trimtab_policy.types import Snapshot

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trimtab_policy.sim import kernel
 from trimtab_policy.sim.kernel import Discipline, Outcome
-from trimtab_policy.sim.kernel_heaps import Floats
+from trimtab_policy.sim.kernel.heap import Floats
 from trimtab_policy.sim.result import Record, Run, Span
 from trimtab_policy.sim.rigid import RigidRules
 from trimtab_policy.sim.workloads.trace import Trace

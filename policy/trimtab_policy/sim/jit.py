@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 def _state_of_sources() -> str:
     """A name for the present text of all modules of the simulator that compile anything."""
     texts = (path.read_bytes() for path in sorted(_HERE.rglob("*.py")))
-    return hashlib.sha256(b"".join(text for text in texts if b"kernel_jit" in text)).hexdigest()[:16]
+    return hashlib.sha256(b"".join(text for text in texts if b"sim.jit import" in text)).hexdigest()[:16]
 
 
 _CACHE = str(_HERE / "__pycache__" / f"kernel-{_state_of_sources()}")
