@@ -24,11 +24,15 @@ from trimtab.cli import app
 from trimtab_policy.sim.bounds import BelowBound
 from trimtab_policy.sim.evaluation import workers
 from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
+from trimtab_policy.types import Quota
 
 PROMISED = {
     "avg_jct_h", "p50_jct_h", "p99_jct_h", "makespan_h", "gpu_hours_per_job", "restarts_per_job", "cpu_seconds",
 }  # fmt: skip
 USUAL = ("--policies", "fcfs,srtf", "--trace", "generator:philly-like", "--cluster", CLUSTER, "--windows", "4")
+
+FITTING = (*USUAL, "--cluster", "T4=32")
+"""All jobs of the generator can be drawn, and nothing has to be said about it."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +52,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
             seen.append(each.scenario)
             yield each
 
-    monkeypatch.setattr(workers, "here", work)
+    monkeypatch.setattr(workers, "processes", lambda count: work)
     return seen
 
 
@@ -105,13 +109,16 @@ def test_the_reference_may_be_named(made: list[Scenario]) -> None:
 def test_options_reach_every_scenario(made: list[Scenario], tmp_path: Path) -> None:
     told(
         "--load", "0.9", "--window-jobs", "7", "--seed", "3", "--profiles", tmp_path, "--knowledge", "exact",
-        "--estimates", "0.5", "--round", "60", "--mtbf-hours", "1000", "--skip-bad", "--no-plot",
+        "--estimates", "0.5", "--round", "60", "--mtbf-hours", "1000", "--straggler-mtbf-hours", "100",
+        "--quota", "vc-0:T4=8", "--quota", "vc-1:*=12", "--skip-bad", "--no-plot",
     )  # fmt: skip
     assert len(set(made)) == len(made) == 8
     for each in made:
         assert (each.load, each.window_jobs, each.seed, each.windows) == (0.9, 7, 3, 4)
-        assert (each.profiles, each.knowledge, each.estimate_sigma) == (str(tmp_path), "exact", 0.5)
+        assert (each.profiles, each.knowledge, each.estimates) == (str(tmp_path), "exact", "0.5")
         assert (each.round_seconds, each.misfortunes.gpu_mtbf_seconds, each.skip_bad) == (60.0, 3.6e6, True)
+        assert each.misfortunes.straggler_mtbf_seconds == 3.6e5
+        assert each.quotas == (Quota("vc-0", "T4", 8), Quota("vc-1", "*", 12))
         assert not each.spans
 
 
@@ -161,7 +168,7 @@ def test_ctrl_c_ends_with_130_says_how_to_go_on_and_the_same_command_does(
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(workers, "here", interrupted)
+        patched.setattr(workers, "processes", lambda count: interrupted)
         result = evaluate("-o", "json")
     assert (result.exit_code, result.stdout) == (130, "")
     assert "stopped; 3 of 8 runs are kept in trimtab-evaluation: the same command goes on" in result.stderr
@@ -184,15 +191,43 @@ def test_ctrl_c_ends_with_130_says_how_to_go_on_and_the_same_command_does(
         (("--load", "nan"), "--load: nan is out of range"),
         (("--reference", "las"), "--reference: 'las' is none of --policies fcfs, srtf"),
         (("--mtbf-hours", "0"), "gpu_mtbf_seconds must be above 0"),
+        (("--straggler-mtbf-hours", "0"), "straggler_mtbf_seconds must be above 0"),
+        (("--estimates", "some"), "--estimates: 'some': write true, user, or a spread"),
+        (("--estimates", "nan"), "--estimates: 'nan': write true"),
+        (("--estimates", "user"), "--estimates user: jobs of generator:philly-like have no users"),
+        (("--quota", "vc-0=8"), "--quota: 'vc-0=8': write QUEUE:TYPE=GPUS"),
+        (("--quota", "vc-0:T5=8"), "--quota: 'vc-0:T5=8': unknown GPU type"),
+        (("--quota", "vc-9:T4=8"), "--quota: no job is in queue vc-9; queues of generator:philly-like: vc-0, vc-1"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_one_line_before_any_run(
     arguments: tuple[str, ...], said: str, made: list[Scenario]
 ) -> None:
-    result = evaluate(*arguments)
+    result = evaluate(*arguments, usual=FITTING)
     assert (result.exit_code, result.stdout, made) == (2, "", [])
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_what_a_generator_does_not_draw_for_a_small_cluster_is_said(made: list[Scenario]) -> None:
+    assert "generator:philly-like: jobs of 16, 32 GPUs are not drawn: 8 of one type are there" in evaluate().stderr
+    assert made
+
+
+def test_estimates_of_users_are_asked_of_every_job_or_those_without_are_counted(
+    tmp_path: Path, made: list[Scenario]
+) -> None:
+    trace = tmp_path / "jobs.swf"
+    trace.write_text(
+        "".join(f"{n} {n} -1 60 1 -1 -1 1 {told} -1 1 1 1 1 1 1 -1 -1\n" for n, told in ((1, 90), (2, -1)))
+    )
+    usual = ("--policies", "sjf", "--trace", str(trace), "--cluster", CLUSTER, "--no-plot", "--estimates", "user")
+    refused = evaluate(usual=usual)
+    assert (refused.exit_code, made) == (2, [])
+    assert f"{trace}:2: estimate: job 2 has none by its user" in refused.stderr
+    counted = evaluate("--skip-bad", usual=usual)
+    assert counted.exit_code == 0
+    assert "skipped: 1 estimate is not known" in counted.stderr
 
 
 def test_a_trace_with_a_bad_row_is_refused_by_file_and_row_or_it_is_counted(
@@ -215,7 +250,7 @@ def test_a_policy_that_beats_the_bound_fails_the_evaluation(monkeypatch: pytest.
         yield outcome(scenarios[0])
         raise BelowBound("srtf: mean JCT (LB3) of 7 s is below its lower bound of 9 s")
 
-    monkeypatch.setattr(workers, "here", work)
+    monkeypatch.setattr(workers, "processes", lambda count: work)
     result = evaluate()
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1] == "trimtab: srtf: mean JCT (LB3) of 7 s is below its lower bound of 9 s"

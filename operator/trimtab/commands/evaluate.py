@@ -38,12 +38,19 @@ KnowledgeOption = Annotated[
     str, typer.Option(help="What policies know of profiles: fit (online), pooled, exact, or model:SIGMA.")
 ]
 EstimatesOption = Annotated[
-    float, typer.Option(help="Spread of ln(estimated / true run time); 0: policies know it.", min=0)
+    str, typer.Option(help="Run times that policies see: true, user (the trace's), or a spread of ln(estimate / true).")
 ]
 RoundOption = Annotated[
     float | None, typer.Option("--round", help="Seconds between decisions; by default as the policy's authors have it.")
 ]
 MtbfOption = Annotated[float | None, typer.Option(help="Mean hours between failures of one GPU; by default none fail.")]
+StragglerOption = Annotated[
+    float | None, typer.Option(help="Mean hours between slow spells of one node; by default there are none.")
+]
+QuotasOption = Annotated[
+    list[str] | None,
+    typer.Option("--quota", metavar="QUEUE:TYPE=GPUS", help="Most GPUs of a type that a queue may hold; * for any."),
+]
 SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Count bad rows and jobs that fit nowhere, do not stop.")]
 
 
@@ -59,9 +66,11 @@ def evaluate(
     seed: SeedOption = 0,
     profiles: ProfilesOption = None,
     knowledge: KnowledgeOption = "fit",
-    estimates: EstimatesOption = 0.0,
+    estimates: EstimatesOption = "true",
     round_seconds: RoundOption = None,
     mtbf_hours: MtbfOption = None,
+    straggler_mtbf_hours: StragglerOption = None,
+    quota: QuotasOption = None,
     skip_bad: SkipOption = False,
     ray: Annotated[str | None, typer.Option(help="Spread runs over a Ray cluster: its address, or local.")] = None,
     reference: Annotated[str, typer.Option(help="Policy that the others are compared to; by default the first.")] = "",
@@ -83,7 +92,7 @@ def evaluate(
     """
     asked = runs.Asked(
         policies, trace, cluster, load, windows, window_jobs, seed, profiles, knowledge, estimates, round_seconds,
-        mtbf_hours, skip_bad,
+        mtbf_hours, straggler_mtbf_hours, tuple(quota or ()), skip_bad,
     )  # fmt: skip
     plan = runs.plan(asked, drawn=plot)
     if reference and reference not in plan.policies:

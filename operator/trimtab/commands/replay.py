@@ -66,7 +66,7 @@ def replay(
     ] = False,
     profiles: evaluate.ProfilesOption = None,
     knowledge: evaluate.KnowledgeOption = "fit",
-    estimates: evaluate.EstimatesOption = 0.0,
+    estimates: evaluate.EstimatesOption = "true",
     round_seconds: evaluate.RoundOption = None,
     skip_bad: evaluate.SkipOption = False,
     jobs: Annotated[int, typer.Option(help="Processes that replay a trace.", min=1)] = 1,

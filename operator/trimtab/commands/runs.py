@@ -25,6 +25,7 @@ from trimtab.demo.interrupts import interruptible
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.ui import evaluation as ui
 from trimtab_policy import policy as registry
+from trimtab_policy.types import Quota
 
 if TYPE_CHECKING:
     from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
@@ -70,9 +71,11 @@ class Asked(NamedTuple):
     seed: int = 0
     profiles: Path | None = None
     knowledge: str = "fit"
-    estimates: float = 0.0
+    estimates: str = "true"
     round_seconds: float | None = None
     mtbf_hours: float | None = None
+    straggler_mtbf_hours: float | None = None
+    quotas: tuple[str, ...] = ()
     skip_bad: bool = False
 
 
@@ -85,7 +88,6 @@ def plan(asked: Asked, *, drawn: bool) -> Plan:
         from trimtab_policy.sim.evaluation.scenario import Scenario
         from trimtab_policy.sim.failures import Misfortunes
 
-        mtbf = math.inf if asked.mtbf_hours is None else 3600 * asked.mtbf_hours
         base = Scenario(
             policy=policies[0],
             trace=asked.trace,
@@ -95,28 +97,30 @@ def plan(asked: Asked, *, drawn: bool) -> Plan:
             seed=asked.seed,
             profiles=str(asked.profiles or ""),
             knowledge=asked.knowledge,
-            estimate_sigma=asked.estimates,
+            estimates=asked.estimates,
             round_seconds=asked.round_seconds,
-            misfortunes=Misfortunes(gpu_mtbf_seconds=mtbf),
+            misfortunes=Misfortunes(
+                gpu_mtbf_seconds=_seconds(asked.mtbf_hours),
+                straggler_mtbf_seconds=_seconds(asked.straggler_mtbf_hours),
+            ),
+            quotas=tuple(map(quota, asked.quotas)),
             skip_bad=asked.skip_bad,
         )
         _check(base)
     return Plan(base, policies, wanted_loads, drawn)
 
 
+def _seconds(hours: float | None) -> float:
+    return math.inf if hours is None else 3600 * hours
+
+
 def _check(base: Scenario) -> None:
     """Raises ValueError for what is wrong with the cluster or the trace; says what is left out of it."""
-    from trimtab_policy.sim import clusters, workloads
-    from trimtab_policy.sim.evaluation.scenario import GENERATED
+    from trimtab_policy.sim.evaluation import workload
 
-    empty = clusters.cluster(base.cluster)
-    if base.trace.startswith(GENERATED):
-        return
-    jobs, rows = workloads.read(base.trace, skip_bad=base.skip_bad)
-    _, fits = workloads.check_fits(jobs, empty, base.skip_bad)
-    for report in (rows, fits):
-        if report.skipped:
-            print("\n".join(report.lines()), file=sys.stderr)
+    for line in workload.left_out(replace(base, policy="")):
+        print(line, file=sys.stderr)
+    workload.check_queues(replace(base, policy=""))
 
 
 @contextmanager
@@ -166,6 +170,20 @@ def loads(text: str) -> tuple[float | None, ...]:
             raise UsageError(f"--load: {part} is out of range: 1 is all that the cluster can deliver")
         found.append(value)
     return tuple(dict.fromkeys(found)) or (None,)
+
+
+def quota(text: str) -> Quota:
+    """What one queue may hold, as typed. Raises UsageError."""
+    from trimtab_policy.sim import gputypes
+
+    head, _, gpus = text.rpartition("=")
+    queue, _, kind = head.rpartition(":")
+    if not (queue and kind and gpus.isdecimal()):
+        raise UsageError(f"--quota: {text!r}: write QUEUE:TYPE=GPUS, such as research:T4=8, or * for all types")
+    try:
+        return Quota(queue, kind if kind == "*" else gputypes.resolve(kind).name, int(gpus))
+    except gputypes.UnknownGpu as error:
+        raise UsageError(f"--quota: {text!r}: {error.args[0]}") from error
 
 
 def work(jobs: int, ray: str | None) -> Work:

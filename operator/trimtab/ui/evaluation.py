@@ -40,6 +40,9 @@ def _brief(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 1 else f"{value:.1f}" if abs(value) < 10 else f"{value:.0f}"
 
 
+USES_SIZES = "†"
+"""Stands behind policies that decide by how long jobs will take."""
+
 COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "avg_jct_h": ("JCT, h\nAVG", _short),
     "p50_jct_h": ("\nP50", _short),
@@ -104,7 +107,7 @@ def _figures(found: Table) -> RichTable:
     for row in found.rows:
         best = row.figures.get("avg_jct_h") == min(averages, default=None) and len(found.rows) > 1
         cells = (_cell(row.figures.get(name), write) for name, (_, write) in COLUMNS.items())
-        made.add_row(row.policy, *cells, _ratio(row.ratio), style="bold" if best else "")
+        made.add_row(row.policy + USES_SIZES * row.uses_sizes, *cells, _ratio(row.ratio), style="bold" if best else "")
     return made
 
 
@@ -127,12 +130,35 @@ def _notes(found: Table) -> Iterator[Text]:
         )  # fmt: skip
     if any(row.ratio and row.ratio.p is not None for row in found.rows):
         yield Text(f"Ratio: geometric mean over paired windows, 95 % interval; * p < {SURE} after Holm.", "dim")
+    yield Text(_sizes(found), "dim")
+    yield Text(_rounds(found), "dim")
     if found.used and max(abs(found.used.slope.low), abs(found.used.slope.high)) < TELLING:
         yield Text(_regression(found.used), "dim")
     if late := [f"{row.policy} {row.unfinished}" for row in found.rows if row.unfinished]:
         yield Text(f"Jobs that were not finished when runs were cut off: {', '.join(late)}.", "yellow")
+    if absent := [f"{row.policy} {row.not_arrived}" for row in found.rows if row.not_arrived]:
+        yield Text(f"Jobs that had not arrived by then and are in no figure: {', '.join(absent)}.", "yellow")
     if gaps := [f"{row.policy} {row.solver_gap:.2%}" for row in found.rows if row.solver_gap is not None]:
         yield Text(f"Largest gap that the solver left to the optimum: {', '.join(gaps)}.", "dim")
+
+
+def _sizes(found: Table) -> str:
+    users = [row for row in found.rows if row.uses_sizes]
+    if not users:
+        return "None of these policies decides by how long jobs will take."
+    others = "all do" if len(users) == len(found.rows) else "the others do without"
+    return f"{USES_SIZES} decides by how long jobs will take, as far as it is known; {others}."
+
+
+def _rounds(found: Table) -> str:
+    by_length: dict[float | None, list[str]] = {}
+    for row in found.rows:
+        by_length.setdefault(row.round_seconds, []).append(row.policy)
+    told = [
+        f"{', '.join(policies)} {f'every {length:g} s' if length else 'at events'}"
+        for length, policies in by_length.items()
+    ]
+    return f"Decisions: {'; '.join(told)}."
 
 
 def _regression(used: Regression) -> str:

@@ -1,7 +1,8 @@
-"""A run is a function of its scenario: the same numbers in this process, in others, and on a Ray cluster."""
+"""A run is a function of its scenario: the same numbers in one process, in several, and on a Ray cluster."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -32,8 +33,8 @@ def without_clocks(found: Iterator[Outcome]) -> dict[Scenario, Outcome]:
 
 
 @pytest.fixture(scope="module")
-def in_this_process() -> dict[Scenario, Outcome]:
-    return without_clocks(workers.here(SCENARIOS))
+def in_one_process() -> dict[Scenario, Outcome]:
+    return without_clocks(workers.processes(1)(SCENARIOS))
 
 
 def equal(some: dict[Scenario, Outcome], others: dict[Scenario, Outcome]) -> bool:
@@ -41,25 +42,29 @@ def equal(some: dict[Scenario, Outcome], others: dict[Scenario, Outcome]) -> boo
     return {one: repr(some[one]) for one in some} == {one: repr(others[one]) for one in others}
 
 
-def test_two_processes_give_the_same_bits(in_this_process: dict[Scenario, Outcome]) -> None:
-    assert len(in_this_process) == len(SCENARIOS)
-    assert equal(without_clocks(workers.processes(2)(SCENARIOS)), in_this_process)
+def test_two_processes_give_the_same_bits(in_one_process: dict[Scenario, Outcome]) -> None:
+    assert len(in_one_process) == len(SCENARIOS)
+    assert equal(without_clocks(workers.processes(2)(SCENARIOS)), in_one_process)
 
 
-def test_a_ray_cluster_gives_the_same_bits(in_this_process: dict[Scenario, Outcome]) -> None:
+def test_a_ray_cluster_gives_the_same_bits(in_one_process: dict[Scenario, Outcome]) -> None:
     pytest.importorskip("ray")
-    assert equal(without_clocks(workers.ray_cluster("local")(SCENARIOS)), in_this_process)
+    assert equal(without_clocks(workers.ray_cluster("local")(SCENARIOS)), in_one_process)
 
 
-def test_one_process_is_this_one() -> None:
-    assert workers.processes(1) is workers.here
+def threads(one: Scenario) -> Outcome:
+    """Instead of a run: with how many threads it would compute."""
+    return outcome(one, blas=float(os.environ["OPENBLAS_NUM_THREADS"]))
 
 
-def test_outcomes_come_one_by_one_so_that_each_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Scenario] = []
-    monkeypatch.setattr(workers, "run", lambda one: made.append(one) or outcome(one))
-    next(iter(workers.here(SCENARIOS)))
-    assert made == SCENARIOS[:1]
+@pytest.mark.parametrize("count", [1, 2])
+def test_runs_compute_with_one_thread_whatever_is_set_here_and_that_stays(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    monkeypatch.setattr(workers, "run", threads)
+    assert [each.summary["blas"] for each in workers.processes(count)(SCENARIOS[:2])] == [1.0, 1.0]
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "7"
 
 
 def test_what_is_wrong_with_a_file_is_said_by_other_processes_in_the_same_words(tmp_path: Path) -> None:
@@ -67,7 +72,7 @@ def test_what_is_wrong_with_a_file_is_said_by_other_processes_in_the_same_words(
     trace.write_text("nonsense\n")
     bad = [replace(each, trace=str(trace)) for each in SCENARIOS[:2]]
     said = []
-    for work in (workers.here, workers.processes(2)):
+    for work in (workers.processes(1), workers.processes(2)):
         with pytest.raises(FileError) as error:
             list(work(bad))
         said.append(str(error.value))

@@ -68,9 +68,7 @@ def run(scenario: Scenario) -> Outcome:
     breaks rules (BrokenDecision, Stuck) or is better than can be (BelowBound).
     """
     cluster = clusters.cluster(scenario.cluster)
-    policy, round_seconds = _policy(scenario.policy), _round(scenario)
-    if round_seconds and isinstance(policy, _KnowsRounds):
-        policy.round_seconds = round_seconds
+    policy = _policy(scenario)
     work = workload(_without_policy(scenario))
     result, regime = _simulated(scenario, policy, work, cluster)
     demand, bound = _bound(_without_policy(scenario), _form(scenario.policy) if scenario.profiles else None)
@@ -85,7 +83,7 @@ def run(scenario: Scenario) -> Outcome:
         bounds_h={name: getattr(bound, name.lower()) / 3600 for name in ("LB0", "LB1", "LB2", "LB3")},
         jct_h=tuple(jct for job in chosen if (jct := _jct_h(job)) is not None),
         queues=_queues(chosen),
-        round_seconds=round_seconds,
+        round_seconds=_round(scenario),
         solver_gap=policy.largest_gap if isinstance(policy, _Solves) else None,
         jobs=result.jobs if scenario.spans else (),
         held=result.spans if scenario.spans else (),
@@ -140,12 +138,14 @@ def _hyperscore(figures: Summary, bound: Bound) -> float | None:
     return hyperscore.hyperscore(hyperscore.value(times[0], jct, times[1], makespan, figures.goodput_utilisation))
 
 
-def _policy(text: str) -> Policy:
-    name, _, seed = text.partition("@")
+def _policy(scenario: Scenario) -> Policy:
+    name, _, seed = scenario.policy.partition("@")
     policy = registry.load(name)
+    if (length := _round(scenario)) and isinstance(policy, _KnowsRounds):
+        policy.round_seconds = length
     if seed:
         if not isinstance(policy, _BreaksTies):
-            raise ValueError(f"policy {text}: {name} has no ties to break by a seed")
+            raise ValueError(f"policy {scenario.policy}: {name} has no ties to break by a seed")
         policy.tie_seed = int(seed)
     return policy
 

@@ -9,7 +9,7 @@ so they are told, too). Certified lower bounds stand beside every table.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
 
 from trimtab_policy.sim import statistics
-from trimtab_policy.sim.evaluation.scenario import Outcome
+from trimtab_policy.sim.evaluation.scenario import Outcome, Part
+from trimtab_policy.sim.evaluation.sizes import uses_sizes
 from trimtab_policy.sim.statistics import Regression
 
 Figures = dict[str, float | None]
@@ -52,8 +53,16 @@ class Row(Struct, frozen=True):
     """Means over windows of `metrics.Summary`, by its names; None where nothing is known."""
     jct_h: tuple[float, ...]
     """Of all jobs that finished, of all windows."""
+    queues: dict[str, Part]
+    """Queue -> all jobs of it that finished, of all windows."""
     unfinished: int
     """Jobs that did not, of all windows."""
+    not_arrived: int
+    """Jobs that would have come after runs were cut off."""
+    uses_sizes: bool
+    """Whether it decides by how long jobs will take."""
+    round_seconds: float | None
+    """Between its decisions; None: at events."""
     solver_gap: float | None
     ratio: Ratio | None
     """None for the reference itself."""
@@ -138,6 +147,10 @@ def _as_json(table: Table, row: Row) -> dict[str, Any]:
     return row.figures | {
         "windows": row.windows,
         "unfinished": row.unfinished,
+        "not_arrived": row.not_arrived,
+        "uses_sizes": row.uses_sizes,
+        "round_seconds": row.round_seconds,
+        "queues": to_builtins(row.queues),
         "solver_gap": row.solver_gap,
         "ratio": row.ratio and to_builtins(row.ratio),
         "regime": table.regime,
@@ -184,10 +197,28 @@ def _row(policy: str, runs: dict[_Window, Outcome], reference: str, others: dict
         windows=len(runs),
         figures={name: _mean(run.summary.get(name) for run in runs.values()) for name in names},
         jct_h=tuple(time for run in runs.values() for time in run.jct_h),
-        unfinished=round(sum(run.summary.get("unfinished") or 0 for run in runs.values())),
+        queues=_queues(runs.values()),
+        unfinished=_sum(runs.values(), "unfinished"),
+        not_arrived=_sum(runs.values(), "not_arrived"),
+        uses_sizes=uses_sizes(policy),
+        round_seconds=next(iter(runs.values())).round_seconds,
         solver_gap=max(gaps, default=None),
         ratio=None if policy == reference else _ratio(runs, reference, others),
     )
+
+
+def _sum(runs: Iterable[Outcome], name: str) -> int:
+    return round(sum(run.summary.get(name) or 0 for run in runs))
+
+
+def _queues(runs: Collection[Outcome]) -> dict[str, Part]:
+    """Every job counts alike, whatever its window."""
+    found: dict[str, Part] = {}
+    for name in sorted({queue for run in runs for queue in run.queues}):
+        parts = [run.queues[name] for run in runs if name in run.queues]
+        jobs = sum(part.jobs for part in parts)
+        found[name] = Part(jobs, sum(part.jobs * part.avg_jct_h for part in parts) / jobs)
+    return found
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -6,13 +6,16 @@ filed under, and what two policies share when they are compared (common random n
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from trimtab_policy.sim import workloads
 from trimtab_policy.sim.failures import Misfortunes
 from trimtab_policy.sim.result import Record, Span
+from trimtab_policy.types import Quota
 
 GENERATED = "generator:"
 """What begins the name of a workload that is no file."""
@@ -39,13 +42,14 @@ class Scenario(Struct, frozen=True):
     """Folder with measured profiles, for workloads that name applications instead of run times."""
     knowledge: str = "fit"
     """What policies know of profiles: `fit`, `pooled`, `exact`, or `model:SIGMA`."""
-    estimate_sigma: float = 0.0
-    """Error of the run times of a trace as policies see them."""
+    estimates: str = "true"
+    """Run times of a trace as policies see them, see `estimates`."""
     restart_seconds: float = 30.0
     """What stopping and starting a job of a trace costs; profiles and models have their own."""
     round_seconds: float | None = None
     """None: as the policy's authors have it, or at events."""
     misfortunes: Misfortunes = Misfortunes()
+    quotas: tuple[Quota, ...] = ()
     skip_bad: bool = False
     """Leave out bad rows of the trace and jobs that are too large."""
     spans: bool = False
@@ -55,6 +59,43 @@ class Scenario(Struct, frozen=True):
         """Files and folders that the run reads."""
         read = [*workloads.files(self.trace), Path(self.cluster), *([Path(self.profiles)] if self.profiles else [])]
         return [str(path) for path in read if path.exists()]
+
+
+class Estimates(NamedTuple):
+    """What policies are told of run times."""
+
+    users: bool
+    """What the users expected, as the trace has it."""
+    sigma: float
+    """Else the truth times an error, whose logarithm has this spread; 0 for the truth."""
+
+    @property
+    def said(self) -> str:
+        """In words: the information regime."""
+        if self.users:
+            return "users' estimates"
+        return f"run times estimated, spread of ln {self.sigma:g}" if self.sigma else "run times known"
+
+
+def estimates(text: str) -> Estimates:
+    """`true`, `user`, or the spread of the error as a number. Raises ValueError for anything else."""
+    if text in ("true", "user"):
+        return Estimates(text == "user", 0.0)
+    try:
+        sigma = float(text)
+    except ValueError:
+        sigma = math.nan
+    if not 0 <= sigma < math.inf:
+        raise ValueError(f"--estimates: {text!r}: write true, user, or a spread of ln(estimate / truth) such as 0.5")
+    return Estimates(False, sigma)
+
+
+class Part(Struct, frozen=True):
+    """Some of the measured jobs."""
+
+    jobs: int
+    """That finished."""
+    avg_jct_h: float
 
 
 class Outcome(Struct, frozen=True):
@@ -69,6 +110,10 @@ class Outcome(Struct, frozen=True):
     """Certified lower bounds on the average JCT in hours, by name: LB0 to LB3."""
     jct_h: tuple[float, ...]
     """Of the measured jobs that finished."""
+    queues: dict[str, Part] = {}
+    """Queue -> its measured jobs that finished; of workloads that have queues."""
+    round_seconds: float | None = None
+    """Between two decisions; None: they were made at events."""
     solver_gap: float | None = None
     """Largest relative optimality gap of the policy's solver, if it has one."""
     jobs: tuple[Record, ...] = ()

@@ -1,4 +1,4 @@
-"""Where runs are carried out: in this process, in several, or on the machines of a Ray cluster.
+"""Where runs are carried out: in processes of this machine, or on the machines of a Ray cluster; one thread each.
 
 A run is a pure function of its scenario, so that the numbers are the same bit for bit wherever it is made. Outcomes
 come as they are ready; who takes them can stop at any time.
@@ -11,6 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 
 from trimtab_policy.sim.evaluation.carry_out import run
 from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
@@ -18,29 +19,39 @@ from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
 Work = Callable[[Sequence[Scenario]], Iterator[Outcome]]
 """Carries out scenarios; yields outcomes in any order."""
 
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
 
-def here(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
-    """One after the other in this process."""
-    return map(run, scenarios)
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """What is started meanwhile computes with one thread: sums in another order are other numbers."""
+    before = dict(os.environ)
+    os.environ.update(_ONE_THREAD)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def processes(count: int) -> Work:
-    """In `count` processes of this machine, one thread each."""
+    """In `count` processes of this machine; in another one than this even if it is one.
+
+    Libraries read how many threads they may use when they are loaded, and here they are.
+    """
 
     def work(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
-        os.environ.update({name: "1" for name in _ONE_THREAD if name not in os.environ})
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(count, len(scenarios)), mp_context=context) as pool:
-            waiting = [pool.submit(run, scenario) for scenario in scenarios]
+            with _one_thread():  # the pool starts its processes when it is given work
+                waiting = [pool.submit(run, scenario) for scenario in scenarios]
             try:
                 for done in as_completed(waiting):
                     yield done.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    return work if count > 1 else here
+    return work
 
 
 def ray_cluster(address: str) -> Work:
@@ -51,7 +62,13 @@ def ray_cluster(address: str) -> Work:
     import ray  # a quarter of a gigabyte: only for those who ask for it
 
     def work(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
-        ray.init(address=address, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": _ONE_THREAD},
+        )
         try:
             remote = ray.remote(run)
             waiting = [remote.remote(scenario) for scenario in scenarios]

@@ -1,4 +1,4 @@
-"""Which jobs of a trace a cluster can run at all."""
+"""Which jobs of a trace can be simulated: a cluster can run them, and what policies shall be told is known."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from trimtab_policy.sim.workloads.trace import BoolArray, Trace
 from trimtab_policy.types import Snapshot
 
 TOO_LARGE = "gpus is more than the cluster has of any one type that the job may run on"
+NO_ESTIMATE = "estimate is not known"
 NO_SUCH_TYPE = "gpu_type is none that the cluster has"
 
 
@@ -32,6 +33,18 @@ def check_fits(trace: Trace, cluster: Snapshot, skip_bad: bool = False) -> tuple
     counts = {NO_SUCH_TYPE: int(absent.sum()), TOO_LARGE: int(large.sum())}
     skipped = {reason: count for reason, count in counts.items() if count}
     return fitting, Report(trace.source, "cluster", len(trace), len(fitting), skipped, {}, {})
+
+
+def check_estimates(trace: Trace, skip_bad: bool = False) -> tuple[Trace, Report]:
+    """The jobs whose run time their user estimated. Raises FileError for the first other, unless those are skipped."""
+    known = trace.estimate > 0
+    if not (known.all() or skip_bad):
+        at = int(np.argmin(known))
+        problem = f"job {trace.name[at]} has none by its user: take --estimates true or a number, or skip such jobs"
+        raise FileError(trace.source, int(trace.row[at]), "estimate", problem)
+    told = trace.take(known)
+    skipped = {NO_ESTIMATE: len(trace) - len(told)} if len(told) < len(trace) else {}
+    return told, Report(trace.source, "estimates", len(trace), len(told), skipped, {}, {})
 
 
 def _complain(trace: Trace, bad: BoolArray, have: dict[str, int]) -> None:

@@ -117,20 +117,38 @@ def llm_names() -> list[str]:
     return list(_presets().llm)
 
 
+def queues(name: str) -> list[str]:
+    """Queues of the jobs of a rigid trace or an LLM workload."""
+    mixes: dict[str, RigidMix | LlmMix] = {**_presets().rigid, **_presets().llm}
+    return list(_known(mixes, name, "workload").queues)
+
+
+def too_large(name: str, largest: int) -> list[int]:
+    """GPUs of the jobs of a rigid trace that are not drawn where `largest` are all of one type."""
+    return [each.gpus for each in _known(_presets().rigid, name, "rigid trace").classes if each.gpus > largest]
+
+
 def arrivals_of(name: str) -> Arrivals:
     """The process of arrivals of this name. Raises ValueError with the known names."""
     return _known(_presets().arrivals, name, "arrivals")
 
 
 def rigid_trace(
-    mix: str | RigidMix, jobs: int, gpus: int, load: float, seed: int = 0, arrivals: Arrivals | None = None
+    mix: str | RigidMix,
+    jobs: int,
+    gpus: int,
+    load: float,
+    seed: int = 0,
+    arrivals: Arrivals | None = None,
+    largest: int | None = None,
 ) -> Trace:
     """A rigid trace of so many jobs at a stated load of so many GPUs: sum of GPU-seconds / (GPUs x span of arrivals).
 
-    Raises ValueError for an unknown name, or numbers that make no workload.
+    Jobs of more than `largest` GPUs are not drawn, the others as often as else. Raises ValueError for an unknown name,
+    or numbers that make no workload.
     """
     _check(jobs, load, gpus)
-    kind = _known(_presets().rigid, mix, "rigid trace") if isinstance(mix, str) else mix
+    kind = _up_to(_known(_presets().rigid, mix, "rigid trace") if isinstance(mix, str) else mix, largest)
     sizes, clock, extras = _streams(seed)
     drawn = sizes.choice(len(kind.classes), jobs, p=_shares([each.weight for each in kind.classes]))
     asked = np.array([each.gpus for each in kind.classes])[drawn]
@@ -182,6 +200,15 @@ def llm_jobs(
 def ideal(job: Job, cluster: Snapshot) -> Ideal:
     """The least work and the shortest run time that the performance model finds for a job alone on the cluster."""
     return _Market(cluster).ideal(job)
+
+
+def _up_to(kind: RigidMix, largest: int | None) -> RigidMix:
+    classes = tuple(each for each in kind.classes if largest is None or each.gpus <= largest)
+    if kind.classes and not classes:
+        raise ValueError(
+            f"every job of this workload needs more than {largest} GPUs of one type: take a larger cluster"
+        )
+    return msgspec.structs.replace(kind, classes=classes)
 
 
 class _Market:

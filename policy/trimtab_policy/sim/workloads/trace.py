@@ -134,6 +134,10 @@ class Trace(Struct, frozen=True, eq=False):
         """The same jobs, each of which may run on any GPU type."""
         return msgspec.structs.replace(self, gpu_types=constant((), len(self)))
 
+    def without_estimates(self) -> Trace:
+        """The same jobs, of whose run times nobody expected anything."""
+        return msgspec.structs.replace(self, estimate=np.full(len(self), np.nan))
+
     def between(self, begin: float, end: float) -> Trace:
         """Jobs submitted in [begin, end); their clock is not changed."""
         first, last = np.searchsorted(self.submitted, [begin, end])
