@@ -15,10 +15,15 @@ from tests.traced import traced
 from trimtab_policy.heuristics import pollux_search
 from trimtab_policy.heuristics.pollux import Pollux
 from trimtab_policy.heuristics.pollux_search import Cluster, evaluate, search
-from trimtab_policy.types import Bounds, Decision, Job, Node, Speed
+from trimtab_policy.sim import clusters, rigid
+from trimtab_policy.sim.engine import Rules, simulate
+from trimtab_policy.sim.workloads.trace import trace
+from trimtab_policy.types import Bounds, Decision, Job, Node, Quota, Speed
 
 
-def cluster(nodes: list[int], most: list[int], bend: float = 0.8, across: float = 0.7, factor: float = 1.0) -> Cluster:
+def cluster(
+    nodes: list[int], most: list[int], bend: float = 0.8, across: float = 0.7, factor: float = 1.0, least: int = 1
+) -> Cluster:
     """Jobs whose speed-up is GPUs to the power `bend`, times `across` over several nodes."""
     total = sum(nodes)
     table = np.zeros((len(nodes) + 1, total + 1))
@@ -26,6 +31,7 @@ def cluster(nodes: list[int], most: list[int], bend: float = 0.8, across: float 
     table[2:] *= across
     return Cluster(
         gpus=np.array(nodes),
+        least=np.full(len(most), least),
         most=np.array(most),
         speedup=np.repeat(table[None], len(most), axis=0),
         factor=np.full(len(most), factor),
@@ -41,15 +47,17 @@ def best_of(given: Cluster, seed: int = 0, generations: int = 60) -> np.ndarray:
 @given(
     nodes=st.lists(st.integers(1, 4), min_size=1, max_size=5),
     most=st.lists(st.integers(1, 8), min_size=1, max_size=5),
+    least=st.integers(1, 5),
     seed=st.integers(0, 99),
 )
 @settings(max_examples=30, deadline=None)
-def test_all_that_is_found_keeps_every_limit(nodes: list[int], most: list[int], seed: int) -> None:
-    given_ = cluster(nodes, most)
+def test_all_that_is_found_keeps_every_limit(nodes: list[int], most: list[int], least: int, seed: int) -> None:
+    given_ = cluster(nodes, most, least=least)
     found = search(given_, given_.present[None], np.random.default_rng(seed), generations=8).states
     assert np.all(found >= 0)
     assert np.all(found.sum(axis=1) <= given_.gpus)
     assert np.all(found.sum(axis=2) <= given_.most)
+    assert np.all((found.sum(axis=2) >= least) | (found.sum(axis=2) == 0)), "no gang of less than it needs"
     spread = (np.count_nonzero(found, axis=2) > 1)[:, :, None] & (found > 0)
     assert np.all(spread.sum(axis=1) <= 1), "one job over several nodes per node"
 
@@ -154,6 +162,34 @@ def test_jobs_whose_speeds_tell_types_apart_take_an_option_of_their_type() -> No
     decision = Pollux().decide(snapshot(mixed(), [traced("a", (1, 2, 4), types=(A100, T4)), traced("b", 8)]))
     assert gpus_of(decision)["a"] in (1, 2, 4)
     assert all(placed.gpu_type == A100 for placed in decision.placements if placed.job == "uid-b")
+
+
+def test_gangs_that_need_more_than_a_fair_share_take_turns() -> None:
+    """Three gangs of half the cluster: two run, then the third."""
+    nodes = [node("t0", T4, gpus=4), node("t1", T4, gpus=4)]
+    decision = Pollux().decide(snapshot(nodes, [traced(name, 4, types=(T4,)) for name in "abc"]))
+    assert sorted(gpus_of(decision).values()) == [4, 4]
+    assert len(decision.pending) == 1
+    there = clusters.cluster("T4=8x4")
+    jobs = rigid.jobs(trace(["a", "b", "c", "d"], [0.0] * 4, [4, 4, 4, 8], [100.0] * 4), there)
+    run = simulate(Pollux(), jobs, there, Rules(round_seconds=60.0))
+    assert sorted(job.finished for job in run.jobs) == [160.0, 160.0, 280.0, 400.0]
+
+
+def test_a_large_gang_is_served_where_others_can_do_with_less() -> None:
+    """Chance alone does not find half the GPUs of a cluster for one job at once."""
+    nodes = [node(f"n{i}", gpus=4) for i in range(8)]
+    jobs = [traced("gang", 16), *(traced(name, (1, 2, 4, 8)) for name in "abcd")]
+    assert gpus_of(Pollux().decide(snapshot(nodes, jobs))) == {"gang": 16} | dict.fromkeys("abcd", 4)
+
+
+def test_what_is_left_of_a_type_goes_to_those_for_whom_nothing_was_found() -> None:
+    """Quotas are not in the search: what `a` may not have is for `b`."""
+    nodes = [node("n0", gpus=4), node("n1", gpus=4)]
+    a, b = replace(traced("a", 8), queue="q"), traced("b", 8)
+    for jobs in ([a, b], [b, a]):
+        now = replace(snapshot(nodes, jobs), quotas=(Quota("q", A100, 4),))
+        assert gpus_of(Pollux(generations=0).decide(now)) == {"b": 8}
 
 
 def test_jobs_of_the_performance_model_are_served_and_running_ones_left_alone() -> None:

@@ -8,7 +8,9 @@ that would be restarted. Of an allocation that spans GPU types only the type wit
 of equals; the rest stays idle.
 
 Jobs whose speeds tell GPU types apart run too: the table then has the mean over the types, and a job takes the best
-option of its type within what was found for it.
+option of its type within what was found for it. The search seldom finds large gangs, which need many GPUs at once; so
+such jobs start from an allocation that serves them one after the other, and those for which nothing was found, or too
+little of one type, get what is left.
 
 The last population is where the next search starts. That is memory of a search, not of the cluster: without it Pollux
 finds an allocation as good, but later.
@@ -17,17 +19,19 @@ finds an allocation as good, but later.
 from __future__ import annotations
 
 import math
+from itertools import islice
 
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.candidates import ANY_NODES, Candidate, nodes_for, weight
+from trimtab_policy.candidates import ANY_NODES, Candidate, nodes_for, weight, with_room
 from trimtab_policy.capacity import ALL_TYPES
 from trimtab_policy.draft import Draft, Shares
 from trimtab_policy.heuristics.pollux_search import Cluster, States, search
 from trimtab_policy.knapsack import FloatArray, IntArray
 from trimtab_policy.menu import Menu, market
 from trimtab_policy.perf.plans import Option
+from trimtab_policy.queueing import fastest_first
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Decision, Job, Node, NodeShare, Snapshot
 
@@ -53,24 +57,32 @@ class Pollux:
         if menus:
             best = self._search(snapshot, menus, places)
             self._last = {}
-            for menu, row in zip(menus, best, strict=True):
-                self._settle(snapshot, draft, menu, _majority(snapshot, places, row))
+            unserved = [
+                menu
+                for menu, row in zip(menus, best, strict=True)
+                if not self._settle(snapshot, draft, menu, _majority(snapshot, places, row))
+            ]
+            _hand_out(snapshot, draft, [menu.job for menu in unserved if not _blind(menu.job)])
         return draft.decision()
 
     def _search(self, snapshot: Snapshot, menus: list[Menu], places: list[_Place]) -> States:
         gpus = np.array([place.gpus for place in places])
         speed = [_table(menu, len(places), int(gpus.sum())) for menu in menus]
         fair = -(-int(gpus.sum()) // len(menus))
-        present = _states([{menu.job.uid: self._present(menu.job, places) for menu in menus}], menus, places)[0]
+        present = _states([{menu.job.uid: self._present(menu.job, places) for menu in menus}], menus, places)
+        start = _states(self._population, menus, places) if self._population else present
+        if not all(_blind(menu.job) for menu in menus):
+            start = np.concatenate([start, _in_turn(menus, places)[None]])
         found = search(
             Cluster(
                 gpus=gpus,
+                least=np.array([int(_smallest(menu)) for menu in menus]),
                 most=np.array([_most(menu) for menu in menus]),
                 speedup=np.array([table / (table[1, fair] or table[1].max()) for table in speed]),
                 factor=np.array([_restart_factor(menu.job, snapshot.time) for menu in menus]),
-                present=present,
+                present=present[0],
             ),
-            _states(self._population, menus, places) if self._population else present[None],
+            start,
             np.random.default_rng([self.tie_seed or 0, int(snapshot.time)]),
             self.generations,
         )
@@ -93,17 +105,18 @@ class Pollux:
                     lacking -= held[place]
         return held
 
-    def _settle(self, snapshot: Snapshot, draft: Draft, menu: Menu, chosen: dict[_Place, int]) -> None:
-        """Take the nodes that were found, or as many GPUs elsewhere where they have no room."""
+    def _settle(self, snapshot: Snapshot, draft: Draft, menu: Menu, chosen: dict[_Place, int]) -> bool:
+        """Take the nodes that were found, or as many GPUs elsewhere if they have no room; whether there are any."""
         wish = _wish(snapshot, menu, chosen)
         if wish is None:
-            return
+            return False
         shares: Shares | None = _on_nodes(chosen)
         if not wish.spread or sum(chosen.values()) != wish.option.gpus or not draft.can(menu.job, wish, shares or ()):
             shares = nodes_for(draft.capacity, menu.job, wish)
         if shares:
             draft.take(menu.job, wish, shares)
             self._last[menu.job.uid] = shares, chosen
+        return bool(shares)
 
 
 class _Place(Struct, frozen=True):
@@ -123,6 +136,16 @@ def _blind(job: Job) -> bool:
 def _least_served(menu: Menu) -> tuple[float, float]:
     """Who comes first where limits cut: those that have received the least, then the oldest."""
     return sum(menu.job.served.values()), menu.job.created
+
+
+def _hand_out(snapshot: Snapshot, draft: Draft, unserved: list[Job]) -> None:
+    """Every job in turn takes the fastest option that there is room for."""
+    for job in unserved:
+        if not draft.capacity.free.any():
+            return
+        ordered = fastest_first(snapshot, draft.capacity, job)
+        for wish, shares in islice(with_room(draft.capacity, job, ordered), 1):
+            draft.take(job, wish, shares)
 
 
 def _places(snapshot: Snapshot, draft: Draft) -> list[_Place]:
@@ -181,6 +204,33 @@ def _states(population: list[dict[str, dict[_Place, int]]], menus: list[Menu], p
                 if place in column:
                     row[column[place]] = gpus
     return states
+
+
+def _in_turn(menus: list[Menu], places: list[_Place]) -> States:
+    """An allocation that gives the jobs one after the other as few GPUs as they need, of one type each, (jobs, places).
+
+    On one place if it can be, otherwise on places that nobody uses yet: two gangs must not share one.
+    """
+    state = np.zeros((len(menus), len(places)), dtype=np.int16)
+    whole = np.array([place.gpus for place in places])
+    free = whole.copy()
+    types = np.array([place.gpu_type for place in places])
+    for row, menu in zip(state, menus, strict=True):
+        least = int(_smallest(menu))
+        for name in _types(menu, least) or dict.fromkeys(types.tolist()):
+            roomy = np.flatnonzero((types == name) & (free >= least))[:1]
+            among = roomy if len(roomy) else np.flatnonzero((types == name) & (free == whole))
+            ends = np.minimum(free[among].cumsum(), least)
+            if least in ends:
+                row[among] = np.diff(ends, prepend=0)
+                free -= row
+                break
+    return state
+
+
+def _types(menu: Menu, gpus: int) -> list[str]:
+    """On which the job could use just so many GPUs; none for a job that does not tell them apart."""
+    return [] if _blind(menu.job) else [each.gpu.name for each in menu.options if each.option.gpus == gpus]
 
 
 def _allocation(state: States, menus: list[Menu], places: list[_Place]) -> dict[str, dict[_Place, int]]:

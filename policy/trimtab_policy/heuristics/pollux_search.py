@@ -38,6 +38,8 @@ class Cluster(Struct, frozen=True):
 
     gpus: IntArray
     """GPUs of each node, (nodes,)."""
+    least: IntArray
+    """GPUs that each job needs, (jobs,)."""
     most: IntArray
     """GPUs that each job may have, (jobs,)."""
     speedup: FloatArray
@@ -139,7 +141,10 @@ def _mutated(cluster: Cluster, states: States, chance: Generator) -> States:
 
 
 def _repaired(cluster: Cluster, states: States, chance: Generator) -> States:
-    """Keep the limits: one job over several nodes per node, GPUs per job, GPUs per node; earlier jobs go first."""
+    """Keep the limits: one job over several nodes per node, GPUs per job, GPUs per node; earlier jobs go first.
+
+    A job that is left with fewer GPUs than it needs gets none.
+    """
     used = states > 0
     spread = (used.sum(axis=2, dtype=np.int16) > 1)[:, :, None] & used
     states[spread & (spread.cumsum(axis=1, dtype=np.int16) > 1)] = 0
@@ -148,6 +153,7 @@ def _repaired(cluster: Cluster, states: States, chance: Generator) -> States:
         states[greedy] = _cut(states[greedy], cluster.most[greedy[1]], chance)
     taken: States = np.minimum(states.cumsum(axis=1, dtype=np.int16), cluster.gpus.astype(np.int16))
     taken[:, 1:] -= taken[:, :-1].copy()
+    taken[taken.sum(axis=2, dtype=np.int16) < cluster.least] = 0
     return taken
 
 
