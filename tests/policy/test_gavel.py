@@ -27,6 +27,10 @@ from trimtab_policy.heuristics.gavel_programs import Demand, equal_share, larges
 from trimtab_policy.knapsack import FloatArray
 from trimtab_policy.menu import market
 from trimtab_policy.milp import Unsolved
+from trimtab_policy.sim import clusters, rigid
+from trimtab_policy.sim.engine import Rules, simulate
+from trimtab_policy.sim.rigid import RigidRules
+from trimtab_policy.sim.workloads.trace import trace
 from trimtab_policy.types import Decision, Node, NodeShare, Speed
 
 ALL = (MaxSumThroughput, MaxMinFairness, MinJct, FinishTimeFairness, Fifo)
@@ -169,7 +173,7 @@ def test_a_job_alone_gets_what_it_asks_for_on_its_fastest_type(policy: type[Gave
 
 
 def test_of_equal_jobs_the_one_that_has_received_less_is_served_next() -> None:
-    had = replace(traced("a", 4, {"n0": 4}), served={A100: 4 * 360.0})
+    had = replace(traced("a", 4, {"n0": 4}), served={A100: 4 * 360.0}, started=NOW - 360)
     decision = MaxSumThroughput().decide(snapshot(quads(0), [had, traced("b", 4)]))
     assert [stop.job for stop in decision.stops] == ["uid-a"]
     assert held(decision) == {"b": {"n0": 4}}
@@ -214,8 +218,31 @@ def test_of_equally_large_jobs_those_that_run_stay_where_they_are() -> None:
 
 
 def test_larger_jobs_are_placed_first_even_where_smaller_ones_run() -> None:
-    decision = MaxSumThroughput().decide(snapshot(quads(2, 4), [traced("new", 4), traced("old", 2, {"n0": 2})]))
+    old = traced("old", 2, {"n0": 2}, restart_seconds=0.0)
+    decision = MaxSumThroughput().decide(snapshot(quads(2, 4), [traced("new", 4), old]))
     assert held(decision) == {"new": {"n0": 4}, "old": {"n1": 2}}
+
+
+@pytest.mark.parametrize(("started", "resuming", "stays"), [(360, 40, True), (360, 0, True), (361, 0, False)])
+def test_a_job_that_has_not_yet_computed_since_it_was_started_stays(
+    started: float, resuming: float, stays: bool
+) -> None:
+    """A restart takes a whole round here. It had more than its rival; and a larger job would take its nodes."""
+    had = {"served": {A100: 2 * 7200.0}, "started": NOW - started, "resuming": resuming, "restart_seconds": 360.0}
+    old = replace(traced("old", 2, {"n0": 2}), **had)
+    decision = MaxSumThroughput().decide(snapshot(quads(2, 4), [old, traced("new", 4), traced("rival", 2)]))
+    assert ("uid-old" in {each.job for each in (*decision.placements, *decision.stops)}) is not stays
+    assert held(decision)["new"] == ({"n0": 2, "n1": 2} if stays else {"n0": 4})
+
+
+@pytest.mark.parametrize("restart", [360.0, 400.0])
+def test_jobs_whose_restart_takes_a_round_get_done(restart: float) -> None:
+    there = clusters.cluster("T4=8x4")
+    jobs = rigid.jobs(
+        trace(["a", "b"], [0.0, 0.0], [8, 8], [3600.0, 3600.0]), there, RigidRules(restart_seconds=restart)
+    )
+    run = simulate(MaxSumThroughput(), jobs, there, Rules(round_seconds=360.0, until=100 * 3600.0))
+    assert all(job.finished is not None and job.restarts <= 11 for job in run.jobs)
 
 
 def test_a_gang_takes_the_first_free_gpus_node_by_node() -> None:

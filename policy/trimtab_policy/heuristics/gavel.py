@@ -4,7 +4,9 @@ Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Lear
 finds X, the part of the time that each job should spend on each GPU type, for one of five objectives (section 4); the
 jobs keep the number of GPUs that they ask for. The round mechanism (section 5) then serves those that are furthest
 behind their share: the priority of a job on a type is X over the part of that type's time that it has received, and
-jobs take their GPUs in order of priority for as long as there are enough of the type.
+jobs take their GPUs in order of priority for as long as there are enough of the type. Jobs that have not yet computed
+since they were started come before all others and stay where they are, as in Sia: where a restart takes a round or
+longer, jobs that take turns would else never compute at all. Restarts that end within their round change nothing.
 
 Where many X are optimal the one in the middle is taken (`milp.linear`), so that equal jobs get equal shares. Jobs that
 could use several counts of GPUs ask for the largest that still brings half of what linear scaling from their smallest
@@ -13,7 +15,9 @@ would: the "tuned jobs" with which rigid schedulers are compared in Sia's evalua
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from itertools import groupby
 
 import numpy as np
@@ -29,7 +33,7 @@ from trimtab_policy.heuristics.gavel_programs import (
     largest_sum,
 )
 from trimtab_policy.knapsack import FloatArray, IntArray
-from trimtab_policy.menu import Market, Menu, market
+from trimtab_policy.menu import Market, Menu, holding, left, market
 from trimtab_policy.realise import keeps
 from trimtab_policy.types import Decision, Job, NodeShare, Snapshot
 
@@ -55,13 +59,14 @@ class Gavel(ABC):
         """Run the jobs that have received too little of their share; stop the others."""
         offered = market(snapshot)
         able = [menu for menu in offered.menus if (menu.gpus <= offered.capacity[menu.kind]).any()]
+        kept = _starting(snapshot, able)
         wanted: dict[str, Candidate] = {}
         if able:
             asked = _requests(able, offered.capacity)
             shares = self.shares(_demand(snapshot, offered, able, asked, self.round_seconds))
             priority = np.round(shares, DIGITS) / self._received(offered, able, asked)
-            wanted = self._admit(offered, able, asked, priority)
-        return _place(self.name, snapshot, {menu.job.uid: menu.job for menu in able}, wanted)
+            wanted = self._admit(offered, able, asked, priority, kept)
+        return _place(self.name, snapshot, {menu.job.uid: menu.job for menu in able}, wanted, kept)
 
     @abstractmethod
     def shares(self, demand: Demand) -> FloatArray:
@@ -82,9 +87,11 @@ class Gavel(ABC):
         received: FloatArray = seconds / (seconds.sum(axis=0) + [self._gone.get(name, 0.0) for name in types])
         return received
 
-    def _admit(self, offered: Market, able: list[Menu], asked: _Requests, priority: FloatArray) -> dict[str, Candidate]:
-        """Fill the cluster in order of priority; a job that does not fit is passed over."""
-        remaining, wanted = offered.capacity.copy(), dict[str, Candidate]()
+    def _admit(
+        self, offered: Market, able: list[Menu], asked: _Requests, priority: FloatArray, kept: dict[str, Candidate]
+    ) -> dict[str, Candidate]:
+        """Fill what `kept` leaves of the cluster in order of priority; a job that does not fit is passed over."""
+        remaining, wanted = left(offered, kept), dict(kept)
         for place in _by_priority(priority):
             job, kind = divmod(int(place), len(offered.types))
             option, gpus = int(asked.option[job, kind]), asked.gpus[job, kind]
@@ -94,6 +101,23 @@ class Gavel(ABC):
                 wanted[able[job].job.uid] = able[job].options[option]
                 remaining[kind] -= gpus
         return wanted
+
+
+def _starting(snapshot: Snapshot, able: list[Menu]) -> dict[str, Candidate]:
+    """What those jobs hold that have not yet computed since they were started.
+
+    A restart may be over just now: then nothing tells it from the time that the job has held its GPUs.
+    """
+    return {
+        menu.job.uid: holding(snapshot, menu.job)
+        for menu in able
+        if menu.job.placement and (menu.job.resuming > 0 or _held(menu.job, snapshot.time) <= menu.job.restart_seconds)
+    }
+
+
+def _held(job: Job, now: float) -> float:
+    """Seconds since the job was placed where it is; infinite if nobody knows."""
+    return math.inf if job.started is None else now - job.started
 
 
 class MaxSumThroughput(Gavel):
@@ -202,11 +226,16 @@ def _by_priority(priority: FloatArray) -> IntArray:
     return by_type[np.argsort(-priority.ravel()[by_type], kind="stable")]
 
 
-def _place(policy: str, snapshot: Snapshot, jobs: dict[str, Job], wanted: dict[str, Candidate]) -> Decision:
+def _place(
+    policy: str, snapshot: Snapshot, jobs: dict[str, Job], wanted: dict[str, Candidate], kept: Collection[str]
+) -> Decision:
     """Nodes for all, the largest jobs first; of equal ones first those that can stay where they are (section 5)."""
     draft = Draft(policy, snapshot)
-    by_size = groupby(sorted(wanted, key=lambda uid: -wanted[uid].option.gpus), lambda uid: wanted[uid].option.gpus)
-    for _, group in by_size:
+
+    def turn(uid: str) -> tuple[bool, int]:
+        return uid not in kept, -wanted[uid].option.gpus
+
+    for _, group in groupby(sorted(wanted, key=turn), turn):
         moving = []
         for uid in group:
             job, wish = jobs[uid], wanted[uid]
