@@ -202,6 +202,23 @@ def test_a_job_that_would_delay_the_head_waits_behind_it() -> None:
     ]
 
 
+def test_a_job_that_has_to_start_first_passes_only_if_it_is_done_even_so() -> None:
+    """The first start of a trace's job is in its run time; one that was stopped takes as long to start as a restart."""
+    fresh = traced("short", 4, seconds=HOUR - 30)
+    assert started(easy(fresh)) == ["short"]
+    assert started(easy(replace(fresh, restarts=1))) == []
+    assert started(easy(replace(fresh, restarts=1, restart_seconds=30.0))) == ["short"]
+
+
+def test_jobs_of_the_performance_model_are_given_time_to_start() -> None:
+    short = job("short", gpus=(4, 4), steps=10)
+    [placed] = EasyBackfill().decide(snapshot(quads(4), [short])).placements
+    margin = HOUR - 10 * placed.prediction.step_seconds
+    assert margin > 0
+    for start_up, names in ((margin - 1, ["short"]), (margin + 1, [])):
+        assert started(easy(replace(short, restart_seconds=start_up))) == names
+
+
 def test_a_long_job_may_take_what_the_head_leaves_over_but_no_more() -> None:
     held = traced("held", 4, {"n1": 4}, seconds=HOUR)
     head = traced("head", 6, created=0.0)

@@ -5,6 +5,9 @@ at which enough GPUs of a type that it can use will be free, as running jobs are
 start before it where it takes GPUs of another type, is expected to be done by then, or takes no more than the GPUs that
 the head will leave over. Only the head has a reservation.
 
+A job that is started in between takes as long to start as a restart takes, while the end of jobs that have just been
+started is counted without: so the head is not delayed by either.
+
 GPUs are counted, whichever nodes they are on; so a gang that needs whole nodes can be delayed by scattered ones. Where
 the end of what runs is not in sight nobody may take a type that the head waits for.
 """
@@ -91,11 +94,13 @@ class _Round:
         )
 
     def _end(self, job: Job, candidate: Candidate) -> float:
-        return self.snapshot.time + seconds_left(job, candidate)
+        """When the job is done at the latest."""
+        return self.snapshot.time + _start_up(job) + seconds_left(job, candidate)
 
     def _take(self, job: Job, chosen: Placement) -> None:
         self.capacity.take(job, chosen.gpu_type, chosen.shares)
         self.placements.append(chosen)
+        # At the earliest: were the head promised a later start, others could be let in before it for too long.
         left = (job.training.steps - job.steps_done) * chosen.prediction.step_seconds
         self._ends.setdefault(chosen.gpu_type, []).append((self.snapshot.time + left, chosen.gpus))
 
@@ -124,3 +129,12 @@ class _Round:
             start = max(start, end)
             free += gpus
         return (start, free - candidate.option.gpus) if free >= candidate.option.gpus else None
+
+
+def _start_up(job: Job) -> float:
+    """Seconds until the job computes, at most: as long as a restart, where a start costs anything at all.
+
+    Jobs of a trace whose run time is all that is known have their first start included in it.
+    """
+    fresh = job.restarts == 0 and job.steps_done == 0
+    return 0.0 if fresh and job.speeds is not None else job.restart_seconds
