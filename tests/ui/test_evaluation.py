@@ -81,6 +81,22 @@ def test_unfinished_jobs_and_solver_gaps_are_told() -> None:
     assert "gap that the solver left to the optimum: fcfs 0.15%." in text
 
 
+def test_who_decides_by_run_times_and_how_often_is_told() -> None:
+    found = table([replace(run, round_seconds=60.0 if run.scenario.policy == "las" else None) for run in runs()])
+    lines = shown(evaluation.table(found), 120)
+    assert line(lines, "srtf").split()[0] == "srtf†"
+    assert line(lines, "las").split()[0] == "las"
+    assert "† decides by how long jobs will take, as far as it is known; the others do without." in lines
+    assert "Decisions: fcfs, srtf at events; las every 60 s." in lines
+    unaware = shown(evaluation.table(table(runs(["fcfs", "las"]))), 120)
+    assert "None of these policies decides by how long jobs will take." in unaware
+
+
+def test_jobs_that_never_arrived_are_told() -> None:
+    odd = [replace(run, summary=run.summary | {"not_arrived": 2.0}) for run in runs(["fcfs"])]
+    assert "Jobs that had not arrived by then and are in no figure: fcfs 8." in shown(evaluation.table(table(odd)), 120)
+
+
 def test_what_is_not_known_is_a_dash() -> None:
     odd = [replace(run, summary=run.summary | {"p99_rho": float("nan")}) for run in runs(["fcfs"])]
     assert " - " in line(shown(evaluation.table(table(odd))), "fcfs")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from trimtab.ui.progress import PlainProgress
+from trimtab_policy.sim.evaluation.sizes import uses_sizes
 
 if TYPE_CHECKING:
     from trimtab_policy.sim.evaluation.compare import Ratio, Table
@@ -130,7 +131,7 @@ def _notes(found: Table) -> Iterator[Text]:
         )  # fmt: skip
     if any(row.ratio and row.ratio.p is not None for row in found.rows):
         yield Text(f"Ratio: geometric mean over paired windows, 95 % interval; * p < {SURE} after Holm.", "dim")
-    yield Text(_sizes(found), "dim")
+    yield Text(sizes_note([row.policy for row in found.rows]), "dim")
     yield Text(_rounds(found), "dim")
     if found.used and max(abs(found.used.slope.low), abs(found.used.slope.high)) < TELLING:
         yield Text(_regression(found.used), "dim")
@@ -142,11 +143,12 @@ def _notes(found: Table) -> Iterator[Text]:
         yield Text(f"Largest gap that the solver left to the optimum: {', '.join(gaps)}.", "dim")
 
 
-def _sizes(found: Table) -> str:
-    users = [row for row in found.rows if row.uses_sizes]
+def sizes_note(policies: Sequence[str]) -> str:
+    """Who among them decides by how long jobs will take."""
+    users = [name for name in policies if uses_sizes(name)]
     if not users:
         return "None of these policies decides by how long jobs will take."
-    others = "all do" if len(users) == len(found.rows) else "the others do without"
+    others = "all do" if len(users) == len(policies) else "the others do without"
     return f"{USES_SIZES} decides by how long jobs will take, as far as it is known; {others}."
 
 

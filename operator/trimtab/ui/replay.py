@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.ui import words
+from trimtab.ui.evaluation import USES_SIZES, sizes_note
+from trimtab_policy.sim.evaluation.sizes import uses_sizes
 
 MOST_JOBS = 40
 """Lines; of more jobs those are shown whose fate depends most on the policy."""
@@ -68,8 +70,9 @@ def totals(stories: Sequence[Story], figures: Mapping[str, Mapping[str, float | 
     for policy, found in figures.items():
         times = (_time(found.get(name)) for name in ("avg_jct_h", "p99_jct_h", "last_h"))
         rates = (_number(found.get(name)) for name in ("gpu_hours_per_job", "restarts_per_job"))
-        made.add_row(policy, *times, *rates, f"{first[policy]} of {len(stories)}")
-    return Group(made, *_verdict(figures))
+        made.add_row(policy + USES_SIZES * uses_sizes(policy), *times, *rates, f"{first[policy]} of {len(stories)}")
+    marked = [Text(sizes_note(list(figures)), "dim")] if any(map(uses_sizes, figures)) else []
+    return Group(made, *marked, *_verdict(figures))
 
 
 def set_aside(reasons: Mapping[str, str]) -> Table:

@@ -2,7 +2,8 @@
 
 The whole work is the time that the trace reports, on the GPUs that the job asked for; what it runs on changes nothing
 unless `speeds` says how much faster one GPU type is than another. Policies see the work as steps of a millisecond, or
-an estimate of it: times a log-normal error of spread sigma, as users' estimates have (information regimes O and E).
+an estimate of it (information regimes O and E): what the users of the trace expected, where it says so
+(`Trace.without_estimates` forgets that), or the truth times a log-normal error of spread sigma.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class RigidRules(Struct, frozen=True):
     first_start_costs: bool = False
     """Whether the first start costs it, too."""
     estimate_sigma: float = 0.0
-    """Spread of ln(estimate / truth); 0: policies know the truth."""
+    """Spread of ln(estimate / truth); 0: policies know the truth, or what the users expected."""
     checkpoint_seconds: float = 1800.0
     """A failure costs the work since the last one."""
     type_speeds: Mapping[str, float] = {}

@@ -14,7 +14,7 @@ from tests.outcomes import FIGURES, SLOWNESS, outcome, scenario
 
 from trimtab_policy.sim.evaluation import compare
 from trimtab_policy.sim.evaluation.compare import Ratio, Row, Table
-from trimtab_policy.sim.evaluation.scenario import Outcome
+from trimtab_policy.sim.evaluation.scenario import Outcome, Part
 
 POLICIES = tuple(SLOWNESS)
 
@@ -188,3 +188,13 @@ def test_jobs_of_runs_that_kept_them_are_rows_with_seconds_named_so() -> None:
     rows = list(compare.job_rows([kept, *runs(["srtf"])]))
     assert [each["uid"] for each in rows] == ["job-0", "job-1", "job-2"]
     assert (rows[2]["finished_s"], rows[2]["restarts"]) == (10800.0, 1)
+
+
+def test_jobs_of_a_queue_count_alike_whatever_their_window() -> None:
+    found = [
+        replace(outcome(scenario(window=0)), queues={"a": Part(1, 4.0), "b": Part(2, 1.0)}),
+        replace(outcome(scenario(window=1)), queues={"a": Part(3, 8.0)}),
+    ]
+    [table] = compare.tables(found, ["fcfs"])
+    assert table.rows[0].queues == {"a": Part(4, 7.0), "b": Part(2, 1.0)}
+    assert compare.as_json([table], [table])["fcfs"]["queues"]["a"] == {"jobs": 4, "avg_jct_h": 7.0}

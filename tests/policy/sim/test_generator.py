@@ -27,6 +27,7 @@ from trimtab_policy.sim.workloads.generator import (
     llm_names,
     rigid_names,
     rigid_trace,
+    too_large,
 )
 from trimtab_policy.sim.workloads.trace import FloatArray
 from trimtab_policy.sim.workloads.windows import offered_load
@@ -102,6 +103,18 @@ def test_a_rigid_trace_has_its_load(name: str, load: float) -> None:
     found = rigid_trace(name, 500, 64, load)
     assert offered_load(found, 64) == pytest.approx(load)
     assert (found.submitted[0], len(set(found.name.tolist()))) == (0, 500)
+
+
+def test_only_jobs_that_the_cluster_has_gpus_for_are_drawn_at_the_same_load() -> None:
+    found = rigid_trace("philly-like", 5000, 64, 0.7, largest=4)
+    assert set(found.gpus.tolist()) == {1, 2, 4}
+    assert offered_load(found, 64) == pytest.approx(0.7)
+    assert too_large("philly-like", 4) == [8, 16, 32]
+    assert rigid_trace("philly-like", 50, 64, 0.7, largest=32).seconds.tolist() == (
+        rigid_trace("philly-like", 50, 64, 0.7).seconds.tolist()
+    )
+    with pytest.raises(ValueError, match="every job of this workload needs more than 0 GPUs"):
+        rigid_trace("philly-like", 50, 64, 0.7, largest=0)
 
 
 def test_sizes_and_run_times_are_distributed_as_their_classes_say() -> None:
