@@ -27,6 +27,8 @@ POPULATION = 100
 GENERATIONS = 100
 POWER = -1.0
 """Exponent of the mean over jobs: the harmonic one."""
+CROSSED = 0.9
+"""Part of the pairs that do, as by default in pymoo."""
 RATE = 0.1
 """Of each kind of mutation."""
 FLOOR = 1e-3
@@ -115,10 +117,11 @@ def _selected(ranks: IntArray, spread: FloatArray, chance: Generator) -> IntArra
 
 
 def _crossed(parents: States, chance: Generator) -> States:
-    """Pairs of parents exchange the jobs up to a random one."""
+    """Most pairs of parents exchange the jobs up to a random one."""
     half = len(parents) // 2
     mothers, fathers = parents[:half], parents[half:]
     exchanged = np.arange(parents.shape[1]) < chance.integers(parents.shape[1], size=(half, 1))
+    exchanged &= chance.random((half, 1)) < CROSSED
     mask = exchanged[:, :, None]
     return np.concatenate([np.where(mask, fathers, mothers), np.where(mask, mothers, fathers)])
 
@@ -143,11 +146,12 @@ def _mutated(cluster: Cluster, states: States, chance: Generator) -> States:
 def _repaired(cluster: Cluster, states: States, chance: Generator) -> States:
     """Keep the limits: one job over several nodes per node, GPUs per job, GPUs per node; earlier jobs go first.
 
-    A job that is left with fewer GPUs than it needs gets none.
+    As in the implementation, a second job over several nodes loses a node together with all jobs that come after it. A
+    job that is left with fewer GPUs than it needs gets none.
     """
     used = states > 0
     spread = (used.sum(axis=2, dtype=np.int16) > 1)[:, :, None] & used
-    states[spread & (spread.cumsum(axis=1, dtype=np.int16) > 1)] = 0
+    states[spread.cumsum(axis=1, dtype=np.int16) > 1] = 0
     greedy = np.nonzero(states.sum(axis=2, dtype=np.int16) > cluster.most)
     if len(greedy[0]):
         states[greedy] = _cut(states[greedy], cluster.most[greedy[1]], chance)
