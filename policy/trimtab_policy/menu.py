@@ -17,6 +17,7 @@ from trimtab_policy.candidates import Candidate, candidates, could_ever_fit, wei
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.knapsack import Assignment, FloatArray, IntArray, Solution
 from trimtab_policy.perf.plans import Option
+from trimtab_policy.realise import keeps
 from trimtab_policy.types import Job, Snapshot
 
 
@@ -78,15 +79,28 @@ def _menu(snapshot: Snapshot, capacity: Capacity, index: dict[str, int], job: Jo
             continue
         if could_ever_fit(capacity, job, each):
             fastest[key] = each
-    held = (job.placement.gpu_type, job.placement.gpus) if job.placement else None
-    keys = list(fastest)
+    options, current = _with_held(snapshot, job, list(fastest.values()))
     return Menu(
         job,
-        tuple(fastest.values()),
-        np.array([index[name] for name, _ in keys], dtype=np.int64),
-        np.array([gpus for _, gpus in keys], dtype=np.int64),
-        keys.index(held) if held in fastest else -1,
+        tuple(options),
+        np.array([index[each.gpu.name] for each in options], dtype=np.int64),
+        np.array([each.option.gpus for each in options], dtype=np.int64),
+        current,
     )
+
+
+def _with_held(snapshot: Snapshot, job: Job, options: list[Candidate]) -> tuple[list[Candidate], int]:
+    """The options, and which of them the job holds.
+
+    A job that runs as many GPUs by another plan holds an option more: to change the plan is a restart as well.
+    """
+    held = job.placement
+    if held is None:
+        return options, -1
+    alike = [k for k, each in enumerate(options) if (each.gpu.name, each.option.gpus) == (held.gpu_type, held.gpus)]
+    if not alike or keeps(held, options[alike[0]]):
+        return options, alike[0] if alike else -1
+    return [*options, holding(snapshot, job)], len(options)
 
 
 def holding(snapshot: Snapshot, job: Job) -> Candidate:
