@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,11 @@ from trimtab.local.cluster import LocalCluster
 # What a test finds must not depend on how busy the machine is, and in CI not on chance either.
 hypothesis.settings.register_profile("trimtab", deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("trimtab")
+
+# Ctrl-C and hang-ups are tested: whoever started us in the background or with nohup has them ignored.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, usual)
 
 Kubectl = Callable[..., str]
 """kubectl(*arguments, stdin="") -> stdout, as the administrator; raises LocalClusterError."""
