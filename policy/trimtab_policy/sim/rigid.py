@@ -82,7 +82,7 @@ def jobs(trace: Trace, cluster: Snapshot, rules: RigidRules | None = None, seed:
     rules = rules or RigidRules()
     sizes = _sizes(cluster)
     if len(trace) and math.isnan(float(np.min(trace.seconds))):
-        raise ValueError("the trace has jobs without a run time: such workloads need --profiles")
+        raise ValueError(f"{trace.source or 'the trace'}: has jobs without a run time: such workloads need --profiles")
     errors = np.exp(rules.estimate_sigma * np.random.default_rng(seed).standard_normal(len(trace)))
     speeds: dict[tuple[int, tuple[str, ...]], tuple[Speed, ...]] = {}
     found = []
