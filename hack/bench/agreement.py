@@ -11,6 +11,7 @@ too.
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -105,10 +106,9 @@ async def _untainted(where: Lab) -> bool:
 
 async def _compare(where: Lab, policy: str, count: int, speedup: float) -> Agreement:
     empty = await look(KubeSettings(kubeconfig=where.kubeconfig))
-    trace = [
-        (job.created, _manifest(job))
-        for job in generator.llm_jobs(MIX, count, replace(empty.snapshot, time=0.0), LOAD, SEED)
-    ]
+    jobs = generator.llm_jobs(MIX, count, replace(empty.snapshot, time=0.0), LOAD, SEED)
+    arrivals = _on_whole_seconds([job.created for job in jobs], speedup)
+    trace = list(zip(arrivals, map(_manifest, jobs), strict=True))
     variables = {
         "TRIMTAB_FAKE__ENABLED": "true",
         "TRIMTAB_FAKE__SPEEDUP": str(speedup),
@@ -124,6 +124,15 @@ async def _compare(where: Lab, policy: str, count: int, speedup: float) -> Agree
     without, _ = _simulated(policy, trace, empty, 0.0)
     alike = sum(choice == chosen[name] for name, choice in ours.items())
     return Agreement(policy, count, speedup, launch, live, simulated, without, alike)
+
+
+def _on_whole_seconds(arrivals: Sequence[float], speedup: float) -> list[float]:
+    """Put off, so that no two jobs come in the same second: the API server knows no finer time, and order counts."""
+    found: list[float] = []
+    for arrival in arrivals:
+        soonest = found[-1] + speedup if found else 0.0
+        found.append(max(soonest, math.ceil(arrival / speedup) * speedup))
+    return found
 
 
 async def _choices(where: Lab) -> Choices:
