@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import gc
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ NAMESPACED = {"Pod", "Event", names.JOB_KIND}
 
 
 @pytest.fixture
-def served(kmock: Any, tmp_path: Path) -> KubeSettings:
+def served(kmock: Any, tmp_path: Path) -> Iterator[KubeSettings]:
     """A kubeconfig for the mock server, which serves what a cluster serves and kopf looks for."""
     for key, kind in KINDS.items():
         verbs = {"list", "watch", "get", "create"}
@@ -46,7 +48,11 @@ def served(kmock: Any, tmp_path: Path) -> KubeSettings:
     }
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(content))
-    return KubeSettings(kubeconfig=path)
+    yield KubeSettings(kubeconfig=path)
+    # kopf leaves connections to the garbage collector when it is stopped: they must not be found in a later test.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.mark.parametrize(
