@@ -26,6 +26,10 @@ Arrays = dict[str, NDArray[Any]]
 
 _CATALOGUE = ("gpus.yaml", "models.yaml")
 """Files below `data/` that tell what GPUs and models can do: what agents learned depends on them."""
+_STORABLE = frozenset(
+    ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+)
+"""Types of numbers that both numpy and safetensors know."""
 
 
 class WeightsError(ValueError):
@@ -71,8 +75,9 @@ def save(path: Path, weights: Mapping[str, NDArray[Any]], card: Card) -> Card:
     Raises WeightsError when a value or the score is not finite or a type of array cannot be stored, OSError when
     nothing can be written.
     """
-    data, path = pack(path, weights), _arrays_path(path)
-    _check_finite(path, weights | {"score": np.array(card.score)})
+    path = _arrays_path(path)
+    _check_finite(path, {**weights, "score": np.array(card.score)})
+    data = pack(path, weights)
     card = msgspec.structs.replace(card, sha256=hashlib.sha256(data).hexdigest())
     replace(path, data)
     replace(path.with_suffix(".json"), msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
@@ -132,13 +137,11 @@ def catalogue_hash() -> str:
 
 def pack(path: Path, arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """The bytes of a safetensors file. Raises WeightsError, naming `path`, for types of arrays that it cannot hold."""
-    solid = {
-        name: np.asarray(array, order="C") for name, array in arrays.items()
-    }  # what it takes must lie in one piece
-    try:
-        return safetensors.save(solid)
-    except SafetensorError as error:
-        raise WeightsError(f"{path}: cannot be written: {_line(error)}") from error
+    solid = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # each must lie in one piece
+    for name, array in solid.items():
+        if array.dtype.name not in _STORABLE:
+            raise WeightsError(f"{path}: {name!r} holds {array.dtype}, which cannot be stored; use float32 or int64")
+    return safetensors.save(solid)
 
 
 def unpack(path: Path, data: bytes) -> Arrays:
@@ -183,9 +186,8 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise WeightsError(
-            f"{path}: cannot be read: {error.strerror}; both NAME.safetensors and .json count"
-        ) from error
+        told = f"cannot be read ({error.strerror})"
+        raise WeightsError(f"{path}: {told}; weights are NAME.safetensors and NAME.json: bring both") from error
 
 
 def _card(path: Path) -> Card:
