@@ -69,9 +69,9 @@ class ClusterVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
         rate = load * saturation(self.machines, self.families)
         deadlines = arguments.between("deadline_share", deadline_share, 0, 1)
         sigma = arguments.between("estimate_sigma", estimate_sigma, 0, 10)
-        self._mix = Mix(arguments.whole("jobs", jobs, 1), rate, sigma, deadlines)
+        self.mix = Mix(arguments.whole("jobs", jobs, 1), rate, sigma, deadlines)
         self.reward_seconds = jobs * self.families.fastest_seconds
-        self._world = cluster_kernel.constants(
+        self.world = cluster_kernel.constants(
             self.machines,
             self.families,
             arguments.positive("heartbeat", heartbeat),
@@ -79,8 +79,8 @@ class ClusterVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
             self.reward_seconds,
         )
         self._sight = cluster_view.sight(self.machines, self.families)
-        self.state = cluster_kernel.new_state(self.num_envs, slots, jobs, self._world)
-        self._view = cluster_view.view(self.num_envs, slots, self._world, len(self.machines.types))
+        self.state = cluster_kernel.new_state(self.num_envs, slots, jobs, self.world)
+        self._view = cluster_view.view(self.num_envs, slots, self.world, len(self.machines.types))
         self._random: list[np.random.Generator] = []
         self._over = np.zeros(self.num_envs, dtype=np.bool_)
         self.single_observation_space = gym.spaces.Dict(
@@ -121,14 +121,14 @@ class ClusterVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
             self._begin(int(number))
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros((2, self.num_envs), dtype=np.bool_)
-        _step_all(self.state, self._world, self._sight, self._view, chosen, begun, rewards, terminated, truncated)
+        _step_all(self.state, self.world, self._sight, self._view, chosen, begun, rewards, terminated, truncated)
         self._over = terminated | truncated
         return self._seen(), rewards, terminated, truncated, self._info()
 
     def _begin(self, number: int) -> None:
-        episode = draw(self.families, self._mix, self._random[number])
-        cluster_kernel.install(self.state, number, episode, self._world, 1 / self._mix.rate)
-        look(self.state, self._world, self._sight, self._view, number)
+        episode = draw(self.families, self.mix, self._random[number])
+        cluster_kernel.install(self.state, number, episode, self.world, 1 / self.mix.rate)
+        look(self.state, self.world, self._sight, self._view, number)
 
     def _seen(self) -> Observation:
         return {name: getattr(self._view, name).copy() for name in ("jobs", "options", "pools", "cluster")}

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from trimtab_policy import catalog
+from trimtab_policy.encode import MODES
 from trimtab_policy.perf.plans import Offer, options_by_type
 from trimtab_policy.sim.llm import LlmRules, checkpoint_bytes
 from trimtab_policy.specs import Precision, TrainingSpec
@@ -69,6 +70,8 @@ class Families(Struct, frozen=True, eq=False):
     """(families,) until a job computes after its first start."""
     restart_seconds: Floats
     """(families, options) the same after every other start, a move or a resize."""
+    mode: Ints | None = None
+    """(families, options) index into `encode.MODES` of each option's plan; None: all are data parallel."""
 
     def __post_init__(self) -> None:
         """Raise ValueError naming the field."""
@@ -124,22 +127,31 @@ class Mix(NamedTuple):
     """Part of the jobs with a deadline: 2 to 10 times their fastest run time after submission, uniform."""
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
+    """One of the default families, as jobs of the live API have it."""
+
     model: str
+    """Name of its preset."""
     sequence: int
     share: float
+    """Of the jobs."""
     gpu_hours: tuple[float, float]
+    """Smallest and largest work, on the most efficient GPU."""
+
+    def training(self, steps: int) -> TrainingSpec:
+        """What it trains: FP16, which every card has."""
+        return TrainingSpec(self.sequence, _BATCH, steps, Precision.FP16)
 
 
 _LLM = (
-    # GPU-hours on the most efficient GPU. Small jobs are many and large ones few, over two and a half decades, as in
+    # Small jobs are many and large ones few, over two and a half decades, as in
     # the size classes of Sia's workloads (SOSP 2023); the numbers themselves are ours.
-    _Kind("bert-base", 512, 0.30, (0.1, 1.0)),
-    _Kind("gpt2", 1024, 0.22, (0.2, 2.0)),
-    _Kind("gpt2-medium", 1024, 0.20, (0.5, 5.0)),
-    _Kind("gpt2-xl", 1024, 0.14, (1.0, 10.0)),
-    _Kind("gpt3-2.7b", 2048, 0.09, (4.0, 20.0)),
-    _Kind("llama2-7b", 2048, 0.05, (8.0, 40.0)),
+    Kind("bert-base", 512, 0.30, (0.1, 1.0)),
+    Kind("gpt2", 1024, 0.22, (0.2, 2.0)),
+    Kind("gpt2-medium", 1024, 0.20, (0.5, 5.0)),
+    Kind("gpt2-xl", 1024, 0.14, (1.0, 10.0)),
+    Kind("gpt3-2.7b", 2048, 0.09, (4.0, 20.0)),
+    Kind("llama2-7b", 2048, 0.05, (8.0, 40.0)),
 )
 _BATCH = 64
 
@@ -170,35 +182,58 @@ def _gang(gpus: int, node_gpus: int) -> tuple[int, int] | None:
 
 
 @lru_cache(maxsize=16)
-def _predicted(kind: _Kind, offers: tuple[Offer, ...], most: int) -> dict[tuple[str, int, int], float]:
-    """(type, nodes, width) -> steps per second."""
-    training = TrainingSpec(kind.sequence, _BATCH, 1, Precision.FP16)
-    found = options_by_type(catalog.model(kind.model), training, Requirements(Bounds(1, most)), offers)
+def _predicted(kind: Kind, offers: tuple[Offer, ...], most: int) -> dict[tuple[str, int, int], tuple[float, int]]:
+    """(type, nodes, width) -> steps per second, and the mode."""
+    found = options_by_type(catalog.model(kind.model), kind.training(1), Requirements(Bounds(1, most)), offers)
     return {
-        (offer.gpu.name, option.nodes, option.gpus_per_node): 1 / option.prediction.step_seconds
+        (offer.gpu.name, option.nodes, option.gpus_per_node): (
+            1 / option.prediction.step_seconds,
+            MODES.index(option.plan.mode),
+        )
         for offer, options in zip(offers, found, strict=True)
         for option in options
     }
 
 
-def llm(cluster: Snapshot, gangs: Machines) -> Families:
-    """The default families: six transformers of 0.1 to 7 billion parameters, in FP16, which every card has.
+class Plans(NamedTuple):
+    """What one of the default families makes of each option, from the performance model."""
 
-    Speeds from the performance model, restarts as of `sim.llm`. Models that fit no gang of the cluster are left out.
-    Raises ValueError when none fits.
-    """
+    rate: Floats
+    """(options,) steps per second; 0 where it cannot run."""
+    mode: Ints
+    """(options,) index into `encode.MODES`."""
+
+
+def plans(cluster: Snapshot, gangs: Machines) -> dict[Kind, Plans]:
+    """The default families that fit a gang of the cluster. Raises ValueError when none does."""
     size = dict(zip(gangs.node_type.tolist(), gangs.node_gpus.tolist(), strict=True))
     offers = tuple(Offer(cluster.gpu_types[name], size[kind]) for kind, name in enumerate(gangs.types))
     keys = list(zip(gangs.option_type.tolist(), gangs.option_nodes.tolist(), gangs.option_width.tolist(), strict=True))
-    kinds, rows = [], []
+    found = {}
     for kind in _LLM:
-        steps = _predicted(kind, offers, int(gangs.option_gpus.max()))
-        row = np.array([steps.get((gangs.types[type_], nodes, width), 0.0) for type_, nodes, width in keys])
-        if row.any():
-            kinds.append(kind)
-            rows.append(row / (row / gangs.option_gpus).max())
-    if not kinds:
+        known = _predicted(kind, offers, int(gangs.option_gpus.max()))
+        pairs = [known.get((gangs.types[type_], nodes, width), (0.0, 0)) for type_, nodes, width in keys]
+        rate, mode = np.array([rate for rate, _ in pairs]), np.array([mode for _, mode in pairs], dtype=np.int64)
+        if rate.any():
+            found[kind] = Plans(rate, mode)
+    if not found:
         raise ValueError("cluster: none of the default models fits its GPUs; give families of your own")
+    return found
+
+
+def most_efficient(gangs: Machines, rate: Floats) -> float:
+    """Steps per second of one GPU of the option that gets most out of its GPUs: what counts as a GPU of work."""
+    return float((rate / gangs.option_gpus).max())
+
+
+def llm(cluster: Snapshot, gangs: Machines) -> Families:
+    """The default families: six transformers of 0.1 to 7 billion parameters.
+
+    Speeds from the performance model (`plans`), restarts as of `sim.llm`. Raises ValueError when none fits.
+    """
+    found = plans(cluster, gangs)
+    kinds = list(found)
+    rows = [each.rate / most_efficient(gangs, each.rate) for each in found.values()]
     share = np.array([kind.share for kind in kinds])
     rules = LlmRules()
     begin = rules.schedule_seconds + rules.startup_seconds
@@ -211,6 +246,7 @@ def llm(cluster: Snapshot, gangs: Machines) -> Families:
         gpu_hours=np.array([kind.gpu_hours for kind in kinds]),
         start_seconds=np.full(len(kinds), begin),
         restart_seconds=begin + 2 * sizes[:, None] / bandwidth,
+        mode=np.array([each.mode for each in found.values()]),
     )
 
 

@@ -1,0 +1,1 @@
+"""Policies that were learned: numpy and shipped weights, nothing that training needs."""
