@@ -18,6 +18,9 @@ from trimtab_policy.sim.workloads.fits import check_estimates
 from trimtab_policy.sim.workloads.trace import BoolArray, Trace
 from trimtab_policy.types import Job, Snapshot
 
+CLUSTER_V0 = "cluster-v0"
+"""The generator of the jobs that agents are trained on."""
+
 
 class Workload(NamedTuple):
     """Jobs of one window, whatever they are simulated as."""
@@ -64,7 +67,8 @@ def check_queues(scenario: Scenario) -> None:
     if not scenario.quotas:
         return
     if scenario.trace.startswith(GENERATED):
-        there = set(generator.queues(scenario.trace.removeprefix(GENERATED)))
+        name = scenario.trace.removeprefix(GENERATED)
+        there = set() if name == CLUSTER_V0 else set(generator.queues(name))
     else:
         there = set(_usable(scenario)[0].queue)
     if absent := sorted({each.queue for each in scenario.quotas} - there):
@@ -100,11 +104,15 @@ def _generated(scenario: Scenario, cluster: Snapshot) -> Workload:
     seed = int(np.random.SeedSequence(scenario.seed).generate_state(scenario.windows)[scenario.window])
     if estimates(scenario.estimates).users:
         raise ValueError(f"--estimates user: jobs of {scenario.trace} have no users who estimate them")
+    if name == CLUSTER_V0:
+        from trimtab_policy.sim.workloads import cluster_v0  # like all environments it needs gymnasium
+
+        return Workload(None, tuple(cluster_v0.jobs(jobs, cluster, load, seed)), windows.middle(jobs), seed)
     if name in generator.llm_names():
         described = tuple(generator.llm_jobs(name, jobs, cluster, load, seed))
         return Workload(None, described, windows.middle(jobs), seed)
     if name not in generator.rigid_names():
-        known = ", ".join([*generator.llm_names(), *generator.rigid_names()])
+        known = ", ".join([CLUSTER_V0, *generator.llm_names(), *generator.rigid_names()])
         raise ValueError(f"trace {scenario.trace}: there is no such generator, there are {known}")
     have = gpus_by_type(cluster)
     trace = generator.rigid_trace(name, jobs, sum(have.values()), load, seed, largest=max(have.values()))
