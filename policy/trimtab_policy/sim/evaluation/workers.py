@@ -6,32 +6,16 @@ come as they are ready; who takes them can stop at any time.
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 
+from trimtab_policy.elsewhere import connected, one_thread
 from trimtab_policy.sim.evaluation.carry_out import run
 from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
 
 Work = Callable[[Sequence[Scenario]], Iterator[Outcome]]
 """Carries out scenarios; yields outcomes in any order."""
-
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """What is started meanwhile computes with one thread: sums in another order are other numbers."""
-    before = dict(os.environ)
-    os.environ.update(_ONE_THREAD)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def processes(count: int) -> Work:
@@ -43,7 +27,7 @@ def processes(count: int) -> Work:
     def work(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(count, len(scenarios)), mp_context=context) as pool:
-            with _one_thread():  # the pool starts its processes when it is given work
+            with one_thread():  # the pool starts its processes when it is given work
                 waiting = [pool.submit(run, scenario) for scenario in scenarios]
             try:
                 for done in as_completed(waiting):
@@ -59,23 +43,15 @@ def ray_cluster(address: str) -> Work:
 
     Files that scenarios name must be there on every machine, under the same path. Raises ImportError without Ray.
     """
+
     import ray  # a quarter of a gigabyte: only for those who ask for it
 
     def work(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": _ONE_THREAD},
-        )
-        try:
+        with connected(ray, address):
             remote = ray.remote(run)
             waiting = [remote.remote(scenario) for scenario in scenarios]
             while waiting:
                 [ready], waiting = ray.wait(waiting)
                 yield ray.get(ready)
-        finally:
-            ray.shutdown()
 
     return work

@@ -1,0 +1,46 @@
+"""Work in other processes, of this machine or of a Ray cluster: one thread each, so that numbers are the same anywhere.
+
+Libraries read how many threads they may use when they are loaded: what must not depend on that is done in a process of
+its own. Sums in another order are other numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """What is started meanwhile computes with one thread."""
+    before = dict(os.environ)
+    os.environ.update(_ONE_THREAD)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def connected(ray: ModuleType, address: str) -> Iterator[None]:
+    """Connect the module `ray` to a cluster until the end; `local` starts one on this machine for as long.
+
+    Its tasks compute with one thread. Raises ConnectionError when nobody answers.
+    """
+    ray.init(
+        address=address,
+        log_to_driver=False,
+        include_dashboard=False,
+        logging_level=logging.ERROR,
+        runtime_env={"env_vars": _ONE_THREAD},
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
