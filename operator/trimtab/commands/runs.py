@@ -211,7 +211,7 @@ def outcomes(scenarios: Sequence[Scenario], make: Work, folder: Path | None) -> 
                 ready[outcome.scenario] = outcome
                 advance(outcome.scenario.policy)
     except KeyboardInterrupt:
-        _stop_children()
+        stop_children()
         told = f"; {len(ready)} of {len(scenarios)} runs are kept in {folder}: the same command goes on from there"
         print(f"\ntrimtab: stopped{told if folder else ''}", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -254,7 +254,7 @@ def _cause(error: Exception) -> str:
     return str(getattr(error, "cause", None) or error)
 
 
-def _stop_children() -> None:
+def stop_children() -> None:
     """Runs that were begun are of no use any more, and would be waited for."""
     for child in multiprocessing.active_children():
         child.terminate()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-Cell = str | float
+Cell = str | float | None
 
 
 class Report(Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,7 +20,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    """Numbers as they are; text for everything that is no single number. NaN is what could not be measured."""
+    """Numbers as they are; text for everything that is no single number. None or NaN is what could not be measured."""
     notes: tuple[str, ...] = ()
     """A sentence or two each."""
 
@@ -37,10 +37,10 @@ def written(cell: Cell) -> str:
     """A cell for people: `0.412`, `7.90`, `95.8`, `1234`; counts stay whole, and what is not known is a dash."""
     if isinstance(cell, str):
         return cell
+    if cell is None or math.isnan(cell):
+        return "–"
     if isinstance(cell, int) or math.isinf(cell):
         return str(cell)
-    if math.isnan(cell):
-        return "–"
     digits = 3 if abs(cell) < 1 else 2 if abs(cell) < 10 else 1 if abs(cell) < 100 else 0
     return f"{cell:.{digits}f}"
 

@@ -83,7 +83,7 @@ def test_runs_of_another_solver_are_made_again(tmp_path: Path, monkeypatch: pyte
 
 def test_runs_of_older_code_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Store(tmp_path).put(outcome(scenario()))
-    monkeypatch.setattr(store, "_code", lambda: b"newer")
+    monkeypatch.setattr(store, "code", lambda: b"newer")
     assert Store(tmp_path).get(scenario()) is None
 
 

@@ -1,8 +1,8 @@
 """Results on disk, one file a run, so that an interrupted evaluation goes on where it was.
 
 A file is named after everything that its run depends on: the scenario, the bytes of the files that it reads, the source
-of this package, and the versions of Python and of the packages that compute. Whatever of these changes, the run is made
-again; nothing stale is ever read.
+of this package, its data and trained weights, and the versions of Python and of the packages that compute. Whatever of
+these changes, the run is made again; nothing stale is ever read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
 _PACKAGE = Path(__file__).resolve().parents[2]
 _COMPUTE = ("numpy", "scipy", "highspy", "numba")
 """Packages whose next version may give other numbers."""
-_SOURCES = ("**/*.py", "data/**/*")
+_SOURCES = ("**/*.py", "data/**/*", "weights/*")
 
 
 class Store:
@@ -54,7 +54,7 @@ class Store:
         digest = hashlib.sha256(msgspec.msgpack.encode(scenario))
         for file in scenario.files():
             digest.update(_content(file, _touched(file)))
-        digest.update(_code() + _versions())
+        digest.update(code())
         return self._folder / f"{scenario.policy}-{digest.hexdigest()[:24]}.msgpack"
 
 
@@ -78,8 +78,9 @@ def _versions() -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _code() -> bytes:
-    digest = hashlib.sha256()
+def code() -> bytes:
+    """Digest of this package, its data and weights, and the versions of Python and of what computes."""
+    digest = hashlib.sha256(_versions())
     for file in sorted(each for pattern in _SOURCES for each in _PACKAGE.glob(pattern) if each.is_file()):
         digest.update(str(file.relative_to(_PACKAGE)).encode() + file.read_bytes())
     return digest.digest()
