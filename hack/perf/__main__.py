@@ -1,4 +1,4 @@
-"""Measure, print, and write policy/RESULTS.md."""
+"""Measure, print, and write policy/trimtab_policy/perf/RESULTS.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Part(StrEnum):
 def main(
     parts: Annotated[list[Part] | None, typer.Argument(help="What to measure; by default everything.")] = None,
     table: Annotated[Path | None, typer.Option(help="Measured runs; by default those beside the checkout.")] = None,
-    write: Annotated[bool, typer.Option(help="Write policy/RESULTS.md; only when everything was measured.")] = True,
+    write: Annotated[bool, typer.Option(help="Write perf/RESULTS.md; only when everything was measured.")] = True,
 ) -> None:
     """Hold the performance model against its goals, 10 minutes in all. Exit code 1 when a goal is missed.
 
@@ -45,7 +45,7 @@ def main(
     sections = measure(path, chosen)
     show(sections, Console())
     if write and chosen == set(Part):
-        out = checkout() / "policy" / "RESULTS.md"
+        out = checkout() / "policy" / "trimtab_policy" / "perf" / "RESULTS.md"
         out.write_text(report.markdown(sections, checkout()), encoding="utf-8")
         print(f"written to {out}", file=sys.stderr)
     raise typer.Exit(int(any(figure.met is False for section in sections for figure in section.figures)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,6 +9,7 @@ from pathlib import Path
 
 from hack.perf.figures import Section
 
+from trimtab_policy import provenance
 from trimtab_policy.perf.accuracy import PEERS
 
 HEAD = """# What the performance model reaches
@@ -36,21 +35,12 @@ def made(root: Path) -> str:
     """The commit, with a mark when files that count are changed, the machine and the date."""
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
     changed = " with uncommitted changes" if _git(root, "status", "--porcelain", "--", "policy", "hack/perf") else ""
-    cpus = f"{os.cpu_count()} CPUs ({_processor()}), Python {platform.python_version()}"
-    return f"Made at commit `{commit}`{changed}, {datetime.now(UTC):%Y-%m-%d}, on {cpus}."
+    return f"Made at commit `{commit}`{changed}, {datetime.now(UTC):%Y-%m-%d}, on {provenance.machine()}."
 
 
 def _git(root: Path, *arguments: str) -> str:
     done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
     return done.stdout.strip()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _section(section: Section) -> str:
