@@ -1,0 +1,136 @@
+"""What `trimtab profile` found: each way to train beside its prediction, the fastest of them taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.columns import Columns
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from trimtab.ui import charts, words
+from trimtab.ui.output import spaced
+
+if TYPE_CHECKING:
+    from trimtab_policy.profiling.compare import Part
+    from trimtab_policy.profiling.run import Report, Row
+    from trimtab_policy.profiling.trace import Operator
+
+SHOWN = 10
+"""Operators, or kernels; all of them are in the files."""
+
+_PARTS = {
+    "compute": "computing",
+    "optimizer": "optimizer",
+    "fixed": "framework, idle",
+    "states": "weights, gradients, optimizer",
+    "activations": "activations, logits, loss",
+    "total": "total",
+}
+
+
+def overview(report: Report) -> Group:
+    """Everything for people, from the whole to its parts, what qualifies it last."""
+    recorded = report.recorded
+    parts: list[Any] = [_title(report), _rows(report), _parts(report.parts), _classes(report)]
+    parts.append(_operators("OPERATOR", recorded.operators, report))
+    parts += [_operators("KERNEL", recorded.kernels, report)] if recorded.kernels else []
+    parts.append(_loader(report))
+    return spaced([*parts, *(Text(note, "dim") for note in report.notes)])
+
+
+def _title(report: Report) -> Text:
+    peak, gpu = report.gpu.peak_flops[report.precision], report.gpu
+    rates = f"{words.rate(peak / 1e9)} GFLOP/s, {gpu.memory_bandwidth / 1e9:.3g} GB/s, {words.size(gpu.memory_bytes)}"
+    return Text.assemble(
+        (f"{report.preset}", "bold"),
+        f", {report.layers} layers, {words.rate(report.parameters)} parameters, {report.batch_size} sequences of"
+        f" {report.sequence_length} tokens a step, {report.precision}, on {gpu.name} ({rates})",
+    )
+
+
+def _rows(report: Report) -> Table:
+    """One line for each way to train; the one that is taken apart below is marked."""
+    table = _table("  MICRO-BATCH", "RECOMPUTE", *("STEP", "PREDICTED", "RATIO", "TOKENS/S"), left=1)
+    for name in ("MEMORY", "PREDICTED", "RATIO"):
+        table.add_column(name, justify="right")
+    for row in report.rows:
+        chosen = row is report.fastest
+        mark = "→ " if chosen else "  "
+        style = "bold" if chosen else ""
+        table.add_row(f"{mark}{row.micro_batch}", row.recompute.lower(), *_figures(row), style=style)
+    return table
+
+
+def _figures(row: Row) -> tuple[str, ...]:
+    said = row.predicted
+    step = f"{seconds(said.step_seconds)} ({said.low:.2g}–{said.high:.2g})"
+    if row.measured is None or row.step_ratio is None or row.memory_ratio is None:
+        return "out of memory", step, "-", "-", "-", size(said.allocated), "-"
+    return (
+        seconds(row.measured.step_seconds),
+        step,
+        f"{row.step_ratio:.2f}",
+        words.rate(row.measured.tokens_per_second),
+        size(row.measured.allocated),
+        size(said.allocated),
+        f"{row.memory_ratio:.2f}",
+    )
+
+
+def _parts(parts: Sequence[Part]) -> Table:
+    table = _table("OF THE FASTEST", "PART", "MEASURED", "PREDICTED", "RATIO", left=1)
+    for part in parts:
+        say = seconds if part.of == "step" else size
+        name = _PARTS[part.name]
+        figures = (say(part.measured), say(part.predicted), f"{part.ratio:.2f}")
+        table.add_row(part.of, name, *figures, style="bold" if part.name == "total" else "")
+    return table
+
+
+def _classes(report: Report) -> Columns:
+    """Measured seconds of one step by class of work, as bars."""
+    table = charts.bars(report.recorded.classes, seconds)
+    table.title, table.title_justify, table.title_style = "Time of a step by class of work", "left", "bold"
+    return Columns([table])
+
+
+def _operators(title: str, found: Sequence[Operator], report: Report) -> Table:
+    """The ones that take most of a step."""
+    step = sum(report.recorded.classes.values())
+    table = _table(title, "CLASS", "CALLS", "TIME", "SHARE", left=1)
+    for each in found[:SHOWN]:
+        table.add_row(each.name, each.kind, f"{each.calls:.0f}", seconds(each.seconds), f"{each.seconds / step:.1%}")
+    return table
+
+
+def _loader(report: Report) -> Text:
+    profile = report.profile
+    return Text(
+        f"A core prepares {words.rate(profile.tokens_per_core)} tokens/s (made-up text, tokenised in Python);"
+        f" the process takes {size(profile.host_memory)} of the host's memory."
+    )
+
+
+def seconds(value: float) -> str:
+    """`17.8 s`, `2.3 ms`, `40 µs`: three figures, to be compared."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if value * scale >= 1:
+            return f"{value * scale:.3g} {unit}"
+    return f"{value * 1e6:.3g} µs"
+
+
+def size(count: float) -> str:
+    """`2.31 GiB`, `45.2 MiB`."""
+    gib = count / (1 << 30)
+    return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.1f} MiB"
+
+
+def _table(*names: str, left: int) -> Table:
+    """The first column and `left` more hold names, the others figures."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(names):
+        table.add_column(name, justify="left" if number <= left else "right", overflow="fold")
+    return table
