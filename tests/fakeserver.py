@@ -2,7 +2,8 @@
 
 `Store` is what etcd and the watch cache are to the real one: objects, one resourceVersion for all, and the history that
 watches are served from. `FakeApiServer` puts HTTP in front of it: discovery, paginated lists, watches with bookmarks
-and 410, create, get, update, merge patch, delete with preconditions, bindings. It checks no schema and no permission.
+and 410, both of single objects, too (`fieldSelector=metadata.name=`), create, get, update, merge patch, delete with
+preconditions, bindings. It checks no schema and no permission.
 """
 
 from __future__ import annotations
@@ -22,9 +23,16 @@ from aiohttp import web
 Object = dict[str, Any]
 
 KINDS = {
-    "/api/v1": {"namespaces": "Namespace", "events": "Event", "nodes": "Node", "pods": "Pod"},
+    "/api/v1": {
+        "configmaps": "ConfigMap",
+        "events": "Event",
+        "namespaces": "Namespace",
+        "nodes": "Node",
+        "pods": "Pod",
+    },
     "/apis/apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
     "/apis/coordination.k8s.io/v1": {"leases": "Lease"},
+    "/apis/events.k8s.io/v1": {"events": "Event"},
     "/apis/trimtab.dev/v1alpha1": {"llmtrainingjobs": "LLMTrainingJob", "queues": "Queue"},
 }
 CLUSTER_SCOPED = {"namespaces", "nodes", "customresourcedefinitions", "queues"}
@@ -207,7 +215,7 @@ class FakeApiServer:
 
     def _page(self, plural: str, namespace: str, request: web.Request) -> Object:
         """A list page. Pages are cut from the current state: enough for tests that do not write between them."""
-        items = self.store.list(plural, namespace)
+        items = [obj for obj in self.store.list(plural, namespace) if selected(request, obj)]
         start = int(request.query.get("continue", "0"))
         end = start + int(request.query.get("limit") or len(items) or 1)
         meta = {"resourceVersion": str(self.store.version), **({"continue": str(end)} if end < len(items) else {})}
@@ -222,7 +230,8 @@ class FakeApiServer:
         while loop.time() < end and not self._stopping.is_set():
             changed = self.store.changed
             for version, event in self._since(plural, since):
-                await response.write(json.dumps(event).encode() + b"\n")
+                if event["type"] == "ERROR" or selected(request, event["object"]):
+                    await response.write(json.dumps(event).encode() + b"\n")
                 since = version
             if not await self._wait(changed, min(end - loop.time(), self._bookmark_seconds)):
                 await response.write(json.dumps(bookmark(self.store.version)).encode() + b"\n")
@@ -241,6 +250,12 @@ class FakeApiServer:
         for task in pending:
             task.cancel()
         return bool(done)
+
+
+def selected(request: web.Request, obj: Object) -> bool:
+    """Whether the object has the name that the request asks for, if it asks for one."""
+    _, _, name = request.query.get("fieldSelector", "").partition("metadata.name=")
+    return name in ("", obj["metadata"]["name"])
 
 
 def bookmark(version: int) -> Object:

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.checkout import checkout
+from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.fake.profile import Profile, load_profile
 from trimtab.kube.resources import JOBS
@@ -63,18 +64,19 @@ async def measure(nodes: Sequence[int], pending: int, repeat: int) -> list[Line]
 
 
 def _line(name: str, snapshot: Snapshot, load: str, repeat: int) -> Line:
-    engine = Engine(name, name, DEADLINE_SECONDS)
+    engine, choice = Engine(), Choice(name, name, deadline_seconds=DEADLINE_SECONDS)
+    engine.prepare([name])
     plans.forget()
-    cold, outcome = _timed(engine, snapshot)
+    cold, outcome = _timed(engine, choice, snapshot)
     gc.freeze()  # as the controller does when it begins to lead
-    warm = spread([_timed(engine, snapshot)[0] for _ in range(repeat)])
+    warm = spread([_timed(engine, choice, snapshot)[0] for _ in range(repeat)])
     return Line(name, len(snapshot.nodes), load, len(snapshot.waiting()), outcome, cold, warm)
 
 
-def _timed(engine: Engine, snapshot: Snapshot) -> tuple[float, int]:
+def _timed(engine: Engine, choice: Choice, snapshot: Snapshot) -> tuple[float, int]:
     """Milliseconds of one decision, shield included, and how many jobs it placed."""
     began = time.perf_counter()
-    outcome = engine.decide(snapshot)
+    outcome = engine.decide(snapshot, choice)
     return 1000 * (time.perf_counter() - began), len(outcome.placements)
 
 

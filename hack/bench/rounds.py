@@ -17,12 +17,17 @@ from hack.bench.lab import v100_nodes
 from hack.bench.spread import Spread, spread
 from msgspec import Struct
 
+from trimtab.controller.choosing import Choosing
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.decisions import Decisions
 from trimtab.controller.gangs import Gangs
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.rounds import Rounds, Wake
+from trimtab.controller.shadow import Shadow
 from trimtab.controller.views import Views
+from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
+from trimtab.decide.remote import RemoteEngine
 from trimtab.kube.resources import NODES, PODS, Resource
 from trimtab.observe.snapshot import Observer
 from trimtab.settings import Settings
@@ -70,14 +75,16 @@ async def measure(size: Size, repeat: int) -> Costs:
 
 def _rounds(copy: Cluster, settings: Settings) -> Rounds:
     client: Any = NoClient()
-    observer, engine, wake = Observer(settings.topology.levels), Engine("best_fit", "fcfs", 600), Wake()
+    observer, engine, wake = Observer(settings.topology.levels), Engine(), Wake()
     views, recorder = Views(copy, observer, settings), Recorder(client, "bench")
 
     def fail(error: BaseException) -> None:
         raise error
 
     gangs = Gangs(client, copy, views, recorder, settings, leader_epoch=lambda: 1, wake=wake, fail=fail)
-    return Rounds(copy, observer, engine, gangs, views, recorder, settings.round)
+    choosing = Choosing(Choice("best_fit", "fcfs", deadline_seconds=600), copy, engine, recorder)
+    decisions = Decisions(choosing, engine, Shadow(RemoteEngine(), gangs, settings, wake), gangs, recorder)
+    return Rounds(copy, observer, decisions, gangs, views, recorder, settings.round)
 
 
 async def _timed(rounds: Rounds) -> float:

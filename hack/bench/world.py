@@ -20,6 +20,7 @@ from trimtab.api.convert import to_plan
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.controller.cluster import Cluster
+from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.fake.nodes import expand
 from trimtab.fake.profile import Profile
@@ -69,7 +70,7 @@ class World:
         event = {"type": "MODIFIED", "object": self.put(resource, obj)}
         self._queue(resource.path()).put_nowait([msgspec.json.encode(event)])
 
-    async def pages(self, path: str, page_size: int) -> AsyncIterator[bytes]:
+    async def pages(self, path: str, page_size: int, params: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:
         """One page with everything (trimtab.kube.reflector.Source)."""
         items = [msgspec.Raw(content) for content in self._items.get(path, {}).values()]
         yield msgspec.json.encode({"metadata": {"resourceVersion": str(next(self._versions))}, "items": items})
@@ -98,8 +99,8 @@ async def with_running_jobs(profile: Profile, jobs: Sequence[Object], settings: 
     copy, following = await cluster(world, settings)
     observation = Observer(settings.topology.levels).observe(copy.caches(), time.time())
     following.cancel()
-    engine = Engine(settings.policy.name, settings.policy.fallback, 600)
-    outcome = engine.decide(observation.snapshot)
+    choice = Choice(settings.policy.name, settings.policy.fallback, deadline_seconds=600)
+    outcome = Engine().decide(observation.snapshot, choice)
     by_name = {job["metadata"]["name"]: job for job in world.items(JOBS)}
     for placement in outcome.placements:
         facts = observation.jobs[placement.job]

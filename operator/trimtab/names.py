@@ -21,6 +21,13 @@ SCHEDULER_NAME: Final = "trimtab"
 LEASE_NAME: Final = "trimtab-controller"
 SYSTEM_NAMESPACE: Final = "trimtab-system"
 
+# --- the ConfigMap that changes policies while the controller runs -------------------------------------------------
+POLICY_CONFIG_MAP: Final = "trimtab-policy"
+KEY_POLICY: Final = "policy"
+KEY_FALLBACK: Final = "fallback"
+KEY_SHADOW: Final = "shadow"
+KEY_DEADLINE: Final = "deadlineSeconds"
+
 # --- labels and annotations on what we create ----------------------------------------------------------------------
 LABEL_JOB: Final = f"{GROUP}/job"
 """Name of the job a pod or Service belongs to. Ownership is proven by the ownerReference's UID, never by this."""

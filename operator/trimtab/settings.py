@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from trimtab.errors import SettingsError
-from trimtab.names import LEASE_NAME, SYSTEM_NAMESPACE
+from trimtab.names import LEASE_NAME, POLICY_CONFIG_MAP, SYSTEM_NAMESPACE
 
 ENV_PREFIX = "TRIMTAB_"
 ENV_CONFIG = "TRIMTAB_CONFIG"
@@ -91,6 +91,16 @@ class RoundSettings(Section):
     """A round starts at least so often, with or without a change."""
 
 
+class ConfigMapSettings(Section):
+    """The ConfigMap whose keys `policy`, `fallback`, `shadow` and `deadlineSeconds` go before the settings while it
+    exists; it is watched."""
+
+    namespace: str = SYSTEM_NAMESPACE
+    """Its namespace."""
+    name: str = POLICY_CONFIG_MAP
+    """Its name."""
+
+
 class PolicySettings(Section):
     """Who decides."""
 
@@ -100,6 +110,12 @@ class PolicySettings(Section):
     """Policy that decides when the first one fails or is late."""
     deadline_seconds: Seconds = 2.0
     """Time that the policy has for one round."""
+    shadow: str = ""
+    """Policy that is asked about the same jobs, and whose answers are only recorded; empty for none."""
+    shadow_deadline_seconds: Seconds = 10.0
+    """Time that the shadow policy has; nobody waits for it."""
+    config_map: ConfigMapSettings = ConfigMapSettings()
+    """What changes all this at run time, but for the shadow's time."""
 
 
 class GangSettings(Section):

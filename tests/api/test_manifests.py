@@ -51,9 +51,15 @@ def test_samples_refer_to_queues_that_exist() -> None:
 def test_permissions_have_no_wildcard_and_leave_secrets_and_nodes_alone() -> None:
     said = [word for rule in RULES for words in rule.values() for word in words]
     assert "*" not in said
-    assert not {"secrets", "configmaps", "pods/exec", "impersonate", "escalate", "bind"} & set(said)
+    assert not {"secrets", "pods/exec", "impersonate", "escalate", "bind"} & set(said)
     (nodes,) = (rule for rule in RULES if "nodes" in rule["resources"])
     assert nodes["verbs"] == ["get", "list", "watch"]
+
+
+def test_of_config_maps_only_the_one_that_chooses_policies_may_be_read() -> None:
+    [(owner, rule)] = ((o, rule) for o in RBAC for rule in o.get("rules", []) if "configmaps" in rule["resources"])
+    assert (owner["kind"], owner["metadata"]["namespace"]) == ("Role", names.SYSTEM_NAMESPACE)
+    assert (rule["resourceNames"], rule["verbs"]) == ([names.POLICY_CONFIG_MAP], ["get", "list", "watch"])
 
 
 def test_the_lease_of_others_is_out_of_reach() -> None:
@@ -72,6 +78,9 @@ def test_the_lease_of_others_is_out_of_reach() -> None:
         ("update", "trimtab.dev", "llmtrainingjobs", "", "false"),
         ("patch", "", "nodes", "", "false"),
         ("get", "", "secrets", "", "false"),
+        ("watch", "", "configmaps", "trimtab-policy", "true"),
+        ("update", "", "configmaps", "trimtab-policy", "false"),
+        ("list", "", "configmaps", "", "false"),
     ],
 )
 def test_what_the_controller_may_do(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 from msgspec.structs import replace
 from tests.builders import NOW, job, node, placement, running, snapshot
 
+from trimtab.decide import engine as engines
+from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine, Outcome
 from trimtab_policy import policy
-from trimtab_policy.policy import Policy, UnknownPolicy
+from trimtab_policy.policy import Policy
 from trimtab_policy.types import Decision, Pending, PendingReason, Snapshot, Stop
 
 CLUSTER = snapshot([node("a"), node("b")], [job("one", gpus=(8, 8)), job("two", gpus=(8, 8), created=NOW)])
@@ -32,15 +35,30 @@ class Scripted:
         return decision
 
 
-def engine(*policies: Policy, default: str = "", deadline: float = 5.0, fallback: str = "fcfs") -> Engine:
+BEST_FIT = Choice("best_fit", "fcfs", deadline_seconds=5.0)
+
+
+class Asker:
     """An engine that finds these policies besides the real ones; the first is asked by default."""
-    known = {each.name: each for each in policies}
-    find = lambda name: known[name] if name in known else policy.load(name)  # noqa: E731
-    return Engine(default or policies[0].name, fallback, deadline, find)
+
+    def __init__(self, *policies: Policy, default: str = "", deadline: float = 5.0, fallback: str = "fcfs") -> None:
+        self.known = {each.name: each for each in policies}
+        self.engine = Engine(lambda name: self.known[name] if name in self.known else policy.load(name))
+        self.choice = Choice(default or policies[0].name, fallback, deadline_seconds=deadline)
+
+    def decide(self, snapshot: Snapshot) -> Outcome:
+        return self.engine.decide(snapshot, self.choice)
+
+
+engine = Asker
 
 
 def place(uid: str, *nodes: str) -> Any:
     return replace(placement(uid, dict.fromkeys(nodes, 8)), job=uid)
+
+
+def not_a_number(uid: str) -> Any:
+    return replace(place(uid, "a"), prediction=replace(placement().prediction, step_seconds=float("nan")))
 
 
 def all_placed(outcome: Outcome) -> bool:
@@ -60,16 +78,11 @@ def later(uid: str) -> Pending:
 
 
 def test_a_sound_decision_is_passed_on() -> None:
-    outcome = Engine("best_fit", "fcfs", 5.0).decide(CLUSTER)
+    outcome = Engine().decide(CLUSTER, BEST_FIT)
     assert all_placed(outcome)
     assert outcome.policies == {"uid-one": "best_fit", "uid-two": "best_fit"}
     assert outcome.seconds.keys() == {"best_fit"}
     assert (outcome.pending, outcome.refused, outcome.fallbacks) == ((), (), ())
-
-
-def test_an_unknown_default_is_an_error_at_once() -> None:
-    with pytest.raises(UnknownPolicy, match="nonsense"):
-        Engine("nonsense", "fcfs", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +93,18 @@ def test_an_unknown_default_is_an_error_at_once() -> None:
         (lambda _: Decision("bad", placements=("uid-one",)), "invalid", "is no Decision: Expected `object`"),
         (lambda _: Decision("bad", placements=(object(),)), "invalid", "is no Decision"),
         (lambda _: Decision("bad", (place("uid-one", "a"),)), "invalid", "bad gave no answer for two"),
+        (lambda _: Decision("bad", (not_a_number("uid-one"), place("uid-two", "b"))), "nan", "for uid-one"),
+        (lambda _: sys.exit("no more"), "error", "bad raised SystemExit: no more"),
     ],
-    ids=["raises", "returns nothing", "returns wrong types", "returns what cannot be said", "omits a job"],
+    ids=[
+        "raises",
+        "returns nothing",
+        "returns wrong types",
+        "returns what cannot be said",
+        "omits a job",
+        "computes NaN",
+        "wants to end the process",
+    ],
 )
 def test_the_fallback_answers_for_a_policy_that_fails(answer: Any, reason: str, message: str) -> None:
     outcome = engine(Scripted("bad", answer)).decide(CLUSTER)
@@ -103,7 +126,7 @@ def test_a_policy_that_misses_its_deadline_is_not_asked_again_before_it_is_done(
     assert all_placed(second)
     assert slow.asked == 1
     release.set()
-    asker._running["slow"].result(timeout=60)
+    asker.engine._running["slow"].result(timeout=60)
     assert asker.decide(CLUSTER).policies == {"uid-one": "slow", "uid-two": "slow"}
 
 
@@ -151,9 +174,9 @@ def test_a_policy_that_stops_a_running_job_is_refused_and_so_is_what_it_wanted_i
     ]
 
 
-def test_a_prediction_that_is_no_number_is_refused_without_losing_the_rest() -> None:
-    nan = replace(placement().prediction, step_seconds=float("nan"))
-    answer = Decision("x", (replace(place("uid-one", "a"), prediction=nan), place("uid-two", "b")))
+def test_a_figure_that_cannot_be_is_refused_without_losing_the_rest() -> None:
+    endless = replace(placement().prediction, run_seconds=float("inf"))
+    answer = Decision("x", (replace(place("uid-one", "a"), prediction=endless), place("uid-two", "b")))
     outcome = engine(Scripted("x", lambda _: answer)).decide(CLUSTER)
     assert [placed.job for placed in outcome.placements] == ["uid-two"]
     assert [refusal.rule for refusal in outcome.refused] == ["not_a_number"]
@@ -169,15 +192,73 @@ def test_every_waiting_job_gets_exactly_one_answer_whatever_the_policy_babbles()
     assert {refusal.rule for refusal in outcome.refused} == {"already_placed", "unknown_job"}
 
 
+# --- policies that cannot be loaded -----------------------------------------------------------------------------------
+class Library:
+    """Where policies are found, if whatever they need is there."""
+
+    def __init__(self) -> None:
+        self.missing = True
+        self.asked = 0
+
+    def find(self, name: str) -> Policy:
+        self.asked += 1
+        if name == "learned" and self.missing:
+            raise FileNotFoundError("learned.safetensors: no such file")
+        return Scripted(name, waiting)
+
+
+def test_a_policy_that_cannot_be_loaded_is_replaced_until_it_can_be() -> None:
+    library = Library()
+    asker, choice = Engine(library.find), Choice("learned", "fcfs")
+    outcome = asker.decide(CLUSTER, choice)
+    [fallback] = outcome.fallbacks
+    assert (fallback.policy, fallback.reason) == ("learned", "unloadable")
+    assert fallback.message == "learned cannot be loaded: learned.safetensors: no such file"
+    assert set(outcome.policies.values()) == {"fcfs"}
+    library.missing = False
+    assert asker.decide(CLUSTER, choice).policies == {"uid-one": "learned", "uid-two": "learned"}
+
+
+def test_policies_are_loaded_ahead_and_once_and_failures_are_told() -> None:
+    library = Library()
+    asker = Engine(library.find)
+    assert asker.prepare(["learned", "fcfs"]) == {
+        "learned": "learned cannot be loaded: learned.safetensors: no such file"
+    }
+    library.missing = False
+    assert asker.prepare(["learned", "fcfs"]) == {}
+    asker.decide(CLUSTER, Choice("learned", "fcfs"))
+    assert library.asked == 3
+
+
+def test_a_policy_that_loads_for_ever_is_waited_for_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "LOAD_SECONDS", 0.05)
+    release = threading.Event()
+    asker = Engine(lambda name: Scripted(name, waiting) if name == "fcfs" or release.wait(60) else None)
+    reasons = [asker.decide(CLUSTER, Choice("stuck", "fcfs")).fallbacks[0].reason for _ in range(2)]
+    assert reasons == ["unloadable", "busy"]
+    release.set()
+    asker._running["stuck"].result(timeout=60)
+
+
+# --- choices of jobs, and of others -----------------------------------------------------------------------------------
+def test_a_choice_counts_from_the_next_decision_on() -> None:
+    one, two = Scripted("first", waiting), Scripted("second", waiting)
+    asker = engine(one, two)
+    assert set(asker.decide(CLUSTER).policies.values()) == {"first"}
+    assert set(asker.engine.decide(CLUSTER, Choice("second", "fcfs")).policies.values()) == {"second"}
+    assert (one.asked, two.asked) == (1, 1)
+
+
 def test_a_job_may_ask_for_a_policy_of_its_own() -> None:
     jobs = [job("one", gpus=(8, 8)), job("two", gpus=(8, 8), policy="fixed", created=NOW)]
-    outcome = Engine("best_fit", "fcfs", 5.0).decide(snapshot([node("a"), node("b")], jobs))
+    outcome = Engine().decide(snapshot([node("a"), node("b")], jobs), BEST_FIT)
     assert outcome.policies == {"uid-one": "best_fit", "uid-two": "fixed"}
     assert all_placed(outcome)
 
 
 def test_a_job_that_asks_for_an_unknown_policy_gets_the_fallback_and_is_told() -> None:
-    outcome = Engine("best_fit", "fcfs", 5.0).decide(snapshot([node("a")], [job(policy="nonsense")]))
+    outcome = Engine().decide(snapshot([node("a")], [job(policy="nonsense")]), BEST_FIT)
     assert outcome.policies == {"uid-job": "fcfs"}
     [fallback] = outcome.fallbacks
     assert (fallback.policy, fallback.jobs) == ("nonsense", ("uid-job",))
@@ -186,7 +267,7 @@ def test_a_job_that_asks_for_an_unknown_policy_gets_the_fallback_and_is_told() -
 
 def test_two_policies_in_one_round_never_get_the_same_gpu() -> None:
     jobs = [job("one", gpus=(8, 8)), job("two", gpus=(8, 8), policy="fixed", created=NOW)]
-    outcome = Engine("best_fit", "fcfs", 5.0).decide(snapshot([node("a")], jobs))
+    outcome = Engine().decide(snapshot([node("a")], jobs), BEST_FIT)
     assert [placed.job for placed in outcome.placements] == ["uid-one"]
     [pending] = outcome.pending
     assert (pending.job, pending.reason) == ("uid-two", PendingReason.INSUFFICIENT_GPUS)

@@ -57,7 +57,7 @@ class FlakySource:
                 return name
         return ""
 
-    async def pages(self, path: str, page_size: int) -> AsyncIterator[bytes]:
+    async def pages(self, path: str, page_size: int, params: Mapping[str, str]) -> AsyncIterator[bytes]:
         self.lists += 1
         match self._struck("list-503", "list-stale", "list-cut"):
             case "list-503":

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from trimtab.local.cluster import LocalCluster
 from trimtab.local.kubeconfig import service_account_kubeconfig
@@ -31,8 +34,16 @@ SETTINGS = {
 class ControllerProcess:
     """`trimtab controller` with a kubeconfig and settings of its own."""
 
-    def __init__(self, kubeconfig: Path, directory: Path, **overrides: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path,
+        directory: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **overrides: dict[str, Any],
+    ) -> None:
         self._kubeconfig = kubeconfig
+        self._environment = {**os.environ, **(environment or {})}
         self._directory = directory
         self.log = directory / f"controller-{id(self)}.log"
         settings = {section: dict(values) for section, values in SETTINGS.items()}
@@ -55,7 +66,11 @@ class ControllerProcess:
         command = [sys.executable, "-m", "trimtab", "controller", "--config", str(self._config)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--kubeconfig", str(self._kubeconfig)], stdout=log, stderr=log, cwd=self._directory
+                [*command, "--kubeconfig", str(self._kubeconfig)],
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
+                env=self._environment,
             )
         return self
 
@@ -76,6 +91,15 @@ class ControllerProcess:
             self._process.wait(10)
         self._process.kill()
         self._process.wait()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Sum of all samples of a metric that have these labels."""
+        found = re.search(r"metrics=(http://\S+/metrics)", self.log.read_text(errors="replace"))
+        assert found, self.tail()
+        with urlopen(found[1], timeout=5) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        samples = (sample for family in families for sample in family.samples if sample.name == name)
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     def tail(self, lines: int = 30) -> str:
         if not self.log.exists():

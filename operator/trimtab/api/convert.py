@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec import structs
 
 from trimtab.api.base import LONG_TEXT
-from trimtab.api.status import Plan, PlanNode, PlanParallelism, Predicted
+from trimtab.api.status import Plan, PlanNode, PlanParallelism, Predicted, Shadow
 from trimtab.api.v1alpha1 import (
     Architecture,
     ElasticPolicy,
@@ -31,7 +31,7 @@ from trimtab.kube.quantity import to_int, to_milli
 from trimtab_policy import catalog
 from trimtab_policy.perf.constants import OTHER
 from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Prediction, TrainingSpec
-from trimtab_policy.types import Bounds, NodeShare, Placement, Quota, Requirements
+from trimtab_policy.types import Bounds, NodeShare, PendingReason, Placement, Quota, Requirements
 
 _ONE = Bounds(1, 1)
 _END_OF_TIME = datetime(9999, 12, 31, tzinfo=UTC)
@@ -205,7 +205,7 @@ def to_plan(
         summary=degrees.describe(),
         parallelism=_to_parallelism(degrees),
         node_count=len(placement.shares),
-        nodes=tuple(PlanNode(name=share.node, gpus=share.gpus) for share in placement.shares),
+        nodes=_to_nodes(placement),
         predicted=Predicted(
             step_milliseconds=_milliseconds(predicted.step_seconds),
             step_milliseconds_low=_milliseconds(predicted.step_seconds_low),
@@ -216,6 +216,36 @@ def to_plan(
             finish_time=_later(now, predicted.run_seconds / speedup),
         ),
     )
+
+
+def to_shadow(
+    policy: str,
+    answer: Placement | PendingReason,
+    *,
+    now: datetime,
+    difference_seconds: float | None = None,
+    speedup: float = 1,
+) -> Shadow:
+    """Return what a shadow policy would do as `status.shadow`; `now` and `speedup` as of `to_plan`.
+
+    `difference_seconds` are predicted ones, before the speed-up.
+    """
+    if isinstance(answer, PendingReason):
+        return Shadow(policy=policy, summary=f"waits: {answer.value}", pending_reason=answer)
+    return Shadow(
+        policy=policy,
+        summary=f"{answer.gpus}×{answer.gpu_type} {answer.plan.describe()}",
+        gpu_type=answer.gpu_type,
+        gpus=answer.gpus,
+        mode=answer.plan.mode,
+        nodes=_to_nodes(answer),
+        predicted_finish_time=_later(now, answer.prediction.run_seconds / speedup),
+        difference_seconds=None if difference_seconds is None else round(difference_seconds / speedup),
+    )
+
+
+def _to_nodes(placement: Placement) -> tuple[PlanNode, ...]:
+    return tuple(PlanNode(name=share.node, gpus=share.gpus) for share in placement.shares)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -33,6 +33,13 @@ _WIDE = (
     ("Policy", "string", ".status.plan.policy", "Policy that made the plan."),
     ("Queue", "string", ".spec.queue", "Queue whose quota the job counts against."),
     ("ETA", "string", ".status.plan.predicted.finishTime", "Predicted end, had the job started when planned."),
+    ("Shadow", "string", ".status.shadow.summary", "What the shadow policy would have decided."),
+    (
+        "Difference",
+        "integer",
+        ".status.shadow.differenceSeconds",
+        "Seconds that it would have ended later (-: sooner).",
+    ),
     ("Reason", "string", f"{_LAST_CONDITION}.message", "Message of the most telling condition."),
 )
 _DROPPED = ("title", "$defs", "additionalProperties")

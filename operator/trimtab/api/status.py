@@ -167,6 +167,40 @@ class Pending(ApiModel):
     """Changes to the job or the cluster that would let it start, one sentence each."""
 
 
+class Shadow(ApiModel):
+    """What the shadow policy would have decided in the place of the one that decides: of the standing plan, or of the
+    job's waiting. Nothing depends on it."""
+
+    model_config = rules(
+        rule("has(self.gpuType) != has(self.pendingReason)", "it either starts the job or lets it wait", ".gpuType")
+    )
+    policy: Text
+    """The shadow policy."""
+    summary: Text
+    """All of it in short, e.g. `8×H100-SXM5-80GB dp=8 tp=1 pp=1`, or `waits: InsufficientGpus`."""
+    gpu_type: GpuType | None = None
+    """GPU type it would have taken; absent where it lets the job wait."""
+    gpus: Degree | None = None
+    """Number of GPUs."""
+    mode: Mode | None = None
+    """How it would have divided the work: Data, Model, or Hybrid."""
+    nodes: Annotated[tuple[PlanNode, ...], Field(min_length=1, max_length=4096), extra(list_type="atomic")] | None = (
+        None
+    )
+    """Nodes in rank order."""
+    pending_reason: PendingReason | None = None
+    """Why it would have let the job wait; absent where it would have started it."""
+    predicted_finish_time: Time | None = None
+    """When the job would complete, had it started when it first said so."""
+    difference_seconds: Int64 | None = None
+    """Predicted end less that of the plan: negative where the shadow policy would be faster, absent unless both start
+    the job."""
+
+    def says(self) -> tuple[object, ...]:
+        """What makes two answers different ones: all but the times, which change from round to round."""
+        return self.policy, self.summary, self.nodes, self.pending_reason
+
+
 class Metric(ApiModel):
     """A figure that the trainer reports."""
 
@@ -220,6 +254,8 @@ class JobStatus(ApiModel):
     """How the job runs; absent while it has no GPUs."""
     pending: Pending | None = None
     """Why the job waits; absent when it does not."""
+    shadow: Shadow | None = None
+    """What the shadow policy would have decided; absent without one, or before it was asked."""
     restarts: Annotated[Int32, Field(ge=0)] = 0
     """How often the gang was started again after a failure; at most `spec.maxRestarts`."""
     setbacks: Annotated[Int32, Field(ge=0)] = 0

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from trimtab import names
-from trimtab.api.status import JobStatus, Pending, Plan
+from trimtab.api.status import JobStatus, Pending, Plan, Shadow
 from trimtab.apply import transitions
 from trimtab.apply.transitions import Happening
 from trimtab.kube.objects import Meta, PodObject
@@ -106,6 +106,8 @@ class View(Struct, frozen=True):
     """Some pods of the gang have been bound for longer than the others may take."""
     progress: int | None = None
     """Per cent, where it is known without the trainer's report."""
+    shadow: Shadow | None = None
+    """What the shadow policy would have decided where the plan stands, or the job waits."""
 
 
 def next_step(view: View) -> Step:
@@ -128,7 +130,10 @@ def _wait_or_plan(view: View) -> Step:
         return ()  # pods of an earlier epoch are still ending: two gangs of one job must never run at once
     if view.plan:
         return _status(view, transitions.planned(view.status, view.meta, view.plan, view.now))
-    return _status(view, transitions.waiting(view.status, view.meta, view.pending, view.now)) if view.pending else ()
+    if view.pending is None:
+        return ()
+    status = transitions.waiting(view.status, view.meta, view.pending, view.now)
+    return _status(view, transitions.shadowed(status, view.shadow))
 
 
 def _carry_out(view: View, plan: Plan) -> Step:
@@ -145,6 +150,7 @@ def _carry_out(view: View, plan: Plan) -> Step:
     status = transitions.progressed(
         transitions.scheduled(view.status, view.meta, view.now, all_running=gang.all_running), view.progress, view.now
     )
+    status = transitions.shadowed(status, view.shadow)
     return _status(view, status, transitions.what_happened(view.status, status))
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.api import conditions
-from trimtab.api.status import Condition, JobStatus, Pending, Plan, TrainerStatus
+from trimtab.api.status import Condition, JobStatus, Pending, Plan, Shadow, TrainerStatus
 from trimtab.kube.objects import Meta
 from trimtab_policy.types import PendingReason
 
@@ -31,7 +31,9 @@ class Happening(Struct, frozen=True):
 
 def planned(status: JobStatus, meta: Meta, plan: Plan, now: float) -> JobStatus:
     """Write a plan down: the promise that everything after it keeps."""
-    status = _update(status, plan=plan, last_epoch=plan.epoch, pending=None, retry_time=None, trainer_status=None)
+    status = _update(
+        status, plan=plan, last_epoch=plan.epoch, pending=None, shadow=None, retry_time=None, trainer_status=None
+    )
     status = _resumed(status, meta, now)
     status = _set(status, meta, now, names.PLANNED, True, names.REASON_BINDING, f"{plan.policy}: {plan.reason}")
     status = _set(status, meta, now, names.GANG_SCHEDULED, False, "Binding", f"binding {len(plan.nodes)} pods")
@@ -68,6 +70,13 @@ def progressed(status: JobStatus, percentage: int | None, now: float) -> JobStat
     return _update(status, trainer_status=report)
 
 
+def shadowed(status: JobStatus, shadow: Shadow | None) -> JobStatus:
+    """Note what the shadow policy would have done, unless it has said the same before."""
+    if shadow is None or (status.shadow and status.shadow.says() == shadow.says()):
+        return status
+    return _update(status, shadow=shadow)
+
+
 def completed(status: JobStatus, meta: Meta, now: float) -> JobStatus:
     """All pods of the gang have succeeded."""
     status = scheduled(status, meta, now, all_running=True)
@@ -100,6 +109,7 @@ def set_back(
         status,
         plan=None,
         pending=pending,
+        shadow=None,
         restarts=status.restarts + (1 if counts else 0),
         setbacks=status.setbacks + 1,
         retry_time=_moment(now + pause),
@@ -111,7 +121,7 @@ def set_back(
 
 def suspended(status: JobStatus, meta: Meta, now: float) -> JobStatus:
     """The user wants the job to hold no GPUs."""
-    status = _update(status, plan=None, pending=None, retry_time=None, setbacks=0, trainer_status=None)
+    status = _update(status, plan=None, pending=None, shadow=None, retry_time=None, setbacks=0, trainer_status=None)
     for kind in (names.PLANNED, names.GANG_SCHEDULED, names.PODS_READY):
         status = _set(status, meta, now, kind, False, names.REASON_SUSPENDED, "spec.suspend is true")
     return _set(status, meta, now, names.SUSPENDED, True, names.REASON_SUSPENDED, "spec.suspend is true")

@@ -18,6 +18,7 @@ from trimtab.demo.summary import summary
 from trimtab.errors import TrimtabError
 from trimtab.ui import output, words
 from trimtab.ui.progress import step
+from trimtab_policy.policy import entry
 
 
 @reported()
@@ -27,15 +28,17 @@ def demo(
     speedup: Annotated[
         float, typer.Option(help="Training runs this many times as fast as predicted.", min=1.0)
     ] = SPEEDUP,
+    policy: Annotated[str, typer.Option(help="Policy that decides, e.g. fcfs, sia, q_learning.")] = "best_fit",
 ) -> None:
     """Run the sample jobs on a control plane and a fake heterogeneous cluster of their own, and show what happens.
 
-    Example: trimtab demo --keep
+    Example: trimtab demo --policy sia --keep
     """
     if stop:
         take_down()
         return
-    with interruptible(), stage(speedup, PROFILE, keep=keep) as set_up:
+    entry(policy)
+    with interruptible(), stage(speedup, PROFILE, policy, keep=keep) as set_up:
         _run(set_up, speedup)
         if keep:
             _tell_how_to_go_on(set_up)

@@ -29,7 +29,7 @@ async def jobs(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Show training jobs with their plans, progress and state.
+    """Show training jobs with their plans, progress and state, who decided, and what a shadow policy says to it.
 
     Example: trimtab get jobs -n team-a -o json
     """
@@ -46,7 +46,7 @@ async def jobs(
         for facts in rows
     ]
     now = time.time()
-    table = tables.jobs(rows, lambda facts: words.progress(facts, now), namespaces=namespace is None)
+    table = tables.jobs(rows, lambda facts: words.progress(facts, now), namespaces=namespace is None, policies=True)
     output.show(form, value, table)
 
 

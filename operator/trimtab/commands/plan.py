@@ -27,6 +27,7 @@ from trimtab.commands.options import (
 )
 from trimtab.commands.outlook import outlook
 from trimtab.commands.snapshot import read
+from trimtab.decide.choice import Choice as Deciders
 from trimtab.decide.engine import Engine
 from trimtab.errors import UsageError
 from trimtab.kube.objects import JobObject, Meta
@@ -130,7 +131,9 @@ class _Decided(Struct, frozen=True):
 
 
 def _decide(snapshot: Snapshot, job: Job, policy: str) -> _Decided:
-    outcome = Engine(policy, "fcfs", DEADLINE_SECONDS).decide(snapshot)
+    deciders = Deciders(policy, "fcfs", deadline_seconds=DEADLINE_SECONDS)
+    deciders.check()
+    outcome = Engine().decide(snapshot, deciders)
     for fallback in outcome.fallbacks:
         raise UsageError(f"policy {fallback.policy} failed: {fallback.message}")
     placement = next((found for found in outcome.placements if found.job == job.uid), None)
@@ -187,6 +190,8 @@ def _story(facts: JobFacts, *, why: bool = True) -> list[tuple[str, str]]:
         ]
     elif facts.status.pending and why:
         said.append(("Because", facts.status.pending.message))
+    if facts.status.shadow:
+        said.append(("Shadow", words.shadow(facts.status.shadow)))
     return said
 
 

@@ -14,18 +14,23 @@ import signal
 import structlog
 
 from trimtab import __version__
+from trimtab.controller.choosing import Choosing
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.decisions import Decisions
 from trimtab.controller.gangs import Gangs
 from trimtab.controller.leadership import Leadership
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.rounds import Rounds, Wake
+from trimtab.controller.shadow import Shadow
 from trimtab.controller.views import Views
 from trimtab.controller.wakeups import Wakeups
+from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
+from trimtab.decide.remote import RemoteEngine
 from trimtab.errors import LeadershipLost
 from trimtab.kube.client import KubeClient
 from trimtab.observe.snapshot import Observer
-from trimtab.settings import Settings
+from trimtab.settings import PolicySettings, Settings
 from trimtab.telemetry import logs, metrics
 from trimtab.telemetry.server import TelemetryServer
 
@@ -54,9 +59,11 @@ class Controller:
         self._leadership = leadership
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake = Wake()
-        self._cluster = Cluster(client, settings.reflector, self._wake, metrics.KubeMetrics())
+        policy = settings.policy
+        self._cluster = Cluster(client, settings.reflector, self._wake, metrics.KubeMetrics(), policy.config_map)
         self._recorder = Recorder(client, leadership.identity)
-        self._engine = Engine(settings.policy.name, settings.policy.fallback, settings.policy.deadline_seconds)
+        engine = Engine()
+        choosing = Choosing(_started(policy), self._cluster, engine, self._recorder)
         observer = Observer(settings.topology.levels)
         views = Views(self._cluster, observer, settings)
         self._gangs = Gangs(
@@ -69,7 +76,9 @@ class Controller:
             wake=self._wake,
             fail=self._fail,
         )
-        self._rounds = Rounds(self._cluster, observer, self._engine, self._gangs, views, self._recorder, settings.round)
+        self._shadow = Shadow(RemoteEngine(settings.perf.constants), self._gangs, settings, self._wake)
+        decisions = Decisions(choosing, engine, self._shadow, self._gangs, self._recorder)
+        self._rounds = Rounds(self._cluster, observer, decisions, self._gangs, views, self._recorder, settings.round)
         self._wakeups = Wakeups(settings.kube, self._wake.from_thread, self._rounds.age)
         client.before_write = leadership.check
 
@@ -115,6 +124,7 @@ class Controller:
         for part in parts:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
+        await self._shadow.stop()
         await self._gangs.stop()
         await self._leadership.release()
         metrics.LEADER.set(0)
@@ -133,6 +143,11 @@ class Controller:
     def _unready(self) -> str:
         missing = [r.resource.plural for r in self._cluster.reflectors if not r.synced.is_set()]
         return f"not listed yet: {', '.join(missing)}" if missing else ""
+
+
+def _started(policy: PolicySettings) -> Choice:
+    """Who decides unless a ConfigMap says otherwise."""
+    return Choice(policy.name, policy.fallback, policy.shadow, policy.deadline_seconds)
 
 
 async def _first_of(stop: asyncio.Event, failed: asyncio.Future[None], parts: list[asyncio.Task[None]]) -> None:

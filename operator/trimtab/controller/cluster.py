@@ -9,6 +9,7 @@ from typing import Any
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import (
     AnyObject,
+    ConfigMapObject,
     JobObject,
     Meta,
     NodeObject,
@@ -18,16 +19,24 @@ from trimtab.kube.objects import (
 )
 from trimtab.kube.observer import Observer
 from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, QUEUES, SERVICES, Resource
+from trimtab.kube.resources import CONFIG_MAPS, JOBS, NODES, PODS, PRIORITY_CLASSES, QUEUES, SERVICES, Resource
 from trimtab.observe.snapshot import Caches
-from trimtab.settings import ReflectorSettings
+from trimtab.settings import ConfigMapSettings, ReflectorSettings
 
 
 class Cluster:
-    """Everything that the controller knows of the cluster. `on_change` is called for every relevant change."""
+    """Everything that the controller knows of the cluster. `on_change` is called for every relevant change.
+
+    `policy` is where the ConfigMap is that chooses policies; an onlooker needs none.
+    """
 
     def __init__(
-        self, client: KubeClient, settings: ReflectorSettings, on_change: Callable[[], None], observer: Observer
+        self,
+        client: KubeClient,
+        settings: ReflectorSettings,
+        on_change: Callable[[], None],
+        observer: Observer,
+        policy: ConfigMapSettings | None = None,
     ) -> None:
         self._on_change = on_change
         self._pods_of: dict[str, dict[str, PodObject]] = {}
@@ -48,6 +57,13 @@ class Cluster:
         self.reflectors: tuple[Reflector[Any], ...] = (
             self.nodes, self.pods, self.jobs, self.queues, self.priority_classes, self.services,
         )  # fmt: skip
+        self._config_maps: Reflector[ConfigMapObject] | None = None
+        if policy:
+            only = policy.namespace, policy.name
+            self._config_maps = Reflector(
+                client, CONFIG_MAPS, ConfigMapObject, settings, on_change=self._changed, only=only, observer=observer
+            )
+            self.reflectors += (self._config_maps,)
 
     async def run(self) -> None:
         """Keep all copies true until cancelled."""
@@ -69,6 +85,10 @@ class Cluster:
             queues=self.queues.items.values(),
             priority_classes=self.priority_classes.items.values(),
         )
+
+    def policy(self) -> ConfigMapObject | None:
+        """The ConfigMap that chooses policies, if it exists."""
+        return next(iter(self._config_maps.items.values()), None) if self._config_maps else None
 
     def job(self, uid: str) -> JobObject | None:
         """The job with this UID, if it exists."""

@@ -20,7 +20,7 @@ from trimtab.apply.steps import Action, BindPod, CreatePod, CreateService, Delet
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.turns import Turns, Urgency
-from trimtab.controller.views import Gang, Promise, Views
+from trimtab.controller.views import Gang, Promise, Views, Watched
 from trimtab.errors import ApiError, Conflict, LeadershipLost, NotFound
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
@@ -71,11 +71,17 @@ class Gangs:
         """Give a waiting job its placement."""
         gang = self._gang(facts.meta.uid)
         gang.promise = Promise(placement, policy, facts.meta.generation)
-        gang.pending = None
+        gang.pending = gang.watched = None
 
     def explain(self, pending: Pending) -> None:
         """Note why a job has to wait."""
         self._gang(pending.job).pending = pending
+
+    def watch(self, uid: str, watched: Watched) -> bool:
+        """Note what the shadow policy would have done with a job; says whether that is news."""
+        gang = self._gang(uid)
+        known, gang.watched = gang.watched, watched
+        return known is None or (known.epoch, known.shadow.says()) != (watched.epoch, watched.shadow.says())
 
     def answered(self, uids: Iterable[str]) -> bool:
         """Whether the last decision still stands for all these jobs: a plan that was given up asks for another one."""

@@ -14,6 +14,7 @@ from trimtab.apply.transitions import Happening
 from trimtab.errors import ApiError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import Meta
+from trimtab.kube.resources import CONFIG_MAPS
 from trimtab.observe.problems import Problem
 from trimtab.telemetry import metrics
 
@@ -46,6 +47,17 @@ class Recorder:
             "uid": meta.uid,
         }
         self._post(regarding, happening, "Reconcile")
+
+    def choice(self, config_map: Meta, happening: Happening) -> None:
+        """Something about which policies decide, told on the ConfigMap that says so; its version is the epoch."""
+        regarding = {
+            "apiVersion": CONFIG_MAPS.api_version,
+            "kind": "ConfigMap",
+            "namespace": config_map.namespace,
+            "name": config_map.name,
+            "uid": config_map.uid,
+        }
+        self._post(regarding, happening, "Decide")
 
     def problem(self, problem: Problem) -> None:
         """An object in the cluster is wrong; told once for as long as it is wrong in the same way."""

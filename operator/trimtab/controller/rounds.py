@@ -11,25 +11,19 @@ import asyncio
 import time
 from collections import Counter
 
-import structlog
-
 from trimtab.apply.steps import Setback
-from trimtab.apply.transitions import Happening
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.decisions import Decisions
 from trimtab.controller.gangs import Gangs
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.views import Views
-from trimtab.decide.engine import Engine, Fallback, Outcome
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation, Observer
 from trimtab.settings import RoundSettings
 from trimtab.telemetry import metrics
-from trimtab_policy.types import Snapshot
 
 BREATH_SECONDS = 0.05
 """Shortest pause before a round that no change asked for: what is overdue may take its driver a while."""
-
-log = structlog.get_logger(__name__)
 
 
 class Wake:
@@ -71,7 +65,7 @@ class Rounds:
         self,
         cluster: Cluster,
         observer: Observer,
-        engine: Engine,
+        decisions: Decisions,
         gangs: Gangs,
         views: Views,
         recorder: Recorder,
@@ -79,12 +73,11 @@ class Rounds:
     ) -> None:
         self._cluster = cluster
         self._observer = observer
-        self._engine = engine
+        self._decisions = decisions
         self._gangs = gangs
         self._views = views
         self._recorder = recorder
         self._settings = settings
-        self._decided: Snapshot | None = None
         self.last_round = time.monotonic()
 
     def age(self) -> float:
@@ -105,66 +98,19 @@ class Rounds:
         metrics.ROUND_SECONDS.labels("observe").observe(observed - began)
         for problem in observation.problems:
             self._recorder.problem(problem)
-        await self._decide(observation)
+        decision = await self._decisions.decide(observation)
         decided = time.perf_counter()
         metrics.ROUND_SECONDS.labels("decide").observe(decided - observed)
         grace = self._views.watch_nodes(observation.nodes)
         _relieve(observation, self._gangs)
         self._gangs.advance(observation.jobs)
+        if decision:
+            self._decisions.shadow(decision)
         metrics.ROUND_SECONDS.labels("apply").observe(time.perf_counter() - decided)
         _gauge(observation)
         self.last_round = time.monotonic()
         progress = self._views.next_progress(observation.jobs.values())
         return min(grace, progress, self._gangs.next_deadline(), _next_retry(observation))
-
-    async def _decide(self, observation: Observation) -> None:
-        for pending in observation.refused.values():
-            self._gangs.explain(pending)
-        snapshot = observation.snapshot
-        waiting = snapshot.waiting()
-        if not waiting or (_same(snapshot, self._decided) and self._gangs.answered(job.uid for job in waiting)):
-            return
-        outcome = await asyncio.to_thread(self._engine.decide, snapshot)
-        self._decided = snapshot
-        self._count(outcome)
-        for placement in outcome.placements:
-            facts = observation.jobs[placement.job]
-            self._gangs.promise(facts, placement, outcome.policies[placement.job])
-        for pending in outcome.pending:
-            self._gangs.explain(pending)
-        for fallback in outcome.fallbacks:
-            self._tell(fallback, observation)
-
-    def _tell(self, fallback: Fallback, observation: Observation) -> None:
-        """Tell the jobs that a policy has failed for."""
-        log.warning("policy failed", policy=fallback.policy, reason=fallback.reason, error=fallback.message)
-        for uid in fallback.jobs:
-            facts = observation.jobs[uid]
-            message = f"policy {fallback.policy} failed, another one decided: {fallback.message}"
-            happening = Happening("Warning", "PolicyFallback", message, facts.status.last_epoch or 0)
-            self._recorder.job(facts.meta, happening)
-
-    def _count(self, outcome: Outcome) -> None:
-        for policy, seconds in outcome.seconds.items():
-            metrics.DECISION_SECONDS.labels(policy).observe(seconds)
-        for placement in outcome.placements:
-            metrics.DECISIONS.labels(outcome.policies[placement.job], "placed").inc()
-        for pending in outcome.pending:
-            metrics.DECISIONS.labels(outcome.policies[pending.job], "pending").inc()
-        for refusal in outcome.refused:
-            metrics.SHIELD_REJECTIONS.labels(refusal.rule).inc()
-        for fallback in outcome.fallbacks:
-            metrics.POLICY_FALLBACKS.labels(fallback.policy, fallback.reason).inc()
-
-
-def _same(snapshot: Snapshot, before: Snapshot | None) -> bool:
-    """Whether a policy would see nothing new. Time alone is no news: without a change nothing becomes possible."""
-    return before is not None and (
-        snapshot.nodes == before.nodes
-        and snapshot.jobs == before.jobs
-        and snapshot.quotas == before.quotas
-        and snapshot.unavailable == before.unavailable
-    )
 
 
 def _relieve(observation: Observation, gangs: Gangs) -> None:

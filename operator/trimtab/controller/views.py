@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.convert import to_placement, to_plan
-from trimtab.api.status import MAX_ITEMS, Plan
+from trimtab.api.status import MAX_ITEMS, Plan, Shadow
 from trimtab.api.status import Pending as WirePending
 from trimtab.apply import transitions
 from trimtab.apply.steps import Setback, View
@@ -41,6 +41,14 @@ class Promise(Struct, frozen=True):
     """Generation of the spec that it was decided for."""
 
 
+class Watched(Struct, frozen=True):
+    """What the shadow policy would have done, and instead of what."""
+
+    shadow: Shadow
+    epoch: int | None
+    """Of the plan that was decided at the same time; None where the job had to wait."""
+
+
 class Gang(Struct):
     """What is remembered of one job between two looks: confirmed by the API server, but not visible yet."""
 
@@ -48,6 +56,7 @@ class Gang(Struct):
     promise: Promise | None = None
     pending: Pending | None = None
     setback: Setback | None = None
+    watched: Watched | None = None
     assumed: dict[str, str] = field(default_factory=dict)
     """Pod UID -> node of answered bindings."""
     deleted: dict[str, bool] = field(default_factory=dict)
@@ -101,6 +110,9 @@ class Views:
             gone_nodes=frozenset(n for pod in pods if (n := pod.spec.node_name) and n not in self._cluster.nodes.items),
             binding_overdue=self._overdue(gang),
             progress=fake.progress(facts.status, time.time()) if self._settings.fake.enabled else None,
+            shadow=gang.watched.shadow
+            if gang.watched and gang.watched.epoch == (plan.epoch if plan else None)
+            else None,
         )
 
     def gang_plan(self, view: View) -> GangPlan:

@@ -60,7 +60,7 @@ class Stage:
 
 
 @contextmanager
-def stage(speedup: float, profile_name: str, *, keep: bool) -> Iterator[Stage]:
+def stage(speedup: float, profile_name: str, policy: str, *, keep: bool) -> Iterator[Stage]:
     """Start everything; stop it at the end of the block, unless it is to be kept and the block ends well."""
     build()
     cluster = LocalCluster(KEPT if keep else f"demo-{os.getpid()}", keep=keep)
@@ -73,7 +73,7 @@ def stage(speedup: float, profile_name: str, *, keep: bool) -> Iterator[Stage]:
         with step("applying manifests/crds and manifests/rbac.yaml"):
             _install(cluster)
         with uninterrupted():
-            controller = _start_controller(cluster, speedup, keep=keep)
+            controller = _start_controller(cluster, speedup, policy, keep=keep)
             undo.callback(_stop_controller, controller)
         profile = load_profile(checkout() / "manifests" / "fake" / f"{profile_name}.yaml")
         with step(f"creating {profile.nodes} fake nodes with {profile.gpus} GPUs: {profile.description}"):
@@ -108,10 +108,11 @@ def _install(cluster: LocalCluster) -> None:
     cluster.kubectl("wait", "--for=condition=Established", "-f", str(manifests / "crds"), "--timeout=30s")
 
 
-def _start_controller(cluster: LocalCluster, speedup: float, *, keep: bool) -> subprocess.Popen[bytes]:
+def _start_controller(cluster: LocalCluster, speedup: float, policy: str, *, keep: bool) -> subprocess.Popen[bytes]:
     kubeconfig = cluster.kubeconfig.with_name("controller.kubeconfig")
     service_account_kubeconfig(cluster.kubeconfig, SYSTEM_NAMESPACE, SERVICE_ACCOUNT, kubeconfig)
-    command = [sys.executable, "-m", "trimtab", "controller", f"--kubeconfig={kubeconfig}", f"--fake-speedup={speedup}"]
+    command = [sys.executable, "-m", "trimtab", "controller", f"--kubeconfig={kubeconfig}"]
+    command += [f"--policy={policy}", f"--fake-speedup={speedup}"]
     ours = {"TRIMTAB_METRICS__HOST": "127.0.0.1", "TRIMTAB_METRICS__PORT": "0"}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")} | ours
     log = cluster.log("controller")

@@ -229,6 +229,13 @@ class QueueObject(CustomObject, frozen=True):
     """trimtab.dev/v1alpha1 Queue."""
 
 
+class ConfigMapObject(Struct, frozen=True):
+    """v1.ConfigMap, its text only."""
+
+    metadata: Meta
+    data: dict[str, str] = {}
+
+
 class PriorityClassObject(Struct, frozen=True, rename="camel"):
     """scheduling.k8s.io/v1 PriorityClass."""
 

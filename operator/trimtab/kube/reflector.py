@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 class Source(Protocol):
     """What a reflector needs of `KubeClient`."""
 
-    def pages(self, path: str, page_size: int) -> AsyncIterator[bytes]:
+    def pages(self, path: str, page_size: int, params: Mapping[str, str]) -> AsyncIterator[bytes]:
         """Pages of one consistent list."""
 
     def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[list[bytes], None]:
@@ -88,7 +88,8 @@ _ANY = msgspec.json.Decoder(AnyObject)
 class Reflector(Generic[T]):
     """Keeps `items` (by `namespace/name`) equal to what the API server has.
 
-    `run()` never ends by itself. `on_change(old, new)` and `on_malformed(key, message)` are called from it.
+    `run()` never ends by itself. `on_change(old, new)` and `on_malformed(key, message)` are called from it. `only` is
+    namespace and name of a single object: the others are then neither looked at, nor have to be readable for us.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Reflector(Generic[T]):
         settings: ReflectorSettings,
         *,
         on_change: OnChange[T],
+        only: tuple[str, str] | None = None,
         on_malformed: Callable[[str, str], None] = lambda key, message: None,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -110,6 +112,9 @@ class Reflector(Generic[T]):
         """Objects that exist but cannot be decoded, with the reason."""
         self.trouble = ""
         """Why the copy may be out of date right now; empty when all is well."""
+        namespace, name = only or ("", "")
+        self._path = resource.path(namespace)
+        self._selector = {"fieldSelector": f"metadata.name={name}"} if name else {}
         self._source = source
         self._settings = settings
         self._decoder = msgspec.json.Decoder(kind)
@@ -157,7 +162,7 @@ class Reflector(Generic[T]):
         listed: dict[str, T] = {}
         unreadable: dict[str, str] = {}
         version = 0
-        async for content in self._source.pages(self.resource.path(), self._settings.page_size):
+        async for content in self._source.pages(self._path, self._settings.page_size, self._selector):
             page = self._page(content)
             version = page.metadata.number
             for raw in page.items:
@@ -207,9 +212,9 @@ class Reflector(Generic[T]):
     async def _watch(self, due: float) -> bool:
         """One connection's worth of events, until `due` at the latest; says whether there were any."""
         seconds = math.ceil(max(due - self._clock(), 1))
-        params = {"resourceVersion": str(self._cache.version), "timeoutSeconds": str(seconds)}
+        params = {"resourceVersion": str(self._cache.version), "timeoutSeconds": str(seconds), **self._selector}
         eventful = False
-        async with aclosing(self._source.watch(self.resource.path(), params)) as stream:
+        async with aclosing(self._source.watch(self._path, params)) as stream:
             while True:
                 async with asyncio.timeout(min(self._settings.stall_seconds, max(due - self._clock(), 0) + 1)):
                     lines = await anext(stream, None)

@@ -29,6 +29,7 @@ class Resource(NamedTuple):
 NODES = Resource("v1", "nodes")
 PODS = Resource("v1", "pods")
 SERVICES = Resource("v1", "services")
+CONFIG_MAPS = Resource("v1", "configmaps")
 EVENTS = Resource("events.k8s.io/v1", "events")
 LEASES = Resource("coordination.k8s.io/v1", "leases")
 PRIORITY_CLASSES = Resource("scheduling.k8s.io/v1", "priorityclasses")

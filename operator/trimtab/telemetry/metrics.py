@@ -16,6 +16,7 @@ REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+EARLIER_OR_LATER = (-86_400, -21_600, -3_600, -600, -60, -1, 1, 60, 600, 3_600, 21_600, 86_400)
 SLOW = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
 
 # --- the round -------------------------------------------------------------------------------------------------------
@@ -41,12 +42,25 @@ DECISION_SECONDS = Histogram(
 )
 POLICY_FALLBACKS = Counter(
     "trimtab_policy_fallbacks_total",
-    "Rounds that the fallback policy decided, by failed policy and reason (deadline, error, invalid, busy)",
+    "Rounds that the fallback policy decided, by failed policy and reason"
+    " (unloadable, deadline, busy, error, invalid, nan)",
     ["policy", "reason"],
     registry=REGISTRY,
 )
 SHIELD_REJECTIONS = Counter(
     "trimtab_shield_rejections_total", "Placements that a hard rule refused, by rule", ["rule"], registry=REGISTRY
+)
+POLICY_INFO = Gauge(
+    "trimtab_policy_info",
+    "1 for every policy in use, by role (policy, fallback, shadow)",
+    ["policy", "role"],
+    registry=REGISTRY,
+)
+POLICY_CHANGES = Counter(
+    "trimtab_policy_changes_total",
+    "Changes of the ConfigMap that chooses policies, by result (applied, refused)",
+    ["result"],
+    registry=REGISTRY,
 )
 JOBS = Gauge("trimtab_jobs", "Jobs by state", ["state"], registry=REGISTRY)
 PENDING_JOBS = Gauge("trimtab_pending_jobs", "Waiting jobs by reason", ["reason"], registry=REGISTRY)
@@ -55,6 +69,42 @@ PROBLEMS = Gauge(
     "trimtab_problems",
     "Objects in the cluster that somebody should mend, by kind and reason",
     ["kind", "reason"],
+    registry=REGISTRY,
+)
+
+# --- the shadow policy -----------------------------------------------------------------------------------------------
+SHADOW_ANSWERS = Counter(
+    "trimtab_shadow_answers_total",
+    "Answers of the shadow policy, by how they differ from the one that counts"
+    " (same, other_type, other_count, other_plan, would_wait, would_start)",
+    ["policy", "agreement"],
+    registry=REGISTRY,
+)
+SHADOW_DIFFERENCE = Histogram(
+    "trimtab_shadow_difference_seconds",
+    "Predicted run time by the shadow policy's plan less that by the real one, of jobs that both start",
+    ["policy"],
+    buckets=EARLIER_OR_LATER,
+    registry=REGISTRY,
+)
+SHADOW_SECONDS = Histogram(
+    "trimtab_shadow_duration_seconds",
+    "Time that the shadow policy took for one snapshot",
+    ["policy"],
+    buckets=FAST,
+    registry=REGISTRY,
+)
+SHADOW_FAILURES = Counter(
+    "trimtab_shadow_failures_total",
+    "Rounds without an answer of the shadow policy, by reason"
+    " (unloadable, deadline, error, invalid, nan, crash, bug), and answers that a hard rule refused (refused)",
+    ["policy", "reason"],
+    registry=REGISTRY,
+)
+SHADOW_SKIPPED = Counter(
+    "trimtab_shadow_skipped_total",
+    "Rounds that the shadow policy was not asked about: it was busy, or had just failed",
+    ["reason"],
     registry=REGISTRY,
 )
 

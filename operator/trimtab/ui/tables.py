@@ -30,11 +30,18 @@ def jobs(
     *,
     bars: bool = False,
     namespaces: bool = False,
+    policies: bool = False,
 ) -> Table:
-    """One line a job; `progress` is a fraction. `bars` draws it, for a live display."""
-    table = _table("NAME", "TYPE", "GPUS", "PARALLELISM", "NODES", "PROGRESS", "STATE")
+    """One line a job; `progress` is a fraction. `bars` draws it, for a live display.
+
+    `policies` says who decided, and what the shadow policy would have done where there is one.
+    """
+    rows = list(rows)
+    watched = policies and any(facts.status.shadow for facts in rows)
+    more = [*(["POLICY"] if policies else []), *(["SHADOW"] if watched else [])]
+    table = _table("NAME", "TYPE", "GPUS", "PARALLELISM", "NODES", "PROGRESS", "STATE", *more)
     for facts in rows:
-        plan = facts.status.plan
+        plan, shadow = facts.status.plan, facts.status.shadow
         done = progress(facts)
         state = words.state(facts)
         table.add_row(
@@ -45,6 +52,8 @@ def jobs(
             _line(words.nodes([node.name for node in plan.nodes]) if plan else "-"),
             "-" if done is None else bar(done) if bars else f"{done:.0%}",
             _line(state, STATE_STYLE.get(state, "yellow")),
+            *([_line(plan.policy if plan else "-")] if policies else []),
+            *([_line(words.shadow(shadow) if shadow else "-")] if watched else []),
         )
     return table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trimtab.api.status import Plan
+from trimtab.api.status import Plan, Shadow
 from trimtab.observe.jobs import JobFacts
 
 
@@ -49,6 +49,14 @@ def parallelism(plan: Plan) -> str:
     """`Hybrid dp=2 tp=4 zero=1`: the mode and every degree that divides something."""
     degrees = [part for part in plan.summary.split() if part == "zero=1" or not part.endswith("=1")]
     return " ".join((plan.mode, *degrees))
+
+
+def shadow(found: Shadow) -> str:
+    """`sia: 8×H100-SXM5-80GB dp=8 tp=1 pp=1, 20m10s sooner`, or `sia: waits: InsufficientGpus`."""
+    late = found.difference_seconds
+    if not late:
+        return f"{found.policy}: {found.summary}"
+    return f"{found.policy}: {found.summary}, {duration(abs(late))} {'later' if late > 0 else 'sooner'}"
 
 
 def state(facts: JobFacts) -> str:

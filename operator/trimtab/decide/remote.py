@@ -1,0 +1,81 @@
+"""Ask a policy in a process of its own, started when it is needed and replaced when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from trimtab.decide.engine import LOAD_SECONDS, Outcome
+from trimtab.decide.worker import HEADER_BYTES, Ask, frame
+from trimtab.errors import PolicyError
+from trimtab_policy.types import Snapshot
+
+WORKER = (sys.executable, "-m", "trimtab.decide.worker")
+
+
+class RemoteEngine:
+    """One process, asked one thing at a time. `constants` is the file that the performance model's are in."""
+
+    def __init__(self, constants: Path | None = None, command: Sequence[str] = WORKER) -> None:
+        self._command = (*command, *([str(constants.resolve())] if constants else []))
+        self._process: Process | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a process to be stopped."""
+        return self._process is not None
+
+    async def decide(self, policy: str, snapshot: Snapshot, seconds: float) -> Outcome:
+        """What the policy would decide for all waiting jobs. Raises PolicyError as `reason: message`.
+
+        `seconds` is the policy's deadline; loading it, and starting the process, come on top.
+        """
+        question = await asyncio.to_thread(msgspec.msgpack.encode, Ask(policy, seconds, snapshot))
+        limit = LOAD_SECONDS + seconds
+        try:
+            async with asyncio.timeout(limit):
+                answer = await self._exchange(frame(question))
+            outcome = msgspec.msgpack.decode(answer, type=Outcome)
+        except TimeoutError:
+            await self.stop()
+            raise PolicyError(f"deadline: {policy} gave no answer after {limit:g} s") from None
+        except (EOFError, OSError, msgspec.DecodeError) as error:
+            await self.stop()
+            raise PolicyError(f"crash: the process of {policy} ended without an answer ({error})") from error
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        for failure in outcome.fallbacks:
+            await self.stop()  # whatever it was, and what may still be at work there: start afresh
+            raise PolicyError(f"{failure.reason}: {failure.message}")
+        return outcome
+
+    async def stop(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is None or process.stdin is None or process.stdout is None:
+            return
+        process.stdin.close()
+        if process.returncode is None:
+            process.kill()
+        await process.stdout.read()
+        await process.wait()
+
+    async def _exchange(self, question: bytes) -> bytes:
+        if self._process is None:
+            # a session of its own: Ctrl-C in a terminal is for the controller
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=PIPE, stdout=PIPE, start_new_session=True
+            )
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            raise EOFError("it has no pipes")
+        stdin.write(question)
+        await stdin.drain()
+        header = await stdout.readexactly(HEADER_BYTES)
+        return await stdout.readexactly(int.from_bytes(header, "big"))

@@ -1,0 +1,70 @@
+"""What a ConfigMap may say about who decides, and what is said about one that is wrong."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from trimtab import names
+from trimtab.decide.choice import LONGEST_DEADLINE, Choice, read
+from trimtab.errors import PolicyError
+from trimtab.settings import HttpSettings, PolicySettings
+from trimtab_policy.policy import UnknownPolicy
+
+STARTED = Choice("best_fit", "fcfs", "sia", 2.0)
+
+
+def test_all_keys_are_understood() -> None:
+    said = {"policy": "srtf", "fallback": "sjf", "shadow": "las", "deadlineSeconds": "0.5"}
+    assert read(said, STARTED) == Choice("srtf", "sjf", "las", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({}, STARTED),
+        ({"policy": " srtf\n"}, Choice("srtf", "fcfs", "sia", 2.0)),
+        ({"shadow": ""}, Choice("best_fit", "fcfs", "", 2.0)),
+        ({"deadlineSeconds": "60"}, Choice("best_fit", "fcfs", "sia", 60.0)),
+    ],
+)
+def test_what_is_left_out_stays_as_started(said: dict[str, str], wanted: Choice) -> None:
+    assert read(said, STARTED) == wanted
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"policy": "best_fti"}, "policy: 'best_fti' is not understood: unknown policy 'best_fti'; registered are: "),
+        ({"policy": ""}, "policy: '' is not understood: unknown policy ''"),
+        ({"policy": "srtf", "fallback": "none"}, "fallback: 'none' is not understood"),
+        ({"shadow": "me"}, "shadow: 'me' is not understood"),
+        ({"deadlineSeconds": "soon"}, "deadlineSeconds: 'soon' is not understood: could not convert"),
+        ({"deadlineSeconds": "0"}, "deadlineSeconds: '0' is not understood: must be more than 0 and at most 60"),
+        ({"deadlineSeconds": "nan"}, "deadlineSeconds: 'nan' is not understood: must be"),
+        ({"deadlineSeconds": "61"}, "deadlineSeconds: '61' is not understood: must be"),
+        ({"polcy": "srtf"}, "unknown key 'polcy' (value 'srtf'); known keys are: policy, fallback, shadow, deadline"),
+    ],
+)
+def test_what_is_not_understood_is_told_with_key_value_and_what_is_known(said: dict[str, str], told: str) -> None:
+    with pytest.raises(PolicyError, match=re.escape(told)):
+        read(said, STARTED)
+
+
+@pytest.mark.parametrize("role", ["policy", "fallback", "shadow"])
+def test_a_controller_is_not_started_with_a_name_that_is_not_registered(role: str) -> None:
+    wrong = Choice(**{"policy": "best_fit", "fallback": "fcfs"} | {role: "nonsense"})
+    with pytest.raises(UnknownPolicy, match="nonsense"):
+        wrong.check()
+
+
+def test_no_deadline_makes_a_round_look_stuck() -> None:
+    """Policy and fallback may both be late."""
+    assert HttpSettings().stale_round_seconds > 2 * LONGEST_DEADLINE
+
+
+def test_the_names_in_the_settings_are_the_names_in_the_config_map() -> None:
+    where = PolicySettings().config_map
+    assert (where.namespace, where.name) == (names.SYSTEM_NAMESPACE, names.POLICY_CONFIG_MAP)
+    assert "`policy`, `fallback`, `shadow` and `deadlineSeconds`" in (type(where).__doc__ or "")

@@ -1,0 +1,107 @@
+"""A policy in a process of its own: it may crash, hang and print as it likes, and is asked again afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.builders import NOW, job, node, snapshot
+
+from trimtab.decide import remote
+from trimtab.decide.choice import Choice
+from trimtab.decide.engine import Engine
+from trimtab.decide.remote import RemoteEngine
+from trimtab.errors import PolicyError
+from trimtab_policy.perf import constants
+
+ROGUES = Path(__file__).resolve().parents[1] / "rogues"
+CLUSTER = snapshot([node("a"), node("b")], [job("one", gpus=(8, 8)), job("two", gpus=(8, 8), created=NOW)])
+
+
+@pytest.fixture
+async def engine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RemoteEngine]:
+    monkeypatch.setenv("PYTHONPATH", str(ROGUES))
+    engine = RemoteEngine()
+    yield engine
+    await engine.stop()
+    assert not engine.started
+
+
+def process_of(engine: RemoteEngine) -> int:
+    assert engine._process
+    return engine._process.pid
+
+
+async def test_it_decides_as_the_same_policy_does_here_and_its_process_is_kept(engine: RemoteEngine) -> None:
+    here = Engine().decide(CLUSTER, Choice("best_fit", "fcfs"))
+    there = await engine.decide("best_fit", CLUSTER, 10)
+    first = process_of(engine)
+    assert (there.placements, there.pending, there.policies) == (here.placements, here.pending, here.policies)
+    assert (await engine.decide("fcfs", CLUSTER, 10)).policies == dict.fromkeys(here.policies, "fcfs")
+    assert process_of(engine) == first
+    assert os.getpriority(os.PRIO_PROCESS, first) > os.getpriority(os.PRIO_PROCESS, 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ("rogue_crash", "crash: the process of rogue_crash ended without an answer"),
+        ("rogue_raise", "error: rogue_raise raised ZeroDivisionError: a mean over no jobs"),
+        ("rogue_nan", "nan: rogue_nan predicted what is no number"),
+        ("rogue_late", "deadline: rogue_late took longer than 0.3 s"),
+        ("rogue_missing", "unloadable: rogue_missing cannot be loaded"),
+    ],
+)
+async def test_whatever_a_policy_does_the_next_one_is_asked_in_a_fresh_process(
+    engine: RemoteEngine, policy: str, told: str
+) -> None:
+    with pytest.raises(PolicyError, match=f"^{told}"):
+        await engine.decide(policy, CLUSTER, 0.3)
+    assert not engine.started
+    assert len((await engine.decide("fcfs", CLUSTER, 10)).placements) == 2
+
+
+async def test_what_a_policy_prints_is_not_taken_for_its_answer(engine: RemoteEngine) -> None:
+    assert len((await engine.decide("rogue_chatty", CLUSTER, 10)).placements) == 2
+
+
+async def test_the_shield_judges_there_too(engine: RemoteEngine) -> None:
+    crowded = snapshot([node("a")], CLUSTER.jobs)
+    outcome = await engine.decide("rogue_greedy", crowded, 10)
+    assert [refusal.rule for refusal in outcome.refused] == ["oversubscribed_gpus"]
+
+
+async def test_a_process_that_was_killed_between_two_questions_is_replaced(engine: RemoteEngine) -> None:
+    await engine.decide("fcfs", CLUSTER, 10)
+    os.kill(process_of(engine), signal.SIGKILL)
+    with pytest.raises(PolicyError, match=r"^crash: "):
+        await engine.decide("fcfs", CLUSTER, 10)
+    assert len((await engine.decide("fcfs", CLUSTER, 10)).placements) == 2
+
+
+async def test_a_process_that_answers_nothing_at_all_is_killed(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.decide("fcfs", CLUSTER, 10)
+    stopped = process_of(engine)
+    os.kill(stopped, signal.SIGSTOP)
+    monkeypatch.setattr(remote, "LOAD_SECONDS", 0.2)
+    with pytest.raises(PolicyError, match=r"^deadline: fcfs gave no answer after 0.3 s"):
+        await engine.decide("fcfs", CLUSTER, 0.1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped, 0)
+
+
+async def test_it_predicts_with_the_constants_that_the_controller_was_given(tmp_path: Path) -> None:
+    believed = tmp_path / "constants.yaml"
+    believed.write_text(constants.render(constants.beliefs()))
+    there = RemoteEngine(believed)
+    try:
+        outcome = await there.decide("fcfs", CLUSTER, 10)
+    finally:
+        await there.stop()
+    here = Engine().decide(CLUSTER, Choice("fcfs", "fcfs"))
+    assert outcome.placements[0].prediction != here.placements[0].prediction
