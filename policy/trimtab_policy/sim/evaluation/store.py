@@ -73,14 +73,14 @@ def _content(path: str, touched: float) -> bytes:
     return digest.digest()
 
 
-def _versions() -> bytes:
-    return " ".join([platform.python_version(), *(f"{name}-{version(name)}" for name in _COMPUTE)]).encode()
+def code() -> bytes:
+    """Digest of this package, its data and weights, followed by the versions of Python and of what computes."""
+    return _source() + " ".join([platform.python_version(), *(f"{name}-{version(name)}" for name in _COMPUTE)]).encode()
 
 
 @lru_cache(maxsize=1)
-def code() -> bytes:
-    """Digest of this package, its data and weights, and the versions of Python and of what computes."""
-    digest = hashlib.sha256(_versions())
+def _source() -> bytes:
+    digest = hashlib.sha256()
     for file in sorted(each for pattern in _SOURCES for each in _PACKAGE.glob(pattern) if each.is_file()):
         digest.update(str(file.relative_to(_PACKAGE)).encode() + file.read_bytes())
     return digest.digest()
