@@ -29,7 +29,7 @@ def _weights(each: Listed) -> Text:
         return Text("")
     trained = each.weights
     told = Text(f"{trained.task}, {_seeds(trained)}, commit {trained.commit[:8]}")
-    return told.append(", catalogue changed since", "yellow") if trained.stale else told
+    return told.append(", stale", "yellow") if trained.stale else told
 
 
 def _seeds(trained: Trained) -> str:
@@ -41,5 +41,5 @@ def _notes(found: Sequence[Listed]) -> list[Text]:
     names = dict.fromkeys(each.weights.score_name for each in found if each.weights)
     notes = [Text(f"{each.name}: {each.problem}", "red") for each in found if each.problem]
     if any(each.weights and each.weights.stale for each in found):
-        notes.append(Text("Where the catalogue has changed since, speeds may be others now: train anew.", "yellow"))
+        notes.append(Text("Stale: the catalogue of GPUs and models has changed since they were trained; train anew.", "yellow"))
     return notes + [Text(f"Score: {name}; higher is better.", "dim") for name in names]
