@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab_policy.agents.learner import segment_seed
 
-SCORE = "minus the distance from the goal"
+SCORES = {"point": "minus the distance from the goal"}
 
 
 class Training(Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ A configuration is YAML in the shape of the agent's `Config`; those that come wi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -20,6 +21,7 @@ from trimtab_policy.agents.learner import Learner
 AGENTS = {name: f"trimtab_policy.agents.{name}" for name in ("dqn_cnn", "q_learning", "sac_imitation", "sarsa", "vdn")}
 """Name -> module."""
 DEFAULT_TASK = "offers"
+MEAN_RETURN = "mean return of greedy episodes on validation seeds"
 
 
 class RecipeError(ValueError):
@@ -52,6 +54,12 @@ def module(agent: str) -> str:
 def imported(where: str) -> Agent:
     """The module itself. Raises ImportError without the packages that it needs."""
     return cast(Agent, import_module(where))
+
+
+def score_name(where: str, task: str) -> str:
+    """What an agent's validation score is: a mean return, unless the `SCORES` of its module say another of the task."""
+    scores: Mapping[str, str] = getattr(imported(where), "SCORES", {})
+    return scores.get(task, MEAN_RETURN)
 
 
 def tasks(agent: str) -> tuple[str, ...]:

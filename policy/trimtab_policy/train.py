@@ -32,7 +32,6 @@ from trimtab_policy.store import Card
 VALIDATIONS = 20
 """How often a training is validated, evenly over its segments."""
 SCORE = "validation_score"
-_UNNAMED = "score of validate()"
 
 
 class TrainingError(ValueError):
@@ -208,7 +207,7 @@ def _finished(task: Task, learner: Learner, reached: Checkpoint) -> Trained:
         commit=_commit(),
         seeds=(task.seed,),
         score=state.best,
-        score_name=getattr(recipe.imported(task.module), "SCORE", _UNNAMED),
+        score_name=recipe.score_name(task.module, state.config["task"]),
         config=state.config,
     )
     card = store.save(task.folder / f"{task.agent}.safetensors", reached.best, card)
