@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from trimtab import names
 from trimtab.api import conditions, convert
 from trimtab.api.status import Condition, JobStatus, Pending, TrainerStatus
+from trimtab.apply.write import merge_patch
 from trimtab.errors import LocalClusterError
 from trimtab.local.kubeconfig import kubectl
 from trimtab_policy.specs import ParallelPlan, Prediction
@@ -137,6 +138,17 @@ def test_interleaving_and_hybrid_sharding_only_where_they_exist(
         live.report(**status)
 
 
+def test_a_shadow_policy_either_starts_a_job_or_lets_it_wait(live: LiveJob) -> None:
+    starts = convert.to_shadow("sia", PLACEMENT, now=NOW, difference_seconds=-600).to_wire()
+    live.report(shadow=starts)
+    with pytest.raises(LocalClusterError, match=r"status\.shadow\.gpuType: .*either starts the job or lets it wait"):
+        live.report(shadow={"pendingReason": "InsufficientGpus"})
+    waits = convert.to_shadow("sia", PendingReason.INSUFFICIENT_GPUS, now=NOW).to_wire()
+    live.report(shadow=merge_patch(starts, waits))
+    with pytest.raises(LocalClusterError, match="either starts the job or lets it wait"):
+        live.report(shadow={"pendingReason": None})
+
+
 def test_status_cannot_be_taken_away(live: LiveJob) -> None:
     live.report(leaderEpoch=7)
     with pytest.raises(LocalClusterError, match=r"status: .*status cannot be taken away"):
@@ -188,7 +200,9 @@ def test_get_shows_how_a_job_runs(live: LiveJob) -> None:
         condition(names.PODS_READY, "True", names.REASON_RUNNING, "2 of 2 pods run"),
     ]
     progress = TrainerStatus(progress_percentage=42, last_updated_time=NOW)
-    status = JobStatus(conditions=conditions.merge(conditions.initial(1, NOW), so_far), trainer_status=progress)
+    shadow = convert.to_shadow("sia", PLACEMENT, now=NOW, difference_seconds=-600)
+    seen = conditions.merge(conditions.initial(1, NOW), so_far)
+    status = JobStatus(conditions=seen, trainer_status=progress, shadow=shadow)
     live.report(**planned(epoch=1) | status.to_wire())
     row = live.columns("-o", "wide")
     assert row == {
@@ -203,5 +217,7 @@ def test_get_shows_how_a_job_runs(live: LiveJob) -> None:
         "POLICY": "best_fit",
         "QUEUE": "research",
         "ETA": "2026-01-02T04:04:05Z",
+        "SHADOW": "8×A100-SXM4-80GB dp=2 tp=4 pp=1 zero=1",
+        "DIFFERENCE": "-600",
         "REASON": "2 of 2 pods run",
     }

@@ -11,7 +11,7 @@ from tests.builders import MOMENT, NOW, gang_pod, placement, plan_of
 
 from trimtab import names
 from trimtab.api import conditions
-from trimtab.api.status import JobStatus, Pending
+from trimtab.api.status import JobStatus, Pending, Shadow
 from trimtab.apply import transitions
 from trimtab.apply.steps import (
     BindPod,
@@ -103,6 +103,44 @@ def test_a_plan_is_written_down_before_anything_else() -> None:
 
 def test_no_plan_is_written_while_pods_of_an_earlier_one_are_ending() -> None:
     assert next_step(view(JobStatus(), *pods(**DELETED), plan=PLAN)) == ()
+
+
+# --- the shadow policy ---------------------------------------------------------------------------------------------
+SHADOW = Shadow(policy="sia", summary="8×T4 dp=8", gpu_type="T4", gpus=8, predicted_finish_time=MOMENT)
+
+
+def test_what_a_shadow_policy_would_do_is_written_beside_why_the_job_waits() -> None:
+    action = written(next_step(view(pending=PENDING, shadow=SHADOW)))
+    assert (action.status.pending, action.status.shadow) == (PENDING, SHADOW)
+
+
+def test_a_shadow_policy_never_delays_a_gang() -> None:
+    assert next_step(view(PLANNED, shadow=SHADOW)) == (CreateService(), CreatePod(0), CreatePod(1))
+    assert next_step(view(PLANNED, *UNBOUND, shadow=SHADOW)) == next_step(view(PLANNED, *UNBOUND))
+    action = written(next_step(view(PLANNED, *BOUND, shadow=SHADOW)))
+    assert (find(action.status, names.GANG_SCHEDULED), action.status.shadow) == ("True", SHADOW)
+
+
+def test_a_shadow_policy_that_only_gets_to_it_later_says_the_same_is_no_news_and_no_event() -> None:
+    action = written(next_step(view(RUNNING, *pods("Running"), shadow=SHADOW)))
+    assert (action.status.shadow, action.happening) == (SHADOW, None)
+    later = SHADOW.model_copy(update={"predicted_finish_time": MOMENT + timedelta(hours=1)})
+    assert next_step(view(action.status, *pods("Running"), shadow=later)) == ()
+    another = SHADOW.model_copy(update={"summary": "4×T4 dp=4", "gpus": 4})
+    assert written(next_step(view(action.status, *pods("Running"), shadow=another))).status.shadow == another
+
+
+def test_a_shadow_policy_has_nothing_to_say_about_a_job_that_has_ended() -> None:
+    assert next_step(view(RUNNING, *pods("Succeeded"), finished=True, shadow=SHADOW)) == ()
+    assert written(next_step(view(RUNNING, *pods("Succeeded"), shadow=SHADOW))).status.shadow is None
+
+
+def test_what_it_said_goes_with_what_it_was_said_about() -> None:
+    waits = transitions.shadowed(transitions.waiting(JobStatus(), META, PENDING, NOW), SHADOW)
+    assert transitions.planned(waits, META, PLAN, NOW).shadow is None
+    runs = transitions.shadowed(RUNNING, SHADOW)
+    assert transitions.suspended(runs, META, NOW).shadow is None
+    assert transitions.set_back(runs, META, "NodeLost", "gone", NOW, (1.0, 2.0), counts=False).shadow is None
 
 
 # --- carrying out --------------------------------------------------------------------------------------------------

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.builders import NOW, job, node, snapshot
 
@@ -14,6 +17,7 @@ from trimtab.decide import remote
 from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine
+from trimtab.decide.worker import Ask, frame
 from trimtab.errors import PolicyError
 from trimtab_policy.perf import constants
 
@@ -93,6 +97,25 @@ async def test_a_process_that_answers_nothing_at_all_is_killed(
         await engine.decide("fcfs", CLUSTER, 0.1)
     with pytest.raises(ProcessLookupError):
         os.kill(stopped, 0)
+
+
+def asked(policy: str) -> subprocess.Popen[bytes]:
+    """A process with a question in it, and nobody who would kill it."""
+    impatient = "import sys; from trimtab.decide import worker as w; w.LOAD_SECONDS = w.ALARM_SECONDS = 0.1; w.main([])"
+    process = subprocess.Popen([sys.executable, "-c", impatient], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin
+    process.stdin.write(frame(msgspec.msgpack.encode(Ask(policy, 0.1, CLUSTER))))
+    process.stdin.flush()
+    return process
+
+
+def test_a_process_whose_parent_has_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROGUES))
+    with asked("fcfs") as idle, asked("rogue_frozen") as stuck:
+        assert idle.stdin
+        idle.stdin.close()
+        assert idle.wait(20) == 0
+        assert stuck.wait(20) == -signal.SIGALRM
 
 
 async def test_it_predicts_with_the_constants_that_the_controller_was_given(tmp_path: Path) -> None:

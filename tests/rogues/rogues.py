@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from pathlib import Path
@@ -64,6 +65,15 @@ class Late(Rogue):
         """Never returns."""
         while True:
             sum(range(10_000))
+
+
+class Frozen(Rogue):
+    """Is stuck in compiled code that lets nothing else in its process run."""
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Does not return for a minute."""
+        ctypes.PyDLL(None).sleep(60)
+        return super().decide(snapshot)
 
 
 class Slow(Rogue):

@@ -6,5 +6,5 @@ from trimtab_policy.policy import _POLICIES, Entry, Kind
 
 _POLICIES |= {
     f"rogue_{name.lower()}": Entry(f"rogues:{name}", Kind.LEARNED, "tests")
-    for name in ("Crash", "Raise", "Nan", "Late", "Greedy", "Missing", "Chatty", "Slow")
+    for name in ("Crash", "Raise", "Nan", "Late", "Frozen", "Greedy", "Missing", "Chatty", "Slow")
 }

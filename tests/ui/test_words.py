@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trimtab.api.status import Shadow
 from trimtab.ui import words
 
 
@@ -29,3 +30,19 @@ def test_nodes_are_told_as_slurm_tells_them(names: list[str], said: str) -> None
 )
 def test_durations_have_two_figures(seconds: float, said: str) -> None:
     assert words.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("difference", "said"),
+    [
+        (None, "sia: 8×T4 dp=8"),
+        (0, "sia: 8×T4 dp=8"),
+        (90, "sia: 8×T4 dp=8, 1m30s later"),
+        (-7200, "sia: 8×T4 dp=8, 2h00m sooner"),
+    ],
+)
+def test_what_a_shadow_policy_would_do_is_told_with_the_difference_that_it_makes(
+    difference: int | None, said: str
+) -> None:
+    shadow = Shadow(policy="sia", summary="8×T4 dp=8", gpu_type="T4", gpus=8, difference_seconds=difference)
+    assert words.shadow(shadow) == said
