@@ -41,5 +41,7 @@ def _notes(found: Sequence[Listed]) -> list[Text]:
     names = dict.fromkeys(each.weights.score_name for each in found if each.weights)
     notes = [Text(f"{each.name}: {each.problem}", "red") for each in found if each.problem]
     if any(each.weights and each.weights.stale for each in found):
-        notes.append(Text("Stale: the catalogue of GPUs and models has changed since they were trained; train anew.", "yellow"))
+        notes.append(
+            Text("Stale: the catalogue of GPUs and models has changed since they were trained; train anew.", "yellow")
+        )
     return notes + [Text(f"Score: {name}; higher is better.", "dim") for name in names]

@@ -1,7 +1,7 @@
 """Results on disk: the report of an entry with what it was made of, so that a stopped bench goes on where it was.
 
 A result counts for as long as nothing that it follows from has changed: the entry, the source of this package, its
-data and weights, and the versions of what computes (`sim.evaluation.store.code`).
+data and weights, and the versions of what computes (`sim.evaluation.sources`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 from trimtab_policy import bench, provenance
 from trimtab_policy.bench import Entry, Progress
 from trimtab_policy.bench.report import Report
-from trimtab_policy.sim.evaluation import store
+from trimtab_policy.sim.evaluation import sources
 
 
 class Result(Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,4 +80,4 @@ def write(folder: Path, result: Result) -> None:
 
 def digest(entry: Entry) -> str:
     """Of all that a result follows from."""
-    return hashlib.sha256(msgspec.msgpack.encode(entry) + store.code()).hexdigest()[:24]
+    return hashlib.sha256(msgspec.msgpack.encode(entry) + sources.of_package()).hexdigest()[:24]

@@ -11,7 +11,7 @@ from trimtab_policy import bench
 from trimtab_policy.bench import Entry, page, results
 from trimtab_policy.bench.report import Report
 from trimtab_policy.bench.results import Result
-from trimtab_policy.sim.evaluation import store
+from trimtab_policy.sim.evaluation import sources
 
 ENTRY = Entry("How long things take.", "cluster", (0, 1, 2, 7), {}, ("trimtab train sarsa --config offers",))
 REPORT = Report("Times", ("policy", "hours"), (("fcfs", 1.5), ("sjf", float("nan"))), ("A note.",))
@@ -46,7 +46,7 @@ def test_another_entry_or_other_code_makes_it_count_no_more(tmp_path: Path, monk
     make(tmp_path)
     assert results.known(tmp_path, "times", replace(ENTRY, seeds=(0,))) is None
     assert results.known(tmp_path, "other", ENTRY) is None
-    monkeypatch.setattr(store, "code", lambda: b"newer")
+    monkeypatch.setattr(sources, "of_package", lambda: b"newer")
     assert results.known(tmp_path, "times", ENTRY) is None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.outcomes import outcome, scenario
 
-from trimtab_policy.sim.evaluation import store
+from trimtab_policy.sim.evaluation import sources
 from trimtab_policy.sim.evaluation.store import Store
 from trimtab_policy.sim.failures import Misfortunes
+
+ROOT = Path(__file__).parents[3]
+RUN = ("trimtab_policy.sim.evaluation.carry_out",)
 
 
 def test_what_was_put_is_got_down_to_jobs_and_spans(tmp_path: Path) -> None:
@@ -77,13 +82,13 @@ def test_a_table_that_is_read_beside_the_trace_counts_too(tmp_path: Path) -> Non
 
 def test_runs_of_another_solver_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Store(tmp_path).put(outcome(scenario()))
-    monkeypatch.setattr(store, "version", lambda name: "next" if name == "highspy" else "1")
+    monkeypatch.setattr(sources, "version", lambda name: "next" if name == "highspy" else "1")
     assert Store(tmp_path).get(scenario()) is None
 
 
 def test_runs_of_older_code_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Store(tmp_path).put(outcome(scenario()))
-    monkeypatch.setattr(store, "code", lambda: b"newer")
+    monkeypatch.setattr(sources, "of_run", lambda policy: b"newer")
     assert Store(tmp_path).get(scenario()) is None
 
 
@@ -104,3 +109,24 @@ def test_a_run_that_is_put_twice_is_one_file_and_nothing_half_written_stays(tmp_
     found = Store(tmp_path).get(scenario())
     assert found
     assert found.summary["avg_jct_h"] == 2.0
+
+
+def test_what_takes_part_in_a_run_is_what_is_imported_for_it() -> None:
+    """Also from within functions, as workloads of environments are, and by way of the policy."""
+    files = {path.name for path in sources.imported(*RUN, "trimtab_policy.heuristics.sia")}
+    assert files >= {"carry_out.py", "engine.py", "cluster_v0.py", "sia.py", "milp.py", "types.py", "__init__.py"}
+    assert files.isdisjoint({"gavel.py", "dqn_cnn.py", "train.py"})
+
+
+def test_whatever_a_run_imports_is_part_of_it() -> None:
+    """The interpreter's own account of what it loaded for a run, against ours."""
+    script = (
+        "import sys; from trimtab_policy.sim.evaluation.carry_out import run; from tests.outcomes import scenario\n"
+        "run(scenario('gavel', window_jobs=5, trace='generator:cluster-v0'))\n"
+        "for name, module in sys.modules.items():\n"
+        "    if name.startswith('trimtab_policy') and module.__file__: print(module.__file__)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = {Path(line) for line in done.stdout.split()}
+    assert loaded <= sources.imported(*RUN, "trimtab_policy.heuristics.gavel")
+    assert len(loaded) > 30

@@ -1,27 +1,21 @@
 """Results on disk, one file a run, so that an interrupted evaluation goes on where it was.
 
-A file is named after everything that its run depends on: the scenario, the bytes of the files that it reads, the source
-of this package, its data and trained weights, and the versions of Python and of the packages that compute. Whatever of
-these changes, the run is made again; nothing stale is ever read.
+A file is named after everything that its run depends on: the scenario, the bytes of the files that it reads, and what
+computes it (`sources`): source, data, weights of the policy, versions of packages. Whatever of these changes, the run
+is made again; nothing stale is ever read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import platform
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 
+from trimtab_policy.sim.evaluation import sources
 from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
-
-_PACKAGE = Path(__file__).resolve().parents[2]
-_COMPUTE = ("numpy", "scipy", "highspy", "numba")
-"""Packages whose next version may give other numbers."""
-_SOURCES = ("**/*.py", "data/**/*", "weights/*")
 
 
 class Store:
@@ -54,7 +48,7 @@ class Store:
         digest = hashlib.sha256(msgspec.msgpack.encode(scenario))
         for file in scenario.files():
             digest.update(_content(file, _touched(file)))
-        digest.update(code())
+        digest.update(sources.of_run(scenario.policy))
         return self._folder / f"{scenario.policy}-{digest.hexdigest()[:24]}.msgpack"
 
 
@@ -70,17 +64,4 @@ def _content(path: str, touched: float) -> bytes:
     digest = hashlib.sha256()
     for file in sorted(each for each in (root, *root.rglob("*")) if each.is_file()):
         digest.update(file.name.encode() + file.read_bytes())
-    return digest.digest()
-
-
-def code() -> bytes:
-    """Digest of this package, its data and weights, followed by the versions of Python and of what computes."""
-    return _source() + " ".join([platform.python_version(), *(f"{name}-{version(name)}" for name in _COMPUTE)]).encode()
-
-
-@lru_cache(maxsize=1)
-def _source() -> bytes:
-    digest = hashlib.sha256()
-    for file in sorted(each for pattern in _SOURCES for each in _PACKAGE.glob(pattern) if each.is_file()):
-        digest.update(str(file.relative_to(_PACKAGE)).encode() + file.read_bytes())
     return digest.digest()

@@ -1,0 +1,85 @@
+"""What a result was computed by: the source that takes part in it, its data and weights, and the packages that compute.
+
+Source takes part if it is imported, from the top of a module or within a function, by what carries the run out or by
+its policy, directly or through others. Nothing else of this package can change a run.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import platform
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+from trimtab_policy import policy as registry
+
+_ROOT = Path(__file__).resolve().parents[3]
+_PACKAGE = "trimtab_policy"
+_COMPUTE = ("numpy", "scipy", "highspy", "numba")
+"""Packages whose next version may give other numbers."""
+_RUN = f"{_PACKAGE}.sim.evaluation.carry_out"
+
+
+def of_run(policy: str) -> bytes:
+    """Digest of what runs under that policy, named as in a scenario, are computed by."""
+    name = policy.partition("@")[0]
+    module = registry.entry(name).where.partition(":")[0]
+    return _digest(_RUN, module, weights=f"{name}.*") + _versions()
+
+
+def of_package() -> bytes:
+    """Digest of the whole package, whatever takes part."""
+    return _digest(weights="*") + _versions()
+
+
+def imported(*modules: str) -> frozenset[Path]:
+    """Files of these modules of the package and of all that they import."""
+    waiting, seen = list(modules), set[Path]()
+    while waiting:
+        name = waiting.pop()
+        if (path := _file(name)) and path not in seen:
+            seen.add(path)
+            waiting += _imports(path)
+            waiting += [name.rpartition(".")[0]]
+    return frozenset(seen)
+
+
+def _file(module: str) -> Path | None:
+    """None for what is no module of this package."""
+    base = _ROOT.joinpath(*module.split("."))
+    found = (base.with_suffix(".py"), base / "__init__.py")
+    return next((path for path in found if module.startswith(_PACKAGE) and path.is_file()), None)
+
+
+@lru_cache(maxsize=1024)
+def _imports(path: Path) -> tuple[str, ...]:
+    return tuple(_named(ast.walk(ast.parse(path.read_bytes()))))
+
+
+def _named(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Modules of import statements; what is imported from a package may be one, too."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@lru_cache(maxsize=64)
+def _digest(*modules: str, weights: str) -> bytes:
+    """Without modules: all of them."""
+    package = _ROOT / _PACKAGE
+    source = imported(*modules) if modules else package.rglob("*.py")
+    files = {*source, *(package / "data").rglob("*"), *(package / "weights").glob(weights)}
+    digest = hashlib.sha256()
+    for file in sorted(path for path in files if path.is_file()):
+        digest.update(str(file.relative_to(package)).encode() + file.read_bytes())
+    return digest.digest()
+
+
+def _versions() -> bytes:
+    return " ".join([platform.python_version(), *(f"{name}-{version(name)}" for name in _COMPUTE)]).encode()
