@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -230,16 +231,36 @@ def test_operators_have_a_class(name: str, kind: str) -> None:
 def test_classes_add_up_to_the_step(report: Report) -> None:
     fastest, classes = report.fastest, report.recorded.classes
     assert fastest.measured
-    assert sum(classes.values()) == pytest.approx(fastest.measured.step_seconds)
+    assert sum(classes.values()) == pytest.approx(fastest.measured.step_seconds, rel=0.01)
     assert {trace.MATMUL, trace.ATTENTION, trace.ELEMENTWISE, trace.LOSS, trace.OPTIMIZER} <= classes.keys()
     assert list(classes.values()) == sorted(classes.values(), reverse=True)
 
 
 def test_a_gpu_that_waits_is_idle_in_the_frameworks_time() -> None:
     found = [trace.Operator("aten::mm", trace.MATMUL, 1, 0.3), trace.Operator("aten::add", trace.ELEMENTWISE, 1, 0.1)]
-    assert trace.by_class(found, 1.0, torch.device("cuda")) == pytest.approx(
+    assert trace.by_class(found, 1.0) == pytest.approx(
         {trace.FRAMEWORK: 0.6, trace.MATMUL: 0.3, trace.ELEMENTWISE: 0.1}
     )
+
+
+def test_on_a_gpu_time_is_that_of_kernels_and_marked_ranges_are_none() -> None:
+    def event(key: str, device: str, microseconds: float, marked: bool = False) -> SimpleNamespace:
+        return SimpleNamespace(
+            key=key, count=4, self_cpu_time_total=7.0, self_device_time_total=microseconds, is_user_annotation=marked,
+            device_type=SimpleNamespace(name=device),
+        )  # fmt: skip
+
+    events = [
+        event("aten::mm", "CPU", 2e6),
+        event("aten::view", "CPU", 0.0),
+        event("Optimizer.step#AdamW.step", "CUDA", 9e6, marked=True),
+        event("ampere_sgemm_128x64_nn", "CUDA", 2e6),
+    ]
+    recorded: Any = SimpleNamespace(key_averages=lambda: events)
+    assert trace.operators(recorded, torch.device("cuda"), 2) == (trace.Operator("aten::mm", trace.MATMUL, 2, 1.0),)
+    assert trace.kernels(recorded, 2) == (trace.Operator("ampere_sgemm_128x64_nn", "kernel", 2, 1.0),)
+    on_cpu = {each.name: each.seconds for each in trace.operators(recorded, CPU, 2)}
+    assert on_cpu == pytest.approx({"aten::mm": 3.5e-6, "aten::view": 3.5e-6})
 
 
 def test_the_trace_holds_the_steps_that_were_recorded(report: Report, out: Path) -> None:

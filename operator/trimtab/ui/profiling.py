@@ -14,7 +14,7 @@ from trimtab.ui import charts, words
 from trimtab.ui.output import spaced
 
 if TYPE_CHECKING:
-    from trimtab_policy.profiling.compare import Part
+    from trimtab_policy.profiling.compare import Part, Predicted
     from trimtab_policy.profiling.run import Report, Row
     from trimtab_policy.profiling.trace import Operator
 
@@ -66,7 +66,7 @@ def _rows(report: Report) -> Table:
 
 def _figures(row: Row) -> tuple[str, ...]:
     said = row.predicted
-    step = f"{seconds(said.step_seconds)} ({said.low:.2g}–{said.high:.2g})"
+    step = f"{seconds(said.step_seconds)} ({_interval(said)})"
     if row.measured is None or row.step_ratio is None or row.memory_ratio is None:
         return "out of memory", step, "-", "-", "-", size(said.allocated), "-"
     return (
@@ -116,10 +116,19 @@ def _loader(report: Report) -> Text:
 
 def seconds(value: float) -> str:
     """`17.8 s`, `2.3 ms`, `40 µs`: three figures, to be compared."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3)):
-        if value * scale >= 1:
-            return f"{value * scale:.3g} {unit}"
-    return f"{value * 1e6:.3g} µs"
+    unit, scale = _unit(value)
+    return f"{value * scale:.3g} {unit}"
+
+
+def _unit(value: float) -> tuple[str, float]:
+    """A unit of time in which a value is at least 1, and how many of it a second has."""
+    return next((each for each in (("s", 1.0), ("ms", 1e3)) if value * each[1] >= 1), ("µs", 1e6))
+
+
+def _interval(said: Predicted) -> str:
+    """The 80 % interval, in the unit of the step."""
+    _, scale = _unit(said.step_seconds)
+    return f"{said.low * scale:.3g}–{said.high * scale:.3g}"
 
 
 def size(count: float) -> str:

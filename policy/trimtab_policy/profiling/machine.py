@@ -51,9 +51,9 @@ def known(device: torch.device) -> GpuSpec:
 
 def measured(precision: Precision) -> GpuSpec:
     """This host's processor with the threads that torch uses, by what is measured now: some seconds of work."""
-    bandwidth = _copy_rate()
+    bandwidth, threads = _copy_rate(), torch.get_num_threads()
     return GpuSpec(
-        name=f"{_processor()}, {torch.get_num_threads()} threads",
+        name=f"{_processor()}, {threads} thread{'s' if threads > 1 else ''}",
         vendor="CPU",
         architecture="CPU",
         memory_bytes=host_memory(),

@@ -88,13 +88,10 @@ def record(case: Case, plan: ParallelPlan, step_seconds: float, file: Path, adva
     with trace.recorder(case.device) as recorded:
         watched = sum(timed(trainer, tokens, advance).seconds for _ in range(RECORDED)) / RECORDED
     recorded.export_chrome_trace(str(file))
-    found = trace.operators(recorded, case.device, RECORDED)
     scale = step_seconds / watched
-    return Recorded(
-        trace.by_class(trace.scaled(found, scale), step_seconds, case.device),
-        trace.scaled(found, scale),
-        trace.scaled(trace.kernels(recorded, RECORDED), scale),
-    )
+    found = trace.scaled(trace.operators(recorded, case.device, RECORDED), scale)
+    kernels = trace.scaled(trace.kernels(recorded, RECORDED), scale)
+    return Recorded(trace.by_class(found, step_seconds), found, kernels)
 
 
 class Step(NamedTuple):

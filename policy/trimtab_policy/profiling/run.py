@@ -6,6 +6,7 @@ environment `trimtab/RLAlloc-v0` takes as `profiles`; and `report.json`, all tha
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,11 @@ AUTOCAST = (
     "Under autocast weights and the residual stream stay in 32 bit; the model expects 16-bit weights with a 32-bit"
     " master copy, as Megatron-LM keeps them."
 )
+GRADIENT = (
+    "PyTorch computes a gradient beside the one that it is added to: {:.0f} MiB for the vocabulary's matrix, which the"
+    " model leaves out, since Megatron-LM adds in place."
+)
+BUSY = "Others kept this host busy ({:.1f} runnable threads on {} processors): steps took longer than they need to."
 
 
 class OutOfMemory(ValueError):
@@ -110,7 +116,7 @@ def profile(case: Case, plans: Sequence[ParallelPlan], out: Path, advance: Advan
     """
     _checked(case)
     out.mkdir(parents=True, exist_ok=True)
-    at_start = _resident_peak()
+    at_start, notes = _resident_peak(), _notes(case)
     gpu = machine.spec(case.device, case.training.precision)
     rows = _rows(case, plans, gpu, advance)
     fitting = [(row, row.measured) for row in rows if row.measured]
@@ -136,7 +142,7 @@ def profile(case: Case, plans: Sequence[ParallelPlan], out: Path, advance: Advan
         ),
         recorded=recorded,
         profile=_profile(case, [each for _, each in fitting], host),
-        notes=_notes(case),
+        notes=notes,
         torch=str(torch.__version__),
     )
     (out / PROFILE).write_bytes(msgspec.json.format(msgspec.json.encode([found.profile]), indent=2))
@@ -228,5 +234,14 @@ def _resident_peak() -> int:
 
 
 def _notes(case: Case) -> tuple[str, ...]:
-    on_cpu = (ON_CPU,) if case.device.type == "cpu" else ()
-    return on_cpu + ((AUTOCAST,) if case.training.precision is not Precision.FP32 else ())
+    """What qualifies the comparison; asked for before anything runs, which would keep the host busy itself."""
+    on_cpu, half = case.device.type == "cpu", case.training.precision is not Precision.FP32
+    vocabulary = 4 * case.model.vocab_size * case.model.hidden_size / (1 << 20)
+    waiting, processors = os.getloadavg()[0], os.cpu_count() or 1
+    notes = {
+        ON_CPU: on_cpu,
+        BUSY.format(waiting, processors): on_cpu and waiting > processors / 2,
+        GRADIENT.format(vocabulary): True,
+        AUTOCAST: half,
+    }
+    return tuple(note for note, holds in notes.items() if holds)

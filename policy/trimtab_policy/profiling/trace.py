@@ -81,7 +81,8 @@ def kernels(recorded: Profiler, steps: int) -> tuple[Operator, ...]:
     return _by_time(
         Operator(event.key, "kernel", event.count / steps, event.self_device_time_total / 1e6 / steps)
         for event in recorded.key_averages()
-        if event.device_type.name == "CUDA"
+        # Ranges that are marked in Python are told as if they were kernels that take all of their time.
+        if event.device_type.name == "CUDA" and not event.is_user_annotation
     )
 
 
@@ -90,18 +91,16 @@ def scaled(found: Iterable[Operator], by: float) -> tuple[Operator, ...]:
     return tuple(Operator(each.name, each.kind, each.calls, by * each.seconds) for each in found)
 
 
-def by_class(operators: Iterable[Operator], step_seconds: float, device: torch.device) -> dict[str, float]:
-    """Seconds of each class of work in a step that took so long, largest first; they add up to it.
+def by_class(operators: Iterable[Operator], step_seconds: float) -> dict[str, float]:
+    """Seconds of each class of work in a step that took so long, largest first.
 
-    What the operators' times lack of the step, or on a CPU exceed it by, is the framework's.
+    What the operators' times lack of the step is the framework's: Python between them, or a GPU that waits.
     """
     sums: defaultdict[str, float] = defaultdict(float)
     for each in operators:
         sums[each.kind] += each.seconds
-    idle = max(0.0, step_seconds - sum(sums.values())) if device.type == "cuda" else 0.0
-    sums[FRAMEWORK] += idle
-    scale = step_seconds / sum(sums.values())
-    return {name: scale * seconds for name, seconds in sorted(sums.items(), key=lambda item: -item[1])}
+    sums[FRAMEWORK] += max(0.0, step_seconds - sum(sums.values()))
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 class Watched:
