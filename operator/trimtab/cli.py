@@ -5,7 +5,22 @@ from __future__ import annotations
 import typer
 
 from trimtab import __version__
-from trimtab.commands import cluster, controller, demo, evaluate, fake_nodes, get, perf, plan, replay, snapshot
+from trimtab.commands import (
+    bench,
+    cluster,
+    controller,
+    demo,
+    evaluate,
+    fake_nodes,
+    get,
+    perf,
+    plan,
+    policies,
+    profile,
+    replay,
+    snapshot,
+    train,
+)
 
 app = typer.Typer(
     name="trimtab",
@@ -19,6 +34,10 @@ app.command()(plan.explain)
 app.command()(snapshot.snapshot)
 app.command()(evaluate.evaluate)
 app.command()(replay.replay)
+app.command()(policies.policies)
+app.command()(train.train)
+app.command()(bench.bench)
+app.add_typer(profile.app, name="profile")
 app.command()(controller.controller)
 app.command()(demo.demo)
 app.add_typer(perf.app, name="perf")
