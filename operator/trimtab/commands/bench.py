@@ -84,8 +84,11 @@ def _chosen(entries: Mapping[str, Entry], only: Sequence[str], quick: bool) -> d
 def _made(chosen: Mapping[str, Entry], out: Path) -> list[Result]:
     """Results in the order of the entries. Ends the program with 130 when it is interrupted; what is ready is kept."""
     with _input_errors():
+        from trimtab_policy import bench
         from trimtab_policy.bench import results
 
+        for name, entry in chosen.items():
+            bench.check(name, entry)
     found: list[Result] = []
     try:
         with interruptible(), ui.progress(len(chosen)) as bar:
@@ -126,5 +129,7 @@ def _input_errors() -> Iterator[None]:
     try:
         with runs.run_errors():
             yield
+    except ImportError as error:
+        raise UsageError(f"this needs {error.name}: pip install 'trimtab[sim,train]' ({error})") from error
     except OSError as error:
         raise UsageError(f"--out: {error}") from error

@@ -62,16 +62,25 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def entries(text: str | None = None) -> dict[str, Entry]:
-    """All entries by name, of the text of a `bench.yaml` or of the one of this package. Raises BenchError."""
+    """All entries by name, of the text of a `bench.yaml` or of the one of this package.
+
+    Raises BenchError. What only the module of an entry can tell, `check` asks it.
+    """
     source = (files("trimtab_policy") / "bench.yaml").read_text(encoding="utf-8") if text is None else text
     try:
         found = msgspec.convert(yaml.safe_load(source), dict[str, Entry])
     except (msgspec.ValidationError, yaml.YAMLError) as error:
         raise BenchError(f"bench.yaml: {' '.join(str(error).split())}") from error
-    for name, entry in found.items():
-        _check(name, entry)
-        _check(name, entry.quickly)
     return found
+
+
+def check(name: str, entry: Entry) -> None:
+    """Raise BenchError for arguments that the module does not take, or lacks; ImportError without its packages."""
+    try:
+        module = f"{__name__}.{entry.module}"
+        _bind(_function(entry), entry.arguments)
+    except TypeError as error:
+        raise BenchError(f"bench.yaml: {name}.arguments: {module} has {error}") from error
 
 
 def run(entry: Entry, progress: Progress, folder: Path) -> Report:
@@ -80,15 +89,6 @@ def run(entry: Entry, progress: Progress, folder: Path) -> Report:
     kept = {"folder": folder} if "folder" in inspect.signature(function).parameters else {}
     found: Report = function(seeds=list(entry.seeds), progress=progress, **kept, **entry.arguments)
     return found
-
-
-def _check(name: str, entry: Entry) -> None:
-    """Raise BenchError for arguments that the module does not take, or lacks."""
-    try:
-        module = f"{__name__}.{entry.module}"
-        _bind(_function(entry), entry.arguments)
-    except TypeError as error:
-        raise BenchError(f"bench.yaml: {name}.arguments: {module} has {error}") from error
 
 
 def _bind(function: Callable[..., Report], arguments: Mapping[str, Any]) -> None:

@@ -18,6 +18,14 @@ SOUND = "fine: {about: Some numbers., module: cluster, seeds: [1], arguments: {A
 ARGUMENTS = "cluster: c, loads: [1], windows: 3, window_jobs: 5, agents: [], baselines: [fcfs], references: [fcfs]"
 
 
+def checked(text: str) -> dict[str, Entry]:
+    """Entries of that text, whose modules take their arguments. Raises BenchError."""
+    found = bench.entries(text)
+    for name, entry in found.items():
+        bench.check(name, entry)
+    return found
+
+
 def parses(command: str) -> bool:
     """Whether the command line knows the command and all of its options."""
     program, *words = shlex.split(command)
@@ -34,6 +42,12 @@ def test_commands_that_trained_the_weights_can_be_carried_out(name: str) -> None
         assert config in recipe.tasks(agent)
 
 
+@pytest.mark.parametrize("name", ENTRIES)
+def test_modules_take_the_arguments_of_entries(name: str) -> None:
+    bench.check(name, ENTRIES[name])
+    bench.check(name, ENTRIES[name].quickly)
+
+
 @pytest.mark.parametrize("command", ["trimtab trian sarsa", "trimtab evaluate --sedes 1", "rm -r x"])
 def test_a_command_that_is_none_would_be_noticed(command: str) -> None:
     assert not parses(command)
@@ -46,7 +60,7 @@ def test_there_is_an_entry_for_every_module() -> None:
 
 
 def test_the_file_is_read_as_it_stands() -> None:
-    found = bench.entries(SOUND.replace("ARGUMENTS", ARGUMENTS))
+    found = checked(SOUND.replace("ARGUMENTS", ARGUMENTS))
     assert found["fine"].arguments["windows"] == 3
 
 
@@ -65,7 +79,7 @@ def test_the_file_is_read_as_it_stands() -> None:
 def test_what_is_wrong_is_said_in_one_line(change: tuple[str, str], message: str) -> None:
     text = SOUND.replace("ARGUMENTS", ARGUMENTS).replace(*change)
     with pytest.raises(BenchError) as error:
-        bench.entries(text)
+        checked(text)
     assert re.search(message, str(error.value))
     assert "\n" not in str(error.value)
 
