@@ -1,0 +1,278 @@
+"""The tasks of the value-decomposition agents: n environments, and what each of their agents sees.
+
+`offers` and `toy`: an agent is a GPU pool, its options are those of the job on offer on this pool (`learned.vdn`).
+`adlro`: an agent is one of the four hosts of seed 002, its options are to take one of the window's jobs on one of its
+GPUs; it sees its GPUs and the window, not the other hosts.
+
+What is learned from is not quite the reward of the environments, minus the time that jobs are in the system. Most of
+that is the time of jobs that run, often elsewhere, where an agent does not look: to it that is noise, a hundred times
+the difference that an answer makes, and nothing can be done about it, since running jobs go on. So a job pays when it
+starts, for what its run takes longer than on its fastest option, and not while it runs (`Ledger`). The rest of its run
+nobody can avoid: without discount, what an episode earns differs by a constant of its jobs. It is shaping by a
+potential, the time that running jobs have left (Ng et al. 1999). Training may know what agents must not: learning is
+central, deciding is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from trimtab_policy import encode
+from trimtab_policy.encode import Bools, Floats, Ints, Offers
+from trimtab_policy.learned.vdn import Local, local
+from trimtab_policy.sim.envs.adlro import AdlroEnv
+from trimtab_policy.sim.envs.adlro_cluster import GPUS, HOST_GPUS, HOSTS
+from trimtab_policy.sim.envs.offers import OffersVectorEnv
+from trimtab_policy.sim.envs.toy import toy
+
+Columns = dict[str, NDArray[Any]]
+
+_OPTION_SECONDS, _FASTEST_SECONDS = 4, 0
+"""Run times among the features of an option and of a job, as `encode` scales them."""
+_MONTH = float(np.log1p(30 * 86400.0))
+
+
+class Seen(NamedTuple):
+    """The state of n environments."""
+
+    columns: Columns
+    """What is to be kept of it: `World.local` makes of it what agents see."""
+    mask: Bools
+    """(n, m + 1) joint actions that are allowed; the last one is that all pass."""
+
+
+class After(NamedTuple):
+    """What a step led to."""
+
+    seen: Seen
+    rewards: Floats
+    """(n,) to learn from, as of the module, in units of one job that waits for `memory_seconds`."""
+    earned: Floats
+    """(n,) by the environment; in `adlro` for each of its jobs."""
+    discounts: Floats
+    """(n,) what the future counts; 0 where there is none."""
+    happened: Bools
+    """(n,) False where there is nothing to learn from: an episode has begun instead, or was cut off."""
+    over: Bools
+    """(n,) whether the episode has ended; the next step begins another."""
+
+
+class World(Protocol):
+    """n environments."""
+
+    schema: str
+
+    def reset(self, seed: int) -> Seen:
+        """Begin anew; everything that is random follows from the seed."""
+        ...
+
+    def step(self, actions: Ints) -> After:
+        """One joint action (n,) in each."""
+        ...
+
+    def local(self, columns: Columns) -> Local:
+        """What the agents see of states that were kept."""
+        ...
+
+
+class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`environment` of the tasks `offers` and `toy`, parameters as of `OffersVectorEnv`; None: its default."""
+
+    cluster: str | None = None
+    jobs: int | None = None
+    load: float | tuple[float, float] | None = None
+    slots: int | None = None
+    largest_gang: int | None = None
+    estimate_sigma: float | None = None
+    deadline_share: float | None = None
+    memory_seconds: float | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Those that were given."""
+        named = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+class Hosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`environment` of the task `adlro`, parameters as of `AdlroEnv`."""
+
+    jobs: int = 100
+    window: int = 8
+    idle_weight: float = 0.5
+    memory_seconds: float = 60.0
+    """How far ahead actions are judged: exp(-seconds / memory_seconds) is what a step discounts the future by."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError naming the field."""
+        if not 0 < self.memory_seconds < math.inf:
+            raise ValueError(f"memory_seconds must be a finite number above 0, got {self.memory_seconds}")
+
+
+class Ledger:
+    """Runs that were paid for when they started, in n environments of so many GPUs."""
+
+    def __init__(self, number: int, gpus: int) -> None:
+        self.time: Floats = np.zeros(number)
+        self._ends: Floats = np.full((number, gpus), -np.inf)
+
+    def reset(self, rows: Bools, time: Floats) -> None:
+        """Episodes begin in these environments."""
+        self._ends[rows] = -np.inf
+        self.time = np.where(rows, time, self.time)
+
+    def start(self, rows: Ints, seconds: Floats, fastest: Floats) -> Floats:
+        """(n,) what the jobs that start now in `rows` pay for runs of `seconds`, `fastest` at best; all (starts,)."""
+        paid: Floats = np.zeros(len(self.time))
+        paid[rows] = seconds - fastest
+        self._ends[rows, self._ends[rows].argmin(axis=1)] = self.time[rows] + seconds
+        return paid
+
+    def advance(self, time: Floats) -> Floats:
+        """(n,) seconds until `time` of all runs that were paid for, which are not to be paid again."""
+        lived = np.clip(self._ends - self.time[:, None], 0.0, (time - self.time)[:, None])
+        self.time = time.copy()
+        found: Floats = lived.sum(axis=1)
+        return found
+
+
+class OffersWorld:
+    """Clusters whose pools bid for the job on offer."""
+
+    schema = encode.SCHEMA
+
+    def __init__(self, environment: OffersVectorEnv) -> None:
+        self._environment = environment
+        self._over: Bools = np.zeros(environment.num_envs, dtype=np.bool_)
+        self._ledger = Ledger(environment.num_envs, int(environment.machines.node_gpus.sum()))
+
+    def reset(self, seed: int) -> Seen:
+        """As of `World`."""
+        _, info = self._environment.reset(seed=seed)
+        self._over[:] = False
+        self._ledger.reset(~self._over, info["time"])
+        return self._seen()
+
+    def step(self, actions: Ints) -> After:
+        """As of `World`."""
+        begun, offers = self._over, self._environment.offers
+        starts = _starts(actions, offers.mask, begun)
+        here = _seconds(offers.options[starts, actions[starts], _OPTION_SECONDS])
+        paid = self._ledger.start(starts, here, _seconds(offers.job[starts, _FASTEST_SECONDS]))
+        _, earned, terminated, truncated, info = self._environment.step(actions)
+        self._over = terminated | truncated
+        self._ledger.reset(begun, info["time"])
+        running = self._ledger.advance(info["time"])
+        unit, horizon = self._environment.reward_seconds, self._environment.memory_seconds
+        rewards = (earned * unit + running - paid) / horizon
+        discounts = np.where(terminated, 0.0, info["discount"])
+        return After(self._seen(), rewards, earned, discounts, ~begun & ~truncated, self._over)
+
+    def local(self, columns: Columns) -> Local:
+        """As of `World`."""
+        return local(Offers(**columns))
+
+    def _seen(self) -> Seen:
+        offers = self._environment.offers
+        return Seen(offers._asdict(), offers.mask)
+
+
+class AdlroWorld:
+    """Clusters of seed 002, whose hosts bid for the jobs of the window."""
+
+    schema = "adlro/1"
+
+    def __init__(self, given: Hosts, number: int) -> None:
+        """Raise ValueError naming the parameter."""
+        self._given = given
+        self._each = [AdlroEnv(given.jobs, given.window, given.idle_weight) for _ in range(number)]
+        self._environment = SyncVectorEnv([lambda one=one: one for one in self._each])  # type: ignore[misc]
+        self._over: Bools = np.zeros(number, dtype=np.bool_)
+        self._ledger = Ledger(number, GPUS)
+        self.metrics: list[dict[str, float]] = []
+        """Of the episodes since the last reset, in the order of their ends."""
+
+    def reset(self, seed: int) -> Seen:
+        """As of `World`."""
+        observation, info = self._environment.reset(seed=seed)
+        self._over[:] = False
+        self._ledger.reset(~self._over, info["time"])
+        self.metrics = []
+        return self._seen(observation, info)
+
+    def step(self, actions: Ints) -> After:
+        """As of `World`."""
+        begun, given = self._over, self._given
+        starts = _starts(actions, self._allowed, begun)
+        paid = self._ledger.start(starts, *_run_seconds([self._each[row] for row in starts], actions[starts]))
+        observation, earned, terminated, truncated, info = self._environment.step(actions)
+        self._over = terminated | truncated
+        for row in np.flatnonzero(self._over):
+            self.metrics.append(self._each[row].metrics())
+        self._ledger.reset(begun, info["time"])
+        seconds = info["time"] - self._ledger.time
+        busy = (1 - given.idle_weight) * (self._ledger.advance(info["time"]) - paid)
+        discounts = np.where(terminated, 0.0, np.exp(-seconds / given.memory_seconds))
+        rewards = (earned + busy) / given.memory_seconds
+        seen = self._seen(observation, info)
+        return After(seen, rewards, earned / given.jobs, discounts, ~begun & ~truncated, self._over)
+
+    def local(self, columns: Columns) -> Local:
+        """(n, 4, 33 + window x 8) the host's four GPUs, the length of the queue and the window; (n, window x 16, 16)
+        job and GPU."""
+        gpus, jobs, queue = columns["gpus"], columns["jobs"], columns["queue"]
+        n, window, row = jobs.shape
+        by_gpu = np.moveaxis(gpus, 1, -1)
+        hosts = by_gpu.reshape(n, len(HOSTS), -1)
+        common = np.concatenate([queue, jobs.reshape(n, -1)], axis=1)[:, None, :]
+        agents = np.concatenate([hosts, np.broadcast_to(common, (n, len(HOSTS), common.shape[2]))], axis=2)
+        pairs = (n, window, GPUS)
+        job = np.broadcast_to(jobs[:, :, None, :], (*pairs, row))
+        gpu = np.broadcast_to(by_gpu.reshape(n, 1, GPUS, -1), (*pairs, by_gpu.shape[-1]))
+        options = np.concatenate([job, gpu], axis=3).reshape(n, window * GPUS, -1)
+        owner = np.tile(np.arange(GPUS) // HOST_GPUS, (n, window))
+        return Local(agents, options, owner)
+
+    def _seen(self, observation: dict[str, NDArray[np.float32]], info: dict[str, Any]) -> Seen:
+        self._allowed: Bools = np.stack(list(info["action_mask"])).astype(np.bool_)
+        return Seen({name: values.copy() for name, values in observation.items()}, self._allowed)
+
+
+def clusters(given: Cluster, number: int) -> OffersWorld:
+    """The task `offers`. Raises ValueError naming the parameter."""
+    return OffersWorld(OffersVectorEnv(number, **given.given()))
+
+
+def toys(given: Cluster, number: int) -> OffersWorld:
+    """The task `toy`. Raises ValueError naming the parameter."""
+    return OffersWorld(toy(number, **given.given()))
+
+
+def _seconds(feature: NDArray[np.float32]) -> Floats:
+    """What `encode` made a feature of."""
+    found: Floats = np.expm1(feature.astype(np.float64) * _MONTH)
+    return found
+
+
+def _starts(actions: Ints, mask: Bools, begun: Bools) -> Ints:
+    """(starts,) environments in which a job is started."""
+    rows = np.arange(len(actions))
+    found: Ints = np.flatnonzero(~begun & (actions < mask.shape[1] - 1) & mask[rows, actions])
+    return found
+
+
+def _run_seconds(environments: Sequence[AdlroEnv], actions: Ints) -> tuple[Floats, Floats]:
+    """How long the jobs of these actions will run where they are placed, and would on the fastest GPU; (n,) each."""
+    found = np.zeros((2, len(actions)))
+    for row, (environment, action) in enumerate(zip(environments, actions.tolist(), strict=True)):
+        slot, gpu = divmod(action, GPUS)
+        job, jobs = environment.waiting[slot], environment.jobs
+        speeds = environment.hardware.speed[jobs.kind[job]]
+        found[:, row] = jobs.work[job] / speeds[gpu], jobs.work[job] / speeds.max()
+    return found[0], found[1]
