@@ -103,7 +103,8 @@ def situation(gpu: Hypervectors, utilisation: ArrayLike, priority: ArrayLike) ->
 
 def band(quantity: ArrayLike, bands: int) -> NDArray[np.int64]:
     """(...) which of so many equal parts of [0, 1] a quantity lies in; what lies outside counts as the end."""
-    return np.clip(np.floor(np.asarray(quantity) * bands), 0, bands - 1).astype(np.int64)
+    found: NDArray[np.int64] = np.clip(np.floor(np.asarray(quantity) * bands), 0, bands - 1).astype(np.int64)
+    return found
 
 
 _FIGURES = ("peak FLOP/s", "memory bandwidth", "memory")
@@ -126,7 +127,8 @@ def _place(value: float, least: float, most: float) -> float:
 def _order(name: str, dimension: int) -> NDArray[np.int64]:
     """(dimension,) rank of every position in the order in which a level turns its signs."""
     keys = np.frombuffer(_hash(f"order of {name}", 8 * dimension), dtype="<u8")
-    return keys.argsort(kind="stable").argsort(kind="stable")
+    ranks: NDArray[np.int64] = keys.argsort(kind="stable").argsort(kind="stable")
+    return ranks
 
 
 def _hash(name: str, size: int) -> bytes:

@@ -207,14 +207,14 @@ class DoubleDqn:
 
     def _explore(self, seen: Seen, dice: np.random.Generator) -> Ints:
         """Epsilon-greedy among what is allowed."""
-        anything = (dice.random(seen.mask.shape) * seen.mask).argmax(axis=1)
+        anything: Ints = (dice.random(seen.mask.shape) * seen.mask).argmax(axis=1)
         if self._steps < self._training.warm_up:
             return anything
         at_random = dice.random(len(anything)) < self._training.epsilon(self._steps)
         return np.where(at_random, anything, self.act(seen))
 
     def _remember(self, seen: Seen, actions: Ints, after: After) -> None:
-        fields = {"action": actions, "reward": after.reward, "discount": after.discount}
+        fields: Arrays = {"action": actions, "reward": after.reward, "discount": after.discount}
         for when, what in (("now", seen), ("next", after.seen)):
             fields |= {f"{when}/mask": what.mask, **{f"{when}/{name}": of for name, of in what.observation.items()}}
         self._replay.add({name: of[after.happened] for name, of in fields.items()})
@@ -231,7 +231,7 @@ class DoubleDqn:
         only = torch.zeros_like(now[1]).scatter_(1, taken, True)
         loss = smooth_l1_loss(self.network(now[0], only).gather(1, taken)[:, 0], aim)
         self._optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self.network.parameters(), _NORM)
         self._optimizer.step()
         self._updates += 1

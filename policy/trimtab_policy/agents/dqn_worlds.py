@@ -4,9 +4,9 @@
 (`sim.envs.offers`), each with as many environments, whose loads are drawn anew for every episode; smaller menus are
 padded to the largest one. `toy` is the smallest such cluster.
 
-What is learned from: the paper's R = -(JCT + lambda idle) and the reward of the environments that integrates it over time
-tell of a choice long after it. With D(t) jobs done of A(t) that came, the number in the system is A - D, and A does not
-depend on what the agent does. Discounted by exp(-t / memory), minus the mean of A - D is, but for this constant,
+What is learned from: the paper's R = -(JCT + lambda idle), and the reward of the environments that integrates it over
+time, tell of a choice long after it. With D(t) jobs done of A(t) that came, A - D are in the system, and A does not
+depend on what the agent does. Discounted by exp(-t / memory), minus the mean of A - D is, but for what A adds to it,
 
     sum over jobs of exp(-end / memory) = sum over jobs of exp(-start / memory) * exp(-run time / memory)
 

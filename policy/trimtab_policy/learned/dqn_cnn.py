@@ -10,9 +10,9 @@ so that one set of weights serves clusters, queues and menus of any size (traine
 FC1 is linear, so its parts are computed where they are few, once for every place, job and hypervector, and added up for
 the options that are allowed; the others get minus infinity.
 
-In a cluster the GPU matrix has a row for every pool of GPUs of one type and as columns the shares of its nodes that have
-0, 1, 2-3, 4-7, 8 or more free GPUs; what else is known of a pool are further channels. The kernel is one row high:
-types have no order. The place of an option is the row of its pool. Hypervectors (`hyperdimensional`) encode the three
+In a cluster the GPU matrix has a row for every pool of GPUs of one type, and as columns the shares of its nodes with 0,
+1, 2-3, 4-7, 8 or more free GPUs; what else is known of a pool are further channels. The kernel is one row high: types
+have no order. The place of an option is the row of its pool. Hypervectors (`hyperdimensional`) encode the three
 variables of section 3.2: the GPU model as the job on offer meets it (how fast it is for this job, how many GPUs a node
 has: offers carry no names), the utilisation of the pool, and the priority of the job, which is age / (age + run time),
 the order of highest response ratio next (Brinch Hansen 1971).
@@ -20,8 +20,9 @@ the order of highest response ratio next (Brinch Hansen 1971).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ Inputs = dict[str, NDArray[Any]]
 """What the network takes of n states with p places, j jobs and a options.
 
 `grid` (n, channels, rows, columns), `weight` (n, p) of the places in the mean, `cluster` (n, features), `jobs`
-(n, j, features), and of the options (n, a) `place`, `job`, `code` (row of the hypervectors), `options` (n, a, features).
+(n, j, features); of the options (n, a) `place`, `job` and `code` (row of the hypervectors), `options` (n, a, features).
 """
 
 _SPEEDS, _NODES, _USES, _PRIORITIES = 8, 4, 8, 4
@@ -48,17 +49,17 @@ CHANNELS = 1 + len(_PLAIN)
 
 
 class DqnCnn(OfferPolicy):
-    """The option of the highest Q; weights by default those of the package."""
+    """The option of the highest Q."""
 
     name = "dqn_cnn"
 
-    def __init__(self, weights: Mapping[str, NDArray[Any]] | None = None) -> None:
-        self._weights = weights
+    def __init__(self, weights: str | Path = "dqn_cnn") -> None:
+        """`weights`: a file, or the name of shipped ones (`store.load`); read when the first job is offered."""
+        self._source = weights
 
     @cached_property
     def _network(self) -> Network:
-        weights = store.load(self.name, SCHEMA).arrays if self._weights is None else self._weights
-        return Network(weights, codebook)
+        return Network(store.load(self._source, SCHEMA).arrays, codebook)
 
     def choose(self, offers: Offers) -> Answers:
         """As of `OfferPolicy`. Raises BadAnswer for what is no number, `store.WeightsError` for bad weights."""
@@ -68,8 +69,13 @@ class DqnCnn(OfferPolicy):
 class Network:
     """The network of the module with trained weights."""
 
-    def __init__(self, weights: Mapping[str, NDArray[Any]], hypervectors: Any, whole_rows: bool = True) -> None:
-        """`hypervectors` (dimension) gives the table of codes; `whole_rows` as of `cells`.
+    def __init__(
+        self,
+        weights: Mapping[str, NDArray[Any]],
+        hypervectors: Callable[[int], hd.Hypervectors],
+        whole_rows: bool = True,
+    ) -> None:
+        """`hypervectors` gives the table of codes of a dimension; `whole_rows` as of `cells`.
 
         Raises store.WeightsError where the weights are of another network.
         """
@@ -82,7 +88,7 @@ class Network:
 
     def values(self, inputs: Inputs, mask: NDArray[np.bool_]) -> Single:
         """(n, a + 1) values, the last one that of waiting; minus infinity where the mask is False."""
-        of, states = self._of, np.arange(len(mask))
+        of = self._of
         at = cells(self._convolve(inputs["grid"]), self._whole_rows)
         mean = np.einsum("npf,np->nf", at, inputs["weight"])
         context = np.concatenate([mean, inputs["cluster"]], axis=1)
