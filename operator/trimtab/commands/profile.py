@@ -77,9 +77,9 @@ def gpt(
 ) -> None:
     """Train a small GPT for some steps with each micro-batch, with and without recomputation, and measure them.
 
-    Random weights and tokens: nothing is downloaded. Measured step time and memory are shown beside predicted ones,
-    the fastest way to train by operator and part. In --out: trace.json (chrome://tracing, Perfetto), profile.json (what
-    the environment trimtab/RLAlloc-v0 takes as profiles) and report.json.
+    Weights and tokens are random: nothing is downloaded. Step time and memory are shown beside predicted ones.
+
+    --out gets trace.json (for Perfetto), profile.json (profiles for trimtab/RLAlloc-v0) and report.json (all of it).
 
     Examples: trimtab profile gpt --preset gpt2 --device cuda --batch-size 32
 

@@ -40,8 +40,9 @@ AUTOCAST = (
     " master copy, as Megatron-LM keeps them."
 )
 GRADIENT = (
-    "PyTorch computes a gradient beside the one that it is added to: {:.0f} MiB for the vocabulary's matrix, which the"
-    " model leaves out, since Megatron-LM adds in place."
+    "At the end of the backward pass PyTorch holds the gradient of the matrix that embedding and output share up to"
+    " three times more ({:.3g} MiB each), which shows where activations are smaller; the model counts it once, since"
+    " Megatron-LM adds in place."
 )
 BUSY = "Others kept this host busy ({:.1f} runnable threads on {} processors): steps took longer than they need to."
 
