@@ -14,6 +14,7 @@ from tests.builders import NOW, job, node, placement, running, snapshot
 from trimtab.decide import engine as engines
 from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine, Outcome
+from trimtab.decide.trial import trial
 from trimtab_policy import policy
 from trimtab_policy.policy import Policy
 from trimtab_policy.types import Decision, Pending, PendingReason, Snapshot, Stop
@@ -219,7 +220,7 @@ def test_a_policy_that_cannot_be_loaded_is_replaced_until_it_can_be() -> None:
     assert asker.decide(CLUSTER, choice).policies == {"uid-one": "learned", "uid-two": "learned"}
 
 
-def test_policies_are_loaded_ahead_and_once_and_failures_are_told() -> None:
+def test_policies_are_tried_ahead_and_loaded_once_and_failures_are_told() -> None:
     library = Library()
     asker = Engine(library.find)
     assert asker.prepare(["learned", "fcfs"]) == {
@@ -229,6 +230,19 @@ def test_policies_are_loaded_ahead_and_once_and_failures_are_told() -> None:
     assert asker.prepare(["learned", "fcfs"]) == {}
     asker.decide(CLUSTER, Choice("learned", "fcfs"))
     assert library.asked == 3
+
+
+def test_a_policy_that_fails_on_trial_is_told_ahead_and_asked_all_the_same() -> None:
+    lazy = Scripted("lazy", lambda now: waiting(now) if lazy.asked > 1 else raising(now))
+    asker = engine(lazy)
+    assert asker.engine.prepare(["lazy"]) == {"lazy": "lazy raised RuntimeError: no idea"}
+    assert asker.decide(CLUSTER).fallbacks == ()
+
+
+@pytest.mark.parametrize("name", ["best_fit", "fcfs", "sia"])
+def test_sound_policies_pass_their_trial_by_starting_the_job(name: str) -> None:
+    assert Engine().prepare([name]) == {}
+    assert [placed.job for placed in Engine().decide(trial(), Choice(name, name)).placements] == ["trial"]
 
 
 def test_a_policy_that_loads_for_ever_is_waited_for_only_once(monkeypatch: pytest.MonkeyPatch) -> None:

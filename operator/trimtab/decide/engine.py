@@ -21,12 +21,15 @@ from msgspec import Struct
 
 from trimtab.decide.choice import Choice
 from trimtab.decide.shield import Refusal, Verdict, check
+from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
 from trimtab_policy.policy import Policy, load
 from trimtab_policy.types import Decision, Job, Node, Pending, PendingReason, Placement, Snapshot
 
 LOAD_SECONDS = 30.0
-"""Time for a policy's module and weights to be loaded, once: not part of any deadline."""
+"""Time for a policy's module to be loaded, once: not part of any deadline."""
+TRIAL_SECONDS = 5.0
+"""Time for its first decision, with which weights are read and much is computed for the first time."""
 
 T = TypeVar("T")
 
@@ -65,11 +68,11 @@ class Engine:
         self._running: dict[str, Future[Any]] = {}
 
     def prepare(self, names: Iterable[str]) -> dict[str, str]:
-        """Load these policies now, so that no round has to; for each that cannot be loaded, why."""
+        """Load these policies and try them, so that no round has to; for each that fails, why."""
         failures: dict[str, str] = {}
         for name in names:
             try:
-                self._loaded(name)
+                self._run(name, trial(), TRIAL_SECONDS)
             except PolicyError as failure:
                 failures[name] = _parts(failure)[1]
         return failures
