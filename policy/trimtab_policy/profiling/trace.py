@@ -107,7 +107,7 @@ class Watched:
     """What `watching` saw: `peak` is set when it ends."""
 
     peak = 0
-    """Bytes that were allocated at once, at most, of what was allocated meanwhile."""
+    """Bytes that were allocated at once, at most; on a CPU of what was allocated meanwhile."""
 
 
 @contextmanager
@@ -121,9 +121,8 @@ def watching(device: torch.device) -> Iterator[Watched]:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
         yield watched
-        watched.peak = torch.cuda.max_memory_allocated(device) - before
+        watched.peak = torch.cuda.max_memory_allocated(device)
         return
     with recorder(device, memory=True) as recorded:
         yield watched
