@@ -39,12 +39,12 @@ def demo(
         return
     entry(policy)
     with interruptible(), stage(speedup, PROFILE, policy, keep=keep) as set_up:
-        _run(set_up, speedup)
+        _run(set_up, speedup, policy)
         if keep:
             _tell_how_to_go_on(set_up)
 
 
-def _run(set_up: Stage, speedup: float) -> None:
+def _run(set_up: Stage, speedup: float, policy: str) -> None:
     console = output.console()
     screen = LiveScreen(console, speedup) if console.is_terminal else PlainScreen(console)
     with step("waiting for the controller to lead"):
@@ -54,16 +54,20 @@ def _run(set_up: Stage, speedup: float) -> None:
         history = asyncio.run(play(set_up, ARRIVALS, screen))
     console.print()
     console.print(summary(history, speedup), highlight=False)
-    _judge(history)
+    judge(history, policy)
 
 
-def _judge(history: History) -> None:
-    """Raise TrimtabError unless exactly the jobs that can complete have completed."""
+def judge(history: History, policy: str) -> None:
+    """Raise TrimtabError unless exactly the jobs that can complete have completed, all of them as `policy` decided."""
     expected = {arrival.job() for arrival in ARRIVALS if arrival.completes} - {""}
     completed = {name for name, trail in history.trails.items() if words.state(trail.facts) == "Completed"}
     if completed != expected:
         odd = ", ".join(sorted(completed ^ expected))
         raise TrimtabError(f"the demo did not end as it should, look at: {odd}")
+    plans = {name: trail.facts.status.plan for name, trail in history.trails.items()}
+    others = [f"{plan.policy} for {name}" for name, plan in plans.items() if plan and plan.policy != policy]
+    if others:
+        raise TrimtabError(f"{policy} failed, and another policy decided: {', '.join(others)}")
 
 
 def _tell_how_to_go_on(set_up: Stage) -> None:
