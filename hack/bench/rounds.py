@@ -23,7 +23,7 @@ from trimtab.controller.decisions import Decisions
 from trimtab.controller.gangs import Gangs
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.rounds import Rounds, Wake
-from trimtab.controller.shadow import Shadow
+from trimtab.controller.shadow import ShadowMode
 from trimtab.controller.views import Views
 from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
@@ -83,7 +83,7 @@ def _rounds(copy: Cluster, settings: Settings) -> Rounds:
 
     gangs = Gangs(client, copy, views, recorder, settings, leader_epoch=lambda: 1, wake=wake, fail=fail)
     choosing = Choosing(Choice("best_fit", "fcfs", deadline_seconds=600), copy, engine, recorder)
-    decisions = Decisions(choosing, engine, Shadow(RemoteEngine(), gangs, settings, wake), gangs, recorder)
+    decisions = Decisions(choosing, engine, ShadowMode(RemoteEngine(), gangs, settings, wake), gangs, recorder)
     return Rounds(copy, observer, decisions, gangs, views, recorder, settings.round)
 
 

@@ -148,6 +148,13 @@ async def test_what_is_not_understood_is_told_and_changes_nothing(bench: Bench) 
     assert await bench.apply(policy="sjf") == Choice("sjf", "fcfs")
 
 
+async def test_what_is_not_understood_at_first_sight_leaves_it_as_started(bench: Bench) -> None:
+    assert await bench.apply(deadlineSeconds="tomorrow") == STARTED
+    assert in_use() == {("best_fit", "policy"), ("fcfs", "fallback")}
+    [(_, reason, _)] = await bench.told(1)
+    assert reason == "PolicyNotUnderstood"
+
+
 async def test_the_same_change_made_again_later_is_told_again(bench: Bench) -> None:
     for name in ("srtf", "best_fit", "srtf", "best_fit"):
         await bench.apply(policy=name)

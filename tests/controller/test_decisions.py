@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.builders import NOW, job_object, node_object
 
 from trimtab.apply.transitions import Happening
-from trimtab.controller.decisions import Decisions
+from trimtab.controller.decisions import Decided, Decisions
 from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine, Outcome
 from trimtab.kube.objects import Meta
@@ -36,6 +36,9 @@ class Bench:
         this = cast(Any, self)
         self.decisions = Decisions(this, Engine(self._find), this, this, this)
 
+    async def decide(self, observation: Observation) -> Decided | None:
+        return await self.decisions.decide(observation, await self.decisions.choose())
+
     def _find(self, name: str) -> Policy:
         if name in self.broken:
             raise OSError("no such file")
@@ -60,7 +63,7 @@ class Bench:
         self.told.append(f"{happening.type} {happening.reason}: {happening.message}")
 
     def ask(self, policy: str, observation: Observation, outcome: Outcome) -> None:
-        """As of `Shadow`."""
+        """As of `ShadowMode`."""
         self.shadowed.append(policy)
 
 
@@ -75,7 +78,7 @@ def observation(gpus: int = 8) -> Observation:
 
 
 async def test_the_policy_in_force_decides_and_its_shadow_is_asked_afterwards(bench: Bench) -> None:
-    decided = await bench.decisions.decide(observation())
+    decided = await bench.decide(observation())
     assert decided
     assert (bench.promised, bench.shadowed) == ({"uid-job": "best_fit"}, [])
     bench.decisions.shadow(decided)
@@ -83,30 +86,30 @@ async def test_the_policy_in_force_decides_and_its_shadow_is_asked_afterwards(be
 
 
 async def test_a_job_that_waits_is_not_decided_about_again_without_news(bench: Bench) -> None:
-    assert await bench.decisions.decide(observation(16))
+    assert await bench.decide(observation(16))
     assert bench.explained == ["uid-job"]
-    assert await bench.decisions.decide(observation(16)) is None
-    assert await bench.decisions.decide(observation(32))
+    assert await bench.decide(observation(16)) is None
+    assert await bench.decide(observation(32))
 
 
 @pytest.mark.parametrize("change", [{"policy": "fcfs"}, {"fallback": "sjf"}, {"shadow": ""}, {"deadline_seconds": 1.0}])
 async def test_another_choice_is_news(bench: Bench, change: dict[str, Any]) -> None:
-    assert await bench.decisions.decide(observation(16))
+    assert await bench.decide(observation(16))
     bench.choice = replace(CHOICE, **change)
-    decided = await bench.decisions.decide(observation(16))
+    decided = await bench.decide(observation(16))
     assert decided
     assert decided.choice == bench.choice
 
 
 async def test_nobody_is_asked_when_nobody_waits(bench: Bench) -> None:
     bench.broken = {"best_fit", "fcfs"}
-    assert await bench.decisions.decide(Observer(()).observe(Caches([node_object("a")], [], []), NOW)) is None
+    assert await bench.decide(Observer(()).observe(Caches([node_object("a")], [], []), NOW)) is None
     assert bench.told == []
 
 
 async def test_jobs_are_told_when_another_policy_had_to_decide_for_them(bench: Bench) -> None:
     bench.broken = {"best_fit"}
-    await bench.decisions.decide(observation())
+    await bench.decide(observation())
     assert bench.promised == {"uid-job": "fcfs"}
     failed = "best_fit cannot be loaded: no such file"
     assert bench.told == [f"Warning PolicyFallback: policy best_fit failed, another one decided: {failed}"]

@@ -44,6 +44,10 @@ def test_what_is_left_out_stays_as_started(said: dict[str, str], wanted: Choice)
         ({"deadlineSeconds": "0"}, "deadlineSeconds: '0' is not understood: must be more than 0 and at most 60"),
         ({"deadlineSeconds": "nan"}, "deadlineSeconds: 'nan' is not understood: must be"),
         ({"deadlineSeconds": "61"}, "deadlineSeconds: '61' is not understood: must be"),
+        (
+            {"policy": "x" * 9999},
+            f"policy: '{'x' * 80}' is not understood: unknown policy '{'x' * 80}'; registered are: ",
+        ),
         ({"polcy": "srtf"}, "unknown key 'polcy' (value 'srtf'); known keys are: policy, fallback, shadow, deadline"),
     ],
 )

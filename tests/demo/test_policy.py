@@ -40,10 +40,10 @@ def test_a_run_that_the_policy_decided_is_as_it_should_be() -> None:
 
 
 def test_a_job_that_did_not_complete_is_told() -> None:
-    with pytest.raises(TrimtabError, match="look at: gpt2-124m$"):
+    with pytest.raises(TrimtabError, match=r"look at: gpt2-124m$"):
         demo.judge(history({name: policy for name, policy in COMPLETING.items() if name != "gpt2-124m"}), "q_learning")
 
 
 def test_a_run_that_the_fallback_had_to_decide_is_not_passed_off_as_the_policys() -> None:
-    with pytest.raises(TrimtabError, match="^q_learning failed, and another policy decided: fcfs for gpt2-124m$"):
+    with pytest.raises(TrimtabError, match=r"^q_learning failed, and another policy decided: fcfs for gpt2-124m$"):
         demo.judge(history(COMPLETING | {"gpt2-124m": "fcfs"}), "q_learning")

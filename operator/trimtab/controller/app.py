@@ -21,7 +21,7 @@ from trimtab.controller.gangs import Gangs
 from trimtab.controller.leadership import Leadership
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.rounds import Rounds, Wake
-from trimtab.controller.shadow import Shadow
+from trimtab.controller.shadow import ShadowMode
 from trimtab.controller.views import Views
 from trimtab.controller.wakeups import Wakeups
 from trimtab.decide.choice import Choice
@@ -76,7 +76,7 @@ class Controller:
             wake=self._wake,
             fail=self._fail,
         )
-        self._shadow = Shadow(RemoteEngine(settings.perf.constants), self._gangs, settings, self._wake)
+        self._shadow = ShadowMode(RemoteEngine(settings.perf.constants), self._gangs, settings, self._wake)
         decisions = Decisions(choosing, engine, self._shadow, self._gangs, self._recorder)
         self._rounds = Rounds(self._cluster, observer, decisions, self._gangs, views, self._recorder, settings.round)
         self._wakeups = Wakeups(settings.kube, self._wake.from_thread, self._rounds.age)

@@ -11,7 +11,7 @@ from trimtab.apply.transitions import Happening
 from trimtab.controller.choosing import Choosing
 from trimtab.controller.gangs import Gangs
 from trimtab.controller.recorder import Recorder
-from trimtab.controller.shadow import Shadow
+from trimtab.controller.shadow import ShadowMode
 from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine, Fallback, Outcome
 from trimtab.observe.snapshot import Observation
@@ -32,7 +32,9 @@ class Decided(Struct, frozen=True):
 class Decisions:
     """Asks policies about what waits, and hands every answer to the job's driver."""
 
-    def __init__(self, choosing: Choosing, engine: Engine, shadow: Shadow, gangs: Gangs, recorder: Recorder) -> None:
+    def __init__(
+        self, choosing: Choosing, engine: Engine, shadow: ShadowMode, gangs: Gangs, recorder: Recorder
+    ) -> None:
         self._choosing = choosing
         self._engine = engine
         self._shadow = shadow
@@ -40,9 +42,12 @@ class Decisions:
         self._recorder = recorder
         self._last: tuple[Snapshot, Choice] | None = None
 
-    async def decide(self, observation: Observation) -> Decided | None:
+    async def choose(self) -> Choice:
+        """Who decides in this round; to be called before the cluster is looked at, for it may take a while."""
+        return await self._choosing.look()
+
+    async def decide(self, observation: Observation, choice: Choice) -> Decided | None:
         """Decide about all jobs that wait; None where the last decision still stands."""
-        choice = await self._choosing.look()
         for pending in observation.refused.values():
             self._gangs.explain(pending)
         snapshot = observation.snapshot

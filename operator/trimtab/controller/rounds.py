@@ -92,13 +92,14 @@ class Rounds:
 
     async def round(self) -> float:
         """One round; returns the seconds until something is due without any event."""
+        choice = await self._decisions.choose()
         began = time.perf_counter()
         observation = self._observer.observe(self._cluster.caches(), time.time(), self._gangs.promised())
         observed = time.perf_counter()
         metrics.ROUND_SECONDS.labels("observe").observe(observed - began)
         for problem in observation.problems:
             self._recorder.problem(problem)
-        decision = await self._decisions.decide(observation)
+        decision = await self._decisions.decide(observation, choice)
         decided = time.perf_counter()
         metrics.ROUND_SECONDS.labels("decide").observe(decided - observed)
         grace = self._views.watch_nodes(observation.nodes)

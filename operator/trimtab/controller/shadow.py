@@ -34,7 +34,7 @@ PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 log = structlog.get_logger(__name__)
 
 
-class Shadow:
+class ShadowMode:
     """Asks the shadow policy, and tells what it says. `wake` lets a round come that writes it down."""
 
     def __init__(self, engine: RemoteEngine, gangs: Gangs, settings: Settings, wake: Callable[[], None]) -> None:

@@ -110,9 +110,7 @@ class Views:
             gone_nodes=frozenset(n for pod in pods if (n := pod.spec.node_name) and n not in self._cluster.nodes.items),
             binding_overdue=self._overdue(gang),
             progress=fake.progress(facts.status, time.time()) if self._settings.fake.enabled else None,
-            shadow=gang.watched.shadow
-            if gang.watched and gang.watched.epoch == (plan.epoch if plan else None)
-            else None,
+            shadow=_said(gang.watched, plan),
         )
 
     def gang_plan(self, view: View) -> GangPlan:
@@ -174,6 +172,11 @@ class Views:
     def _overdue(self, gang: Gang) -> bool:
         limit = self._settings.gang.bind_timeout_seconds
         return gang.binding_since is not None and time.monotonic() - gang.binding_since >= limit
+
+
+def _said(watched: Watched | None, plan: Plan | None) -> Shadow | None:
+    """What the shadow policy has said about this very plan, or about a job that has none."""
+    return watched.shadow if watched and watched.epoch == (plan.epoch if plan else None) else None
 
 
 def _settle(gang: Gang, facts: JobFacts, known: set[str]) -> None:

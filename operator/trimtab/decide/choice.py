@@ -17,6 +17,9 @@ from trimtab_policy.policy import UnknownPolicy, entry
 LONGEST_DEADLINE = 60.0
 """Seconds. A round in which both policies are late must end before the controller counts as stuck (180 s)."""
 
+LONGEST_VALUE = 80
+"""Characters of a value that are looked at: no name is as long, and what is told of a wrong one has to fit an event."""
+
 
 class Choice(Struct, frozen=True):
     """Who decides, and how long they may take."""
@@ -50,12 +53,13 @@ def read(data: Mapping[str, str], started: Choice) -> Choice:
     Raises PolicyError naming the key, its value and what is known.
     """
     changes: dict[str, str | float] = {}
-    for key, text in data.items():
+    for key, value in data.items():
+        text = value.strip()[:LONGEST_VALUE]
         if key not in _KEYS:
             raise PolicyError(f"unknown key {key!r} (value {text!r}); known keys are: {', '.join(_KEYS)}")
         field, understood = _KEYS[key]
         try:
-            changes[field] = understood(text.strip())
+            changes[field] = understood(text)
         except (UnknownPolicy, ValueError) as error:
             raise PolicyError(f"{key}: {text!r} is not understood: {error}") from error
     return structs.replace(started, **changes)
