@@ -67,7 +67,9 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     store.replace(path, data)
     state = replace(checkpoint.state, arrays=path.name, sha256=hashlib.sha256(data).hexdigest())
     store.replace(folder / NAME, msgspec.json.encode(state))
-    _tidy(folder, path)
+    for older in folder.glob("checkpoint-*.safetensors"):
+        if older != path:
+            older.unlink()
 
 
 def load(folder: Path) -> Checkpoint | None:
@@ -95,8 +97,7 @@ def _below(prefix: str, arrays: store.Arrays) -> store.Arrays:
     return {name.removeprefix(prefix): np.array(array) for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def _tidy(folder: Path, kept: Path) -> None:
-    """Remove older arrays, and what processes left that were killed while they wrote."""
-    for path in (*folder.glob("checkpoint-*.safetensors"), *folder.glob(".*.part")):
-        if path != kept:
-            path.unlink(missing_ok=True)
+def tidy(folder: Path) -> None:
+    """Remove what processes left that were killed while they wrote."""
+    for path in folder.glob(".*.part"):
+        path.unlink()

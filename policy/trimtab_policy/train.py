@@ -100,6 +100,7 @@ def learn(task: Task) -> Iterator[Step | Trained]:
     if learner.segments < 1:
         raise TrainingError(f"{task.agent}: its configuration leaves nothing to train: {learner.segments} segments")
     task.folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.tidy(task.folder)
     reached = _begun(task, learner)
     yield _step(task, learner, reached.state)
     with _events(task.folder, reached.state.rows) as write:
