@@ -44,6 +44,7 @@ def controller(
     environment = {"PYTHONPATH": str(ROGUES), "ROGUE_WEIGHTS": str(weights)}
     process = ControllerProcess(live_cluster.kubeconfig(directory), directory, environment=environment).start()
     pid = process.pid
+    _await(lambda: "leading" in process.tail(), "it does not lead")
     yield process
     assert process.alive, process.tail()
     assert process.pid == pid
@@ -59,11 +60,12 @@ def choose(live: Live, controller: ControllerProcess) -> Iterator[Choose]:
         before = _changes(controller)
         meta = {"name": names.POLICY_CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
         live.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
-        _await(lambda: _changes(controller) > before)
+        _await(lambda: _changes(controller) > before, "it took no notice of the ConfigMap")
 
     yield write
     live.cluster.kubectl("delete", "configmap", names.POLICY_CONFIG_MAP, *WHERE, "--ignore-not-found")
-    _await(lambda: controller.metric("trimtab_policy_info", policy="best_fit", role="policy") == 1)
+    back = lambda: controller.metric("trimtab_policy_info", policy="best_fit", role="policy") == 1  # noqa: E731
+    _await(back, "it took no notice that the ConfigMap has gone")
     assert controller.alive, controller.tail()
 
 
@@ -71,10 +73,10 @@ def _changes(controller: ControllerProcess) -> float:
     return controller.metric("trimtab_policy_changes_total")
 
 
-def _await(happened: Callable[[], bool], seconds: float = 20) -> None:
+def _await(happened: Callable[[], bool], otherwise: str, seconds: float = 30) -> None:
     limit = time.monotonic() + seconds
     while not happened():
-        assert time.monotonic() < limit, "the controller took no notice of the ConfigMap"
+        assert time.monotonic() < limit, otherwise
         time.sleep(0.05)
 
 
@@ -191,8 +193,7 @@ async def test_a_policy_whose_weights_are_missing_takes_over_as_soon_as_they_are
     choose(policy="rogue_missing")
     assert (await completes(live, training_job("without-weights", seconds=0.1)))["plan"]["policy"] == "fcfs"
     assert controller.metric("trimtab_policy_fallbacks_total", policy="rogue_missing", reason="unloadable") >= 1
-    [warning] = told(live, "PolicyUnavailable")
-    assert "missing.safetensors" in warning
+    assert any("missing.safetensors" in warning for warning in told(live, "PolicyUnavailable"))
     await asyncio.to_thread(weights.write_bytes, b"")
     assert (await completes(live, training_job("with-weights", seconds=0.1)))["plan"]["policy"] == "rogue_missing"
 
