@@ -93,17 +93,31 @@ def test_the_files_are_where_it_says(tmp_path: Path) -> None:
     assert written == [told["profile"]] == [report["profile"]]
 
 
-def test_people_get_measured_beside_predicted_and_the_fastest_taken_apart(tmp_path: Path) -> None:
+def test_people_get_measured_beside_predicted_and_the_fastest_taken_apart_in_eighty_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimtab.ui.output.WIDE_ENOUGH", 80)
     result = profiled(tmp_path, "--micro-batch", "2")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert max(map(len, lines)) <= 140
-    rows = [line for line in lines if line.startswith(("→ 2 ", "  2 "))]
-    assert len(rows) == 2
-    assert sum(line.startswith("→") for line in rows) == 1
+    assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in lines if line.startswith(("→ 2 ", "  2 "))]
+    assert [len(row) - row.count("→") for row in rows] == [11, 11]  # two times and two sizes come with their units
+    assert sum("→" in row for row in rows) == 1
     for word in ("RATIO", "TOKENS/S", "optimizer", "activations, logits, loss", "matmul", "aten::addmm", "trace.json"):
         assert word in result.stdout
     assert "training steps: " in result.stderr
+
+
+def test_people_see_what_did_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(self: Trainer, tokens: torch.Tensor) -> float:
+        if self.plan.micro_batch > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return 1.0
+
+    monkeypatch.setattr(measure.Trainer, "step", step)
+    lines = profiled(tmp_path).stdout.splitlines()
+    assert [line.split()[0] for line in lines if "out of memory" in line] == ["2", "2"]
 
 
 def test_other_formats_can_be_asked_for(tmp_path: Path) -> None:
