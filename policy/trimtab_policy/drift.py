@@ -62,7 +62,7 @@ class Rules(Struct, frozen=True, forbid_unknown_fields=True):
     """h of the cumulative sums: a larger one means fewer false alarms and later true ones."""
     outlier: float = 3.0
     """Beyond so many units of noise an observation counts no more than this: one broken job is no drift."""
-    shrinkage: float = 2.0
+    shrinkage: float = 1.0
     """Observations of "no drift" that are mixed into the estimate of a factor."""
     refined: int = 30
     """Observations from the change on after which a factor is settled."""

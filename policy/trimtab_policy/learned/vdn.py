@@ -88,5 +88,13 @@ def values(weights: Weights, seen: Local) -> tuple[Single, Single]:
     return bids, passing
 
 
+def predicted(weights: Weights, offers: Offers, chosen: Answers) -> Single:
+    """(n,) Q_tot of these answers: the discounted sum of rewards that is expected to follow them."""
+    bids, passing = values(weights, local(offers))
+    joint = np.append(bids, np.zeros((len(bids), 1), dtype=np.float32), axis=1)
+    found: Single = passing.sum(axis=1) + joint[np.arange(len(chosen)), chosen]
+    return found
+
+
 def _affine(weights: Weights, layer: str, inputs: Single) -> Single:
     return dense(inputs, weights[f"{layer}.weight"], weights[f"{layer}.bias"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,22 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from trimtab_policy import store
+from trimtab_policy import fine_tuning, store
 from trimtab_policy.agents import vdn
 from trimtab_policy.agents.vdn import VALIDATION, Config
 from trimtab_policy.agents.vdn_tasks import AdlroWorld, Cluster, Hosts, Ledger, OffersWorld, World, clusters, toys
+from trimtab_policy.drift import Judged, Phase, State, Trial, follow
 from trimtab_policy.encode import CLUSTER, JOB, OPTION, POOL, SCHEMA, Offers
 from trimtab_policy.fine_tuning import Bound, Log, distance
-from trimtab_policy.learned.vdn import NAMES, Vdn, answers, local, values
+from trimtab_policy.learned.vdn import NAMES, Vdn, answers, local, predicted, values
 from trimtab_policy.sim.envs.toy import returns, right_size, toy
 
 torch.set_num_threads(1)
 
+MEMORY = 7200.0
 SOLVES_TOY = {
-    "segments": 5, "steps": 300, "environments": 16, "updates": 2, "warm_up": 500, "validation_episodes": 16,
+    "segments": 5, "steps": 300, "environments": 16, "updates": 2, "warm_up": 500, "epsilon_share": 0.4,
+    "validation_episodes": 16,
 }  # fmt: skip
 SHORT = {"segments": 3, "steps": 40, "environments": 4, "warm_up": 60, "batch": 16, "replay": 300}
 
@@ -53,7 +57,7 @@ def random_offers(count: int, options: int = 6, types: int = 3, seed: int = 0) -
 
 @pytest.fixture(scope="module")
 def trained() -> vdn.Vdn:
-    learner = vdn.make(config(**SOLVES_TOY, epsilon_share=0.4), seed=1)
+    learner = vdn.make(config("toy", {"memory_seconds": MEMORY}, **SOLVES_TOY), seed=1)
     for segment in range(learner.segments):
         learner.learn(segment)
     return learner
@@ -236,9 +240,9 @@ def test_wrong_configurations_are_told_by_field() -> None:
 
 
 # --- fine-tuning --------------------------------------------------------------------------------------
-def logged(world: OffersWorld, learner: vdn.Vdn, steps: int, sign: float = 1.0) -> Log:
-    """What one environment of the world went through under the learner's weights; rewards times `sign`."""
-    seen, before, after = world.reset(99), [], []
+def logged(world: OffersWorld, learner: vdn.Vdn, steps: int, seed: int = 99) -> Log:
+    """What one environment of the world went through under the learner's weights."""
+    seen, before, after = world.reset(seed), [], []
     rows: list[tuple[int, float, float]] = []
     while len(rows) < steps:
         action = learner.greedy(world, seen)
@@ -246,7 +250,7 @@ def logged(world: OffersWorld, learner: vdn.Vdn, steps: int, sign: float = 1.0) 
         if then.happened[0]:
             before.append(seen.columns)
             after.append(then.seen.columns)
-            rows.append((int(action[0]), sign * float(then.rewards[0]), float(then.discounts[0])))
+            rows.append((int(action[0]), float(then.rewards[0]), float(then.discounts[0])))
         seen = then.seen
 
     def stacked(columns: list[dict[str, NDArray[Any]]]) -> Offers:
@@ -257,7 +261,7 @@ def logged(world: OffersWorld, learner: vdn.Vdn, steps: int, sign: float = 1.0) 
 
 
 def test_fine_tuning_keeps_its_bounds_and_leaves_the_learner_alone(trained: vdn.Vdn) -> None:
-    log = logged(toys(Cluster(), 1), trained, 200, sign=-1.0)
+    log = logged(toys(Cluster(), 1), trained, 200)
     before = trained.arrays()
     bound = Bound(distance=0.05, changed=0.1, updates=100)
     tuned = trained.fine_tune(log, bound)
@@ -267,6 +271,34 @@ def test_fine_tuning_keeps_its_bounds_and_leaves_the_learner_alone(trained: vdn.
     assert changed.mean() <= bound.changed
     np.testing.assert_equal(trained.arrays(), before)
     np.testing.assert_equal(trained.fine_tune(log, bound), tuned)
+
+
+def judged(learner: vdn.Vdn, tuned: Mapping[str, NDArray[Any]]) -> State:
+    """The state after a trial of tuned weights against the learner's: errors of predicted values, decision by decision.
+
+    Old and new are asked about the same decisions, of a run that neither was tuned on, and what really followed them.
+    """
+    state = State(phase=Phase.FINE_TUNED, trial=Trial("tuned", "shipped"))
+    log = logged(toys(Cluster(memory_seconds=MEMORY), 1), learner, 600, seed=123)
+    truth = fine_tuning.returns(log.rewards, log.discounts)
+    errors = [abs(predicted(weights, log.offers, log.answers) - truth) for weights in (tuned, learner.weights())]
+    for new, old in zip(*(each.tolist() for each in errors), strict=True):
+        if state.phase is Phase.FINE_TUNED:
+            state = follow(state, Judged(new, old))
+    return state
+
+
+def test_tuning_on_poisoned_logs_is_rolled_back_and_tuning_on_true_ones_is_not(trained: vdn.Vdn) -> None:
+    """Poisoned: every decision of the log seems to earn what it costs when a job waits for two hours."""
+    log = logged(toys(Cluster(memory_seconds=MEMORY), 1), trained, 600)
+    broken = log._replace(rewards=log.rewards + 1.0)
+    honest = judged(trained, trained.fine_tune(log, Bound(updates=150)))
+    poisoned = judged(trained, trained.fine_tune(broken, Bound(distance=0.5, changed=1.0, updates=150)))
+
+    assert (honest.phase, honest.weights) == (Phase.STABLE, "tuned")
+    assert (poisoned.phase, poisoned.weights) == (Phase.ROLLED_BACK, "shipped")
+    assert poisoned.trial is not None
+    assert poisoned.trial.count < 50  # long before the trial would have ended
 
 
 def test_hosts_are_not_tuned_on_offers(trained: vdn.Vdn) -> None:
