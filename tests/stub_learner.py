@@ -25,7 +25,7 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True):
     size: int = 16
     """Numbers that it learns: how long a checkpoint takes to write."""
     seconds: float = 0.0
-    """That a segment takes at least."""
+    """That a segment takes at least; more where the environment says STUB_SECONDS, which changes nothing else."""
     wrong: str = ""
     """What goes wrong in the last segment: `diverge` or `die`."""
 
@@ -49,7 +49,7 @@ class Stub:
         self._steps = 0
 
     def learn(self, segment: int) -> dict[str, float]:
-        time.sleep(self._training.seconds)
+        time.sleep(float(os.environ.get("STUB_SECONDS", self._training.seconds)))
         rng = np.random.default_rng(segment_seed(self._seed, segment))
         for _ in range(3):
             gradient = self._at - self._goal + rng.normal(size=self._at.size)

@@ -82,7 +82,8 @@ def _tasks(agent: str, config: str, seeds: Sequence[int], folder: Path) -> list[
     """Whatever is wrong with what was typed is said here, before anything is trained."""
     from trimtab_policy import train as training
 
-    import_module("matplotlib")  # better missed now than after hours of training
+    for package in ("matplotlib", "tensorboard"):  # better missed now than after hours of training
+        import_module(package)
 
     return [training.task(agent, config, seed, folder / f"seed-{seed}") for seed in seeds]
 
