@@ -32,6 +32,7 @@ class Bench:
         """UID -> policy of the jobs that were given a placement."""
         self.explained: list[str] = []
         self.told: list[str] = []
+        self.shadow_policy = ""
         self.shadowed: list[str] = []
         this = cast(Any, self)
         self.decisions = Decisions(this, Engine(self._find), this, this, this)
@@ -62,9 +63,12 @@ class Bench:
         """As of `Recorder`."""
         self.told.append(f"{happening.type} {happening.reason}: {happening.message}")
 
-    def ask(self, policy: str, observation: Observation, outcome: Outcome) -> None:
-        """As of `ShadowMode`."""
-        self.shadowed.append(policy)
+    def use(self, policy: str) -> None:
+        """As of `ShadowMode`, like the next one."""
+        self.shadow_policy = policy
+
+    def ask(self, observation: Observation, outcome: Outcome) -> None:
+        self.shadowed.append(self.shadow_policy)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from trimtab.controller.shadow import ShadowMode
 from trimtab.controller.views import Watched
 from trimtab.decide.engine import Outcome
 from trimtab.decide.shield import Refusal
+from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
 from trimtab.names import ANNOTATION_POLICY
 from trimtab.observe.snapshot import Caches, Observation, Observer
@@ -71,8 +72,14 @@ class Bench:
         self.watched[uid] = watched
         return news
 
-    def ask(self, observation: Observation, real: Outcome, policy: str = "srtf") -> None:
-        self.mode.ask(policy, observation, real)
+    async def use(self, policy: str = "srtf") -> None:
+        """Choose a shadow policy, and let it have its trial."""
+        self.mode.use(policy)
+        await self.answered()
+        self.engine.asked.clear()
+
+    def ask(self, observation: Observation, real: Outcome) -> None:
+        self.mode.ask(observation, real)
 
     async def answered(self) -> None:
         assert self.mode._task
@@ -103,6 +110,7 @@ def counted(name: str, **labels: str) -> Callable[[], float]:
 # --- what is written down --------------------------------------------------------------------------------------------
 async def test_a_plan_is_held_against_the_one_that_is_about_to_be_written() -> None:
     bench, same = Bench(outcome(SLOWER)), counted("trimtab_shadow_answers_total", policy="srtf", agreement="same")
+    await bench.use()
     bench.ask(observation(JobStatus(last_epoch=4)), outcome(STARTS))
     await bench.answered()
     watched = bench.watched["uid-job"]
@@ -122,6 +130,7 @@ async def test_a_plan_is_held_against_the_one_that_is_about_to_be_written() -> N
 
 async def test_on_fake_nodes_times_are_sped_up_like_the_plans() -> None:
     bench = Bench(outcome(SLOWER), fake={"enabled": True, "speedup": 100.0})
+    await bench.use()
     bench.ask(observation(), outcome(STARTS))
     await bench.answered()
     shadow = bench.watched["uid-job"].shadow
@@ -132,6 +141,7 @@ async def test_on_fake_nodes_times_are_sped_up_like_the_plans() -> None:
 
 async def test_a_job_that_it_would_start_has_nothing_to_be_compared_with() -> None:
     bench = Bench(outcome(STARTS))
+    await bench.use()
     bench.ask(observation(JobStatus(last_epoch=4)), outcome(WAITS))
     await bench.answered()
     watched = bench.watched["uid-job"]
@@ -140,6 +150,7 @@ async def test_a_job_that_it_would_start_has_nothing_to_be_compared_with() -> No
 
 async def test_a_job_that_it_would_let_wait_is_told_with_the_reason() -> None:
     bench = Bench(outcome(WAITS))
+    await bench.use()
     bench.ask(observation(), outcome(STARTS))
     await bench.answered()
     assert bench.watched["uid-job"] == Watched(
@@ -149,6 +160,7 @@ async def test_a_job_that_it_would_let_wait_is_told_with_the_reason() -> None:
 
 async def test_the_log_has_it_once() -> None:
     bench = Bench(outcome(SLOWER))
+    await bench.use()
     with capture_logs() as logs:
         for _ in range(2):
             bench.ask(observation(), outcome(STARTS))
@@ -164,47 +176,90 @@ async def test_the_log_has_it_once() -> None:
 
 async def test_it_is_asked_about_jobs_that_have_a_policy_of_their_own_too() -> None:
     bench = Bench(outcome(STARTS))
+    await bench.use()
     bench.ask(observation(annotations={ANNOTATION_POLICY: "fixed"}), outcome(STARTS))
     await bench.answered()
     [(_, snapshot, _)] = bench.engine.asked
     assert [job.policy for job in snapshot.jobs] == [None]
 
 
-# --- bounds ----------------------------------------------------------------------------------------------------------
-async def test_asking_takes_no_time_and_rounds_that_come_meanwhile_are_skipped() -> None:
+# --- bounds -----------------------------------------------------------------------------------------------------------
+async def test_a_policy_is_tried_as_soon_as_it_is_chosen_and_only_then() -> None:
+    bench = Bench(outcome(STARTS))
+    for _ in range(2):
+        bench.mode.use("srtf")
+        await bench.answered()
+    assert bench.engine.asked == [("srtf", trial(), 10.0)]
+    assert bench.watched == {}
+
+
+async def test_asking_takes_no_time_and_of_the_rounds_that_come_meanwhile_only_the_latest_counts() -> None:
     bench, skipped = Bench(outcome(STARTS)), counted("trimtab_shadow_skipped_total", reason="busy")
+    await bench.use()
     bench.engine.release.clear()
-    for _ in range(3):
-        bench.ask(observation(), outcome(STARTS))
+    for epoch in range(4):
+        bench.ask(observation(JobStatus(last_epoch=epoch)), outcome(STARTS))
         await asyncio.sleep(0)
     assert (len(bench.engine.asked), skipped(), bench.watched) == (1, 2, {})
     bench.engine.release.set()
     await bench.answered()
+    assert (len(bench.engine.asked), bench.watched["uid-job"].epoch) == (2, 4)
+
+
+async def test_a_round_during_the_trial_is_asked_about_after_it() -> None:
+    bench = Bench(outcome(STARTS))
+    bench.engine.release.clear()
+    bench.mode.use("srtf")
+    await asyncio.sleep(0)
     bench.ask(observation(), outcome(STARTS))
+    bench.engine.release.set()
     await bench.answered()
-    assert len(bench.engine.asked) == 2
+    assert bench.watched.keys() == {"uid-job"}
 
 
-@pytest.mark.parametrize(
-    ("failure", "reason"),
-    [(PolicyError("crash: gone"), "crash"), (PolicyError("deadline: late"), "deadline"), (ZeroDivisionError(), "bug")],
-)
-async def test_a_failure_is_counted_and_the_policy_is_left_alone_for_a_while(failure: Exception, reason: str) -> None:
-    bench = Bench(failure)
+async def test_another_choice_does_not_wait_for_the_one_before_and_never_hears_from_it() -> None:
+    bench = Bench(outcome(STARTS))
+    await bench.use("srtf")
+    bench.engine.release.clear()
+    bench.ask(observation(), outcome(STARTS))
+    await asyncio.sleep(0)
+    bench.mode.use("sjf")
+    bench.engine.release.set()
+    await bench.answered()
+    assert [policy for policy, *_ in bench.engine.asked] == ["srtf", "sjf"]
+    assert bench.watched == {}
+
+
+@pytest.mark.parametrize("reason", ["crash", "deadline", "nan"])
+async def test_a_failure_is_counted_and_the_policy_is_left_alone_for_a_while(reason: str) -> None:
+    bench = Bench(PolicyError(f"{reason}: it went wrong"))
     failed = counted("trimtab_shadow_failures_total", policy="srtf", reason=reason)
     skipped = counted("trimtab_shadow_skipped_total", reason="failed")
+    await bench.use()
     bench.ask(observation(), outcome(STARTS))
     await bench.answered()
-    bench.ask(observation(), outcome(STARTS))
-    assert (failed(), skipped(), bench.watched) == (1, 1, {})
-    bench.ask(observation(), outcome(STARTS), policy="sjf")
-    await bench.answered()
-    assert [policy for policy, *_ in bench.engine.asked] == ["srtf", "sjf"], "another policy need not wait"
+    assert (failed(), skipped(), bench.engine.asked, bench.watched) == (1, 1, [], {})
+    await bench.use("sjf")
+    await bench.use("srtf")
+    assert failed() == 2, "to choose it again is to try it again"
+
+
+async def test_a_mistake_of_ours_in_comparing_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, failed = Bench(outcome(STARTS)), counted("trimtab_shadow_failures_total", policy="srtf", reason="bug")
+    await bench.use()
+    monkeypatch.setattr(Bench, "watch", None)
+    with capture_logs() as logs:
+        bench.ask(observation(), outcome(STARTS))
+        await bench.answered()
+    assert failed() == 1
+    assert [line for line in logs if line.get("exc_info")]
 
 
 async def test_placements_that_break_a_rule_are_counted_and_count_as_waiting() -> None:
     refused = Pending("uid-job", PendingReason.DECISION_REFUSED, "srtf broke rule quota")
-    bench = Bench(outcome(refused, refused=(Refusal("uid-job", "quota", "too many"),)))
+    bench = Bench(outcome(refused))
+    await bench.use()
+    bench.engine.answer = lambda: outcome(refused, refused=(Refusal("uid-job", "quota", "too many"),))
     failed = counted("trimtab_shadow_failures_total", policy="srtf", reason="refused")
     bench.ask(observation(), outcome(STARTS))
     await bench.answered()
@@ -214,21 +269,20 @@ async def test_placements_that_break_a_rule_are_counted_and_count_as_waiting() -
 
 async def test_without_a_shadow_policy_nothing_is_asked_and_the_process_ends() -> None:
     bench = Bench(outcome(STARTS))
-    bench.ask(observation(), outcome(STARTS), policy="")
-    assert bench.mode._task is None
     bench.ask(observation(), outcome(STARTS))
-    await bench.answered()
+    assert bench.mode._task is None
+    await bench.use()
     assert bench.engine.started
-    bench.ask(observation(), outcome(STARTS), policy="")
-    await bench.answered()
+    await bench.use("")
     assert not bench.engine.started
-    assert len(bench.engine.asked) == 1
+    bench.ask(observation(), outcome(STARTS))
+    assert bench.engine.asked == []
 
 
 async def test_stopping_does_not_wait_for_an_answer() -> None:
     bench = Bench(outcome(STARTS))
     bench.engine.release.clear()
-    bench.ask(observation(), outcome(STARTS))
+    bench.mode.use("srtf")
     await asyncio.sleep(0)
     await bench.mode.stop()
     assert not bench.engine.started

@@ -31,7 +31,7 @@ async def engine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RemoteEngine]
     engine = RemoteEngine()
     yield engine
     await engine.stop()
-    assert not engine.started
+    assert engine._process is None
 
 
 def process_of(engine: RemoteEngine) -> int:
@@ -64,7 +64,7 @@ async def test_whatever_a_policy_does_the_next_one_is_asked_in_a_fresh_process(
 ) -> None:
     with pytest.raises(PolicyError, match=f"^{told}"):
         await engine.decide(policy, CLUSTER, 0.3)
-    assert not engine.started
+    assert engine._process is None
     assert len((await engine.decide("fcfs", CLUSTER, 10)).placements) == 2
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.live.harness import ControllerProcess, Live, eventually, gpu_node, training_job
 
 from trimtab import names
+from trimtab.controller.shadow import PAUSE_SECONDS
 from trimtab_policy.policy import Kind, entry
 from trimtab_policy.policy import names as policy_names
 
@@ -156,11 +157,13 @@ async def test_what_a_shadow_policy_would_do_is_recorded_once_and_changes_nothin
 async def test_a_shadow_policy_that_fails_is_counted_and_disturbs_nobody(
     live: Live, choose: Choose, controller: ControllerProcess, shadow: str, reason: str
 ) -> None:
+    failed = lambda: controller.metric("trimtab_shadow_failures_total", policy=shadow, reason=reason)  # noqa: E731
     choose(shadow=shadow)
+    await eventually(lambda: failed() >= 1, what="the failure on trial to be counted")
+    await asyncio.sleep(PAUSE_SECONDS)
     status = await completes(live, training_job(f"beside-{reason}", seconds=0.1))
     assert (status["plan"]["policy"], status.get("restarts", 0)) == ("best_fit", 0)
-    failed = lambda: controller.metric("trimtab_shadow_failures_total", policy=shadow, reason=reason)  # noqa: E731
-    await eventually(lambda: failed() >= 1, what="the failure to be counted")
+    await eventually(lambda: failed() >= 2, what="the failure in a round to be counted")
     assert controller.metric("trimtab_policy_fallbacks_total", policy=shadow) == 0
 
 

@@ -34,4 +34,4 @@ def test_who_decided_is_told_only_where_it_is_asked_for() -> None:
 
 def test_a_shadow_policy_has_a_column_where_there_is_one() -> None:
     lines = shown(job(WATCHED), job(RUNS), policies=True)
-    assert [line[-1] for line in lines] == ["SHADOW", "sia: waits: BehindOthers", "-"]
+    assert [line[-1] for line in lines] == ["SHADOW", "waits", "-"]

@@ -6,6 +6,7 @@ import pytest
 
 from trimtab.api.status import Shadow
 from trimtab.ui import words
+from trimtab_policy.types import PendingReason
 
 
 @pytest.mark.parametrize(
@@ -35,14 +36,21 @@ def test_durations_have_two_figures(seconds: float, said: str) -> None:
 @pytest.mark.parametrize(
     ("difference", "said"),
     [
-        (None, "sia: 8×T4 dp=8"),
-        (0, "sia: 8×T4 dp=8"),
-        (90, "sia: 8×T4 dp=8, 1m30s later"),
-        (-7200, "sia: 8×T4 dp=8, 2h00m sooner"),
+        (None, ""),
+        (0, ""),
+        (90, ", 1m30s later"),
+        (-7200, ", 2h00m sooner"),
     ],
 )
 def test_what_a_shadow_policy_would_do_is_told_with_the_difference_that_it_makes(
     difference: int | None, said: str
 ) -> None:
     shadow = Shadow(policy="sia", summary="8×T4 dp=8", gpu_type="T4", gpus=8, difference_seconds=difference)
-    assert words.shadow(shadow) == said
+    assert words.shadow(shadow) == f"sia: 8×T4 dp=8{said}"
+    assert words.shadow_in_short(shadow) == f"8×T4{said}"
+
+
+def test_a_shadow_policy_that_lets_a_job_wait_says_so() -> None:
+    shadow = Shadow(policy="sia", summary="waits: Fragmented", pending_reason=PendingReason.FRAGMENTED)
+    assert words.shadow(shadow) == "sia: waits: Fragmented"
+    assert words.shadow_in_short(shadow) == "waits"

@@ -44,7 +44,9 @@ class Decisions:
 
     async def choose(self) -> Choice:
         """Who decides in this round; to be called before the cluster is looked at, for it may take a while."""
-        return await self._choosing.look()
+        choice = await self._choosing.look()
+        self._shadow.use(choice.shadow)
+        return choice
 
     async def decide(self, observation: Observation, choice: Choice) -> Decided | None:
         """Decide about all jobs that wait; None where the last decision still stands."""
@@ -68,7 +70,7 @@ class Decisions:
 
     def shadow(self, decided: Decided) -> None:
         """Have the shadow policy asked the same; to be called when the decision is on its way."""
-        self._shadow.ask(decided.choice.shadow, decided.observation, decided.outcome)
+        self._shadow.ask(decided.observation, decided.outcome)
 
     def _stands(self, snapshot: Snapshot, choice: Choice) -> bool:
         return self._last is not None and _same(snapshot, self._last[0]) and choice == self._last[1]

@@ -1,8 +1,8 @@
 """Shadow mode: a second policy is asked what the first one was asked, and what it would have done is written down.
 
-It is asked after the decision was handed to the drivers, in a process of its own, one round at a time; rounds that come
-while it thinks, or sits out a failure, are skipped and counted. Nothing waits for it, and nothing reads its answer but
-people: it goes into `status.shadow`, the log and metrics.
+It is asked after the decision was handed to the drivers, in a process of its own, one round at a time. While it thinks,
+the latest round waits; those before that, and those that come while it sits out a failure, are skipped and counted.
+Nothing waits for it, and nothing reads its answer but people: it goes into `status.shadow`, the log and metrics.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from trimtab.controller.views import Watched
 from trimtab.decide.compare import Difference, compare
 from trimtab.decide.engine import Outcome
 from trimtab.decide.remote import RemoteEngine
+from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
 from trimtab.kube.backoff import Backoff
 from trimtab.observe.snapshot import Observation
@@ -35,7 +36,10 @@ log = structlog.get_logger(__name__)
 
 
 class ShadowMode:
-    """Asks the shadow policy, and tells what it says. `wake` lets a round come that writes it down."""
+    """Asks the shadow policy, and tells what it says. `wake` lets a round come that writes it down.
+
+    It has one thing to do at a time: to try a policy, to ask it, or to end its process.
+    """
 
     def __init__(self, engine: RemoteEngine, gangs: Gangs, settings: Settings, wake: Callable[[], None]) -> None:
         self._engine = engine
@@ -44,24 +48,33 @@ class ShadowMode:
         self._seconds = settings.policy.shadow_deadline_seconds
         self._speedup = settings.fake.speedup if settings.fake.enabled else 1.0
         self._backoff = Backoff(PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        self._policy = ""
+        self._next: tuple[Observation, Outcome] | None = None
+        """The latest round that it has not been asked about."""
         self._failed = ""
         """The policy that failed last, if it has not answered since ..."""
         self._resumes = 0.0
         """... and when it is asked again."""
         self._task: asyncio.Task[None] | None = None
 
-    def ask(self, policy: str, observation: Observation, outcome: Outcome) -> None:
-        """Ask in the background what the policy would have made of this round; without one, end its process."""
-        if self._task and not self._task.done():
-            metrics.SHADOW_SKIPPED.labels("busy").inc()
-        elif not policy and self._engine.started:
-            self._task = asyncio.create_task(self._engine.stop(), name="shadow")
-        elif not policy:
+    def use(self, policy: str) -> None:
+        """Let this be the shadow policy from now on, empty for none. It is tried at once, so that its process is there
+        when a round asks; what an earlier one is still at is given up."""
+        if policy != self._policy:
+            self._policy, before = policy, self._task
+            if before:
+                before.cancel()
+            self._task = asyncio.create_task(self._change(before), name="shadow")
+
+    def ask(self, observation: Observation, outcome: Outcome) -> None:
+        """Ask in the background what the policy, if there is one, would have made of this round."""
+        if not self._policy:
             return
-        elif policy == self._failed and time.monotonic() < self._resumes:
-            metrics.SHADOW_SKIPPED.labels("failed").inc()
-        else:
-            self._task = asyncio.create_task(self._watch(policy, observation, outcome), name="shadow")
+        if self._next:
+            metrics.SHADOW_SKIPPED.labels("busy").inc()
+        self._next = observation, outcome
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work(), name="shadow")
 
     async def stop(self) -> None:
         """End what is under way, and the process."""
@@ -70,27 +83,53 @@ class ShadowMode:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._engine.stop()
 
-    async def _watch(self, policy: str, observation: Observation, real: Outcome) -> None:
+    async def _change(self, before: asyncio.Task[None] | None) -> None:
+        """Try the policy that was chosen, or end the process where none was."""
+        if before:
+            await asyncio.gather(before, return_exceptions=True)
+        if self._policy:
+            await self._decide(trial())
+            await self._work()
+        else:
+            self._next = None
+            await self._engine.stop()
+
+    async def _work(self) -> None:
+        """Ask about the latest round until there is no later one."""
+        while self._next:
+            (observation, real), self._next = self._next, None
+            if self._policy == self._failed and time.monotonic() < self._resumes:
+                metrics.SHADOW_SKIPPED.labels("failed").inc()
+            elif answer := await self._decide(_unpinned(observation.snapshot)):
+                self._told(observation, real, answer)
+
+    async def _decide(self, snapshot: Snapshot) -> Outcome | None:
         try:
-            answer = await self._engine.decide(policy, _unpinned(observation.snapshot), self._seconds)
-            self._compare(policy, observation, real, answer)
-            self._failed = ""
+            answer = await self._engine.decide(self._policy, snapshot, self._seconds)
         except PolicyError as failure:
             reason, _, message = str(failure).partition(": ")
-            self._fail(policy, reason, message)
-        except Exception:  # a mistake of ours in watching must not become one in deciding
-            log.exception("the shadow policy's answer cannot be used: this is a bug, please report it")
-            self._fail(policy, "bug", "see the traceback")
+            self._fail(reason, message)
+            return None
+        self._failed = ""
+        return answer
 
-    def _fail(self, policy: str, reason: str, message: str) -> None:
-        if policy != self._failed:
+    def _fail(self, reason: str, message: str) -> None:
+        if self._policy != self._failed:
             self._backoff.reset()
         pause = self._backoff.next()
-        self._failed, self._resumes = policy, time.monotonic() + pause
-        metrics.SHADOW_FAILURES.labels(policy, reason).inc()
-        log.warning("shadow policy failed", policy=policy, reason=reason, error=message, pause=pause)
+        self._failed, self._resumes = self._policy, time.monotonic() + pause
+        metrics.SHADOW_FAILURES.labels(self._policy, reason).inc()
+        log.warning("shadow policy failed", policy=self._policy, reason=reason, error=message, pause=pause)
 
-    def _compare(self, policy: str, observation: Observation, real: Outcome, answer: Outcome) -> None:
+    def _told(self, observation: Observation, real: Outcome, answer: Outcome) -> None:
+        try:
+            self._compare(observation, real, answer)
+        except Exception:  # a mistake of ours in watching must not become one in deciding
+            log.exception("the shadow policy's answer cannot be used: this is a bug, please report it")
+            self._fail("bug", "see the traceback")
+
+    def _compare(self, observation: Observation, real: Outcome, answer: Outcome) -> None:
+        policy = self._policy
         metrics.SHADOW_SECONDS.labels(policy).observe(answer.seconds.get(policy, 0.0))
         for refusal in answer.refused:
             metrics.SHADOW_FAILURES.labels(policy, "refused").inc()
@@ -99,11 +138,11 @@ class ShadowMode:
             metrics.SHADOW_ANSWERS.labels(policy, difference.agreement.value).inc()
             if difference.seconds is not None:
                 metrics.SHADOW_DIFFERENCE.labels(policy).observe(difference.seconds)
-            self._note(policy, observation, difference)
+            self._note(observation, difference)
         self._wake()
 
-    def _note(self, policy: str, observation: Observation, difference: Difference) -> None:
-        facts = observation.jobs[difference.job]
+    def _note(self, observation: Observation, difference: Difference) -> None:
+        facts, policy = observation.jobs[difference.job], self._policy
         waits = difference.pending.reason if difference.pending else PendingReason.DECISION_REFUSED
         shadow = to_shadow(
             policy,

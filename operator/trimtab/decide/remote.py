@@ -25,11 +25,6 @@ class RemoteEngine:
         self._command = (*command, *([str(constants.resolve())] if constants else []))
         self._process: Process | None = None
 
-    @property
-    def started(self) -> bool:
-        """Whether there is a process to be stopped."""
-        return self._process is not None
-
     async def decide(self, policy: str, snapshot: Snapshot, seconds: float) -> Outcome:
         """What the policy would decide for all waiting jobs. Raises PolicyError as `reason: message`.
 

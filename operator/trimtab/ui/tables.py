@@ -53,7 +53,7 @@ def jobs(
             "-" if done is None else bar(done) if bars else f"{done:.0%}",
             _line(state, STATE_STYLE.get(state, "yellow")),
             *([_line(plan.policy if plan else "-")] if policies else []),
-            *([_line(words.shadow(shadow) if shadow else "-")] if watched else []),
+            *([_line(words.shadow_in_short(shadow) if shadow else "-")] if watched else []),
         )
     return table
 

@@ -53,10 +53,17 @@ def parallelism(plan: Plan) -> str:
 
 def shadow(found: Shadow) -> str:
     """`sia: 8×H100-SXM5-80GB dp=8 tp=1 pp=1, 20m10s sooner`, or `sia: waits: InsufficientGpus`."""
+    return f"{found.policy}: {found.summary}{_difference(found)}"
+
+
+def shadow_in_short(found: Shadow) -> str:
+    """`8×H100-SXM5-80GB, 20m10s sooner`, or `waits`."""
+    return f"{found.gpus}×{found.gpu_type}{_difference(found)}" if found.gpus else "waits"
+
+
+def _difference(found: Shadow) -> str:
     late = found.difference_seconds
-    if not late:
-        return f"{found.policy}: {found.summary}"
-    return f"{found.policy}: {found.summary}, {duration(abs(late))} {'later' if late > 0 else 'sooner'}"
+    return f", {duration(abs(late))} {'later' if late > 0 else 'sooner'}" if late else ""
 
 
 def state(facts: JobFacts) -> str:
