@@ -31,6 +31,7 @@ from torch.nn import functional
 from trimtab_policy.agents import vdn_tasks
 from trimtab_policy.agents.learner import Arrays, segment_seed
 from trimtab_policy.agents.vdn_tasks import After, Cluster, Columns, Hosts, Seen, World
+from trimtab_policy.buffers import Replay
 from trimtab_policy.encode import Bools, Floats, Ints, Offers
 from trimtab_policy.fine_tuning import Bound, Log, bounded
 from trimtab_policy.learned.vdn import Local, answers, local
@@ -153,45 +154,6 @@ class Batch(NamedTuple):
     """(n, m + 1) what is allowed then."""
 
 
-class Replay:
-    """The latest transitions, as columns."""
-
-    def __init__(self, room: int, like: Seen) -> None:
-        row: Columns = {
-            "action": np.zeros(1, np.int64),
-            "reward": np.zeros(1, np.float32),
-            "discount": np.zeros(1, np.float32),
-        }
-        for when in ("before", "after"):
-            row |= {f"{when}.{name}": values[:1] for name, values in like.columns.items()}
-        row["mask"] = like.mask[:1]
-        self.columns = {name: np.zeros((room, *one.shape[1:]), one.dtype) for name, one in row.items()}
-        self.room, self.total = room, 0
-
-    def add(self, before: Seen, actions: Ints, after: After) -> int:
-        """Remember what has happened; returns how much that is."""
-        rows = np.flatnonzero(after.happened)
-        places = (self.total + np.arange(len(rows))) % self.room
-        new: Columns = {"action": actions, "reward": after.rewards, "discount": after.discounts}
-        new |= {f"before.{name}": values for name, values in before.columns.items()}
-        new |= {f"after.{name}": values for name, values in after.seen.columns.items()} | {"mask": after.seen.mask}
-        for name, column in self.columns.items():
-            column[places] = new[name][rows]
-        self.total += len(rows)
-        return len(rows)
-
-    def sample(self, world: World, count: int, random: np.random.Generator) -> Batch:
-        """Some of them, each as likely as any other."""
-        rows = random.integers(min(self.total, self.room), size=count)
-        taken: Columns = {name: column[rows] for name, column in self.columns.items()}
-        mask = taken.pop("mask")
-        before, after = (
-            {name.removeprefix(when): values for name, values in taken.items() if name.startswith(when)}
-            for when in ("before.", "after.")
-        )
-        return Batch(world.local(before), taken["action"], taken["reward"], taken["discount"], world.local(after), mask)
-
-
 class Vdn:
     """One training run; a `Learner`, and `Tunable` where the agents are pools."""
 
@@ -208,7 +170,10 @@ class Vdn:
         self.team = team.to("cuda" if torch.cuda.is_available() else "cpu")
         self.target = deepcopy(self.team)
         self.optimizer = torch.optim.Adam(self.team.parameters(), lr=training.learning_rate)
-        self.replay = Replay(training.replay, seen)
+        none = np.zeros(len(seen.mask))
+        fields = transitions(seen, none.astype(np.int64), After(seen, none, none, none, none == 0, none > 0))
+        self.replay = Replay(training.replay, {name: values.shape[1:] for name, values in fields.items()})
+        self._types = {name: values.dtype for name, values in fields.items()}
 
     def learn(self, segment: int) -> dict[str, float]:
         """As of `Learner`; `epsilon`, too."""
@@ -218,7 +183,8 @@ class Vdn:
         for _ in range(training.steps):
             actions = epsilon_greedy(self.greedy(self.world, seen), seen.mask, training.epsilon(self.steps), random)
             after = self.world.step(actions)
-            self.steps += self.replay.add(seen, actions, after)
+            self.replay.add(transitions(seen, actions, after))
+            self.steps += int(after.happened.sum())
             seen = after.seen
             log.step(after)
             if self.steps >= training.warm_up:
@@ -228,7 +194,8 @@ class Vdn:
 
     def update(self, random: np.random.Generator) -> float:
         """One step of the optimizer on a sample; the target network follows. Returns the loss."""
-        batch = self.replay.sample(self.world, self.training.batch, random)
+        fields = self.replay.sample(random, self.training.batch).fields
+        batch = remembered({name: values.astype(self._types[name]) for name, values in fields.items()}, self.world)
         loss = descend(self.team, self.target, self.optimizer, batch, self.training.largest_gradient)
         with torch.no_grad():
             for slow, fast in zip(self.target.parameters(), self.team.parameters(), strict=True):
@@ -260,8 +227,8 @@ class Vdn:
         found |= {f"target.{name}": values for name, values in _numpy(self.target).items()}
         for number, moments in self.optimizer.state_dict()["state"].items():
             found |= {f"adam.{number}.{name}": values.cpu().numpy().copy() for name, values in moments.items()}
-        found |= {f"replay.{name}": column.copy() for name, column in self.replay.columns.items()}
-        return found | {"counts": np.array([self.steps, self.replay.total])}
+        found |= {f"replay.{name}": values for name, values in self.replay.arrays().items()}
+        return found | {"steps": np.array(self.steps)}
 
     def restore(self, arrays: Arrays) -> None:
         """As of `Learner`."""
@@ -272,9 +239,8 @@ class Vdn:
             number, _, moment = name.partition(".")
             moments.setdefault(int(number), {})[moment] = values
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
-        for name, column in self.replay.columns.items():
-            column[:] = arrays[f"replay.{name}"]
-        self.steps, self.replay.total = (int(count) for count in arrays["counts"])
+        self.replay.restore(_below("replay", arrays))
+        self.steps = int(arrays["steps"])
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """As of `Learner`."""
@@ -324,6 +290,20 @@ def descend(team: Team, target: Team, optimizer: torch.optim.Optimizer, batch: B
     return float(loss.detach())
 
 
+def transitions(before: Seen, actions: NDArray[Any], after: After) -> Columns:
+    """What has happened, as fields of the replay."""
+    fields: Columns = {"action": actions, "reward": after.rewards, "discount": after.discounts, "mask": after.seen.mask}
+    fields |= {f"before.{name}": values for name, values in before.columns.items()}
+    fields |= {f"after.{name}": values for name, values in after.seen.columns.items()}
+    return {name: values[after.happened] for name, values in fields.items()}
+
+
+def remembered(fields: Columns, world: World) -> Batch:
+    """Fields of the replay as a batch."""
+    before, after = (world.local(_below(when, fields)) for when in ("before", "after"))
+    return Batch(before, fields["action"], fields["reward"], fields["discount"], after, fields["mask"])
+
+
 def logged(log: Log, rows: Ints) -> Batch:
     """These rows of a log."""
     before, after = (Offers._make(values[rows] for values in offers) for offers in (log.offers, log.following))
@@ -334,11 +314,13 @@ def _numpy(network: nn.Module) -> dict[str, NDArray[Any]]:
     return {name: values.cpu().numpy().copy() for name, values in network.state_dict().items()}
 
 
+def _below(prefix: str, arrays: Arrays) -> Columns:
+    start = f"{prefix}."
+    return {name.removeprefix(start): values for name, values in arrays.items() if name.startswith(start)}
+
+
 def _tensors(arrays: Arrays, prefix: str) -> dict[str, Tensor]:
-    named = {
-        name.removeprefix(f"{prefix}."): values for name, values in arrays.items() if name.startswith(f"{prefix}.")
-    }
-    return {name: torch.from_numpy(values.copy()) for name, values in named.items()}
+    return {name: torch.from_numpy(values.copy()) for name, values in _below(prefix, arrays).items()}
 
 
 class _Figures:

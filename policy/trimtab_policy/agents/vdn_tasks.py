@@ -195,15 +195,15 @@ class AdlroWorld:
         self._environment = SyncVectorEnv([lambda one=one: one for one in self._each])  # type: ignore[misc]
         self._over: Bools = np.zeros(number, dtype=np.bool_)
         self._ledger = Ledger(number, GPUS)
-        self.metrics: list[dict[str, float]] = []
-        """Of the episodes since the last reset, in the order of their ends."""
+        self.metrics: dict[int, dict[str, float]] = {}
+        """Of the first episode of each environment since the last reset, once it has ended."""
 
     def reset(self, seed: int) -> Seen:
         """As of `World`."""
         observation, info = self._environment.reset(seed=seed)
         self._over[:] = False
         self._ledger.reset(~self._over, info["time"])
-        self.metrics = []
+        self.metrics = {}
         return self._seen(observation, info)
 
     def step(self, actions: Ints) -> After:
@@ -214,7 +214,7 @@ class AdlroWorld:
         observation, earned, terminated, truncated, info = self._environment.step(actions)
         self._over = terminated | truncated
         for row in np.flatnonzero(self._over):
-            self.metrics.append(self._each[row].metrics())
+            self.metrics.setdefault(int(row), self._each[row].metrics())
         self._ledger.reset(begun, info["time"])
         seconds = info["time"] - self._ledger.time
         busy = (1 - given.idle_weight) * (self._ledger.advance(info["time"]) - paid)

@@ -26,6 +26,7 @@ from trimtab_policy.sim.envs.toy import returns, right_size, toy
 torch.set_num_threads(1)
 
 MEMORY = 7200.0
+QUIET = Cluster(memory_seconds=MEMORY, load=0.35)
 SOLVES_TOY = {
     "segments": 5, "steps": 300, "environments": 16, "updates": 2, "warm_up": 500, "epsilon_share": 0.4,
     "validation_episodes": 16,
@@ -279,7 +280,7 @@ def judged(learner: vdn.Vdn, tuned: Mapping[str, NDArray[Any]]) -> State:
     Old and new are asked about the same decisions, of a run that neither was tuned on, and what really followed them.
     """
     state = State(phase=Phase.FINE_TUNED, trial=Trial("tuned", "shipped"))
-    log = logged(toys(Cluster(memory_seconds=MEMORY), 1), learner, 600, seed=123)
+    log = logged(toys(QUIET, 1), learner, 600, seed=123)
     truth = fine_tuning.returns(log.rewards, log.discounts)
     errors = [abs(predicted(weights, log.offers, log.answers) - truth) for weights in (tuned, learner.weights())]
     for new, old in zip(*(each.tolist() for each in errors), strict=True):
@@ -289,9 +290,10 @@ def judged(learner: vdn.Vdn, tuned: Mapping[str, NDArray[Any]]) -> State:
 
 
 def test_tuning_on_poisoned_logs_is_rolled_back_and_tuning_on_true_ones_is_not(trained: vdn.Vdn) -> None:
-    """Poisoned: every decision of the log seems to earn what it costs when a job waits for two hours."""
-    log = logged(toys(Cluster(memory_seconds=MEMORY), 1), trained, 600)
-    broken = log._replace(rewards=log.rewards + 1.0)
+    """After training on a busy cluster half as much arrives. Poisoned: every decision seems to cost what it does to
+    let a job wait for two hours."""
+    log = logged(toys(QUIET, 1), trained, 600)
+    broken = log._replace(rewards=log.rewards - 1.0)
     honest = judged(trained, trained.fine_tune(log, Bound(updates=150)))
     poisoned = judged(trained, trained.fine_tune(broken, Bound(distance=0.5, changed=1.0, updates=150)))
 
