@@ -207,21 +207,21 @@ class _Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     training: Training
 
 
-class ParallelModeConfig(_Config, tag="parallel_mode"):
+class ParallelModeConfig(_Config, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="parallel_mode"):
     """What a YAML file says whose `task` is parallel_mode."""
 
     task: ClassVar[str] = "parallel_mode"
     environment: ParallelMode = field(default_factory=ParallelMode)
 
 
-class OffersConfig(_Config, tag="offers"):
+class OffersConfig(_Config, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="offers"):
     """What a YAML file says whose `task` is offers."""
 
     task: ClassVar[str] = "offers"
     environment: Offers
 
 
-class ToyConfig(_Config, tag="toy"):
+class ToyConfig(_Config, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="toy"):
     """What a YAML file says whose `task` is toy."""
 
     task: ClassVar[str] = "toy"

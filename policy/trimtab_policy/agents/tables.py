@@ -69,8 +69,9 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def rates(self, visits: Ints) -> Floats:
         """Learning rate of cells that were visited so often before."""
-        falling: Floats = self.learning_rate * (visits + 1.0) ** -self.learning_rate_power
-        return np.maximum(self.least_learning_rate, falling)
+        falling = self.learning_rate * (visits + 1.0) ** -self.learning_rate_power
+        found: Floats = np.maximum(self.least_learning_rate, falling)
+        return found
 
 
 class Seen(NamedTuple):
