@@ -1,4 +1,4 @@
-"""Learned policies in the engine: whatever is wrong with what was learned ends in the fallback, and is told in words."""
+"""Learned policies in the engine: whatever is wrong with what was learned ends in the fallback, and is told."""
 
 from __future__ import annotations
 
