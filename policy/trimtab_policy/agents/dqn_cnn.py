@@ -47,6 +47,9 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True):
     environments: Count = 8
     """Of every cluster."""
     learning_rate: Positive = 1e-4
+    """That of the paper."""
+    last_learning_rate: Positive | None = None
+    """To which it falls linearly over the training; None: it stays."""
     batch: Count = 64
     replay: Count = 20_000
     warm_up: int = 1_000
@@ -64,8 +67,17 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True):
 
     def epsilon(self, steps: int) -> float:
         """Part of the actions that are random after so many steps."""
-        whole = self.segments * self.steps * self.epsilon_share
-        return self.first_epsilon + min(1.0, steps / max(1.0, whole)) * (self.last_epsilon - self.first_epsilon)
+        whole = max(1.0, self.segments * self.steps * self.epsilon_share)
+        return _between(self.first_epsilon, self.last_epsilon, steps / whole)
+
+    def rate(self, steps: int) -> float:
+        """Learning rate after so many steps."""
+        last = self.learning_rate if self.last_learning_rate is None else self.last_learning_rate
+        return _between(self.learning_rate, last, steps / (self.segments * self.steps))
+
+
+def _between(first: float, last: float, part: float) -> float:
+    return first + min(1.0, part) * (last - first)
 
 
 class Sizes(Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,7 +205,7 @@ class DoubleDqn:
             self._remember(seen, actions, after)
             self._steps += int(after.happened.sum())
             log.add(after)
-            while self._updates < (self._steps - training.warm_up) / training.steps_per_update:
+            while (self._updates + 1) * training.steps_per_update <= self._steps - training.warm_up:
                 log.losses.append(self._update(dice))
             seen = after.seen
         return {"steps": float(self._steps), **log.figures(), "epsilon": training.epsilon(self._steps)}
@@ -230,6 +242,7 @@ class DoubleDqn:
             aim = double_q(reward, discount, online, target)
         only = torch.zeros_like(now[1]).scatter_(1, taken, True)
         loss = smooth_l1_loss(self.network(now[0], only).gather(1, taken)[:, 0], aim)
+        self._optimizer.param_groups[0]["lr"] = self._training.rate(self._steps)
         self._optimizer.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self.network.parameters(), _NORM)
@@ -278,15 +291,8 @@ class DoubleDqn:
 
     def validate(self) -> dict[str, float]:
         """One greedy episode of every environment: the mean return as `score`, and means of the world's figures."""
-        seen, environments = self._trial.reset(VALIDATION), self._trial.environments
-        earned, figures = np.zeros(environments), dict[int, Mapping[str, float]]()
-        while len(figures) < environments:
-            after = self._trial.step(self.act(seen))
-            running = np.array([number not in figures for number in range(environments)])
-            earned += after.earned * running
-            figures = {**after.figures, **figures}
-            seen = after.seen
-        return {"score": float(earned.mean()), **_means(list(figures.values()))}
+        means = _means(dqn_worlds.play(self._trial, VALIDATION, self.act))
+        return {"score": means.pop("return"), **means}
 
 
 class _Log:

@@ -109,6 +109,19 @@ class World(Protocol):
         ...
 
 
+def play(world: World, seed: int, choose: Callable[[Seen], Ints]) -> list[dict[str, float]]:
+    """Figures of one episode of every environment, by its number: `return`, and those of the world."""
+    seen, earned = world.reset(seed), np.zeros(world.environments)
+    figures: dict[int, dict[str, float]] = {}
+    while len(figures) < world.environments:
+        after = world.step(choose(seen))
+        earned += after.earned
+        for number, of_episode in after.figures.items():
+            figures.setdefault(number, {"return": float(earned[number]), **of_episode})
+        seen = after.seen
+    return [figures[number] for number in range(world.environments)]
+
+
 class Clusters:
     """The world of `offers` and `toy`."""
 
@@ -172,7 +185,7 @@ class Adlro:
     schema = "adlro/1"
 
     def __init__(self, envs: Sequence[AdlroEnv], memory_seconds: float) -> None:
-        self._envs, self._memory = envs, memory_seconds
+        self.envs, self._memory = envs, memory_seconds
         self.environments = len(envs)
         self._time = np.zeros(self.environments)
         self._over = np.zeros(self.environments, dtype=np.bool_)
@@ -181,7 +194,7 @@ class Adlro:
         """As of `World`."""
         self._time[:] = 0
         self._over[:] = False
-        return _stacked([env.reset(seed=seed + number) for number, env in enumerate(self._envs)])
+        return _stacked([env.reset(seed=seed + number) for number, env in enumerate(self.envs)])
 
     def step(self, actions: Ints) -> After:
         """As of `World`."""
@@ -189,7 +202,7 @@ class Adlro:
         reward, earned = np.zeros((2, self.environments))
         terminated = np.zeros(self.environments, dtype=np.bool_)
         before, pairs, figures = self._time.copy(), [], {}
-        for number, env in enumerate(self._envs):
+        for number, env in enumerate(self.envs):
             if self._over[number]:
                 observation, info = env.reset()
                 self._over[number], before[number] = False, 0.0
@@ -215,20 +228,25 @@ class Adlro:
 
     def inputs(self, observation: Arrays) -> Inputs:
         """As of `World`."""
-        grid, jobs = observation["gpus"], observation["jobs"]
-        states, window = jobs.shape[:2]
-        place = np.tile(np.arange(GPUS), (states, window))
-        memory = grid.reshape(states, -1, GPUS)[:, _GPU_MEMORY]
-        return {
-            "grid": grid,
-            "weight": np.full((states, GPUS), 1 / GPUS, dtype=np.float32),
-            "cluster": observation["queue"],
-            "jobs": jobs,
-            "options": (jobs[:, :, None, _JOB_MEMORY] / memory[:, None]).reshape(states, -1, 1).clip(0, 1),
-            "place": place,
-            "job": np.tile(np.repeat(np.arange(window), GPUS), (states, 1)),
-            "code": _codes(grid, jobs),
-        }
+        return adlro_inputs(observation)
+
+
+def adlro_inputs(observation: Arrays) -> Inputs:
+    """What the network takes of observations of `trimtab/ADLRO-v0`."""
+    grid, jobs = observation["gpus"], observation["jobs"]
+    states, window = jobs.shape[:2]
+    place = np.tile(np.arange(GPUS), (states, window))
+    memory = grid.reshape(states, -1, GPUS)[:, _GPU_MEMORY]
+    return {
+        "grid": grid,
+        "weight": np.full((states, GPUS), 1 / GPUS, dtype=np.float32),
+        "cluster": observation["queue"],
+        "jobs": jobs,
+        "options": (jobs[:, :, None, _JOB_MEMORY] / memory[:, None]).reshape(states, -1, 1).clip(0, 1),
+        "place": place,
+        "job": np.tile(np.repeat(np.arange(window), GPUS), (states, 1)),
+        "code": _codes(grid, jobs),
+    }
 
 
 _RUN_TIME, _MONTH = 4, np.log1p(30 * 86400.0)
