@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @reported()
 def bench(
     only: Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Entry to make; repeatable.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Seconds instead of minutes: do the modules work?")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few seeds and short runs: do the modules work?")] = False,
     out: Annotated[Path, typer.Option(help="Folder for results, and for runs that an entry keeps.")] = Path(
         "trimtab-bench"
     ),
