@@ -9,20 +9,19 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from threading import Thread
-from typing import Any
 
 from trimtab_policy.elsewhere import connected, one_thread
-from trimtab_policy.train import Step, Task, Trained, TrainingError, learn
+from trimtab_policy.train import Events, Step, Task, Trained, TrainingError, learn
 
-Work = Callable[[Sequence[Task]], Iterator[Step | Trained]]
-"""Carries out trainings and yields what `learn` does; those of several seeds may be mixed."""
+Work = Callable[[Sequence[Task]], Events]
+"""Carries out trainings and yields what `learn` does; those of several seeds may be mixed. Closed, it stops them."""
 
 
-def one_by_one(tasks: Sequence[Task]) -> Iterator[Step | Trained]:
+def one_by_one(tasks: Sequence[Task]) -> Events:
     """Each in a process of its own, which ends with this one, or when nobody takes what it tells any more.
 
     Raises as `learn` does, and TrainingError when a process dies.
@@ -52,10 +51,11 @@ def ray_cluster(address: str) -> Work:
     """
     import ray  # a quarter of a gigabyte: only for those who ask for it
 
-    def work(tasks: Sequence[Task]) -> Iterator[Step | Trained]:
+    def work(tasks: Sequence[Task]) -> Events:
         with connected(ray, address):
             remote = ray.remote(learn)
-            running = [remote.options(num_returns="streaming", **_gpus(ray, task)).remote(task) for task in tasks]
+            remote = remote.options(num_returns="streaming", num_gpus=_gpus(ray.cluster_resources()))
+            running = [remote.remote(task) for task in tasks]
             while running:
                 [ready], running = ray.wait(running, fetch_local=False)
                 try:
@@ -67,10 +67,9 @@ def ray_cluster(address: str) -> Work:
     return work
 
 
-def _gpus(ray: Any, task: Task) -> dict[str, int]:
-    """Ray hides GPUs from tasks that ask for none."""
-    wanted = getattr(task.config, "device", "cpu") != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
-    return {"num_gpus": 1} if wanted else {}
+def _gpus(resources: Mapping[str, float]) -> int:
+    """What each training asks for: Ray hides GPUs from those that ask for none, and learners use one where they can."""
+    return int(resources.get("GPU", 0) >= 1)
 
 
 def _read(told: Connection) -> Iterator[Step | Trained]:

@@ -76,7 +76,8 @@ def save(path: Path, weights: Mapping[str, NDArray[Any]], card: Card) -> Card:
     nothing can be written.
     """
     path = _arrays_path(path)
-    _check_finite(path, {**weights, "score": np.array(card.score)})
+    _check_finite(path, weights)
+    _check_finite(path, {"score": np.array(card.score)})
     data = pack(path, weights)
     card = msgspec.structs.replace(card, sha256=hashlib.sha256(data).hexdigest())
     replace(path, data)

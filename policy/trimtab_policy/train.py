@@ -13,10 +13,10 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -75,6 +75,10 @@ class Trained(NamedTuple):
     """Figures of every segment: `segment`, `seconds` and `steps` so far, `return`, `loss`, `validation_...`."""
 
 
+Events = Generator[Step | Trained, None, None]
+"""Where a training begins, how far it is after every segment, and at last what was trained."""
+
+
 def task(agent: str, source: str | Path, seed: int, folder: Path) -> Task:
     """The training of an agent as the configuration of this name or file says. Raises RecipeError, ImportError."""
     return Task(agent, recipe.module(agent), recipe.read(agent, source), seed, folder.resolve())
@@ -82,14 +86,13 @@ def task(agent: str, source: str | Path, seed: int, folder: Path) -> Task:
 
 def train(agent: str, source: str | Path, seed: int, folder: Path) -> Trained:
     """Train in this process until it is done. Raises as `task` and `learn` do."""
-    for event in learn(task(agent, source, seed, folder)):
-        if isinstance(event, Trained):
-            return event
-    raise AssertionError("a training ends with what was trained")
+    *_, last = learn(task(agent, source, seed, folder))
+    assert isinstance(last, Trained)
+    return last
 
 
-def learn(task: Task) -> Iterator[Step | Trained]:
-    """Train, and tell how far it is: where it begins, after every segment, and at last what was trained.
+def learn(task: Task) -> Events:
+    """Train, and tell how far it is. Stopped at any moment, it goes on from its last checkpoint when it is begun anew.
 
     Raises CheckpointError when the folder holds another training or a damaged one, TrainingError when this one
     has no segments or diverges, OSError when the folder cannot be written, ImportError without what the agent needs.
@@ -237,12 +240,8 @@ def _write_csv(folder: Path, rows: Sequence[Row]) -> None:
     store.replace(folder / "figures.csv", text.getvalue().encode())
 
 
-class _Write(Protocol):
-    def __call__(self, row: Row) -> None: ...
-
-
 @contextmanager
-def _events(folder: Path, rows: Iterable[Row]) -> Iterator[_Write]:
+def _events(folder: Path, rows: Iterable[Row]) -> Iterator[Callable[[Row], None]]:
     """Writes rows as events for TensorBoard, over steps and over the time that was spent on the training.
 
     Events of an earlier process are replaced: some may not have reached the disk, or lie beyond the checkpoint.

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ from typer.testing import CliRunner, Result
 
 from trimtab.cli import app
 from trimtab_policy import recipe, seeds, store
-from trimtab_policy.train import Step, Task, Trained, learn
+from trimtab_policy.train import Events, Task, learn
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = "task: point\ntraining: {segments: 12, learning_rate: 0.3}\n"
 
 
-def here(tasks: Sequence[Task]) -> Iterator[Step | Trained]:
+def here(tasks: Sequence[Task]) -> Events:
     """As in processes of their own, and sooner."""
     for task in tasks:
         yield from learn(task)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -100,8 +100,8 @@ def _carried_out(tasks: Sequence[Task], work: Work, folder: Path) -> list[Traine
 
     found: dict[int, Trained] = {}
     try:
-        with interruptible(), ui.watched([task.seed for task in tasks]) as show:
-            for event in work(tasks):
+        with interruptible(), ui.watched([task.seed for task in tasks]) as show, closing(work(tasks)) as events:
+            for event in events:
                 if isinstance(event, Trained):
                     found[event.seed] = event
                 else:

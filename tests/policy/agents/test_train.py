@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ def stop_after(count: int, folder: Path, **training: Any) -> None:
     events = train.learn(task(folder, **training))
     for _ in range(count + 1):
         next(events)
-    events.close()  # type: ignore[attr-defined]
+    events.close()
 
 
 def without_clock(rows: tuple[checkpoint.Row, ...]) -> list[checkpoint.Row]:
@@ -218,6 +219,19 @@ def test_seeds_are_the_same_here_in_other_processes_and_on_ray(tmp_path: Path) -
             assert without_clock(other.rows) == without_clock(one.rows)
 
 
+def test_trainings_on_ray_ask_for_a_gpu_where_there_are_any() -> None:
+    assert seeds._gpus({"CPU": 8.0}) == seeds._gpus({"CPU": 8.0, "GPU": 0.0}) == 0
+    assert seeds._gpus({"CPU": 8.0, "GPU": 4.0}) == 1
+
+
+def test_a_training_that_is_closed_leaves_no_process(tmp_path: Path) -> None:
+    running = seeds.one_by_one([task(tmp_path, segments=100, seconds=60)])
+    next(running)
+    (child,) = multiprocessing.active_children()
+    running.close()
+    assert not child.is_alive()
+
+
 def test_what_is_wrong_is_said_by_other_processes_in_the_same_words(tmp_path: Path) -> None:
     stop_after(1, tmp_path)
     with pytest.raises(CheckpointError, match="whose seed is 3, not 4: choose another folder"):
@@ -243,8 +257,6 @@ def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
 
 def train_for_ever(folder: Path) -> None:
     """Prints the number of the process that trains."""
-    import multiprocessing
-
     for _ in seeds.one_by_one([task(folder, segments=100, seconds=60)]):
         print(*(child.pid for child in multiprocessing.active_children()), flush=True)
 
