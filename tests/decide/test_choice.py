@@ -8,6 +8,7 @@ import pytest
 
 from trimtab import names
 from trimtab.decide.choice import LONGEST_DEADLINE, Choice, read
+from trimtab.decide.engine import LOAD_SECONDS, TRIAL_SECONDS
 from trimtab.errors import PolicyError
 from trimtab.settings import HttpSettings, PolicySettings
 from trimtab_policy.policy import UnknownPolicy
@@ -26,7 +27,7 @@ def test_all_keys_are_understood() -> None:
         ({}, STARTED),
         ({"policy": " srtf\n"}, Choice("srtf", "fcfs", "sia", 2.0)),
         ({"shadow": ""}, Choice("best_fit", "fcfs", "", 2.0)),
-        ({"deadlineSeconds": "60"}, Choice("best_fit", "fcfs", "sia", 60.0)),
+        ({"deadlineSeconds": "30"}, Choice("best_fit", "fcfs", "sia", 30.0)),
     ],
 )
 def test_what_is_left_out_stays_as_started(said: dict[str, str], wanted: Choice) -> None:
@@ -41,9 +42,9 @@ def test_what_is_left_out_stays_as_started(said: dict[str, str], wanted: Choice)
         ({"policy": "srtf", "fallback": "none"}, "fallback: 'none' is not understood"),
         ({"shadow": "me"}, "shadow: 'me' is not understood"),
         ({"deadlineSeconds": "soon"}, "deadlineSeconds: 'soon' is not understood: could not convert"),
-        ({"deadlineSeconds": "0"}, "deadlineSeconds: '0' is not understood: must be more than 0 and at most 60"),
+        ({"deadlineSeconds": "0"}, "deadlineSeconds: '0' is not understood: must be more than 0 and at most 30"),
         ({"deadlineSeconds": "nan"}, "deadlineSeconds: 'nan' is not understood: must be"),
-        ({"deadlineSeconds": "61"}, "deadlineSeconds: '61' is not understood: must be"),
+        ({"deadlineSeconds": "31"}, "deadlineSeconds: '31' is not understood: must be"),
         (
             {"policy": "x" * 9999},
             f"policy: '{'x' * 80}' is not understood: unknown policy '{'x' * 80}'; registered are: ",
@@ -64,8 +65,8 @@ def test_a_controller_is_not_started_with_a_name_that_is_not_registered(role: st
 
 
 def test_no_deadline_makes_a_round_look_stuck() -> None:
-    """Policy and fallback may both be late."""
-    assert HttpSettings().stale_round_seconds > 2 * LONGEST_DEADLINE
+    """Policy and fallback may both be new, slow to load, and late."""
+    assert HttpSettings().stale_round_seconds > 2 * (LOAD_SECONDS + TRIAL_SECONDS + LONGEST_DEADLINE)
 
 
 def test_the_names_in_the_settings_are_the_names_in_the_config_map() -> None:

@@ -14,8 +14,8 @@ from trimtab import names
 from trimtab.errors import PolicyError
 from trimtab_policy.policy import UnknownPolicy, entry
 
-LONGEST_DEADLINE = 60.0
-"""Seconds. A round in which both policies are late must end before the controller counts as stuck (180 s)."""
+LONGEST_DEADLINE = 30.0
+"""Seconds. A round in which two new policies are loaded and both are late must end before it counts as stuck (180 s)."""
 
 LONGEST_VALUE = 80
 """Characters of a value that are looked at: no name is as long, and what is told of a wrong one has to fit an event."""
