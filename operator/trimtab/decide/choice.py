@@ -15,7 +15,7 @@ from trimtab.errors import PolicyError
 from trimtab_policy.policy import UnknownPolicy, entry
 
 LONGEST_DEADLINE = 30.0
-"""Seconds. A round in which two new policies are loaded and both are late must end before it counts as stuck (180 s)."""
+"""Seconds. A round in which two new policies are loaded, and are late, must end before it counts as stuck (180 s)."""
 
 LONGEST_VALUE = 80
 """Characters of a value that are looked at: no name is as long, and what is told of a wrong one has to fit an event."""
