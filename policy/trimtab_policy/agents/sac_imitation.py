@@ -8,8 +8,11 @@ the names mean in the literature:
   temperature that is learned so that the entropy is minus the number of action dimensions (section 5).
 - Imitation: for every episode an expert is drawn, and what it would do in each state is kept beside the transition. The
   actor minimises (1 - w) SAC + w mean|Q| (tanh(mean(s)) - expert(s))^2; mean|Q| brings both to one scale (Fujimoto and
-  Gu 2021). The expert also acts itself, in a share w of the decisions (DAgger's mixture, Ross et al. 2011). w goes
-  linearly from `imitation` to `imitation_floor` in `imitation_episodes`: the seed's schedule for mixing. w = 0 is SAC.
+  Gu 2021). Nothing is imitated where the critics prefer the actor's own action (Nair et al. 2018). The expert also acts
+  itself, in a share w of the decisions (DAgger's mixture, Ross et al. 2011). w goes linearly from `imitation` to
+  `imitation_floor` in `imitation_episodes`: the seed's schedule for mixing. w = 0 is SAC.
+- Where most decisions take no time (`Task.instant`) values count no entropy: an agent would refuse job after job to
+  collect it. It stays in the actor's loss, as in SAC without entropy backup (Ball et al. 2023, RLPD).
 - Prioritised replay (Schaul et al. 2016) with |TD error|, mean of the two critics, and importance weights in
   all losses.
 
@@ -63,6 +66,7 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True):
     imitation_floor: Share = 0.1
     imitation_episodes: Count = 100
     q_filter: bool = True
+    """Imitate only where the critics prefer the expert (Nair et al. 2018): several experts contradict each other."""
     prioritised: bool = True
     priority_exponent: Share = 0.6
     importance_exponent: Share = 0.4
@@ -74,6 +78,8 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True):
     steps_per_update: Count = 1
     hidden: Count = 64
     """Units of each of the two layers of every network."""
+    temperature: Positive = 1.0
+    """At the beginning: as large as the differences between returns that matter, `reward_scale` included."""
     target_entropy: float = -1.0
     """Of one action dimension in [-1, 1]."""
     target_rate: Positive = 0.005
@@ -93,8 +99,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 def make(config: Config, seed: int) -> SacImitation:
     """The learner that a configuration describes. Raises ValueError naming the field."""
     task, training = sac_tasks.TASKS[config.task], config.training
-    envs = sac_tasks.make(config.task, config.environment, training.environments)
-    trials = sac_tasks.make(config.task, config.environment, training.validation_episodes)
+    envs = sac_tasks.make(config.task, config.environment, training.environments, learn=True)
+    trials = sac_tasks.make(config.task, config.environment, training.validation_episodes, learn=False)
     return SacImitation(envs, trials, task, sac_tasks.experts(config.task, training.experts), training, seed)
 
 
@@ -156,9 +162,9 @@ def _uniform(inputs: int, *shape: int) -> nn.Parameter:
 class Temperature(nn.Module):
     """What entropy is worth, as its logarithm."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: float) -> None:
         super().__init__()
-        self.log = nn.Parameter(torch.zeros(()))
+        self.log = nn.Parameter(torch.tensor(math.log(first)))
 
 
 class Losses(NamedTuple):
@@ -189,7 +195,7 @@ class SacImitation:
         self._actor = Actor(features, actions, training.hidden).to(self._device)
         self._critics = Critics(features + actions, training.hidden).to(self._device)
         self._targets = copy.deepcopy(self._critics).requires_grad_(False)
-        self._temperature = Temperature().to(self._device)
+        self._temperature = Temperature(training.temperature).to(self._device)
         self._modules: dict[str, nn.Module] = {
             "actor": self._actor,
             "critics": self._critics,
@@ -275,23 +281,18 @@ class SacImitation:
         weights = torch.from_numpy(batch.weights).to(self._device)
         with torch.no_grad():
             action, density, _ = self._actor.sample(on["after"])
-            value = self._targets(on["after"], action).amin(dim=0) - alpha * density
-            target = on["reward"] + on["discount"] * value
+            value = self._targets(on["after"], action).amin(dim=0)
+            bonus = 0.0 if self._task.instant else -alpha * density
+            target = on["reward"] + on["discount"] * (value + bonus)
         errors = self._critics(on["state"], on["action"]) - target
         critic = 0.5 * (weights * errors**2).mean(dim=1).sum()
         _descend(self._optimisers["critics"], critic)
         self._replay.update(batch.places, errors.detach().abs().mean(dim=0).cpu().numpy())
         action, density, mean = self._actor.sample(on["state"])
-        value = self._critics(on["state"], action).amin(dim=0)
-        with torch.no_grad():
-            better = (
-                (
-                    self._critics(on["state"], on["expert"]).amin(dim=0) > self._critics(on["state"], mean).amin(dim=0)
-                ).float()
-                if given.q_filter
-                else 1.0
-            )
-        imitation = (weights * better * ((mean - on["expert"]) ** 2).sum(dim=1)).mean()
+        tried = torch.cat([action, mean.detach(), on["expert"]])
+        value, own, shown = self._critics(on["state"].repeat(3, 1), tried).amin(dim=0).chunk(3)
+        heeded = weights * (shown > own) if given.q_filter else weights
+        imitation = (heeded * ((mean - on["expert"]) ** 2).sum(dim=1)).mean()
         reinforced = (weights * (alpha * density - value)).mean()
         share = self._share()
         actor = (1 - share) * reinforced + share * value.detach().abs().mean() * imitation

@@ -5,6 +5,13 @@ seconds each took, and waiting is not made to look cheap by refusing many jobs i
 (`sim.envs.offers`) whose offers are flattened and whose options are chosen by shares as in the controller
 (`learned.sac_imitation`); `toy` is the smallest such cluster.
 
+Costs of waiting make bad rewards: values start at 0 and fall for whatever is tried, so that what was never tried looks
+best. With D(t) jobs done of A(t) that came, the number in the system is A - D, and nothing that is done changes A.
+Discounted by exp(-t / memory), minus the mean of A - D is, but for that constant, the sum of exp(-end / memory) over
+jobs, i.e. of exp(-start / memory) exp(-run time / memory). So the same objective is earned by starting a job, by the
+run time of what it is given (`offers`); or by its end, weighted by 1 / seconds alone where slowdowns count
+(`departures` for `rlalloc`, where jobs slow each other down). Validation goes by the environments' own rewards.
+
 Experts are objects with the interface of the seed's README, `get_demonstration(state) -> action`, by their name in
 `rlalloc_experts.EXPERTS` or OFFER_EXPERTS, or as `module:Class`.
 """
@@ -35,6 +42,8 @@ VALIDATION_SEED = 1 << 32
 """Those of training are below 2^31 plus the number of environments."""
 CLOCK_SECONDS = 10.0
 """A step of `rlalloc`, of which its histories hold one sample each."""
+RUN_TIME = 4
+"""Place among the features of an option."""
 _WORST = 1e6
 
 
@@ -68,9 +77,11 @@ class Task(NamedTuple):
     schema: str
     keys: frozenset[str]
     """Those of `Environment` that it knows."""
-    make: Callable[[int, Mapping[str, Any]], Vector]
-    """So many environments with these arguments."""
+    make: Callable[[int, Mapping[str, Any], bool], Vector]
+    """So many environments with these arguments; whether they are to learn from."""
     experts: Mapping[str, Expert]
+    instant: bool
+    """Whether most decisions take no time, i.e. steps are worth no entropy of their own."""
     score: Callable[[NDArray[np.float64], Sequence[Info]], dict[str, float]]
     """Figures from the returns of episodes (n,) and the infos at their ends; in `score` higher is better."""
 
@@ -78,12 +89,13 @@ class Task(NamedTuple):
 class SharesVectorEnv(VectorEnv[Single, Single, Any]):
     """Clusters whose jobs are granted shares; see `learned.sac_imitation`.
 
-    Observation (n, FEATURES), action (n, 3) in [0, 1]; rewards and `info` as of `OffersVectorEnv`.
+    Observation (n, FEATURES), action (n, 3) in [0, 1]; `info` as of `OffersVectorEnv`, and rewards, too, unless starts
+    are rewarded: by exp(-run time / memory).
     """
 
-    def __init__(self, env: OffersVectorEnv) -> None:
+    def __init__(self, env: OffersVectorEnv, *, starts: bool) -> None:
         self.metadata = env.metadata
-        self._env, self.num_envs = env, env.num_envs
+        self._env, self.num_envs, self._starts = env, env.num_envs, starts
         self.single_observation_space = gym.spaces.Box(0.0, 1.0, (FEATURES,), np.float32)
         self.single_action_space = gym.spaces.Box(0.0, 1.0, (ACTIONS,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -98,16 +110,21 @@ class SharesVectorEnv(VectorEnv[Single, Single, Any]):
 
     def step(self, actions: Single) -> tuple[Single, NDArray[Any], NDArray[Any], NDArray[Any], Info]:
         """Grant the offered jobs these shares."""
-        answers = granted(self._env.offers, actions)
+        offers = self._env.offers
+        answers = granted(offers, actions)
         _, rewards, terminated, truncated, info = self._env.step(answers)
+        if self._starts:
+            started = answers < offers.wait
+            times = offers.options[np.arange(self.num_envs), np.where(started, answers, 0), RUN_TIME]
+            rewards = np.where(started, np.exp(-seconds(times) / self._env.memory_seconds), 0.0)
         return state(self._env.offers), rewards, terminated, truncated, info
 
 
 class Guided(gym.Wrapper[Single, Single, Single, Single]):
     """`rlalloc` with its mask and its clock.
 
-    Where nothing else will ever happen (`action_mask`), a grant is raised to what the job runs with: ten seconds of idling
-    change too little for a critic to see. `info["steps"]` says how many steps of its clock a decision took.
+    Where nothing else will ever happen (`action_mask`), a grant is raised to what the job runs with: ten seconds of
+    idling change too little for a critic to see. `info["steps"]` says how many steps of its clock a decision took.
     """
 
     def __init__(self, env: RLAllocEnv) -> None:
@@ -153,12 +170,12 @@ class InTurn:
 OFFER_EXPERTS: dict[str, Expert] = {"sjf": First(DURATION_RANK), "fcfs": First(AGE_RANK), "round_robin": InTurn()}
 
 
-def make(task: str, environment: Environment, count: int) -> Vector:
-    """`count` environments of a task. Raises ValueError that names what the task does not know."""
+def make(task: str, environment: Environment, count: int, *, learn: bool) -> Vector:
+    """`count` environments of a task, to learn from or to be judged in. Raises ValueError naming what it has not."""
     given = {key: value for key, value in structs.asdict(environment).items() if value is not None}
     if strange := sorted(given.keys() - TASKS[task].keys):
         raise ValueError(f"$.environment.{strange[0]}: the task {task} has none; it knows {_listed(TASKS[task].keys)}")
-    return TASKS[task].make(count, given)
+    return TASKS[task].make(count, given, learn)
 
 
 def experts(task: str, names: Sequence[str]) -> tuple[Expert, ...]:
@@ -205,6 +222,11 @@ def _one(info: Info, number: int) -> Info:
     }
 
 
+def seconds(times: Single) -> NDArray[np.float64]:
+    """The durations that `encode` makes such features of."""
+    return np.expm1(times * np.log1p(30 * 86400.0))
+
+
 def named(where: str, path: str) -> Any:
     """What `module:attribute` means. Raises ValueError that begins with `where` it was written."""
     module, _, attribute = path.partition(":")
@@ -231,7 +253,7 @@ def _listed(names: Mapping[str, Any] | frozenset[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def _rlalloc(count: int, given: Mapping[str, Any]) -> Vector:
+def _rlalloc(count: int, given: Mapping[str, Any], learn: bool) -> Vector:
     arguments = dict(given)
     if "reward" in given:
         arguments["reward"] = named("$.environment.reward", given["reward"])
@@ -240,12 +262,18 @@ def _rlalloc(count: int, given: Mapping[str, Any]) -> Vector:
     return SyncVectorEnv([lambda: Guided(RLAllocEnv(**arguments))] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
-def _offers(count: int, given: Mapping[str, Any]) -> Vector:
-    return SharesVectorEnv(OffersVectorEnv(count, **given))
+def _offers(count: int, given: Mapping[str, Any], learn: bool) -> Vector:
+    return SharesVectorEnv(OffersVectorEnv(count, **given), starts=learn)
 
 
-def _toy(count: int, given: Mapping[str, Any]) -> Vector:
-    return SharesVectorEnv(toy(count, **given))
+def _toy(count: int, given: Mapping[str, Any], learn: bool) -> Vector:
+    return SharesVectorEnv(toy(count, **given), starts=learn)
+
+
+def departures(env: RLAllocEnv) -> float:
+    """Jobs that got done in the last step, each worth 1 / seconds alone."""
+    done = (env.finished > env.now - env.elapsed) & (env.finished <= env.now)
+    return float((1 / env.jobs.ideal[done]).sum())
 
 
 def _slowdown(returns: NDArray[np.float64], infos: Sequence[Info]) -> dict[str, float]:
@@ -264,7 +292,7 @@ _README = frozenset(("max_gpu_memory", "max_cpu_memory", "max_cpu_cores", "time_
 _BOTH = frozenset(("jobs", "load"))
 _CLUSTER = frozenset(("cluster", "slots", "largest_gang", "estimate_sigma", "deadline_share", "memory_seconds"))
 TASKS = {
-    "rlalloc": Task("rlalloc/1", _README | _BOTH | {"reward", "metrics"}, _rlalloc, EXPERTS, _slowdown),
-    "offers": Task(SCHEMA, _BOTH | _CLUSTER, _offers, OFFER_EXPERTS, _return),
-    "toy": Task(SCHEMA, _BOTH, _toy, OFFER_EXPERTS, _return),
+    "rlalloc": Task("rlalloc/1", _README | _BOTH | {"reward", "metrics"}, _rlalloc, EXPERTS, True, _slowdown),
+    "offers": Task(SCHEMA, _BOTH | _CLUSTER, _offers, OFFER_EXPERTS, True, _return),
+    "toy": Task(SCHEMA, _BOTH, _toy, OFFER_EXPERTS, True, _return),
 }

@@ -1,0 +1,65 @@
+"""Plain SAC, i.e. ours without imitation and priorities, against that of stable-baselines3 on Pendulum."""
+
+from __future__ import annotations
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from stable_baselines3 import SAC
+from stable_baselines3.common.evaluation import evaluate_policy
+
+from trimtab_policy.agents.sac_imitation import SacImitation, Training
+from trimtab_policy.agents.sac_tasks import Task, Vector
+
+EPISODES, STEPS = 22, 200
+"""Of training; an episode of Pendulum takes 200 steps."""
+
+
+def pendulums(count: int) -> Vector:
+    return SyncVectorEnv([lambda: gym.make("Pendulum-v1")] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def ours(seed: int) -> float:
+    task = Task("pendulum/1", frozenset(), lambda n, _, __: pendulums(n), {}, False, lambda returns, _: {"score": returns.mean()})
+    training = Training(
+        total_episodes=EPISODES,
+        episodes_per_segment=EPISODES,
+        environments=1,
+        learning_rate=1e-3,
+        batch_size=128,
+        gamma=0.98,
+        prioritised=False,
+        imitation=0.0,
+        imitation_floor=0.0,
+        warm_up_steps=300,
+        validation_episodes=10,
+    )
+    learner = SacImitation(pendulums(1), pendulums(10), task, (), training, seed)
+    learner.learn(0)
+    return learner.validate()["score"]
+
+
+def theirs(seed: int) -> float:
+    model = SAC(
+        "MlpPolicy",
+        "Pendulum-v1",
+        learning_rate=1e-3,
+        batch_size=128,
+        gamma=0.98,
+        learning_starts=300,
+        policy_kwargs={"net_arch": [64, 64]},
+        seed=seed,
+        device="cpu",
+    )
+    model.learn(EPISODES * STEPS)
+    environment = model.get_env()
+    assert environment is not None
+    environment.seed(1000)
+    mean, _ = evaluate_policy(model, environment, n_eval_episodes=10)
+    return float(mean)
+
+
