@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -15,6 +18,8 @@ from trimtab.decide.worker import HEADER_BYTES, Ask, frame
 from trimtab.errors import PolicyError
 from trimtab_policy.types import Snapshot
 
+CLOSE_SECONDS = 1.0
+"""For the pipe to be closed by whoever has it."""
 WORKER = (sys.executable, "-m", "trimtab.decide.worker")
 
 
@@ -51,14 +56,17 @@ class RemoteEngine:
         return outcome
 
     async def stop(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if there is one, and whatever it has started."""
         process, self._process = self._process, None
         if process is None or process.stdin is None or process.stdout is None:
             return
         process.stdin.close()
         if process.returncode is None:
-            process.kill()
-        await process.stdout.read()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await process.stdout.read()
         await process.wait()
 
     async def _exchange(self, question: bytes) -> bytes:
