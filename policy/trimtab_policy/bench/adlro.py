@@ -196,8 +196,8 @@ def _regression(played: Mapping[str, Played]) -> str:
     line = statistics.regression(100 * used, np.log(jct), groups=episode)
     slope = interval(*(100 * (np.exp(part) - 1) for part in (line.slope.value, line.slope.low, line.slope.high)))
     return (
-        "Regression of ln JCT on utilisation over all policies, within an episode: where the GPUs are busy for one point"
-        f" more, JCT differs by {slope} %; R2 {line.r_squared:.2f}."
+        "Regression of ln JCT on utilisation over all policies, within an episode: where the GPUs are busy for one"
+        f" point more, JCT differs by {slope} %; R2 {line.r_squared:.2f}."
     )
 
 

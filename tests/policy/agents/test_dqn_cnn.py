@@ -130,7 +130,7 @@ def test_values_come_to_what_bellman_says_and_shut_doors_are_never_taken() -> No
         batch=32,
         replay=2000,
         warm_up=200,
-        steps_per_update=2,
+        steps_per_update=4,
         target_every=20,
         last_epsilon=0.3,
     )
