@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,16 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.policy.learned.random_offers import random_offers
 
 from trimtab_policy import fine_tuning, store
 from trimtab_policy.agents import vdn
 from trimtab_policy.agents.vdn import VALIDATION, Config
 from trimtab_policy.agents.vdn_tasks import AdlroWorld, Cluster, Hosts, Ledger, OffersWorld, World, clusters, toys
 from trimtab_policy.drift import Judged, Phase, State, Trial, follow
-from trimtab_policy.encode import CLUSTER, JOB, OPTION, POOL, SCHEMA, Offers
+from trimtab_policy.encode import SCHEMA, Offers
 from trimtab_policy.fine_tuning import Bound, Log, distance
-from trimtab_policy.learned.vdn import NAMES, Vdn, answers, local, predicted, values
+from trimtab_policy.learned.vdn import NAMES, Vdn, answers, local, predicted
 from trimtab_policy.sim.envs.toy import returns, right_size, toy
 
 torch.set_num_threads(1)
@@ -40,22 +40,6 @@ def config(task: str = "toy", environment: dict[str, Any] | None = None, **train
     return msgspec.convert(raw, Config)
 
 
-def random_offers(count: int, options: int = 6, types: int = 3, seed: int = 0) -> Offers:
-    """Offers of any content; at least one option of each may be chosen."""
-    random = np.random.default_rng(seed)
-
-    def features(*shape: int) -> NDArray[np.float32]:
-        return random.random((count, *shape), dtype=np.float32)
-
-    mask = random.random((count, options + 1)) < 0.6
-    mask[:, 0] |= ~mask[:, :-1].any(axis=1)
-    numbers = random.integers(0, [types, 9, 3], (count, options, 3))
-    return Offers(
-        features(JOB), features(CLUSTER), features(types, POOL), features(options, OPTION),
-        numbers[..., 0], numbers[..., 1] + 1, numbers[..., 2], mask,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def trained() -> vdn.Vdn:
     learner = vdn.make(config("toy", {"memory_seconds": MEMORY}, **SOLVES_TOY), seed=1)
@@ -71,49 +55,6 @@ def test_learns_in_seconds_what_is_right_on_the_toy_world(trained: vdn.Vdn) -> N
 
     assert score > 1.05 * best  # returns are negative: at most 5 % worse than the rule that knows the world
     assert score == pytest.approx(returns(world, lambda offers: answers(trained.weights(), offers), VALIDATION).mean())
-
-
-def test_what_pools_bid_is_the_best_of_all_joint_actions() -> None:
-    """Q_tot is the sum over pools of what each does: an option, or to pass. All joint actions are tried."""
-    weights = vdn.make(config(), 0).weights()
-    offers = random_offers(200)
-    bids, passing = values(weights, local(offers))
-    q_option = bids + np.take_along_axis(passing, offers.kind, axis=1)
-    said = answers(weights, offers)
-
-    for row in range(len(said)):
-        best, best_value = None, -np.inf
-        own = [[None, *np.flatnonzero(offers.mask[row, :-1] & (offers.kind[row] == pool))] for pool in range(3)]
-        for does in product(*own):
-            takes = [option for option in does if option is not None]
-            if len(takes) > 1 or (not takes and not offers.mask[row, offers.wait]):
-                continue  # the job goes to one pool at most, and may have to go
-            total = sum(
-                passing[row, pool] if option is None else q_option[row, option] for pool, option in enumerate(does)
-            )
-            if total > best_value:
-                best, best_value = (int(takes[0]) if takes else offers.wait), total
-        assert said[row] == best
-
-
-def test_a_pool_does_not_see_the_others() -> None:
-    weights = vdn.make(config(), 0).weights()
-    offers, others = random_offers(50), random_offers(50, seed=1)
-    mine = offers.kind == 0
-    pools = offers.pools.copy()
-    pools[:, 1:] = others.pools[:, 1:]
-    elsewhere = offers._replace(
-        pools=pools,
-        options=np.where(mine[:, :, None], offers.options, others.options),
-        cluster=np.concatenate([others.cluster[:, :1], offers.cluster[:, 1:2], others.cluster[:, 2:]], axis=1),
-        job=np.concatenate([offers.job[:, :11], others.job[:, 11:]], axis=1),
-    )
-    bids, passing = values(weights, local(offers))
-    bids_then, passing_then = values(weights, local(elsewhere))
-
-    np.testing.assert_array_equal(passing[:, 0], passing_then[:, 0])
-    np.testing.assert_array_equal(bids[mine], bids_then[mine])
-    assert (bids[~mine] != bids_then[~mine]).all()
 
 
 def test_a_host_does_not_see_the_others() -> None:
