@@ -268,7 +268,8 @@ class Scene:
         able = [job for job in waiting if found[job.uid].options]
         self._menus = {job.uid: found[job.uid] for job in able}
         self._number = {job.uid: number for number, job in enumerate(able)}
-        self._seconds = np.array([_left(job, found[job.uid]) for job in able], dtype=np.float64)
+        lengths = [_left(job, found[job.uid].seconds[None]) for job in able]
+        self._seconds = np.concatenate([np.zeros(0), *lengths])
         self._created = np.array([job.created for job in able], dtype=np.float64)
         self._waits = np.ones(len(able), dtype=np.bool_)
         self._present = len(snapshot.jobs) - len(waiting) + len(able)
@@ -282,7 +283,7 @@ class Scene:
         rows = _best_of_each(menu, room)
         number, snapshot = self._number[job.uid], self._snapshot
         facts = Facts(
-            fastest_seconds=self._seconds[[number]],
+            fastest_seconds=_left(job, menu.seconds[None, rows]),
             age=np.array([snapshot.time - job.created]),
             slack=np.array([np.inf if job.deadline is None else job.deadline - snapshot.time]),
             shorter=np.array([int((self._waits & (self._seconds < self._seconds[number])).sum())]),
@@ -349,5 +350,7 @@ def _seconds(candidate: Candidate) -> float:
     return candidate.option.prediction.step_seconds
 
 
-def _left(job: Job, menu: Menu) -> float:
-    return float((job.training.steps - job.steps_done) * menu.seconds.min())
+def _left(job: Job, step_seconds: Floats) -> Floats:
+    """(n,) run time left on the fastest of options (n, options)."""
+    fastest: Floats = (job.training.steps - job.steps_done) * step_seconds.min(axis=1)
+    return fastest

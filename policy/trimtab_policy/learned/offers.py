@@ -1,6 +1,7 @@
 """What all learned policies have in common: they are asked about one waiting job at a time (`encode`).
 
 The order of the queue, quotas, selectors and where gangs go are the same as for every other policy; running jobs go on.
+Whoever has waited for `PATIENCE_SECONDS` is given something as soon as there is anything, whatever was learned.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from trimtab_policy.types import Decision, Job, Pending, PendingReason, Placemen
 from trimtab_policy.why import why_pending
 
 Answers = NDArray[np.int64]
+
+PATIENCE_SECONDS = 86400.0
+"""Age from which a job is no longer left waiting while something that it could run on is free: against starvation."""
 
 
 class BadAnswer(ValueError):
@@ -44,6 +48,8 @@ class OfferPolicy(ABC):
             if found is None:
                 return None
             offers, options = found
+            if snapshot.time - job.created >= PATIENCE_SECONDS:
+                offers = _must_start(offers)
             answer = checked(self.name, offers, self.choose(offers))
             if answer == offers.wait:
                 refused.add(job.uid)
@@ -63,6 +69,12 @@ class OfferPolicy(ABC):
             return Pending(job.uid, PendingReason.BEHIND_OTHERS, message)
 
         return serve(self.name, snapshot, capacity, snapshot.waiting(), choose, explain=explain)
+
+
+def _must_start(offers: Offers) -> Offers:
+    mask = offers.mask.copy()
+    mask[:, offers.wait] = False
+    return offers._replace(mask=mask)
 
 
 def checked(name: str, offers: Offers, answers: Answers) -> int:

@@ -177,3 +177,12 @@ def offered(now: Snapshot, name: str) -> tuple[Offers, tuple]:
     found = Scene(now, Capacity(now)).offer(next(each for each in now.jobs if each.name == name))
     assert found
     return found
+
+
+def test_run_times_are_those_of_what_is_on_offer() -> None:
+    """Where the fastest split of a gang has no room, another one is shown in its place, with its own run time."""
+    scattered = snapshot([node("a", free=2), node("b", free=2)], [job("new", gpus=(4, 4))])
+    offers, options = offered(scattered, "new")
+    (run_seconds,) = {each.option.prediction.step_seconds * 1000 for each in options}
+    assert offers.options[0, 0, 4] == pytest.approx(np.log1p(run_seconds) / np.log1p(30 * 86400), rel=1e-5)
+    assert offers.job[0, 0] == offers.options[0, 0, 4]

@@ -48,7 +48,8 @@ class OffersVectorEnv(VectorEnv[Observation, Ints, NDArray[Any]]):
         """Arguments as of `ClusterVectorEnv`; of two loads every episode draws one between them.
 
         `memory_seconds` is how far ahead answers are judged, by default ten times the mean of the jobs' fastest run
-        times. There is no heartbeat: like the controller, it asks again only when something has changed. Raises
+        times. There is no heartbeat: it asks again only when something has changed. (The controller and the engine also
+        ask every five minutes, when hardly anything is different: that would make episodes longer for nothing.) Raises
         ValueError naming the argument.
         """
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
