@@ -44,8 +44,6 @@ Inputs = dict[str, NDArray[Any]]
 _SPEEDS, _NODES, _USES, _PRIORITIES = 8, 4, 8, 4
 """Bands of what the hypervectors of offers encode."""
 _PLAIN = [feature for feature in range(POOL) if not OCCUPANCY.start <= feature < OCCUPANCY.stop]
-CHANNELS = 1 + len(_PLAIN)
-"""Of the GPU matrix of offers."""
 
 
 class DqnCnn(OfferPolicy):
