@@ -81,7 +81,7 @@ def assign(problem: Assignment, gap: float = 0.0) -> Solution:
     owner = np.repeat(np.arange(problem.jobs), np.diff(problem.first))
     chosen = np.full(problem.jobs, -1, dtype=np.int64)
     chosen[owner[taken]] = taken
-    cost, bound = total(problem, chosen), found.getInfo().mip_dual_bound + problem.idle.sum()
+    cost, bound = total(problem, chosen), found.getInfo().mip_dual_bound + float(problem.idle.sum())
     return Solution(chosen, cost, max(0.0, (cost - bound) / abs(cost)) if cost else 0.0)
 
 

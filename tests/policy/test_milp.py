@@ -43,6 +43,14 @@ def test_the_gap_of_an_assignment_is_between_its_cost_and_the_bound() -> None:
     assert (found.chosen.tolist(), found.cost, found.gap) == ([1], 0.5, pytest.approx(0.0, abs=1e-9))
 
 
+def test_a_gap_that_is_above_zero_is_a_plain_number_that_can_be_stored() -> None:
+    """Rounding alone makes one here: (0.1 - 0.9) + 0.9 is below 0.1."""
+    one = Assignment(np.array([4]), np.array([0, 1]), np.array([0]), np.array([1]), np.array([0.1]), np.array([0.9]))
+    found = milp.assign(one)
+    assert 0 < found.gap < 1e-12
+    assert type(found.gap) is float
+
+
 def test_an_assignment_without_options_needs_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
     none = np.zeros(0, dtype=np.int64)
