@@ -52,18 +52,27 @@ class Played(NamedTuple):
     """HyperScore."""
 
 
-def run(*, seeds: list[int], progress: Progress, folder: Path, episodes: int, task: str = "adlro") -> Report:
+def run(
+    *,
+    seeds: Sequence[int],
+    progress: Progress,
+    folder: Path,
+    episodes: int,
+    training: Mapping[str, Any] | None = None,
+    config: str = "adlro",
+) -> Report:
     """Train an agent for each seed, with and without hypervectors, and let all policies play so many episodes.
 
-    `task` names a configuration or a file. Trainings go on where they were stopped, in `folder`. Raises as
-    `recipe.read` and `train.learn` do.
+    `config` names a configuration of the agent or a file; `training` is put in the place of what it says there.
+    Trainings go on where they were stopped, in `folder`. Raises as `recipe.read` and `train.learn` do.
     """
-    config: Any = recipe.read("dqn_cnn", task)
-    ablated = replace(config, network=replace(config.network, hypervectors=0))
+    agent: Any = recipe.read("dqn_cnn", config)
+    agent = replace(agent, training=replace(agent.training, **(training or {})))
+    ablated = replace(agent, network=replace(agent.network, hypervectors=0))
     policies: dict[str, list[Choose]] = {FCFS: [_fcfs()], AFFINITY: [_affinity], FASTEST: [_fastest]}
-    for name, each, kept in ((AGENT, config, "agent"), (ABLATED, ablated, "ablated")):
+    for name, each, kept in ((AGENT, agent, "agent"), (ABLATED, ablated, "ablated")):
         policies[name] = [_trained(each, seed, folder / f"{kept}-{seed}", progress) for seed in seeds]
-    played = {name: _played(config, episodes, choices) for name, choices in policies.items()}
+    played = {name: _played(agent, episodes, choices) for name, choices in policies.items()}
     return Report(
         title="ADLRO: 16 GPUs of three makes",
         columns=(
@@ -71,7 +80,7 @@ def run(*, seeds: list[int], progress: Progress, folder: Path, episodes: int, ta
             *(f"JCT ÷ {name}" for name in REFERENCES),
         ),
         rows=tuple(_rows(played)),
-        notes=tuple(_notes(played, config, seeds, episodes)),
+        notes=tuple(_notes(played, agent, seeds, episodes)),
     )
 
 

@@ -15,7 +15,7 @@ from trimtab_policy.sim.envs.adlro import AdlroEnv
 CONFIG = """
 task: adlro
 environment: {jobs: 20, window: 2, memory_seconds: 30}
-training: {segments: 2, steps: 150, environments: 2, warm_up: 50, batch: 8, replay: 200, validation_episodes: 2}
+training: {segments: 99, steps: 150, environments: 2, warm_up: 50, batch: 8, replay: 200, validation_episodes: 2}
 network: {channels: 4, hidden: 8, hypervectors: 16}
 """
 
@@ -28,7 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path, told: list[str]) -> Report:
     config = folder / "short.yaml"
     config.write_text(CONFIG)
-    return adlro.run(seeds=[0, 1], progress=told.append, folder=folder, episodes=6, task=str(config))
+    few = {"segments": 2}
+    return adlro.run(seeds=[0, 1], progress=told.append, folder=folder, episodes=6, training=few, config=str(config))
 
 
 @pytest.fixture(scope="module")
