@@ -82,7 +82,7 @@ def run(
         title=f"{cluster}: average JCT on the jobs of Cluster-v0",
         columns=("load", "policy", "kind", *FIGURES, "windows", *(f"÷ {each}" for each in (*references, BOUND))),
         rows=tuple(_row(at, found[at], ratios, references) for at in sorted(found, key=lambda at: _rank(at, found))),
-        notes=tuple(_notes(base, seeds, limits)),
+        notes=tuple(_notes(base, seeds, loads, limits)),
     )
 
 
@@ -159,11 +159,12 @@ def _written(found: Comparison | None) -> str:
     return f"{found.ratio.value:.2f} ({found.ratio.low:.2f}–{found.ratio.high:.2f})" + "*" * (found.p < SURE)
 
 
-def _notes(base: Scenario, seeds: Sequence[int], limits: Mapping[str, int]) -> Iterator[str]:
+def _notes(base: Scenario, seeds: Sequence[int], loads: Sequence[float], limits: Mapping[str, int]) -> Iterator[str]:
+    each = f" for each of {len(seeds)} seeds" if len(seeds) > 1 else ""
     yield (
-        f"{base.windows} windows of {base.window_jobs} jobs for each of the seeds {', '.join(map(str, seeds))}, the "
-        "same for all; the middle 60 % of their jobs are measured. Load 1 is the largest arrival rate that the cluster "
-        "could carry, were GPUs divisible in time (`cluster_jobs.saturation`)."
+        f"{base.windows} windows of {base.window_jobs} jobs{each}, the same for all; the middle 60 % of their jobs are "
+        "measured. Load 1 is the largest arrival rate that the cluster could carry, were GPUs divisible in time "
+        "(`cluster_jobs.saturation`)."
     )
     yield (
         f"Ratios are geometric means over paired windows with 95 % BCa intervals; * p < {SURE} after Holm over the "
@@ -175,5 +176,6 @@ def _notes(base: Scenario, seeds: Sequence[int], limits: Mapping[str, int]) -> I
         yield f"Simulated on fewer windows because it takes long: {told}. Ratios are over the windows that both have."
     yield (
         f"The same runs: `trimtab evaluate --policies {','.join(limits)} --trace {base.trace} --cluster {base.cluster}"
-        f" --load LOADS --windows {base.windows} --window-jobs {base.window_jobs} --seed SEED`."
+        f" --load {','.join(f'{load:g}' for load in loads)} --windows {base.windows} --window-jobs {base.window_jobs}"
+        f" --seed {seeds[0]}`."
     )

@@ -39,8 +39,8 @@ def written(cell: Cell) -> str:
         return cell
     if cell is None or math.isnan(cell):
         return "–"
-    if isinstance(cell, int) or math.isinf(cell):
-        return str(cell)
+    if isinstance(cell, int) or math.isinf(cell) or cell == 0:
+        return f"{cell:g}"
     digits = 3 if abs(cell) < 1 else 2 if abs(cell) < 10 else 1 if abs(cell) < 100 else 0
     return f"{cell:.{digits}f}"
 
