@@ -8,7 +8,7 @@ the names mean in the literature:
   temperature that is learned so that the entropy is minus the number of action dimensions (section 5).
 - Imitation: for every episode an expert is drawn, and what it would do in each state is kept beside the transition. The
   actor minimises (1 - w) SAC + w mean|Q| (tanh(mean(s)) - expert(s))^2; mean|Q| brings both to one scale (Fujimoto and
-  Gu 2021). Nothing is imitated where the critics prefer the actor's own action (Nair et al. 2018). The expert also acts
+  Gu 2021). With `q_filter` nothing is imitated where the critics prefer the actor's own action. The expert also acts
   itself, in a share w of the decisions (DAgger's mixture, Ross et al. 2011). w goes linearly from `imitation` to
   `imitation_floor` in `imitation_episodes`: the seed's schedule for mixing. w = 0 is SAC.
 - Where most decisions take no time (`Task.instant`) values count no entropy: an agent would refuse job after job to
@@ -65,7 +65,7 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True):
     imitation: Share = 1.0
     imitation_floor: Share = 0.1
     imitation_episodes: Count = 100
-    q_filter: bool = True
+    q_filter: bool = False
     """Imitate only where the critics prefer the expert (Nair et al. 2018): several experts contradict each other."""
     prioritised: bool = True
     priority_exponent: Share = 0.6
@@ -78,7 +78,7 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True):
     steps_per_update: Count = 1
     hidden: Count = 64
     """Units of each of the two layers of every network."""
-    temperature: Positive = 1.0
+    temperature: Positive = 0.05
     """At the beginning: as large as the differences between returns that matter, `reward_scale` included."""
     target_entropy: float = -1.0
     """Of one action dimension in [-1, 1]."""
@@ -99,8 +99,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 def make(config: Config, seed: int) -> SacImitation:
     """The learner that a configuration describes. Raises ValueError naming the field."""
     task, training = sac_tasks.TASKS[config.task], config.training
-    envs = sac_tasks.make(config.task, config.environment, training.environments, learn=True)
-    trials = sac_tasks.make(config.task, config.environment, training.validation_episodes, learn=False)
+    envs = sac_tasks.make(config.task, config.environment, training.environments, training.gamma)
+    trials = sac_tasks.make(config.task, config.environment, training.validation_episodes)
     return SacImitation(envs, trials, task, sac_tasks.experts(config.task, training.experts), training, seed)
 
 

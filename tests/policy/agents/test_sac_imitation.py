@@ -174,10 +174,8 @@ def test_the_density_of_a_squashed_gaussian_is_that_of_torch_distributions() -> 
     mean, log_std, noise = torch.randn(100, 3), torch.randn(100, 3), torch.randn(100, 3)
     raw = mean + log_std.exp() * noise
     reference = TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform(cache_size=1)])
-    action = reference.transforms[0](raw)
-    torch.testing.assert_close(
-        log_density(raw, noise, log_std), reference.log_prob(action).sum(dim=1), rtol=1e-4, atol=1e-3
-    )
+    told = reference.log_prob(reference.transforms[0](raw)).sum(dim=1)
+    torch.testing.assert_close(log_density(raw, noise, log_std), told, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (1.5, 0.3), (-2.0, 0.8)])
@@ -214,29 +212,34 @@ def test_the_weight_of_imitation_falls_in_a_line_to_its_floor_and_is_nothing_wit
 
 
 def test_imitation_alone_becomes_the_expert() -> None:
+    """In states that the expert comes to, in episodes that were not trained on."""
     cloning = learner(
         environment={"jobs": 20},
         training={
             "experts": ["sjf"],
             "imitation_floor": 1.0,
-            "q_filter": False,
             "learning_rate": 0.003,
+            "batch_size": 64,
+            "hidden": 64,
             "total_episodes": 10,
             "episodes_per_segment": 10,
             "buffer_size": 5000,
-            "validation_episodes": 10,
         },
     )
-    before, figures, after = cloning.validate(), cloning.learn(0), cloning.validate()
-    assert figures["imitation_loss"] < 0.2
-    _, infos = sac_tasks.play(
-        cloning._trials,
-        lambda states: np.stack([ShortestJobFirst().get_demonstration(state) for state in states]),
-        sac_tasks.VALIDATION_SEED,
-    )
-    expert = np.mean([info["metrics"]["avg_slowdown"] for info in infos])
-    assert after["avg_slowdown"] == pytest.approx(expert, rel=0.15)
-    assert before["score"] < -1.3 * expert
+    expert, seen = ShortestJobFirst(), []
+
+    def act(states: NDArray[np.float32]) -> NDArray[np.float32]:
+        seen.extend(states)
+        return np.stack([expert.get_demonstration(state) for state in states])
+
+    config = msgspec.convert({"jobs": 20, "time_horizon": 18}, sac_tasks.Environment)
+    sac_tasks.play(sac_tasks.make("rlalloc", config, 5), act, sac_tasks.VALIDATION_SEED)
+    states = np.array(seen)
+    shown, begun = act(states), mean_action(cloning.weights(), states)
+    cloning.learn(0)
+    learned = mean_action(cloning.weights(), states)
+    assert np.abs(begun - shown).mean() > 0.3
+    assert np.abs(learned - shown).mean() < 0.06
 
 
 def test_it_solves_the_toy_world() -> None:
