@@ -4,19 +4,21 @@
 `adlro`: an agent is one of the four hosts of seed 002, its options are to take one of the window's jobs on one of its
 GPUs; it sees its GPUs and the window, not the other hosts.
 
-What is learned from is not quite the reward of the environments, minus the time that jobs are in the system. Most of
-that is the time of jobs that run, often elsewhere, where an agent does not look: to it that is noise, a hundred times
-the difference that an answer makes, and nothing can be done about it, since running jobs go on. So a job pays when it
-starts, for what its run takes longer than on its fastest option, and not while it runs (`Ledger`). The rest of its run
-nobody can avoid: without discount, what an episode earns differs by a constant of its jobs. It is shaping by a
-potential, the time that running jobs have left (Ng et al. 1999). Training may know what agents must not: learning is
-central, deciding is not.
+What is learned from is the objective of the environments, minus the time that jobs are in the system, told at once and
+not long after an answer. Of jobs in the system, A(t) that came minus D(t) that are done, an agent can change D only;
+discounted by exp(-t / memory), the integral of D is
+
+    memory * sum over jobs of exp(-end / memory) = memory * sum of exp(-start / memory) * exp(-run time / memory)
+
+So a job earns exp(-run time / memory) when it starts, and nothing else earns anything; time counts by the discount. In
+`adlro` a GPU is idle for so much less as jobs run, which adds idle_weight * (1 - exp(-run time / memory)). With the
+rewards as the environments give them even the toy was learned by chance only: what starting a job changes about them is
+a hundredth of what comes and goes meanwhile, and begins as a loss.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -34,8 +36,8 @@ from trimtab_policy.sim.envs.toy import toy
 
 Columns = dict[str, NDArray[Any]]
 
-_OPTION_SECONDS, _FASTEST_SECONDS = 4, 0
-"""Run times among the features of an option and of a job, as `encode` scales them."""
+_OPTION_SECONDS = 4
+"""Run time among the features of an option, as `encode` scales it."""
 _MONTH = float(np.log1p(30 * 86400.0))
 
 
@@ -53,7 +55,7 @@ class After(NamedTuple):
 
     seen: Seen
     rewards: Floats
-    """(n,) to learn from, as of the module, in units of one job that waits for `memory_seconds`."""
+    """(n,) to learn from, as of the module."""
     earned: Floats
     """(n,) by the environment; in `adlro` for each of its jobs."""
     discounts: Floats
@@ -115,33 +117,6 @@ class Hosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError(f"memory_seconds must be a finite number above 0, got {self.memory_seconds}")
 
 
-class Ledger:
-    """Runs that were paid for when they started, in n environments of so many GPUs."""
-
-    def __init__(self, number: int, gpus: int) -> None:
-        self.time: Floats = np.zeros(number)
-        self._ends: Floats = np.full((number, gpus), -np.inf)
-
-    def reset(self, rows: Bools, time: Floats) -> None:
-        """Episodes begin in these environments."""
-        self._ends[rows] = -np.inf
-        self.time = np.where(rows, time, self.time)
-
-    def start(self, rows: Ints, seconds: Floats, fastest: Floats) -> Floats:
-        """(n,) what the jobs that start now in `rows` pay for runs of `seconds`, `fastest` at best; all (starts,)."""
-        paid: Floats = np.zeros(len(self.time))
-        paid[rows] = seconds - fastest
-        self._ends[rows, self._ends[rows].argmin(axis=1)] = self.time[rows] + seconds
-        return paid
-
-    def advance(self, time: Floats) -> Floats:
-        """(n,) seconds until `time` of all runs that were paid for, which are not to be paid again."""
-        lived = np.clip(self._ends - self.time[:, None], 0.0, (time - self.time)[:, None])
-        self.time = time.copy()
-        found: Floats = lived.sum(axis=1)
-        return found
-
-
 class OffersWorld:
     """Clusters whose pools bid for the job on offer."""
 
@@ -150,13 +125,11 @@ class OffersWorld:
     def __init__(self, environment: OffersVectorEnv) -> None:
         self._environment = environment
         self._over: Bools = np.zeros(environment.num_envs, dtype=np.bool_)
-        self._ledger = Ledger(environment.num_envs, int(environment.machines.node_gpus.sum()))
 
     def reset(self, seed: int) -> Seen:
         """As of `World`."""
-        _, info = self._environment.reset(seed=seed)
+        self._environment.reset(seed=seed)
         self._over[:] = False
-        self._ledger.reset(~self._over, info["time"])
         return self._seen()
 
     def step(self, actions: Ints) -> After:
@@ -164,13 +137,10 @@ class OffersWorld:
         begun, offers = self._over, self._environment.offers
         starts = _starts(actions, offers.mask, begun)
         here = _seconds(offers.options[starts, actions[starts], _OPTION_SECONDS])
-        paid = self._ledger.start(starts, here, _seconds(offers.job[starts, _FASTEST_SECONDS]))
+        rewards = np.zeros(len(actions))
+        rewards[starts] = np.exp(-here / self._environment.memory_seconds)
         _, earned, terminated, truncated, info = self._environment.step(actions)
         self._over = terminated | truncated
-        self._ledger.reset(begun, info["time"])
-        running = self._ledger.advance(info["time"])
-        unit, horizon = self._environment.reward_seconds, self._environment.memory_seconds
-        rewards = (earned * unit + running - paid) / horizon
         discounts = np.where(terminated, 0.0, info["discount"])
         return After(self._seen(), rewards, earned, discounts, ~begun & ~truncated, self._over)
 
@@ -194,7 +164,7 @@ class AdlroWorld:
         self._each = [AdlroEnv(given.jobs, given.window, given.idle_weight) for _ in range(number)]
         self._environment = SyncVectorEnv([lambda one=one: one for one in self._each])  # type: ignore[misc]
         self._over: Bools = np.zeros(number, dtype=np.bool_)
-        self._ledger = Ledger(number, GPUS)
+        self._time: Floats = np.zeros(number)
         self.metrics: dict[int, dict[str, float]] = {}
         """Of the first episode of each environment since the last reset, once it has ended."""
 
@@ -202,24 +172,23 @@ class AdlroWorld:
         """As of `World`."""
         observation, info = self._environment.reset(seed=seed)
         self._over[:] = False
-        self._ledger.reset(~self._over, info["time"])
-        self.metrics = {}
+        self._time, self.metrics = info["time"].copy(), {}
         return self._seen(observation, info)
 
     def step(self, actions: Ints) -> After:
         """As of `World`."""
         begun, given = self._over, self._given
         starts = _starts(actions, self._allowed, begun)
-        paid = self._ledger.start(starts, *_run_seconds([self._each[row] for row in starts], actions[starts]))
+        rewards = np.zeros(len(actions))
+        for row in starts:
+            run = math.exp(-_run_seconds(self._each[row], int(actions[row])) / given.memory_seconds)
+            rewards[row] = given.idle_weight * (1 - run) + run
         observation, earned, terminated, truncated, info = self._environment.step(actions)
         self._over = terminated | truncated
         for row in np.flatnonzero(self._over):
             self.metrics.setdefault(int(row), self._each[row].metrics())
-        self._ledger.reset(begun, info["time"])
-        seconds = info["time"] - self._ledger.time
-        busy = (1 - given.idle_weight) * (self._ledger.advance(info["time"]) - paid)
+        seconds, self._time = info["time"] - self._time, info["time"].copy()
         discounts = np.where(terminated, 0.0, np.exp(-seconds / given.memory_seconds))
-        rewards = (earned + busy) / given.memory_seconds
         seen = self._seen(observation, info)
         return After(seen, rewards, earned / given.jobs, discounts, ~begun & ~truncated, self._over)
 
@@ -267,12 +236,8 @@ def _starts(actions: Ints, mask: Bools, begun: Bools) -> Ints:
     return found
 
 
-def _run_seconds(environments: Sequence[AdlroEnv], actions: Ints) -> tuple[Floats, Floats]:
-    """How long the jobs of these actions will run where they are placed, and would on the fastest GPU; (n,) each."""
-    found = np.zeros((2, len(actions)))
-    for row, (environment, action) in enumerate(zip(environments, actions.tolist(), strict=True)):
-        slot, gpu = divmod(action, GPUS)
-        job, jobs = environment.waiting[slot], environment.jobs
-        speeds = environment.hardware.speed[jobs.kind[job]]
-        found[:, row] = jobs.work[job] / speeds[gpu], jobs.work[job] / speeds.max()
-    return found[0], found[1]
+def _run_seconds(environment: AdlroEnv, action: int) -> float:
+    """How long the job of an action will run where it is placed."""
+    slot, gpu = divmod(action, GPUS)
+    job, jobs = environment.waiting[slot], environment.jobs
+    return float(jobs.work[job] / environment.hardware.speed[jobs.kind[job], gpu])
