@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 from tests.fakeserver import FakeApiServer
 
+from trimtab.apply.transitions import Happening
+from trimtab.controller import cluster
 from trimtab.controller.choosing import Choosing
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.recorder import Recorder
 from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.kube.client import KubeClient
+from trimtab.kube.objects import Meta
 from trimtab.kube.observer import Silent
 from trimtab.settings import ConfigMapSettings, KubeSettings, ReflectorSettings
 from trimtab.telemetry.metrics import REGISTRY
@@ -187,3 +191,28 @@ async def test_a_controller_is_not_started_with_a_policy_that_nobody_knows(bench
 async def test_only_the_one_config_map_is_asked_for(bench: Bench) -> None:
     asked = {request for request in bench.server.requests if "configmaps" in request}
     assert asked == {"GET /api/v1/namespaces/trimtab-system/configmaps"}
+
+
+async def test_a_config_map_that_may_not_be_read_does_not_keep_a_controller_from_leading(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "CONFIG_MAP_SECONDS", 0.01)
+    forbidden = Cluster(cast(Any, None), ReflectorSettings(), bench.woken.set, Silent(), ConfigMapSettings())
+    *others, config_maps = forbidden.reflectors
+    for reflector in others:
+        reflector.synced.set()
+    async with asyncio.timeout(5):
+        await forbidden.synced()
+    assert not config_maps.synced.is_set()
+    choosing = Choosing(STARTED, forbidden, Engine(policy.load), bench.recorder)
+    assert await choosing.look() == STARTED
+
+
+async def test_what_is_told_of_a_job_again_and_again_is_logged_and_counted_once(bench: Bench) -> None:
+    meta = Meta(name="job", namespace="default", uid="uid-job")
+    before = sample("trimtab_happenings_total", reason="PolicyFallback")
+    with capture_logs() as logs:
+        for message in ("sia failed", "sia failed", "sia failed", "sia failed otherwise"):
+            bench.recorder.job(meta, Happening("Warning", "PolicyFallback", message, 1))
+    assert [line["message"] for line in logs] == ["sia failed", "sia failed otherwise"]
+    assert sample("trimtab_happenings_total", reason="PolicyFallback") == before + 2

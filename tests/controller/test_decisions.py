@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.builders import NOW, job_object, node_object
 
 from trimtab.apply.transitions import Happening
-from trimtab.controller.decisions import Decided, Decisions
+from trimtab.controller.decisions import REVIEW_SECONDS, Decided, Decisions
 from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine, Outcome
 from trimtab.kube.objects import Meta
@@ -17,6 +17,7 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab_policy import policy
 from trimtab_policy.policy import Policy
+from trimtab_policy.sim.engine import Rules
 from trimtab_policy.types import Pending, Placement
 
 CHOICE = Choice("best_fit", "fcfs", "srtf")
@@ -76,9 +77,9 @@ def bench() -> Bench:
     return Bench()
 
 
-def observation(gpus: int = 8) -> Observation:
+def observation(gpus: int = 8, later: float = 0.0) -> Observation:
     waiting = job_object(spec={"resources.gpus": {"min": gpus, "max": gpus}})
-    return Observer(()).observe(Caches([node_object("a")], [], [waiting]), NOW)
+    return Observer(()).observe(Caches([node_object("a")], [], [waiting]), NOW + later)
 
 
 async def test_the_policy_in_force_decides_and_its_shadow_is_asked_afterwards(bench: Bench) -> None:
@@ -94,6 +95,17 @@ async def test_a_job_that_waits_is_not_decided_about_again_without_news(bench: B
     assert bench.explained == ["uid-job"]
     assert await bench.decide(observation(16)) is None
     assert await bench.decide(observation(32))
+
+
+async def test_what_waits_is_looked_at_again_now_and_then_for_it_grows_older(bench: Bench) -> None:
+    assert await bench.decide(observation(16))
+    assert await bench.decide(observation(16, later=REVIEW_SECONDS - 1)) is None
+    assert await bench.decide(observation(16, later=REVIEW_SECONDS))
+    assert await bench.decide(observation(16, later=REVIEW_SECONDS + 1)) is None
+
+
+def test_the_simulator_asks_policies_as_often() -> None:
+    assert Rules().heartbeat == REVIEW_SECONDS
 
 
 @pytest.mark.parametrize("change", [{"policy": "fcfs"}, {"fallback": "sjf"}, {"shadow": ""}, {"deadline_seconds": 1.0}])

@@ -40,6 +40,7 @@ def test_what_is_left_out_stays_as_started(said: dict[str, str], wanted: Choice)
         ({"policy": "best_fti"}, "policy: 'best_fti' is not understood: unknown policy 'best_fti'; registered are: "),
         ({"policy": ""}, "policy: '' is not understood: unknown policy ''"),
         ({"policy": "srtf", "fallback": "none"}, "fallback: 'none' is not understood"),
+        ({"fallback": "dqn_cnn"}, "dqn_cnn is learned and may fail itself; fall back on a rule such as fcfs"),
         ({"shadow": "me"}, "shadow: 'me' is not understood"),
         ({"deadlineSeconds": "soon"}, "deadlineSeconds: 'soon' is not understood: could not convert"),
         ({"deadlineSeconds": "0"}, "deadlineSeconds: '0' is not understood: must be more than 0 and at most 30"),
@@ -62,6 +63,12 @@ def test_a_controller_is_not_started_with_a_name_that_is_not_registered(role: st
     wrong = Choice(**{"policy": "best_fit", "fallback": "fcfs"} | {role: "nonsense"})
     with pytest.raises(UnknownPolicy, match="nonsense"):
         wrong.check()
+
+
+def test_a_controller_is_not_started_with_a_fallback_that_may_fail_itself() -> None:
+    with pytest.raises(UnknownPolicy, match="dqn_cnn is learned and may fail itself"):
+        Choice("best_fit", "dqn_cnn").check()
+    Choice("dqn_cnn", "fcfs").check()
 
 
 def test_no_deadline_makes_a_round_look_stuck() -> None:

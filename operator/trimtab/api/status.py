@@ -255,7 +255,8 @@ class JobStatus(ApiModel):
     pending: Pending | None = None
     """Why the job waits; absent when it does not."""
     shadow: Shadow | None = None
-    """What the shadow policy would have decided; absent without one, or before it was asked."""
+    """What the shadow policy named in it would have decided; it stays when another one is chosen, until that has said
+    something, or the plan ends."""
     restarts: Annotated[Int32, Field(ge=0)] = 0
     """How often the gang was started again after a failure; at most `spec.maxRestarts`."""
     setbacks: Annotated[Int32, Field(ge=0)] = 0

@@ -2,7 +2,8 @@
 
 Level-based like everything else: before each round the ConfigMap is looked at as it is now, so that a change counts
 from the next round on, never in the middle of one, and a successor comes to the same choice. What is not understood
-changes nothing; a policy that fails on trial is replaced by the fallback round by round until it works. Both are told.
+changes nothing: a controller that starts while it is there decides as it was started. A policy that fails on trial is
+replaced by the fallback round by round until it works. Both are told.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import structlog
+
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import (
     AnyObject,
@@ -22,6 +24,11 @@ from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import CONFIG_MAPS, JOBS, NODES, PODS, PRIORITY_CLASSES, QUEUES, SERVICES, Resource
 from trimtab.observe.snapshot import Caches
 from trimtab.settings import ConfigMapSettings, ReflectorSettings
+
+CONFIG_MAP_SECONDS = 10.0
+"""How long the first round waits for the ConfigMap that chooses policies."""
+
+log = structlog.get_logger(__name__)
 
 
 class Cluster:
@@ -72,9 +79,18 @@ class Cluster:
                 tasks.create_task(reflector.run(), name=f"reflect {reflector.resource.plural}")
 
     async def synced(self) -> None:
-        """Wait until every kind has been listed once."""
+        """Wait until every kind has been listed once; for the ConfigMap of policies, which may be there, only a while.
+
+        A right that is missing for it, e.g. after an upgrade, must not keep a controller from leading.
+        """
         for reflector in self.reflectors:
-            await reflector.synced.wait()
+            if reflector is not self._config_maps:
+                await reflector.synced.wait()
+        if self._config_maps:
+            try:
+                await asyncio.wait_for(self._config_maps.synced.wait(), CONFIG_MAP_SECONDS)
+            except TimeoutError:
+                log.warning("the ConfigMap of policies could not be read yet: deciding as started until it can")
 
     def caches(self) -> Caches:
         """The raw objects of this moment."""

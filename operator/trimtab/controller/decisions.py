@@ -18,6 +18,10 @@ from trimtab.observe.snapshot import Observation
 from trimtab.telemetry import metrics
 from trimtab_policy.types import Snapshot
 
+REVIEW_SECONDS = 300.0
+"""A decision that leaves jobs waiting is made anew so often though nothing has changed: age alone may change an answer.
+The simulator's engine asks policies as often (`sim.engine.Rules.heartbeat`)."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -73,7 +77,9 @@ class Decisions:
         self._shadow.ask(decided.observation, decided.outcome)
 
     def _stands(self, snapshot: Snapshot, choice: Choice) -> bool:
-        return self._last is not None and _same(snapshot, self._last[0]) and choice == self._last[1]
+        if self._last is None or snapshot.time - self._last[0].time >= REVIEW_SECONDS:
+            return False
+        return _same(snapshot, self._last[0]) and choice == self._last[1]
 
     def _tell(self, fallback: Fallback, observation: Observation) -> None:
         """Tell the jobs that a policy has failed for."""
@@ -86,7 +92,7 @@ class Decisions:
 
 
 def _same(snapshot: Snapshot, before: Snapshot) -> bool:
-    """Whether a policy would see nothing new. Time alone is no news: without a change nothing becomes possible."""
+    """Whether a policy would see nothing new but the time."""
     return (
         snapshot.nodes == before.nodes
         and snapshot.jobs == before.jobs

@@ -35,10 +35,7 @@ class Recorder:
         self._told: OrderedDict[str, None] = OrderedDict()
 
     def job(self, meta: Meta, happening: Happening) -> None:
-        """Something happened to a job."""
-        level = log.warning if happening.type == "Warning" else log.info
-        level(happening.reason, job=meta.key, uid=meta.uid, epoch=happening.epoch, message=happening.message)
-        metrics.HAPPENINGS.labels(happening.reason).inc()
+        """Something happened to a job; told once for each of its epochs."""
         regarding = {
             "apiVersion": names.API_VERSION,
             "kind": names.JOB_KIND,
@@ -46,7 +43,10 @@ class Recorder:
             "name": meta.name,
             "uid": meta.uid,
         }
-        self._post(regarding, happening, "Reconcile")
+        if self._post(regarding, happening, "Reconcile"):
+            level = log.warning if happening.type == "Warning" else log.info
+            level(happening.reason, job=meta.key, uid=meta.uid, epoch=happening.epoch, message=happening.message)
+            metrics.HAPPENINGS.labels(happening.reason).inc()
 
     def choice(self, config_map: Meta, happening: Happening) -> None:
         """Something about which policies decide, told on the ConfigMap that says so; its version is the epoch."""

@@ -12,10 +12,11 @@ from msgspec import Struct, structs
 
 from trimtab import names
 from trimtab.errors import PolicyError
-from trimtab_policy.policy import UnknownPolicy, entry
+from trimtab_policy.policy import Kind, UnknownPolicy, entry
 
 LONGEST_DEADLINE = 30.0
-"""Seconds. A round in which two new policies are loaded, and are late, must end before it counts as stuck (180 s)."""
+"""Seconds. A round in which two new policies are loaded, and are late, ends before it counts as stuck (180 s). Jobs
+that name policies of their own, for tests, add a deadline each."""
 
 LONGEST_VALUE = 80
 """Characters of a value that are looked at: no name is as long, and what is told of a wrong one has to fit an event."""
@@ -37,9 +38,10 @@ class Choice(Struct, frozen=True):
         return {role: name for role, name in named.items() if name}
 
     def check(self) -> None:
-        """Raise UnknownPolicy unless all names are registered."""
+        """Raise UnknownPolicy unless all names are registered, and the fallback one that can be relied on."""
         for name in self.roles().values():
             entry(name)
+        _reliable(self.fallback)
 
     def describe(self) -> str:
         """`best_fit decides within 2 s, else fcfs; shadow: sia`."""
@@ -70,6 +72,13 @@ def _registered(text: str) -> str:
     return text
 
 
+def _reliable(text: str) -> str:
+    """Who has to answer when a policy fails must not be able to fail for want of weights."""
+    if entry(text).kind is Kind.LEARNED:
+        raise UnknownPolicy(f"{text} is learned and may fail itself; fall back on a rule such as fcfs or best_fit")
+    return text
+
+
 def _registered_or_none(text: str) -> str:
     return _registered(text) if text else text
 
@@ -83,7 +92,7 @@ def _deadline(text: str) -> float:
 
 _KEYS: dict[str, tuple[str, Callable[[str], str | float]]] = {
     names.KEY_POLICY: ("policy", _registered),
-    names.KEY_FALLBACK: ("fallback", _registered),
+    names.KEY_FALLBACK: ("fallback", _reliable),
     names.KEY_SHADOW: ("shadow", _registered_or_none),
     names.KEY_DEADLINE: ("deadline_seconds", _deadline),
 }
