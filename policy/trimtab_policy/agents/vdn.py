@@ -59,6 +59,8 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     warm_up: int = 1_000
     """Transitions before the first update."""
     hidden: int = 64
+    first_value: float = 0.0
+    """What Q_tot begins with everywhere, shared alike by the agents: jobs that will be done in the time looked ahead."""
     target_rate: float = 0.02
     """Part of the way that the target network goes towards the network at every update."""
     first_epsilon: float = 1.0
@@ -167,6 +169,7 @@ class Vdn:
         with torch.random.fork_rng():
             torch.manual_seed(segment_seed(seed, 0, NETWORK))
             team = Team(shapes.agents.shape[2], shapes.options.shape[2], training.hidden)
+        nn.init.constant_(team.rest.bias, training.first_value / shapes.agents.shape[1])
         self.team = team.to("cuda" if torch.cuda.is_available() else "cpu")
         self.target = deepcopy(self.team)
         self.optimizer = torch.optim.Adam(self.team.parameters(), lr=training.learning_rate)
