@@ -60,7 +60,7 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Transitions before the first update."""
     hidden: int = 64
     first_value: float = 0.0
-    """What Q_tot begins with everywhere, shared alike by the agents: jobs that will be done in the time looked ahead."""
+    """What Q_tot begins with everywhere, shared alike by the agents: jobs that get done in the time looked ahead."""
     target_rate: float = 0.02
     """Part of the way that the target network goes towards the network at every update."""
     first_epsilon: float = 1.0
