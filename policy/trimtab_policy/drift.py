@@ -178,18 +178,13 @@ class State(Struct, frozen=True):
     streams: dict[str, Stream] = {}
     trial: Trial | None = None
     """The running trial, or the last one."""
+    weights: str | None = None
+    """The weights to use, of those that trials were about; None: nothing was ever tuned."""
 
     @property
     def factors(self) -> dict[str, float]:
         """GPU type -> by how much predicted step times are too short; types without a correction are absent."""
         return {name: math.exp(each.correction) for name, each in self.streams.items() if each.correction}
-
-    @property
-    def weights(self) -> str | None:
-        """The weights to use, of those that trials were about; None: nothing was ever tuned."""
-        if self.trial is None:
-            return None
-        return self.trial.instead_of if self.phase is Phase.ROLLED_BACK else self.trial.weights
 
     def settled(self, rules: Rules) -> bool:
         """Whether weights may be tuned now: after a recalibration, when all its factors are settled."""
@@ -205,11 +200,14 @@ def follow(state: State, event: Event, rules: Rules | None = None) -> State:
     if isinstance(event, Tuned):
         if not state.settled(rules):
             raise ValueError(f"weights may be tuned in {Phase.RECALIBRATED} with settled factors, not in {state.phase}")
-        return replace(state, phase=Phase.FINE_TUNED, trial=Trial(event.weights, event.instead_of))
+        trial = Trial(event.weights, event.instead_of)
+        return replace(state, phase=Phase.FINE_TUNED, trial=trial, weights=trial.weights)
     if state.phase is not Phase.FINE_TUNED or state.trial is None:
         raise ValueError(f"decisions are judged in {Phase.FINE_TUNED}, not in {state.phase}")
     trial = bet(state.trial, event)
-    return replace(state, phase=_verdict(trial, rules), trial=trial)
+    phase = _verdict(trial, rules)
+    weights = trial.instead_of if phase is Phase.ROLLED_BACK else trial.weights
+    return replace(state, phase=phase, trial=trial, weights=weights)
 
 
 # --- monitoring -------------------------------------------------------------------------------------------

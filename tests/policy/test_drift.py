@@ -247,7 +247,8 @@ def test_worse_weights_are_rolled_back_before_the_trial_ends_and_may_be_tuned_ag
     assert back.trial.count < 100
     assert back.factors[A100] > 1.3  # predictions stay corrected
 
-    assert observed([0.0] * 40, state=back).phase is Phase.RECALIBRATED
+    again = observed([0.0] * 40, state=back)
+    assert (again.phase, again.weights) == (Phase.RECALIBRATED, "old")
 
 
 def test_weights_that_are_slightly_worse_on_average_do_not_outlive_the_trial() -> None:
