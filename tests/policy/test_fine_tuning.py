@@ -1,0 +1,77 @@
+"""Fine-tuning on logs: what is left of tuned weights keeps its bounds, and is as much as they allow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.policy.learned.random_offers import random_offers
+
+from trimtab_policy.encode import Ints, Offers
+from trimtab_policy.fine_tuning import Bound, Weights, bounded, distance, returns
+
+OFFERS = random_offers(200)
+
+
+def answer(weights: Weights, offers: Offers) -> Ints:
+    """An agent with one weight for every feature of an option."""
+    values = offers.options @ weights["scores"]
+    found: Ints = np.where(offers.mask[:, :-1], values, -np.inf).argmax(axis=1)
+    return found
+
+
+def drawn(seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {"scores": np.float32(random.normal(size=8)), "unused": np.float32(scale * random.normal(size=3))}
+
+
+@given(st.integers(0, 50), st.integers(51, 99), st.floats(0, 2), st.floats(0, 1))
+def test_both_bounds_hold_whatever_the_tuned_weights_are(old: int, new: int, far: float, changed: float) -> None:
+    before = drawn(old)
+    found = bounded(before, drawn(new), answer, OFFERS, Bound(distance=far, changed=changed))
+
+    assert distance(before, found) <= far * (1 + 1e-4) + 1e-6
+    assert (answer(found, OFFERS) != answer(before, OFFERS)).mean() <= changed
+    assert {name: array.dtype for name, array in found.items()} == {name: array.dtype for name, array in before.items()}
+
+
+def test_weights_within_the_bounds_are_taken_as_they_are() -> None:
+    before = drawn(0)
+    tuned = {name: array * np.float32(1.01) for name, array in before.items()}
+    found = bounded(before, tuned, answer, OFFERS, Bound(distance=0.02, changed=0.0))
+    for name, array in tuned.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-6)
+
+
+def test_weights_that_go_too_far_are_drawn_back_on_the_line_just_to_the_bound() -> None:
+    before, tuned = drawn(0), drawn(1)
+    found = bounded(before, tuned, answer, OFFERS, Bound(distance=0.1, changed=1.0))
+
+    assert distance(before, found) == pytest.approx(0.1, rel=1e-4)
+    part = (found["scores"] - before["scores"]) / (tuned["scores"] - before["scores"])
+    np.testing.assert_allclose(part, part[0], rtol=1e-3)
+
+
+def test_a_change_of_answers_that_no_part_of_the_way_avoids_leaves_the_old_weights() -> None:
+    """Equal scores: the first option wins, until any other weight is a little above 0."""
+    before = {"scores": np.zeros(8, dtype=np.float32), "unused": np.ones(3, dtype=np.float32)}
+    tuned = before | {"scores": np.full(8, 0.01, dtype=np.float32)}
+    found = bounded(before, tuned, answer, OFFERS, Bound(changed=0.0))
+    np.testing.assert_array_equal(found["scores"], before["scores"])
+
+
+def test_weights_of_another_network_are_refused() -> None:
+    with pytest.raises(ValueError, match="same network"):
+        bounded(drawn(0), {"scores": np.zeros(8)}, answer, OFFERS, Bound())
+    with pytest.raises(ValueError, match="distance must be"):
+        Bound(distance=-1.0)
+    with pytest.raises(ValueError, match="changed must lie"):
+        Bound(changed=1.5)
+    with pytest.raises(ValueError, match="updates must be"):
+        Bound(updates=0)
+
+
+def test_returns_add_up_what_follows_until_nothing_counts() -> None:
+    found = returns(np.array([1.0, 2.0, 4.0, 8.0]), np.array([0.5, 0.0, 1.0, 0.5]))
+    assert found.tolist() == [2.0, 2.0, 12.0, 8.0]
