@@ -58,19 +58,22 @@ def run(
     progress: Progress,
     folder: Path,
     episodes: int,
+    ablation: bool = True,
     training: Mapping[str, Any] | None = None,
     config: str = "adlro",
 ) -> Report:
-    """Train an agent for each seed, with and without hypervectors, and let all policies play so many episodes.
+    """Train an agent for each seed, with `ablation` also without hypervectors, and let all play so many episodes.
 
     `config` names a configuration of the agent or a file; `training` is put in the place of what it says there.
     Trainings go on where they were stopped, in `folder`. Raises as `recipe.read` and `train.learn` do.
     """
     agent: Any = recipe.read("dqn_cnn", config)
     agent = replace(agent, training=replace(agent.training, **(training or {})))
-    ablated = replace(agent, network=replace(agent.network, hypervectors=0))
+    agents = {AGENT: (agent, "agent")}
+    if ablation:
+        agents[ABLATED] = (replace(agent, network=replace(agent.network, hypervectors=0)), "ablated")
     policies: dict[str, list[Choose]] = {FCFS: [_fcfs()], AFFINITY: [_affinity], FASTEST: [_fastest]}
-    for name, each, kept in ((AGENT, agent, "agent"), (ABLATED, ablated, "ablated")):
+    for name, (each, kept) in agents.items():
         policies[name] = [_trained(each, seed, folder / f"{kept}-{seed}", progress) for seed in seeds]
     played = {name: _played(agent, episodes, choices) for name, choices in policies.items()}
     return Report(
@@ -179,8 +182,8 @@ def _notes(played: Mapping[str, Played], config: Any, seeds: Sequence[int], epis
     )
     yield (
         f"The agent is the mean of {len(seeds)} trainings of {steps:,} steps, some"
-        f" {steps / (_STEPS_PER_JOB * _jobs(config)):.0f} episodes; the paper trains 1,000,000. Mean JCT of each:"
-        f" {_by_seed(played[AGENT])} s; without hypervectors {_by_seed(played[ABLATED])} s."
+        f" {steps / (_STEPS_PER_JOB * _jobs(config)):.0f} episodes; the paper trains 1,000,000. Mean JCT of each,"
+        f" s: {'; '.join(f'{name} {_by_seed(played[name])}' for name in (AGENT, ABLATED) if name in played)}."
     )
     yield (
         "The paper's columns exclude each other: 16 GPUs that are 58.1 % busy with jobs of at most 25.8 s finish 1,297"

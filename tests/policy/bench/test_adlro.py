@@ -25,11 +25,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("adlro")
 
 
-def run(folder: Path, told: list[str]) -> Report:
+def run(folder: Path, told: list[str], ablation: bool = True) -> Report:
     config = folder / "short.yaml"
     config.write_text(CONFIG)
     few = {"segments": 2}
-    return adlro.run(seeds=[0, 1], progress=told.append, folder=folder, episodes=6, training=few, config=str(config))
+    return adlro.run(
+        seeds=[0, 1],
+        progress=told.append,
+        folder=folder,
+        episodes=6,
+        ablation=ablation,
+        training=few,
+        config=str(config),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +86,14 @@ def test_trainings_that_are_done_are_not_done_again(folder: Path, report: Report
     assert markdown(run(folder, told)) == markdown(report)
     assert len(told) == 4
     assert all("segment 2 of 2" in each for each in told)
+
+
+def test_the_ablation_can_be_left_out(folder: Path, report: Report) -> None:
+    told: list[str] = []
+    rows = run(folder, told, ablation=False).rows
+    assert [row[0] for row in rows] == [FCFS, AFFINITY, FASTEST, adlro.AGENT]
+    assert rows[3][1] == report.rows[3][1]
+    assert len(told) == 2
 
 
 def test_notes_say_how_much_less_was_trained_than_in_the_paper(report: Report) -> None:
