@@ -99,7 +99,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 def make(config: Config, seed: int) -> SacImitation:
     """The learner that a configuration describes. Raises ValueError naming the field."""
     task, training = sac_tasks.TASKS[config.task], config.training
-    envs = sac_tasks.make(config.task, config.environment, training.environments, training.gamma)
+    envs = sac_tasks.make(config.task, config.environment, training.environments, learn=True)
     trials = sac_tasks.make(config.task, config.environment, training.validation_episodes)
     return SacImitation(envs, trials, task, sac_tasks.experts(config.task, training.experts), training, seed)
 

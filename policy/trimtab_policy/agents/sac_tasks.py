@@ -9,10 +9,8 @@ Costs of waiting make bad rewards: values start at 0 and fall for whatever is tr
 best. With D(t) jobs done of A(t) that came, the number in the system is A - D, and nothing that is done changes A.
 Discounted by exp(-t / memory), minus the mean of A - D is, but for that constant, the sum of exp(-end / memory) over
 jobs, i.e. of exp(-start / memory) exp(-run time / memory). So in `offers` the same objective is earned by starting a
-job, by the run time of what it is given. In `rlalloc`, where jobs slow each other down and count by 1 / seconds alone,
-it is earned in advance as well: what the running ones will earn if nothing changes is a potential (Ng et al. 1999), so
-that a step earns by how much it betters that; a job of a minute is worth 1. Validation goes by the environments' own
-rewards and metrics.
+job, by the run time of what it is given; validation goes by the environment's own rewards. In `rlalloc` jobs slow each
+other down, and rewards are the user's: they stay as they are.
 
 Experts are objects with the interface of the seed's README, `get_demonstration(state) -> action`, by their name in
 `rlalloc_experts.EXPERTS` or OFFER_EXPERTS, or as `module:Class`.
@@ -44,7 +42,6 @@ VALIDATION_SEED = 1 << 32
 """Those of training are below 2^31 plus the number of environments."""
 CLOCK_SECONDS = 10.0
 """A step of `rlalloc`, of which its histories hold one sample each."""
-_MINUTE = 60.0
 RUN_TIME = 4
 """Place among the features of an option."""
 _WORST = 1e6
@@ -80,8 +77,8 @@ class Task(NamedTuple):
     schema: str
     keys: frozenset[str]
     """Those of `Environment` that it knows."""
-    make: Callable[[int, Mapping[str, Any], float | None], Vector]
-    """So many environments with these arguments, to learn from with this gamma, or (None) to be judged in."""
+    make: Callable[[int, Mapping[str, Any], bool], Vector]
+    """So many environments with these arguments, to learn from (True) or to be judged in."""
     experts: Mapping[str, Expert]
     instant: bool
     """Whether most decisions take no time, i.e. steps are worth no entropy of their own."""
@@ -130,10 +127,9 @@ class Guided(gym.Wrapper[Single, Single, Single, Single]):
     idling change too little for a critic to see. `info["steps"]` says how many steps of its clock a decision took.
     """
 
-    def __init__(self, env: RLAllocEnv, gamma: float | None) -> None:
-        """With `gamma`, of a step of the clock, rewards are those of the module instead of the environment's."""
+    def __init__(self, env: RLAllocEnv) -> None:
         super().__init__(env)
-        self._world, self._gamma = env, gamma
+        self._world = env
         self._least = np.zeros(ACTIONS, dtype=np.float32)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Single, Info]:
@@ -143,26 +139,8 @@ class Guided(gym.Wrapper[Single, Single, Single, Single]):
 
     def step(self, action: Single) -> tuple[Single, SupportsFloat, bool, bool, Info]:
         """As of `RLAllocEnv`."""
-        before, ahead = self._world.now, self._ahead(self._world.now)
         state, reward, terminated, truncated, info = self.env.step(np.maximum(action, self._least))
-        if self._gamma is not None:
-            reward = self._done(before) + self._ahead(before) - ahead
         return state, reward, terminated, truncated, self._guided(info)
-
-    def _done(self, since: float) -> float:
-        """What the jobs that ended since then earned, discounted from there."""
-        finished = self._world.finished
-        done = np.flatnonzero((finished > since) & (finished <= self._world.now))
-        return self._earned({job: finished[job] for job in done.tolist()}, since)
-
-    def _ahead(self, since: float) -> float:
-        """What running jobs will earn, discounted from then."""
-        return self._earned(self._world.ends(), since) if self._gamma is not None else 0.0
-
-    def _earned(self, ends: Mapping[int, float], since: float) -> float:
-        gamma, ideal = self._gamma or 0.0, self._world.jobs.ideal
-        worth = (gamma ** ((end - since) / CLOCK_SECONDS) * _MINUTE / ideal[job] for job, end in ends.items())
-        return float(sum(worth))
 
     def _guided(self, info: Info) -> Info:
         may_wait, offered = info["action_mask"]
@@ -192,12 +170,12 @@ class InTurn:
 OFFER_EXPERTS: dict[str, Expert] = {"sjf": First(DURATION_RANK), "fcfs": First(AGE_RANK), "round_robin": InTurn()}
 
 
-def make(task: str, environment: Environment, count: int, gamma: float | None = None) -> Vector:
+def make(task: str, environment: Environment, count: int, *, learn: bool = False) -> Vector:
     """`count` environments of a task, as `Task.make`. Raises ValueError naming what the task does not have."""
     given = {key: value for key, value in structs.asdict(environment).items() if value is not None}
     if strange := sorted(given.keys() - TASKS[task].keys):
         raise ValueError(f"$.environment.{strange[0]}: the task {task} has none; it knows {_listed(TASKS[task].keys)}")
-    return TASKS[task].make(count, given, gamma)
+    return TASKS[task].make(count, given, learn)
 
 
 def experts(task: str, names: Sequence[str]) -> tuple[Expert, ...]:
@@ -276,22 +254,21 @@ def _listed(names: Mapping[str, Any] | frozenset[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def _rlalloc(count: int, given: Mapping[str, Any], gamma: float | None) -> Vector:
+def _rlalloc(count: int, given: Mapping[str, Any], learn: bool) -> Vector:
     arguments = dict(given)
     if "reward" in given:
         arguments["reward"] = named("$.environment.reward", given["reward"])
     metrics = {name: named(f"$.environment.metrics.{name}", path) for name, path in given.get("metrics", {}).items()}
     arguments["metrics"] = metrics | {"jobs": lambda env: float(env.count)}
-    own = None if "reward" in given else gamma
-    return SyncVectorEnv([lambda: Guided(RLAllocEnv(**arguments), own)] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
+    return SyncVectorEnv([lambda: Guided(RLAllocEnv(**arguments))] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
-def _offers(count: int, given: Mapping[str, Any], gamma: float | None) -> Vector:
-    return SharesVectorEnv(OffersVectorEnv(count, **given), starts=gamma is not None)
+def _offers(count: int, given: Mapping[str, Any], learn: bool) -> Vector:
+    return SharesVectorEnv(OffersVectorEnv(count, **given), starts=learn)
 
 
-def _toy(count: int, given: Mapping[str, Any], gamma: float | None) -> Vector:
-    return SharesVectorEnv(toy(count, **given), starts=gamma is not None)
+def _toy(count: int, given: Mapping[str, Any], learn: bool) -> Vector:
+    return SharesVectorEnv(toy(count, **given), starts=learn)
 
 
 def _slowdown(returns: NDArray[np.float64], infos: Sequence[Info]) -> dict[str, float]:

@@ -132,8 +132,8 @@ def _report(found: Mapping[str, Played], windows: int, seeds: int) -> Report:
             "The seed states no numbers: its repository has neither its environment nor a result to compare with.",
             f"{windows} windows of 60 jobs at load 0.8; learners trained with {seeds} seeds each. The ratio is the "
             "geometric mean over windows, with the 95 % interval over windows and seeds; p is two-sided, after Holm.",
-            "All are SJF, FCFS and round robin, one drawn for every episode. They contradict each other: their mean, which "
-            "is what imitation alone learns, is the advice of none.",
+            "All are SJF, FCFS and round robin, one drawn for every episode. They contradict each other: their mean, "
+            "which is what imitation alone learns, is the advice of none.",
         ),
     )
 

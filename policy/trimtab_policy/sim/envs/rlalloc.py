@@ -196,7 +196,7 @@ class RLAllocEnv(gym.Env[State, NDArray[np.float32]]):
         turn = [job for job in self.waiting if job > self._offered] + self.waiting
         return next((job for job in turn if job not in self._refused and (self.jobs.least[job] <= room).all()), None)
 
-    def ends(self) -> dict[int, float]:
+    def _ends(self) -> dict[int, float]:
         """When each running job is done if nothing changes."""
         slowdown = max(1.0, self._demand)
         return {job: self.now + self._left[job] * slowdown / rate.alone for job, rate in self.running.items()}
@@ -208,11 +208,11 @@ class RLAllocEnv(gym.Env[State, NDArray[np.float32]]):
     def _next_event(self) -> float:
         """Time of the next arrival or completion; infinite when there is none."""
         arrival = float(self.jobs.arrival[self._arrived]) if self._arrived < self.count else np.inf
-        return min(arrival, *self.ends().values(), np.inf)
+        return min(arrival, *self._ends().values(), np.inf)
 
     def _advance(self, until: float) -> None:
         """Compute until then, which is not beyond the next event."""
-        seconds, slowdown, ends = until - self.now, max(1.0, self._demand), self.ends()
+        seconds, slowdown, ends = until - self.now, max(1.0, self._demand), self._ends()
         self.elapsed += seconds
         self.delay += seconds * sum(1 / self.jobs.ideal[job] for job in [*self.waiting, *self.running])
         self._busy_seconds += seconds * min(1.0, self._demand)
