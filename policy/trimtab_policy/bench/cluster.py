@@ -19,6 +19,7 @@ from trimtab_policy import policy as registry
 from trimtab_policy.bench.report import Cell, Report
 from trimtab_policy.sim import statistics
 from trimtab_policy.sim.evaluation.scenario import GENERATED, Outcome, Scenario
+from trimtab_policy.sim.evaluation.sizes import uses_sizes
 from trimtab_policy.sim.evaluation.store import Store
 from trimtab_policy.sim.evaluation.workers import processes
 from trimtab_policy.sim.evaluation.workload import CLUSTER_V0
@@ -27,6 +28,8 @@ from trimtab_policy.sim.statistics import Comparison
 SURE = 0.05
 """Corrected p-values below it are marked."""
 BOUND = "bound"
+USES_SIZES = "°"
+"""Marks policies that decide by the run times of jobs."""
 FIGURES = {"JCT, h": "avg_jct_h", "GPUs used": "utilisation", "restarts/job": "restarts_per_job"}
 """Column -> figure of `metrics.Summary`."""
 
@@ -41,6 +44,7 @@ class At(NamedTuple):
 Window = tuple[int, int]
 """Seed and number."""
 Outcomes = Mapping[At, Mapping[Window, Outcome]]
+Ratios = Mapping[tuple[At, str], Comparison]
 
 
 def run(
@@ -81,8 +85,11 @@ def run(
     return Report(
         title=f"{cluster}: average JCT on the jobs of Cluster-v0",
         columns=("load", "policy", "kind", *FIGURES, "windows", *(f"÷ {each}" for each in (*references, BOUND))),
-        rows=tuple(_row(at, found[at], ratios, references) for at in sorted(found, key=lambda at: _rank(at, found))),
-        notes=tuple(_notes(base, seeds, loads, limits)),
+        rows=tuple(
+            _row(at, found[at], len(seeds) * windows, ratios, references)
+            for at in sorted(found, key=lambda at: _rank(at, ratios, references))
+        ),
+        notes=(*_notes(base, seeds, loads, limits), *_limits(limits, len(seeds), len(ratios) - len(found))),
     )
 
 
@@ -109,15 +116,17 @@ def _by_row(outcomes: Iterable[Outcome]) -> Outcomes:
     return found
 
 
-def _rank(at: At, found: Outcomes) -> tuple[float, float]:
-    return at.load, _mean(found[at].values(), "avg_jct_h")
+def _rank(at: At, ratios: Ratios, references: Sequence[str]) -> tuple[float, float]:
+    """By the ratio to the first reference: means over different windows do not compare."""
+    against = ratios.get((at, references[0]))
+    return at.load, against.ratio.value if against else 1.0
 
 
 def _mean(outcomes: Iterable[Outcome], figure: str) -> float:
     return fmean(each.summary[figure] for each in outcomes)
 
 
-def _ratios(found: Outcomes, references: Sequence[str]) -> dict[tuple[At, str], Comparison]:
+def _ratios(found: Outcomes, references: Sequence[str]) -> Ratios:
     """To every reference on the windows that both have, and to the bound; p-values corrected over the whole table."""
     told = {
         (at, name): _compared(runs, found[At(at.load, name)])
@@ -145,11 +154,13 @@ def _to_bound(runs: Mapping[Window, Outcome]) -> Comparison:
 
 
 def _row(
-    at: At, runs: Mapping[Window, Outcome], ratios: Mapping[tuple[At, str], Comparison], references: Sequence[str]
+    at: At, runs: Mapping[Window, Outcome], windows: int, ratios: Ratios, references: Sequence[str]
 ) -> tuple[Cell, ...]:
-    figures = (_mean(runs.values(), figure) for figure in FIGURES.values())
+    """Means only where they are over all windows, so that a column holds what compares."""
+    figures = (_mean(runs.values(), figure) if len(runs) == windows else "–" for figure in FIGURES.values())
     against = (_written(ratios.get((at, name))) for name in (*references, BOUND))
-    return f"{at.load:g}", at.policy, str(registry.entry(at.policy).kind), *figures, str(len(runs)), *against
+    told = at.policy + USES_SIZES * uses_sizes(at.policy)
+    return f"{at.load:g}", told, str(registry.entry(at.policy).kind), *figures, str(len(runs)), *against
 
 
 def _written(found: Comparison | None) -> str:
@@ -178,4 +189,17 @@ def _notes(base: Scenario, seeds: Sequence[int], loads: Sequence[float], limits:
         f"The same runs: `trimtab evaluate --policies {','.join(limits)} --trace {base.trace} --cluster {base.cluster}"
         f" --load {','.join(f'{load:g}' for load in loads)} --windows {base.windows} --window-jobs {base.window_jobs}"
         f" --seed {seeds[0]}`."
+    )
+
+
+def _limits(limits: Mapping[str, int], seeds: int, comparisons: int) -> Iterator[str]:
+    """What the table does not say."""
+    yield f"{USES_SIZES} decides by how long jobs will take, which is told without error; the others do without."
+    if few := sorted({most * seeds for most in limits.values() if 2.0 ** (1 - most * seeds) * comparisons > SURE}):
+        told = " or ".join(map(str, few))
+        yield f"Over {told} windows no p can be small enough for a mark: there its absence says nothing."
+    yield (
+        "Windows begin with an empty cluster, as the episodes of training do, and are short: they say more about how a "
+        "queue is worked off than about a cluster that has been full for weeks. One set of weights is judged of each "
+        "agent, that of its best seed by validation; how much seeds differ is not in the intervals."
     )
