@@ -186,3 +186,11 @@ def test_values_that_are_no_numbers_are_refused() -> None:
 
     with pytest.raises(BadAnswer, match="no number"):
         Broken().choose(offers(1))
+
+
+def test_the_weights_that_come_with_the_package_were_made_for_these_offers() -> None:
+    seen = offers(20)
+    chosen = DqnCnn().choose(seen)
+    assert seen.mask[np.arange(20), chosen].all()
+    card = store.read_card("dqn_cnn")
+    assert (card.agent, card.schema, card.task) == ("dqn_cnn", SCHEMA, "offers")
