@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from trimtab_policy import recipe, train
 from trimtab_policy.agents import dqn_worlds
-from trimtab_policy.agents.dqn_worlds import VALIDATION, Adlro, Ints, Seen
+from trimtab_policy.agents.dqn_worlds import VALIDATION, Adlro, Environment, Ints, Seen
 from trimtab_policy.bench.report import Cell, Report, interval, written
 from trimtab_policy.learned.dqn_cnn import Network
 from trimtab_policy.sim import statistics
@@ -72,10 +72,11 @@ def run(
     agents = {AGENT: (agent, "agent")}
     if ablation:
         agents[ABLATED] = (replace(agent, network=replace(agent.network, hypervectors=0)), "ablated")
-    policies: dict[str, list[Choose]] = {FCFS: [_fcfs()], AFFINITY: [_affinity], FASTEST: [_fastest]}
+    whole_queue = replace(agent.environment, window=_jobs(agent))
+    played = {name: _played(whole_queue, episodes, [rule]) for name, rule in _rules().items()}
     for name, (each, kept) in agents.items():
-        policies[name] = [_trained(each, seed, folder / f"{kept}-{seed}", progress) for seed in seeds]
-    played = {name: _played(agent, episodes, choices) for name, choices in policies.items()}
+        choices = [_trained(each, seed, folder / f"{kept}-{seed}", progress) for seed in seeds]
+        played[name] = _played(agent.environment, episodes, choices)
     return Report(
         title="ADLRO: 16 GPUs of three makes",
         columns=(
@@ -97,12 +98,12 @@ def _trained(config: Any, seed: int, folder: Path, progress: Progress) -> Choose
     return lambda seen: network.values(dqn_worlds.adlro_inputs(seen.observation), seen.mask).argmax(axis=1)
 
 
-def _played(config: Any, episodes: int, choices: Sequence[Choose]) -> Played:
+def _played(environment: Environment, episodes: int, choices: Sequence[Choose]) -> Played:
     found = []
     for choose in choices:
-        world = dqn_worlds.make("adlro", config.environment, episodes)
+        world = dqn_worlds.make("adlro", environment, episodes)
         figures = dqn_worlds.play(world, UNSEEN, choose)
-        least = _least(config, episodes)
+        least = _least(environment, episodes)
         found.append([_figures(of, bound) for of, bound in zip(figures, least, strict=True)])
     return Played(*np.moveaxis(np.array(found), 2, 0))
 
@@ -113,9 +114,9 @@ def _figures(of: Mapping[str, float], least: tuple[float, float]) -> tuple[float
     return jct, of["jobs_per_hour"], used, hyperscore(value(jct, least[0], makespan, least[1], used))
 
 
-def _least(config: Any, episodes: int) -> Iterator[tuple[float, float]]:
+def _least(environment: Environment, episodes: int) -> Iterator[tuple[float, float]]:
     """Lower bounds of mean JCT and makespan of each episode: every job alone, on the best GPU that holds it."""
-    world = dqn_worlds.make("adlro", config.environment, episodes)
+    world = dqn_worlds.make("adlro", environment, episodes)
     assert isinstance(world, Adlro)
     world.reset(UNSEEN)
     yield from (_alone(env) for env in world.envs)
@@ -128,17 +129,18 @@ def _alone(env: AdlroEnv) -> tuple[float, float]:
     return float(seconds.mean()), float((jobs.arrival + seconds).max() - jobs.arrival.min())
 
 
+def _rules() -> dict[str, Choose]:
+    """The baselines. They see the whole queue, the agent as much of it as its window."""
+    return {
+        FCFS: _fcfs(),
+        AFFINITY: lambda seen: _each(adlro.static_affinity, seen),
+        FASTEST: lambda seen: _each(adlro.fastest_first, seen),
+    }
+
+
 def _fcfs() -> Choose:
     dice = np.random.default_rng(0)
     return lambda seen: np.array([adlro.fcfs(mask.astype(np.int8), dice) for mask in seen.mask])
-
-
-def _affinity(seen: Seen) -> Ints:
-    return _each(adlro.static_affinity, seen)
-
-
-def _fastest(seen: Seen) -> Ints:
-    return _each(adlro.fastest_first, seen)
 
 
 def _each(rule: Callable[[adlro.Observation, adlro.Mask], int], seen: Seen) -> Ints:
@@ -177,8 +179,9 @@ def _notes(played: Mapping[str, Played], config: Any, seeds: Sequence[int], epis
     steps = config.training.segments * config.training.steps
     yield (
         f"{episodes} episodes of {_jobs(config)} jobs, none of them seen in training or validation; mean and 95 %"
-        " interval. Ratios are geometric means over episodes, and over seeds for the agent, with BCa intervals;"
-        " * is p < 0.05 (permutation test, Holm over the table)."
+        " interval. The baselines see the whole queue, the agent the window of its configuration. Ratios are geometric"
+        " means over episodes, and over seeds for the agent, with BCa intervals; * is p < 0.05 (permutation test, Holm"
+        " over the table)."
     )
     yield (
         f"The agent is the mean of {len(seeds)} trainings of {steps:,} steps, some"
