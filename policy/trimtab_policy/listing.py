@@ -50,7 +50,7 @@ def _listed(name: str) -> Listed:
     if entry.kind is not Kind.LEARNED:
         return found
     try:
-        path = store.shipped(name)
+        path = store.named(name)
         card = store.load(path, encode.SCHEMA).card
         if card.agent != name:
             raise WeightsError(f"{path}: weights of {card.agent}, not of {name}; copy both files again, or train anew")

@@ -24,6 +24,9 @@ from safetensors import numpy as safetensors
 
 Arrays = dict[str, NDArray[Any]]
 
+ENV_FOLDER = "TRIMTAB_WEIGHTS"
+"""Environment variable: a folder whose weights go before those of the package that have the same name."""
+
 _CATALOGUE = ("gpus.yaml", "models.yaml")
 """Files below `data/` that tell what GPUs and models can do: what agents learned depends on them."""
 _STORABLE = frozenset(
@@ -88,7 +91,7 @@ def save(path: Path, weights: Mapping[str, NDArray[Any]], card: Card) -> Card:
 def load(source: str | Path, schema: str, names: Collection[str] = ()) -> Weights:
     """Read weights that expect observations of `schema` and consist of arrays of these names (any, if none are given).
 
-    A Path, or a text with a slash or a suffix, is a file; any other text is the name of shipped weights. Raises
+    A Path, or a text with a slash or a suffix, is a file; any other text is a name (`named`). Raises
     WeightsError when they are absent or of another schema, were cut short or changed, are none of ours, or hold values
     that are not finite.
     """
@@ -112,10 +115,11 @@ def read_card(source: str | Path) -> Card:
     return _card(_found(source).with_suffix(".json"))
 
 
-def shipped(name: str) -> Path:
-    """The safetensors file of weights that come with the package. Raises WeightsError when there are none."""
-    folder = _shipped_folder()
-    path = folder / f"{name}.safetensors"
+def named(name: str) -> Path:
+    """The safetensors file of this name: of the user's folder, else of the package. Raises WeightsError without."""
+    path = _shipped_folder() / f"{name}.safetensors"
+    if (own := os.environ.get(ENV_FOLDER)) and (theirs := Path(own) / path.name).is_file():
+        return theirs
     if not path.is_file():
         known = ", ".join(shipped_names()) or "none"
         raise WeightsError(f"{path}: no weights of {name!r} come with this package (there are: {known}); train them")
@@ -174,7 +178,7 @@ def _shipped_folder() -> Path:
 
 def _found(source: str | Path) -> Path:
     if isinstance(source, str) and not ("/" in source or os.sep in source or Path(source).suffix):
-        return shipped(source)
+        return named(source)
     return _arrays_path(Path(source))
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as safetensors
 
 from trimtab_policy import store
+from trimtab_policy.sim.evaluation import sources
 from trimtab_policy.store import Card, WeightsError
 
 CARD = Card(
@@ -216,6 +217,24 @@ def test_weights_that_do_not_come_with_the_package_are_refused_by_name() -> None
     said = refusal("alpha_zero")
     assert "no weights of 'alpha_zero' come with this package" in said
     assert all(name in said for name in store.shipped_names())
+
+
+def test_weights_in_the_users_folder_go_before_those_of_the_package(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = store.load(file, CARD.schema)
+    shipped = store.shipped_names()[0]
+    for suffix in (".safetensors", ".json"):
+        file.with_suffix(suffix).rename(file.with_name(shipped + suffix))
+    before = sources.of_run(shipped)
+    monkeypatch.setenv(store.ENV_FOLDER, str(file.parent))
+    assert store.named(shipped) == file.with_name(f"{shipped}.safetensors")
+    assert store.load(shipped, CARD.schema).card == mine.card
+    sources._digest.cache_clear()
+    assert sources.of_run(shipped) != before, "runs that were kept are of other weights"
+    sources._digest.cache_clear()
+    monkeypatch.delenv(store.ENV_FOLDER)
+    assert store.named(shipped).parent.name == "weights"
 
 
 # --- how it is written -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import platform
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -15,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from trimtab_policy import policy as registry
+from trimtab_policy.store import ENV_FOLDER
 
 _ROOT = Path(__file__).resolve().parents[3]
 _PACKAGE = "trimtab_policy"
@@ -74,10 +76,11 @@ def _digest(*modules: str, weights: str) -> bytes:
     """Without modules: all of them."""
     package = _ROOT / _PACKAGE
     source = imported(*modules) if modules else package.rglob("*.py")
-    files = {*source, *(package / "data").rglob("*"), *(package / "weights").glob(weights)}
+    own = Path(os.environ.get(ENV_FOLDER) or package / "weights")
+    files = {*source, *(package / "data").rglob("*"), *(package / "weights").glob(weights), *own.glob(weights)}
     digest = hashlib.sha256()
     for file in sorted(path for path in files if path.is_file()):
-        digest.update(str(file.relative_to(package)).encode() + file.read_bytes())
+        digest.update(os.path.relpath(file, package).encode() + file.read_bytes())
     return digest.digest()
 
 
