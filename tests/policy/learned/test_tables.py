@@ -131,3 +131,13 @@ def test_what_was_learned_is_done_after_it_was_saved_and_loaded(
     before, after = policy(learner.weights()), policy(loaded)
     for offers in some_offers():
         np.testing.assert_array_equal(before.choose(offers), after.choose(offers))
+
+
+@pytest.mark.parametrize("policy", [QLearning, Sarsa])
+def test_the_weights_of_the_package_answer_what_is_on_offer(policy: type[tables.TablePolicy]) -> None:
+    agent, waited, answered = policy(), 0, 0
+    for offers in some_offers():
+        answers = agent.choose(offers)
+        assert offers.mask[np.arange(len(answers)), answers].all()
+        waited, answered = waited + int((answers == offers.wait).sum()), answered + len(answers)
+    assert 0 < waited < answered
