@@ -287,11 +287,13 @@ def accuracy(kernel: tuple[int, int]) -> float:
     return float(np.mean(right))
 
 
+@pytest.mark.timeout(600)
 def test_a_spatial_pattern_of_the_gpu_matrix_tells_the_right_gpu_to_a_convolution_only() -> None:
     assert accuracy((3, 3)) > 0.95
     assert accuracy((1, 1)) < 0.4
 
 
+@pytest.mark.timeout(600)
 def test_it_solves_the_toy_world_in_seconds() -> None:
     learner = dqn_cnn.make(recipe.read("dqn_cnn", "toy"), seed=0)
     for segment in range(learner.segments):
