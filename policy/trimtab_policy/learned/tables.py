@@ -2,7 +2,8 @@
 
 The seed's action is GPU count x {Data, Model, Hybrid}; here the count is one of 1, 2-3, 4-7, 8-15, 16-31, 32 or more.
 It says nothing of GPU types: of the options of that count and mode the fastest that has room is taken. The last action
-is to wait. In a cell where nothing that may be done was ever tried, the fastest option is taken.
+is to wait. In a cell where no option on offer was ever tried, the fastest one is taken: that nothing else is known does
+not make it right to wait.
 """
 
 from __future__ import annotations
@@ -85,9 +86,10 @@ def greedy(q: Floats, tried: Bools, answers: Ints, offers: Offers) -> Answers:
     """(n,) the answers of the best actions, of their values (n, ACTIONS) and whether they were ever tried."""
     known = np.where(tried & (answers != NOTHING), q, -np.inf)
     best = np.take_along_axis(answers, known.argmax(axis=1)[:, None], axis=1)[:, 0]
+    started = np.isfinite(known[:, :WAIT]).any(axis=1)
     speed = np.where(offers.mask[:, :-1], offers.options[:, :, 0], -1.0)
     fastest = np.where(speed.max(axis=1) >= 0, speed.argmax(axis=1), offers.wait)
-    found: Answers = np.where(np.isfinite(known).any(axis=1), best, fastest)
+    found: Answers = np.where(started, best, fastest)
     return found
 
 

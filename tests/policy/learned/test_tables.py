@@ -141,3 +141,14 @@ def test_the_weights_of_the_package_answer_what_is_on_offer(policy: type[tables.
         assert offers.mask[np.arange(len(answers)), answers].all()
         waited, answered = waited + int((answers == offers.wait).sum()), answered + len(answers)
     assert 0 < waited < answered
+
+
+def test_waiting_is_not_the_best_for_want_of_anything_else_that_was_tried() -> None:
+    offers = next(each for each in some_offers(1, rounds=200) if each.mask[0, -1])
+    answers = menu(offers)
+    q, tried = np.zeros((1, ACTIONS)), np.zeros((1, ACTIONS), dtype=np.bool_)
+    tried[0, WAIT], q[0, WAIT] = True, 1.0
+    fastest = np.where(offers.mask[0, :-1], offers.options[0, :, 0], -1).argmax()
+    assert tables.greedy(q, tried, answers, offers).tolist() == [fastest]
+    tried[0] = True
+    assert tables.greedy(q, tried, answers, offers).tolist() == [offers.wait]
