@@ -270,9 +270,8 @@ class DoubleDqn:
         found |= {f"online/{name}": of for name, of in _arrays(self.network).items()}
         found |= {f"target/{name}": of for name, of in _arrays(self.target).items()}
         found |= {f"replay/{name}": of for name, of in self._replay.arrays().items()}
-        for name, parameter in self.network.named_parameters():
-            moments = self._optimizer.state.get(parameter, {})
-            found |= {f"adam/{name}/{key}": of.numpy().copy() for key, of in moments.items()}
+        for number, moments in self._optimizer.state_dict()["state"].items():
+            found |= {f"adam/{number}/{key}": of.cpu().numpy().copy() for key, of in moments.items()}
         return found
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -281,9 +280,11 @@ class DoubleDqn:
         _load(self.target, _below("target/", arrays))
         self._replay.restore(_below("replay/", arrays))
         self._steps, self._updates = int(arrays["counter/steps"]), int(arrays["counter/updates"])
-        for name, parameter in self.network.named_parameters():
-            moments = _below(f"adam/{name}/", arrays)
-            self._optimizer.state[parameter] = {key: torch.from_numpy(of.copy()) for key, of in moments.items()}
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, of in _below("adam/", arrays).items():
+            number, _, key = name.partition("/")
+            state.setdefault(int(number), {})[key] = torch.from_numpy(of.copy())
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": state})  # moves them to the device
 
     def weights(self) -> Arrays:
         """As of `Learner`."""

@@ -93,7 +93,8 @@ def test_a_short_run_makes_the_whole_table() -> None:
     names = ["Q-learning, paper", "Q-learning", "SARSA, paper", "SARSA", "best fixed, paper", "best fixed"]
     assert [row[0] for row in found.rows] == [*names, "default fixed", "hindsight"]
     assert found.rows[0][1:4] == parallel_mode.PAPER["Q-learning"][:3]
-    assert sum("ratios within seeds" in note for note in found.notes) == 3
+    assert sum("over splits:" in note for note in found.notes) == 3
+    assert sum("over seeds, these servers given:" in note for note in found.notes) == 3
 
 
 def test_two_seeds_are_too_few() -> None:
@@ -104,3 +105,9 @@ def test_two_seeds_are_too_few() -> None:
 def test_figures_that_the_configuration_lacks_are_named() -> None:
     with pytest.raises(ValueError, match="gamma"):
         run(seeds=[0, 1, 2], progress=str, training={"gamma": 0.5})
+
+
+def test_seeds_that_are_judged_on_the_same_series_count_as_one() -> None:
+    judged = [parallel_mode.Judged(*[float(seed)] * 7) for seed in range(9)]
+    means = [each.accuracy for each in parallel_mode.by_split(range(9), judged)]
+    assert means == [3.5, 4.5, 2, 3, 4, 5, 6]  # 0 and 7, 1 and 8
