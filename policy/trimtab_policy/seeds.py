@@ -1,7 +1,7 @@
 """Where seeds are trained: on this machine one after the other, or on the machines of a Ray cluster, one thread each.
 
-A training is a function of its task, so that weights are the same bit for bit on all machines of one kind. What it tells
-comes as it goes; who takes it can stop at any time, and the last checkpoint stays.
+A training is a function of its task: weights are the same bit for bit on all machines of one kind. What it tells comes
+as it goes; who takes it can stop at any time, and the last checkpoint stays.
 """
 
 from __future__ import annotations
