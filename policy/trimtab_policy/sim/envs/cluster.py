@@ -97,6 +97,14 @@ class ClusterVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Begin an episode in every cluster; cluster i is seeded with `seed` + i, or with the i-th of a list."""
+        self.seeded(seed)
+        for number in range(self.num_envs):
+            self._begin(number)
+        self._over[:] = False
+        return self._seen(), self._info()
+
+    def seeded(self, seed: int | list[int | None] | None) -> list[np.random.Generator]:
+        """What is random in each cluster from now on, seeded as of `reset`; without a seed it goes on."""
         if isinstance(seed, int):
             super().reset(seed=seed)
             self._random = [np.random.default_rng(seed + number) for number in range(self.num_envs)]
@@ -106,10 +114,7 @@ class ClusterVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
             self._random = [
                 np.random.default_rng(each) for each in self.np_random.integers(1 << 31, size=self.num_envs)
             ]
-        for number in range(self.num_envs):
-            self._begin(number)
-        self._over[:] = False
-        return self._seen(), self._info()
+        return self._random
 
     def step(self, actions: NDArray[np.int64]) -> tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], Info]:
         """One choice in every cluster; those whose episode was over begin a new one instead."""

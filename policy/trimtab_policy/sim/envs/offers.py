@@ -93,13 +93,7 @@ class OffersVectorEnv(VectorEnv[Observation, Ints, NDArray[Any]]):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Begin an episode in every cluster; cluster i is seeded with `seed` + i, or with the i-th of a list."""
-        if isinstance(seed, int):
-            super().reset(seed=seed)
-            self._random = [np.random.default_rng(seed + number) for number in range(self.num_envs)]
-        elif seed is not None:
-            self._random = [np.random.default_rng(each) for each in seed]
-        elif not self._random:
-            self._random = [np.random.default_rng(s) for s in self.np_random.integers(1 << 31, size=self.num_envs)]
+        self._random = self._cluster.seeded(seed)
         for number in range(self.num_envs):
             self._begin(number)
         self._over[:] = False
