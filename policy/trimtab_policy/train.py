@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from trimtab_policy import checkpoint, recipe, store
+from trimtab_policy import checkpoint, provenance, recipe, store
 from trimtab_policy.agents.learner import Learner
 from trimtab_policy.checkpoint import Checkpoint, Row, State
 from trimtab_policy.store import Card
@@ -208,7 +207,7 @@ def _finished(task: Task, learner: Learner, reached: Checkpoint) -> Trained:
         task=str(state.config["task"]),
         schema=learner.schema,
         catalogue=store.catalogue_hash(),
-        commit=_commit(),
+        commit=provenance.commit(),
         seeds=(task.seed,),
         score=state.best,
         score_name=recipe.score_name(task.module, state.config["task"]),
@@ -216,20 +215,6 @@ def _finished(task: Task, learner: Learner, reached: Checkpoint) -> Trained:
     )
     card = store.save(task.folder / f"{task.agent}.safetensors", reached.best, card)
     return Trained(task.seed, reached.best, card, state.best_segment, state.rows)
-
-
-def _commit() -> str:
-    """Of the checkout that this file is part of; with a plus when tracked files were changed since."""
-    here = Path(__file__)
-    try:
-        _git(here.parent, "ls-files", "--error-unmatch", here.name)  # an environment may lie in some other checkout
-        return _git(here.parent, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _git(folder: Path, *command: str) -> str:
-    return subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _write_csv(folder: Path, rows: Sequence[Row]) -> None:
