@@ -28,7 +28,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...
     def run(entry: Entry, progress: Progress, folder: Path) -> Report:
         progress("half of it")
         seen.append(entry.seeds)
-        return Report(f"Seeds {len(entry.seeds)}", ("policy", "hours"), (("fcfs", 1.5),))
+        return Report(f"Seeds {len(entry.seeds)}", ("policy", "hours"), (("fcfs", 1.5), ("sjf", float("nan"))))
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "entries", lambda: ENTRIES)
@@ -51,7 +51,7 @@ def told(*arguments: str) -> dict[str, Any]:
 def test_every_entry_is_made_once(made: list[tuple[int, ...]]) -> None:
     answer = told()
     assert made == [(0, 1), (5,)]
-    assert answer["first"]["report"]["rows"] == [{"policy": "fcfs", "hours": 1.5}]
+    assert answer["first"]["report"]["rows"] == [["fcfs", 1.5], ["sjf", None]]
     assert answer["second"]["entry"]["seeds"] == [5]
     assert told() == answer
     assert made == [(0, 1), (5,)]

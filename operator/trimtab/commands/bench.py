@@ -116,11 +116,9 @@ def _write(page: Path, entries: Mapping[str, Entry], found: Sequence[Result]) ->
 
 
 def _as_json(result: Result) -> dict[str, Any]:
-    """The report, its rows as objects, and where it comes from."""
-    report = result.report
-    plain: dict[str, Any] = msgspec.to_builtins(result)
-    rows = [dict(zip(report.columns, row, strict=True)) for row in report.rows]
-    return plain | {"report": {"title": report.title, "rows": rows, "notes": list(report.notes)}}
+    """As it is kept: JSON knows no NaN, so what is not known is null."""
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result))
+    return plain
 
 
 @contextmanager

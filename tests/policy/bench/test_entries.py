@@ -6,11 +6,12 @@ import re
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from trimtab.cli import app
-from trimtab_policy import bench, recipe
+from trimtab_policy import bench, recipe, store
 from trimtab_policy.bench import BenchError, Entry
 
 ENTRIES = bench.entries()
@@ -40,6 +41,15 @@ def test_commands_that_trained_the_weights_can_be_carried_out(name: str) -> None
         config = options[options.index("--config") + 1] if "--config" in options else recipe.DEFAULT_TASK
         assert train == "train"
         assert config in recipe.tasks(agent)
+
+
+@pytest.mark.parametrize("agent", recipe.agents())
+def test_the_weights_of_the_package_are_what_the_commands_on_record_make(agent: str) -> None:
+    """The same configuration and seeds; another commit may learn something else from them."""
+    card = store.read_card(agent)
+    [command] = [each for each in ENTRIES["cluster-64"].trained_by if f"train {agent} " in each]
+    assert command == f"trimtab train {agent} --config {card.task} --seeds {','.join(map(str, sorted(card.seeds)))}"
+    assert card.config == msgspec.json.decode(msgspec.json.encode(recipe.read(agent, card.task)))
 
 
 @pytest.mark.parametrize("name", ENTRIES)
