@@ -43,8 +43,14 @@ def _section(result: Result) -> str:
     lines = [f"## {result.name}", "", entry.about, "", markdown(result.report), "```"]
     lines += [*entry.trained_by, f"trimtab bench --only {shlex.quote(result.name)}", "```", ""]
     seeds = f"Seeds {_ranges(entry.seeds)}" if len(entry.seeds) > 1 else f"Seed {entry.seeds[0]}"
-    lines.append(f"{seeds}. Made in {result.seconds:.0f} s on {result.machine}, {result.date}, commit {result.commit}.")
+    lines.append(f"{seeds}. Made at commit `{_short(result.commit)}`, {result.date}, on {result.machine}, in")
+    lines.append(f"{result.seconds:.0f} s less what was kept of trainings and runs from before.")
     return "\n".join(lines)
+
+
+def _short(commit: str) -> str:
+    """With the plus that marks uncommitted changes."""
+    return commit[:12] + "+" * commit.endswith("+")
 
 
 def _said(folder: Path, name: str) -> str:

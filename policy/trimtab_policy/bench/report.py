@@ -13,6 +13,9 @@ from msgspec import Struct
 
 Cell = str | float | None
 
+_TINY = 5e-4
+"""Three digits behind the point would not show it."""
+
 
 class Report(Struct, frozen=True, forbid_unknown_fields=True):
     """One table and what must be known to read it."""
@@ -41,6 +44,8 @@ def written(cell: Cell) -> str:
         return "–"
     if isinstance(cell, int) or math.isinf(cell) or cell == 0:
         return f"{cell:g}"
+    if abs(cell) < _TINY:
+        return f"{cell:.0e}"
     digits = 3 if abs(cell) < 1 else 2 if abs(cell) < 10 else 1 if abs(cell) < 100 else 0
     return f"{cell:.{digits}f}"
 

@@ -43,14 +43,14 @@ def known(folder: Path, name: str, entry: Entry) -> Result | None:
 
 def make(folder: Path, name: str, entry: Entry, progress: Progress) -> Result:
     """Carry out an entry, and keep its result in `folder`. Raises what the module raises, and OSError."""
-    begun = monotonic()
+    begun, commit, computed_by = monotonic(), provenance.commit(), digest(entry)  # before anybody edits a file
     report = bench.run(entry, progress, folder / name)
     made = Result(
         name=name,
         entry=entry,
         report=report,
-        digest=digest(entry),
-        commit=provenance.commit(),
+        digest=computed_by,
+        commit=commit,
         machine=provenance.machine(),
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         seconds=round(monotonic() - begun, 1),

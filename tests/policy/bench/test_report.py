@@ -39,7 +39,7 @@ def test_the_terminal_shows_the_same(snapshot: SnapshotAssertion) -> None:
     ("cell", "text"),
     [
         (0.41234, "0.412"), (7.9, "7.90"), (95.84, "95.8"), (1234.4, "1234"), (-0.5, "-0.500"), (3, "3"), ("x", "x"),
-        (None, "–"), (math.nan, "–"), (math.inf, "inf"),
+        (0.00002, "2e-05"), (0.0, "0"), (None, "–"), (math.nan, "–"), (math.inf, "inf"),
     ],
 )  # fmt: skip
 def test_numbers_have_three_digits(cell: Cell, text: str) -> None:

@@ -66,7 +66,7 @@ def test_the_page_has_tables_commands_seeds_and_what_people_say(tmp_path: Path) 
     text = (tmp_path / "RESULTS.md").read_text()
     for part in (
         "# Numbers", "How long things take.", "| fcfs | 1.50 |", "| sjf | – |", "- A note.", "They are long.",
-        "trimtab train sarsa --config offers\ntrimtab bench --only times", "Seeds 0–2, 7.",
+        "trimtab train sarsa --config offers\ntrimtab bench --only times", "Seeds 0–2, 7. Made at commit `",
     ):  # fmt: skip
         assert part in text
     assert "later" not in text
