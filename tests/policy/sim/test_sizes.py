@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from trimtab_policy import policy as registry
-from trimtab_policy.policy import Policy
+from trimtab_policy.policy import Kind, Policy
 from trimtab_policy.sim import clusters, rigid
 from trimtab_policy.sim.engine import Rules, Stuck, simulate
 from trimtab_policy.sim.evaluation.sizes import uses_sizes
 from trimtab_policy.sim.rigid import RigidRules
-from trimtab_policy.sim.workloads.trace import Trace, trace
+from trimtab_policy.sim.workloads import cluster_v0
+from trimtab_policy.sim.workloads.trace import FloatArray, Trace, trace
 from trimtab_policy.types import Decision, Snapshot
 
+SIA = clusters.preset("sia-heterogeneous")
 CLUSTER = clusters.typed("T4=8x4,A100-SXM4-40GB=4")
 RULES = RigidRules(restart_seconds=10.0, type_speeds={"A100-SXM4-40GB": 3.0})
 JOBS = 16
@@ -36,26 +40,68 @@ class Heard:
         return decision
 
 
-def workload(*, shuffled: bool) -> Trace:
-    """Jobs whose run times are told, in the right order or in another."""
+Told = Callable[[np.random.Generator, FloatArray], FloatArray]
+"""What is told of true run times."""
+
+
+def truth(_: np.random.Generator, seconds: FloatArray) -> FloatArray:
+    return seconds
+
+
+def shuffled(draw: np.random.Generator, seconds: FloatArray) -> FloatArray:
+    return draw.permutation(seconds)
+
+
+def extreme(draw: np.random.Generator, seconds: FloatArray) -> FloatArray:
+    """A minute or a month."""
+    return np.where(draw.random(len(seconds)) < 0.5, 60.0, 30 * 86400.0)
+
+
+def workload(tell: Told) -> Trace:
+    """Jobs whose run times are told so."""
     draw = np.random.default_rng(0)
     seconds, gpus = np.ceil(draw.lognormal(5, 1.2, JOBS)), draw.choice([1, 2, 4, 8], JOBS)
     submitted = np.sort(draw.uniform(0, 200, JOBS))
-    told = draw.permutation(seconds) if shuffled else seconds
+    told = tell(draw, seconds)
     return trace([f"job-{number}" for number in range(JOBS)], submitted, gpus, seconds, estimate=told)
 
 
-def decisions(name: str, *, shuffled: bool) -> list[object]:
+def decisions(name: str, tell: Told) -> list[object]:
     heard = Heard(registry.load(name))
-    jobs = rigid.jobs(workload(shuffled=shuffled), CLUSTER, RULES)
+    jobs = rigid.jobs(workload(tell), CLUSTER, RULES)
     with suppress(Stuck):  # Pollux has no idea of gangs; what it decides until then counts
         simulate(heard, jobs, CLUSTER, Rules(until=1000.0))
     return heard.said
 
 
-@pytest.mark.parametrize("name", registry.names())
+LEARNED = [name for name in registry.names() if registry.entry(name).kind is Kind.LEARNED]
+
+
+def placements(name: str, seed: int, *, shuffled: bool) -> list[tuple[str, str, int]]:
+    """Which jobs of Cluster-v0 get which GPUs of an empty cluster, told their numbers of steps or those of others."""
+    jobs = cluster_v0.jobs(JOBS, SIA, 1.0, seed)
+    steps = [job.training.steps for job in jobs]
+    told = np.random.default_rng(seed).permutation(steps).tolist() if shuffled else steps
+    waiting = tuple(
+        replace(job, created=0.0, deadline=None, training=replace(job.training, steps=number))
+        for job, number in zip(jobs, told, strict=True)
+    )
+    found = registry.load(name).decide(replace(SIA, time=600.0, jobs=waiting))
+    return [(each.job, each.gpu_type, each.gpus) for each in found.placements]
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_so_it_is_with_learned_policies_which_choose_among_gangs(name: str) -> None:
+    seeds = range(5)
+    assert any(placements(name, seed, shuffled=True) != placements(name, seed, shuffled=False) for seed in seeds) == (
+        uses_sizes(name)
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in registry.names() if name not in LEARNED])
 def test_only_who_is_said_to_use_run_times_decides_by_them(name: str) -> None:
-    assert (decisions(name, shuffled=True) == decisions(name, shuffled=False)) != uses_sizes(name)
+    same = all(decisions(name, tell) == decisions(name, truth) for tell in (shuffled, extreme))
+    assert same != uses_sizes(name)
 
 
 def test_a_seed_for_ties_changes_nothing_about_it() -> None:

@@ -7,7 +7,7 @@ whatever run times they are told, which a test asserts of all that are registere
 
 from __future__ import annotations
 
-_LEARNED = frozenset({"dqn_cnn", "q_learning", "sac_imitation", "sarsa", "vdn"})
+_LEARNED = frozenset({"dqn_cnn", "sac_imitation", "vdn"})
 _USE_SIZES = _LEARNED | {"easy_backfill", "gavel_ftf", "gavel_min_jct", "sjf", "srsf", "srtf", "themis"}
 
 
