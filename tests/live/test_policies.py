@@ -65,8 +65,10 @@ def choose(live: Live, controller: ControllerProcess) -> Iterator[Choose]:
 
     yield write
     live.cluster.kubectl("delete", "configmap", names.POLICY_CONFIG_MAP, *WHERE, "--ignore-not-found")
-    back = lambda: controller.metric("trimtab_policy_info", policy="best_fit", role="policy") == 1  # noqa: E731
-    _await(back, "it took no notice that the ConfigMap has gone")
+    _await(
+        lambda: controller.metric("trimtab_policy_info", policy="best_fit", role="policy") == 1,
+        "it took no notice that the ConfigMap has gone",
+    )
     assert controller.alive, controller.tail()
 
 
@@ -157,7 +159,9 @@ async def test_what_a_shadow_policy_would_do_is_recorded_once_and_changes_nothin
 async def test_a_shadow_policy_that_fails_is_counted_and_disturbs_nobody(
     live: Live, choose: Choose, controller: ControllerProcess, shadow: str, reason: str
 ) -> None:
-    failed = lambda: controller.metric("trimtab_shadow_failures_total", policy=shadow, reason=reason)  # noqa: E731
+    def failed() -> float:
+        return controller.metric("trimtab_shadow_failures_total", policy=shadow, reason=reason)
+
     choose(shadow=shadow)
     await eventually(lambda: failed() >= 1, what="the failure on trial to be counted")
     await asyncio.sleep(PAUSE_SECONDS)

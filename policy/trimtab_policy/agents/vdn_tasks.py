@@ -19,6 +19,7 @@ a hundredth of what comes and goes meanwhile, and begins as a loss.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -162,7 +163,7 @@ class AdlroWorld:
         """Raise ValueError naming the parameter."""
         self._given = given
         self._each = [AdlroEnv(given.jobs, given.window, given.idle_weight) for _ in range(number)]
-        self._environment = SyncVectorEnv([lambda one=one: one for one in self._each])  # type: ignore[misc]
+        self._environment = SyncVectorEnv([partial(_itself, one) for one in self._each])
         self._over: Bools = np.zeros(number, dtype=np.bool_)
         self._time: Floats = np.zeros(number)
         self.metrics: dict[int, dict[str, float]] = {}
@@ -234,6 +235,11 @@ def _starts(actions: Ints, mask: Bools, begun: Bools) -> Ints:
     rows = np.arange(len(actions))
     found: Ints = np.flatnonzero(~begun & (actions < mask.shape[1] - 1) & mask[rows, actions])
     return found
+
+
+def _itself(environment: AdlroEnv) -> AdlroEnv:
+    """For vectors, which make their environments."""
+    return environment
 
 
 def _run_seconds(environment: AdlroEnv, action: int) -> float:
