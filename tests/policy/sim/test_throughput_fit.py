@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.policy.sim.toy_profiles import seconds
 
@@ -53,8 +53,18 @@ observations = st.lists(
 parameters = st.tuples(*[positive] * 6, st.floats(1.0, 9.9)).map(np.array)
 
 
+def root_mean_square_errors(x: Floats, data: tuple[Observation, ...]) -> list[float]:
+    """Of the logarithms of computing and step times."""
+    compute, step = step_seconds(x, data)
+    return [
+        math.sqrt(np.mean(np.log(predicted / [getattr(each, field) for each in data]) ** 2))
+        for field, predicted in (("compute", compute), ("step", step))
+    ]
+
+
 @given(observations, parameters)
 def test_the_gradient_is_that_of_finite_differences(data: tuple[Observation, ...], x: Floats) -> None:
+    assume(min(root_mean_square_errors(x, data)) > 1e-3)  # where a fit is exact the loss has a kink, and no gradient
     _, gradient = loss(x, *columns(data))
     for place in range(7):
         step = np.zeros(7)
@@ -65,11 +75,7 @@ def test_the_gradient_is_that_of_finite_differences(data: tuple[Observation, ...
 
 @given(observations, parameters)
 def test_the_loss_is_the_logarithmic_error_of_what_is_predicted(data: tuple[Observation, ...], x: Floats) -> None:
-    compute, step = step_seconds(x, data)
-    errors = [
-        math.sqrt(np.mean(np.log(predicted / [getattr(each, field) for each in data]) ** 2))
-        for field, predicted in (("compute", compute), ("step", step))
-    ]
+    errors = root_mean_square_errors(x, data)
     growth = (x[BETA_N] / x[ALPHA_N]) ** 2 + (x[BETA_R] / x[ALPHA_R]) ** 2
     assert loss(x, *columns(data))[0] == pytest.approx(sum(errors) + 1e-3 * (x[GAMMA] - 1) ** 2 + 1e-2 * growth)
 
