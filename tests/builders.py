@@ -17,7 +17,15 @@ import msgspec
 from trimtab import names
 from trimtab.api.convert import to_plan
 from trimtab.api.status import JobStatus, Plan
-from trimtab.kube.objects import JobObject, Meta, NodeObject, PodObject, PriorityClassObject, QueueObject
+from trimtab.kube.objects import (
+    GpuNodeObject,
+    JobObject,
+    Meta,
+    NodeObject,
+    PodObject,
+    PriorityClassObject,
+    QueueObject,
+)
 from trimtab_policy import catalog
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.perf import plans
@@ -197,9 +205,11 @@ def job_object(
     return JobObject(Meta(name=name, **(defaults | meta)), msgspec.Raw(body), msgspec.Raw(told))
 
 
-def queue_object(name: str, *quotas: Mapping[str, Any]) -> QueueObject:
-    """A Queue with these quotas as JSON."""
-    return QueueObject(Meta(name=name, uid=f"queue-{name}"), msgspec.Raw(json.dumps({"quotas": quotas}).encode()))
+def queue_object(name: str, *quotas: Mapping[str, Any], **spec: Any) -> QueueObject:
+    """A Queue with these quotas as JSON; other fields of its spec, and `status`, by their names on the wire."""
+    status = json.dumps(spec.pop("status", {})).encode()
+    body = json.dumps({"quotas": quotas} | spec).encode()
+    return QueueObject(Meta(name=name, uid=f"queue-{name}"), msgspec.Raw(body), msgspec.Raw(status))
 
 
 def priority_class(name: str, value: int, *, default: bool = False) -> PriorityClassObject:
@@ -220,3 +230,38 @@ def fitting_plan(waiting: Job, gpu_type: str, nodes: int, gpus_per_node: int) ->
     )
     assert option
     return option
+
+
+# --- what agents report --------------------------------------------------------------------------------------------
+def gpu_reading(index: int = 0, node: str = "n1", **changes: Any) -> dict[str, Any]:
+    """One idle, sound A100 as its agent reports it; fields by their names on the wire, None takes one away."""
+    reading = {
+        "uuid": f"GPU-{node}-{index}",
+        "index": index,
+        "product": "NVIDIA A100-SXM4-80GB",
+        "memoryTotalBytes": 80 << 30,
+        "memoryUsedBytes": 0,
+        "smUtilizationPercent": 0,
+        "memoryUtilizationPercent": 0,
+        "temperatureCelsius": 35,
+        "powerMilliwatts": 60_000,
+        "powerLimitMilliwatts": 400_000,
+        "smClockMhz": 210,
+        "smClockMaxMhz": 1410,
+        "throttledPercent": 0,
+    }
+    return {key: value for key, value in (reading | changes).items() if value is not None}
+
+
+def fault(kind: str = "Xid", code: int = 0, time: str = "2026-01-02T03:00:00Z") -> dict[str, Any]:
+    """A fault as an agent reports it."""
+    return {"kind": kind, "code": code, "time": time, "count": 1}
+
+
+def gpunode_object(name: str = "n1", gpus: int | list[dict[str, Any]] = 8, **changes: Any) -> GpuNodeObject:
+    """A GPUNode; `observed` numbers its reports. Other keywords are fields of its status, or of `metadata`."""
+    readings = [gpu_reading(index, name) for index in range(gpus)] if isinstance(gpus, int) else gpus
+    observed, meta = changes.pop("observed", 0), changes.pop("metadata", {})
+    status = {"observedTime": f"report {observed}", "periodSeconds": 30, "bootId": "boot", "gpus": readings} | changes
+    defaults: dict[str, Any] = {"uid": f"gpunode-{name}", "resource_version": str(observed + 1)}
+    return GpuNodeObject(Meta(name=name, **(defaults | meta)), msgspec.Raw(json.dumps(status).encode()))

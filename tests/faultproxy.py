@@ -17,6 +17,7 @@ call on, `count` times.
                kill-after      forward, wait for the answer, SIGKILL the victim     (crash after it, answer lost)
                drop-reply      forward, then cut the connection                     (did it happen? nobody knows)
     any call   status:NNN      answer NNN instead of forwarding
+               reset           cut the connection instead of forwarding             (the API server is away)
                hang:SECONDS    say nothing for so long, then cut the connection
                delay:SECONDS   forward after so long
     a list     stale-list      answer with the first list of this path ever seen    (a stale API server)
@@ -98,8 +99,9 @@ class Proxy:
         return web.json_response([asdict(rule) for rule in self.state.rules])
 
     async def _heal(self, request: web.Request) -> web.Response:
+        rules = await self._faults(request)
         self.state.rules.clear()
-        return await self._faults(request)
+        return rules
 
     async def _trace(self, request: web.Request) -> web.Response:
         return web.json_response([asdict(call) for call in self.state.trace])
@@ -146,6 +148,8 @@ class Proxy:
                 code = int(rule.argument)
                 headers = {"Retry-After": "1"} if code == 429 else {}
                 return web.json_response(status(code), status=code, headers=headers)
+            case "reset":
+                return self._cut(request, kill=False)
             case "hang":
                 await asyncio.sleep(float(rule.argument))
                 return self._cut(request, kill=False)
@@ -301,9 +305,9 @@ class FaultProxy:
         rule = {"action": action, "method": method, "path": path, "nth": nth, "count": count}
         await self._ask("POST", "/_faults", rule)
 
-    async def heal(self) -> None:
-        """Remove all rules."""
-        await self._ask("DELETE", "/_faults")
+    async def heal(self) -> int:
+        """Remove all rules; returns how often they have struck."""
+        return sum(rule["struck"] for rule in await self._ask("DELETE", "/_faults"))
 
     async def struck(self) -> int:
         """How often any rule has struck."""

@@ -14,7 +14,7 @@ MUTATING = {"POST", "PUT", "PATCH", "DELETE"}
 WRITE_ACTIONS = {"kill-before", "kill-after", "drop-reply"}
 WATCH_ACTIONS = {"gone", "werr", "mute", "drop-event"}
 LIST_ACTIONS = {"stale-list"}
-ACTIONS = WRITE_ACTIONS | WATCH_ACTIONS | LIST_ACTIONS | {"status", "hang", "delay"}
+ACTIONS = WRITE_ACTIONS | WATCH_ACTIONS | LIST_ACTIONS | {"status", "hang", "delay", "reset"}
 REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 503: "ServiceUnavailable", 504: "Timeout"}
 
 

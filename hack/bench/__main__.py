@@ -11,7 +11,20 @@ from typing import Annotated
 
 import msgspec
 import typer
-from hack.bench import agreement, artifact, binding, decisions, latency, plans, rounds, simulator
+from hack.bench import (
+    agreement,
+    artifact,
+    binding,
+    decisions,
+    extender,
+    gangs,
+    latency,
+    plans,
+    room,
+    rounds,
+    simulator,
+    verdicts,
+)
 from hack.bench.report import Machine, Report, show
 from rich.console import Console
 
@@ -29,6 +42,10 @@ class Part(StrEnum):
     AGREEMENT = "agreement"
     ARTIFACT = "artifact"
     SIMULATOR = "simulator"
+    EXTENDER = "extender"
+    GANGS = "gangs"
+    VERDICTS = "verdicts"
+    ROOM = "room"
 
 
 class Format(StrEnum):
@@ -45,7 +62,7 @@ def main(
     sia: Annotated[Path, typer.Option(help="Folder with the data of Sia's artifact.")] = SIA_DATA,
     output: Annotated[Format, typer.Option("--output", "-o", help="Print tables or JSON.")] = Format.TABLE,
 ) -> None:
-    """Measure how fast Trimtab is on this machine, about 25 minutes in all. Others should be quiet meanwhile."""
+    """Measure how fast Trimtab is on this machine, about 45 minutes in all. Others should be quiet meanwhile."""
     report = asyncio.run(measure(set(parts or Part), repeat, sia, tiny=tiny))
     if output is Format.JSON:
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
@@ -84,6 +101,18 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
     if Part.BINDING in parts:
         _say("binding")
         report.binding = await binding.measure(size, repeat)
+    if Part.EXTENDER in parts:
+        _say("extender")
+        report.extender = await extender.measure(extender.TINY if tiny else extender.FULL)
+    if Part.GANGS in parts:
+        _say("gangs")
+        report.gangs = await gangs.measure(size, repeat)
+    if Part.VERDICTS in parts:
+        _say("verdicts")
+        report.verdicts = await verdicts.measure(verdicts.TINY if tiny else verdicts.FULL)
+    if Part.ROOM in parts:
+        _say("room")
+        report.room = room.measure(*((3, 4, 1) if tiny else ()))
     return report
 
 

@@ -58,7 +58,7 @@ async def measure(nodes: Sequence[int], pending: int, repeat: int) -> list[Line]
     lines: list[Line] = []
     for size in nodes:
         for load, share in (("empty", 0.0), ("half full", 0.5), ("full", 1.0)):
-            snapshot = await _snapshot(_profile(size), share, pending)
+            snapshot = await snapshot_of(profile_of(size), share, pending)
             lines += [_line(name, snapshot, load, repeat) for name in POLICIES]
     return lines
 
@@ -80,7 +80,7 @@ def _timed(engine: Engine, choice: Choice, snapshot: Snapshot) -> tuple[float, i
     return 1000 * (time.perf_counter() - began), len(outcome.placements)
 
 
-def _profile(nodes: int) -> Profile:
+def profile_of(nodes: int) -> Profile:
     """The large profile, every pool scaled to make up about so many nodes."""
     large = load_profile(checkout() / "manifests" / "fake" / "large.yaml")
     pools = tuple(
@@ -89,7 +89,7 @@ def _profile(nodes: int) -> Profile:
     return msgspec.structs.replace(large, pools=pools)
 
 
-async def _snapshot(profile: Profile, share: float, pending: int) -> Snapshot:
+async def snapshot_of(profile: Profile, share: float, pending: int) -> Snapshot:
     """What policies see when running jobs hold this share of the GPUs, and so many jobs wait."""
     settings = Settings()
     fillers = [

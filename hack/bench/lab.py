@@ -28,14 +28,19 @@ from trimtab.fake.profile import Pool, Profile
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import JOBS, LEASES, NODES, PODS, SERVICES, Resource
 from trimtab.local.cluster import LocalCluster
+from trimtab.local.layout import Phase
+from trimtab.local.options import ClusterOptions
 from trimtab.settings import KubeSettings
 
+HOST = "127.0.0.1"
 NAMESPACE = "default"
 PATIENCE_SECONDS = 120.0
 POLL_SECONDS = 0.05
 NODE_GPUS = 6
 URGENT = "urgent"
 """A PriorityClass."""
+SCHEDULER = "kube-scheduler"
+OPTIONS = ClusterOptions(restarted=(SCHEDULER,))
 
 
 class Lab:
@@ -43,6 +48,7 @@ class Lab:
 
     def __init__(self, cluster: LocalCluster, client: KubeClient) -> None:
         self.client = client
+        self.extender_files = cluster.extender_files
         self._cluster = cluster
         self.kubeconfig = cluster.kubeconfig
         self._log = cluster.log("controller")
@@ -56,9 +62,9 @@ class Lab:
         """All objects of a kind."""
         return list(msgspec.json.decode(await self.client.get(resource.path()))["items"])
 
-    async def clear(self) -> None:
-        """Remove all jobs, pods and Services; no controller may run meanwhile."""
-        for resource in (JOBS, PODS, SERVICES):
+    async def clear(self, *more: Resource) -> None:
+        """Remove all jobs, pods, Services and objects of `more` kinds; no controller may run meanwhile."""
+        for resource in (JOBS, PODS, SERVICES, *more):
             await self._delete_all(resource)
 
     @contextmanager
@@ -71,13 +77,41 @@ class Lab:
         finally:
             os.kill(pid, signal.SIGCONT)
 
+    async def restart(self, component: str) -> None:
+        """Kill a component that the control plane starts again, and wait until it is ready."""
+        pid = self._cluster.status().components[component]
+        os.kill(pid, signal.SIGKILL)
+
+        async def anew() -> bool:
+            state = self._cluster.status()
+            return state.phase == Phase.READY and state.components[component] != pid
+
+        await until(f"{component} is there again", anew)
+
+    @asynccontextmanager
+    async def extender(self, port: int) -> AsyncIterator[None]:
+        """A real `trimtab extender` process, which answers the second scheduler only."""
+        files, health = self.extender_files, free_port()
+        tls = {"CERTIFICATE": files.certificate, "KEY": files.key, "CLIENT_CA": files.ca, "PORT": port}
+        own = {f"TRIMTAB_EXTENDER__{name}": str(value) for name, value in tls.items()}
+        own |= {"TRIMTAB_METRICS__PORT": str(health), "TRIMTAB_METRICS__HOST": HOST, "TRIMTAB_LOG__FORMAT": "json"}
+        command = (sys.executable, "-m", "trimtab", "extender", "--host", HOST, "--kubeconfig", str(self.kubeconfig))
+        with self._log.with_name("extender.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(*command, env=os.environ | own, stdout=log, stderr=log)
+        try:
+            await until("the extender is ready", lambda: _answers(f"http://{HOST}:{health}/readyz"))
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            await process.wait()
+
     @asynccontextmanager
     async def controller(
         self, *, standby: bool = False, variables: Mapping[str, str] | None = None
     ) -> AsyncIterator[int]:
         """A real `trimtab controller` process, by its pid, that leads; or one on standby, ready to take over."""
         command = (sys.executable, "-m", "trimtab", "controller", "--kubeconfig", str(self.kubeconfig))
-        port = _free_port()
+        port = free_port()
         own = {"TRIMTAB_METRICS__PORT": str(port), "TRIMTAB_METRICS__HOST": "127.0.0.1", "TRIMTAB_LOG__FORMAT": "json"}
         with self._log.open("ab") as log:
             environment = os.environ | own | dict(variables or {})
@@ -122,9 +156,13 @@ class Lab:
 
 
 @asynccontextmanager
-async def lab(title: str) -> AsyncIterator[Lab]:
-    """A control plane of our own with Trimtab's CRDs, for the length of a `with` block."""
-    async with LocalCluster(f"bench-{title}-{os.getpid()}") as cluster:
+async def lab(title: str, options: Callable[[str], ClusterOptions] = lambda name: OPTIONS) -> AsyncIterator[Lab]:
+    """A control plane of our own with Trimtab's CRDs, for the length of a `with` block.
+
+    `options` makes what is unusual about it from its name.
+    """
+    name = f"bench-{title}-{os.getpid()}"
+    async with LocalCluster(name, options=options(name)) as cluster:
         for part in ("crds", "rbac.yaml"):
             cluster.kubectl("apply", "--server-side", "-f", str(checkout() / "manifests" / part))
         cluster.kubectl("create", "priorityclass", URGENT, "--value=1000")
@@ -152,9 +190,10 @@ async def _answers(url: str) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on now."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((HOST, 0))
         return int(listener.getsockname()[1])
 
 

@@ -6,15 +6,17 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 
-from hack.bench import artifact, simulator
+from hack.bench import artifact, gangs, room, simulator
 from hack.bench.agreement import Agreement
 from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
 from hack.bench.decisions import Line
+from hack.bench.extender import KINDS, Times
 from hack.bench.latency import Latencies
 from hack.bench.plans import Searches
 from hack.bench.rounds import Costs
 from hack.bench.spread import Spread
+from hack.bench.verdicts import Verdicts
 from msgspec import Struct, field
 from rich.console import Console
 from rich.table import Table
@@ -40,6 +42,10 @@ class Report(Struct):
     agreement: list[Agreement] | None = None
     artifact: list[artifact.Line] | None = None
     simulator: simulator.Speeds | None = None
+    extender: Times | None = None
+    gangs: Outcome | None = None
+    verdicts: Verdicts | None = None
+    room: room.Outcome | None = None
 
 
 class Goal(Struct):
@@ -83,6 +89,25 @@ def goals(report: Report) -> Iterator[Goal]:
     if report.simulator:
         for what, value, goal, at_least in simulator.goals(report.simulator):
             yield Goal(what, value, goal, at_least)
+    if report.room:
+        for what, value, goal, at_least in room.goals(report.room):
+            yield Goal(what, value, goal, at_least)
+    if report.extender:
+        what = f"a filter request at {report.extender.nodes:,} nodes, p99 ms"
+        yield Goal(f"{what}: pod of a gang", report.extender.ours.p99, 5, False)
+        yield Goal(f"{what}: foreign pod", report.extender.foreign.p99, 1, False)
+    if report.gangs:
+        for without, beside in gangs.PAIRS:
+            value = gangs.added(report.gangs, without, beside)
+            yield Goal(f"{beside}: added to kube-scheduler's time per pod, %", value, 5, False)
+    if found := report.verdicts:
+        what = f"{found.pending} jobs wait at {found.nodes:,} nodes"
+        yield Goal(f"{what}: a decision with reasons, cold, s of CPU", found.cold / 1000, 2, False)
+        yield Goal(f"{what}: expected starts of all, ms of CPU (p50)", found.starts.p50, 100, False)
+        if found.live:
+            yield Goal(f"{what}: one more created to its reason in status, s (max)", found.live.one.max, 2, False)
+        for policy, starts in found.punctual.items():
+            yield Goal(f"{policy}: starts within their 80 % interval, %", 100 * starts.covered, 75, True)
     if report.rounds:
         yield Goal("unchanged round, ms of CPU (p50)", report.rounds.unchanged.p50, 10, False)
 
@@ -90,10 +115,16 @@ def goals(report: Report) -> Iterator[Goal]:
 def show(report: Report, console: Console) -> None:
     """Print everything."""
     parts: tuple[tuple[object, Callable[[Report], Table]], ...] = (
-        (report.binding, _binding),
+        (report.binding, lambda found: _race("binding", found.binding)),
+        (report.gangs, lambda found: _race("gangs", found.gangs)),
+        (report.extender, _extender),
         (report.decisions, _decisions),
         (report.rounds, _rounds),
         (report.latency, _latency),
+        (report.verdicts, _verdicts),
+        (report.verdicts, _punctual),
+        (report.room, lambda found: room.table(found.room)),
+        (report.room, lambda found: room.think_table(found.room)),
         (report.plans, _plans),
         (report.agreement, _agreement),
         (report.artifact, lambda found: artifact.table(found.artifact or [])),
@@ -104,6 +135,9 @@ def show(report: Report, console: Console) -> None:
     for present, table in parts:
         if present:
             console.print(table(report))
+    for race in (report.binding, report.gangs):
+        for name, count in (race.stalled if race else {}).items():
+            console.print(f"{name} left pods unbound in {count} runs, which were run again with fresh schedulers")
     if report.binding:
         most = ", ".join(f"{report.binding.ratio(d, 'bare', 'kube-scheduler'):.2f} ({d})" for d in ("whole", "bind"))
         console.print(f"bare binder / kube-scheduler, the most that anybody could reach here: {most}")
@@ -111,10 +145,10 @@ def show(report: Report, console: Console) -> None:
     console.print(f"{machine.cpus} CPUs, Python {machine.python}, load {machine.load:.1f} at the start")
 
 
-def _binding(report: Report) -> Table:
-    table = _table("binding", "DISCIPLINE", "CONTESTANT", "PODS/S", "RUNS", "GANG LATENCY p50", "p99", "MiB")
+def _race(title: str, outcome: Outcome | None) -> Table:
+    table = _table(title, "DISCIPLINE", "CONTESTANT", "PODS/S", "RUNS", "GANG LATENCY p50", "p99", "MiB")
     for discipline in ("whole", "bind"):
-        contestants: dict[str, list[Run]] = getattr(report.binding, discipline)
+        contestants: dict[str, list[Run]] = getattr(outcome, discipline)
         for name, runs in contestants.items():
             waits = [run.latency for run in runs]
             table.add_row(
@@ -124,6 +158,16 @@ def _binding(report: Report) -> Table:
                 else ("", ""),
                 f"{runs[-1].memory['now']:.0f} (peak {runs[-1].memory['peak']:.0f})" if runs[-1].memory else "",
             )
+    return table
+
+
+def _extender(report: Report) -> Table:
+    table = _table("filter requests, ms", "POD", "NODES", "p50", "p99", "MAX", "÷ EMPTY HANDLER")
+    if found := report.extender:
+        for kind in KINDS:
+            cost: Spread = getattr(found, kind)
+            numbers = (f"{ms:.2f}" for ms in (cost.p50, cost.p99, cost.max))
+            table.add_row(kind, "1" if kind == "pinned" else str(found.nodes), *numbers, f"{found.ratio(kind):.2f}")
     return table
 
 
@@ -142,6 +186,27 @@ def _rounds(report: Report) -> Table:
         for name in ("unchanged", "heartbeat", "pod_changed", "node_changed"):
             cost: Spread = getattr(costs, name)
             table.add_row(name.replace("_", " "), f"{cost.p50:.1f}", f"{cost.p99:.1f}")
+    return table
+
+
+def _verdicts(report: Report) -> Table:
+    table = _table("why a job waits; ms of CPU", "WHAT", "p50", "p99", "MAX")
+    if found := report.verdicts:
+        table.add_row(f"first decision about {found.pending} jobs, {found.nodes} full nodes", f"{found.cold:.0f} ms")
+        for what, cost in (("later decisions", found.warm), ("of that, expected starts", found.starts)):
+            table.add_row(what, *(f"{ms:.0f} ms" for ms in (cost.p50, cost.p99, cost.max)))
+        if live := found.live:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(live.reasons.items()))
+            for what, cost in ((f"all created at once, to the reason ({reasons})", live.burst), ("one more", live.one)):
+                table.add_row(what, *(f"{seconds:.2f} s" for seconds in (cost.p50, cost.p99, cost.max)))
+    return table
+
+
+def _punctual(report: Report) -> Table:
+    table = _table("expected starts", "POLICY", "TOLD", "WITHIN", "EARLY", "LATE", "EXPECTED / ACTUAL", "NO ANSWER")
+    for policy, found in (report.verdicts.punctual if report.verdicts else {}).items():
+        parts = (f"{part:.0%}" for part in (found.covered, found.early, found.late))
+        table.add_row(policy, str(found.told), *parts, f"{found.median_ratio:.2f}", f"{found.unseen:.0%}")
     return table
 
 

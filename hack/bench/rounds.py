@@ -21,14 +21,17 @@ from trimtab.controller.choosing import Choosing
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.decisions import Decisions
 from trimtab.controller.gangs import Gangs
+from trimtab.controller.health import Health
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.rounds import Rounds, Wake
 from trimtab.controller.shadow import ShadowMode
+from trimtab.controller.successions import Successions
 from trimtab.controller.views import Views
 from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine
 from trimtab.kube.resources import NODES, PODS, Resource
+from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.snapshot import Observer
 from trimtab.settings import Settings
 
@@ -59,12 +62,12 @@ async def measure(size: Size, repeat: int) -> Costs:
     world = await worlds.with_running_jobs(v100_nodes(size.nodes), jobs, settings)
     assert len(world.items(PODS)) == size.pods
     copy, following = await worlds.cluster(world, settings)
-    rounds = _rounds(copy, settings)
+    rounds = made(copy, settings)
     try:
-        first = await _timed(rounds)
+        first = await timed(rounds)
         return Costs(
             first=first,
-            unchanged=spread([await _timed(rounds) for _ in range(repeat)]),
+            unchanged=spread([await timed(rounds) for _ in range(repeat)]),
             heartbeat=spread([await _after(rounds, world, NODES, _heartbeat) for _ in range(repeat)]),
             pod_changed=spread([await _after(rounds, world, PODS, _restarted) for _ in range(repeat)]),
             node_changed=spread([await _after(rounds, world, NODES, _labelled) for _ in range(repeat)]),
@@ -73,21 +76,26 @@ async def measure(size: Size, repeat: int) -> Costs:
         following.cancel()
 
 
-def _rounds(copy: Cluster, settings: Settings) -> Rounds:
+def made(copy: Cluster, settings: Settings, heard: GpuNodes | None = None) -> Rounds:
+    """The controller's rounds on a copy of a cluster; `heard` is what agents have reported."""
     client: Any = NoClient()
-    observer, engine, wake = Observer(settings.topology.levels), Engine(), Wake()
+    observer, engine, wake = Observer(settings.topology.levels, heard), Engine(), Wake()
     views, recorder = Views(copy, observer, settings), Recorder(client, "bench")
+    views.gpunodes = heard
+    health = Health(client, copy, heard, recorder) if heard else None
 
     def fail(error: BaseException) -> None:
         raise error
 
     gangs = Gangs(client, copy, views, recorder, settings, leader_epoch=lambda: 1, wake=wake, fail=fail)
     choosing = Choosing(Choice("best_fit", "fcfs", deadline_seconds=600), copy, engine, recorder)
-    decisions = Decisions(choosing, engine, ShadowMode(RemoteEngine(), gangs, settings, wake), gangs, recorder)
-    return Rounds(copy, observer, decisions, gangs, views, recorder, settings.round)
+    shadow, successions = ShadowMode(RemoteEngine(), gangs, settings, wake), Successions(gangs, views)
+    decisions = Decisions(choosing, engine, shadow, gangs, recorder, successions, settings)
+    return Rounds(copy, observer, decisions, gangs, views, recorder, settings.round, health)
 
 
-async def _timed(rounds: Rounds) -> float:
+async def timed(rounds: Rounds) -> float:
+    """One round, in milliseconds of CPU."""
     began = time.process_time()
     await rounds.round()
     return 1000 * (time.process_time() - began)

@@ -26,6 +26,7 @@ from trimtab.fake.nodes import expand
 from trimtab.fake.profile import Profile
 from trimtab.kube.observer import Silent
 from trimtab.kube.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, SERVICES, Resource
+from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observer
 from trimtab.plan import objects
@@ -85,9 +86,12 @@ class World:
         return self._events.setdefault(path, asyncio.Queue())
 
 
-async def cluster(world: World, settings: Settings) -> tuple[Cluster, asyncio.Task[None]]:
-    """A controller's copy of the world, and the task that keeps it true."""
-    copy = Cluster(world, settings.reflector, lambda: None, Silent())  # type: ignore[arg-type]  # it only lists and watches
+async def cluster(
+    world: World, settings: Settings, heard: GpuNodes | None = None
+) -> tuple[Cluster, asyncio.Task[None]]:
+    """A controller's copy of the world, and the task that keeps it true. `heard` takes what agents report."""
+    source: Any = world  # it only lists and watches
+    copy = Cluster(source, settings.reflector, lambda: None, Silent(), gpunodes=heard)
     following = asyncio.create_task(copy.run())
     await copy.synced()
     return copy, following

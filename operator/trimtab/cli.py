@@ -6,11 +6,15 @@ import typer
 
 from trimtab import __version__
 from trimtab.commands import (
+    agent,
     bench,
     cluster,
     controller,
     demo,
+    doctor,
     evaluate,
+    explain,
+    extender,
     fake_nodes,
     get,
     perf,
@@ -20,6 +24,7 @@ from trimtab.commands import (
     replay,
     snapshot,
     train,
+    whatif,
 )
 
 app = typer.Typer(
@@ -30,8 +35,10 @@ app = typer.Typer(
 )
 app.add_typer(get.app, name="get")
 app.command()(plan.plan)
-app.command()(plan.explain)
+app.command()(explain.explain)
+app.command()(whatif.whatif)
 app.command()(snapshot.snapshot)
+app.command()(doctor.doctor)
 app.command()(evaluate.evaluate)
 app.command()(replay.replay)
 app.command()(policies.policies)
@@ -39,6 +46,8 @@ app.command()(train.train)
 app.command()(bench.bench)
 app.add_typer(profile.app, name="profile")
 app.command()(controller.controller)
+app.command()(agent.agent)
+app.command()(extender.extender)
 app.command()(demo.demo)
 app.add_typer(perf.app, name="perf")
 app.add_typer(cluster.app, name="cluster")

@@ -3,6 +3,10 @@
 Shared by all heuristics, so that they differ only in what they choose. A job that brings its own speeds (a trace's, a
 profile's) can run on these; for the others the performance model searches plans. The former are remembered by the
 identity of what they follow from, because a simulator asks about the same jobs at every one of its decisions.
+
+Where nodes of a type are slow (`Node.speed`) each option is there again for each of their speeds, with what it would be
+there: an option on slow cards competes with a smaller one, or with another type, by what it would really bring, in
+whatever order a policy looks at them.
 """
 
 from __future__ import annotations
@@ -10,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trimtab_policy.capacity import Capacity
+from trimtab_policy.correction import corrected
 from trimtab_policy.perf.plans import Offer, Option, options_by_type
 from trimtab_policy.specs import GpuSpec, ParallelPlan, Precision, Prediction, TrainingSpec
 from trimtab_policy.types import Alternative, Job, NodeShare, Placement, Requirements, Snapshot, Speed
@@ -31,10 +37,22 @@ class Candidate(Struct, frozen=True):
     """GPUs weighted by their peak 16-bit FLOP/s: an H100 is not a T4."""
     spread: int = 0
     """Nodes that a gang of unequal parts may be spread over; 0: equal parts on just the nodes of the option."""
+    speed: float = 1.0
+    """Its nodes are at least this fast (`Node.speed`), and its figures are those for just this speed."""
 
     def describe(self) -> str:
         """Short form for people: `8×A100-SXM4-80GB`."""
         return f"{self.option.gpus}×{self.gpu.name}"
+
+    def at(self, speed: float) -> Candidate:
+        """The same on nodes that are as slow as this."""
+        slowed = self.option.prediction.at(speed / self.speed)
+        return replace(
+            self,
+            option=replace(self.option, prediction=slowed),
+            tokens_per_second=slowed.tokens_per_second,
+            speed=speed,
+        )
 
 
 Fitting = tuple[Candidate, tuple[NodeShare, ...]]
@@ -54,6 +72,13 @@ def allowed_types(snapshot: Snapshot, requirements: Requirements) -> list[GpuSpe
 
 def candidates(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candidate]:
     """Every feasible option of the job on the GPU types of the cluster, whether there is room for it or not."""
+    found = _at_full_speed(snapshot, capacity, job)
+    if not capacity.slow:
+        return found
+    return found + [each.at(speed) for each in found for speed in capacity.lower_speeds(each.gpu.name)]
+
+
+def _at_full_speed(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candidate]:
     if job.speeds is not None:
         return list(_given(snapshot, job, job.speeds))
     offers = tuple(
@@ -64,7 +89,7 @@ def candidates(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candida
         Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * worth)
         for (gpu, _), of_type in zip(offers, found, strict=True)
         for worth in (weight(gpu),)
-        for option in of_type
+        for option in corrected(of_type, gpu.name, job)
     ]
 
 
@@ -72,27 +97,33 @@ def has_room(capacity: Capacity, job: Job, candidate: Candidate) -> bool:
     """Whether the candidate fits at this moment."""
     option = candidate.option
     if candidate.spread:
-        return capacity.gathers(job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread)
-    return capacity.fits(job, candidate.gpu.name, option.nodes, option.gpus_per_node)
+        return capacity.gathers(job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread, candidate.speed)
+    return capacity.fits(job, candidate.gpu.name, option.nodes, option.gpus_per_node, candidate.speed)
 
 
 def could_ever_fit(capacity: Capacity, job: Job, candidate: Candidate) -> bool:
     """Whether it would fit if every GPU of the present nodes were free."""
     option = candidate.option
     if candidate.spread:
-        return capacity.could_ever_gather(job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread)
-    return capacity.could_ever_fit(job, candidate.gpu.name, option.nodes, option.gpus_per_node)
+        return capacity.could_ever_gather(
+            job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread, candidate.speed
+        )
+    return capacity.could_ever_fit(job, candidate.gpu.name, option.nodes, option.gpus_per_node, candidate.speed)
 
 
 def nodes_for(
-    capacity: Capacity, job: Job, candidate: Candidate, *, scatter: bool = True
+    capacity: Capacity, job: Job, candidate: Candidate, *, scatter: bool = True, slow: bool = False
 ) -> tuple[NodeShare, ...] | None:
-    """Nodes for the candidate at this moment; without `scatter` an uneven gang takes no more nodes than it has to."""
-    option = candidate.option
+    """Nodes for the candidate at this moment; without `scatter` an uneven gang takes no more nodes than it has to.
+
+    `slow`: rather on slower nodes than the candidate says than nowhere. That is for policies that count GPUs and leave
+    their nodes to others.
+    """
+    option, least = candidate.option, 0.0 if slow else candidate.speed
     if candidate.spread:
         most = candidate.spread if scatter else option.nodes
-        return capacity.gather(job, candidate.gpu.name, option.gpus, option.nodes, most)
-    return capacity.find(job, candidate.gpu.name, option.nodes, option.gpus_per_node)
+        return capacity.gather(job, candidate.gpu.name, option.gpus, option.nodes, most, least)
+    return capacity.find(job, candidate.gpu.name, option.nodes, option.gpus_per_node, least)
 
 
 def with_room(capacity: Capacity, job: Job, ordered: Iterable[Candidate]) -> Iterator[Fitting]:
@@ -103,23 +134,33 @@ def with_room(capacity: Capacity, job: Job, ordered: Iterable[Candidate]) -> Ite
 
 
 def placement(
+    capacity: Capacity,
     job: Job,
     chosen: Candidate,
     shares: tuple[NodeShare, ...],
     reason: str,
     alternatives: tuple[Alternative, ...] = (),
 ) -> Placement:
-    """Turn a chosen candidate into the placement that a decision carries."""
-    option = chosen.option
+    """Turn a chosen candidate into the placement that a decision carries.
+
+    Its prediction is for the slowest of the nodes that it got, and its reason says so where that one is slow.
+    """
+    option, speed = chosen.option, capacity.speed_of(shares)
     return Placement(
         job=job.uid,
         gpu_type=chosen.gpu.name,
         shares=shares,
         plan=option.plan,
-        prediction=option.prediction,
-        reason=reason,
+        prediction=option.prediction if speed == chosen.speed else option.prediction.at(speed / chosen.speed),
+        reason=reason if speed == 1 else f"{reason}; {_slowed(capacity, shares, speed)}",
         alternatives=alternatives,
+        speed=speed,
     )
+
+
+def _slowed(capacity: Capacity, shares: tuple[NodeShare, ...], speed: float) -> str:
+    slowest = next(share.node for share in shares if capacity.speed_of((share,)) == speed)
+    return f"at {speed:.2f} of the usual rate, because node {slowest} has a slow GPU"
 
 
 def holding(snapshot: Snapshot, job: Job, held: Placement) -> Candidate:
@@ -127,9 +168,11 @@ def holding(snapshot: Snapshot, job: Job, held: Placement) -> Candidate:
     gpu, largest = snapshot.gpu_types[held.gpu_type], max(share.gpus for share in held.shares)
     rate, cost = held.prediction.tokens_per_second, held.gpus * weight(gpu)
     if job.speeds is None:
-        return Candidate(gpu, Option(held.gpus, len(held.shares), largest, held.plan, held.prediction), rate, cost)
+        option = Option(held.gpus, len(held.shares), largest, held.plan, held.prediction)
+        return Candidate(gpu, option, rate, cost, speed=held.speed)
     # Should it have to move all the same, then onto as few nodes as can be, however scattered it was.
-    return Candidate(gpu, Option(held.gpus, 1, held.gpus, held.plan, held.prediction), rate, cost, ANY_NODES)
+    option = Option(held.gpus, 1, held.gpus, held.plan, held.prediction)
+    return Candidate(gpu, option, rate, cost, ANY_NODES, held.speed)
 
 
 _Key = tuple[int, int, int, int]

@@ -1,28 +1,31 @@
 """What is free, and where a gang fits: the one place that searches nodes.
 
-A gang of `nodes` pods with `gpus_per_node` GPUs each goes where its collectives travel the shortest way: into the
-nearest topology domain (NVLink domain, then rack, block, zone) that holds all of it, and over as few of the domains
-inside as possible. Among several such domains the fullest one is taken, and in it the nodes with the least left over
-(best fit), so that whole nodes and whole racks stay free for larger gangs.
+A gang of `nodes` pods with `gpus_per_node` GPUs each goes where its collectives travel the shortest way (`nearness`).
+Slow nodes (`Node.speed`) are a last resort: a gang goes where its slowest node is as fast as can be, and only among
+such places does the way of its collectives count. A caller may also say how fast all its nodes have to be at least.
 
-Jobs that bring their own speeds may take unequal parts of their nodes: `gather` finds the fewest nodes, whole ones
-first and the best fit for the rest, as the simulators of traces do. The arrays are built once per decision.
+Jobs that bring their own speeds, as in traces, may take unequal parts: `gather` finds the fewest nodes for these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.types import Job, Node, NodeShare, Placement, Requirements, Snapshot
+from trimtab_policy.nearness import domain_codes, tightest
+from trimtab_policy.types import Job, NodeShare, Placement, Requirements, Snapshot
 
 IntArray = NDArray[np.int64]
+T = TypeVar("T")
 
 ALL_TYPES = "*"
+MOST_SPEEDS = 4
+"""Speeds of slow nodes that options are offered for: each is all options of the type once more."""
 
 
 class Capacity:
@@ -39,6 +42,10 @@ class Capacity:
         self.memory = _column([node.free_memory for node in nodes])
         self.pods = _column([node.free_pods for node in nodes])
         self._overdrawn = {i: -node.free_gpus for i, node in enumerate(nodes) if node.free_gpus < 0}
+        speeds = {node.speed for node in nodes}
+        self.slow = bool(speeds - {1.0})
+        """Whether any node is slow; where none is, nothing below looks at speeds."""
+        self.speed = np.array([node.speed for node in nodes]) if self.slow else np.ones(len(nodes))
         self._members = _members(snapshot)
         self._free_of_type = {name: int(self.free[rows].sum()) for name, rows in self._members.items()}
         self._total_of_type = {name: int(self.total[rows].sum()) for name, rows in self._members.items()}
@@ -47,8 +54,18 @@ class Capacity:
         self._eligible: dict[tuple[str, tuple[str, ...]], IntArray] = {}
         self._quota_left = _quota_left(snapshot)
         self._snapshot = snapshot
-        self._large_enough: dict[tuple[str, str, int], int] = {}
+        self._large_enough: dict[tuple[str, str, int, float], int] = {}
         self._known_fitting: dict[tuple[str, str, int], IntArray] = {}
+        self._remembered: dict[Hashable, Any] = {}
+        self.tried = 0
+        """Jobs for which other wishes than theirs were tried, to tell them what would help."""
+
+    def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What follows from what is free, computed once until something is taken or given back."""
+        if key not in self._remembered:
+            self._remembered[key] = compute()
+        found: T = self._remembered[key]
+        return found
 
     def node_gpus(self, gpu_type: str) -> int:
         """GPUs of the largest node of this type; 0 when there is none."""
@@ -84,55 +101,85 @@ class Capacity:
         left = self.quota_left(queue, gpu_type)
         return left is None or gpus <= left
 
-    def find(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> tuple[NodeShare, ...] | None:
+    def find(
+        self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int, least_speed: float = 0.0
+    ) -> tuple[NodeShare, ...] | None:
         """Nodes for the gang in rank order, or None when it does not fit at this moment (quota included)."""
-        if not self.fits(job, gpu_type, nodes, gpus_per_node):
+        if not self.fits(job, gpu_type, nodes, gpus_per_node, least_speed):
             return None
         fitting = self._fitting(job, gpu_type, gpus_per_node)
-        left = self.free[fitting] - gpus_per_node
-        chosen = _tightest(left, [codes[fitting] for codes in self._levels], nodes)
+        if self.slow:
+            speeds = self.speed[fitting]
+            fitting = fitting[speeds >= np.sort(speeds)[-nodes]]
+        chosen = tightest(self.free[fitting] - gpus_per_node, [codes[fitting] for codes in self._levels], nodes)
         return tuple(NodeShare(self.names[i], gpus_per_node) for i in fitting[chosen])
 
-    def fits(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> bool:
+    def fits(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int, least_speed: float = 0.0) -> bool:
         """Whether `find` would find nodes, without choosing them."""
         if not self.within_quota(job.queue, gpu_type, nodes * gpus_per_node):
             return False
-        return len(self._fitting(job, gpu_type, gpus_per_node)) >= nodes
+        fitting = self._fitting(job, gpu_type, gpus_per_node)
+        if self.slow:
+            fitting = self._as_fast(fitting, least_speed)
+        return len(fitting) >= nodes
 
-    def gather(self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int) -> tuple[NodeShare, ...] | None:
+    def speed_of(self, shares: Sequence[NodeShare]) -> float:
+        """Rate of the slowest of these nodes, 1 for those that are not here: what a gang on them is slowed to."""
+        if not self.slow:
+            return 1.0
+        rows = [self.index[share.node] for share in shares if share.node in self.index]
+        return float(self.speed[rows].min(initial=1.0))
+
+    def lower_speeds(self, gpu_type: str) -> tuple[float, ...]:
+        """Speeds of the slow nodes of a type, the highest first; of many some, the lowest among them."""
+        if not self.slow or gpu_type not in self._members:
+            return ()
+        found = sorted(set(self.speed[self._members[gpu_type]].tolist()) - {1.0}, reverse=True)
+        return tuple(found[:: -max(1, -(-len(found) // MOST_SPEEDS))][::-1])
+
+    def gather(
+        self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int, least_speed: float = 0.0
+    ) -> tuple[NodeShare, ...] | None:
         """Nodes for a gang that may be uneven, in rank order: at best `nodes` of them, at most `spread`.
 
         None when it does not fit at this moment (quota included). On nodes with 4 GPUs a gang of 6 gets 4 and 2.
         """
         if gpus > self._free_of_type.get(gpu_type, 0) or not self.within_quota(job.queue, gpu_type, gpus):
             return None
-        rows = self.eligible(job, gpu_type)
-        parts = uneven(self._usable(job, rows), gpus, nodes, spread)
-        if parts is None:
-            return None
-        return tuple(NodeShare(self.names[i], part) for i, part in zip(rows[parts[0]].tolist(), parts[1], strict=True))
+        for speed in self._speeds(gpu_type, least_speed):
+            rows = self.eligible(job, gpu_type, speed)
+            if parts := uneven(self._usable(job, rows), gpus, nodes, spread):
+                each = zip(rows[parts[0]].tolist(), parts[1], strict=True)
+                return tuple(NodeShare(self.names[i], part) for i, part in each)
+        return None
 
-    def gathers(self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int) -> bool:
+    def gathers(self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int, least_speed: float = 0.0) -> bool:
         """Whether `gather` would find nodes. Where nothing but GPUs can run out that is a look at their number."""
         if gpus > self._free_of_type.get(gpu_type, 0) or not self.within_quota(job.queue, gpu_type, gpus):
             return False
         need = job.requirements
-        if spread >= len(self.names) and job.eligible is None and self._pods_suffice and not _asks_host(need):
+        wherever = spread >= len(self.names) and job.eligible is None and not self.slow
+        if wherever and self._pods_suffice and not _asks_host(need):
             return True
-        return uneven(self._usable(job, self.eligible(job, gpu_type)), gpus, nodes, spread) is not None
+        rows = self.eligible(job, gpu_type, least_speed)
+        return uneven(self._usable(job, rows), gpus, nodes, spread) is not None
 
-    def could_ever_fit(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int) -> bool:
+    def could_ever_fit(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int, least_speed: float = 0.0) -> bool:
         """Whether the gang would fit if every GPU of the present nodes were free."""
-        key = job.uid, gpu_type, gpus_per_node
+        key = job.uid, gpu_type, gpus_per_node, least_speed
         if key not in self._large_enough:
-            self._large_enough[key] = int((self.total[self.eligible(job, gpu_type)] >= gpus_per_node).sum())
+            rows = self.eligible(job, gpu_type, least_speed)
+            self._large_enough[key] = int((self.total[rows] >= gpus_per_node).sum())
         return self._large_enough[key] >= nodes
 
-    def could_ever_gather(self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int) -> bool:
+    def could_ever_gather(
+        self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int, least_speed: float = 0.0
+    ) -> bool:
         """The same for a gang that may be uneven."""
-        if job.eligible is None and spread >= len(self.names):
+        if job.eligible is None and spread >= len(self.names) and not self.slow:
             return gpus <= self._total_of_type.get(gpu_type, 0)
-        return uneven(self.total[self.eligible(job, gpu_type)], gpus, nodes, spread) is not None
+        rows = self.eligible(job, gpu_type, least_speed)
+        return uneven(self.total[rows], gpus, nodes, spread) is not None
 
     def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Spend the resources of a placement."""
@@ -157,28 +204,69 @@ class Capacity:
             self._spend_host(job, i, share.gpus, pods=-1)
         self._count(job, gpu_type, free=back, quota=sum(share.gpus for share in shares))
 
+    def copy(self) -> Capacity:
+        """The same, to be spent without spending this one."""
+        other = copy.copy(self)
+        other.free, other.cpu = self.free.copy(), self.cpu.copy()
+        other.memory, other.pods = self.memory.copy(), self.pods.copy()
+        other._overdrawn, other._free_of_type = dict(self._overdrawn), dict(self._free_of_type)
+        other._quota_left, other._known_fitting, other._remembered = dict(self._quota_left), {}, {}
+        return other
+
+    def expect(self, ending: Mapping[str, int]) -> None:
+        """Take GPUs of pods that are just ending (`Snapshot.ending`) for free."""
+        for name, gpus in ending.items():
+            if (i := self.index.get(name)) is not None:
+                self._change(i, max(0, gpus - self.owed(i)))
+
+    def hide(self, shares: Iterable[NodeShare]) -> None:
+        """Leave these GPUs to others, as far as they are free. What is given back there later is free again."""
+        for share in shares:
+            if (i := self.index.get(share.node)) is not None:
+                self._change(i, -min(share.gpus, max(0, int(self.free[i]))))
+
+    def withhold(self, job: Job, placement: Placement) -> None:
+        """Leave to others what a job has given back: GPUs, as far as they are free, and its part of the quota."""
+        self.hide(placement.shares)
+        _charge(self._quota_left, job.queue, placement)
+
+    def owed(self, row: int) -> int:
+        """GPUs of an over-allocated node that have to be given back before any is free."""
+        return self._overdrawn.get(row, 0)
+
     def eligible_nodes(self, job: Job, gpu_type: str) -> int:
         """Nodes of the type that the job's selectors admit, whatever they hold."""
         return len(self.eligible(job, gpu_type))
 
-    def eligible(self, job: Job, gpu_type: str) -> IntArray:
-        """Which nodes these are, by index."""
+    def eligible(self, job: Job, gpu_type: str, least_speed: float = 0.0) -> IntArray:
+        """Which nodes these are, by index; only those that are fast enough."""
         rows = self._members[gpu_type]
-        if job.eligible is None:
-            return rows
-        key = gpu_type, job.eligible
-        if key not in self._eligible:
-            admitted = [self.index[name] for name in job.eligible if name in self.index]
-            self._eligible[key] = np.intersect1d(rows, _column(admitted))
-        return self._eligible[key]
+        if job.eligible is not None:
+            key = gpu_type, job.eligible
+            if key not in self._eligible:
+                admitted = [self.index[name] for name in job.eligible if name in self.index]
+                self._eligible[key] = np.intersect1d(rows, _column(admitted))
+            rows = self._eligible[key]
+        return self._as_fast(rows, least_speed) if self.slow else rows
 
     @cached_property
     def _levels(self) -> list[IntArray]:
-        return _domain_codes(self.nodes)
+        return domain_codes(self.nodes)
 
     @cached_property
     def _finishes(self) -> dict[str, list[tuple[float, int]]]:
         return _finishes(self._snapshot)
+
+    def _as_fast(self, rows: IntArray, least_speed: float) -> IntArray:
+        """Those of the nodes that are fast enough."""
+        return rows[self.speed[rows] >= least_speed] if least_speed > 0 else rows
+
+    def _speeds(self, gpu_type: str, least: float) -> Sequence[float]:
+        """Limits on the speed of a gang's nodes to try one after the other."""
+        if not self.slow:
+            return (0.0,)
+        found = set(self.speed[self._members[gpu_type]].tolist())
+        return sorted((speed for speed in found if speed >= least), reverse=True)
 
     def _spend_host(self, job: Job, i: int, gpus: int, pods: int) -> None:
         """Take what a pod with so many GPUs needs beside them (`pods` 1), or give it back (-1)."""
@@ -188,8 +276,15 @@ class Capacity:
             self.memory[i] -= pods * need.memory(gpus)
         self.pods[i] -= pods
 
+    def _change(self, i: int, gpus: int) -> None:
+        self.free[i] += gpus
+        self._free_of_type[self.nodes[i].gpu_type] += gpus
+        self._known_fitting.clear()
+        self._remembered.clear()
+
     def _count(self, job: Job, gpu_type: str, *, free: int, quota: int) -> None:
         self._known_fitting.clear()
+        self._remembered.clear()
         self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + free
         for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)) if self._quota_left else ():
             if key in self._quota_left:
@@ -281,66 +376,6 @@ def _best_fit(usable: IntArray, parts: Sequence[int]) -> tuple[IntArray, list[in
         chosen.append(best)
         free[best] = -1
     return _column(chosen), list(parts)
-
-
-def _tightest(left: IntArray, levels: list[IntArray], count: int) -> IntArray:
-    """Positions of `count` candidates out of n >= count, in rank order.
-
-    `left` (n,) is what each candidate would keep free, `levels` the domain codes (n,) from widest to nearest; the
-    widest holds everything.
-    """
-    depth = max(depth for depth, codes in enumerate(levels) if np.bincount(codes).max() >= count)
-    members = _fullest(left, levels[: depth + 1], count)
-    inside = [codes[members] for codes in levels[depth + 1 :]]
-    chosen = members[_few_domains_first(left[members], inside)[:count]]
-    return _in_rank_order(chosen, levels)
-
-
-def _fullest(left: IntArray, levels: list[IntArray], count: int) -> IntArray:
-    """Members of the domain at the last level that holds `count` of them with the least to spare.
-
-    Between equals the one whose surroundings are fuller is taken, so that empty racks stay empty.
-    """
-    nearest = levels[-1]
-    best = np.flatnonzero(np.bincount(nearest)[nearest] >= count)
-    for codes in reversed(levels):
-        for spare in (np.bincount(codes)[codes], np.bincount(codes, weights=left)[codes]):
-            best = best[spare[best] == spare[best].min()]
-    return np.flatnonzero(nearest == nearest[best[0]])
-
-
-def _few_domains_first(left: IntArray, levels: list[IntArray]) -> IntArray:
-    """Order in which candidates fill up one domain inside after the other, the largest first; best fit within."""
-    keys: list[NDArray[Any]] = [left]
-    for codes in reversed(levels):
-        keys += [codes, np.bincount(codes, weights=left)[codes], -np.bincount(codes)[codes]]
-    return np.lexsort(keys)
-
-
-def _in_rank_order(chosen: IntArray, levels: list[IntArray]) -> IntArray:
-    """Neighbours in the network become neighbours in rank: pipeline stages and rings then take short ways."""
-    keys = [chosen, *(codes[chosen] for codes in reversed(levels))]
-    return chosen[np.lexsort(keys)]
-
-
-def _domain_codes(nodes: Sequence[Node]) -> list[IntArray]:
-    """Integer codes of the enclosing domains, widest first: everything, the topology levels, the NVLink domain."""
-    depth = max((len(node.topology) for node in nodes), default=0)
-    levels = [[_domain(node, level) for node in nodes] for level in range(depth)]
-    linked: list[tuple[str, ...]] = [(node.link_domain or node.name,) for node in nodes]
-    everything: list[tuple[str, ...]] = [()] * len(nodes)
-    return [_codes(keys) for keys in (everything, *levels, linked)]
-
-
-def _domain(node: Node, level: int) -> tuple[str, ...]:
-    """A domain is named by its whole prefix; a node that is not in any at this level stands alone there."""
-    prefix = node.topology[: level + 1]
-    return prefix if len(prefix) > level and prefix[level] else (*prefix, "alone", node.name)
-
-
-def _codes(keys: Sequence[tuple[str, ...]]) -> IntArray:
-    known: dict[tuple[str, ...], int] = {}
-    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
 
 def _finishes(snapshot: Snapshot) -> dict[str, list[tuple[float, int]]]:

@@ -18,7 +18,6 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from trimtab_policy.perf import shape
 from trimtab_policy.specs import GpuSpec, ModelSpec, Precision
 
 __all__ = [
@@ -252,11 +251,15 @@ def model(name: str) -> ModelSpec:
 
 def parameters(model: ModelSpec) -> int:
     """Number of parameters."""
+    from trimtab_policy.perf import shape  # arrays, which agents do without: they look up GPUs only
+
     return round(float(shape.parameters(shape.of(model))))
 
 
 def active_parameters(model: ModelSpec) -> int:
     """Number of parameters that one token passes through: all of a dense model."""
+    from trimtab_policy.perf import shape  # as above
+
     return round(float(shape.active_parameters(shape.of(model))))
 
 

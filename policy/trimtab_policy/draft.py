@@ -45,7 +45,7 @@ class Draft:
     def decision(self) -> Decision:
         """All others wait, or are stopped."""
         changed = [
-            placement(job, wish, shares, f"{wish.describe()}, {wish.option.plan.describe()}: chosen by {self._policy}")
+            placement(self.capacity, job, wish, shares, self._reason(wish))
             for uid, (wish, shares) in self._found.items()
             for job in (self._jobs[uid],)
             if not (job.placement and keeps(job.placement, wish) and job.placement.shares == shares)
@@ -54,3 +54,6 @@ class Draft:
         stops = [Stop(job.uid, f"{self._policy} gives its GPUs to other jobs") for job in others if job.placement]
         pending = [waits(self._policy, self._snapshot, self.capacity, job) for job in others if job.placement is None]
         return Decision(self._policy, tuple(changed), tuple(pending), tuple(stops))
+
+    def _reason(self, wish: Candidate) -> str:
+        return f"{wish.describe()}, {wish.option.plan.describe()}: chosen by {self._policy}"

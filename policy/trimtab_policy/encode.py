@@ -1,8 +1,11 @@
 """What learned policies see: a job on offer, what it could run on, the GPUs and the queue, as numbers in [0, 1].
 
-This is the ingestion and normalisation layer of seed 002 (ADLRO, section 3.1), shared by all learned policies. They
-decide by one protocol: jobs that wait are offered one at a time, in the order of the queue, and only when something
-that they could run on has room. The answer is one option (GPU type, count, parallelism), or to let the job wait.
+These are the features of seed 002 (ADLRO, section 3.1) that all learned policies decide by. The scales are those of
+`normalise`, which has further features (readings of GPUs, submissions) that no weights were trained on.
+
+The policies decide by one protocol: jobs that wait are offered one at a time, in the order of the queue, and only when
+something that they could run on has room. The answer is one option (GPU type, count, parallelism), or to let the job
+wait.
 
 `Facts` are the raw figures of n such offers, whoever gathered them: the operator from a snapshot (`Scene`), a training
 environment from its arrays. `encode` turns them into `Offers`. There is no second way, so that what was learned in an
@@ -34,6 +37,7 @@ from numpy.typing import NDArray
 
 from trimtab_policy.candidates import Candidate, candidates, has_room
 from trimtab_policy.capacity import Capacity
+from trimtab_policy.normalise import DURATION, GPUS, JOBS, NODE_GPUS, POOL_GPUS, WAITING, columns
 from trimtab_policy.specs import Mode
 from trimtab_policy.types import Job, Snapshot
 
@@ -45,8 +49,6 @@ MODES = (Mode.DATA, Mode.MODEL, Mode.HYBRID)
 OCCUPANCY = slice(5, 10)
 """Where the nodes by free GPUs stand among the features of a pool: the utilisation matrix of a cluster."""
 _EDGES = (1, 2, 4, 8)
-_MONTH = float(np.log1p(30 * 86400.0))
-_MANY_WAITING = 16
 
 Single = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -149,17 +151,17 @@ def _job(facts: Facts, able: Bools, relative: Floats, frugal: Floats) -> Single:
     past, late = facts.age + facts.fastest_seconds, np.maximum(facts.slack, 0.0)
     hurried = np.isfinite(facts.slack)
     slack = np.divide(late, late + past, out=np.ones(len(rows)), where=hurried & (late + past > 0))
-    return _columns(
-        _time(facts.fastest_seconds),
-        _time(least_work),
-        _time(facts.age),
+    return columns(
+        DURATION(facts.fastest_seconds),
+        DURATION(least_work),
+        DURATION(facts.age),
         facts.age / np.maximum(past, 1e-9),
         hurried,
         slack * hurried,
         facts.shorter / others,
         facts.older / others,
-        _count(np.where(able, facts.gpus, np.iinfo(np.int64).max).min(axis=1)),
-        _count(np.where(able, facts.gpus, 0).max(axis=1)),
+        GPUS(np.where(able, facts.gpus, np.iinfo(np.int64).max).min(axis=1)),
+        GPUS(np.where(able, facts.gpus, 0).max(axis=1)),
         exponent,
         (facts.room & able).sum(axis=1) / able.sum(axis=1),
     )
@@ -167,9 +169,9 @@ def _job(facts: Facts, able: Bools, relative: Floats, frugal: Floats) -> Single:
 
 def _cluster(facts: Facts, free: Ints) -> Single:
     gpus = facts.total.sum(axis=1)
-    return _columns(
-        np.log1p(facts.present) / 10,
-        facts.waiting / (facts.waiting + _MANY_WAITING),
+    return columns(
+        JOBS(facts.present),
+        WAITING(facts.waiting),
         free.sum(axis=1) / gpus,
         facts.present / (facts.present + gpus),
     )
@@ -181,10 +183,10 @@ def _pools(facts: Facts, per_gpu: Floats, free: Ints) -> Single:
     nodes = np.maximum(1, facts.by_free.sum(axis=2))
     bands = np.add.reduceat(facts.by_free, _bands(facts.by_free.shape[2]), axis=2)
     bands = np.pad(bands, ((0, 0), (0, 0), (0, 5 - bands.shape[2])))
-    return _columns(
+    return columns(
         of_type / of_type.max(axis=1, keepdims=True),
-        np.log2(1.0 + facts.total) / 12,
-        np.log2(1.0 + facts.node_gpus) / 4,
+        POOL_GPUS(facts.total),
+        NODE_GPUS(facts.node_gpus),
         free / np.maximum(1, facts.total),
         facts.total / facts.total.sum(axis=1, keepdims=True),
         *np.moveaxis(bands / nodes[:, :, None], 2, 0),
@@ -214,29 +216,14 @@ def _fragmentation(facts: Facts, free: Ints) -> Floats:
 def _options(facts: Facts, able: Bools, relative: Floats, frugal: Floats, free: Ints) -> Single:
     pool = np.take_along_axis(free, facts.kind, axis=1)
     seconds = np.divide(facts.fastest_seconds[:, None], relative, out=np.zeros(relative.shape), where=able)
-    return _columns(
+    return columns(
         relative,
         frugal,
-        _count(facts.gpus) * able,
+        GPUS(facts.gpus) * able,
         np.where(facts.room, facts.gpus / np.maximum(1, pool), 1.0) * able,
-        _time(seconds),
+        DURATION(seconds),
         *((facts.mode == mode) & able for mode in range(len(MODES))),
     )
-
-
-def _columns(*features: NDArray[np.generic]) -> Single:
-    stacked: Single = np.clip(np.stack(features, axis=-1), 0.0, 1.0).astype(np.float32)
-    return stacked
-
-
-def _time(seconds: Floats) -> Floats:
-    found: Floats = np.log1p(np.maximum(0.0, seconds)) / _MONTH
-    return found
-
-
-def _count(gpus: Ints) -> Floats:
-    found: Floats = np.log2(1.0 + gpus) / 10
-    return found
 
 
 class Menu(NamedTuple):

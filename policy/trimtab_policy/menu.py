@@ -111,7 +111,8 @@ def holding(snapshot: Snapshot, job: Job) -> Candidate:
     nodes, gpu = len(placement.shares), snapshot.gpu_types[placement.gpu_type]
     largest = max(share.gpus for share in placement.shares)
     option = Option(placement.gpus, nodes, largest, placement.plan, placement.prediction)
-    return Candidate(gpu, option, placement.prediction.tokens_per_second, placement.gpus * weight(gpu), nodes)
+    rate, cost = placement.prediction.tokens_per_second, placement.gpus * weight(gpu)
+    return Candidate(gpu, option, rate, cost, nodes, placement.speed)
 
 
 def left(offered: Market, kept: Mapping[str, Candidate]) -> IntArray:

@@ -95,7 +95,7 @@ def fastest(snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | Non
     for candidate, shares in with_room(capacity, job, fastest_first(snapshot, capacity, job)):
         what = f"{candidate.describe()}, {candidate.option.plan.describe()}"
         reason = f"{what}: {candidate.tokens_per_second:,.0f} tokens/s, the fastest that fits now"
-        return placement(job, candidate, shares, reason)
+        return placement(capacity, job, candidate, shares, reason)
     return None
 
 
@@ -111,6 +111,15 @@ def _fastest(candidate: Candidate) -> tuple[float, float]:
 def seconds_left(job: Job, candidate: Candidate) -> float:
     """Time that the job still has to compute on a candidate."""
     return (job.training.steps - job.steps_done) * candidate.option.prediction.step_seconds
+
+
+def start_up(job: Job) -> float:
+    """Seconds until the job computes, at most: as long as a restart, where a start costs anything at all.
+
+    Jobs of a trace whose run time is all that is known have their first start included in it.
+    """
+    fresh = job.restarts == 0 and job.steps_done == 0
+    return 0.0 if fresh and job.speeds is not None else job.restart_seconds
 
 
 def work_left(snapshot: Snapshot, capacity: Capacity, job: Job) -> tuple[float, int]:

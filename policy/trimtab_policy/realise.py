@@ -42,7 +42,9 @@ def realise(
     """
     room = _Room(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
     room.settle()
-    placements = [_placement(policy, job, room.wish(job.uid), room.found[job.uid]) for job in room.changed()]
+    placements = [
+        _placement(policy, room.capacity, job, room.wish(job.uid), room.found[job.uid]) for job in room.changed()
+    ]
     stops = [_stop(policy, job, wanted) for job in room.stopped()]
     explain = reasons or (lambda job: waits(policy, snapshot, room.capacity, job))
     pending = [
@@ -147,7 +149,7 @@ class _Room:
 
     def _place(self, uid: str, *, scatter: bool) -> bool:
         job, wish = self._jobs[uid], self.wish(uid)
-        shares = nodes_for(self.capacity, job, wish, scatter=scatter)
+        shares = nodes_for(self.capacity, job, wish, scatter=scatter, slow=True)
         if not shares:
             return False
         if job.placement and set(job.placement.shares) == set(shares):
@@ -221,9 +223,9 @@ def _parts(wish: Candidate, room: IntArray) -> list[int]:
     return [option.gpus_per_node] * option.nodes if fits else []
 
 
-def _placement(policy: str, job: Job, wish: Candidate, shares: Shares) -> Placement:
+def _placement(policy: str, capacity: Capacity, job: Job, wish: Candidate, shares: Shares) -> Placement:
     reason = f"{wish.describe()}, {wish.option.plan.describe()}: chosen by {policy}"
-    return placement(job, wish, shares, reason)
+    return placement(capacity, job, wish, shares, reason)
 
 
 def _stop(policy: str, job: Job, wanted: Mapping[str, Candidate]) -> Stop:

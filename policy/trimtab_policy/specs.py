@@ -189,6 +189,25 @@ class Prediction(Struct, frozen=True):
     """From the first step to the last, without queueing."""
     uncertainty: float = 1.0
     """Factor of the 80 % interval: of five such runs four take from step_seconds over it to step_seconds times it."""
+    correction: float = 1.0
+    """Factor that is in these times because of what was observed of other jobs (`correction`)."""
+
+    def at(self, speed: float) -> Prediction:
+        """The same plan with its slowest GPU at this part of the rate that was predicted for.
+
+        A step ends when the slowest rank has computed its part and all the others have waited for it in their
+        collectives, so all of it is taken to get slower alike. That is certain of the computing only; of a step bound
+        by the network it says too much, which is the side to err on: a gang that is promised less is kept off slow
+        cards where there is a choice, and finishes earlier than told where there is none.
+        """
+        return Prediction(
+            step_seconds=self.step_seconds / speed,
+            tokens_per_second=self.tokens_per_second * speed,
+            memory_bytes=self.memory_bytes,
+            run_seconds=self.run_seconds / speed,
+            uncertainty=self.uncertainty,
+            correction=self.correction,
+        )
 
     @property
     def step_seconds_low(self) -> float:

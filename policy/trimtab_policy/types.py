@@ -11,6 +11,7 @@ GPU or a parallel plan is, `specs` says.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 from msgspec import Struct
@@ -66,6 +67,26 @@ class Requirements(Struct, frozen=True):
         return self.memory_per_pod + gpus * self.memory_per_gpu
 
 
+class Readings(Struct, frozen=True, omit_defaults=True):
+    """How the GPUs of a node are doing, as its agent read it: means over its GPUs. NaN: not known.
+
+    Only `math.nan` itself is left out of JSON, as it has to be: no other NaN may stand here.
+    """
+
+    utilization: float = math.nan
+    """Part of the time in which some kernel ran, in [0, 1]."""
+    memory_used: float = math.nan
+    """Part of the memory in use, in [0, 1]."""
+    memory_bandwidth: float = math.nan
+    """Part of the time (with DCGM: of the cycles) in which memory moved data, in [0, 1]."""
+    temperature: float = math.nan
+    """Degrees Celsius of the hottest one."""
+    power: float = math.nan
+    """Power drawn over the power limit, in [0, 1]."""
+    arrived: float = 0.0
+    """When they arrived, POSIX seconds: their age is `Snapshot.time` less this."""
+
+
 class Node(Struct, frozen=True):
     """A schedulable machine with GPUs of one type."""
 
@@ -82,6 +103,12 @@ class Node(Struct, frozen=True):
     """Enclosing domains from widest to nearest, e.g. (zone, block, rack): a longer shared prefix is a shorter way."""
     link_domain: str = ""
     """GPUs of equal link_domain share NVLink/xGMI; empty where the domain ends at the node."""
+    speed: float = 1.0
+    """Rate of its slowest GPU over what its type does, in (0, 1]: a gang with a part here is slowed to this."""
+    foreign_gpus: int = 0
+    """Of those not requested by any pod, GPUs that are busy all the same; `free_gpus` leaves them out."""
+    readings: Readings | None = None
+    """None without an agent, or where its readings are stale or implausible."""
 
 
 class NodeShare(Struct, frozen=True):
@@ -114,6 +141,8 @@ class Placement(Struct, frozen=True):
     reason: str
     """Why this one, in the words a user would ask for."""
     alternatives: tuple[Alternative, ...] = ()
+    speed: float = 1.0
+    """Lowest `Node.speed` among its nodes, which the prediction takes into account."""
 
     @property
     def gpus(self) -> int:
@@ -133,9 +162,48 @@ class PendingReason(StrEnum):
     QUEUE_NOT_FOUND = "QueueNotFound"
     PRIORITY_CLASS_NOT_FOUND = "PriorityClassNotFound"
     INVALID_SPEC = "InvalidSpec"
+    QUEUE_NOT_ALLOWED = "QueueNotAllowed"
+    """The job's namespace may not use the queue."""
+    QUEUE_FULL = "QueueFull"
+    """The queue has as many waiting jobs as it takes."""
     BEHIND_OTHERS = "BehindOthers"
+    RESERVED = "Reserved"
+    """There is room, but it is kept for a job that came first and would be delayed."""
+    WAITING_FOR_ADMISSION = "WaitingForAdmission"
+    """Another system (Kueue) has the say, and has not admitted it yet."""
     BACKING_OFF = "BackingOff"
     DECISION_REFUSED = "DecisionRefused"
+
+
+class StopCause(StrEnum):
+    """Why a running gang is asked to stop: a closed list that tools may rely on."""
+
+    PREEMPTED = "Preempted"
+    """A job of higher priority gets its GPUs."""
+    RECLAIMED = "Reclaimed"
+    """Its queue holds more than it is guaranteed, and another one wants what it is guaranteed."""
+    YIELDED = "Yielded"
+    """The policy wants its GPUs for others; the job has said that it may."""
+    RESIZED = "Resized"
+    """It goes on with more or fewer GPUs."""
+    MOVED = "Moved"
+    """It goes on elsewhere, or divided otherwise: so that another gang fits, or because it is faster there."""
+    STRAGGLER = "Straggler"
+    """It leaves a slow GPU."""
+    SUSPENDED = "Suspended"
+    """Its user has set spec.suspend."""
+    SPEC_CHANGED = "SpecChanged"
+    """Its user has changed the spec so that the plan is no longer allowed."""
+    EVICTED = "Evicted"
+    """Kueue has taken its admission back."""
+
+
+class Eta(Struct, frozen=True):
+    """When something is expected, as POSIX seconds: four times of five between `low` and `high`."""
+
+    low: float
+    expected: float
+    high: float
 
 
 class Pending(Struct, frozen=True):
@@ -147,6 +215,8 @@ class Pending(Struct, frozen=True):
     blockers: tuple[str, ...] = ()
     alternatives: tuple[str, ...] = ()
     """Changes that would unblock it, each a sentence."""
+    eta: Eta | None = None
+    """When it is expected to start; None when that is not in sight."""
 
 
 class Speed(Struct, frozen=True):
@@ -158,6 +228,18 @@ class Speed(Struct, frozen=True):
     """Over how many nodes they are spread. Such gangs may take unequal parts of their nodes."""
     steps_per_second: float
     """In the steps of `TrainingSpec.steps`, whatever a step stands for: a second of a trace, an iteration."""
+
+
+class Correction(Struct, frozen=True):
+    """By how much predictions for a job are corrected on one GPU type, because of what other jobs were seen to take."""
+
+    gpu_type: str
+    plan: str
+    """Class of plans (`correction.plan_class`); empty for all that have no correction of their own."""
+    factor: float
+    """Observed over predicted step time."""
+    uncertainty: float
+    """Factor of the 80 % interval of a corrected step time, as `Prediction.uncertainty`."""
 
 
 class Job(Struct, frozen=True):
@@ -186,6 +268,8 @@ class Job(Struct, frozen=True):
     """All that it could run on, where that is known; None: what the performance model finds for `requirements`."""
     preemptible: bool = False
     """Whether it may be stopped, moved or resized while it runs."""
+    elastic: bool = False
+    """Whether its owner allows that, though it may be too early now, or it may wait."""
     restart_seconds: float = 0.0
     """GPU time that a stop and a new start are expected to cost: save, schedule, load."""
     restarts: int = 0
@@ -195,14 +279,37 @@ class Job(Struct, frozen=True):
     served: dict[str, float] = {}
     """GPU-seconds that it has held, by GPU type."""
     deadline: float | None = None
+    corrections: tuple[Correction, ...] = ()
+    """Of what the performance model predicts for it; its own `speeds` need none."""
+    share: float = 0.0
+    """What its queue holds already, over the weight of the queue: of equal priority, who has less comes first."""
+    entitled: bool = False
+    """Its queue holds less than it is guaranteed."""
+    movable_from: float = 0.0
+    """POSIX time before which a running job must not be stopped, moved or resized for the good of others or its own:
+    it has just been started, or had to give way too often. Infinite while it is being started or stopped."""
+    stoppable_from: float | None = None
+    """Of a gang that is being started: POSIX time from which it should run, and may be stopped, though not moved, for
+    those who are entitled to its GPUs. None: never; it runs, or is being stopped."""
+    lost_seconds: float = 0.0
+    """Of a running job: seconds of work that a stop would lose if it did not save a checkpoint first."""
+    not_before: float = 0.0
+    """POSIX time before which it must not start: its last gang has just failed."""
+    waits_since: float | None = None
+    """Since when it has waited (again), where it has run before; None: since it was created."""
+    preempts: bool = True
+    """Whether jobs of lower priority may be stopped for it."""
 
 
 class Quota(Struct, frozen=True):
-    """Hard limit of one queue on one GPU type (`*` for all types together)."""
+    """Limits of one queue on one GPU type (`*` for all types together)."""
 
     queue: str
     gpu_type: str
     gpus: int
+    """Most that its jobs may hold at a time."""
+    guaranteed: int = 0
+    """What it may have back at any time: of what it holds, the rest is borrowed."""
 
 
 class Snapshot(Struct, frozen=True):
@@ -212,17 +319,32 @@ class Snapshot(Struct, frozen=True):
     nodes: tuple[Node, ...]
     """Only nodes that may take new pods; `unavailable` says why the others may not."""
     jobs: tuple[Job, ...]
-    """Jobs that wait for a decision or hold GPUs. Finished, suspended and backing-off jobs are absent."""
+    """Jobs that wait for a decision, hold GPUs, or are to start again in a moment. Finished and suspended ones are
+    absent, and those that failed and wait for longer before they are tried again."""
     gpu_types: dict[str, GpuSpec]
     """Facts of every type that occurs in `nodes`."""
     quotas: tuple[Quota, ...] = ()
+    weights: dict[str, float] = {}
+    """Queue -> its part of what nobody is guaranteed, relative to the others; 1 where it is left out."""
     unavailable: dict[str, str] = {}
     """GPU node -> why it takes no pods (cordoned, NotReady, no memory label, ...)."""
+    ending: dict[str, int] = {}
+    """Node -> GPUs of it that no job has any more, and that are not free before the pods on them have ended."""
+    speedup: float = 1.0
+    """Jobs run so many times as fast as predicted: other than 1 only where pods are fake."""
 
     def waiting(self) -> list[Job]:
-        """Jobs without a placement, most urgent first: priority, then age, then name."""
+        """Jobs to decide about, in line."""
+        return [job for job in self.line() if job.not_before <= self.time]
+
+    def line(self) -> list[Job]:
+        """Jobs without a placement, also those that come back in a moment, most urgent first: priority, guarantee,
+        share of the queue, age, name."""
         pending = (job for job in self.jobs if job.placement is None)
-        return sorted(pending, key=lambda job: (-job.priority, job.created, job.namespace, job.name))
+        return sorted(
+            pending,
+            key=lambda job: (-job.priority, not job.entitled, job.share, job.created, job.namespace, job.name),
+        )
 
 
 class Stop(Struct, frozen=True):
@@ -230,6 +352,9 @@ class Stop(Struct, frozen=True):
 
     job: str
     reason: str
+    cause: StopCause = StopCause.PREEMPTED
+    beneficiary: str = ""
+    """UID of the job that gets its GPUs; empty where there is none in particular."""
 
 
 class Decision(Struct, frozen=True):

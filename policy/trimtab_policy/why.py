@@ -6,29 +6,34 @@ busy), so that the first one that applies is the real obstacle. Each answer name
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import islice
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy import catalog
-from trimtab_policy.candidates import Candidate, allowed_types, candidates, could_ever_fit, with_room
+from trimtab_policy.candidates import Candidate, allowed_types, candidates, could_ever_fit
 from trimtab_policy.capacity import ALL_TYPES, Capacity
+from trimtab_policy.hints import MAX_HINTS, Case, count_of, more_quota, starts_now_if, would_work_if
 from trimtab_policy.perf.plans import why_none
-from trimtab_policy.specs import GpuSpec
-from trimtab_policy.types import Bounds, Job, Pending, PendingReason, Requirements, Snapshot
+from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
 
-MAX_HINTS = 3
-"""More suggestions than this nobody reads."""
+DAY = 86_400.0
 
 
 def why_pending(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
-    """Explain why the job does not fit in what `capacity` has left."""
+    """Explain why the job does not fit in what `capacity` has left. Jobs that ask for the same share the answer."""
     if job.speeds is not None and (answer := _only_busy(capacity, job, candidates(snapshot, capacity, job))):
         return answer
-    case = _Case(
+    asked = (
+        "why", job.model, job.training, job.requirements, job.speeds, job.eligible, job.corrections, job.queue,
+        job.priority, bool(job.steps_done), bool(job.restarts),
+    )  # fmt: skip
+    return replace(capacity.remember(asked, lambda: _explain(snapshot, capacity, job)), job=job.uid)
+
+
+def _explain(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
+    case = Case(
         snapshot,
         capacity,
         job,
@@ -52,9 +57,15 @@ def _only_busy(capacity: Capacity, job: Job, known: list[Candidate]) -> Pending 
     return None
 
 
-def clock(moment: float) -> str:
-    """A point in time as people write it in a message: `~14:32 UTC`."""
-    return datetime.fromtimestamp(moment, UTC).strftime("~%H:%M UTC")
+def clock(moment: float, now: float | None = None) -> str:
+    """A point in time as people write it in a message: `~14:32 UTC`; more than a day from `now` with its date.
+
+    The farther away, the rounder: who says the same thing again should say it in the same words.
+    """
+    ahead = 0.0 if now is None else moment - now
+    step = 60.0 if ahead < DAY / 24 else 300.0 if ahead < DAY / 4 else 3600.0
+    rounded = datetime.fromtimestamp(moment - moment % 60 if step == 60 else step * round(moment / step), UTC)
+    return rounded.strftime("~%H:%M UTC" if ahead < DAY else "~%H:%M UTC on %d %b")
 
 
 def free_again(capacity: Capacity, now: float, gpu_type: str, gpus: int, free: int) -> float | None:
@@ -66,34 +77,7 @@ def free_again(capacity: Capacity, now: float, gpu_type: str, gpus: int, free: i
     return None
 
 
-class _Case(Struct, frozen=True):
-    """What the checks look at."""
-
-    snapshot: Snapshot
-    capacity: Capacity
-    job: Job
-    types: list[GpuSpec]
-    """GPU types of the cluster that the job allows."""
-    known: list[Candidate]
-    """Its feasible options on them, cheapest first."""
-
-    def answer(self, reason: PendingReason, message: str, blockers: Iterable[str], *hints: str) -> Pending:
-        return Pending(self.job.uid, reason, message, tuple(islice(blockers, MAX_HINTS)), hints)
-
-    def unavailable(self) -> Iterator[str]:
-        return (f"node {name}: {reason}" for name, reason in sorted(self.snapshot.unavailable.items()))
-
-    def possible(self) -> list[Candidate]:
-        """Options that the nodes could hold, were they all free."""
-        return [candidate for candidate in self.known if could_ever_fit(self.capacity, self.job, candidate)]
-
-    def within_quota(self) -> list[Candidate]:
-        """Those of them that the queue's quota leaves room for."""
-        left = {gpu.name: self.capacity.quota_left(self.job.queue, gpu.name) for gpu in self.types}
-        return [c for c in self.possible() if (limit := left[c.gpu.name]) is None or c.option.gpus <= limit]
-
-
-def _no_such_gpu(case: _Case) -> Pending | None:
+def _no_such_gpu(case: Case) -> Pending | None:
     if case.types:
         return None
     present = ", ".join(sorted(case.snapshot.gpu_types)) or "no GPU node that takes pods"
@@ -111,7 +95,7 @@ def _no_such_gpu(case: _Case) -> Pending | None:
     )
 
 
-def _no_eligible_node(case: _Case) -> Pending | None:
+def _no_eligible_node(case: Case) -> Pending | None:
     if any(case.capacity.eligible_nodes(case.job, gpu.name) for gpu in case.types):
         return None
     return case.answer(
@@ -122,7 +106,7 @@ def _no_eligible_node(case: _Case) -> Pending | None:
     )
 
 
-def _no_feasible_plan(case: _Case) -> Pending | None:
+def _no_feasible_plan(case: Case) -> Pending | None:
     if case.known:
         return None
     job, largest = case.job, max(case.types, key=lambda gpu: gpu.memory_bytes)
@@ -134,11 +118,11 @@ def _no_feasible_plan(case: _Case) -> Pending | None:
     message = why_none(job.model, job.training, job.requirements, largest, size)
     if len(case.types) > 1:
         message += f"; nor does it work on the {len(case.types) - 1} other GPU types allowed here"
-    hints = tuple(_would_work_if(case)) or ("use a smaller model or larger GPUs",)
+    hints = tuple(would_work_if(case)) or ("use a smaller model or larger GPUs",)
     return case.answer(PendingReason.NO_FEASIBLE_PLAN, message, (), *hints)
 
 
-def _cluster_too_small(case: _Case) -> Pending | None:
+def _cluster_too_small(case: Case) -> Pending | None:
     if case.possible():
         return None
     smallest = case.known[0]
@@ -146,14 +130,14 @@ def _cluster_too_small(case: _Case) -> Pending | None:
     have, nodes = case.capacity.gpus(case.job, name, free=False), case.capacity.eligible_nodes(case.job, name)
     return case.answer(
         PendingReason.CLUSTER_TOO_SMALL,
-        f"the smallest plan is {smallest.describe()} ({option.gpus_per_node} on each of {_nodes(option.nodes)}); "
-        f"the job may use {_nodes(nodes)} with {have} {name} in all",
+        f"the smallest plan is {smallest.describe()} ({option.gpus_per_node} on each of {count_of(option.nodes)}); "
+        f"the job may use {count_of(nodes)} with {have} {name} in all",
         case.unavailable(),
         f"add {name} nodes, or allow other GPU types or fewer GPUs",
     )
 
 
-def _quota_exceeded(case: _Case) -> Pending | None:
+def _quota_exceeded(case: Case) -> Pending | None:
     if case.within_quota():
         return None
     queue = case.job.queue
@@ -170,11 +154,11 @@ def _quota_exceeded(case: _Case) -> Pending | None:
         f"queue {queue} allows {allowed.replace(ALL_TYPES, 'any type')}; "
         f"the job needs at least {smallest.describe()} and {max(0, left)} are left",
         users,
-        "wait for a job of the queue to finish, raise the queue's quota, or use another queue",
+        *more_quota(case, smallest, max(0, left)),
     )
 
 
-def _no_room(case: _Case) -> Pending:
+def _no_room(case: Case) -> Pending:
     """All that is left is to wait: for GPUs, or for GPUs that lie together."""
     able, capacity, job = case.within_quota(), case.capacity, case.job
     free = {name: capacity.gpus(job, name) for name in sorted({candidate.gpu.name for candidate in able})}
@@ -184,87 +168,55 @@ def _no_room(case: _Case) -> Pending:
             PendingReason.FRAGMENTED,
             _scattered(case, scattered, free),
             _holders(case, able),
-            *_starts_now_if(case, able),
+            *starts_now_if(case, able),
         )
-    smallest = able[0]
-    message = f"needs at least {smallest.describe()}, free: " + ", ".join(f"{n}×{name}" for name, n in free.items())
-    name, now = smallest.gpu.name, case.snapshot.time
-    moment = free_again(capacity, now, name, smallest.option.gpus, free[name])
-    if moment is not None:
-        message += f"; enough {smallest.gpu.name} are expected {clock(moment)}"
-    return case.answer(PendingReason.INSUFFICIENT_GPUS, message, _holders(case, able), *_starts_now_if(case, able))
+    message = f"needs at least {able[0].describe()}, free: {_listed(free)}{_expected(case, able, free)}"
+    return case.answer(PendingReason.INSUFFICIENT_GPUS, message, _holders(case, able), *starts_now_if(case, able))
 
 
-def _scattered(case: _Case, candidate: Candidate, free: dict[str, int]) -> str:
+def _listed(free: dict[str, int]) -> str:
+    """`4×A100-SXM4-80GB, 0×T4`; of many types those that have any."""
+    some = {name: count for name, count in free.items() if count or len(free) <= MAX_HINTS}
+    told = [f"{count}×{name}" for name, count in some.items()]
+    return ", ".join([*told, *([f"none of {len(free) - len(some)} GPU types"] if len(some) < len(free) else [])])
+
+
+def _expected(case: Case, able: list[Candidate], free: dict[str, int]) -> str:
+    """When the first of the GPU types will have enough free GPUs, as running jobs finish."""
+    now, least = case.snapshot.time, dict[str, int]()
+    for candidate in able:
+        name, gpus = candidate.gpu.name, candidate.option.gpus
+        least[name] = min(gpus, least.get(name, gpus))
+    found = [(free_again(case.capacity, now, name, gpus, free[name]), name) for name, gpus in least.items()]
+    moments = [(moment, name) for moment, name in found if moment is not None and moment > now]
+    return f"; enough {min(moments)[1]} are expected {clock(min(moments)[0], now)}" if moments else ""
+
+
+def _scattered(case: Case, candidate: Candidate, free: dict[str, int]) -> str:
     option, name = candidate.option, candidate.gpu.name
     together = "together with the CPU and memory that the job asks for"
     return (
-        f"{free[name]} {name} are free, but not {option.gpus_per_node} on each of {_nodes(option.nodes)} {together}; "
+        f"{free[name]} {name} are free, but not {option.gpus_per_node} on each of {count_of(option.nodes)} {together}; "
         f"the emptiest node has {case.capacity.most_free(case.job, name)}"
     )
 
 
-def _nodes(count: int) -> str:
-    return f"{count} node" if count == 1 else f"{count} nodes"
+def _holders(case: Case, able: list[Candidate]) -> Iterator[str]:
+    """Who holds the GPUs that the job could use, the first to finish first; what no job holds, and nobody may use."""
+    wanted = tuple(sorted({candidate.gpu.name for candidate in able}))
+    yield from case.capacity.remember(("holders", wanted), lambda: _told(case, wanted))
+    yield from case.unavailable()
 
 
-def _holders(case: _Case, able: list[Candidate]) -> Iterator[str]:
-    """Who holds the GPUs that the job could use, the first to finish first."""
-    wanted = {candidate.gpu.name for candidate in able}
+def _told(case: Case, wanted: tuple[str, ...]) -> list[str]:
+    now = case.snapshot.time
     holding = [(job, job.placement) for job in case.snapshot.jobs if job.placement and job.placement.gpu_type in wanted]
-    holding.sort(key=lambda held: held[0].expected_finish or float("inf"))
-    for job, placement in holding:
-        until = f" until {clock(job.expected_finish)}" if job.expected_finish else ""
-        yield f"{job.namespace}/{job.name} holds {placement.gpus}×{placement.gpu_type}{until}"
-
-
-def _starts_now_if(case: _Case, able: list[Candidate]) -> Iterator[str]:
-    """Changes of the job that would let it start at once: other GPU types, or fewer GPUs."""
-    need = case.job.requirements
-    fastest = max(candidate.tokens_per_second for candidate in able)
-    relaxed = {
-        "with any GPU type allowed": replace(need, gpu_types=()),
-        "with fewer GPUs": replace(need, gpus=Bounds(1, need.gpus.high)),
-    }
-    for change, requirements in relaxed.items():
-        if requirements == need:
-            continue
-        found = candidates(case.snapshot, case.capacity, replace(case.job, requirements=requirements))
-        found.sort(key=lambda candidate: -candidate.tokens_per_second)
-        for candidate, _ in islice(with_room(case.capacity, case.job, found), 1):
-            ratio = candidate.tokens_per_second / fastest
-            yield f"{change} ({candidate.describe()}) it would start now at {ratio:.2f}× the speed"
-
-
-def _would_work_if(case: _Case) -> Iterator[str]:
-    """The smallest change under which there is a plan at all."""
-    for change, job in _wider(case).items():
-        found = candidates(case.snapshot, case.capacity, job) if job != case.job else []
-        if found:
-            yield f"{change} makes it possible: {min(found, key=lambda c: c.cost).describe()} would do"
-            return
-
-
-def _wider(case: _Case) -> dict[str, Job]:
-    """The job with more freedom, the smallest changes first."""
-    job, need = case.job, case.job.requirements
-    low, high = need.gpus.low, need.gpus.high
-    of_type = max(case.capacity.gpus(job, gpu.name, free=False) for gpu in case.types)
-    more_of_type, more_of_any = Bounds(low, max(of_type, high)), Bounds(low, max(int(case.capacity.total.sum()), high))
-    any_degrees = Requirements(gpus=need.gpus, gpu_types=need.gpu_types, max_nodes=need.max_nodes)
-    requirements = {
-        "leaving spec.parallelism free": any_degrees,
-        "raising spec.resources.maxNodes": replace(need, max_nodes=None),
-        "raising spec.resources.gpus.max": replace(need, gpus=more_of_type, max_nodes=None),
-        "allowing other GPU types": replace(need, gpu_types=()),
-        "raising spec.resources.gpus.max and allowing other GPU types": replace(
-            need, gpu_types=(), gpus=more_of_any, max_nodes=None
-        ),
-    }
-    wider = {change: replace(job, requirements=wide) for change, wide in requirements.items()}
-    formats = {precision for gpu in case.types for precision in gpu.peak_flops} - {job.training.precision}
-    for precision in sorted(formats):
-        wider[f"training in {precision} (spec.training.precision)"] = replace(
-            job, training=replace(job.training, precision=precision)
-        )
-    return wider
+    holding.sort(key=lambda held: (held[0].expected_finish or float("inf"), held[0].namespace, held[0].name))
+    told = []
+    for job, placement in holding[:MAX_HINTS]:
+        until = f" until {clock(job.expected_finish, now)}" if job.expected_finish else ""
+        told.append(f"{job.namespace}/{job.name} holds {placement.gpus}×{placement.gpu_type}{until}")
+    for node in case.snapshot.nodes:
+        if node.foreign_gpus and node.gpu_type in wanted:
+            told.append(f"node {node.name}: {node.foreign_gpus} GPUs are busy with processes that no pod asked for")
+    return told

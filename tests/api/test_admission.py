@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.builders import changed
 
 from trimtab.api import cel, schema
 from trimtab.errors import LocalClusterError
@@ -273,7 +274,23 @@ REFUSED = [
 
 REFUSED_QUEUES = [
     Refused("type-twice", {"spec.quotas": [{"gpuType": "T4", "gpus": 1}] * 2}, "spec.quotas[1]", "Duplicate value"),
-    Refused("no-number", {"spec.quotas": [{"gpuType": "T4"}]}, "spec.quotas[0].gpus", "Required value"),
+    Refused("no-number", {"spec.quotas": [{"gpuType": "T4"}]}, "spec.quotas[0].gpus", "gpus, guaranteed or both"),
+    Refused(
+        "promises-more-than-it-allows",
+        {"spec.quotas": [{"gpuType": "T4", "gpus": 4, "guaranteed": 5}]},
+        "spec.quotas[0].guaranteed",
+        "guaranteed must not exceed gpus",
+    ),
+    Refused(
+        "promises-more-than-altogether",
+        {"spec.quotas": [{"gpuType": "T4", "guaranteed": 6}, {"gpuType": "*", "gpus": 5}]},
+        "spec.quotas",
+        "guaranteed must not exceed gpus of `*`",
+    ),
+    Refused("no-weight", {"spec.weight": 0}, "spec.weight", "greater than or equal to 1"),
+    Refused("no-namespace", {"spec.namespaces": ["a.b"]}, "spec.namespaces[0]", "should match"),
+    Refused("namespace-twice", {"spec.namespaces": ["a", "a"]}, "spec.namespaces[1]", "Duplicate value"),
+    Refused("fewer-than-none", {"spec.maxPendingJobs": -1}, "spec.maxPendingJobs", "greater than or equal to 0"),
     Refused(
         "below-zero",
         {"spec.quotas": [{"gpuType": "*", "gpus": -1}]},
@@ -333,7 +350,9 @@ def queue_refusals(kubeconfig: Path) -> dict[str, str]:
     return answers(
         kubeconfig,
         [
-            queue | {"metadata": {"name": case.name}, "spec": {"quotas": case.changes["spec.quotas"]}}
+            queue
+            | {"metadata": {"name": case.name}}
+            | changed({"spec": {"quotas": [{"gpuType": "*", "gpus": 8}]}}, case.changes)
             for case in REFUSED_QUEUES
         ],
     )
@@ -357,9 +376,9 @@ def test_what_is_right_is_admitted(kubeconfig: Path, job: Callable[..., dict[str
     assert answers(kubeconfig, [named(name, job(changes)) for name, changes in ADMITTED.items()]) == {}
 
 
-def test_every_rule_about_new_objects_has_an_example(refusals: dict[str, str]) -> None:
+def test_every_rule_about_new_objects_has_an_example(refusals: dict[str, str], queue_refusals: dict[str, str]) -> None:
     """Rules that compare with the old object are the business of test_transitions."""
-    said = " ".join(refusals.values())
+    said = " ".join([*refusals.values(), *queue_refusals.values()])
     missing = [r["message"] for r in all_rules() if "oldSelf" not in r["rule"] and r["message"] not in said]
     assert missing == []
 
@@ -369,6 +388,8 @@ def all_rules() -> Iterator[dict[str, str]]:
     spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     yield from cel.JOB
     yield from rules_below(spec)
+    yield from cel.QUEUE_QUOTA
+    yield from cel.QUEUE_SPEC
 
 
 def rules_below(node: dict[str, Any]) -> Iterator[dict[str, str]]:

@@ -12,13 +12,22 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from trimtab.api.convert import to_model_spec, to_placement, to_plan, to_quotas, to_requirements, to_training
+from trimtab.api.convert import (
+    UNLIMITED,
+    to_model_spec,
+    to_placement,
+    to_plan,
+    to_quotas,
+    to_requirements,
+    to_start_time,
+    to_training,
+)
 from trimtab.api.status import Plan
 from trimtab.api.v1alpha1 import JobSpec, QueueSpec
 from trimtab.errors import SpecError
 from trimtab_policy import catalog
 from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Precision, Prediction, Recompute
-from trimtab_policy.types import Bounds, NodeShare, Placement, Quota
+from trimtab_policy.types import Bounds, Eta, NodeShare, Placement, Quota
 
 Spec = Callable[..., JobSpec]
 ANY = Bounds()
@@ -174,6 +183,16 @@ def test_quotas_carry_their_queue() -> None:
     assert to_quotas("q", queue) == (Quota("q", "H100-SXM5-80GB", 4), Quota("q", "*", 8))
 
 
+def test_a_quota_without_a_limit_only_guarantees() -> None:
+    queue = QueueSpec.model_validate({"quotas": [{"gpuType": "T4", "guaranteed": 4}]})
+    assert to_quotas("q", queue) == (Quota("q", "T4", UNLIMITED, 4),)
+
+
+def test_of_a_type_that_is_spelt_in_two_ways_the_lower_quota_counts() -> None:
+    rows = [{"gpuType": "t4", "gpus": 8, "guaranteed": 2}, {"gpuType": "T4", "gpus": 6, "guaranteed": 4}]
+    assert to_quotas("q", QueueSpec.model_validate({"quotas": rows})) == (Quota("q", "T4", 6, 2),)
+
+
 PLACEMENT = Placement(
     job="uid",
     gpu_type="A100-SXM4-80GB",
@@ -239,6 +258,21 @@ def test_a_plan_read_back_is_the_placement_that_was_written(degrees: ParallelPla
     assert to_placement("uid", Plan.model_validate_json(plan(written).model_dump_json(by_alias=True))) == written
 
 
+def test_what_predictions_were_corrected_by_is_on_the_wire_only_where_it_says_something() -> None:
+    slow = replace(PLACEMENT, speed=0.85, prediction=replace(PLACEMENT.prediction, correction=1.234))
+    written = plan(slow)
+    assert (written.predicted.correction_permille, written.predicted.speed_permille) == (1234, 850)
+    assert to_placement("uid", written) == slow
+    assert not {"correctionPermille", "speedPermille"} & plan(PLACEMENT).to_wire()["predicted"].keys()
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_ends_earlier() -> None:
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    rest = to_plan(PLACEMENT, epoch=3, policy="p", resource="nvidia.com/gpu", generation=7, now=now, left=0.25)
+    assert (rest.predicted.finish_time - now).total_seconds() == 900
+    assert rest.predicted.run_seconds == 3600
+
+
 def test_interleaving_and_hybrid_sharding_are_on_the_wire_only_where_there_is_any() -> None:
     plain, interleaved, sharded = (
         plan(replace(PLACEMENT, plan=degrees)).to_wire() for degrees in (PLACEMENT.plan, INTERLEAVED, HYBRID_SHARDED)
@@ -248,3 +282,13 @@ def test_interleaving_and_hybrid_sharding_are_on_the_wire_only_where_there_is_an
     assert interleaved["summary"] == "dp=2 tp=1 pp=4 vpp=3 zero=1"
     assert sharded["parallelism"]["shard"] == 4
     assert sharded["summary"] == "dp=8 tp=1 pp=1 zero=3 shard=4"
+
+
+def test_a_start_is_told_in_whole_minutes_with_the_interval_rounded_outward() -> None:
+    told = to_start_time(Eta(1_767_323_045.0, 1_767_324_000.5, 1_767_330_001.0)).to_wire()
+    assert told == {
+        "earliest": "2026-01-02T03:04:00Z",
+        "expected": "2026-01-02T03:20:00Z",
+        "latest": "2026-01-02T05:01:00Z",
+    }
+    assert to_start_time(Eta(0.0, 1e18, 1e18)).latest.year == 9999

@@ -56,10 +56,24 @@ def test_permissions_have_no_wildcard_and_leave_secrets_and_nodes_alone() -> Non
     assert nodes["verbs"] == ["get", "list", "watch"]
 
 
-def test_of_config_maps_only_the_one_that_chooses_policies_may_be_read() -> None:
-    [(owner, rule)] = ((o, rule) for o in RBAC for rule in o.get("rules", []) if "configmaps" in rule["resources"])
-    assert (owner["kind"], owner["metadata"]["namespace"]) == ("Role", names.SYSTEM_NAMESPACE)
-    assert (rule["resourceNames"], rule["verbs"]) == ([names.POLICY_CONFIG_MAP], ["get", "list", "watch"])
+def test_of_config_maps_only_those_of_its_own_may_be_read_and_one_written() -> None:
+    found = [(o, rule) for o in RBAC for rule in o.get("rules", []) if "configmaps" in rule["resources"]]
+    assert {(o["kind"], o["metadata"]["namespace"]) for o, _ in found} == {("Role", names.SYSTEM_NAMESPACE)}
+    assert [(rule.get("resourceNames"), rule["verbs"]) for _, rule in found] == [
+        ([names.POLICY_CONFIG_MAP], ["get", "list", "watch"]),
+        (None, ["create"]),  # cannot be limited by name
+        ([names.CALIBRATION_CONFIG_MAP], ["get", "patch"]),
+    ]
+
+
+def test_users_may_be_let_see_what_was_learned_and_nothing_else() -> None:
+    objects = yaml.safe_load_all((MANIFESTS / "reports.yaml").read_text())
+    (role,) = (each for each in objects if each["kind"] == "Role")
+    assert role["metadata"]["namespace"] == names.SYSTEM_NAMESPACE
+    (rule,) = role["rules"]
+    assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (
+        ["configmaps"], [names.CALIBRATION_CONFIG_MAP], ["get"],
+    )  # fmt: skip
 
 
 def test_the_lease_of_others_is_out_of_reach() -> None:
@@ -80,7 +94,11 @@ def test_the_lease_of_others_is_out_of_reach() -> None:
         ("get", "", "secrets", "", "false"),
         ("watch", "", "configmaps", "trimtab-policy", "true"),
         ("update", "", "configmaps", "trimtab-policy", "false"),
+        ("patch", "", "configmaps", "trimtab-calibration", "true"),
+        ("update", "", "configmaps", "trimtab-calibration", "false"),
         ("list", "", "configmaps", "", "false"),
+        ("patch", "trimtab.dev", "gpunodes/status", "", "true"),
+        ("patch", "trimtab.dev", "gpunodes", "", "false"),
     ],
 )
 def test_what_the_controller_may_do(

@@ -221,3 +221,19 @@ def test_get_shows_how_a_job_runs(live: LiveJob) -> None:
         "DIFFERENCE": "-600",
         "REASON": "2 of 2 pods run",
     }
+
+
+def test_the_status_of_a_queue_cannot_be_written_by_a_controller_of_an_earlier_epoch(kubeconfig: Path) -> None:
+    queue = {"apiVersion": "trimtab.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "transition"}, "spec": {}}
+    kubectl(kubeconfig, "create", "-f", "-", stdin=json.dumps(queue))
+
+    def report(**status: Any) -> None:
+        patch = json.dumps({"status": status})
+        kubectl(kubeconfig, "patch", "ltq", "transition", "--type=merge", "-p", patch, "--subresource=status")
+
+    try:
+        report(leaderEpoch=7, gpus=8)
+        with pytest.raises(LocalClusterError, match=r"status\.leaderEpoch: .*leaderEpoch may never decrease"):
+            report(leaderEpoch=6)
+    finally:
+        kubectl(kubeconfig, "delete", "ltq", "transition")

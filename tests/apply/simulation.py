@@ -21,26 +21,35 @@ from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions, write
-from trimtab.apply.steps import (
+from trimtab.apply.actions import (
     Action,
+    AnnotatePod,
     BindPod,
     CreatePod,
+    CreatePodGroup,
     CreateService,
     DeletePod,
-    Setback,
-    View,
+    DeletePodGroup,
+    ReleasePod,
     WriteStatus,
-    next_step,
 )
+from trimtab.apply.gates import released
+from trimtab.apply.setbacks import Setback
+from trimtab.apply.steps import View, next_step
+from trimtab.apply.stops import StopOrder
+from trimtab.apply.transitions import Report
 from trimtab.errors import AlreadyExists, ApiError, Conflict, NotFound, Overloaded, Unreachable
-from trimtab.kube.objects import JobObject, PodObject
-from trimtab.kube.resources import PODS, SERVICES
+from trimtab.kube.objects import AnyObject, JobObject, PodObject
+from trimtab.kube.resources import POD_GROUPS, PODS, SERVICES
 from trimtab.observe.jobs import facts
 from trimtab.plan import objects
 from trimtab.plan.gang import gang_plan
+from trimtab.plan.pod_group import pod_group
+from trimtab_policy.types import StopCause
 
 UID = "uid-job"
 ENDED = ("Succeeded", "Failed")
+GRACE_SECONDS = 30.0
 FAULTS = ["ok", "lost", "unreachable", "overloaded", "crash before", "crash after"]
 
 
@@ -51,8 +60,17 @@ class Crash(BaseException):
 class Server:
     """The API server, its kubelets, and the oracle."""
 
-    def __init__(self, nodes: int = 4) -> None:
+    def __init__(self, nodes: int = 4, *, gated: bool = False, steps: int = 1) -> None:
         self.version = 1
+        self.steps, self.step, self.saved = steps, 0, 0
+        """Of the training: all of them, those that the gang has done, and those that the last checkpoint keeps."""
+        self.answered: tuple[int, datetime] | None = None
+        """Epoch of the gang, and time of the request, that the trainer has answered."""
+        self.gated = gated
+        """Extender binding: kube-scheduler binds, once a pod's gate is gone."""
+        self.groups: dict[str, dict[str, Any]] = {}
+        self.ever: set[tuple[str, str]] = set()
+        """Epoch and rank of every pod that was ever created."""
         self.job: dict[str, Any] = {
             "metadata": {"name": "job", "namespace": "default", "uid": UID, "generation": 1, "resourceVersion": "1"},
             "spec": json.loads(json.dumps(JOB_SPEC)) | {"maxRestarts": 1000},
@@ -78,7 +96,14 @@ class Server:
         self._answer(lambda: self._bind(pod, uid, node), counts=True)
 
     async def delete(self, path: str, *, uid: str, grace_seconds: int | None = None) -> bytes:
-        return self._answer(lambda: self._delete(path.rpartition("/")[2], uid, grace_seconds), counts=True)
+        name = path.rpartition("/")[2]
+        if "/podgroups/" in path:
+            return self._answer(lambda: self._delete_group(name), counts=True)
+        return self._answer(lambda: self._delete(name, uid, grace_seconds), counts=True)
+
+    async def strategic_patch(self, path: str, patch: dict[str, Any]) -> bytes:
+        act = self._annotate if "annotations" in patch["metadata"] else self._release
+        return self._answer(lambda: act(path.rpartition("/")[2], patch), counts=True)
 
     async def merge_patch(self, path: str, patch: dict[str, Any], *, subresource: str) -> bytes:
         return self._answer(lambda: self._patch(patch), counts=True)
@@ -102,7 +127,9 @@ class Server:
 
     def _find(self, path: str) -> dict[str, Any]:
         name = path.rpartition("/")[2]
-        found = self.pods.get(name) if "/pods/" in path else self.service if "/services/" in path else self.job
+        of_kind = {"pods": self.pods.get(name), "services": self.service, "podgroups": self.groups.get(name)}
+        kind = path.split("/")[-2]
+        found = of_kind.get(kind, self.job)
         if found is None:
             raise NotFound(f"{name} not found", status=404)
         return found
@@ -116,11 +143,54 @@ class Server:
                 raise AlreadyExists("exists", status=409)
             self.service = created
             return created
+        if path == POD_GROUPS.path("default"):
+            if name in self.groups:
+                raise AlreadyExists("exists", status=409)
+            self.groups[name] = created
+            return created
         assert path == PODS.path("default")
         if name in self.pods:
             raise AlreadyExists("exists", status=409)
+        if self.gated:
+            assert created["spec"]["schedulingGroup"]["podGroupName"] in self.groups, "a pod comes before its group"
+        epoch, _ = _seat(created)
+        holding = {_seat(pod)[0] for pod in self.pods.values() if pod["spec"].get("nodeName")}
+        assert holding <= {epoch}, "a pod is made while pods of an earlier gang hold GPUs"
+        if epoch not in {_seat(pod)[0] for pod in self.pods.values()}:
+            self.step = self.saved  # where the training goes on
         self.pods[name] = created
+        self.ever.add(_seat(created))
         return created
+
+    def _release(self, name: str, patch: dict[str, Any]) -> dict[str, Any]:
+        pod = self.pods.get(name)
+        if pod is None:
+            raise NotFound("no such pod", status=404)
+        if pod["metadata"]["uid"] != patch["metadata"]["uid"]:
+            raise Conflict("another one", status=409)
+        plan = self.status.plan
+        assert plan, "a pod is released without a plan"
+        assert _seat(pod)[0] == str(plan.epoch), "a pod of an old plan is released"
+        assert {(str(plan.epoch), str(rank)) for rank in range(len(plan.nodes))} <= self.ever, "a gang is not whole"
+        pod["spec"]["schedulingGates"] = []
+        self._tick()
+        return pod
+
+    def _annotate(self, name: str, patch: dict[str, Any]) -> dict[str, Any]:
+        pod = self.pods.get(name)
+        if pod is None:
+            raise NotFound("no such pod", status=404)
+        if pod["metadata"]["uid"] != patch["metadata"]["uid"]:
+            raise Conflict("another one", status=409)
+        pod["metadata"]["annotations"] |= patch["metadata"]["annotations"]
+        self._tick()
+        return pod
+
+    def _delete_group(self, name: str) -> dict[str, Any]:
+        if self.groups.pop(name, None) is None:
+            raise NotFound("no such group", status=404)
+        self._tick()
+        return {}
 
     def _bind(self, name: str, uid: str, node: str) -> dict[str, Any]:
         pod = self.pods.get(name)
@@ -156,6 +226,7 @@ class Server:
         self.job["status"] = merged(self.job["status"], patch["status"])
         self.touch()
         plan, last = self.status.plan, self.status.last_epoch or 0
+        self._judge_stop(before, self.status)
         assert last >= (before.last_epoch or 0), "an epoch went back"
         if plan:
             assert plan.epoch == last
@@ -163,9 +234,23 @@ class Server:
             assert self.plans.setdefault(plan.epoch, plan) == plan, "a plan was changed"
         return self.job
 
+    def _judge_stop(self, before: JobStatus, after: JobStatus) -> None:
+        if after.stop:
+            assert after.plan, "a gang without a plan is asked to stop"
+            assert after.stop.epoch == after.plan.epoch, "a gang is asked for another one"
+        if before.plan and after.plan and before.plan.epoch != after.plan.epoch:
+            ran = conditions.holds(before.conditions, names.PODS_READY)
+            assert not ran or (before.stop and before.stop.successor == after.plan), "a running gang was not asked"
+        kept = after.observed.last_checkpoint_step or 0 if after.observed else 0
+        assert kept <= self.saved, "a checkpoint is claimed that nobody has saved"
+        assert kept >= (before.observed.last_checkpoint_step or 0 if before.observed else 0), (
+            "a checkpoint is forgotten"
+        )
+
     # --- what others do -----------------------------------------------------------------------------------------
     def kubelet(self) -> None:
-        """Every pod on a living node goes one step further."""
+        """Every pod on a living node goes one step further, and the training with them."""
+        self.step += self.ready()
         for name, pod in list(self.pods.items()):
             if pod["spec"].get("nodeName") not in self.nodes:
                 continue
@@ -173,9 +258,20 @@ class Server:
                 del self.pods[name]
             elif pod["status"]["phase"] == "Pending":
                 pod["status"]["phase"] = "Running"
-            elif pod["status"]["phase"] == "Running" and self.ready():
+            elif pod["status"]["phase"] == "Running" and self.ready() and self.step >= self.steps:
                 pod["status"]["phase"] = "Succeeded"
         self._tick()
+
+    def scheduler(self, index: int | None = None) -> None:
+        """Some pod that may be bound, or all of them, gets the node that it is pinned to."""
+        released = [pod for _, pod in sorted(self.pods.items()) if not pod["spec"].get("schedulingGates")]
+        waiting = [pod for pod in released if not pod["spec"].get("nodeName") and self.gated]
+        for pod in waiting if index is None else waiting[index % len(waiting) :][:1] if waiting else []:
+            terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            [node] = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"]
+            if self.nodes.get(node) == "" and "deletionTimestamp" not in pod["metadata"]:
+                pod["spec"]["nodeName"] = node
+                self._tick()
 
     def ready(self) -> bool:
         """Training goes on only while the whole gang runs."""
@@ -187,6 +283,31 @@ class Server:
         running = [pod for pod in self.pods.values() if pod["status"]["phase"] == "Running"]
         if running:
             running[index % len(running)]["status"]["phase"] = "Failed"
+            self._tick()
+
+    def save(self) -> None:
+        """The training saves its state, as it does from time to time."""
+        if self.ready():
+            self.saved = min(self.step, self.steps)
+
+    def answer(self) -> None:
+        """The trainer has heard of a request, and does as it is told."""
+        stop = self.status.stop
+        if stop and self.ready():
+            self.save()
+            self.answered = stop.epoch, stop.requested_time
+
+    def leave(self, index: int) -> None:
+        """A trainer that was asked to save its state ends."""
+        asked = [
+            pod
+            for pod in self.pods.values()
+            if names.ANNOTATION_CHECKPOINT in pod["metadata"]["annotations"] and pod["status"]["phase"] == "Running"
+        ]
+        if asked:
+            self.save()
+            ended = {"name": "trainer", "state": {"terminated": {"exitCode": names.EXIT_CHECKPOINTED}}}
+            asked[index % len(asked)]["status"] = {"phase": "Failed", "containerStatuses": [ended]}
             self._tick()
 
     def remove(self, index: int, *, at_once: bool) -> None:
@@ -225,6 +346,11 @@ class Server:
         return self.version
 
 
+def _seat(pod: dict[str, Any]) -> tuple[str, str]:
+    labels = pod["metadata"]["labels"]
+    return labels[names.LABEL_EPOCH], labels[names.LABEL_RANK]
+
+
 def merged(target: Any, patch: Any) -> Any:
     """RFC 7386, section 2."""
     if not isinstance(patch, dict):
@@ -253,6 +379,8 @@ class Controller:
         self._deleted: dict[str, bool] = {}
         self._setback: Setback | None = None
         self._binding_since: float | None = None
+        self._stop: StopOrder | None = None
+        self._unwanted: int | None = None
         self.sync_job()
         self.sync_pods()
 
@@ -265,6 +393,8 @@ class Controller:
     def sync_pods(self) -> None:
         listed = [msgspec.json.decode(json.dumps(pod), type=PodObject) for pod in self._server.pods.values()]
         self._pods = {pod.metadata.uid: pod for pod in listed}
+        groups = [msgspec.json.decode(json.dumps(group), type=AnyObject) for group in self._server.groups.values()]
+        self._groups = {group.metadata.uid: group.metadata for group in groups}
         self._has_service = self._server.service is not None
 
     async def turn(self) -> bool:
@@ -296,12 +426,26 @@ class Controller:
             case WriteStatus(status):
                 answer = await write.write_status(server, view.meta, view.status, status, 1)
                 self._read(answer)
-                if status.plan is None:
+                if status.plan is None or (view.status.plan and status.plan.epoch != view.status.plan.epoch):
                     self._setback = self._binding_since = None
             case BindPod(name, uid, node):
                 self._binding_since = self._binding_since or self.now
                 await write.bind(server, "default", name, uid, node)
                 self._assumed[uid] = node
+            case ReleasePod(name, uid):
+                self._binding_since = self._binding_since or self.now
+                answer = await write.release(server, "default", name, uid)
+                self._pods[uid] = msgspec.json.decode(answer, type=PodObject)
+            case CreatePodGroup():
+                answer = await write.create(server, POD_GROUPS, pod_group(self._gang(), POD_GROUPS), UID)
+                made_group = msgspec.json.decode(answer, type=AnyObject).metadata
+                self._groups[made_group.uid] = made_group
+            case DeletePodGroup(name, uid):
+                await write.delete_pod_group(server, POD_GROUPS, "default", name, uid)
+                self._deleted[uid] = False
+            case AnnotatePod(name, uid, deadline):
+                answer = await write.annotate(server, "default", name, uid, deadline)
+                self._pods[uid] = msgspec.json.decode(answer, type=PodObject)
             case DeletePod(name, uid, force):
                 await write.delete_pod(server, "default", name, uid, force=force)
                 self._deleted[uid] = force
@@ -316,13 +460,17 @@ class Controller:
     def view(self) -> View:
         job = self._facts
         status, nodes = job.status, self._server.nodes
-        self._deleted = {uid: force for uid, force in self._deleted.items() if uid in self._pods}
+        known = self._pods.keys() | self._groups.keys()
+        self._deleted = {uid: force for uid, force in self._deleted.items() if uid in known}
         self._assumed = {uid: node for uid, node in self._assumed.items() if uid in self._pods}
         if status.plan is None:
             self._setback = None
         if status.plan is None or transitions.is_scheduled(status):
             self._binding_since = None
+        elif self._server.gated and released(self._pods.values()):
+            self._binding_since = self._binding_since or self.now
         planned = [node.name for node in status.plan.nodes] if status.plan else []
+        epoch = status.plan.epoch if status.plan else None
         return View(
             meta=job.meta,
             status=status,
@@ -335,12 +483,45 @@ class Controller:
             assumed=self._assumed,
             deleted=self._deleted,
             has_service=self._has_service,
+            gated=self._server.gated,
+            pod_groups=tuple(self._groups.values()) if self._server.gated else None,
             plan=self._decide(status) if not job.suspended else None,
+            order=self._stop,
+            unwanted=epoch is not None and self._unwanted == epoch,
+            grace_seconds=GRACE_SECONDS,
+            report=self._report(status),
             setback=self._setback,
             unavailable={name: nodes.get(name, "deleted") for name in planned if nodes.get(name, "deleted")},
             lost={name: "deleted" for name in planned if name not in nodes},
             gone_nodes=frozenset(n for pod in self._pods.values() if (n := pod.spec.node_name) and n not in nodes),
             binding_overdue=self._binding_since is not None and self.now - self._binding_since >= 5,
+        )
+
+    def order(self, *, goes_on: bool) -> None:
+        """A decision that the gang is to stop for another job, or to go on elsewhere."""
+        status = self._facts.status
+        if status.plan is None or self._facts.finished:
+            return
+        successor = self._decide(status) if goes_on else None
+        cause = StopCause.MOVED if goes_on else StopCause.PREEMPTED
+        self._stop = StopOrder(
+            epoch=status.plan.epoch, cause=cause, message="for others", beneficiary="default/other", successor=successor
+        )
+        self._unwanted = None
+
+    def withdraw(self) -> None:
+        """A decision that it need not."""
+        self._stop, self._unwanted = None, self._facts.status.last_epoch
+
+    def _report(self, status: JobStatus) -> Report | None:
+        """What the training has said, where it says anything; as `controller.progress` hands it on."""
+        server, stop = self._server, status.stop
+        if server.steps == 1 or status.plan is None:
+            return None
+        saved = server.saved or None
+        answered = stop is not None and server.answered == (stop.epoch, stop.requested_time)
+        return Report(
+            status.plan.epoch, server.step, server.steps, self.now, checkpoint_step=saved, acknowledged=answered
         )
 
     def _decide(self, status: JobStatus) -> Any:
@@ -356,7 +537,11 @@ class Controller:
         assert job.status.plan
         assert job.spec
         assert job.training
-        return gang_plan(job.meta, job.spec, job.template, job.training, job.status.plan)
+        gated = self._server.gated
+        scheduler = "trimtab" if gated else ""
+        return gang_plan(
+            job.meta, job.spec, job.template, job.training, job.status.plan, scheduler=scheduler, grouped=gated
+        )
 
     @property
     def complete(self) -> bool:

@@ -11,19 +11,12 @@ from tests.builders import MOMENT, NOW, gang_pod, placement, plan_of
 
 from trimtab import names
 from trimtab.api import conditions
+from trimtab.api.history import FailureCause
 from trimtab.api.status import JobStatus, Pending, Shadow
 from trimtab.apply import transitions
-from trimtab.apply.steps import (
-    BindPod,
-    CreatePod,
-    CreateService,
-    DeletePod,
-    Setback,
-    Step,
-    View,
-    WriteStatus,
-    next_step,
-)
+from trimtab.apply.actions import BindPod, CreatePod, CreateService, DeletePod, Step, WriteStatus
+from trimtab.apply.setbacks import Setback
+from trimtab.apply.steps import View, next_step
 from trimtab.kube.objects import Meta, PodObject
 from trimtab_policy.types import PendingReason
 
@@ -140,7 +133,7 @@ def test_what_it_said_goes_with_what_it_was_said_about() -> None:
     assert transitions.planned(waits, META, PLAN, NOW).shadow is None
     runs = transitions.shadowed(RUNNING, SHADOW)
     assert transitions.suspended(runs, META, NOW).shadow is None
-    assert transitions.set_back(runs, META, "NodeLost", "gone", NOW, (1.0, 2.0), counts=False).shadow is None
+    assert transitions.set_back(runs, META, Setback("NodeLost", "gone"), NOW, (1.0, 2.0)).shadow is None
 
 
 # --- carrying out --------------------------------------------------------------------------------------------------
@@ -291,6 +284,12 @@ def test_a_pod_that_was_deleted_and_failed_for_it_costs_no_restart() -> None:
     assert given_up(next_step(view(RUNNING, *pods(**FAILED_POD, **DELETED)))) == ("PodDeleted", 0)
 
 
+def test_pods_that_a_broken_gpu_has_ended_cost_no_restart() -> None:
+    used_up = RUNNING.model_copy(update={"restarts": 1})
+    broken = Setback("GpuUnhealthy", "GPU 3: XID 79", cause=FailureCause.GPU)
+    assert given_up(next_step(view(used_up, *pods(**FAILED_POD), setback=broken))) == ("GpuUnhealthy", 1)
+
+
 def test_the_pause_doubles_with_every_setback_in_a_row_up_to_its_limit() -> None:
     pauses = []
     for setbacks in (0, 1, 2, 9, 10_000):
@@ -302,9 +301,18 @@ def test_the_pause_doubles_with_every_setback_in_a_row_up_to_its_limit() -> None
     assert pauses == [1, 2, 4, 300, 300]
 
 
-def test_a_gang_that_has_run_starts_its_pauses_anew() -> None:
-    before = SCHEDULED.model_copy(update={"setbacks": 5})
-    assert written(next_step(view(before, *pods("Running")))).status.setbacks == 0
+def test_however_much_is_said_of_a_refusal_the_status_can_be_written() -> None:
+    for used_up in (0, 1):
+        before = PLANNED.model_copy(update={"restarts": used_up})
+        step = next_step(view(before, *pods(**FAILED_POD), setback=Setback("NodeOverallocated", "because " * 9999)))
+        assert len(written(step).status.conditions[-1].message) < 1100
+
+
+def test_a_gang_that_has_run_for_a_while_starts_its_pauses_anew() -> None:
+    before = RUNNING.model_copy(update={"setbacks": 5})
+    for ran, setbacks in ((299, 6), (300, 1)):
+        gang = view(before, *pods("Running"), setback=Setback("NodeLost", "n1"))
+        assert written(next_step(replace(gang, now=NOW + ran))).status.setbacks == setbacks
 
 
 # --- cleaning up ---------------------------------------------------------------------------------------------------

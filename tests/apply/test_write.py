@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from tests.apply.simulation import merged
 from tests.builders import NOW
 
+from trimtab import names
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions, write
 from trimtab.apply.events import NOTE_LIMIT, event, post
 from trimtab.apply.transitions import Happening
 from trimtab.errors import AlreadyExists, Conflict, Forbidden, Invalid, LeadershipLost, NotFound, Overloaded
 from trimtab.kube.objects import Meta
-from trimtab.kube.resources import PODS, SERVICES
+from trimtab.kube.resources import POD_GROUPS, PODS, SERVICES
 
 META = Meta(name="job", namespace="default", uid="uid-job", resource_version="7", generation=1)
 POD = {"metadata": {"name": "job-1-0", "namespace": "default"}}
@@ -48,8 +49,11 @@ class Answers:
     async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:
         self._end("bind", namespace, pod, uid, node)
 
-    async def delete(self, path: str, *, uid: str, grace_seconds: int | None) -> bytes:
+    async def delete(self, path: str, *, uid: str, grace_seconds: int | None = None) -> bytes:
         return self._end("delete", path, uid, grace_seconds)
+
+    async def strategic_patch(self, path: str, patch: Any) -> bytes:
+        return self._end("strategic", path, patch)
 
     async def merge_patch(self, path: str, patch: Any, *, subresource: str) -> bytes:
         return self._end("patch", path, patch, subresource)
@@ -107,6 +111,45 @@ async def test_a_binding_that_cannot_be_mended_stops_the_gang(error: Exception) 
     with pytest.raises(write.Refused) as refused:
         await write.bind(client, "default", "job-1-0", "u", "n1")
     assert refused.value.reason == "BindRefused"
+
+
+# --- releasing -----------------------------------------------------------------------------------------------------
+async def test_a_release_takes_our_gate_from_this_very_pod_and_no_other_gate() -> None:
+    client: Any = Answers()
+    await write.release(client, "default", "job-1-0", "u")
+    gates = [{"$patch": "delete", "name": names.SCHEDULING_GATE}]
+    patch = {"metadata": {"uid": "u"}, "spec": {"schedulingGates": gates}}
+    assert client.sent == [("strategic", PODS.path("default", "job-1-0"), patch)]
+
+
+@pytest.mark.parametrize("error", [NotFound("no pod"), Forbidden("no right"), Invalid("uid"), Conflict("uid")])
+async def test_a_release_that_cannot_be_mended_stops_the_gang(error: Exception) -> None:
+    client: Any = Answers(raising=error)
+    with pytest.raises(write.Refused, match="releasing pod job-1-0 to kube-scheduler") as refused:
+        await write.release(client, "default", "job-1-0", "u")
+    assert refused.value.reason == "ReleaseRefused"
+
+
+@pytest.mark.parametrize("error", [None, NotFound("gone"), Conflict("another one has its name")])
+async def test_a_pod_group_that_is_gone_counts_as_deleted(error: Exception | None) -> None:
+    client: Any = Answers(raising=error)
+    await write.delete_pod_group(client, POD_GROUPS, "default", "job-1", "u")
+    assert client.sent == [("delete", POD_GROUPS.path("default", "job-1"), "u", None)]
+
+
+# --- asking --------------------------------------------------------------------------------------------------------
+async def test_this_very_pod_is_told_by_when_it_must_have_saved_its_state() -> None:
+    client: Any = Answers()
+    await write.annotate(client, "default", "job-1-0", "u", "2026-01-02T03:06:05Z")
+    patch = {"metadata": {"uid": "u", "annotations": {names.ANNOTATION_CHECKPOINT: "2026-01-02T03:06:05Z"}}}
+    assert client.sent == [("strategic", PODS.path("default", "job-1-0"), patch)]
+
+
+@pytest.mark.parametrize("error", [NotFound("gone"), Conflict("another one has its name"), Invalid("uid")])
+async def test_a_pod_that_is_gone_cannot_be_told(error: Exception) -> None:
+    client: Any = Answers(raising=error)
+    with pytest.raises(NotFound):
+        await write.annotate(client, "default", "job-1-0", "u", "")
 
 
 # --- deleting ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from hack.bench import artifact
 from hack.bench.__main__ import SIA_DATA, Part, measure
 from hack.bench.binding import TINY
+from hack.bench.extender import KINDS
 from hack.bench.report import Report, goals, show
 from hack.bench.spread import spread
 from rich.console import Console
@@ -38,6 +39,29 @@ def test_decisions_and_rounds_are_measured_without_a_cluster() -> None:
     assert "best_fit" in _shown(report)
 
 
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_reasons_and_expected_starts_are_measured(cluster: LocalCluster, state_home: Path) -> None:
+    report = asyncio.run(measure({Part.VERDICTS}, 1, tiny=True))
+    found = report.verdicts
+    assert found
+    assert found.live
+    assert sum(found.live.reasons.values()) == 7
+    assert set(found.punctual) == {"best_fit", "fcfs", "easy_backfill"}
+    assert all(0 < each.covered <= 1 for each in found.punctual.values())
+    assert "EXPECTED / ACTUAL" in _shown(report)
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
+def test_giving_way_is_measured_in_the_simulator() -> None:
+    report = asyncio.run(measure({Part.ROOM}, 1, tiny=True))
+    assert report.room
+    assert len(report.room.of("best_fit+arbiter")) == 3
+    assert all(0 < result.utilisation <= 1 for result in report.room.results)
+    assert "who gives way" in _shown(report)
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report).room == report.room
+
+
 def test_plans_are_measured_for_every_batch() -> None:
     report = asyncio.run(measure({Part.PLANS}, 1, tiny=True))
     assert [found.batch for found in report.plans or ()] == [1024, 960]
@@ -55,6 +79,26 @@ def test_every_contestant_binds_every_pod(cluster: LocalCluster, state_home: Pat
         assert all(run.rate > 0 for tries in runs.values() for run in tries)
     assert {"whole: Trimtab / bare binder", "bind: Trimtab / kube-scheduler"} <= {goal.what for goal in goals(report)}
     assert TINY.pods == 12
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
+def test_every_kind_of_filter_request_is_measured_beside_an_empty_handler() -> None:
+    report = asyncio.run(measure({Part.EXTENDER}, 1, tiny=True))
+    assert report.extender
+    assert all(getattr(report.extender, kind).p50 > 0 for kind in KINDS)
+    assert {goal.goal for goal in goals(report)} == {1, 5}
+    assert "÷ EMPTY HANDLER" in _shown(report)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_gangs_are_bound_in_every_way_that_there_is(cluster: LocalCluster, state_home: Path) -> None:
+    report = asyncio.run(measure({Part.GANGS}, 1, tiny=True))
+    assert report.gangs
+    assert list(report.gangs.whole) == ["direct", "extender", "extender+groups", "kube-scheduler", "podgroup"]
+    assert list(report.gangs.bind) == ["pinned", "pinned+extender", "free", "free+extender"]
+    assert len(list(goals(report))) == 2
+    assert "extender+groups" in _shown(report)
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
 
 

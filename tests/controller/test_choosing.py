@@ -196,7 +196,7 @@ async def test_only_the_one_config_map_is_asked_for(bench: Bench) -> None:
 async def test_a_config_map_that_may_not_be_read_does_not_keep_a_controller_from_leading(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "CONFIG_MAP_SECONDS", 0.01)
+    monkeypatch.setattr(cluster, "OPTIONAL_SECONDS", 0.01)
     forbidden = Cluster(cast(Any, None), ReflectorSettings(), bench.woken.set, Silent(), ConfigMapSettings())
     *others, config_maps = forbidden.reflectors
     for reflector in others:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
-from tests.builders import NOW, job_object, node_object
+from tests.builders import MOMENT, NOW, job_object, node_object, placement, plan_of
 
+from trimtab.api.status import JobStatus, Leaving, StopRequest
 from trimtab.apply.transitions import Happening
+from trimtab.controller import views
 from trimtab.controller.decisions import REVIEW_SECONDS, Decided, Decisions
+from trimtab.controller.successions import Successions
 from trimtab.decide.choice import Choice
-from trimtab.decide.engine import Engine, Outcome
+from trimtab.decide.engine import Engine
+from trimtab.decide.outcome import Outcome
+from trimtab.decide.rules import Rules
 from trimtab.kube.objects import Meta
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.settings import Settings
 from trimtab_policy import policy
 from trimtab_policy.policy import Policy
-from trimtab_policy.sim.engine import Rules
-from trimtab_policy.types import Pending, Placement
+from trimtab_policy.sim import engine
+from trimtab_policy.types import Pending, StopCause
 
 CHOICE = Choice("best_fit", "fcfs", "srtf")
 
@@ -36,7 +43,7 @@ class Bench:
         self.shadow_policy = ""
         self.shadowed: list[str] = []
         this = cast(Any, self)
-        self.decisions = Decisions(this, Engine(self._find), this, this, this)
+        self.decisions = Decisions(this, Engine(self._find), this, this, this, Successions(this, this), Settings())
 
     async def decide(self, observation: Observation) -> Decided | None:
         return await self.decisions.decide(observation, await self.decisions.choose())
@@ -50,9 +57,9 @@ class Bench:
         """As of `Choosing`."""
         return self.choice
 
-    def promise(self, facts: JobFacts, placement: Placement, policy: str) -> None:
+    def promise(self, facts: JobFacts, decided: views.Decided, waits_for: tuple[Leaving, ...]) -> None:
         """As of `Gangs`, like the next two."""
-        self.promised[facts.meta.uid] = policy
+        self.promised[facts.meta.uid] = decided.policy
 
     def explain(self, pending: Pending) -> None:
         self.explained.append(pending.job)
@@ -68,7 +75,7 @@ class Bench:
         """As of `ShadowMode`, like the next one."""
         self.shadow_policy = policy
 
-    def ask(self, observation: Observation, outcome: Outcome) -> None:
+    def ask(self, observation: Observation, outcome: Outcome, rules: Rules) -> None:
         self.shadowed.append(self.shadow_policy)
 
 
@@ -97,6 +104,21 @@ async def test_a_job_that_waits_is_not_decided_about_again_without_news(bench: B
     assert await bench.decide(observation(32))
 
 
+def with_a_running_job(**progress: Any) -> Observation:
+    """One job waits, another one has done so much."""
+    seen = observation(16)
+    (waiting,) = seen.snapshot.jobs
+    running = replace(waiting, uid="uid-runs", name="runs", placement=placement("uid-runs"), **progress)
+    return replace(seen, snapshot=replace(seen.snapshot, jobs=(waiting, running)))
+
+
+async def test_what_a_running_job_has_done_is_no_news_unless_it_ends_much_sooner_or_later(bench: Bench) -> None:
+    assert await bench.decide(with_a_running_job(steps_done=10, expected_finish=NOW + 5_000.0))
+    assert await bench.decide(with_a_running_job(steps_done=900, expected_finish=NOW + 5_100.0)) is None
+    late = NOW + 5_001.0 + REVIEW_SECONDS
+    assert await bench.decide(with_a_running_job(steps_done=901, expected_finish=late))
+
+
 async def test_what_waits_is_looked_at_again_now_and_then_for_it_grows_older(bench: Bench) -> None:
     assert await bench.decide(observation(16))
     assert await bench.decide(observation(16, later=REVIEW_SECONDS - 1)) is None
@@ -105,7 +127,7 @@ async def test_what_waits_is_looked_at_again_now_and_then_for_it_grows_older(ben
 
 
 def test_the_simulator_asks_policies_as_often() -> None:
-    assert Rules().heartbeat == REVIEW_SECONDS
+    assert engine.Rules().heartbeat == REVIEW_SECONDS
 
 
 @pytest.mark.parametrize("change", [{"policy": "fcfs"}, {"fallback": "sjf"}, {"shadow": ""}, {"deadline_seconds": 1.0}])
@@ -129,3 +151,57 @@ async def test_jobs_are_told_when_another_policy_had_to_decide_for_them(bench: B
     assert bench.promised == {"uid-job": "fcfs"}
     failed = "best_fit cannot be loaded: no such file"
     assert bench.told == [f"Warning PolicyFallback: policy best_fit failed, another one decided: {failed}"]
+
+
+# --- running jobs -----------------------------------------------------------------------------------------------------
+def beside(later: float = 0.0, **running: Any) -> Observation:
+    """One job waits, another one runs, so many seconds later."""
+    seen = with_a_running_job(**{"expected_finish": NOW + 5_000.0} | running)
+    return replace(seen, snapshot=replace(seen.snapshot, time=NOW + later))
+
+
+async def test_what_a_stop_would_lose_grows_with_time_and_is_no_news(bench: Bench) -> None:
+    assert await bench.decide(beside(lost_seconds=10.0, served={"T4": 80.0}))
+    assert await bench.decide(beside(20, lost_seconds=30.0, served={"T4": 240.0})) is None
+    leaves = {"expected_finish": None, "movable_from": math.inf}
+    assert await bench.decide(beside(30, lost_seconds=40.0, **leaves))
+    assert await bench.decide(beside(40, lost_seconds=50.0, **leaves)) is None
+
+
+async def test_a_gang_that_may_be_moved_from_now_on_is_news_and_waited_for(bench: Bench) -> None:
+    soon = {"movable_from": NOW + 60}
+    assert await bench.decide(beside(**soon))
+    assert bench.decisions.next_deadline(beside(10, **soon).snapshot) == 50
+    assert await bench.decide(beside(59, **soon)) is None
+    assert await bench.decide(beside(60, **soon))
+    assert bench.decisions.next_deadline(beside(60, **soon).snapshot) == math.inf
+
+
+async def test_resizes_are_considered_at_their_interval_though_nothing_else_is_new(bench: Bench) -> None:
+    elastic = {"preemptible": True}
+    first = await bench.decide(beside(**elastic))
+    assert first
+    assert first.rules.resize
+    assert await bench.decide(beside(30, **elastic)) is None
+    assert bench.decisions.next_deadline(beside(30, **elastic).snapshot) == 30
+    again = await bench.decide(beside(60, **elastic))
+    assert again
+    assert again.rules.resize
+    fixed = await bench.decide(beside(400))
+    assert fixed
+    assert fixed.rules.resize is None
+
+
+@pytest.mark.parametrize(("beneficiary", "counts"), [("default/new", 1), ("", 0)])
+async def test_gangs_that_are_being_stopped_for_others_count_against_those_that_may_be(
+    bench: Bench, beneficiary: str, counts: int
+) -> None:
+    cause = StopCause.PREEMPTED if beneficiary else StopCause.SUSPENDED
+    asked = StopRequest(
+        epoch=1, cause=cause, message="x", requested_time=MOMENT, deadline_time=MOMENT, beneficiary=beneficiary or None
+    )
+    plan = plan_of(placement("uid-old", {"a": 8}))
+    old = job_object("old", status=JobStatus(plan=plan, last_epoch=1, stop=asked))
+    decided = await bench.decide(Observer(()).observe(Caches([node_object("a")], [], [old, job_object()]), NOW))
+    assert decided
+    assert decided.rules.at_once == Settings().preemption.at_once - counts

@@ -14,7 +14,8 @@ from tests.builders import NOW, job_object, node_object, placement
 from trimtab.api.status import JobStatus, Shadow
 from trimtab.controller.shadow import ShadowMode
 from trimtab.controller.views import Watched
-from trimtab.decide.engine import Outcome
+from trimtab.decide.outcome import Outcome
+from trimtab.decide.rules import Rules
 from trimtab.decide.shield import Refusal
 from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
@@ -39,7 +40,7 @@ class Answers:
         self.release.set()
         self.started = False
 
-    async def decide(self, policy: str, snapshot: Snapshot, seconds: float) -> Outcome:
+    async def decide(self, policy: str, snapshot: Snapshot, seconds: float, rules: Rules | None) -> Outcome:
         self.asked.append((policy, snapshot, seconds))
         self.started = True
         await self.release.wait()
@@ -79,7 +80,7 @@ class Bench:
         self.engine.asked.clear()
 
     def ask(self, observation: Observation, real: Outcome) -> None:
-        self.mode.ask(observation, real)
+        self.mode.ask(observation, real, Rules())
 
     async def answered(self) -> None:
         assert self.mode._task

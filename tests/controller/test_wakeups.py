@@ -234,11 +234,15 @@ async def answer(session: aiohttp.ClientSession, url: str) -> Any:
             await asyncio.sleep(0.02)
 
 
-async def test_stopping_before_kopf_has_started_leaves_nothing_behind(proxy: FaultProxy) -> None:
+@pytest.mark.parametrize("spawned", [0, 1, 5])
+async def test_stopping_before_kopf_has_started_leaves_nothing_behind(proxy: FaultProxy, spawned: int) -> None:
+    """Also in the middle of spawning its tasks, of which kopf then tells nobody."""
     wakeups = Wakeups(KubeSettings(kubeconfig=proxy.kubeconfig), lambda: None, lambda: 0.0, timing=SHORT)
     wakeups.start()
+    await until(lambda: not spawned or (wakeups._loop and len(asyncio.all_tasks(wakeups._loop)) > spawned))
     await asyncio.to_thread(wakeups.stop)
     assert not wakeups.alive
+    assert wakeups._loop is None or not asyncio.all_tasks(wakeups._loop)
 
 
 async def test_kopf_is_told_our_credentials_and_when_to_ask_again(proxy: FaultProxy) -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.builders import H100, placement
 
 from trimtab.decide.compare import Agreement, Difference, compare
-from trimtab.decide.engine import Outcome
+from trimtab.decide.outcome import Outcome
 from trimtab_policy.specs import ParallelPlan
 from trimtab_policy.types import Pending, PendingReason, Placement
 

@@ -11,7 +11,8 @@ import pytest
 from tests.builders import NOW, job, node, snapshot
 
 from trimtab.decide.choice import Choice
-from trimtab.decide.engine import Engine, Outcome
+from trimtab.decide.engine import Engine
+from trimtab.decide.outcome import Outcome
 from trimtab_policy import policy, store
 from trimtab_policy.encode import SCHEMA, Offers
 from trimtab_policy.learned.offers import Answers, OfferPolicy, best

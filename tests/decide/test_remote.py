@@ -62,8 +62,9 @@ async def test_it_decides_as_the_same_policy_does_here_and_its_process_is_kept(e
 async def test_whatever_a_policy_does_the_next_one_is_asked_in_a_fresh_process(
     engine: RemoteEngine, policy: str, told: str
 ) -> None:
+    seconds = 0.3 if policy == "rogue_late" else 20  # all others answer, or fail, however busy the machine is
     with pytest.raises(PolicyError, match=f"^{told}"):
-        await engine.decide(policy, CLUSTER, 0.3)
+        await engine.decide(policy, CLUSTER, seconds)
     assert engine._process is None
     assert len((await engine.decide("fcfs", CLUSTER, 10)).placements) == 2
 

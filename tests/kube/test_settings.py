@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from trimtab.errors import SettingsError
-from trimtab.settings import Section, Settings, load
+from trimtab.settings import Settings, load
+from trimtab.settings.section import Section
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Fixtures of the live tests: nodes of their own, the oracle watching all the time."""
+"""Fixtures of the live tests: nodes of their own, the witness watching all the time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.faultproxy import FaultProxy
+from tests.faults.watcher import Watcher
 from tests.live.harness import Live, gpu_node
-from tests.live.oracle import Oracle
 
 from trimtab.local.cluster import LocalCluster
 
@@ -27,10 +27,11 @@ def live_cluster(cluster: LocalCluster) -> Iterator[Live]:
 
 @pytest.fixture
 async def live(live_cluster: Live) -> AsyncIterator[Live]:
-    """The cluster with the oracle watching: a test fails if an invariant was ever violated while it ran."""
-    async with Oracle(live_cluster.cluster.kubeconfig) as oracle:
+    """The cluster with the witness watching: a test fails if an invariant was ever violated while it ran."""
+    async with Watcher(live_cluster.cluster.kubeconfig) as watcher:
+        live_cluster.excuse = watcher.excuse
         yield live_cluster
-    assert not oracle.violations, oracle.violations
+    assert not watcher.violations, watcher.violations
 
 
 @pytest.fixture

@@ -11,20 +11,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from tests.faults.forge import Forge, Forged
 
 from trimtab.local.cluster import LocalCluster
 from trimtab.local.kubeconfig import service_account_kubeconfig
 
 NAMESPACE = "default"
 SETTINGS = {
-    "leadership": {"identity": "live-test", "lease_seconds": 3, "renew_seconds": 2, "retry_seconds": 0.3},
+    "leadership": {"identity": "live-test", "lease_seconds": 6, "renew_seconds": 4, "retry_seconds": 0.3},
     "metrics": {"host": "127.0.0.1", "port": 0},
     "gang": {"backoff_initial_seconds": 0.2, "backoff_max_seconds": 2.0, "node_grace_seconds": 2.0},
     "fake": {"enabled": True, "speedup": 1000.0},
@@ -40,9 +41,11 @@ class ControllerProcess:
         directory: Path,
         *,
         environment: Mapping[str, str] | None = None,
+        forge: Forge | None = None,
         **overrides: dict[str, Any],
     ) -> None:
         self._kubeconfig = kubeconfig
+        self._forge = forge
         self._environment = {**os.environ, **(environment or {})}
         self._directory = directory
         self.log = directory / f"controller-{id(self)}.log"
@@ -51,7 +54,7 @@ class ControllerProcess:
             settings.setdefault(section, {}).update(values)
         self._config = directory / f"settings-{id(self)}.yaml"
         self._config.write_text(yaml.safe_dump(settings))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forged | None = None
 
     @property
     def pid(self) -> int:
@@ -63,10 +66,13 @@ class ControllerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> ControllerProcess:
-        command = [sys.executable, "-m", "trimtab", "controller", "--config", str(self._config)]
+        arguments = ["controller", "--config", str(self._config), "--kubeconfig", str(self._kubeconfig)]
+        if self._forge:
+            self._process = self._forge.spawn(arguments, self.log, self._directory)
+            return self
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--kubeconfig", str(self._kubeconfig)],
+                [sys.executable, "-m", "trimtab", *arguments],
                 stdout=log,
                 stderr=log,
                 cwd=self._directory,
@@ -118,6 +124,8 @@ class Live:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
+        self.excuse: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        """While a controller cannot do its work, the witness that watches (if one does) does not ask for progress."""
 
     def kubeconfig(self, directory: Path) -> Path:
         """Credentials of the controller's own service account."""

@@ -119,7 +119,7 @@ async def test_a_quota_that_admits_only_part_of_the_gang_lets_none_of_it_stay(
 async def test_a_job_edited_so_that_its_plan_is_too_large_is_planned_anew(
     live: Live, controller: ControllerProcess
 ) -> None:
-    live.apply(training_job("edited", seconds=LONG))
+    live.apply(training_job("edited", seconds=LONG, elasticity={"policy": "Fixed", "minRuntimeSeconds": 0}))
     await live.until("edited", "PodsReady")
     live.patch("ltj", "edited", {"spec": {"resources": {"gpus": {"max": 8}}}})
     await replanned(live, "edited")

@@ -26,13 +26,14 @@ async def test_75_seconds_of_503_neither_end_the_controller_nor_touch_a_gang(
         live.apply(training_job("survivor", seconds=6000))
         await live.until("survivor", "PodsReady")
         before = {pod["metadata"]["uid"] for pod in live.pods("survivor")}
-        await proxy.inject("status:503", path=EVERYTHING_BUT_LEASES, count=1_000_000)
-        await proxy.sever()
-        live.apply(training_job("waiting", gpus=8))
-        await asyncio.sleep(75)
-        assert controller.alive, controller.tail()
-        await proxy.heal()
-        await live.until("waiting", "Complete", seconds=20)
+        async with live.excuse():
+            await proxy.inject("status:503", path=EVERYTHING_BUT_LEASES, count=1_000_000)
+            await proxy.sever()
+            live.apply(training_job("waiting", gpus=8))
+            await asyncio.sleep(75)
+            assert controller.alive, controller.tail()
+            await proxy.heal()
+            await live.until("waiting", "Complete", seconds=20)
         assert {pod["metadata"]["uid"] for pod in live.pods("survivor")} == before
         await live.gone("survivor")
         await live.gone("waiting")

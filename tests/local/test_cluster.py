@@ -21,6 +21,7 @@ from trimtab.local.cluster import LocalCluster, local_clusters
 from trimtab.local.kubeconfig import kubectl as kubectl_as
 from trimtab.local.kubeconfig import service_account_kubeconfig
 from trimtab.local.layout import ClusterState, Phase
+from trimtab.local.options import ClusterOptions
 
 pytestmark = pytest.mark.cluster
 
@@ -80,13 +81,19 @@ def test_nobody_is_anonymous(cluster: LocalCluster) -> None:
     caught.value.close()
 
 
-def test_a_component_that_dies_is_reported_with_the_end_of_its_log(state_home: Path) -> None:
-    broken = LocalCluster("broken")
+def test_the_end_of_a_component_is_the_end_of_the_cluster_unless_it_is_to_be_started_again(state_home: Path) -> None:
+    broken = LocalCluster("broken", options=ClusterOptions(restarted=("kube-scheduler",)))
     broken.start()
+    before = broken.status().components
+    os.kill(before["kube-scheduler"], signal.SIGKILL)
+    _until(lambda: broken.status().components["kube-scheduler"] != before["kube-scheduler"])
+    _until(lambda: broken.status().phase is Phase.READY)
+    after = broken.status().components
+    assert after == before | {"kube-scheduler": after["kube-scheduler"]}
     processes = _processes(broken.status())
-    os.kill(broken.status().components["kube-scheduler"], signal.SIGKILL)
+    os.kill(after["kwok"], signal.SIGKILL)
     _until(lambda: broken.status().phase is Phase.FAILED)
-    with pytest.raises(LocalClusterError, match=r"(?s)kube-scheduler was killed by SIGKILL; the end of .*\.log:\n\S"):
+    with pytest.raises(LocalClusterError, match=r"(?s)kwok was killed by SIGKILL; the end of .*\.log:\n\S"):
         broken.check()
     _assert_gone(processes)
     broken.stop()

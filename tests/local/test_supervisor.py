@@ -12,6 +12,7 @@ from trimtab.checkout import checkout
 from trimtab.errors import LocalClusterError, UsageError
 from trimtab.local.build import read_module
 from trimtab.local.cluster import LocalCluster
+from trimtab.local.components import PORTS
 from trimtab.local.layout import Phase
 from trimtab.local.process import ProcessId, tail, terminate
 from trimtab.local.supervisor import free_ports, held
@@ -72,7 +73,7 @@ def test_stopping_what_does_not_run_does_nothing(programs: Path) -> None:
 
 
 def test_ports_differ() -> None:
-    assert len(set(free_ports().values())) == 6
+    assert len(set(free_ports().values())) == len(PORTS)
 
 
 def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.kube.objects import JobObject, Meta, NodeObject, PodObject
 from trimtab.observe import jobs, nodes, pods
+from trimtab.observe.books import Claim
 from trimtab.observe.snapshot import Caches, Memo, Observation, Observer
 from trimtab_policy.types import PendingReason, Placement, Quota
 
@@ -40,7 +42,9 @@ def look(
     promised: dict[str, Placement] | None = None,
     **others: Any,
 ) -> Observation:
-    return Observer(()).observe(Caches(nodes, pods, jobs, **others), NOW, promised)
+    return Observer(()).observe(
+        Caches(nodes, pods, jobs, **others), NOW, [Claim(uid, 1, placed) for uid, placed in (promised or {}).items()]
+    )
 
 
 def planned(*shares: tuple[str, int], epoch: int = 1, **changes: Any) -> JobObject:
@@ -92,9 +96,11 @@ def test_a_rank_counts_once_whether_its_pod_is_bound_or_not() -> None:
     assert free(look([N1, N2], half, [job])) == {"n1": 4, "n2": 4}
 
 
-def test_the_pods_of_an_earlier_plan_count_besides_the_new_one() -> None:
+def test_the_pods_of_an_earlier_plan_make_room_for_those_of_the_new_one() -> None:
     old = gang_pod("job", 1, 0, "n1", gpus=4)
-    assert free(look([N1], [old], [planned(("n1", 4), epoch=2)])) == {"n1": 0}
+    assert free(look([N1], [old], [planned(("n1", 4), epoch=2)])) == {"n1": 4}
+    assert free(look([N1], [old], [planned(("n1", 2), epoch=2)])) == {"n1": 4}
+    assert free(look([N1], [old], [planned(("n1", 6), epoch=2)])) == {"n1": 2}
 
 
 def test_a_promise_counts_before_it_is_written() -> None:
@@ -109,11 +115,15 @@ def test_a_promise_to_a_job_that_is_gone_is_void() -> None:
 
 
 def test_a_gang_that_has_ended_gives_its_gpus_back() -> None:
-    ended = [
-        gang_pod("job", 1, 0, "n1", gpus=4, phase="Succeeded"),
-        gang_pod("job", 1, 1, "n2", gpus=4, phase="Failed"),
-    ]
+    ended = [gang_pod("job", 1, rank, node, gpus=4, phase="Succeeded") for rank, node in enumerate(("n1", "n2"))]
     assert free(look([N1, N2], ended, [planned(("n1", 4), ("n2", 4))])) == {"n1": 8, "n2": 8}
+
+
+def test_what_a_failed_pod_held_is_its_gang_s_until_that_is_given_up() -> None:
+    """Else others have it before the gang can start anew."""
+    failed = [gang_pod("job", 1, 1, "n2", gpus=4, phase="Failed")]
+    assert free(look([N1, N2], failed, [planned(("n1", 4), ("n2", 4))])) == {"n1": 4, "n2": 4}
+    assert free(look([N1, N2], failed, [job_object()])) == {"n1": 8, "n2": 8}
 
 
 def test_a_finished_job_holds_nothing_though_its_plan_stays() -> None:
@@ -128,6 +138,29 @@ def test_a_plan_counts_even_if_the_spec_cannot_be_understood_any_more() -> None:
     assert free(seen) == {"n1": 0}
     assert seen.snapshot.jobs == ()
     assert seen.refused["uid-job"].reason is PendingReason.INVALID_SPEC
+
+
+def test_gpus_of_deleted_pods_that_no_job_counts_on_are_told_to_be_ending() -> None:
+    deleted = {"metadata": {"deletionTimestamp": "2026-01-02T03:04:05Z"}}
+    members = [
+        pod_object("stranger", "n1", gpus=2, **deleted),
+        pod_object("stays", "n1", gpus=1),
+        pod_object("over", "n2", gpus=1, phase="Failed", **deleted),
+        gang_pod("gone", 1, 0, "n2", gpus=3, **deleted),
+        gang_pod("job", 1, 0, "n2", gpus=4, **deleted),
+    ]
+    seen = look([N1, N2], members, [planned(("n2", 4))])
+    assert seen.snapshot.ending == {"n1": 2, "n2": 3}
+    assert free(seen) == {"n1": 5, "n2": 1}
+
+
+def test_nobody_counts_on_the_gpus_of_a_pod_that_should_have_ended_long_ago() -> None:
+    for seconds, told in ((-100, {"n1": 8}), (-300, {})):
+        moment = datetime.fromtimestamp(NOW + seconds, UTC).isoformat()
+        stuck = gang_pod("gone", 1, 0, "n1", phase="Running", metadata={"deletionTimestamp": moment})
+        seen = look([N1], [stuck])
+        assert seen.snapshot.ending == told
+        assert free(seen) == {"n1": 0}
 
 
 def test_overallocation_is_told_by_node() -> None:

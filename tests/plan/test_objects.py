@@ -5,16 +5,19 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.builders import job_object, placement, plan_of
 
 from trimtab import names
+from trimtab.kube.resources import POD_GROUPS, POD_GROUPS_BETA
 from trimtab.observe.jobs import facts
 from trimtab.plan import objects
 from trimtab.plan.gang import gang_plan
 from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH
 from trimtab.plan.objects import GangPlan
+from trimtab.plan.pod_group import pod_group
 from trimtab_policy.specs import ParallelPlan
 
 RICH = {
@@ -85,7 +88,14 @@ def test_pods_ask_for_the_gpus_of_their_share_as_requests_and_limits() -> None:
 def test_amd_pods_ask_for_amd_gpus_and_tolerate_their_taint() -> None:
     pod = objects.pod(gang(resource=names.AMD_GPU), 0)
     assert trainer(pod)["resources"]["limits"] == {names.AMD_GPU: "8"}
-    assert pod["spec"]["tolerations"] == [{"key": names.AMD_GPU, "operator": "Exists"}]
+    assert {"key": names.AMD_GPU, "operator": "Exists"} in pod["spec"]["tolerations"]
+
+
+def test_pods_stay_on_a_node_that_is_not_ready_until_the_controller_gives_their_gang_up() -> None:
+    tolerated = {each["key"]: each for each in objects.pod(gang(RICH), 0)["spec"]["tolerations"]}
+    for taint in ("not-ready", "unreachable"):
+        wanted = {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}
+        assert tolerated[wanted["key"]] == wanted
 
 
 def test_the_users_environment_wins_and_may_refer_to_the_plans() -> None:
@@ -115,7 +125,7 @@ def test_the_first_container_is_the_trainer_where_none_has_the_name() -> None:
 def test_the_deepspeed_file_comes_from_the_pods_own_annotation() -> None:
     pod = objects.pod(gang(RICH), 0)
     assert names.ANNOTATION_DEEPSPEED in pod["metadata"]["annotations"]
-    [volume] = [volume for volume in pod["spec"]["volumes"] if "downwardAPI" in volume]
+    [volume] = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "trimtab-launch"]
     [item] = volume["downwardAPI"]["items"]
     [mount] = [mount for mount in trainer(pod)["volumeMounts"] if mount["name"] == volume["name"]]
     assert f"{mount['mountPath']}/{item['path']}" == DEEPSPEED_CONFIG_PATH
@@ -128,10 +138,10 @@ def test_shared_memory_is_mounted_unless_the_user_has_done_so() -> None:
         "spec.template.spec.containers.0.volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     given, left = objects.pod(gang(), 0), objects.pod(gang(own), 0)
-    assert given["spec"]["volumes"] == [{"name": "trimtab-shm", "emptyDir": {"medium": "Memory"}}]
-    assert trainer(given)["volumeMounts"] == [{"name": "trimtab-shm", "mountPath": "/dev/shm"}]
-    assert left["spec"]["volumes"] == own["spec.template.spec.volumes"]
-    assert trainer(left)["volumeMounts"] == own["spec.template.spec.containers.0.volumeMounts"]
+    assert given["spec"]["volumes"][:1] == [{"name": "trimtab-shm", "emptyDir": {"medium": "Memory"}}]
+    assert trainer(given)["volumeMounts"][:1] == [{"name": "trimtab-shm", "mountPath": "/dev/shm"}]
+    assert left["spec"]["volumes"][:-1] == own["spec.template.spec.volumes"]
+    assert trainer(left)["volumeMounts"][:-1] == own["spec.template.spec.containers.0.volumeMounts"]
 
 
 def test_the_ranks_find_the_first_one_through_the_service() -> None:
@@ -159,3 +169,38 @@ def test_names_stay_dns_labels_for_the_longest_job_name_and_the_highest_epoch() 
     plan = gang(name="j" * names.MAX_NAME_LENGTH, epoch=10**12)
     assert len(plan.pod_name(16384)) <= 63
     assert objects.pod(plan, 0)["spec"]["hostname"] == plan.pod_name(0)
+
+
+# --- for kube-scheduler to bind --------------------------------------------------------------------------------------
+def for_scheduler(spec: dict[str, Any] | None = None, *, grouped: bool = False) -> GangPlan:
+    return msgspec.structs.replace(gang(spec), scheduler="trimtab", grouped=grouped)
+
+
+def test_pod_for_kube_scheduler(golden: SnapshotAssertion) -> None:
+    assert objects.pod(for_scheduler(RICH, grouped=True), 1) == golden
+
+
+def test_pod_group(golden: SnapshotAssertion) -> None:
+    assert pod_group(for_scheduler(grouped=True), POD_GROUPS) == golden
+
+
+def test_pod_group_of_kubernetes_1_37(golden: SnapshotAssertion) -> None:
+    """Held against the types of k8s.io/api 0.37 by eye: no API server of that release is at hand."""
+    assert pod_group(for_scheduler(grouped=True), POD_GROUPS_BETA) == golden
+
+
+def test_only_the_gate_the_pin_and_the_gangs_size_set_a_pod_for_kube_scheduler_apart() -> None:
+    direct, other = objects.pod(gang(), 1), objects.pod(for_scheduler(), 1)
+    assert other["spec"].pop("schedulingGates") == [{"name": names.SCHEDULING_GATE}]
+    terms = other["spec"].pop("affinity")["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    pin = {"key": "metadata.name", "operator": "In", "values": ["n2"]}
+    assert terms == {"nodeSelectorTerms": [{"matchFields": [pin]}]}
+    assert other["metadata"]["annotations"].pop(names.ANNOTATION_GANG) == "2"
+    assert other == direct
+
+
+def test_a_gang_without_a_pod_group_names_none() -> None:
+    assert "schedulingGroup" not in objects.pod(for_scheduler(), 0)["spec"]
+    grouped = for_scheduler(grouped=True)
+    named = pod_group(grouped, POD_GROUPS)["metadata"]["name"]
+    assert objects.pod(grouped, 0)["spec"]["schedulingGroup"]["podGroupName"] == named

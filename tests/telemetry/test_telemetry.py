@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 import structlog
 
+from trimtab.errors import SettingsError
 from trimtab.settings import HttpSettings, LogSettings
 from trimtab.telemetry import logs, metrics
 from trimtab.telemetry.server import TelemetryServer
@@ -75,3 +76,11 @@ def test_every_metric_has_our_prefix_and_a_help_text() -> None:
     for family in metrics.REGISTRY.collect():
         assert family.name.startswith(("trimtab_", "process_"))
         assert family.documentation
+
+
+async def test_a_port_that_is_taken_is_one_clear_error() -> None:
+    async with TelemetryServer(LOCAL, healthy=lambda: "", ready=lambda: "") as first:
+        taken = HttpSettings(host="127.0.0.1", port=int(first.url.rpartition(":")[2]))
+        with pytest.raises(SettingsError, match=r"set metrics\.port"):
+            async with TelemetryServer(taken, healthy=lambda: "", ready=lambda: ""):
+                pytest.fail("it listens on a port that is taken")

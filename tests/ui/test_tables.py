@@ -1,13 +1,16 @@
-"""The table of jobs: columns that are there only where they say something."""
+"""The tables of jobs and nodes: columns that are there only where they say something, and why a node takes no pods."""
 
 from __future__ import annotations
 
 from rich.console import Console
-from tests.builders import MOMENT, job_object, placement, plan_of
+from tests.builders import MOMENT, NOW, fault, gpu_reading, gpunode_object, job_object, node_object, placement, plan_of
 
 from trimtab.api.convert import to_shadow
 from trimtab.api.status import JobStatus
+from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.jobs import JobFacts, facts
+from trimtab.observe.snapshot import Caches, Observer
+from trimtab.settings import TelemetrySettings
 from trimtab.ui import tables
 from trimtab_policy.types import PendingReason
 
@@ -35,3 +38,15 @@ def test_who_decided_is_told_only_where_it_is_asked_for() -> None:
 def test_a_shadow_policy_has_a_column_where_there_is_one() -> None:
     lines = shown(job(WATCHED), job(RUNS), policies=True)
     assert [line[-1] for line in lines] == ["SHADOW", "waits", "-"]
+
+
+def test_the_state_of_a_node_tells_what_its_agent_says() -> None:
+    heard = GpuNodes(TelemetrySettings())
+    heard.take(gpunode_object("a", [gpu_reading(0, "a", faults=[fault(code=79)])]))
+    heard.take(gpunode_object("b", [gpu_reading(index, "b", smUtilizationPercent=90) for index in range(8)]))
+    nodes = [node_object(name) for name in ("a", "b", "c", "d", "e", "f", "g", "h")]
+    table = tables.nodes(Observer((), heard).observe(Caches(nodes, [], []), NOW))
+    states = [str(state) for state in table.columns[-1].cells]
+    assert states[0].startswith("its GPUs are unhealthy: GPU 0: XID 79")
+    assert states[1:3] == ["Ready (ForeignLoad)", "Ready"]
+    assert [str(free) for free in table.columns[3].cells][:3] == ["-", "0", "8"]

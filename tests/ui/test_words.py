@@ -54,3 +54,16 @@ def test_a_shadow_policy_that_lets_a_job_wait_says_so() -> None:
     shadow = Shadow(policy="sia", summary="waits: Fragmented", pending_reason=PendingReason.FRAGMENTED)
     assert words.shadow(shadow) == "sia: waits: Fragmented"
     assert words.shadow_in_short(shadow) == "waits"
+
+
+def test_what_nobody_knows_to_the_second_is_told_in_minutes() -> None:
+    told = {
+        -5: "0 min",
+        29: "0 min",
+        31: "1 min",
+        14 * 60: "14 min",
+        3_600: "1h00m",
+        7_490: "2h05m",
+        3 * 86_400: "3d0h",
+    }
+    assert {seconds: words.minutes(seconds) for seconds in told} == told

@@ -165,6 +165,32 @@ JOB_SPEC = (
     ),
 )
 
+QUEUE_QUOTA = (
+    rule(
+        "!has(self.gpus) || self.?guaranteed.orValue(0) <= self.gpus",
+        "guaranteed must not exceed gpus",
+        ".guaranteed",
+    ),
+    rule("has(self.gpus) || self.?guaranteed.orValue(0) > 0", "give gpus, guaranteed or both", ".gpus"),
+)
+
+QUEUE_SPEC = (
+    rule(
+        "!has(self.quotas) || self.quotas.all(whole, whole.gpuType != '*' || !has(whole.gpus)"
+        " || self.quotas.all(part, part.?guaranteed.orValue(0) <= whole.gpus))",
+        "guaranteed must not exceed gpus of `*`, the limit of all types together",
+        ".quotas",
+    ),
+)
+
+QUEUE_STATUS = (
+    rule(
+        "!has(oldSelf.leaderEpoch) || (has(self.leaderEpoch) && self.leaderEpoch >= oldSelf.leaderEpoch)",
+        "leaderEpoch may never decrease: another controller leads",
+        ".leaderEpoch",
+    ),
+)
+
 JOB = (
     rule(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",

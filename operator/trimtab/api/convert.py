@@ -12,7 +12,17 @@ from datetime import UTC, datetime, timedelta
 from msgspec import structs
 
 from trimtab.api.base import LONG_TEXT
-from trimtab.api.status import Plan, PlanNode, PlanParallelism, Predicted, Shadow
+from trimtab.api.status import (
+    MAX_LEAVING,
+    Leaving,
+    Plan,
+    PlanNode,
+    PlanParallelism,
+    PlanTerms,
+    Predicted,
+    Shadow,
+    StartTime,
+)
 from trimtab.api.v1alpha1 import (
     Architecture,
     ElasticPolicy,
@@ -31,8 +41,10 @@ from trimtab.kube.quantity import to_int, to_milli
 from trimtab_policy import catalog
 from trimtab_policy.perf.constants import OTHER
 from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Prediction, TrainingSpec
-from trimtab_policy.types import Bounds, NodeShare, PendingReason, Placement, Quota, Requirements
+from trimtab_policy.types import Bounds, Eta, NodeShare, PendingReason, Placement, Quota, Requirements
 
+UNLIMITED = 1 << 20
+"""GPUs of a quota without a limit."""
 _ONE = Bounds(1, 1)
 _END_OF_TIME = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -172,24 +184,45 @@ def _deepspeed(free: Requirements, asked: Parallelism) -> Requirements:
 
 
 def to_quotas(name: str, queue: QueueSpec) -> tuple[Quota, ...]:
-    """Return the limits of a queue, GPU types in the catalogue's spelling."""
-    return tuple(
-        Quota(
-            queue=name,
-            gpu_type=quota.gpu_type if quota.gpu_type == "*" else _canonical(quota.gpu_type),
-            gpus=quota.gpus,
-        )
-        for quota in queue.quotas
-    )
+    """Return the limits of a queue, GPU types in the catalogue's spelling.
+
+    Of one type that is spelt in two ways the lower limit and the lower guarantee count.
+    """
+    found: dict[str, Quota] = {}
+    for quota in queue.quotas:
+        kind = quota.gpu_type if quota.gpu_type == "*" else _canonical(quota.gpu_type)
+        said = Quota(name, kind, UNLIMITED if quota.gpus is None else quota.gpus, quota.guaranteed)
+        also = found.get(kind, said)
+        found[kind] = Quota(name, kind, min(said.gpus, also.gpus), min(said.guaranteed, also.guaranteed))
+    return tuple(found.values())
+
+
+def to_start_time(eta: Eta) -> StartTime:
+    """Return the expected start in whole minutes, the interval rounded outward."""
+    minutes = math.floor(eta.low / 60), round(eta.expected / 60), math.ceil(eta.high / 60)
+    last = _END_OF_TIME.timestamp()
+    earliest, expected, latest = (datetime.fromtimestamp(min(last, 60 * minute), UTC) for minute in minutes)
+    return StartTime(earliest=earliest, expected=expected, latest=latest)
 
 
 def to_plan(
-    placement: Placement, *, epoch: int, policy: str, resource: str, generation: int, now: datetime, speedup: float = 1
+    placement: Placement,
+    *,
+    epoch: int,
+    policy: str,
+    resource: str,
+    generation: int,
+    now: datetime,
+    speedup: float = 1,
+    left: float = 1,
+    waits_for: tuple[Leaving, ...] = (),
+    terms: PlanTerms | None = None,
 ) -> Plan:
     """Return the placement as `status.plan`.
 
     `resource` is the extended resource of its nodes, `generation` that of the spec it was decided for, `now` in UTC,
-    `speedup` divides the run time of fake pods.
+    `speedup` divides the run time of fake pods, `left` is the part of the steps that an earlier gang has not done,
+    `waits_for` are the gangs that hold some of its GPUs still, `terms` what holds for its gang besides.
     """
     predicted, degrees = placement.prediction, placement.plan
     return Plan(
@@ -213,8 +246,12 @@ def to_plan(
             tokens_per_second=round(predicted.tokens_per_second),
             memory_bytes_per_gpu=predicted.memory_bytes,
             run_seconds=math.ceil(predicted.run_seconds),
-            finish_time=_later(now, predicted.run_seconds / speedup),
+            finish_time=_later(now, left * predicted.run_seconds / speedup),
+            correction_permille=_permille(predicted.correction),
+            speed_permille=_permille(placement.speed),
         ),
+        waits_for=waits_for[:MAX_LEAVING] or None,
+        terms=terms,
     )
 
 
@@ -252,6 +289,11 @@ def _milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
+def _permille(factor: float) -> int | None:
+    """Written only where it says something."""
+    return None if factor == 1 else max(1, round(factor * 1000))
+
+
 def _to_parallelism(degrees: ParallelPlan) -> PlanParallelism:
     """Interleaving and hybrid sharding are written only where there is any."""
     fields = structs.asdict(degrees)
@@ -259,7 +301,8 @@ def _to_parallelism(degrees: ParallelPlan) -> PlanParallelism:
     return PlanParallelism(**fields, virtual_pipeline=chunks if chunks > 1 else None, shard=shard or None)
 
 
-def _to_degrees(found: PlanParallelism) -> ParallelPlan:
+def to_degrees(found: PlanParallelism) -> ParallelPlan:
+    """Return the degrees of a plan in the status."""
     fields = found.model_dump(exclude={"virtual_pipeline", "shard"})
     return ParallelPlan(**fields, virtual=found.virtual_pipeline or 1, shard=found.shard or 0)
 
@@ -276,13 +319,15 @@ def to_placement(uid: str, plan: Plan) -> Placement:
         job=uid,
         gpu_type=plan.gpu_type,
         shares=tuple(NodeShare(node=node.name, gpus=node.gpus) for node in plan.nodes),
-        plan=_to_degrees(plan.parallelism),
+        plan=to_degrees(plan.parallelism),
         prediction=Prediction(
             step_seconds=predicted.step_milliseconds / 1000,
             tokens_per_second=float(predicted.tokens_per_second),
             memory_bytes=predicted.memory_bytes_per_gpu,
             run_seconds=float(predicted.run_seconds),
             uncertainty=(predicted.step_milliseconds_high or predicted.step_milliseconds) / predicted.step_milliseconds,
+            correction=(predicted.correction_permille or 1000) / 1000,
         ),
         reason=plan.reason,
+        speed=(predicted.speed_permille or 1000) / 1000,
     )

@@ -14,6 +14,7 @@ import yaml
 
 from trimtab import names
 from trimtab.api.base import ApiModel, JsonSchema
+from trimtab.api.gpunode import GPUNode
 from trimtab.api.v1alpha1 import LLMTrainingJob, Queue
 from trimtab_policy import catalog
 
@@ -41,6 +42,27 @@ _WIDE = (
         "Seconds that it would have ended later (-: sooner).",
     ),
     ("Reason", "string", f"{_LAST_CONDITION}.message", "Message of the most telling condition."),
+)
+_HEALTHY = f"@.type=='{names.HEALTHY}'"
+_QUEUE_COLUMNS = (
+    ("Weight", "integer", ".spec.weight", "Share of what is not guaranteed to anybody"),
+    ("Running", "integer", ".status.runningJobs", "Jobs that hold GPUs"),
+    ("Pending", "integer", ".status.pendingJobs", "Jobs that wait"),
+    ("GPUs", "integer", ".status.gpus", "GPUs that its jobs hold"),
+    ("Share", "integer", ".status.sharePermille", "Part of the cluster's throughput over its weight, in thousandths"),
+)
+_GPUNODE_COLUMNS = (
+    ("Healthy", "string", f".status.conditions[?({_HEALTHY})].status", "Whether its GPUs may take jobs."),
+    ("Reason", "string", f".status.conditions[?({_HEALTHY})].reason", "Why, or why not."),
+    ("Backend", "string", ".status.backend", "What reads the GPUs."),
+    ("Driver", "string", ".status.driverVersion", "Version of the GPU driver."),
+    ("Reported", "date", ".status.observedTime", "Time since the readings were taken."),
+)
+_GPUNODE_WIDE = (
+    ("Product", "string", ".status.gpus[0].product", "Product of the first GPU."),
+    ("Utilization%", "integer", ".status.gpus[0].smUtilizationPercent", "Of the first GPU."),
+    ("Temperature", "integer", ".status.gpus[0].temperatureCelsius", "Of the first GPU, in degrees Celsius."),
+    ("Message", "string", f".status.conditions[?({_HEALTHY})].message", "What is wrong."),
 )
 _DROPPED = ("title", "$defs", "additionalProperties")
 
@@ -106,8 +128,16 @@ def definitions() -> dict[str, JsonSchema]:
     )
     job["spec"]["versions"][0]["subresources"] = {"status": {}}
     age = next(column for column in _COLUMNS if column[0] == "Age")
-    queue = _definition(names.QUEUE_KIND, names.QUEUE_PLURAL, "ltq", "Cluster", _root(Queue), _columns([age]))
-    return {crd["metadata"]["name"]: crd for crd in (job, queue)}
+    queue = _definition(
+        names.QUEUE_KIND, names.QUEUE_PLURAL, "ltq", "Cluster", _root(Queue), _columns([*_QUEUE_COLUMNS, age])
+    )
+    queue["spec"]["versions"][0]["subresources"] = {"status": {}}
+    gpu_node = _definition(
+        names.GPUNODE_KIND, names.GPUNODE_PLURAL, "gpun", "Cluster", _root(GPUNode),
+        [*_columns(_GPUNODE_COLUMNS), *_columns([age]), *_columns(_GPUNODE_WIDE, 1)],
+    )  # fmt: skip
+    gpu_node["spec"]["versions"][0]["subresources"] = {"status": {}}
+    return {crd["metadata"]["name"]: crd for crd in (job, queue, gpu_node)}
 
 
 def _definition(
@@ -151,4 +181,5 @@ def _root(model: type[ApiModel]) -> JsonSchema:
     own = {name: field for name, field in schema["properties"].items() if name != "metadata"}
     properties = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
     required = [name for name in schema["required"] if name != "metadata"]
-    return schema | {"properties": properties | own, "required": required}
+    whole = schema | {"properties": properties | own, "required": required}
+    return {key: value for key, value in whole.items() if value != []}

@@ -12,11 +12,14 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints
 
 from trimtab.api.base import ApiModel, Degree, GpuType, Int32, Int64, LongText, Text, Time, extra, rule, rules
+from trimtab.api.history import FailureRecord, StopRecord
 from trimtab_policy.specs import Mode, Recompute
-from trimtab_policy.types import PendingReason
+from trimtab_policy.types import PendingReason, StopCause
 
 MAX_ITEMS: Final = 32
 """Blockers, or alternatives, of a waiting job."""
+MAX_LEAVING: Final = 256
+"""Gangs that a plan waits for: no more have to go for one job."""
 
 
 def _never_decreases(field: str) -> dict[str, str]:
@@ -33,7 +36,8 @@ class Condition(ApiModel):
     type: Annotated[
         str, StringConstraints(min_length=1, max_length=316, pattern=r"^[A-Za-z]([-A-Za-z0-9_./]*[A-Za-z0-9])?$")
     ]
-    """Planned, GangScheduled, PodsReady, Suspended, Complete or Failed; others may add theirs."""
+    """Planned, GangScheduled, PodsReady, CheckpointRequested, Suspended, Complete or Failed; further ones that do not
+    tell the state: Preempted, Degraded, Drifted; others may add theirs."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: Annotated[
@@ -112,6 +116,40 @@ class Predicted(ApiModel):
     """From the first step to the last."""
     finish_time: Time
     """When the job would complete, had it started at `createdTime`."""
+    correction_permille: Annotated[Int32, Field(ge=1)] | None = None
+    """By how much the times above were stretched, in thousandths, because of what was observed of other jobs: 1000 is
+    not at all. Left out: they are the performance model's own."""
+    speed_permille: Annotated[Int32, Field(ge=1, le=1000)] | None = None
+    """Rate of the slowest GPU of the gang that they were made for, in thousandths of what its type does. Left out: none
+    was known to be slow."""
+
+
+class Leaving(ApiModel):
+    """A gang that was asked to stop, and whose GPUs a plan waits for."""
+
+    uid: Text
+    """UID of its job."""
+    job: Text
+    """The same for people: namespace/name."""
+    epoch: Annotated[Int64, Field(ge=1)]
+    """Plan of that job whose pods must be gone; pods of earlier ones, too."""
+    cause: StopCause
+    """Why it was asked to stop."""
+
+
+class PlanTerms(ApiModel):
+    """What the spec and the cluster said when the plan was decided: it holds for all of the gang, until its end."""
+
+    queue: Text = ""
+    """Queue that its GPUs count against, whatever `spec.queue` says by then; empty for none."""
+    priority_class: Text = ""
+    """PriorityClass of its pods; empty for the cluster's default."""
+    priority: Int32 = 0
+    """Value of that class: as for pods, it outlives the class."""
+    cpu_millis_per_gpu: Annotated[Int64, Field(ge=0)] = 0
+    """CPU millicores that a pod requests for each of its GPUs."""
+    memory_bytes_per_gpu: Annotated[Int64, Field(ge=0)] = 0
+    """Host memory that a pod requests for each of its GPUs."""
 
 
 class Plan(ApiModel):
@@ -152,6 +190,49 @@ class Plan(ApiModel):
     """Nodes in rank order: the first holds rank 0."""
     predicted: Predicted
     """Expected step time, throughput, memory and end."""
+    waits_for: (
+        Annotated[tuple[Leaving, ...], Field(min_length=1, max_length=MAX_LEAVING), extra(list_type="atomic")] | None
+    ) = None
+    """Gangs that hold some of its GPUs still and have been asked to stop: no pod is made before theirs are gone. Absent
+    where its GPUs were free."""
+    terms: PlanTerms | None = None
+    """What it counts against, and what its pods ask for besides GPUs. Absent in plans of earlier versions: then it is
+    what the spec says now."""
+
+
+class StopRequest(ApiModel):
+    """The gang of the standing plan has been asked to save a checkpoint, and will be stopped."""
+
+    epoch: Annotated[Int64, Field(ge=1)]
+    """Plan that is to end."""
+    cause: StopCause
+    """One word of a closed list."""
+    message: LongText
+    """The same in a sentence, with figures."""
+    requested_time: Time
+    """When it was asked."""
+    deadline_time: Time
+    """When it is stopped, saved or not: `spec.elasticity.checkpoint.graceSeconds` later."""
+    renewed_time: Time | None = None
+    """From when on it was given that time anew, because its pods had not been told before (the controller was away);
+    absent where they were told at once."""
+    acknowledged_time: Time | None = None
+    """When it said that it has saved what it needs."""
+    beneficiary: Text | None = None
+    """Job (namespace/name) that gets its GPUs; absent where there is none in particular."""
+    successor: Plan | None = None
+    """How it goes on at once; absent where it waits for another decision."""
+
+
+class StartTime(ApiModel):
+    """When the job is expected to start."""
+
+    earliest: Time
+    """Four of five such jobs start between this ..."""
+    expected: Time
+    """Best guess."""
+    latest: Time
+    """... and this."""
 
 
 class Pending(ApiModel):
@@ -165,6 +246,8 @@ class Pending(ApiModel):
     """What is in the way, one item each."""
     alternatives: Annotated[tuple[Text, ...], Field(max_length=MAX_ITEMS), extra(list_type="atomic")] = ()
     """Changes to the job or the cluster that would let it start, one sentence each."""
+    start_time: StartTime | None = None
+    """When it is expected to start as things are; absent when that is not in sight."""
 
 
 class Shadow(ApiModel):
@@ -223,6 +306,24 @@ class TrainerStatus(ApiModel):
     """When this was observed."""
 
 
+class Observed(ApiModel):
+    """What the running gang reports of itself (`trimtab.report`), checked and smoothed by the controller."""
+
+    epoch: Annotated[Int64, Field(ge=1)]
+    """Plan that it was measured under."""
+    step_milliseconds: Annotated[Int64, Field(ge=1)] | None = None
+    """Median duration of one optimizer step, first steps left out."""
+    tokens_per_second: Annotated[Int64, Field(ge=0)] | None = None
+    """Throughput of the whole gang at that rate."""
+    steps_done: Annotated[Int64, Field(ge=0)]
+    """Optimizer steps done since the training began, under this plan and those before; where no gang runs, those that
+    the last checkpoint keeps."""
+    last_checkpoint_step: Annotated[Int64, Field(ge=0)] | None = None
+    """Step of the last checkpoint that is safe on disk."""
+    last_checkpoint_time: Time | None = None
+    """When it was."""
+
+
 class JobStatus(ApiModel):
     """What is known about the job. There is no phase: read the conditions."""
 
@@ -252,6 +353,15 @@ class JobStatus(ApiModel):
     """Highest plan epoch ever used; it outlives the plan, so that old pods are recognised."""
     plan: Plan | None = None
     """How the job runs; absent while it has no GPUs."""
+    stop: StopRequest | None = None
+    """The plan is to end, and the gang has been asked to save a checkpoint; absent when nobody wants it to stop."""
+    stops: Annotated[tuple[StopRecord, ...], Field(max_length=16), extra(list_type="atomic")] = ()
+    """The last requests to stop, oldest first: nobody has to give way too often."""
+    failures: Annotated[tuple[FailureRecord, ...], Field(max_length=16), extra(list_type="atomic")] = ()
+    """The last failures, oldest first: nodes that end several gangs are avoided."""
+    degrees: PlanParallelism | None = None
+    """Degrees of the last gang that is known to have saved its state, or that ran for ten minutes and never says so.
+    Where `checkpoint.resharding` is false, its checkpoint needs them again."""
     pending: Pending | None = None
     """Why the job waits; absent when it does not."""
     shadow: Shadow | None = None
@@ -260,7 +370,8 @@ class JobStatus(ApiModel):
     restarts: Annotated[Int32, Field(ge=0)] = 0
     """How often the gang was started again after a failure; at most `spec.maxRestarts`."""
     setbacks: Annotated[Int32, Field(ge=0)] = 0
-    """Plans in a row that were given up before the gang ran, for whatever reason; each one doubles the pause."""
+    """Plans in a row that were given up, for whatever reason, before the gang had run for a while; each one doubles the
+    pause."""
     retry_time: Time | None = None
     """No new plan is made before this moment."""
     start_time: Time | None = None
@@ -269,3 +380,5 @@ class JobStatus(ApiModel):
     """When the job completed or failed for good."""
     trainer_status: TrainerStatus | None = None
     """Progress of the training."""
+    observed: Observed | None = None
+    """Step times and checkpoints that the training reports; absent when it reports none."""

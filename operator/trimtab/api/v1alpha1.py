@@ -20,6 +20,7 @@ from trimtab.api.base import (
     GpuType,
     Int32,
     Int64,
+    Namespace,
     Quantity,
     extra,
     rules,
@@ -181,7 +182,8 @@ class Checkpoint(ApiModel):
     """How the job saves its state when it is asked to stop."""
 
     grace_seconds: Annotated[Int32, Field(ge=0, le=86400)] = 120
-    """Seconds that the job is given to save a checkpoint before its pods are stopped."""
+    """Seconds that the job is given to save a checkpoint before its pods are stopped. Where it is stopped for others,
+    no more than the operator's setting `preemption.most_grace_seconds` (900)."""
     resharding: bool = False
     """Whether a checkpoint can be loaded with other parallel degrees than it was saved with, as the distributed
     formats of torchtitan (DCP) and Megatron (torch_dist) can. If not, a restarted job keeps its degrees."""
@@ -196,7 +198,8 @@ class Elasticity(ApiModel):
     checkpoint: Checkpoint = Checkpoint()
     """How the job saves its state before it is moved or resized."""
     min_runtime_seconds: Annotated[Int32, Field(ge=0, le=31536000)] = 600
-    """Seconds that a plan is kept at least before a running job may be resized."""
+    """Seconds that a plan is kept at least before a running job may be resized, moved, or stopped for others. For that
+    no more counts than the operator's setting `preemption.most_runtime_seconds` (3600)."""
 
 
 class JobSpec(ApiModel):
@@ -214,7 +217,9 @@ class JobSpec(ApiModel):
     elasticity: Elasticity = Elasticity()
     """Whether the number of GPUs is fixed, chosen at the start, or may change."""
     queue: DnsName | None = None
-    """Queue whose quota the job counts against. Left out: no quota applies."""
+    """Queue whose quota the job counts against. Left out: no quota applies. A running gang counts against the queue it
+    was started in, until it ends; where the queue that is named by then would not have it, it is stopped, as after
+    other edits."""
     priority_class_name: DnsName | None = None
     """PriorityClass of the whole gang; jobs of higher value are planned first. Left out: the cluster's default."""
     suspend: bool = False
@@ -253,23 +258,65 @@ class LLMTrainingJob(ApiModel):
 
 
 class QueueQuota(ApiModel):
-    """Limit of a queue on one GPU type."""
+    """Limits of a queue on one GPU type."""
 
+    model_config = rules(*cel.QUEUE_QUOTA)
     gpu_type: Annotated[
         str, StringConstraints(min_length=1, max_length=63, pattern=r"^(\*|[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$")
     ]
     """GPU type, e.g. H100-SXM5-80GB, or `*` for all types together."""
-    gpus: Annotated[Int32, Field(ge=0, le=1048576)]
-    """Most GPUs that the queue's jobs may hold at a time."""
+    gpus: Annotated[Int32, Field(ge=0, le=1048576)] | None = None
+    """Most GPUs that the queue's jobs may hold at a time. Left out: no limit."""
+    guaranteed: Annotated[Int32, Field(ge=0, le=1048576)] = 0
+    """GPUs that the queue's jobs can have at any time: others may borrow them, and give them back when they are asked
+    for. What the queue holds beyond is borrowed, too. A guarantee of `*` covers what those by type leave over."""
 
 
 class QueueSpec(ApiModel):
-    """Limits of the queue."""
+    """Limits of the queue, and who may use it."""
 
+    model_config = rules(*cel.QUEUE_SPEC)
     quotas: Annotated[
         tuple[QueueQuota, ...], Field(max_length=64), extra(list_type="map", list_map_keys=["gpuType"])
     ] = ()
     """Limits by GPU type. A type without one is limited only by `*`, if that is given."""
+    weight: Annotated[Int32, Field(ge=1, le=1000)] = 1
+    """Share of what is not guaranteed to anybody, relative to the other queues."""
+    namespaces: Annotated[tuple[Namespace, ...], Field(max_length=256), extra(list_type="set")] = ()
+    """Namespaces whose jobs alone may use the queue; those of them that name no queue count against this one (where
+    several queues list a namespace, against the first by name). Left out: jobs of every namespace may name it."""
+    max_pending_jobs: Annotated[Int32, Field(ge=0, le=100000)] | None = None
+    """Most jobs that wait in it at a time, by priority and age: those beyond are not looked at (QueueFull). 0 closes
+    the queue; what runs goes on. Left out: no limit."""
+
+
+class QueueUse(ApiModel):
+    """What the jobs of a queue hold of one GPU type."""
+
+    gpu_type: GpuType
+    """GPU type."""
+    gpus: Annotated[Int32, Field(ge=0)]
+    """GPUs that they hold."""
+    borrowed: Annotated[Int32, Field(ge=0)] = 0
+    """Of those, what the queue may have to give back."""
+
+
+class QueueStatus(ApiModel):
+    """How the queue is used."""
+
+    model_config = rules(*cel.QUEUE_STATUS)
+    running_jobs: Annotated[Int32, Field(ge=0)] = 0
+    """Jobs that hold GPUs."""
+    pending_jobs: Annotated[Int32, Field(ge=0)] = 0
+    """Jobs that wait."""
+    gpus: Annotated[Int32, Field(ge=0)] = 0
+    """GPUs that its jobs hold, of all types."""
+    share_permille: Annotated[Int32, Field(ge=0)] = 0
+    """Its part of the cluster's throughput over its weight, in thousandths: of two queues the one with less is next."""
+    uses: Annotated[tuple[QueueUse, ...], Field(max_length=64), extra(list_type="map", list_map_keys=["gpuType"])] = ()
+    """The same by GPU type."""
+    leader_epoch: Annotated[Int64, Field(ge=0)] | None = None
+    """Fencing epoch of the controller that wrote this."""
 
 
 class Queue(ApiModel):
@@ -278,4 +325,6 @@ class Queue(ApiModel):
     metadata: AnyObject
     """Name and the rest of metav1.ObjectMeta."""
     spec: QueueSpec
-    """Limits of the queue."""
+    """Limits of the queue, and who may use it."""
+    status: QueueStatus | None = None
+    """How the queue is used."""

@@ -2,6 +2,8 @@
 
     status    fenced by resourceVersion and by the leader epoch in it (the CRD refuses a lower one)
     create    deterministic names: AlreadyExists is success if the object there is controlled by the same job UID
+    release   carries the pod's UID: a gate that is gone already is success
+    annotate  carries the pod's UID: the same words twice are the same as once
     bind      carries the pod's UID: Conflict is success if the pod is on that very node
     delete    carries the UID: NotFound and Conflict mean that this pod is gone already
 
@@ -15,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from trimtab import names
 from trimtab.api.status import JobStatus
 from trimtab.errors import AlreadyExists, Conflict, Forbidden, Invalid, LeadershipLost, NotFound, TrimtabError
 from trimtab.kube.client import KubeClient
@@ -88,6 +91,39 @@ async def bind(client: KubeClient, namespace: str, pod: str, uid: str, node: str
             raise Refused("BindRefused", f"binding pod {pod} to {node}: {error}") from error
     except (NotFound, Forbidden, Invalid) as error:
         raise Refused("BindRefused", f"binding pod {pod} to {node}: {error}") from error
+
+
+async def release(client: KubeClient, namespace: str, pod: str, uid: str) -> bytes:
+    """Take our gate away from the pod with this UID, and no other gate; return the pod as it is now.
+
+    Gates cannot be added again: from here on kube-scheduler may bind the pod at any time.
+    """
+    gate = {"$patch": "delete", "name": names.SCHEDULING_GATE}
+    patch = {"metadata": {"uid": uid}, "spec": {"schedulingGates": [gate]}}
+    try:
+        return await client.strategic_patch(PODS.path(namespace, pod), patch)
+    except (NotFound, Forbidden, Invalid, Conflict) as error:  # another UID is Conflict or Invalid
+        raise Refused("ReleaseRefused", f"releasing pod {pod} to kube-scheduler: {error}") from error
+
+
+async def annotate(client: KubeClient, namespace: str, pod: str, uid: str, deadline: str) -> bytes:
+    """Tell the pod with this UID by when it is to have saved its state; return the pod as it is now.
+
+    Raises NotFound when that pod is gone.
+    """
+    patch = {"metadata": {"uid": uid, "annotations": {names.ANNOTATION_CHECKPOINT: deadline}}}
+    try:
+        return await client.strategic_patch(PODS.path(namespace, pod), patch)
+    except (Conflict, Invalid) as error:  # another pod has its name: the UID does not match
+        raise NotFound(str(error)) from error
+
+
+async def delete_pod_group(client: KubeClient, kind: Resource, namespace: str, name: str, uid: str) -> None:
+    """Delete the PodGroup with this UID, if it still exists; `kind` is the version that is served."""
+    try:
+        await client.delete(kind.path(namespace, name), uid=uid)
+    except (NotFound, Conflict):
+        return
 
 
 async def delete_pod(client: KubeClient, namespace: str, pod: str, uid: str, *, force: bool) -> None:

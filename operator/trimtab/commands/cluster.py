@@ -5,15 +5,18 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 from rich.table import Table
 
 from trimtab.commands.options import OutputOption, reported
 from trimtab.errors import UsageError
+from trimtab.extender.config import FEATURE_GATES, Tls, scheduler_configuration
 from trimtab.local import build as builder
 from trimtab.local.cluster import LocalCluster, local_clusters
-from trimtab.local.layout import ClusterState, Phase
+from trimtab.local.layout import ClusterState, Layout, Phase
+from trimtab.local.options import ClusterOptions, ExtenderFiles, SecondScheduler
 from trimtab.ui.output import Output, show
 
 app = typer.Typer(
@@ -28,14 +31,32 @@ DEFAULT = "default"
 
 @app.command(epilog="Example: trimtab cluster up && trimtab fake-nodes apply -f manifests/fake/heterogeneous.yaml")
 @reported()
-def up(name: Name = DEFAULT) -> None:
-    """Start a cluster and wait until it is ready. It runs until `trimtab cluster down`."""
+def up(
+    name: Name = DEFAULT,
+    extender: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Run a second kube-scheduler that asks an extender there, e.g. https://127.0.0.1:8888.",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
+    """Start a cluster and wait until it is ready. It runs until `trimtab cluster down`.
+
+    With --extender, pods with schedulerName trimtab go to a second kube-scheduler that asks the extender at this URL;
+    the command that starts such an extender is printed.
+
+    Example: trimtab cluster up --name ext --extender https://127.0.0.1:8888
+    """
     programs = builder.build()
-    cluster = LocalCluster(name, keep=True)
+    cluster = LocalCluster(name, keep=True, options=_with_extender(name, extender) if extender else ClusterOptions())
     cluster.start()
     typer.echo(f"cluster {name} is ready at {cluster.status().server}", err=True)
     typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
     typer.echo(f"kubectl of the same version: {programs / 'kubectl'}", err=True)
+    if extender:
+        typer.echo(f"start the extender: {_extender_command(extender, cluster.extender_files)}", err=True)
 
 
 @app.command(epilog="Example: trimtab cluster down --name test")
@@ -77,6 +98,22 @@ def logs(
 def build() -> None:
     """Build the control plane, unless that was done already, and print the directory of the programs."""
     typer.echo(builder.build())
+
+
+def _with_extender(name: str, url: str) -> ClusterOptions:
+    """A second kube-scheduler; it shows the cluster's own certificates where the URL asks for TLS."""
+    files = Layout(name).extender_files
+    shown = Tls(str(files.ca), str(files.client_certificate), str(files.client_key))
+    configuration = scheduler_configuration(url, tls=shown if url.startswith("https://") else None)
+    return ClusterOptions(second_scheduler=SecondScheduler(configuration, dict(FEATURE_GATES)))
+
+
+def _extender_command(url: str, files: ExtenderFiles) -> str:
+    parts = urlsplit(url)
+    words = ["trimtab extender", f"--host {parts.hostname}", f"--port {parts.port or 443}"]
+    if parts.scheme == "https":
+        words += [f"--certificate {files.certificate}", f"--key {files.key}", f"--client-ca {files.ca}"]
+    return " ".join(words)
 
 
 def _log_files(cluster: LocalCluster, component: str) -> list[Path]:

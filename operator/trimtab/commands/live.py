@@ -5,23 +5,66 @@ from __future__ import annotations
 import asyncio
 import time
 
+import msgspec
+
+from trimtab.decide import choice
+from trimtab.errors import Forbidden, NotFound, PolicyError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.listing import list_all
-from trimtab.kube.objects import JobObject, NodeObject, PodObject, PriorityClassObject, QueueObject
-from trimtab.kube.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, QUEUES
+from trimtab.kube.objects import (
+    ConfigMapObject,
+    GpuNodeObject,
+    JobObject,
+    NodeObject,
+    PodObject,
+    PriorityClassObject,
+    QueueObject,
+)
+from trimtab.kube.resources import CONFIG_MAPS, GPUNODES, JOBS, NODES, PODS, PRIORITY_CLASSES, QUEUES
+from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.snapshot import Caches, Observation, Observer
-from trimtab.settings import KubeSettings, TopologySettings
+from trimtab.observe.stragglers import Rules, Stragglers
+from trimtab.settings import KubeSettings, PolicySettings, TelemetrySettings, TopologySettings
+
+_CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
 
 
 async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> Observation:
-    """Observe the cluster as the controller does, once. Needs only read access."""
+    """Observe the cluster as the controller does, once. Needs only read access.
+
+    What agents report is taken as it is: a card that is slow at this moment counts as slow.
+    """
     async with await KubeClient.connect(kube) as client:
-        nodes, pods, jobs, queues, classes = await asyncio.gather(
+        nodes, pods, jobs, queues, classes, reports = await asyncio.gather(
             list_all(client, NODES, NodeObject),
             list_all(client, PODS, PodObject),
             list_all(client, JOBS, JobObject),
             list_all(client, QUEUES, QueueObject),
             list_all(client, PRIORITY_CLASSES, PriorityClassObject),
+            _reports(client),
         )
-    levels = (topology or TopologySettings()).levels
-    return Observer(levels).observe(Caches(nodes, pods, jobs, queues, classes), time.time())
+    heard, telemetry = GpuNodes(TelemetrySettings()), TelemetrySettings()
+    for report in reports:
+        heard.take(report)
+    slow = Stragglers(Rules(telemetry.straggler_speed, seconds=0.0))
+    observer = Observer((topology or TopologySettings()).levels, heard, slow)
+    return observer.observe(Caches(nodes, pods, jobs, queues, classes), time.time())
+
+
+async def deciding(kube: KubeSettings, own: PolicySettings) -> str:
+    """The policy that decides in the live cluster: as its ConfigMap says, else as the settings do."""
+    where, started = own.config_map, choice.Choice(own.name, own.fallback)
+    async with await KubeClient.connect(kube) as client:
+        try:
+            found = _CONFIG_MAP.decode(await client.get(CONFIG_MAPS.path(where.namespace, where.name)))
+            return choice.read(found.data, started).policy
+        except (NotFound, Forbidden, PolicyError):
+            return started.policy
+
+
+async def _reports(client: KubeClient) -> list[GpuNodeObject]:
+    """What agents report; nothing where the kind is not installed, or not for this user to read."""
+    try:
+        return await list_all(client, GPUNODES, GpuNodeObject)
+    except (NotFound, Forbidden):
+        return []

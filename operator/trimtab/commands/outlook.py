@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from trimtab.ui.choices import Choice
 from trimtab_policy.capacity import Capacity
+from trimtab_policy.correction import corrected
 from trimtab_policy.perf.breakdown import breakdown
 from trimtab_policy.perf.plans import Offer, Option, options_by_type, why_none
 from trimtab_policy.specs import GpuSpec, ParallelPlan, Prediction
@@ -41,7 +42,9 @@ class _View:
         counts = ((gpu, self._capacity.node_gpus(name)) for name, gpu in snapshot.gpu_types.items())
         offers = tuple(Offer(gpu, count) for gpu, count in counts if count)
         found = options_by_type(job.model, job.training, job.requirements, offers)
-        self._options = {offer.gpu.name: known for offer, known in zip(offers, found, strict=True)}
+        self._options = {
+            offer.gpu.name: corrected(known, offer.gpu.name, job) for offer, known in zip(offers, found, strict=True)
+        }
 
     def of_placement(self, placement: Placement) -> Iterator[Choice]:
         """What the policy chose, and what it weighed against it."""
@@ -70,6 +73,8 @@ class _View:
             return "not among spec.resources.gpuTypes"
         if not self._capacity.fits(self._job, gpu.name, option.nodes, option.gpus_per_node):
             return "no room for it now"
+        if not self._capacity.fits(self._job, gpu.name, option.nodes, option.gpus_per_node, 1.0):
+            return "has room only on nodes with slow GPUs"
         ratio = option.prediction.tokens_per_second / chosen.prediction.tokens_per_second if chosen else 0
         return f"{ratio:.2f}× the speed" if chosen else "has room: the policy did not take it"
 

@@ -1,7 +1,4 @@
-"""`trimtab plan -f job.yaml`: what would be decided, without changing anything.
-
-`trimtab explain JOB`: why a job runs the way it does, or why it does not run.
-"""
+"""`trimtab plan -f job.yaml`: what would be decided about a job, and who would make room, without changing anything."""
 
 from __future__ import annotations
 
@@ -14,13 +11,11 @@ import yaml
 from msgspec import Struct
 
 from trimtab import settings
-from trimtab.api.convert import to_placement
-from trimtab.commands import calibration, typed
+from trimtab.commands import calibration, learned, typed
 from trimtab.commands.live import look
 from trimtab.commands.options import (
     ContextOption,
     KubeconfigOption,
-    NamespaceOption,
     OutputOption,
     command,
     kube_settings,
@@ -29,18 +24,22 @@ from trimtab.commands.outlook import outlook
 from trimtab.commands.snapshot import read
 from trimtab.decide.choice import Choice as Deciders
 from trimtab.decide.engine import Engine
+from trimtab.decide.rules import Rules, rules_of
 from trimtab.errors import UsageError
 from trimtab.kube.objects import JobObject, Meta
 from trimtab.names import JOB_KIND
 from trimtab.observe import jobs as job_facts
+from trimtab.observe.calibration import corrected
 from trimtab.observe.eligibility import eligible
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.snapshot import Observation
-from trimtab.settings import PriceSettings
-from trimtab.ui import output, tables, words
-from trimtab.ui.choices import Choice, overview
+from trimtab.observe.queues import Queues
+from trimtab.settings import KubeSettings, PriceSettings, ReportSettings
+from trimtab.ui import explain as ui
+from trimtab.ui import output, tables
+from trimtab.ui.choices import overview
 from trimtab.ui.output import Output
 from trimtab_policy import catalog
+from trimtab_policy.correction import Corrections, Estimates
 from trimtab_policy.types import Job, Pending, Placement, Snapshot
 
 PolicyOption = Annotated[str, typer.Option("--policy", help="Policy to ask; `fcfs` answers when it fails.")]
@@ -64,6 +63,7 @@ async def plan(
         ),
     ] = "",
     policy: PolicyOption = "best_fit",
+    priority: Annotated[int, typer.Option(help="Value of the job's PriorityClass.")] = 0,
     prices: PricesOption = None,
     form: OutputOption = Output.TABLE,
     kubeconfig: KubeconfigOption = None,
@@ -77,68 +77,54 @@ async def plan(
 
     trimtab plan -f manifests/samples/llama3-70b.yaml --gpus H100-SXM5-80GB=64,A100-SXM4-80GB=32x4 --prices prices.yaml
     """
-    facts, configured = _manifest(file), settings.load()
+    facts, configured, known = manifest(file), settings.load(), Estimates()
     calibration.use(configured.perf)
     if snapshot and gpus:
         raise UsageError("--snapshot and --gpus are two clusters: name one")
     if snapshot or gpus:
-        now, admitted = read(snapshot) if snapshot else typed.snapshot(gpus), None
+        now, admitted, queue = read(snapshot) if snapshot else typed.snapshot(gpus), None, None
     else:
-        observation = await look(kube_settings(kubeconfig, context))
-        now = observation.snapshot
+        kube = kube_settings(kubeconfig, context)
+        observation, known = await look(kube), await _known_errors(kube, configured.reports)
+        now, queue = observation.snapshot, Queues(observation.queues.values()).of(facts)
         admitted = eligible(facts.template["spec"], [observation.nodes[node.name] for node in now.nodes])
     said = settings.read_prices(prices) if prices else configured.prices
     _known(said, now)
-    job = facts.as_job(created=now.time, eligible=admitted)
+    job = facts.as_job(queue=queue, created=now.time, eligible=admitted, priority=priority)
     others = tuple(other for other in now.jobs if other.placement)
-    _answer(form, facts, _decide(msgspec.structs.replace(now, jobs=(*others, job)), job, policy), said)
+    alone = corrected(msgspec.structs.replace(now, jobs=(*others, job)), Corrections(known))
+    _answer(form, facts, alone, policy, rules_of(configured), said)
 
 
-@command
-async def explain(
-    job: Annotated[str, typer.Argument(help="Name of the job.")],
-    namespace: NamespaceOption = "default",
-    policy: PolicyOption = "best_fit",
-    form: OutputOption = Output.TABLE,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-) -> None:
-    """Explain a job: the chosen plan, what lost against it, and what would be decided if it were placed now.
-
-    Example: trimtab explain llama3-8b -n team-a
-    """
-    configured = settings.load()
-    calibration.use(configured.perf)
-    observation = await look(kube_settings(kubeconfig, context))
-    facts = _find(observation, namespace, job)
-    released = _release(observation.snapshot, facts)
-    waiting = next((other for other in released.jobs if other.uid == facts.meta.uid), None)
-    if refused := observation.refused.get(facts.meta.uid):
-        _answer(form, facts, _Decided(pending=refused), configured.prices)
-    elif waiting is None:
-        output.show(form, facts.status.to_wire(), tables.pairs(_story(facts)))
-    else:
-        _answer(form, facts, _decide(released, waiting, policy), configured.prices)
+async def _known_errors(kube: KubeSettings, reports: ReportSettings) -> Estimates:
+    return await learned.learned(kube, reports) if reports.correct else Estimates()
 
 
-class _Decided(Struct, frozen=True):
-    """What the policy says about the job, and what it could have said."""
+class Decided(Struct, frozen=True):
+    """What would be decided about a job."""
 
     placement: Placement | None = None
     pending: Pending | None = None
-    snapshot: Snapshot | None = None
-    job: Job | None = None
+    asked: tuple[tuple[str, str], ...] = ()
+    """Running jobs (`namespace/name`) that would be asked to stop or to move for it, and why."""
 
 
-def _decide(snapshot: Snapshot, job: Job, policy: str) -> _Decided:
+def decide(snapshot: Snapshot, job: Job, policy: str, rules: Rules | None = None) -> Decided:
+    """Ask a policy about one job, and make room for it where `rules` say so.
+
+    Raises UsageError when the policy fails, UnknownPolicy for one that there is not.
+    """
     deciders = Deciders(policy, "fcfs", deadline_seconds=DEADLINE_SECONDS)
     deciders.check()
-    outcome = Engine().decide(snapshot, deciders)
+    outcome = Engine().decide(snapshot, deciders, rules)
     for fallback in outcome.fallbacks:
         raise UsageError(f"policy {fallback.policy} failed: {fallback.message}")
     placement = next((found for found in outcome.placements if found.job == job.uid), None)
     pending = next((found for found in outcome.pending if found.job == job.uid), None)
-    return _Decided(placement, pending, snapshot, job)
+    named = {other.uid: f"{other.namespace}/{other.name}" for other in snapshot.jobs}
+    asked = [(named[stop.job], f"stops: {stop.reason}") for stop in outcome.stops]
+    asked += [(named[move.placement.job], f"moves: {move.placement.reason}") for move in outcome.moves]
+    return Decided(placement, pending, tuple(asked))
 
 
 def _known(prices: PriceSettings, snapshot: Snapshot) -> None:
@@ -150,84 +136,27 @@ def _known(prices: PriceSettings, snapshot: Snapshot) -> None:
             raise UsageError(f"prices.per_gpu_hour: {error}") from error
 
 
-def _answer(form: Output, facts: JobFacts, decided: _Decided, prices: PriceSettings) -> None:
-    placement, pending = decided.placement, decided.pending
-    choices: tuple[Choice, ...] = ()
-    if decided.snapshot and decided.job:
-        choices = outlook(decided.snapshot, decided.job, placement, prices.per_gpu_hour)
+def _answer(
+    form: Output, facts: JobFacts, snapshot: Snapshot, policy: str, rules: Rules, prices: PriceSettings
+) -> None:
+    job = snapshot.jobs[-1]
+    decided = decide(snapshot, job, policy, rules)
+    choices = outlook(snapshot, job, decided.placement, prices.per_gpu_hour)
     value: dict[str, Any] = {
         "job": facts.meta.key,
-        "state": words.state(facts),
-        "plan": facts.status.plan.to_wire() if facts.status.plan else None,
-        "decision": placement,
-        "pending": pending,
+        "decision": decided.placement,
+        "pending": decided.pending,
+        "asked": dict(decided.asked),
         "choices": choices,
         "currency": prices.currency,
     }
-    parts: list[Any] = [tables.pairs(_story(facts, why=pending is None))] if facts.status.conditions else []
-    if placement:
-        where = words.nodes([share.node for share in placement.shares], limit=8)
-        said = [("Decision", placement.reason), ("Nodes", where)]
-        said.append(("Run time", words.duration(placement.prediction.run_seconds)))
-        parts.append(tables.pairs(said))
-    if pending:
-        said = [("Pending", pending.reason.value), ("Because", pending.message)]
-        said += [("Blocked by", blocker) for blocker in pending.blockers]
-        said += [("What helps", hint) for hint in pending.alternatives]
-        parts.append(tables.pairs(said))
-    parts += [overview(choices, prices.currency)] if choices else []
-    output.show(form, value, output.spaced(parts))
+    parts: list[Any] = [tables.pairs(ui.decision(decided.placement))] if decided.placement else []
+    parts += [tables.pairs(list(decided.asked))] if decided.asked else []
+    parts += [tables.pairs(ui.pending(decided.pending))] if decided.pending else []
+    output.show(form, value, output.spaced([*parts, overview(choices, prices.currency)]))
 
 
-def _story(facts: JobFacts, *, why: bool = True) -> list[tuple[str, str]]:
-    """What the job's own status says; with `why`, also why it waits."""
-    said = [("Job", facts.meta.key), ("State", words.state(facts))]
-    if plan := facts.status.plan:
-        said += [
-            ("Plan", f"{plan.gpus}×{plan.gpu_type}, {plan.mode} {plan.summary} (epoch {plan.epoch}, {plan.policy})"),
-            ("Because", plan.reason),
-            ("On", words.nodes([node.name for node in plan.nodes], limit=8)),
-        ]
-    elif facts.status.pending and why:
-        said.append(("Because", facts.status.pending.message))
-    if facts.status.shadow:
-        said.append(("Shadow", words.shadow(facts.status.shadow)))
-    return said
-
-
-def _release(snapshot: Snapshot, facts: JobFacts) -> Snapshot:
-    """The snapshot as if the job held nothing and alone were waiting."""
-    plan = facts.status.plan if facts.holds_gpus else None
-    held = {share.node: share.gpus for share in to_placement(facts.meta.uid, plan).shares} if plan else {}
-    need = facts.requirements
-    nodes = tuple(
-        msgspec.structs.replace(
-            node,
-            free_gpus=node.free_gpus + gpus,
-            free_cpu_milli=node.free_cpu_milli + (need.cpu_milli(gpus) if need else 0),
-            free_memory=node.free_memory + (need.memory(gpus) if need else 0),
-            free_pods=node.free_pods + 1,
-        )
-        if (gpus := held.get(node.name, 0))
-        else node
-        for node in snapshot.nodes
-    )
-    jobs = tuple(
-        msgspec.structs.replace(job, placement=None) if job.uid == facts.meta.uid else job
-        for job in snapshot.jobs
-        if job.placement or job.uid == facts.meta.uid
-    )
-    return msgspec.structs.replace(snapshot, nodes=nodes, jobs=jobs)
-
-
-def _find(observation: Observation, namespace: str, name: str) -> JobFacts:
-    for facts in observation.jobs.values():
-        if (facts.meta.namespace, facts.meta.name) == (namespace, name):
-            return facts
-    raise UsageError(f"there is no {JOB_KIND} {namespace}/{name}")
-
-
-def _manifest(file: Path) -> JobFacts:
+def manifest(file: Path) -> JobFacts:
     """The job of a manifest file. Raises UsageError naming file and field."""
     try:
         document = yaml.safe_load(file.read_text())

@@ -2,37 +2,86 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
+import typer
+from msgspec.structs import replace
 
 from trimtab.commands.live import look
 from trimtab.commands.options import ContextOption, KubeconfigOption, OutputOption, command, kube_settings
 from trimtab.errors import UsageError
 from trimtab.ui import output, tables
 from trimtab.ui.output import Output
+from trimtab_policy.normalise import (
+    JOB_FEATURES,
+    NODE_FEATURES,
+    READING_FEATURES,
+    job_features,
+    named,
+    node_features,
+)
 from trimtab_policy.types import Snapshot
+
+NEVER = 1e12
+"""POSIX seconds of a dump that stand for infinity: some 30,000 years from now."""
 
 
 @command
 async def snapshot(
-    form: OutputOption = Output.JSON, kubeconfig: KubeconfigOption = None, context: ContextOption = None
+    form: OutputOption = Output.JSON,
+    features: Annotated[
+        bool, typer.Option("--features", help="Show nodes and jobs as features in [0, 1] (policy/FEATURES.md).")
+    ] = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
 ) -> None:
     """Dump the cluster as policies see it; `trimtab plan --snapshot FILE` decides on it without a cluster.
 
-    Example: trimtab snapshot -o json > now.json
+    Examples: trimtab snapshot -o json > now.json
+
+    trimtab snapshot --features
     """
+    if features and form is Output.TABLE:
+        raise UsageError("--features are many columns: ask for -o json or -o yaml")
     observation = await look(kube_settings(kubeconfig, context))
-    output.show(form, observation.snapshot, tables.nodes(observation))
+    now = observation.snapshot
+    output.show(form, as_features(now) if features else portable(now), tables.nodes(observation))
+
+
+def as_features(now: Snapshot) -> dict[str, Any]:
+    """Nodes and jobs of a snapshot by name, as `trimtab_policy.normalise` has them."""
+    nodes = named((*READING_FEATURES, *NODE_FEATURES), node_features(now))
+    jobs = named(JOB_FEATURES, job_features(now, now.jobs))
+    return {
+        "time": now.time,
+        "nodes": {node.name: row for node, row in zip(now.nodes, nodes, strict=True)},
+        "jobs": {f"{job.namespace}/{job.name}": row for job, row in zip(now.jobs, jobs, strict=True)},
+    }
+
+
+def portable(now: Snapshot) -> Snapshot:
+    """The snapshot with a number for what never comes: JSON has no infinity."""
+    return _with_times(now, lambda time: min(time, NEVER))
+
+
+def _with_times(now: Snapshot, told: Callable[[float], float]) -> Snapshot:
+    jobs = tuple(
+        job if (time := told(job.movable_from)) == job.movable_from else replace(job, movable_from=time)
+        for job in now.jobs
+    )
+    return replace(now, jobs=jobs)
 
 
 def read(path: Path) -> Snapshot:
     """Read a dumped snapshot. Raises UsageError naming the file and the field that is wrong."""
     try:
         content = path.read_bytes()
-        if path.suffix in (".yaml", ".yml"):
-            return msgspec.yaml.decode(content, type=Snapshot)
-        return msgspec.json.decode(content, type=Snapshot)
+        decode = msgspec.yaml.decode if path.suffix in (".yaml", ".yml") else msgspec.json.decode
+        return _with_times(decode(content, type=Snapshot), lambda time: math.inf if time >= NEVER else time)
     except OSError as error:
         raise UsageError(f"cannot read snapshot {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:

@@ -1,8 +1,8 @@
 """The controller process: put together, run, and ended.
 
 Three things run side by side: the caches, the leadership, and (while leading) the rounds. kopf has a thread of its own
-and only wakes the rounds. The process is crash-only: it ends with an error whenever leadership is lost or a part of it
-fails, and its successor goes on from what the cluster shows.
+and only wakes the rounds. It is crash-only: whenever leadership is lost or a part of it fails, all of it ends, and its
+successor, in the same process or in another one, goes on from what the cluster shows.
 """
 
 from __future__ import annotations
@@ -10,18 +10,25 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import time
 
 import structlog
 
 from trimtab import __version__
+from trimtab.controller.calibration import Calibration
 from trimtab.controller.choosing import Choosing
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.decisions import Decisions
 from trimtab.controller.gangs import Gangs
+from trimtab.controller.health import Health
+from trimtab.controller.kueue import Kueue
 from trimtab.controller.leadership import Leadership
+from trimtab.controller.queues import Tally
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.rounds import Rounds, Wake
 from trimtab.controller.shadow import ShadowMode
+from trimtab.controller.stragglers import Moves
+from trimtab.controller.successions import Successions, leaving
 from trimtab.controller.views import Views
 from trimtab.controller.wakeups import Wakeups
 from trimtab.decide.choice import Choice
@@ -29,24 +36,48 @@ from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine
 from trimtab.errors import LeadershipLost
 from trimtab.kube.client import KubeClient
+from trimtab.kube.clock import ClusterClock
+from trimtab.observe.failures import Failures
+from trimtab.observe.gpunodes import GpuNodes
+from trimtab.observe.running import Mobility
 from trimtab.observe.snapshot import Observer
-from trimtab.settings import PolicySettings, Settings
+from trimtab.observe.stragglers import Rules, Stragglers
+from trimtab.settings import PolicySettings, Settings, TelemetrySettings
 from trimtab.telemetry import logs, metrics
 from trimtab.telemetry.server import TelemetryServer
+
+WRONG_SECONDS = 5.0
+"""A clock that is so far off the API server's is told of."""
+SETTLED = 1.25
+"""Of the time that it takes to find a straggler, and a gang's steps teach something: nodes report late."""
 
 log = structlog.get_logger(__name__)
 
 
 async def run(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT. Ends the process with an error when leadership is lost or a part fails."""
+    """Run until SIGTERM or SIGINT. Ends the process with an error when a part fails.
+
+    Who has lost the leadership, because the API server was away or somebody else has it, forgets everything and stands
+    for election again: as after an exit, but without the growing pauses in which a kubelet starts containers.
+    """
     logs.configure(settings.log)
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    while not stop.is_set():
+        try:
+            await _stand(settings, stop)
+        except LeadershipLost as lost:
+            log.warning("standing for election again", because=str(lost))
+
+
+async def _stand(settings: Settings, stop: asyncio.Event) -> None:
+    """One candidacy, with connections and memory of its own."""
     kube_metrics = metrics.KubeMetrics()
+    clock = ClusterClock()
     async with (
-        await KubeClient.connect(settings.kube, observer=kube_metrics) as client,
-        await KubeClient.connect(settings.kube, observer=kube_metrics) as lease_client,
+        await KubeClient.connect(settings.kube, observer=kube_metrics, clock=clock) as client,
+        await KubeClient.connect(settings.kube, observer=kube_metrics, clock=clock) as lease_client,
     ):
         await Controller(settings, client, Leadership(lease_client, settings.leadership)).run(stop)
 
@@ -59,13 +90,34 @@ class Controller:
         self._leadership = leadership
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake = Wake()
-        policy = settings.policy
-        self._cluster = Cluster(client, settings.reflector, self._wake, metrics.KubeMetrics(), policy.config_map)
-        self._recorder = Recorder(client, leadership.identity)
+        self._clock = client.clock
+        policy, wall = settings.policy, client.clock.now
+        binding, gpunodes = settings.binding, GpuNodes(settings.telemetry, wall=wall)
+        heard = gpunodes if settings.telemetry.enabled else None
+        self._cluster = Cluster(
+            client,
+            settings.reflector,
+            self._wake,
+            metrics.KubeMetrics(),
+            policy.config_map,
+            pod_groups=binding.mode == "Extender" and binding.pod_groups == "Auto",
+            kueue=settings.interop.kueue == "Auto",
+            gpunodes=heard,
+        )
+        self._recorder = Recorder(client, leadership.identity, wall)
         engine = Engine()
-        choosing = Choosing(_started(policy), self._cluster, engine, self._recorder)
-        observer = Observer(settings.topology.levels)
-        views = Views(self._cluster, observer, settings)
+        self._health = Health(client, self._cluster, gpunodes, self._recorder)
+        self._tally = Tally(client, self._cluster, lambda: leadership.epoch, settings.queues.status_seconds)
+        observer = Observer(
+            settings.topology.levels,
+            heard,
+            _stragglers(settings.telemetry),
+            _mobility(settings),
+            failures=_failures(settings),
+        )
+        views = Views(self._cluster, observer, settings, wall)
+        views.gpunodes = heard
+        views.leaving = lambda plan: leaving(plan, self._cluster.pods_of)
         self._gangs = Gangs(
             client,
             self._cluster,
@@ -75,16 +127,82 @@ class Controller:
             leader_epoch=lambda: leadership.epoch,
             wake=self._wake,
             fail=self._fail,
+            wall=wall,
         )
         self._shadow = ShadowMode(RemoteEngine(settings.perf.constants), self._gangs, settings, self._wake)
-        decisions = Decisions(choosing, engine, self._shadow, self._gangs, self._recorder)
-        self._rounds = Rounds(self._cluster, observer, decisions, self._gangs, views, self._recorder, settings.round)
+        self._calibration = self._listening(client, observer)
+        views.progress = self._calibration.progress
+        self._kueue = self._interop(client, observer, views)
+        choosing = Choosing(_started(policy), self._cluster, engine, self._recorder)
+        self._rounds = self._rounds_of(choosing, engine, observer, views)
         self._wakeups = Wakeups(settings.kube, self._wake.from_thread, self._rounds.age)
         client.before_write = leadership.check
+
+    def _rounds_of(self, choosing: Choosing, engine: Engine, observer: Observer, views: Views) -> Rounds:
+        """What decides, and carries out."""
+        decisions = Decisions(
+            choosing,
+            engine,
+            self._shadow,
+            self._gangs,
+            self._recorder,
+            Successions(self._gangs, views),
+            self._settings,
+            self._calibration.corrected,
+        )
+        return Rounds(
+            self._cluster,
+            observer,
+            decisions,
+            self._gangs,
+            views,
+            self._recorder,
+            self._settings.round,
+            self._health,
+            Moves() if self._settings.telemetry.straggler_moves else None,
+            self._kueue,
+            self._tally,
+            self._clock.now,
+        )
+
+    def _listening(self, client: KubeClient, observer: Observer) -> Calibration:
+        """What hears trainings and learns from them."""
+        telemetry = self._settings.telemetry
+        return Calibration(
+            self._settings.reports,
+            client,
+            self._cluster,
+            observer,
+            self._recorder,
+            news=lambda uid: self._gangs.look(uid),
+            leading=lambda: self._leadership.leading,
+            settle_seconds=SETTLED * telemetry.straggler_seconds if telemetry.enabled else 0.0,
+            wall=client.clock.now,
+        )
+
+    def _interop(self, client: KubeClient, observer: Observer, views: Views) -> Kueue | None:
+        """What deals with Kueue, if anything does."""
+        caches, gangs = self._cluster.kueue, self._gangs
+        if caches is None:
+            return None
+        kueue = Kueue(
+            client,
+            self._cluster,
+            caches,
+            observer,
+            self._recorder,
+            order_stop=gangs.order_stop,
+            promised=lambda: {claim.job for claim in gangs.promised()},
+            fail=self._fail,
+            wall=client.clock.now,
+        )
+        views.template = kueue.template
+        return kueue
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; raises what ended it otherwise."""
         log.info("starting", version=__version__, policy=self._settings.policy.name, fake=self._settings.fake.enabled)
+        metrics.CLOCK_AHEAD.set_function(self._clock.ahead)
         for reflector in self._cluster.reflectors:
             metrics.watch_age(reflector.resource.plural, reflector.age_seconds)
         async with TelemetryServer(self._settings.metrics, self._unhealthy, self._unready) as server:
@@ -92,6 +210,7 @@ class Controller:
             parts = [
                 asyncio.create_task(self._cluster.run(), name="caches"),
                 asyncio.create_task(self._recorder.run(), name="events"),
+                asyncio.create_task(self._calibration.run(), name="reports"),
                 asyncio.create_task(self._lead(), name="lead"),
             ]
             try:
@@ -101,23 +220,33 @@ class Controller:
 
     async def _lead(self) -> None:
         await self._cluster.synced()
-        gc.collect()
-        gc.freeze()  # what is there now mostly stays: a full collection of it would stop the loop for 60 ms
+        if abs(ahead := self._clock.ahead()) >= WRONG_SECONDS:
+            log.warning("this machine's clock is wrong: the API server's is gone by", seconds_ahead=round(ahead, 1))
+        _settle_memory()
         self._wakeups.start()  # kopf looks only once whether our resources are served: now they are
         await self._leadership.acquire()
+        self._rounds.last_round = time.monotonic()  # a candidate has none: it is measured from here on
         metrics.LEADER.set(1)
         metrics.LEADER_EPOCH.set(self._leadership.epoch)
         structlog.contextvars.bind_contextvars(leader_epoch=self._leadership.epoch)
-        rounds = asyncio.create_task(self._rounds.run(self._wake), name="rounds")
-        holding = asyncio.create_task(self._leadership.hold(), name="lease")
+        tasks = [asyncio.create_task(self._leadership.hold(), name="lease")]
         try:
-            await asyncio.wait((rounds, holding), return_when=asyncio.FIRST_COMPLETED)
-            if rounds.done():
-                rounds.result()
+            await self._calibration.load()
+            tasks += [
+                asyncio.create_task(self._rounds.run(self._wake), name="rounds"),
+                asyncio.create_task(self._health.run(), name="health"),
+                asyncio.create_task(self._tally.run(), name="queues"),
+            ]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
             raise LeadershipLost("the lease could not be renewed, or another controller has it")
         finally:
-            rounds.cancel()
-            holding.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            metrics.stand_back()
 
     async def _end(self, parts: list[asyncio.Task[None]]) -> None:
         """Stop in order: no new rounds, running requests ended, and the lease given back for a successor."""
@@ -126,8 +255,10 @@ class Controller:
         await asyncio.gather(*parts, return_exceptions=True)
         await self._shadow.stop()
         await self._gangs.stop()
+        if self._kueue:
+            await self._kueue.stop()
+        await self._calibration.stop()
         await self._leadership.release()
-        metrics.LEADER.set(0)
         await asyncio.to_thread(self._wakeups.stop)
 
     def _fail(self, error: BaseException) -> None:
@@ -141,8 +272,34 @@ class Controller:
         return f"the last round ended {age:.0f} s ago" if self._leadership.leading and age > limit else ""
 
     def _unready(self) -> str:
-        missing = [r.resource.plural for r in self._cluster.reflectors if not r.synced.is_set()]
+        missing = [r.resource.plural for r in self._cluster.needed if not r.synced.is_set()]
         return f"not listed yet: {', '.join(missing)}" if missing else ""
+
+
+def _settle_memory() -> None:
+    """What is there now mostly stays: a full collection of it would stop the loop for 60 ms. What an earlier term of
+    this process had put aside in the same way goes."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def _failures(settings: Settings) -> Failures:
+    """Who judges which nodes end one gang after another."""
+    share, apart = settings.telemetry.excluded_share, settings.gang.node_grace_seconds
+    return Failures(settings.failures, share=share, apart=apart)
+
+
+def _mobility(settings: Settings) -> Mobility:
+    """Which running jobs may be moved."""
+    speedup = settings.fake.speedup if settings.fake.enabled else 1.0
+    giving, elastic = settings.preemption, settings.elasticity.enabled
+    return Mobility(giving.per_job_per_hour, giving.most_runtime_seconds, elastic, speedup)
+
+
+def _stragglers(telemetry: TelemetrySettings) -> Stragglers:
+    """Who judges which GPUs are slow."""
+    return Stragglers(Rules(telemetry.straggler_speed, telemetry.straggler_seconds, telemetry.recovery_seconds))
 
 
 def _started(policy: PolicySettings) -> Choice:

@@ -8,10 +8,13 @@ from typing import Any
 
 import structlog
 
+from trimtab.controller.discovery import pod_group_kind
+from trimtab.controller.kueue_caches import KueueCaches, settled
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import (
     AnyObject,
     ConfigMapObject,
+    GpuNodeObject,
     JobObject,
     Meta,
     NodeObject,
@@ -21,12 +24,23 @@ from trimtab.kube.objects import (
 )
 from trimtab.kube.observer import Observer
 from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import CONFIG_MAPS, JOBS, NODES, PODS, PRIORITY_CLASSES, QUEUES, SERVICES, Resource
+from trimtab.kube.resources import (
+    CONFIG_MAPS,
+    GPUNODES,
+    JOBS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    SERVICES,
+    Resource,
+)
+from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.snapshot import Caches
 from trimtab.settings import ConfigMapSettings, ReflectorSettings
 
-CONFIG_MAP_SECONDS = 10.0
-"""How long the first round waits for the ConfigMap that chooses policies."""
+OPTIONAL_SECONDS = 10.0
+"""How long the first round waits for what may be missing: the ConfigMap that chooses policies, PodGroups."""
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +48,9 @@ log = structlog.get_logger(__name__)
 class Cluster:
     """Everything that the controller knows of the cluster. `on_change` is called for every relevant change.
 
-    `policy` is where the ConfigMap is that chooses policies; an onlooker needs none.
+    `policy` is where the ConfigMap is that chooses policies; an onlooker needs none. With `pod_groups` the PodGroups of
+    our gangs are followed, too, where the API server serves that kind, and with `kueue` what Kueue says, while it is
+    installed. `gpunodes` hears what agents report, if anybody wants to know; their heartbeats are no change.
     """
 
     def __init__(
@@ -44,9 +60,15 @@ class Cluster:
         on_change: Callable[[], None],
         observer: Observer,
         policy: ConfigMapSettings | None = None,
+        *,
+        pod_groups: bool = False,
+        kueue: bool = False,
+        gpunodes: GpuNodes | None = None,
     ) -> None:
+        self._client = client
+        self._heard = gpunodes
         self._on_change = on_change
-        self._pods_of: dict[str, dict[str, PodObject]] = {}
+        self._pods_of: dict[str, dict[str, str]] = {}
         self._job_keys: dict[str, str] = {}
         self._services: dict[str, str] = {}
 
@@ -71,26 +93,73 @@ class Cluster:
                 client, CONFIG_MAPS, ConfigMapObject, settings, on_change=self._changed, only=only, observer=observer
             )
             self.reflectors += (self._config_maps,)
+        self.gpunodes: Reflector[GpuNodeObject] | None = None
+        if gpunodes:
+            self.gpunodes = reflect(GPUNODES, GpuNodeObject, self._gpunode_changed)
+            self.reflectors += (self.gpunodes,)
+        self._groups_of: dict[str, dict[str, Meta]] = {}
+        self._groups_known = asyncio.Event()
+        self.pod_groups: Reflector[AnyObject] | None = None
+        """Only where PodGroups are wanted and served: which version, is asked first."""
+        self._grouping = pod_groups
+        self._reflect_groups: Callable[[Resource], Reflector[AnyObject]] = lambda kind: reflect(
+            kind, AnyObject, self._group_changed
+        )
+        self.kueue = KueueCaches(client, settings, on_change, observer) if kueue else None
+        """What Kueue's objects say; None where nobody wants to know."""
 
     async def run(self) -> None:
         """Keep all copies true until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for reflector in self.reflectors:
                 tasks.create_task(reflector.run(), name=f"reflect {reflector.resource.plural}")
+            if self._grouping:
+                tasks.create_task(self._follow_pod_groups(), name="reflect podgroups")
+            if self.kueue:
+                tasks.create_task(self.kueue.run(), name="reflect workloads")
+
+    async def _follow_pod_groups(self) -> None:
+        kind = await pod_group_kind(self._client)
+        log.info("kube-scheduler is told of gangs", by=f"{kind.api_version} PodGroups and gates" if kind else "gates")
+        if kind is None:
+            self._groups_known.set()
+            return
+        reflector = self.pod_groups = self._reflect_groups(kind)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(reflector.run())
+            await reflector.synced.wait()
+            self._groups_known.set()
 
     async def synced(self) -> None:
-        """Wait until every kind has been listed once; for the ConfigMap of policies, which may be there, only a while.
+        """Wait until every kind has been listed once; for what may be missing, only a while.
 
-        A right that is missing for it, e.g. after an upgrade, must not keep a controller from leading.
+        That is the ConfigMap of policies and what agents report: a right, or a kind, that is missing, e.g. after an
+        upgrade, must not keep a controller from leading.
         """
-        for reflector in self.reflectors:
-            if reflector is not self._config_maps:
-                await reflector.synced.wait()
+        for reflector in self.needed:
+            await reflector.synced.wait()
         if self._config_maps:
             try:
-                await asyncio.wait_for(self._config_maps.synced.wait(), CONFIG_MAP_SECONDS)
+                await asyncio.wait_for(self._config_maps.synced.wait(), OPTIONAL_SECONDS)
             except TimeoutError:
                 log.warning("the ConfigMap of policies could not be read yet: deciding as started until it can")
+        if self.gpunodes:
+            try:
+                await asyncio.wait_for(self.gpunodes.synced.wait(), OPTIONAL_SECONDS)
+            except TimeoutError:
+                log.warning("GPUNodes could not be listed yet: deciding without what agents report until they can")
+        if self._grouping:
+            try:
+                await asyncio.wait_for(self._groups_known.wait(), OPTIONAL_SECONDS)
+            except TimeoutError:
+                log.warning("PodGroups could not be listed yet: gangs are held together by gates alone until they can")
+        if self.kueue:
+            await settled(self.kueue, OPTIONAL_SECONDS)
+
+    @property
+    def needed(self) -> tuple[Reflector[Any], ...]:
+        """Kinds without which nothing can be decided."""
+        return tuple(each for each in self.reflectors if each not in (self._config_maps, self.gpunodes))
 
     def caches(self) -> Caches:
         """The raw objects of this moment."""
@@ -111,9 +180,20 @@ class Cluster:
         key = self._job_keys.get(uid)
         return self.jobs.items.get(key) if key else None
 
+    def job_named(self, key: str) -> JobObject | None:
+        """The job `namespace/name`, if it exists."""
+        return self.jobs.items.get(key)
+
     def pods_of(self, uid: str) -> tuple[PodObject, ...]:
         """Pods that the job controls."""
-        return tuple(self._pods_of.get(uid, {}).values())
+        pods = self.pods.items
+        return tuple(pods[key] for key in self._pods_of.get(uid, {}).values())
+
+    def pod_groups_of(self, uid: str) -> tuple[Meta, ...] | None:
+        """PodGroups that the job controls; None where there is no such kind, or it is not listed yet."""
+        if self.pod_groups is None or not self.pod_groups.synced.is_set():
+            return None
+        return tuple(self._groups_of.get(uid, {}).values())
 
     def has_service(self, uid: str) -> bool:
         """Whether the job controls a Service."""
@@ -131,8 +211,29 @@ class Cluster:
                 del self._pods_of[uid]
         for uid in _controllers(new):
             if new:
-                self._pods_of.setdefault(uid, {})[new.metadata.uid] = new
+                self._pods_of.setdefault(uid, {})[new.metadata.uid] = new.metadata.key
         self._on_change()
+
+    def _group_changed(self, old: AnyObject | None, new: AnyObject | None) -> None:
+        for uid in _controllers(old):
+            of_owner = self._groups_of[uid]
+            del of_owner[old.metadata.uid if old else ""]
+            if not of_owner:
+                del self._groups_of[uid]
+        for uid in _controllers(new):
+            if new:
+                self._groups_of.setdefault(uid, {})[new.metadata.uid] = new.metadata
+        self._on_change()
+
+    def _gpunode_changed(self, old: GpuNodeObject | None, new: GpuNodeObject | None) -> None:
+        if self._heard is None:
+            return
+        if new:
+            if self._heard.take(new):
+                self._on_change()
+        elif old:
+            self._heard.forget(old.metadata.name)
+            self._on_change()
 
     def _job_changed(self, old: JobObject | None, new: JobObject | None) -> None:
         if old:

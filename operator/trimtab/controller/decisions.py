@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Callable, Sequence
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trimtab.apply.transitions import Happening
 from trimtab.controller.choosing import Choosing
 from trimtab.controller.gangs import Gangs
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.shadow import ShadowMode
+from trimtab.controller.successions import Successions
 from trimtab.decide.choice import Choice
-from trimtab.decide.engine import Engine, Fallback, Outcome
+from trimtab.decide.engine import Engine
+from trimtab.decide.outcome import Fallback, Move, Outcome
+from trimtab.decide.rules import Rules, rules_of
+from trimtab.observe.books import Claim
 from trimtab.observe.snapshot import Observation
+from trimtab.settings import Settings
 from trimtab.telemetry import metrics
-from trimtab_policy.types import Snapshot
+from trimtab_policy.types import Job, Node, Snapshot
 
 REVIEW_SECONDS = 300.0
 """A decision that leaves jobs waiting is made anew so often though nothing has changed: age alone may change an answer.
@@ -30,6 +38,7 @@ class Decided(Struct, frozen=True):
 
     observation: Observation
     choice: Choice
+    rules: Rules
     outcome: Outcome
 
 
@@ -37,14 +46,28 @@ class Decisions:
     """Asks policies about what waits, and hands every answer to the job's driver."""
 
     def __init__(
-        self, choosing: Choosing, engine: Engine, shadow: ShadowMode, gangs: Gangs, recorder: Recorder
+        self,
+        choosing: Choosing,
+        engine: Engine,
+        shadow: ShadowMode,
+        gangs: Gangs,
+        recorder: Recorder,
+        successions: Successions,
+        settings: Settings,
+        correct: Callable[[Observation], Observation] = lambda observation: observation,
     ) -> None:
+        """`correct` says what is known of the predictions' errors."""
         self._choosing = choosing
         self._engine = engine
         self._shadow = shadow
         self._gangs = gangs
         self._recorder = recorder
+        self._successions = successions
+        self._settings = settings
+        self._correct = correct
         self._last: tuple[Snapshot, Choice] | None = None
+        self._resized = -math.inf
+        """When resizes were considered last."""
 
     async def choose(self) -> Choice:
         """Who decides in this round; to be called before the cluster is looked at, for it may take a while."""
@@ -56,54 +79,128 @@ class Decisions:
         """Decide about all jobs that wait; None where the last decision still stands."""
         for pending in observation.refused.values():
             self._gangs.explain(pending)
+        observation = self._correct(observation)
         snapshot = observation.snapshot
-        waiting = snapshot.waiting()
-        if not waiting or (self._stands(snapshot, choice) and self._gangs.answered(job.uid for job in waiting)):
+        waiting, due = snapshot.waiting(), self._resizes_due(snapshot)
+        stands = self._stands(snapshot, choice) and self._gangs.answered(job.uid for job in waiting)
+        if (stands or not waiting) and not due:
             return None
-        outcome = await asyncio.to_thread(self._engine.decide, snapshot, choice)
+        rules = rules_of(self._settings, _being_stopped(observation), resize=due)
+        outcome = await asyncio.to_thread(self._engine.decide, snapshot, choice, rules)
         self._last = snapshot, choice
+        self._resized = snapshot.time if due else self._resized
         _count(outcome)
-        for placement in outcome.placements:
-            facts = observation.jobs[placement.job]
-            self._gangs.promise(facts, placement, outcome.policies[placement.job])
+        self._successions.note(observation, outcome)
         for pending in outcome.pending:
             self._gangs.explain(pending)
         for fallback in outcome.fallbacks:
             self._tell(fallback, observation)
-        return Decided(observation, choice, outcome)
+        return Decided(observation, choice, rules, outcome)
 
     def shadow(self, decided: Decided) -> None:
         """Have the shadow policy asked the same; to be called when the decision is on its way."""
-        self._shadow.ask(decided.observation, decided.outcome)
+        if decided.outcome.policies:
+            self._shadow.ask(decided.observation, decided.outcome, decided.rules)
+
+    def move(self, observation: Observation, move: Move) -> None:
+        """Have a running gang go on elsewhere, though no policy has said so; before `carry_out`."""
+        self._successions.move(observation, move)
+
+    def promised(self) -> list[Claim]:
+        """What was decided and no status shows yet."""
+        return [*self._gangs.promised(), *self._successions.claims()]
+
+    def carry_out(self, observation: Observation) -> None:
+        """Have those asked to stop whom plans wait for; to be called in every round."""
+        self._successions.carry_out(observation)
+
+    def next_deadline(self, snapshot: Snapshot) -> float:
+        """Seconds until another decision may come out otherwise though nothing happens: a gang may be moved from then
+        on, or resizes are due."""
+        now, running = snapshot.time, [job for job in snapshot.jobs if job.placement]
+        movable = min((moment - now for moment in map(_touchable_from, running) if moment > now), default=math.inf)
+        elastic = any(job.preemptible for job in running)
+        return min(movable, self._resized + self._settings.elasticity.interval_seconds - now if elastic else math.inf)
 
     def _stands(self, snapshot: Snapshot, choice: Choice) -> bool:
         if self._last is None or snapshot.time - self._last[0].time >= REVIEW_SECONDS:
             return False
-        return _same(snapshot, self._last[0]) and choice == self._last[1]
+        before, now = self._last[0].time, snapshot.time
+        freed = any(before < _touchable_from(job) <= now for job in snapshot.jobs if job.placement)
+        return not freed and _same(snapshot, self._last[0]) and choice == self._last[1]
+
+    def _resizes_due(self, snapshot: Snapshot) -> bool:
+        if snapshot.time - self._resized < self._settings.elasticity.interval_seconds:
+            return False
+        return any(job.preemptible and job.placement for job in snapshot.jobs)
 
     def _tell(self, fallback: Fallback, observation: Observation) -> None:
         """Tell the jobs that a policy has failed for."""
         log.warning("policy failed", policy=fallback.policy, reason=fallback.reason, error=fallback.message)
         for uid in fallback.jobs:
             facts = observation.jobs[uid]
-            message = f"policy {fallback.policy} failed, another one decided: {fallback.message}"
+            message = f"policy {fallback.policy} failed, {fallback.instead}: {fallback.message}"
             happening = Happening("Warning", "PolicyFallback", message, facts.status.last_epoch or 0)
             self._recorder.job(facts.meta, happening)
+
+
+def _being_stopped(observation: Observation) -> int:
+    """Gangs that were asked to stop for others and have not done so."""
+    stops = (facts.status.stop for facts in observation.jobs.values())
+    return sum(bool(stop and stop.beneficiary) for stop in stops)
+
+
+def _touchable_from(job: Job) -> float:
+    """From when on a running job may have to give way."""
+    return job.movable_from if job.stoppable_from is None else job.stoppable_from
 
 
 def _same(snapshot: Snapshot, before: Snapshot) -> bool:
     """Whether a policy would see nothing new but the time."""
     return (
-        snapshot.nodes == before.nodes
-        and snapshot.jobs == before.jobs
+        _same_nodes(snapshot.nodes, before.nodes)
+        and _same_jobs(snapshot.jobs, before.jobs)
         and snapshot.quotas == before.quotas
+        and snapshot.weights == before.weights
         and snapshot.unavailable == before.unavailable
+    )
+
+
+def _same_jobs(jobs: Sequence[Job], before: Sequence[Job]) -> bool:
+    """The same but for the progress of those that run, which a policy need not hear of at every report."""
+    return len(jobs) == len(before) and all(
+        new is old or new == old or _as_expected(new, old) for new, old in zip(jobs, before, strict=True)
+    )
+
+
+def _as_expected(new: Job, old: Job) -> bool:
+    """Whether a running job differs in what it has done only, and is expected to end when it was."""
+    if not new.placement or (new.expected_finish is None) != (old.expected_finish is None):
+        return False
+    moved = abs((new.expected_finish or 0.0) - (old.expected_finish or 0.0))
+    same = replace(
+        new,
+        steps_done=old.steps_done,
+        expected_finish=old.expected_finish,
+        lost_seconds=old.lost_seconds,
+        served=old.served,
+    )
+    return same == old and moved <= REVIEW_SECONDS
+
+
+def _same_nodes(nodes: Sequence[Node], before: Sequence[Node]) -> bool:
+    """The same but for readings, which always change a little: who looks at them sees them with other news."""
+    return len(nodes) == len(before) and all(
+        new is old or replace(new, readings=None) == replace(old, readings=None)
+        for new, old in zip(nodes, before, strict=True)
     )
 
 
 def _count(outcome: Outcome) -> None:
     for policy, seconds in outcome.seconds.items():
         metrics.DECISION_SECONDS.labels(policy).observe(seconds)
+    for stage, seconds in outcome.stages.items():
+        metrics.DECISION_STAGE_SECONDS.labels(stage).observe(seconds)
     for placement in outcome.placements:
         metrics.DECISIONS.labels(outcome.policies[placement.job], "placed").inc()
     for pending in outcome.pending:

@@ -9,28 +9,50 @@ losing it (a restart) costs a repeated request, nothing more.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 
 import structlog
 
-from trimtab.apply import steps, write
-from trimtab.apply.steps import Action, BindPod, CreatePod, CreateService, DeletePod, Setback, View, WriteStatus
+from trimtab.api.status import Leaving
+from trimtab.apply import steps, stops, transitions, write
+from trimtab.apply.actions import (
+    Action,
+    AnnotatePod,
+    BindPod,
+    CreatePod,
+    CreatePodGroup,
+    CreateService,
+    DeletePod,
+    DeletePodGroup,
+    ReleasePod,
+    Step,
+    WriteStatus,
+)
+from trimtab.apply.patience import foretold
+from trimtab.apply.setbacks import Setback
+from trimtab.apply.steps import View
+from trimtab.apply.stops import StopOrder
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.turns import Turns, Urgency
-from trimtab.controller.views import Gang, Promise, Views, Watched
+from trimtab.controller.views import Decided, Gang, Promise, Views, Watched
 from trimtab.errors import ApiError, Conflict, LeadershipLost, NotFound
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
+from trimtab.kube.objects import AnyObject
+from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import JOBS, PODS, SERVICES
+from trimtab.observe.books import Claim
 from trimtab.observe.jobs import JobFacts
 from trimtab.plan import objects
 from trimtab.plan.objects import GangPlan
+from trimtab.plan.pod_group import pod_group
 from trimtab.settings import Settings
 from trimtab.telemetry import metrics
-from trimtab_policy.types import Pending, Placement
+from trimtab_policy.types import Pending
 
 MISTAKE_SECONDS = 10.0
 
@@ -51,6 +73,7 @@ class Gangs:
         leader_epoch: Callable[[], int],
         wake: Callable[[], None],
         fail: Callable[[BaseException], None],
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._cluster = cluster
@@ -60,17 +83,30 @@ class Gangs:
         self._leader_epoch = leader_epoch
         self._wake = wake
         self._fail = fail
+        self._wall = wall
         self._gangs: dict[str, Gang] = {}
         self._turns = Turns(settings.kube.connections)
 
-    def promised(self) -> dict[str, Placement]:
-        """Placements by job UID that count as taken although no status shows them yet."""
-        return {uid: gang.promise.placement for uid, gang in self._gangs.items() if gang.promise}
+    def promised(self) -> list[Claim]:
+        """What counts as taken although no status shows it yet."""
+        return [
+            Claim(uid, promise.epoch, promise.placement, tuple((left.uid, left.epoch) for left in promise.waits_for))
+            for uid, gang in self._gangs.items()
+            if (promise := gang.promise)
+        ]
 
-    def promise(self, facts: JobFacts, placement: Placement, policy: str) -> None:
-        """Give a waiting job its placement."""
+    def promise(self, facts: JobFacts, decided: Decided, waits_for: tuple[Leaving, ...] = ()) -> None:
+        """Give a waiting job its placement, once those are gone that hold some of its GPUs."""
         gang = self._gang(facts.meta.uid)
-        gang.promise = Promise(placement, policy, facts.meta.generation)
+        epoch = (facts.status.last_epoch or 0) + 1
+        gang.promise = Promise(
+            decided.placement,
+            decided.policy,
+            decided.terms,
+            generation=facts.meta.generation,
+            epoch=epoch,
+            waits_for=waits_for,
+        )
         gang.pending = gang.watched = None
 
     def explain(self, pending: Pending) -> None:
@@ -91,20 +127,45 @@ class Gangs:
         """Make a gang give up its plan for a reason that its own pods do not show."""
         self._gang(uid).setback = setback
 
+    def order_stop(self, uid: str, order: StopOrder) -> None:
+        """Have a gang asked to save its state and then stopped; may be repeated in every round.
+
+        Nothing happens while it is asked already, and the order is dropped once another plan stands, or none.
+        """
+        gang = self._gang(uid)
+        gang.order, gang.unwanted = order, None
+
+    def withdraw_stop(self, uid: str, epoch: int) -> None:
+        """Let the gang of this plan go on, if it was asked to stop for somebody's sake and has not done so yet."""
+        gang = self._gang(uid)
+        gang.order, gang.unwanted = None, epoch
+
     def advance(self, uids: Iterable[str]) -> None:
         """Start a driver for every job that has something to do and none yet; forget jobs that are gone."""
         for uid in uids:
-            gang = self._gang(uid)
-            if gang.task is None and self._has_work(uid, gang):
-                gang.task = asyncio.create_task(self._drive(uid), name=f"drive {uid}")
+            self.look(uid)
         for uid in [uid for uid, gang in self._gangs.items() if gang.task is None and not self._cluster.job(uid)]:
             del self._gangs[uid]
 
+    def look(self, uid: str) -> None:
+        """Start a driver for the job if it has something to do and none yet."""
+        gang = self._gang(uid)
+        if gang.task is None and self._has_work(uid, gang):
+            gang.task = asyncio.create_task(self._drive(uid), name=f"drive {uid}")
+
     def next_deadline(self) -> float:
-        """Seconds until a gang that is half bound runs out of time; infinite when none is."""
-        limit = self._settings.gang.bind_timeout_seconds
-        since = [gang.binding_since for gang in self._gangs.values() if gang.binding_since is not None]
-        return max(0.0, min(since) + limit - time.monotonic()) if since else float("inf")
+        """Seconds until a gang runs out of time, half bound or asked to stop; infinite when none does.
+
+        A driver at work looks by itself, and wakes the next round when it is done.
+        """
+        gangs = [gang for gang in self._gangs.values() if gang.task is None]
+        ends = [gang.binding_since + gang.binding_limit for gang in gangs if gang.binding_since is not None]
+        bound = min(ends, default=float("inf")) - time.monotonic()
+        return max(0.0, min(bound, min((gang.due for gang in gangs), default=float("inf")) - self._wall()))
+
+    def refused(self) -> dict[str, frozenset[str]]:
+        """Nodes by job UID that kube-scheduler would not take for the job lately."""
+        return {uid: nodes for uid, gang in self._gangs.items() if (nodes := self._views.refused_nodes(gang))}
 
     async def stop(self) -> None:
         """Let running requests end."""
@@ -119,12 +180,13 @@ class Gangs:
             return bool(view and steps.next_step(view))
         except Exception:  # noqa: BLE001 - a mistake of ours about one job must not stop the others
             _mistaken(uid)
+            gang.due = math.inf
             return False
 
     # --- one driver -----------------------------------------------------------------------------------------------
     async def _drive(self, uid: str) -> None:
         gang = self._gangs[uid]
-        backoff = Backoff(initial=0.2, cap=5.0)
+        backoff, contention = Backoff(initial=0.2, cap=5.0), Backoff(initial=0.01, cap=1.0)
         try:
             while (view := self._views.view(uid, gang)) and (step := steps.next_step(view)):
                 try:
@@ -135,7 +197,8 @@ class Gangs:
                     return  # the job itself is gone: the watch will say so
                 except ApiError as error:
                     log.info("look again", job=view.meta.key, error=str(error), kind=type(error).__name__)
-                    await asyncio.sleep(0 if isinstance(error, Conflict) else backoff.next(error.retry_after))
+                    pauses = contention if isinstance(error, Conflict) else backoff
+                    await asyncio.sleep(pauses.next(error.retry_after))
                     await self._refresh(view)
         except LeadershipLost as lost:
             self._fail(lost)
@@ -146,7 +209,7 @@ class Gangs:
             gang.task = None
             self._wake()
 
-    async def _take(self, view: View, gang: Gang, step: steps.Step) -> None:
+    async def _take(self, view: View, gang: Gang, step: Step) -> None:
         """Send all writes of a step at once; a refusal counts more than any other error."""
         started = time.perf_counter()
         plan = cache(partial(self._views.gang_plan, view))
@@ -167,13 +230,25 @@ class Gangs:
                 case WriteStatus():
                     await self._write_status(view, gang, action)
                 case BindPod(name, uid, node):
-                    if gang.binding_since is None:
-                        gang.binding_since = time.monotonic()
+                    self._views.begin_binding(gang, len(view.pods))
                     await write.bind(self._client, view.meta.namespace, name, uid, node)
                     gang.assumed[uid] = node
+                case ReleasePod(name, uid):
+                    self._views.begin_binding(gang, len(view.pods))
+                    answer = await write.release(self._client, view.meta.namespace, name, uid)
+                    self._cluster.pods.apply_written(answer)
+                case AnnotatePod(name, uid, deadline):
+                    answer = await write.annotate(self._client, view.meta.namespace, name, uid, deadline)
+                    self._cluster.pods.apply_written(answer)
                 case DeletePod(name, uid, force):
                     await write.delete_pod(self._client, view.meta.namespace, name, uid, force=force)
                     gang.deleted[uid] = force
+                case DeletePodGroup(name, uid):
+                    kind = self._pod_groups.resource
+                    await write.delete_pod_group(self._client, kind, view.meta.namespace, name, uid)
+                    gang.deleted[uid] = False
+                case CreatePodGroup():
+                    await self._create_pod_group(view, gang, plan())
                 case CreateService():
                     made = objects.service(plan())
                     self._cluster.services.apply_written(
@@ -183,15 +258,47 @@ class Gangs:
                     made = objects.pod(plan(), rank)
                     self._cluster.pods.apply_written(await write.create(self._client, PODS, made, view.meta.uid))
 
+    async def _create_pod_group(self, view: View, gang: Gang, plan: GangPlan) -> None:
+        """Create the PodGroup of a gang. Refused, the gang goes on without one: our gates hold it together as well."""
+        try:
+            made = pod_group(plan, self._pod_groups.resource)
+            answer = await write.create(self._client, self._pod_groups.resource, made, view.meta.uid)
+        except (write.Refused, NotFound) as error:
+            log.warning("gates alone hold this gang together", job=view.meta.key, epoch=plan.epoch, error=str(error))
+            metrics.POD_GROUPS_REFUSED.inc()
+            gang.ungrouped = plan.epoch
+            return
+        self._pod_groups.apply_written(answer)
+
+    @property
+    def _pod_groups(self) -> Reflector[AnyObject]:
+        """PodGroups, which a step speaks of only where they are served."""
+        assert self._cluster.pod_groups
+        return self._cluster.pod_groups
+
     async def _write_status(self, view: View, gang: Gang, action: WriteStatus) -> None:
         epoch = self._leader_epoch()
         answer = await write.write_status(self._client, view.meta, view.status, action.status, epoch)
         self._cluster.jobs.apply_written(answer)
-        if action.status.plan is None:
+        if gang.binding_since is not None and transitions.is_scheduled(action.status):
+            metrics.GANG_SCHEDULE_SECONDS.observe(time.monotonic() - gang.binding_since)
+        plan, after = view.status.plan, action.status.plan
+        if after is None or (plan and plan.epoch != after.epoch):
+            self._views.refuse(gang, action.refused)
             gang.setback = gang.binding_since = None
+        if plan is None and after and (came := foretold(view.status.pending, view.now)):
+            metrics.STARTS_FORETOLD.labels(came.when).inc()
+            metrics.START_ERROR_SECONDS.observe(came.seconds)
+        outcome = action.outcome or stops.outcome(view.status, action.status, view.now)
+        if outcome:
+            metrics.STOPS.labels(outcome.cause.value, outcome.result).inc()
+            metrics.STOP_SECONDS.labels(outcome.cause.value).observe(outcome.seconds)
+            metrics.LOST_GPU_SECONDS.labels(outcome.cause.value).inc(outcome.lost_gpu_seconds)
+        if action.status.failures != view.status.failures:
+            metrics.FAILURES.labels(action.status.failures[-1].cause).inc()
         if action.happening:
             self._recorder.job(view.meta, action.happening)
-            if view.status.plan and not action.status.plan:
+            if plan and not after and not action.outcome:
                 metrics.ROLLBACKS.labels(action.happening.reason).inc()
 
     async def _refresh(self, view: View) -> None:
@@ -213,7 +320,7 @@ def _mistaken(uid: str) -> None:
 
 def _urgency(action: Action) -> Urgency:
     match action:
-        case BindPod() | DeletePod():
+        case BindPod() | ReleasePod() | DeletePod() | AnnotatePod():
             return Urgency.COMPLETE
         case WriteStatus():
             return Urgency.REPORT

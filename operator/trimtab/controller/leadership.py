@@ -11,7 +11,7 @@ Lease's `leaseTransitions`), goes into every status, and makes an older leader's
 
     await leadership.acquire()          # waits; from here on `epoch` is ours
     client.before_write = leadership.check
-    await leadership.hold()             # returns when leadership is lost; the process should exit then
+    await leadership.hold()             # returns when leadership is lost; nothing of it may be used again then
     await leadership.release()          # on a clean shutdown: lets a successor start at once
 """
 

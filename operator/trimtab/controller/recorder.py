@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 
 import structlog
 
@@ -28,11 +29,13 @@ log = structlog.get_logger(__name__)
 class Recorder:
     """Posts events one after the other in the background, so that telling never delays acting."""
 
-    def __init__(self, client: KubeClient, instance: str) -> None:
+    def __init__(self, client: KubeClient, instance: str, wall: Callable[[], float] = time.time) -> None:
         self._client = client
         self._instance = instance
+        self._wall = wall
         self._queue: asyncio.Queue[dict[str, object]] = asyncio.Queue(QUEUE_LIMIT)
         self._told: OrderedDict[str, None] = OrderedDict()
+        self._problems: set[Problem] = set()
 
     def job(self, meta: Meta, happening: Happening) -> None:
         """Something happened to a job; told once for each of its epochs."""
@@ -61,6 +64,11 @@ class Recorder:
 
     def problem(self, problem: Problem) -> None:
         """An object in the cluster is wrong; told once for as long as it is wrong in the same way."""
+        if problem in self._problems:
+            return  # asked in every round, and thousands of agents may be silent at once
+        if len(self._problems) >= TOLD_LIMIT:
+            self._problems.clear()
+        self._problems.add(problem)
         regarding = {
             "apiVersion": "v1" if problem.kind == "Node" else names.API_VERSION,
             "kind": problem.kind,
@@ -70,6 +78,13 @@ class Recorder:
         happening = Happening("Warning", problem.reason, problem.message, 0)
         if self._post(regarding, happening, "Observe"):
             log.warning(problem.reason, kind=problem.kind, name=problem.name, message=problem.message)
+
+    def gpu_node(self, name: str, uid: str, happening: Happening) -> None:
+        """How a node's GPUs are judged has changed."""
+        regarding = {"apiVersion": names.API_VERSION, "kind": names.GPUNODE_KIND, "name": name, "uid": uid}
+        if self._post(regarding, happening, "Judge"):
+            level = log.warning if happening.type == "Warning" else log.info
+            level(happening.reason, gpunode=name, message=happening.message)
 
     async def run(self) -> None:
         """Post what is told, until cancelled."""
@@ -83,7 +98,7 @@ class Recorder:
 
     def _post(self, regarding: dict[str, str], happening: Happening, action: str) -> bool:
         """Queue an event unless the same one was told before; says whether it is news."""
-        obj = events.event(regarding, happening, action=action, instance=self._instance, now=time.time())
+        obj = events.event(regarding, happening, action=action, instance=self._instance, now=self._wall())
         name = obj["metadata"]["name"]
         if name in self._told:
             return False

@@ -10,12 +10,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 
-from trimtab.apply.steps import Setback
+from trimtab.apply.setbacks import Setback
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.decisions import Decisions
+from trimtab.controller.decisions import Decided, Decisions
 from trimtab.controller.gangs import Gangs
+from trimtab.controller.health import Health
+from trimtab.controller.kueue import Kueue, Verdicts
+from trimtab.controller.queues import Tally
 from trimtab.controller.recorder import Recorder
+from trimtab.controller.stragglers import Moves
 from trimtab.controller.views import Views
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation, Observer
@@ -70,6 +75,11 @@ class Rounds:
         views: Views,
         recorder: Recorder,
         settings: RoundSettings,
+        health: Health | None = None,
+        moves: Moves | None = None,
+        kueue: Kueue | None = None,
+        queues: Tally | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
         self._observer = observer
@@ -78,6 +88,12 @@ class Rounds:
         self._views = views
         self._recorder = recorder
         self._settings = settings
+        self._health = health
+        self._moves = moves
+        self._kueue = kueue
+        self._queues = queues
+        self._wall = wall
+        self._gauged: tuple[object, object] | None = None
         self.last_round = time.monotonic()
 
     def age(self) -> float:
@@ -94,7 +110,11 @@ class Rounds:
         """One round; returns the seconds until something is due without any event."""
         choice = await self._decisions.choose()
         began = time.perf_counter()
-        observation = self._observer.observe(self._cluster.caches(), time.time(), self._gangs.promised())
+        says = self._kueue.look() if self._kueue else Verdicts()
+        promised, refused = self._decisions.promised(), self._gangs.refused()
+        observation = self._observer.observe(
+            self._cluster.caches(), self._wall(), promised, refused, says.held_back, says.limited
+        )
         observed = time.perf_counter()
         metrics.ROUND_SECONDS.labels("observe").observe(observed - began)
         for problem in observation.problems:
@@ -102,20 +122,48 @@ class Rounds:
         decision = await self._decisions.decide(observation, choice)
         decided = time.perf_counter()
         metrics.ROUND_SECONDS.labels("decide").observe(decided - observed)
-        grace = self._views.watch_nodes(observation.nodes)
-        _relieve(observation, self._gangs)
+        grace = self._views.brake.watch(observation.nodes, observation.jobs.values())
+        if self._health:
+            self._health.tell(observation)
+        if self._queues:
+            self._queues.tell(observation)
+        _relieve(observation, self._gangs, self._views)
+        self._leave_stragglers(observation, decision)
+        self._decisions.carry_out(observation)
+        if self._kueue:
+            self._kueue.advance()
         self._gangs.advance(observation.jobs)
         if decision:
             self._decisions.shadow(decision)
         metrics.ROUND_SECONDS.labels("apply").observe(time.perf_counter() - decided)
         _gauge(observation)
+        gpus = observation.snapshot.nodes, observation.snapshot.unavailable
+        if gpus != self._gauged:
+            _gauge_gpus(observation)
+            self._gauged = gpus
         self.last_round = time.monotonic()
         progress = self._views.next_progress(observation.jobs.values())
-        return min(grace, progress, self._gangs.next_deadline(), _next_retry(observation))
+        judged = self._health.next_deadline() if self._health else float("inf")
+        slow = self._observer.next_deadline(observation.snapshot.time)
+        asked = self._kueue.next_deadline() if self._kueue else float("inf")
+        anew = self._decisions.next_deadline(observation.snapshot)
+        return min(grace, progress, judged, slow, asked, anew, self._gangs.next_deadline(), _next_retry(observation))
+
+    def _leave_stragglers(self, observation: Observation, decided: Decided | None) -> None:
+        """Where a gang is well worth moving off a slow GPU, it is stopped, and goes on elsewhere."""
+        outcome = decided.outcome if decided else None
+        placed = (*outcome.placements, *(move.placement for move in outcome.moves)) if outcome else ()
+        if self._moves and (move := self._moves.next(observation, placed)):
+            self._decisions.move(observation, move.order())
+            metrics.MOVES.labels("straggler").inc()
 
 
-def _relieve(observation: Observation, gangs: Gangs) -> None:
-    """Where more GPUs are requested than a node has (somebody else's pod came in between), our youngest gang goes."""
+def _relieve(observation: Observation, gangs: Gangs, views: Views) -> None:
+    """Where more GPUs are requested than a node has, one of our gangs goes.
+
+    When a device plugin has taken a broken GPU away, the one that has it; the youngest where somebody else's pod came
+    in between.
+    """
     for node, beyond in observation.overallocated.items():
         here = [
             facts
@@ -123,6 +171,7 @@ def _relieve(observation: Observation, gangs: Gangs) -> None:
             if facts.holds_gpus and facts.status.plan and node in {share.name for share in facts.status.plan.nodes}
         ]
         if here:
+            here = [facts for facts in here if views.suffers(facts, node)] or here
             youngest = max(here, key=lambda facts: facts.status.plan.created_time if facts.status.plan else 0)
             message = f"node {node} has {beyond} GPUs requested beyond what it has"
             gangs.set_back(youngest.meta.uid, Setback("NodeOverallocated", message))
@@ -135,18 +184,30 @@ def _next_retry(observation: Observation) -> float:
     return min(waits, default=float("inf"))
 
 
+def _gauge_gpus(observation: Observation) -> None:
+    """Publish who has the GPUs."""
+    gpus: Counter[tuple[str, ...]] = Counter()
+    for node in observation.snapshot.nodes:
+        free = max(0, node.free_gpus)
+        gpus[node.gpu_type, "free"] += free
+        gpus[node.gpu_type, "used"] += node.gpus - free - node.foreign_gpus
+        if node.foreign_gpus:
+            gpus[node.gpu_type, "foreign"] += node.foreign_gpus
+    for name in observation.snapshot.unavailable:
+        facts = observation.nodes[name]
+        gpus[facts.gpu.name if facts.gpu else "unknown", "unavailable"] += facts.gpus
+    metrics.replace(metrics.GPUS, gpus)
+
+
 def _gauge(observation: Observation) -> None:
     """Publish what the cluster looks like."""
     states = Counter(_state(facts) for facts in observation.jobs.values())
     metrics.replace(metrics.JOBS, {(state,): count for state, count in states.items()})
-    gpus: Counter[tuple[str, ...]] = Counter()
-    for node in observation.snapshot.nodes:
-        gpus[node.gpu_type, "free"] += max(0, node.free_gpus)
-        gpus[node.gpu_type, "used"] += node.gpus - max(0, node.free_gpus)
-    for name, facts in observation.nodes.items():
-        if name in observation.snapshot.unavailable:
-            gpus[facts.gpu.name if facts.gpu else "unknown", "unavailable"] += facts.gpus
-    metrics.replace(metrics.GPUS, gpus)
+    metrics.BAD_NODES.set(len(observation.held.bad))
+    kept = Counter(observation.held.spares.values())
+    metrics.replace(metrics.SPARE_NODES, {(gpu_type,): count for gpu_type, count in kept.items()})
+    slow = Counter(card.gpu_type for card in observation.stragglers)
+    metrics.replace(metrics.STRAGGLERS, {(gpu_type,): count for gpu_type, count in slow.items()})
     problems: Counter[tuple[str, ...]] = Counter((problem.kind, problem.reason) for problem in observation.problems)
     metrics.replace(metrics.PROBLEMS, problems)
     waiting = [facts.status.pending for facts in observation.jobs.values() if not facts.finished]

@@ -19,8 +19,9 @@ from trimtab.api.convert import to_shadow
 from trimtab.controller.gangs import Gangs
 from trimtab.controller.views import Watched
 from trimtab.decide.compare import Difference, compare
-from trimtab.decide.engine import Outcome
+from trimtab.decide.outcome import Outcome
 from trimtab.decide.remote import RemoteEngine
+from trimtab.decide.rules import Rules
 from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
 from trimtab.kube.backoff import Backoff
@@ -49,7 +50,7 @@ class ShadowMode:
         self._speedup = settings.fake.speedup if settings.fake.enabled else 1.0
         self._backoff = Backoff(PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._policy = ""
-        self._next: tuple[Observation, Outcome] | None = None
+        self._next: tuple[Observation, Outcome, Rules] | None = None
         """The latest round that it has not been asked about."""
         self._failed = ""
         """The policy that failed last, if it has not answered since ..."""
@@ -66,13 +67,13 @@ class ShadowMode:
                 before.cancel()
             self._task = asyncio.create_task(self._change(before), name="shadow")
 
-    def ask(self, observation: Observation, outcome: Outcome) -> None:
+    def ask(self, observation: Observation, outcome: Outcome, rules: Rules) -> None:
         """Ask in the background what the policy, if there is one, would have made of this round."""
         if not self._policy:
             return
         if self._next:
             metrics.SHADOW_SKIPPED.labels("busy").inc()
-        self._next = observation, outcome
+        self._next = observation, outcome, rules
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work(), name="shadow")
 
@@ -97,15 +98,15 @@ class ShadowMode:
     async def _work(self) -> None:
         """Ask about the latest round until there is no later one."""
         while self._next:
-            (observation, real), self._next = self._next, None
+            (observation, real, rules), self._next = self._next, None
             if self._policy == self._failed and time.monotonic() < self._resumes:
                 metrics.SHADOW_SKIPPED.labels("failed").inc()
-            elif answer := await self._decide(_unpinned(observation.snapshot)):
+            elif answer := await self._decide(_unpinned(observation.snapshot), rules):
                 self._told(observation, real, answer)
 
-    async def _decide(self, snapshot: Snapshot) -> Outcome | None:
+    async def _decide(self, snapshot: Snapshot, rules: Rules | None = None) -> Outcome | None:
         try:
-            answer = await self._engine.decide(self._policy, snapshot, self._seconds)
+            answer = await self._engine.decide(self._policy, snapshot, self._seconds, rules)
         except PolicyError as failure:
             reason, _, message = str(failure).partition(": ")
             self._fail(reason, message)

@@ -18,7 +18,7 @@ class Urgency(IntEnum):
     """Lower goes first."""
 
     COMPLETE = 0
-    """Bindings of a gang whose pods exist, and deletions, which free GPUs."""
+    """Bindings of a gang whose pods exist, deletions, which free GPUs, and words to gangs whose time is running."""
     REPORT = 1
     """Statuses; a plan in a status holds its GPUs."""
     BEGIN = 2

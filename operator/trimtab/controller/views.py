@@ -7,38 +7,70 @@ and the objects of `plan` are brought into the terms of `trimtab.apply.steps`.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from msgspec import Struct, field
 
-from trimtab.api.base import LONG_TEXT, TEXT
-from trimtab.api.convert import to_placement, to_plan
-from trimtab.api.status import MAX_ITEMS, Plan, Shadow
-from trimtab.api.status import Pending as WirePending
+from trimtab import names
+from trimtab.api.convert import to_plan
+from trimtab.api.history import FailureCause
+from trimtab.api.status import Leaving, Plan, PlanTerms, Shadow
 from trimtab.apply import transitions
-from trimtab.apply.steps import Setback, View
+from trimtab.apply.gates import released
+from trimtab.apply.setbacks import FAILED, Setback
+from trimtab.apply.steps import View
+from trimtab.apply.stops import StopOrder
+from trimtab.controller import stopping, waiting
+from trimtab.controller.brake import GONE, Brake
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.progress import Progress
 from trimtab.errors import NotFound
+from trimtab.kube.objects import PodObject
+from trimtab.observe import queues
+from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
+from trimtab.observe.queues import Queues
 from trimtab.observe.snapshot import Observer
 from trimtab.plan import fake
 from trimtab.plan.gang import gang_plan
 from trimtab.plan.objects import GangPlan
 from trimtab.settings import Settings
-from trimtab_policy.limits import user_limits
 from trimtab_policy.types import Pending, Placement
 
+SCHEDULED_PER_SECOND = 50
+"""Pods that kube-scheduler is sure to bind in a second while others wait, too: it was seen to bind 360 to 500 that are
+pinned, and 180 with an extended resource is what upstream holds it to."""
+TAKEN_OVER_SECONDS = 5.0
+"""What is left to a gang that another controller had released, however long ago: caches are new, clocks differ."""
+HOLD_SECONDS = 5.0
+"""A program that fails is not blamed before: agents read their GPUs every second, and report faults at once."""
+REFUSED_SECONDS = 300.0
+"""A node that kube-scheduler would not take is left out of that job's plans for so long. What it looks at (volumes,
+other pods' anti-affinity) is not ours to judge, and may have changed by then. Forgotten by a restart."""
 
-class Promise(Struct, frozen=True):
-    """A placement that is decided and not written yet."""
+
+class Decided(Struct, frozen=True):
+    """A placement, and what its plan says besides."""
 
     placement: Placement
     policy: str
+    terms: PlanTerms | None = None
+
+
+class Promise(Decided, frozen=True, kw_only=True):
+    """A placement that is decided and not written yet."""
+
     generation: int
     """Generation of the spec that it was decided for."""
+    epoch: int
+    """That its plan will have."""
+    waits_for: tuple[Leaving, ...] = ()
+    """Gangs that hold some of its GPUs still, and are asked to stop once the plan is written."""
 
 
 class Watched(Struct, frozen=True):
@@ -56,35 +88,65 @@ class Gang(Struct):
     promise: Promise | None = None
     pending: Pending | None = None
     setback: Setback | None = None
+    order: StopOrder | None = None
+    due: float = math.inf
+    """POSIX time at which its next step changes though nothing else does."""
+    unwanted: int | None = None
+    """Epoch of the plan that need not end any more for somebody's sake."""
     watched: Watched | None = None
     assumed: dict[str, str] = field(default_factory=dict)
     """Pod UID -> node of answered bindings."""
     deleted: dict[str, bool] = field(default_factory=dict)
     """Pod UID -> whether by force, of answered deletions."""
     binding_since: float | None = None
-    """Monotonic time of the first binding of a gang that is not wholly bound."""
+    """Monotonic time of the first binding, or release, of a gang that is not wholly bound."""
+    binding_limit: float = 0.0
+    """Seconds that it may take from then."""
+    failed_since: float | None = None
+    """Monotonic time at which a pod of it was first seen to have failed."""
+    ungrouped: int | None = None
+    """Epoch of the plan whose PodGroup was refused."""
+    refused: dict[str, float] = field(default_factory=dict)
+    """Node -> monotonic time until which it is left out of this job's plans: kube-scheduler would not take it."""
 
 
 class Views:
-    """Puts views together; remembers only since when each node is not ready, by the local monotonic clock."""
+    """Puts views together; remembers nothing itself but, in the brake, since when each node is down."""
 
-    def __init__(self, cluster: Cluster, observer: Observer, settings: Settings) -> None:
+    def __init__(
+        self, cluster: Cluster, observer: Observer, settings: Settings, wall: Callable[[], float] = time.time
+    ) -> None:
         self._cluster = cluster
         self._observer = observer
         self._settings = settings
-        self._not_ready_since: dict[str, float] = {}
+        self._wall = wall
+        self.progress: Progress | None = None
+        """What running gangs report; None where nobody listens."""
+        self.gpunodes: GpuNodes | None = None
+        """What agents report; None where nobody listens."""
+        self.template: Callable[[JobFacts], Mapping[str, Any]] = lambda facts: facts.template
+        """What the pods of a job are made of: its template, and what Kueue's quota adds to it."""
+        self.leaving: Callable[[Plan], tuple[str, ...]] = lambda plan: ()
+        """Jobs (`namespace/name`) whose pods still hold GPUs that a plan waits for."""
+        self._by_scheduler = settings.binding.mode == "Extender"
+        self.brake = Brake(settings.gang, settings.failures, wall=wall)
 
     def view(self, uid: str, gang: Gang) -> View | None:
         """What the next step of the job depends on; None for a job that is gone, going, or unreadable."""
         job = self._cluster.job(uid)
-        if job is None or job.metadata.deletion_timestamp:
-            return None
-        facts = self._observer.job(job)
-        if not facts.ours or facts.unreadable:
+        facts = self._observer.job(job) if job and not job.metadata.deletion_timestamp else None
+        if facts is None or not facts.ours or facts.unreadable:
+            gang.due, gang.binding_since = math.inf, None  # nothing is done for it when its time comes
             return None
         pods = self._cluster.pods_of(uid)
-        _settle(gang, facts, {pod.metadata.uid for pod in pods})
+        groups = self._cluster.pod_groups_of(uid)
+        _settle(gang, facts, {*(pod.metadata.uid for pod in pods), *(group.uid for group in groups or ())})
         plan = facts.status.plan
+        if plan and self._by_scheduler and not transitions.is_scheduled(facts.status) and released(pods):
+            self.begin_binding(gang, len(plan.nodes), plan.created_time.timestamp())  # by a controller before us
+        now, change, run = self._wall(), stopping.edited(facts, self._lines), self._fake_run(facts)
+        starts = stopping.start_due(facts, now, self._settings.failures.start_timeout_seconds)
+        gang.due = min(stopping.due(facts, change, run), starts)
         nodes = (
             {node.name: self._observer.node(self._cluster.nodes.items.get(node.name)) for node in plan.nodes}
             if plan
@@ -96,20 +158,34 @@ class Views:
             suspended=facts.suspended,
             finished=facts.finished,
             max_restarts=facts.spec.max_restarts if facts.spec else 0,
-            now=time.time(),
+            now=now,
             backoff=(self._settings.gang.backoff_initial_seconds, self._settings.gang.backoff_max_seconds),
             pods=pods,
             assumed=gang.assumed,
             deleted=gang.deleted,
             has_service=self._cluster.has_service(uid),
-            plan=self._plan(facts, gang.promise),
-            pending=_wire(gang.pending),
-            setback=gang.setback or _edited_away(facts),
-            unavailable={name: why for name, node in nodes.items() if (why := _unavailable(node))},
-            lost={name: why for name, node in nodes.items() if (why := self._lost(name, node))},
+            gated=self._by_scheduler,
+            pod_groups=None if plan and gang.ungrouped == plan.epoch else groups,
+            plan=self._promised(facts, gang.promise),
+            pending=waiting.told(gang.pending, facts, self.refused_nodes(gang)),
+            order=gang.order or (change.order(now) if change else None),
+            unwanted=plan is not None and gang.unwanted == plan.epoch,
+            unfit=self._unfit(facts),
+            grace_seconds=stopping.grace(facts, gang.order, self._settings.preemption.most_grace_seconds),
+            leaving=self.leaving(plan) if plan and plan.waits_for else (),
+            outdated=change.note(now) if change else "",
+            setback=gang.setback or self._broken(facts, pods) or self._without_room(facts, now),
+            unavailable={name: why for name, node in nodes.items() if (why := self._unavailable(name, node))},
+            lost={name: why for name, node in nodes.items() if (why := self.brake.lost(name, node))},
+            unready=frozenset(name for name, node in nodes.items() if node is None or not node.ready),
+            spared=self.brake.spared(nodes),
+            holding=self._holding(gang, plan, pods),
+            rules=self._settings.failures,
             gone_nodes=frozenset(n for pod in pods if (n := pod.spec.node_name) and n not in self._cluster.nodes.items),
             binding_overdue=self._overdue(gang),
-            progress=fake.progress(facts.status, time.time()) if self._settings.fake.enabled else None,
+            progress=fake.progress(run, now) if run else None,
+            report=(self.progress.report(uid, facts) if self.progress else None)
+            or stopping.answer(facts, run, pods, now),
             shadow=_said(gang.watched, plan),
         )
 
@@ -121,57 +197,154 @@ class Views:
         if plan is None or facts is None or facts.spec is None or facts.training is None:
             raise NotFound(f"job {view.meta.key} is gone, or can no longer be understood")
         speedup = self._settings.fake.speedup
-        annotations = fake.pod_annotations(facts.meta, plan, speedup) if self._settings.fake.enabled else None
-        return gang_plan(facts.meta, facts.spec, facts.template, facts.training, plan, annotations)
+        faked = self._settings.fake.enabled
+        annotations = fake.pod_annotations(facts.meta, plan, speedup, stopping.left(facts)) if faked else None
+        epoch = str(plan.epoch)
+        return gang_plan(
+            facts.meta,
+            facts.spec,
+            self.template(facts),
+            facts.training,
+            plan,
+            annotations,
+            report_url=self._settings.reports.url if self._settings.reports.listens else "",
+            scheduler=self._settings.binding.scheduler_name if self._by_scheduler else "",
+            resume_step=stopping.saved_step(facts),
+            grouped=any(group.labels.get(names.LABEL_EPOCH) == epoch for group in view.pod_groups or ()),
+        )
 
-    def watch_nodes(self, nodes: Mapping[str, NodeFacts]) -> float:
-        """Note which nodes are not ready; return the seconds until the first of them has used up its grace."""
+    def begin_binding(self, gang: Gang, pods: int, planned: float | None = None) -> None:
+        """Start the clock of a gang whose first pod is about to be bound, unless it runs already.
+
+        `planned` is the POSIX time of the plan of a gang that a controller before us has released: its clock is lost,
+        and controllers that come and go must not let the gang wait for ever. What is left is a few seconds at least.
+        """
+        if gang.binding_since is not None:
+            return
+        limit = self._settings.gang.bind_timeout_seconds
+        if self._by_scheduler:
+            limit = max(self._settings.binding.timeout_seconds, pods / SCHEDULED_PER_SECOND)
+        waited = 0.0 if planned is None else max(0.0, min(self._wall() - planned, limit - TAKEN_OVER_SECONDS))
+        gang.binding_since, gang.binding_limit = time.monotonic() - waited, limit
+
+    def refuse(self, gang: Gang, nodes: Iterable[str]) -> None:
+        """Leave nodes that kube-scheduler would not take out of the job's next plans, for a while."""
+        until = time.monotonic() + REFUSED_SECONDS
+        gang.refused |= dict.fromkeys(nodes, until)
+
+    def refused_nodes(self, gang: Gang) -> frozenset[str]:
+        """Nodes that are left out of the job's plans now."""
         now = time.monotonic()
-        down = {name for name, facts in nodes.items() if not facts.ready}
-        self._not_ready_since = {name: self._not_ready_since.get(name, now) for name in down}
-        grace = self._settings.gang.node_grace_seconds
-        left = [since + grace - now for since in self._not_ready_since.values() if since + grace > now]
-        return min(left, default=float("inf"))
+        gang.refused = {node: until for node, until in gang.refused.items() if until > now}
+        return frozenset(gang.refused)
 
     def next_progress(self, jobs: Iterable[JobFacts]) -> float:
         """Seconds until the progress of a fake gang is to be noted; infinite outside fake mode."""
-        if not self._settings.fake.enabled:
-            return float("inf")
-        now = time.time()
-        running = (facts.status for facts in jobs if facts.holds_gpus)
-        return min((fake.next_progress(status, now) for status in running), default=float("inf"))
+        now = self._wall()
+        runs = (run for facts in jobs if facts.holds_gpus and (run := self._fake_run(facts)))
+        return min((fake.next_progress(run, now) for run in runs), default=float("inf"))
 
-    def _plan(self, facts: JobFacts, promise: Promise | None) -> Plan | None:
-        if promise is None:
+    def _fake_run(self, facts: JobFacts) -> fake.Run | None:
+        if not self._settings.fake.enabled or facts.training is None:
             return None
-        node = self._node(promise.placement.shares[0].node)
+        return fake.run_of(facts.status, facts.training.steps, self._settings.fake.speedup)
+
+    def _promised(self, facts: JobFacts, promise: Promise | None) -> Plan | None:
+        return self.next_plan(facts, promise, promise.waits_for) if promise else None
+
+    def next_plan(self, facts: JobFacts, decided: Decided, waits_for: tuple[Leaving, ...] = ()) -> Plan | None:
+        """The next plan of the job as it is written; None where the first of its nodes is gone."""
+        placement = decided.placement
+        node = self._node(placement.shares[0].node)
         if node is None:
             return None
         return to_plan(
-            promise.placement,
+            placement,
             epoch=(facts.status.last_epoch or 0) + 1,
-            policy=promise.policy,
+            policy=decided.policy,
             resource=node.resource,
             generation=facts.meta.generation,
-            now=datetime.fromtimestamp(int(time.time()), UTC),
+            now=datetime.fromtimestamp(int(self._wall()), UTC),
             speedup=self._settings.fake.speedup if self._settings.fake.enabled else 1.0,
+            left=stopping.left(facts),
+            waits_for=waits_for,
+            terms=decided.terms,
         )
+
+    def _lines(self) -> Queues:
+        return Queues(queues.facts(queue) for queue in self._cluster.queues.items.values())
+
+    def _unfit(self, facts: JobFacts) -> str:
+        """Why pods of the plan that is to follow could not be made where it says, if one is to follow."""
+        stop = facts.status.stop
+        for node in stop.successor.nodes if stop and stop.successor else ():
+            if why := self._unavailable(node.name, self._node(node.name)):
+                return f"node {node.name}: {why}"
+        return ""
 
     def _node(self, name: str) -> NodeFacts | None:
         return self._observer.node(self._cluster.nodes.items.get(name))
 
-    def _lost(self, name: str, node: NodeFacts | None) -> str:
-        """Why pods that run on the node must be given up; empty when they need not."""
+    def _unavailable(self, name: str, node: NodeFacts | None) -> str:
+        """Why the node takes no new pods; empty when it does."""
         if node is None:
-            return "deleted, or no longer a GPU node"
-        since = self._not_ready_since.get(name)
-        grace = self._settings.gang.node_grace_seconds
-        overdue = not node.ready and since is not None and time.monotonic() - since >= grace
-        return f"NotReady for {grace:g} s" if overdue else ""
+            return GONE
+        return node.unavailable or (self.gpunodes.unavailable(name) if self.gpunodes else "")
+
+    def _holding(self, gang: Gang, plan: Plan | None, pods: Iterable[PodObject]) -> bool:
+        """Whether a failure of the training is not to be judged yet: agents tell of a broken GPU a moment later."""
+        heard = plan and self.gpunodes and any(self.gpunodes.follows(node.name) for node in plan.nodes)
+        if not heard or not any(pod.status.phase == FAILED for pod in pods):
+            gang.failed_since = None
+            return False
+        gang.failed_since = gang.failed_since or time.monotonic()
+        left = gang.failed_since + HOLD_SECONDS - time.monotonic()
+        if left > 0:
+            gang.due = min(gang.due, self._wall() + left)
+        return left > 0
+
+    def _broken(self, facts: JobFacts, pods: Iterable[PodObject]) -> Setback | None:
+        """A GPU that the gang runs on is unhealthy, and has been for as long as a grace, or has ended a pod of it: that
+        on the GPU hangs as often as it ends, and those on other nodes end in its place."""
+        plan = facts.status.plan
+        if plan is None or self.gpunodes is None or not self.gpunodes.unhealthy:
+            return None
+        failed = any(pod.status.phase == FAILED for pod in pods)
+        for node in plan.nodes:
+            if node.name not in self.gpunodes.unhealthy:
+                continue
+            here, planned = _on(node.name, pods), plan.created_time.timestamp()
+            if why := self.gpunodes.must_leave(node.name, here, planned, grace=not failed):
+                return Setback(names.REASON_GPU_UNHEALTHY, why, cause=FailureCause.GPU, node=node.name)
+        return None
+
+    def _without_room(self, facts: JobFacts, now: float) -> Setback | None:
+        """Pods that the plan waits for do not go, though they should have long since."""
+        plan = facts.status.plan
+        if plan is None or transitions.is_scheduled(facts.status):
+            return None
+        most = self._settings.preemption.most_grace_seconds
+        for left, pod in stopping.held_by(plan, self._cluster.pods_of):
+            holder = self._cluster.job(left.uid)
+            if told := stopping.without_room(plan, pod, self._observer.job(holder) if holder else None, now, most):
+                return told
+        return None
+
+    def suffers(self, facts: JobFacts, node: str) -> bool:
+        """Whether the job's pods on the node may be those that have a broken GPU of it."""
+        plan = facts.status.plan
+        if plan is None or self.gpunodes is None:
+            return False
+        pods = _on(node, self._cluster.pods_of(facts.meta.uid))
+        return bool(self.gpunodes.must_leave(node, pods, plan.created_time.timestamp(), grace=False))
 
     def _overdue(self, gang: Gang) -> bool:
-        limit = self._settings.gang.bind_timeout_seconds
-        return gang.binding_since is not None and time.monotonic() - gang.binding_since >= limit
+        return gang.binding_since is not None and time.monotonic() - gang.binding_since >= gang.binding_limit
+
+
+def _on(node: str, pods: Iterable[PodObject]) -> list[str]:
+    """`namespace/name` of those that are on a node."""
+    return [pod.metadata.key for pod in pods if pod.spec.node_name == node]
 
 
 def _said(watched: Watched | None, plan: Plan | None) -> Shadow | None:
@@ -188,33 +361,8 @@ def _settle(gang: Gang, facts: JobFacts, known: set[str]) -> None:
     elif gang.promise and gang.promise.generation != facts.meta.generation:
         gang.promise = None
     if facts.status.plan is None:
-        gang.setback = None
+        gang.setback = gang.order = gang.unwanted = None
+    elif gang.order and gang.order.epoch != facts.status.plan.epoch:
+        gang.order = None
     if facts.status.plan is None or transitions.is_scheduled(facts.status):
         gang.binding_since = None
-
-
-def _unavailable(node: NodeFacts | None) -> str:
-    return node.unavailable if node else "deleted, or no longer a GPU node"
-
-
-def _edited_away(facts: JobFacts) -> Setback | None:
-    """The spec was edited so that the standing plan is no longer allowed."""
-    plan = facts.status.plan
-    if plan is None or facts.finished or facts.requirements is None:
-        return None
-    if plan.observed_generation == facts.meta.generation:
-        return None
-    broken = next(user_limits(facts.requirements, to_placement(facts.meta.uid, plan)), None)
-    return Setback("SpecChanged", f"the plan no longer meets the spec: {broken[1]}") if broken else None
-
-
-def _wire(pending: Pending | None) -> WirePending | None:
-    """What a policy says about a waiting job, cut to what the API takes: policies may be talkative."""
-    if pending is None:
-        return None
-    return WirePending(
-        reason=pending.reason,
-        message=pending.message[:LONG_TEXT],
-        blockers=tuple(item[:TEXT] for item in pending.blockers[:MAX_ITEMS]),
-        alternatives=tuple(item[:TEXT] for item in pending.alternatives[:MAX_ITEMS]),
-    )

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from types import TracebackType
+from typing import Any
 
 import kopf
 import structlog
@@ -170,17 +171,18 @@ class Wakeups:
         self._loop, self._operator = asyncio.get_running_loop(), asyncio.current_task()
         if self._stopping.is_set():  # stop() came before there was anything to cancel
             return
-        tasks = await kopf.spawn_tasks(
-            registry=self._registry(),
-            settings=self._kopf_settings(),
-            clusterwide=True,
-            standalone=True,
-            liveness_endpoint=self._liveness_endpoint,
-        )
+        tasks: Collection[asyncio.Task[None]] = ()
         try:
+            tasks = await kopf.spawn_tasks(
+                registry=self._registry(),
+                settings=self._kopf_settings(),
+                clusterwide=True,
+                standalone=True,
+                liveness_endpoint=self._liveness_endpoint,
+            )
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end(tasks)
+            await _end(tasks or _others())  # stop() may come while kopf spawns: then it tells us of none
         for task in ended:
             task.result()
 
@@ -234,15 +236,21 @@ async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
     """
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks, timeout=SECONDS_TO_CLEAN_UP)
+    if tasks:
+        await asyncio.wait(tasks, timeout=SECONDS_TO_CLEAN_UP)
     for _ in range(ROUNDS_TO_END):
-        left = asyncio.all_tasks() - {asyncio.current_task()}
+        left = _others()
         for task in sorted(left, key=lambda task: task.get_name().startswith("pause-waiter")):
             task.cancel()
             await asyncio.wait({task}, timeout=SECONDS_TO_END)
         if not left:
             return
-    log.warning("kopf left tasks behind", tasks=[task.get_name() for task in asyncio.all_tasks()])
+    log.warning("kopf left tasks behind", tasks=[task.get_name() for task in _others()])
+
+
+def _others() -> set[asyncio.Task[Any]]:
+    """All tasks of this loop but the one that asks."""
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 
 def credentials(connection: Connection) -> kopf.ConnectionInfo:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from trimtab.decide.engine import Outcome
+from trimtab.decide.outcome import Outcome
 from trimtab_policy.types import Pending, Placement
 
 

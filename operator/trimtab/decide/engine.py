@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from trimtab.decide.choice import Choice
-from trimtab.decide.shield import Refusal, Verdict, check
+from trimtab.decide.deliberation import Deliberation
+from trimtab.decide.outcome import Fallback, Outcome
+from trimtab.decide.rules import Rules
 from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
 from trimtab_policy.policy import Policy, load
-from trimtab_policy.types import Decision, Job, Node, Pending, PendingReason, Placement, Snapshot
+from trimtab_policy.types import Decision, Pending, PendingReason, Snapshot
 
 LOAD_SECONDS = 30.0
 """Time for a policy's module to be loaded, once: not part of any deadline."""
@@ -32,31 +32,6 @@ TRIAL_SECONDS = 5.0
 """Time for its first decision, with which weights are read and much is computed for the first time."""
 
 T = TypeVar("T")
-
-
-class Fallback(Struct, frozen=True):
-    """A policy failed and another one was asked."""
-
-    policy: str
-    reason: str
-    """`unloadable`, `deadline`, `busy`, `error`, `invalid` or `nan`: a metric label."""
-    message: str
-    jobs: tuple[str, ...]
-    """UIDs of the jobs that it was asked about."""
-
-
-class Outcome(Struct, frozen=True):
-    """A decision that has passed the shield, and how it came about."""
-
-    policies: dict[str, str]
-    """Job UID -> name of the policy that answered for it."""
-    placements: tuple[Placement, ...]
-    pending: tuple[Pending, ...]
-    """Exactly one for every waiting job that has no placement."""
-    refused: tuple[Refusal, ...]
-    fallbacks: tuple[Fallback, ...]
-    seconds: dict[str, float]
-    """Policy -> time it took."""
 
 
 class Engine:
@@ -77,28 +52,12 @@ class Engine:
                 failures[name] = _parts(failure)[1]
         return failures
 
-    def decide(self, snapshot: Snapshot, choice: Choice) -> Outcome:
-        """Decide for all waiting jobs of the snapshot; blocks for at most the deadline per policy asked."""
-        placements: list[Placement] = []
-        pending: list[Pending] = []
-        refused: list[Refusal] = []
-        fallbacks: list[Fallback] = []
-        policies: dict[str, str] = {}
-        seconds: dict[str, float] = {}
-        for name, jobs in _by_policy(snapshot, choice.policy).items():
-            view = _with_waiting(snapshot, jobs, placements)
-            began = time.perf_counter()
-            answered, decision, failures = self._ask(name, view, choice)
-            seconds[answered] = time.perf_counter() - began
-            verdict = check(view, decision)
-            placements += verdict.accepted
-            pending += _reasons(jobs, answered, decision, verdict)
-            refused += verdict.refused
-            fallbacks += failures
-            policies |= dict.fromkeys((job.uid for job in jobs), answered)
-        return Outcome(policies, tuple(placements), tuple(pending), tuple(refused), tuple(fallbacks), seconds)
+    def decide(self, snapshot: Snapshot, choice: Choice, rules: Rules | None = None) -> Outcome:
+        """Decide for all waiting jobs of the snapshot, and what `rules` say besides; blocks for at most the deadline
+        per policy asked, and per stage after that."""
+        return Deliberation(snapshot, choice, rules or Rules(), self).run()
 
-    def _ask(self, name: str, snapshot: Snapshot, choice: Choice) -> tuple[str, Decision, list[Fallback]]:
+    def ask(self, name: str, snapshot: Snapshot, choice: Choice) -> tuple[str, Decision, list[Fallback]]:
         """The name of the policy that answered in the end, its decision, and the failures on the way."""
         waiting = tuple(job.uid for job in snapshot.waiting())
         failures: list[Fallback] = []
@@ -111,17 +70,21 @@ class Engine:
         pending = tuple(Pending(uid, PendingReason.DECISION_REFUSED, f"no policy answered: {why}") for uid in waiting)
         return choice.fallback, Decision(choice.fallback, pending=pending), failures
 
-    def _run(self, name: str, snapshot: Snapshot, deadline: float) -> Decision:
-        """Raise PolicyError as `reason: message`."""
-        policy = self._loaded(name)
-        future = self._begin(name, lambda: policy.decide(snapshot))
+    def timed(self, name: str, work: Callable[[], T], deadline: float) -> T:
+        """Do something in a thread, for as long as the deadline allows. Raises PolicyError as `reason: message`."""
+        future = self._begin(name, work)
         try:
             failure = future.exception(deadline)
         except TimeoutError:
             raise PolicyError(f"deadline: {name} took longer than {deadline:g} s") from None
         if failure:
             raise PolicyError(f"error: {name} raised {type(failure).__name__}: {failure}") from failure
-        return _complete(name, snapshot, future.result())
+        return future.result()
+
+    def _run(self, name: str, snapshot: Snapshot, deadline: float) -> Decision:
+        """Raise PolicyError as `reason: message`."""
+        policy = self._loaded(name)
+        return _complete(name, snapshot, self.timed(name, lambda: policy.decide(snapshot), deadline))
 
     def _loaded(self, name: str) -> Policy:
         """Raise PolicyError as `reason: message`."""
@@ -150,13 +113,6 @@ def _parts(failure: PolicyError) -> tuple[str, str]:
     """Reason and message."""
     reason, _, message = str(failure).partition(": ")
     return reason, message
-
-
-def _by_policy(snapshot: Snapshot, default: str) -> dict[str, list[Job]]:
-    groups: dict[str, list[Job]] = {}
-    for job in snapshot.waiting():
-        groups.setdefault(job.policy or default, []).append(job)
-    return groups
 
 
 def _in_thread(name: str, work: Callable[[], T]) -> Future[T]:
@@ -188,40 +144,3 @@ def _complete(name: str, snapshot: Snapshot, decision: object) -> Decision:
     if missing:
         raise PolicyError(f"invalid: {name} gave no answer for {missing[0]}")  # of all: events that vary are many
     return sound
-
-
-def _with_waiting(snapshot: Snapshot, jobs: list[Job], placed: list[Placement]) -> Snapshot:
-    """The snapshot as one policy may see it: only its own jobs wait, and what others were just given is taken."""
-    mine = {job.uid for job in jobs}
-    given = {placement.job: placement for placement in placed}
-    seen = [
-        msgspec.structs.replace(job, placement=given.get(job.uid, job.placement))
-        for job in snapshot.jobs
-        if job.placement or job.uid in mine or job.uid in given
-    ]
-    taken: dict[str, list[tuple[int, Job]]] = {}
-    for job in seen:
-        if job.uid in given:
-            for share in given[job.uid].shares:
-                taken.setdefault(share.node, []).append((share.gpus, job))
-    nodes = tuple(_charged(node, taken[node.name]) if node.name in taken else node for node in snapshot.nodes)
-    return msgspec.structs.replace(snapshot, jobs=tuple(seen), nodes=nodes)
-
-
-def _charged(node: Node, taken: list[tuple[int, Job]]) -> Node:
-    return msgspec.structs.replace(
-        node,
-        free_gpus=node.free_gpus - sum(gpus for gpus, _ in taken),
-        free_cpu_milli=node.free_cpu_milli - sum(job.requirements.cpu_milli(gpus) for gpus, job in taken),
-        free_memory=node.free_memory - sum(job.requirements.memory(gpus) for gpus, job in taken),
-        free_pods=node.free_pods - len(taken),
-    )
-
-
-def _reasons(jobs: list[Job], policy: str, decision: Decision, verdict: Verdict) -> list[Pending]:
-    """Why each job that has no placement waits: the rule that its placement broke, or what the policy says."""
-    placed = {placement.job for placement in verdict.accepted}
-    said = {pending.job: pending for pending in decision.pending}
-    broken = {refusal.job: f"{policy} broke rule {refusal.rule}: {refusal.message}" for refusal in verdict.refused}
-    refused = {uid: Pending(uid, PendingReason.DECISION_REFUSED, message) for uid, message in broken.items()}
-    return [(said | refused)[job.uid] for job in jobs if job.uid not in placed]

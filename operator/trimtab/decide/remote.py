@@ -13,7 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from trimtab.decide.engine import LOAD_SECONDS, Outcome
+from trimtab.decide.engine import LOAD_SECONDS
+from trimtab.decide.outcome import Outcome
+from trimtab.decide.rules import Rules
 from trimtab.decide.worker import HEADER_BYTES, Ask, frame
 from trimtab.errors import PolicyError
 from trimtab_policy.types import Snapshot
@@ -30,12 +32,12 @@ class RemoteEngine:
         self._command = (*command, *([str(constants.resolve())] if constants else []))
         self._process: Process | None = None
 
-    async def decide(self, policy: str, snapshot: Snapshot, seconds: float) -> Outcome:
+    async def decide(self, policy: str, snapshot: Snapshot, seconds: float, rules: Rules | None = None) -> Outcome:
         """What the policy would decide for all waiting jobs. Raises PolicyError as `reason: message`.
 
         `seconds` is the policy's deadline; loading it, and starting the process, come on top.
         """
-        question = await asyncio.to_thread(msgspec.msgpack.encode, Ask(policy, seconds, snapshot))
+        question = await asyncio.to_thread(msgspec.msgpack.encode, Ask(policy, seconds, snapshot, rules or Rules()))
         limit = LOAD_SECONDS + seconds
         try:
             async with asyncio.timeout(limit):

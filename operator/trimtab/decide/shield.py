@@ -1,17 +1,23 @@
-"""The hard rules that no placement may break, whatever policy made it.
+"""The hard rules that no decision may break, whatever policy made it.
 
 Policies may be wrong, stale or learned; over-allocating a GPU is not theirs to do. Every placement is checked against
-the snapshot and the placements accepted before it in the same decision, and is accepted or refused as a whole.
+the snapshot and what was accepted before it, and is accepted or refused as a whole.
+
+Running jobs may be stopped or moved, under rules of their own (`running`), and their GPUs given to others by the same
+decision. Whoever gets such GPUs waits for their end (`Verdict.waits`). Where a stop or a move is refused, whatever
+counted on its GPUs is, too; and nobody is stopped for a gang that does not start, or for nobody's gain.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
-from trimtab_policy.capacity import ALL_TYPES
+from trimtab.api.status import MAX_LEAVING
+from trimtab.decide.ledger import Ledger
+from trimtab.decide.running import Powers, no_gain, not_moved, not_stopped
 from trimtab_policy.limits import Violation, user_limits
 from trimtab_policy.perf.plans import InvalidPlan, fits
 from trimtab_policy.perf.plans import check as check_degrees
@@ -34,86 +40,135 @@ class Verdict(Struct, frozen=True):
     """What is left of a decision."""
 
     accepted: tuple[Placement, ...]
+    """Of jobs that wait, and of running ones that move or get another size."""
     refused: tuple[Refusal, ...]
+    stops: tuple[Stop, ...] = ()
+    waits: dict[str, tuple[str, ...]] = {}
+    """UID of a job with a placement -> UIDs of those whose pods must be gone before its pods come."""
 
 
-def check(snapshot: Snapshot, decision: Decision) -> Verdict:
-    """Split the placements of a decision into those that keep all rules and those that do not.
-
-    Stops are refused, and so is a new placement for a running job: no live job is preemptible.
-    """
-    books = _Books(snapshot)
-    accepted: list[Placement] = []
-    refused: list[Refusal] = [_no_stop(books, stop) for stop in decision.stops]
-    for placement in decision.placements:
-        broken = next(_violations(books, placement), None)
-        if broken is None:
-            books.enter(placement)
-            accepted.append(placement)
-        else:
-            rule, message = broken
-            refused.append(Refusal(placement.job, rule, message))
-    return Verdict(tuple(accepted), tuple(refused))
+def check(snapshot: Snapshot, decision: Decision, powers: Powers | None = None) -> Verdict:
+    """Split a decision into what keeps all rules and what does not."""
+    return judge(Ledger(snapshot), decision, powers or Powers())[0]
 
 
-class _Books:
-    """What is taken: the snapshot plus the placements accepted so far."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self.jobs = {job.uid: job for job in snapshot.jobs}
-        self.nodes = {node.name: node for node in snapshot.nodes}
-        self.free_gpus = {node.name: node.free_gpus for node in snapshot.nodes}
-        self.free_cpu = {node.name: node.free_cpu_milli for node in snapshot.nodes}
-        self.free_memory = {node.name: node.free_memory for node in snapshot.nodes}
-        self.free_pods = {node.name: node.free_pods for node in snapshot.nodes}
-        self.placed = {job.uid for job in snapshot.jobs if job.placement}
-        self.queue_use: dict[tuple[str, str], int] = {}
-        for job in snapshot.jobs:
-            if job.placement:
-                self._charge(job.queue, job.placement)
-
-    def enter(self, placement: Placement) -> None:
-        job = self.jobs[placement.job]
-        self.placed.add(job.uid)
-        self._charge(job.queue, placement)
-        for share in placement.shares:
-            self.free_gpus[share.node] -= share.gpus
-            self.free_cpu[share.node] -= job.requirements.cpu_milli(share.gpus)
-            self.free_memory[share.node] -= job.requirements.memory(share.gpus)
-            self.free_pods[share.node] -= 1
-
-    def _charge(self, queue: str, placement: Placement) -> None:
-        for gpu_type in (placement.gpu_type, ALL_TYPES):
-            self.queue_use[queue, gpu_type] = self.queue_use.get((queue, gpu_type), 0) + placement.gpus
+def judge(ledger: Ledger, decision: Decision, powers: Powers) -> tuple[Verdict, Ledger]:
+    """The same for one decision of several about a snapshot; with the ledger as it is after it."""
+    return _Trial(ledger, decision, powers).verdict()
 
 
-def _no_stop(books: _Books, stop: Stop) -> Refusal:
-    job = books.jobs.get(stop.job)
-    if job is None:
-        return Refusal(stop.job, "unknown_job", f"no job has UID {stop.job}")
-    if job.placement is None:
-        return Refusal(stop.job, "not_running", "the job holds no GPUs that a stop could free")
-    return Refusal(stop.job, "not_preemptible", "the job runs and is not preemptible: it must not be stopped")
+class _Trial:
+    """One decision on its way through the rules."""
+
+    def __init__(self, ledger: Ledger, decision: Decision, powers: Powers) -> None:
+        self._before, self._powers = ledger, powers
+        self._placements = decision.placements
+        self._stop_refusals: dict[int, Violation] = {}
+        self._stops = dict(enumerate(decision.stops))
+        self._refusals: dict[int, Violation] = {}
+        """By number of the placement: what is refused whatever becomes of the others."""
+        self._moving = {i: placement for i, placement in enumerate(self._placements) if self._runs(placement)}
+        for number, stop in self._stops.items():
+            if broken := not_stopped(ledger, stop, powers):
+                self._stop_refusals[number] = broken
+        for number, placement in enumerate(self._placements):
+            if broken := next(self._fixed(placement), None):
+                self._refusals[number] = broken
+        self._bound()
+
+    def verdict(self) -> tuple[Verdict, Ledger]:
+        """Refuse until nothing is left that counts on what was refused."""
+        while True:
+            ledger, accepted, broken = self._enter()
+            late = {i: rule for i, rule in broken.items() if i in self._moving}
+            idle = self._idle(ledger, accepted)
+            if not late and not any(idle):
+                break
+            self._refusals |= late
+            self._refusals |= {number: rule for number, rule in idle[1].items() if number not in late}
+            self._stop_refusals |= idle[0]
+        refused = [
+            *(Refusal(self._stops[i].job, *rule) for i, rule in sorted(self._stop_refusals.items())),
+            *(Refusal(self._placements[i].job, *rule) for i, rule in sorted((self._refusals | broken).items())),
+        ]
+        placed = tuple(self._placements[i] for i in accepted)
+        return Verdict(placed, tuple(refused), tuple(self._kept().values()), ledger.waits_of(placed)), ledger
+
+    def _kept(self) -> dict[int, Stop]:
+        return {number: stop for number, stop in self._stops.items() if number not in self._stop_refusals}
+
+    def _movers(self) -> dict[int, Placement]:
+        return {number: move for number, move in self._moving.items() if number not in self._refusals}
+
+    def _bound(self) -> None:
+        """Once so many are stopped or moved nobody else is helped. But for whoever is, all go that it takes: half of a
+        gang's room is none. A plan names those that it waits for, and has no place for more than so many names."""
+        counted, left = 0, MAX_LEAVING - len(self._before.left)
+        refused = "too_many_at_once", f"{self._powers.at_once} more gangs may be stopped at the moment"
+        for group in sorted(self._groups(), key=len):
+            if counted < self._powers.at_once and len(group) <= left:
+                left -= len(group)
+                # whoever makes room has kept count of its moves: here nobody knows yet for whom they are
+                counted += 0 if self._powers.for_others and group[0][0] is self._refusals else len(group)
+            else:
+                for refusals, number in group:
+                    refusals[number] = refused
+
+    def _groups(self) -> list[list[tuple[dict[int, Violation], int]]]:
+        """Stops by whom they are for, and each move by itself, as numbers with where to refuse them."""
+        groups: dict[str, list[tuple[dict[int, Violation], int]]] = {}
+        for number, stop in self._kept().items():
+            groups.setdefault(stop.beneficiary or stop.job, []).append((self._stop_refusals, number))
+        stops, moves = groups.values(), ([(self._refusals, number)] for number in self._movers())
+        # who makes room has chosen moves where it could have stopped: without them the stops beside them are for nobody
+        return [*moves, *stops] if self._powers.for_others else [*stops, *moves]
+
+    def _enter(self) -> tuple[Ledger, list[int], dict[int, Violation]]:
+        """The ledger with all that is not refused yet; which placements it holds, and why not the others."""
+        ledger = self._before.copy()
+        for stop in self._kept().values():
+            ledger.leave(stop.job, stop.beneficiary)
+        for move in self._movers().values():
+            ledger.leave(move.job)
+        accepted, broken = [], {}
+        for number, placement in enumerate(self._placements):
+            if number in self._refusals:
+                continue
+            if rule := ledger.lacks(placement):
+                broken[number] = rule
+            else:
+                ledger.enter(placement)
+                accepted.append(number)
+        return ledger, accepted, broken
+
+    def _idle(self, ledger: Ledger, accepted: Sequence[int]) -> tuple[dict[int, Violation], dict[int, Violation]]:
+        """Stops, and moves for others, that nobody gains by."""
+        starting = {self._placements[number].job for number in accepted}
+        stops = {i: rule for i, stop in self._kept().items() if (rule := no_gain(ledger, stop, starting, self._powers))}
+        if not self._powers.for_others:
+            return stops, {}
+        awaited = ledger.awaited()
+        nobody = "nobody_gains", "it would move, and no gang starts because of it"
+        return stops, {i: nobody for i, move in self._movers().items() if move.job not in awaited}
+
+    def _runs(self, placement: Placement) -> bool:
+        job = self._before.jobs.get(placement.job)
+        return job is not None and job.placement is not None
+
+    def _fixed(self, placement: Placement) -> Iterator[Violation]:
+        """Broken rules that do not depend on what else is decided, the most basic first."""
+        job, about = self._before.jobs.get(placement.job), self._powers.about
+        if job is None or (job.placement is None and about is not None and job.uid not in about):
+            yield "unknown_job", f"no waiting job has UID {placement.job}"
+            return
+        if job.placement and (broken := not_moved(self._before, job, placement, self._powers)):
+            yield broken
+            return
+        for rule in _RULES:
+            yield from rule(self._before, job, placement)
 
 
-def _violations(books: _Books, placement: Placement) -> Iterator[Violation]:
-    """Broken rules, the most basic first; later ones rely on the earlier ones being kept."""
-    job = books.jobs.get(placement.job)
-    if job is None:
-        yield "unknown_job", f"no waiting job has UID {placement.job}"
-        return
-    if job.placement:
-        yield "not_preemptible", "the job runs and is not preemptible: it must not be moved or resized"
-        return
-    if job.uid in books.placed:
-        yield "already_placed", "the job has a placement already"
-        return
-    for rule in (_shape, _nodes, _resources, _user_limits, _quota, _degrees, _gpu, _numbers):
-        yield from rule(books, job, placement)
-
-
-def _shape(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
+def _shape(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
     shares = placement.shares
     if not shares or any(share.gpus < 1 for share in shares):
         yield "empty_share", "every node of a gang must give at least one GPU"
@@ -125,11 +180,11 @@ def _shape(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]
         yield "degrees_mismatch", f"the degrees use {placement.plan.gpus} GPUs, the nodes give {placement.gpus}"
 
 
-def _nodes(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
+def _nodes(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
     for share in placement.shares:
-        node: Node | None = books.nodes.get(share.node)
+        node: Node | None = ledger.nodes.get(share.node)
         if node is None:
-            why = books.snapshot.unavailable.get(share.node, "no such GPU node")
+            why = ledger.snapshot.unavailable.get(share.node, "no such GPU node")
             yield "node_unavailable", f"node {share.node}: {why}"
         elif node.gpu_type != placement.gpu_type:
             yield "wrong_gpu_type", f"node {share.node} has {node.gpu_type}, the placement says {placement.gpu_type}"
@@ -137,33 +192,11 @@ def _nodes(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]
             yield "node_not_eligible", f"the job's selectors or tolerations do not admit node {share.node}"
 
 
-def _resources(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
-    need = job.requirements
-    for share in placement.shares:
-        demands = (
-            ("oversubscribed_gpus", "GPUs", share.gpus, books.free_gpus),
-            ("oversubscribed_cpu", "CPU millicores", need.cpu_milli(share.gpus), books.free_cpu),
-            ("oversubscribed_memory", "bytes of memory", need.memory(share.gpus), books.free_memory),
-            ("oversubscribed_pods", "pod slots", 1, books.free_pods),
-        )
-        for rule, what, wanted, free in demands:
-            if wanted and wanted > free.get(share.node, 0):
-                yield rule, f"node {share.node} has {free.get(share.node, 0)} {what} free, {wanted} are needed"
-
-
-def _user_limits(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
+def _user_limits(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
     yield from user_limits(job.requirements, placement)
 
 
-def _quota(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
-    for quota in books.snapshot.quotas:
-        if quota.queue == job.queue and quota.gpu_type in (placement.gpu_type, ALL_TYPES):
-            used = books.queue_use.get((quota.queue, quota.gpu_type), 0)
-            if used + placement.gpus > quota.gpus:
-                yield "quota", f"queue {quota.queue} allows {quota.gpus} {quota.gpu_type} GPUs and uses {used}"
-
-
-def _degrees(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
+def _degrees(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
     width = placement.shares[0].gpus
     if placement.plan.tensor > width:
         yield "tensor_across_nodes", f"tensor degree {placement.plan.tensor} does not fit the {width} GPUs of a pod"
@@ -173,16 +206,26 @@ def _degrees(books: _Books, job: Job, placement: Placement) -> Iterator[Violatio
         yield "indivisible", str(invalid)
 
 
-def _gpu(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
-    gpu, plan = books.snapshot.gpu_types[placement.gpu_type], placement.plan
+def _gpu(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
+    gpu, plan = ledger.snapshot.gpu_types[placement.gpu_type], placement.plan
     if job.training.precision not in gpu.peak_flops:
         yield "precision", f"{gpu.name} has no {job.training.precision}"
     if not fits(job.model, job.training, plan, gpu, job.requirements.software):
         yield "memory", f"the plan {plan.describe()} does not fit in the {gpu.memory_bytes >> 30} GiB of {gpu.name}"
 
 
-def _numbers(books: _Books, job: Job, placement: Placement) -> Iterator[Violation]:
+def _numbers(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
     predicted = placement.prediction
     values = (predicted.step_seconds, predicted.tokens_per_second, predicted.run_seconds, predicted.memory_bytes)
     if not all(math.isfinite(value) and 0 < value < LARGEST_FIGURE for value in values):
         yield "not_a_number", f"the prediction has a figure that is not between 0 and {LARGEST_FIGURE:g}"
+
+
+_RULES: tuple[Callable[[Ledger, Job, Placement], Iterator[Violation]], ...] = (
+    _shape,
+    _nodes,
+    _user_limits,
+    _degrees,
+    _gpu,
+    _numbers,
+)

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from trimtab.decide.choice import Choice
 from trimtab.decide.engine import LOAD_SECONDS, Engine
+from trimtab.decide.rules import Rules
 from trimtab_policy.perf import constants
 from trimtab_policy.types import Snapshot
 
@@ -37,6 +38,7 @@ class Ask(Struct, frozen=True):
     policy: str
     seconds: float
     snapshot: Snapshot
+    rules: Rules = Rules()
 
 
 def frame(content: bytes) -> bytes:
@@ -49,7 +51,7 @@ def serve(questions: BinaryIO, answers: BinaryIO, engine: Engine) -> None:
     while header := questions.read(HEADER_BYTES):
         ask = msgspec.msgpack.decode(questions.read(int.from_bytes(header, "big")), type=Ask)
         signal.setitimer(signal.ITIMER_REAL, math.ceil(LOAD_SECONDS + ask.seconds + ALARM_SECONDS))
-        outcome = engine.decide(ask.snapshot, Choice(ask.policy, ask.policy, deadline_seconds=ask.seconds))
+        outcome = engine.decide(ask.snapshot, Choice(ask.policy, ask.policy, deadline_seconds=ask.seconds), ask.rules)
         signal.setitimer(signal.ITIMER_REAL, 0)
         answers.write(frame(msgspec.msgpack.encode(outcome)))
         answers.flush()

@@ -18,7 +18,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode
 
 import aiohttp
@@ -29,14 +29,19 @@ from yarl import URL
 from trimtab.errors import Overloaded, SettingsError, Unreachable
 from trimtab.kube.answers import error_from, next_page
 from trimtab.kube.backoff import Backoff
-from trimtab.kube.connection import Connection, connect
+from trimtab.kube.clock import ClusterClock
 from trimtab.kube.observer import Observer, Silent
 from trimtab.kube.resources import PODS
 from trimtab.names import FIELD_MANAGER
-from trimtab.settings import KubeSettings
+
+if TYPE_CHECKING:
+    import ssl
+
+    from trimtab.settings import KubeSettings
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 CONNECT_SECONDS = 3.0
@@ -49,18 +54,55 @@ Body = bytes | Mapping[str, Any] | msgspec.Struct
 log = structlog.get_logger(__name__)
 
 
+class Access(Protocol):
+    """Where the API server is, and who we are: a `Connection`, or a `PlainConnection` in small processes."""
+
+    @property
+    def server(self) -> str: ...
+
+    @property
+    def authorization(self) -> str | None: ...
+
+    @property
+    def tls_server_name(self) -> str | None: ...
+
+    @property
+    def proxy(self) -> str | None: ...
+
+    def ssl_context(self) -> ssl.SSLContext: ...
+
+    def needs_refresh(self) -> bool: ...
+
+    def distrust(self) -> None: ...
+
+    async def refresh(self) -> None: ...
+
+
+class Limits(Protocol):
+    """The part of `KubeSettings` that a client looks at."""
+
+    @property
+    def request_timeout(self) -> float: ...
+
+    @property
+    def connections(self) -> int: ...
+
+
 class KubeClient:
     """A connection pool to one API server."""
 
     def __init__(
         self,
-        connection: Connection,
-        settings: KubeSettings,
+        connection: Access,
+        settings: Limits,
         *,
         observer: Observer | None = None,
         before_write: Callable[[], None] = lambda: None,
+        clock: ClusterClock | None = None,
     ) -> None:
         self.before_write = before_write
+        self.clock = clock or ClusterClock()
+        """The cluster's time, by all answers so far; clients of one process may share it."""
         self._connection = connection
         self._settings = settings
         self._observer = observer or Silent()
@@ -77,9 +119,12 @@ class KubeClient:
         *,
         observer: Observer | None = None,
         before_write: Callable[[], None] = lambda: None,
+        clock: ClusterClock | None = None,
     ) -> KubeClient:
         """A client for the API server that the settings name. Raises SettingsError. Sends nothing yet."""
-        return cls(await connect(settings), settings, observer=observer, before_write=before_write)
+        from trimtab.kube.connection import connect  # kubernetes.aio is large, and agents do without
+
+        return cls(await connect(settings), settings, observer=observer, before_write=before_write, clock=clock)
 
     async def close(self) -> None:
         """Close all connections; running requests end in Unreachable."""
@@ -114,19 +159,20 @@ class KubeClient:
         limit = aiohttp.ClientTimeout(total=deadline or self._settings.request_timeout, sock_connect=CONNECT_SECONDS)
         if method in WRITE_VERBS:
             self.before_write()
-        started = time.perf_counter()
+        started = time.monotonic()
         status = 0
         try:
             async with self._requests.request(
                 method, self._url(path, params), data=data, headers=headers, timeout=limit, **self._where
             ) as answer:
+                self.clock.hear(answer.headers.get("Date"), started)
                 content = await answer.read()
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"no answer from {self._connection.server} to {method} {path}: {error!r}") from error
         finally:
             verb, resource = describe(method, path)
-            self._observer.request(verb, resource, status, time.perf_counter() - started)
+            self._observer.request(verb, resource, status, time.monotonic() - started)
         if status == 401:
             self._connection.distrust()
         if status >= 300:
@@ -165,11 +211,12 @@ class KubeClient:
         limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         headers = await self._headers(JSON)
         status = 0
-        started = time.perf_counter()
+        started = time.monotonic()
         try:
             async with self._watches.get(
                 self._url(path, query), headers=headers, timeout=limit, **self._where
             ) as answer:
+                self.clock.hear(answer.headers.get("Date"), started)
                 status = answer.status
                 if status >= 300:
                     content = await answer.read()
@@ -180,7 +227,7 @@ class KubeClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"the watch of {path} broke: {error!r}") from error
         finally:
-            self._observer.request("watch", describe("GET", path)[1], status, time.perf_counter() - started)
+            self._observer.request("watch", describe("GET", path)[1], status, time.monotonic() - started)
 
     # --- writes -----------------------------------------------------------------------------------------------------
     async def create(self, path: str, obj: Body) -> bytes:
@@ -197,10 +244,17 @@ class KubeClient:
         params = {"fieldManager": FIELD_MANAGER}
         return await self.request("PATCH", target, body=patch, params=params, content_type=MERGE_PATCH)
 
-    async def apply(self, path: str, obj: Body, *, subresource: str = "", force: bool = True) -> bytes:
+    async def strategic_patch(self, path: str, patch: Body) -> bytes:
+        """Strategic merge patch: lists with keys are merged by them. Only for built-in kinds."""
+        params = {"fieldManager": FIELD_MANAGER}
+        return await self.request("PATCH", path, body=patch, params=params, content_type=STRATEGIC_PATCH)
+
+    async def apply(
+        self, path: str, obj: Body, *, subresource: str = "", force: bool = True, field_manager: str = FIELD_MANAGER
+    ) -> bytes:
         """Server-side apply: the fields in `obj` are ours from now on, those we no longer send are removed."""
         target = f"{path}/{subresource}" if subresource else path
-        params = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
+        params = {"fieldManager": field_manager, "force": "true" if force else "false"}
         return await self.request("PATCH", target, body=obj, params=params, content_type=APPLY_PATCH)
 
     async def delete(self, path: str, *, uid: str, grace_seconds: int | None = None) -> bytes:

@@ -72,12 +72,27 @@ class Meta(Struct, frozen=True, rename="camel", eq=False):
 
 
 class Condition(Struct, frozen=True, rename="camel"):
-    """A condition of a node or pod. Heartbeat times are left out on purpose."""
+    """A condition of a node. Heartbeat times are left out on purpose."""
 
     type: str
     status: str
     reason: str = ""
     last_transition_time: str | None = None
+
+
+class PodCondition(Condition, frozen=True, eq=False):
+    """A condition of a pod. Equality leaves `message` out: kube-scheduler words it anew with every attempt."""
+
+    message: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PodCondition) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
+
+    def _compared(self) -> tuple[object, ...]:
+        return self.type, self.status, self.reason, self.last_transition_time
 
 
 class AnyObject(Struct, frozen=True):
@@ -103,9 +118,10 @@ class NodeSpec(Struct, frozen=True):
 
 
 class NodeStatus(Struct, frozen=True):
-    """v1.NodeStatus. `allocatable` maps resource names to quantities (`"8"`, `"1510Gi"`)."""
+    """v1.NodeStatus. `allocatable` and `capacity` map resource names to quantities (`"8"`, `"1510Gi"`)."""
 
     allocatable: dict[str, str] = {}
+    capacity: dict[str, str] = {}
     conditions: tuple[Condition, ...] = ()
 
 
@@ -170,11 +186,20 @@ class Terminated(Struct, frozen=True, rename="camel"):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
+    finished_at: str | None = None
+
+
+class Waiting(Struct, frozen=True):
+    """v1.ContainerStateWaiting."""
+
+    reason: str = ""
+    message: str = ""
 
 
 class ContainerState(Struct, frozen=True):
-    """v1.ContainerState, only the end of it."""
+    """v1.ContainerState, but for `running`."""
 
+    waiting: Waiting | None = None
     terminated: Terminated | None = None
 
 
@@ -194,7 +219,8 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     start_time: str | None = None
 
@@ -229,6 +255,24 @@ class QueueObject(CustomObject, frozen=True):
     """trimtab.dev/v1alpha1 Queue."""
 
 
+class WorkloadObject(CustomObject, frozen=True):
+    """kueue.x-k8s.io/v1beta2 Workload."""
+
+
+class FlavorObject(CustomObject, frozen=True):
+    """kueue.x-k8s.io/v1beta2 ResourceFlavor."""
+
+
+class GpuNodeObject(Struct, frozen=True):
+    """trimtab.dev/v1alpha1 GPUNode. The agent is the only writer of its readings."""
+
+    metadata: Meta
+    status: Raw = field(default_factory=lambda: Raw(b"{}"))
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "status", self.status.copy())
+
+
 class ConfigMapObject(Struct, frozen=True):
     """v1.ConfigMap, its text only."""
 
@@ -242,3 +286,5 @@ class PriorityClassObject(Struct, frozen=True, rename="camel"):
     metadata: Meta
     value: int = 0
     global_default: bool = False
+    preemption_policy: str | None = None
+    """`Never`, or PreemptLowerPriority, which is the default."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trimtab.names import API_VERSION, JOB_PLURAL, QUEUE_PLURAL
+from trimtab.names import API_VERSION, GPUNODE_PLURAL, JOB_PLURAL, KUEUE_GROUP, QUEUE_PLURAL
 
 
 class Resource(NamedTuple):
@@ -30,8 +30,16 @@ NODES = Resource("v1", "nodes")
 PODS = Resource("v1", "pods")
 SERVICES = Resource("v1", "services")
 CONFIG_MAPS = Resource("v1", "configmaps")
+TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")
 EVENTS = Resource("events.k8s.io/v1", "events")
 LEASES = Resource("coordination.k8s.io/v1", "leases")
 PRIORITY_CLASSES = Resource("scheduling.k8s.io/v1", "priorityclasses")
+POD_GROUPS = Resource("scheduling.k8s.io/v1alpha2", "podgroups")
+"""Kubernetes 1.36."""
+POD_GROUPS_BETA = Resource("scheduling.k8s.io/v1beta1", "podgroups")
+"""Kubernetes 1.37: what we say of a gang is said in the same words."""
 JOBS = Resource(API_VERSION, JOB_PLURAL)
 QUEUES = Resource(API_VERSION, QUEUE_PLURAL)
+GPUNODES = Resource(API_VERSION, GPUNODE_PLURAL)
+WORKLOADS = Resource(f"{KUEUE_GROUP}/v1beta2", "workloads")
+RESOURCE_FLAVORS = Resource(f"{KUEUE_GROUP}/v1beta2", "resourceflavors")

@@ -34,7 +34,7 @@ DOWNLOADING = re.compile(r"go: downloading (\S+) (\S+)")
 
 
 class Module(Struct, frozen=True):
-    """What hack/cluster/go.mod says."""
+    """What a go.mod says of the programs that are built from it: hack/cluster's, of the control plane."""
 
     directory: Path
     go: tuple[int, ...]
@@ -42,6 +42,8 @@ class Module(Struct, frozen=True):
     tools: tuple[str, ...]
     kubernetes: str
     """Version of k8s.io/kubernetes, e.g. `v1.36.3`."""
+    title: str = "the control plane"
+    """What is built, in words."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,13 +68,20 @@ class Module(Struct, frozen=True):
 
 def read_module(directory: Path) -> Module:
     """Read the go.mod in `directory`. Raises LocalClusterError when it lacks what we need."""
+    go, tools, (kubernetes,) = read_go_mod(directory, "k8s.io/kubernetes")
+    return Module(directory, go, tools, kubernetes)
+
+
+def read_go_mod(directory: Path, *modules: str) -> tuple[tuple[int, ...], tuple[str, ...], list[str]]:
+    """The oldest Go, the tools, and the versions of these modules. Raises LocalClusterError when any is missing."""
     text = (directory / "go.mod").read_text()
     go = re.search(r"^go (\d+(?:\.\d+)*)$", text, re.MULTILINE)
     tools = re.search(r"^tool \(\n(.*?)^\)", text, re.MULTILINE | re.DOTALL)
-    kubernetes = re.search(r"^(?:require )?\s*k8s\.io/kubernetes (v[\d.]+)", text, re.MULTILINE)
-    if not (go and tools and kubernetes):
-        raise LocalClusterError(f"{directory / 'go.mod'} lacks a `go` line, a `tool` block or k8s.io/kubernetes")
-    return Module(directory, _numbers(go[1]), tuple(tools[1].split()), kubernetes[1])
+    found = [re.search(rf"^(?:require )?\s*{re.escape(each)} (v[\d.]+)", text, re.MULTILINE) for each in modules]
+    versions = [match[1] for match in found if match]
+    if not (go and tools and len(versions) == len(modules)):
+        raise LocalClusterError(f"{directory / 'go.mod'} lacks a `go` line, a `tool` block or {' or '.join(modules)}")
+    return _numbers(go[1]), tuple(tools[1].split()), versions
 
 
 def binaries() -> Path:
@@ -83,9 +92,10 @@ def binaries() -> Path:
     return target
 
 
-def build() -> Path:
-    """Build the control plane unless it is there; shows progress on stderr. Returns the directory of the binaries."""
-    module = read_module(checkout() / "hack" / "cluster")
+def build(module: Module | None = None) -> Path:
+    """Build the control plane, or what else a module has, unless it is there; shows progress on stderr. Returns the
+    directory of the binaries. Raises LocalClusterError."""
+    module = module or read_module(checkout() / "hack" / "cluster")
     target = _target(module)
     if target.is_dir():
         return target
@@ -105,7 +115,8 @@ def _build_into(target: Path, module: Module) -> None:
         packages = go.download()
         go.install(packages)
         for built, name in RENAMED.items():
-            (partial / built).rename(partial / name)
+            if name in module.names:
+                (partial / built).rename(partial / name)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -127,7 +138,7 @@ class Go:
 
     def install(self, packages: int) -> None:
         """Compile and link. `go install -v` names each package that it compiles; those in Go's build cache it skips."""
-        with progress("compiling the control plane", packages) as bar:
+        with progress(f"compiling {self._module.title}", packages) as bar:
             self._run(["install", "-v", *self._module.flags, "tool"], lambda line: _count_package(bar, line))
 
     def _modules_not_cached(self) -> int:

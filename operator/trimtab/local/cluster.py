@@ -26,6 +26,7 @@ from trimtab.errors import LocalClusterError
 from trimtab.local.build import binaries
 from trimtab.local.kubeconfig import kubectl
 from trimtab.local.layout import ClusterState, Layout, Phase
+from trimtab.local.options import DEFAULTS, ClusterOptions, ExtenderFiles
 from trimtab.local.process import ProcessId, tail, terminate
 from trimtab.local.supervisor import POLL_SECONDS, READY_SECONDS
 
@@ -41,9 +42,10 @@ class LocalCluster:
     ends it. Without, it ends with this process, even if that is killed.
     """
 
-    def __init__(self, name: str, *, keep: bool = False) -> None:
+    def __init__(self, name: str, *, keep: bool = False, options: ClusterOptions = DEFAULTS) -> None:
         self.name = name
         self._keep = keep
+        self._options = options
         self._layout = Layout(name)
         self._supervisor: ProcessId | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -53,6 +55,11 @@ class LocalCluster:
     def kubeconfig(self) -> Path:
         """Kubeconfig of the cluster's administrator; exists once the cluster is ready."""
         return self._layout.kubeconfig
+
+    @property
+    def extender_files(self) -> ExtenderFiles:
+        """Certificates for an extender and the scheduler that asks it; they exist once the cluster starts."""
+        return self._layout.extender_files
 
     @property
     def binaries(self) -> Path:
@@ -131,6 +138,7 @@ class LocalCluster:
     def _spawn_supervisor(self) -> ProcessId:
         way, stdin = ("--detach", subprocess.DEVNULL) if self._keep else ("--lifeline", subprocess.PIPE)
         command = [sys.executable, "-m", "trimtab.local.supervisor", self.name, way]
+        command += ["--options", msgspec.json.encode(self._options).decode()]
         with self._layout.output.open("wb") as log:
             self._child = child = subprocess.Popen(
                 command, stdin=stdin, stdout=subprocess.PIPE, stderr=log, cwd="/", start_new_session=True

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+import yaml
 from msgspec import Struct
 
+from trimtab.errors import LocalClusterError
 from trimtab.local.kubeconfig import certificate_credentials, write_kubeconfig
 from trimtab.local.layout import Layout
-from trimtab.local.pki import Authority, save_signing_pair
+from trimtab.local.options import DEFAULTS, ClusterOptions, SecondScheduler, gates_flag
 
 HOST = "127.0.0.1"
 SERVICE_RANGE = "10.96.0.0/16"
@@ -30,7 +33,10 @@ USERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """Who a component, or the administrator, is to the API server: user and groups."""
 
-PORTS = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
+SECOND_SCHEDULER = "kube-scheduler-trimtab"
+PORTS = (
+    "etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", SECOND_SCHEDULER, "kwok",
+)  # fmt: skip
 
 CONTROLLERS = (
     "garbage-collector-controller",
@@ -70,7 +76,16 @@ class Component(Struct, frozen=True):
 
 
 def prepare(layout: Layout, ports: Mapping[str, int]) -> None:
-    """Write what the components read: certificates, keys, kubeconfigs and KWOK's configuration."""
+    """Write what the components read: certificates, keys, kubeconfigs and KWOK's configuration.
+
+    Raises LocalClusterError where the extra `local` is not installed.
+    """
+    try:  # here, since commands import this module: only whoever starts a cluster needs the extra
+        from trimtab.local.pki import Authority, save_signing_pair
+    except ModuleNotFoundError as error:
+        raise LocalClusterError(
+            f"a local cluster needs the extra `local`: pip install 'trimtab[local]' ({error})"
+        ) from error
     pki = layout.certificates
     authority, etcd_authority = Authority("trimtab-local"), Authority("trimtab-local-etcd")
     authority.save(pki / "ca.crt")
@@ -79,6 +94,9 @@ def prepare(layout: Layout, ports: Mapping[str, int]) -> None:
     etcd_authority.issue(pki / "etcd-client", "kube-apiserver")
     authority.issue(pki / "server", "kube-apiserver", hosts=SERVER_HOSTS)
     authority.issue(pki / "health", "trimtab-health", hosts=(HOST,))
+    files = layout.extender_files
+    authority.issue(files.certificate.with_suffix(""), "trimtab-extender", hosts=(HOST, "localhost"))
+    authority.issue(files.client_certificate.with_suffix(""), SECOND_SCHEDULER)
     save_signing_pair(pki / "service-account")
     server, ca = server_url(ports), (pki / "ca.crt").read_bytes()
     for name, (user, groups) in USERS.items():
@@ -120,7 +138,9 @@ def etcd(layout: Layout, ports: Mapping[str, int], binaries: Path) -> Component:
     return _component("etcd", binaries, flags, ports, "/readyz", pki / "etcd-ca.crt", pki / "etcd-client")
 
 
-def kube_apiserver(layout: Layout, ports: Mapping[str, int], binaries: Path) -> Component:
+def kube_apiserver(
+    layout: Layout, ports: Mapping[str, int], binaries: Path, options: ClusterOptions = DEFAULTS
+) -> Component:
     """The API server."""
     pki = layout.certificates
     flags = {
@@ -143,16 +163,21 @@ def kube_apiserver(layout: Layout, ports: Mapping[str, int], binaries: Path) -> 
         # the `kubernetes` Service must not point at a loopback address, and no pod would use it
         "endpoint-reconciler-type": "none",
         "profiling": "false",
+        **gates_flag(options.feature_gates),
+        **({"runtime-config": ",".join(f"{api}=true" for api in options.apis)} if options.apis else {}),
     }
     return _component("kube-apiserver", binaries, flags, ports, "/readyz", pki / "ca.crt", pki / ADMIN)
 
 
-def kube_controller_manager(layout: Layout, ports: Mapping[str, int], binaries: Path) -> Component:
+def kube_controller_manager(
+    layout: Layout, ports: Mapping[str, int], binaries: Path, options: ClusterOptions = DEFAULTS
+) -> Component:
     """The controllers, each with credentials of its own."""
     pki = layout.certificates
     flags = {
         **_client_of_the_api("kube-controller-manager", layout, ports),
-        "controllers": ",".join(CONTROLLERS),
+        "controllers": ",".join((*CONTROLLERS, *options.controllers)),
+        **gates_flag(options.feature_gates),
         "use-service-account-credentials": "true",
         "service-account-private-key-file": pki / "service-account.key",
         "root-ca-file": pki / "ca.crt",
@@ -162,10 +187,29 @@ def kube_controller_manager(layout: Layout, ports: Mapping[str, int], binaries: 
     return _api_client("kube-controller-manager", layout, ports, binaries, flags)
 
 
-def kube_scheduler(layout: Layout, ports: Mapping[str, int], binaries: Path) -> Component:
+def kube_scheduler(
+    layout: Layout, ports: Mapping[str, int], binaries: Path, options: ClusterOptions = DEFAULTS
+) -> Component:
     """The stock scheduler, for all pods that do not name another."""
     flags = _client_of_the_api("kube-scheduler", layout, ports) | {"kube-api-qps": 500, "kube-api-burst": 1000}
-    return _api_client("kube-scheduler", layout, ports, binaries, flags)
+    return _api_client("kube-scheduler", layout, ports, binaries, flags | gates_flag(options.feature_gates))
+
+
+def second_scheduler(
+    layout: Layout, ports: Mapping[str, int], binaries: Path, options: ClusterOptions, scheduler: SecondScheduler
+) -> Component:
+    """The scheduler that has the extender. What a configuration file says cannot be said by flags as well."""
+    connection = {"kubeconfig": str(layout.user_kubeconfig("kube-scheduler")), "qps": 500, "burst": 1000}
+    configuration = {**scheduler.configuration, "clientConnection": connection, "enableProfiling": False}
+    path = layout.certificates / f"{SECOND_SCHEDULER}.yaml"
+    path.write_text(yaml.safe_dump(configuration, sort_keys=False))
+    flags = {
+        "config": path,
+        **_serving(SECOND_SCHEDULER, layout, ports),
+        **gates_flag(options.feature_gates, scheduler.feature_gates),
+    }
+    component = _api_client("kube-scheduler", layout, ports, binaries, flags)
+    return msgspec.structs.replace(component, name=SECOND_SCHEDULER, port=ports[SECOND_SCHEDULER])
 
 
 def kwok(layout: Layout, ports: Mapping[str, int], binaries: Path, stages: Path) -> Component:
@@ -201,11 +245,17 @@ def _client_of_the_api(name: str, layout: Layout, ports: Mapping[str, int]) -> d
     return {
         "kubeconfig": layout.user_kubeconfig(name),
         "leader-elect": "false",
+        **_serving(name, layout, ports),
+        "profiling": "false",
+    }
+
+
+def _serving(name: str, layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
+    return {
         "bind-address": HOST,
         "secure-port": ports[name],
         "tls-cert-file": layout.certificates / "health.crt",
         "tls-private-key-file": layout.certificates / "health.key",
-        "profiling": "false",
     }
 
 

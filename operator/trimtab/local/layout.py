@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from trimtab.errors import UsageError
+from trimtab.local.options import ExtenderFiles
 from trimtab.local.paths import clusters_directory
 from trimtab.local.process import ProcessId
 
@@ -74,6 +75,18 @@ class Layout:
     def user_kubeconfig(self, component: str) -> Path:
         """Kubeconfig by which a component proves who it is."""
         return self.certificates / f"{component}.kubeconfig"
+
+    @property
+    def extender_files(self) -> ExtenderFiles:
+        """Where the certificates for an extender are."""
+        pki = self.certificates
+        return ExtenderFiles(
+            ca=pki / "ca.crt",
+            certificate=pki / "extender.crt",
+            key=pki / "extender.key",
+            client_certificate=pki / "extender-client.crt",
+            client_key=pki / "extender-client.key",
+        )
 
     def write_state(self, state: ClusterState) -> None:
         """Replace the record in one step: readers see the old or the new one."""

@@ -1,6 +1,6 @@
 """The process that holds a control plane: starts it, notices what dies, stops it in order.
 
-    python -m trimtab.local.supervisor NAME --lifeline | --detach
+    python -m trimtab.local.supervisor NAME --lifeline | --detach [--options JSON]
 
 All clusters run under a supervisor in a session of its own, so that no terminal and no thread of the caller can take a
 component away; it prints its pid. With `--lifeline` it lives as long as its stdin is open: the caller holds the other
@@ -28,6 +28,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+import msgspec
+
 from trimtab.checkout import checkout
 from trimtab.errors import LocalClusterError, TrimtabError
 from trimtab.local.build import binaries
@@ -40,11 +42,13 @@ from trimtab.local.components import (
     kube_scheduler,
     kwok,
     prepare,
+    second_scheduler,
     server_url,
 )
 from trimtab.local.health import Probe
 from trimtab.local.kubeconfig import kubectl
 from trimtab.local.layout import ClusterState, Layout, Phase
+from trimtab.local.options import DEFAULTS, ClusterOptions
 from trimtab.local.process import ProcessId, spawn, stop, tail
 
 READY_SECONDS = 90.0
@@ -62,10 +66,12 @@ class Stopped(Exception):
 class Supervisor:
     """One start of one cluster."""
 
-    def __init__(self, layout: Layout, lifeline: int | None) -> None:
+    def __init__(self, layout: Layout, lifeline: int | None, options: ClusterOptions) -> None:
         self._layout = layout
+        self._options = options
         self._lifeline = lifeline
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._components: dict[str, Component] = {}
         self._ports: dict[str, int] = {}
 
     def run(self) -> None:
@@ -79,9 +85,10 @@ class Supervisor:
                 if attempt == PORT_ATTEMPTS - 1:
                     raise
                 self.stop()
-        self._record(Phase.READY)
         while True:
-            self._wait(None)
+            self._record(Phase.READY)
+            for name in self._wait(None):
+                self._replace(name)
 
     def stop(self) -> None:
         """Stop all components, clients of the API server first, the store last."""
@@ -97,18 +104,22 @@ class Supervisor:
 
     def _start(self) -> None:
         layout, programs, stages = self._layout, binaries(), checkout() / "manifests" / "fake" / "stages.yaml"
+        options = self._options
         shutil.rmtree(layout.etcd_data)
         layout.etcd_data.mkdir(mode=0o700)
         self._ports = ports = free_ports()
         prepare(layout, ports)
-        self._launch(etcd(layout, ports, programs), kube_apiserver(layout, ports, programs))
+        api = kube_apiserver(layout, ports, programs, options)
+        self._launch(etcd(layout, ports, programs), api)
         kubectl(layout.kubeconfig, "apply", "--server-side", "-f", str(checkout() / "hack/cluster/kwok-rbac.yaml"))
         self._launch(
-            kube_controller_manager(layout, ports, programs),
-            kube_scheduler(layout, ports, programs),
+            kube_controller_manager(layout, ports, programs, options),
+            kube_scheduler(layout, ports, programs, options),
             kwok(layout, ports, programs, stages),
         )
-        self._await_service_account(kube_apiserver(layout, ports, programs))
+        if options.second_scheduler:
+            self._launch(second_scheduler(layout, ports, programs, options, options.second_scheduler))
+        self._await_service_account(api)
 
     def _launch(self, *components: Component) -> None:
         """Start components together and wait until each is ready."""
@@ -116,6 +127,7 @@ class Supervisor:
         for component in components:
             log = self._layout.log(component.name)
             self._children[component.name] = spawn(component.argv, log, environment)
+            self._components[component.name] = component
         self._record(Phase.STARTING)
         for component in components:
             self._until(f"{component.name} is ready", Probe(component).ready)
@@ -131,10 +143,11 @@ class Supervisor:
             if time.monotonic() > deadline:
                 names = ", ".join(self._children)
                 raise LocalClusterError(f"waited {READY_SECONDS:.0f} s until {what}; see the logs of {names}")
-            self._wait(POLL_SECONDS)
+            for name in self._wait(POLL_SECONDS):
+                self._report_death(name)
 
-    def _wait(self, seconds: float | None) -> None:
-        """Sleep, but wake when a component dies or the lifeline closes. Raises LocalClusterError or Stopped."""
+    def _wait(self, seconds: float | None) -> list[str]:
+        """Sleep, but wake when components die, which are returned. Raises Stopped when the lifeline closes."""
         handles = {os.pidfd_open(child.pid): name for name, child in self._children.items()}
         lifeline = [] if self._lifeline is None else [self._lifeline]
         try:
@@ -144,8 +157,14 @@ class Supervisor:
                 os.close(handle)
         if self._lifeline in woken:
             raise Stopped
-        for handle in woken:
-            self._report_death(handles[handle])
+        return [handles[handle] for handle in woken]
+
+    def _replace(self, name: str) -> None:
+        """Start a component again that has ended. Raises LocalClusterError where that is not wanted of it."""
+        if name not in self._options.restarted:
+            self._report_death(name)
+        self._children.pop(name).wait()
+        self._launch(self._components[name])
 
     def _report_death(self, name: str) -> NoReturn:
         status = self._children[name].wait()
@@ -176,7 +195,7 @@ def free_ports() -> dict[str, int]:
             listener.close()
 
 
-def supervise(layout: Layout, lifeline: int | None) -> int:
+def supervise(layout: Layout, lifeline: int | None, options: ClusterOptions = DEFAULTS) -> int:
     """Run a cluster until it is asked to end (returns 0, leaves no file) or fails (returns 1, leaves its logs).
 
     Raises LocalClusterError when the cluster runs already.
@@ -185,7 +204,7 @@ def supervise(layout: Layout, lifeline: int | None) -> int:
     with held(layout.lock):
         shutil.rmtree(layout.root, ignore_errors=True)  # of a cluster that failed or was killed: we hold its lock
         layout.create()
-        return _supervise_locked(Supervisor(layout, lifeline), layout)
+        return _supervise_locked(Supervisor(layout, lifeline, options), layout)
 
 
 @contextmanager
@@ -232,14 +251,16 @@ def main() -> int:
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--lifeline", action="store_true", help="end when stdin is closed")
     way.add_argument("--detach", action="store_true", help="print the pid and go on in the background")
+    parser.add_argument("--options", default="{}", help="ClusterOptions as JSON")
     arguments = parser.parse_args()
+    options = msgspec.json.decode(arguments.options, type=ClusterOptions)
     if arguments.detach and os.fork():
         os._exit(0)
     print(os.getpid(), flush=True)
     signal.signal(signal.SIGTERM, _raise_stopped)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        return supervise(Layout(arguments.name), sys.stdin.fileno() if arguments.lifeline else None)
+        return supervise(Layout(arguments.name), sys.stdin.fileno() if arguments.lifeline else None, options)
     except TrimtabError as error:
         print(error, file=sys.stderr)
         return 2

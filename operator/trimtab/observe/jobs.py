@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.convert import to_model_spec, to_requirements, to_training
-from trimtab.api.status import JobStatus
+from trimtab.api.status import JobStatus, PlanTerms
 from trimtab.api.template import trainer_of
 from trimtab.api.v1alpha1 import JobSpec
 from trimtab.errors import QuantityError, SpecError
@@ -61,28 +61,73 @@ class JobFacts(Struct, frozen=True):
         """Whether a plan stands and its gang has not ended."""
         return self.status.plan is not None and not self.finished
 
-    def as_job(self, **known: Any) -> Job:
+    @property
+    def terms(self) -> PlanTerms | None:
+        """What holds for the gang that it has, whatever the spec says by now; None where it has none."""
+        return self.status.plan.terms if self.status.plan else None
+
+    @property
+    def asks(self) -> Requirements | None:
+        """The requirements, with what the pods of the standing plan ask for where the spec says otherwise by now."""
+        need, terms = self.requirements, self.terms
+        if need is None or terms is None:
+            return need
+        cpu, memory = terms.cpu_millis_per_gpu, terms.memory_bytes_per_gpu
+        if (cpu, memory) == (need.cpu_milli_per_gpu, need.memory_per_gpu):
+            return need
+        return msgspec.structs.replace(need, cpu_milli_per_gpu=cpu, memory_per_gpu=memory)
+
+    def as_job(self, *, queue: str | None = None, requirements: Requirements | None = None, **known: Any) -> Job:
         """The job as policies see it; `known` are the fields that its own object does not tell.
+
+        `queue` is the one that it counts against unless its plan says another; None: the one that it names.
+        `requirements` are what is left of the spec's; None: all of it.
 
         Raises SpecError when the spec cannot be understood.
         """
         if self.spec is None or self.model is None or self.training is None or self.requirements is None:
             raise SpecError("spec", self.error)
+        if self.terms is not None:
+            queue = self.terms.queue
         return Job(
             uid=self.meta.uid,
             namespace=self.meta.namespace,
             name=self.meta.name,
             model=self.model,
             training=self.training,
-            requirements=self.requirements,
-            queue=self.spec.queue or "",
+            requirements=requirements or self.requirements,
+            queue=(self.spec.queue or "") if queue is None else queue,
             policy=self.meta.annotations.get(names.ANNOTATION_POLICY),
             **known,
         )
 
+    def steps_done(self) -> int:
+        """Optimizer steps that need not be done again, as far as the training reports them."""
+        observed = self.status.observed
+        return min(observed.steps_done, self.training.steps) if observed and self.training else 0
+
+    def expected_finish(self) -> float | None:
+        """When its gang will have ended, as a POSIX time: by the steps that it reports, else as predicted."""
+        plan, observed, told = self.status.plan, self.status.observed, self.status.trainer_status
+        if plan is None:
+            return None
+        measured = observed is not None and observed.epoch == plan.epoch and observed.step_milliseconds is not None
+        if measured and told and told.estimated_remaining_seconds is not None:
+            return told.last_updated_time.timestamp() + told.estimated_remaining_seconds
+        return plan.predicted.finish_time.timestamp()
+
     def retry_at(self) -> float:
         """When the next plan may be made, as a POSIX time; 0 when at once."""
         return self.status.retry_time.timestamp() if self.status.retry_time else 0.0
+
+    def waits_since(self) -> float | None:
+        """When it began to wait again after it had run, or was suspended, as a POSIX time; None where it never did."""
+        found = [conditions.find(self.status.conditions, names.SUSPENDED)]
+        if self.status.last_epoch:
+            found.append(conditions.find(self.status.conditions, names.PLANNED))
+        return max(
+            (each.last_transition_time.timestamp() for each in found if each and each.status != "True"), default=None
+        )
 
 
 def facts(job: JobObject) -> JobFacts:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from msgspec import Struct
 
 from trimtab.errors import QuantityError
 from trimtab.kube.objects import NodeObject, Taint
 from trimtab.kube.quantity import to_int, to_milli
+from trimtab.names import ANNOTATION_REPAIRED
 from trimtab.observe import gpus
 from trimtab.observe.problems import Problem
 from trimtab_policy.specs import GpuSpec
@@ -38,6 +40,12 @@ class NodeFacts(Struct, frozen=True):
     unavailable: str
     """Why it takes no new pods; empty when it does."""
     problems: tuple[Problem, ...]
+    withdrawn: int = 0
+    """GPUs that its device plugin has taken away: those of the capacity that are not allocatable."""
+    turned: float = 0.0
+    """When it last became Ready, or ceased to be, as a POSIX time; 0 where nobody says."""
+    renewed: float = 0.0
+    """When its object was made, or somebody said that it is repaired: what was before counts no more. A POSIX time."""
 
 
 def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None:
@@ -47,7 +55,8 @@ def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None
     if found is None:
         return None
     room, unreadable = _room(allocatable)
-    ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+    told = next((c for c in node.status.conditions if c.type == "Ready"), None)
+    ready = told is not None and told.status == "True"
     return NodeFacts(
         name=node.metadata.name,
         uid=node.metadata.uid,
@@ -65,7 +74,27 @@ def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None
         ready=ready,
         unavailable=_unavailable(node, ready) or found.unusable or unreadable,
         problems=tuple(_problems(node, found, unreadable)),
+        withdrawn=_withdrawn(node.status.capacity.get(found.resource), found.count),
+        turned=_posix(told.last_transition_time) if told else 0.0,
+        renewed=max(
+            _posix(node.metadata.creation_timestamp), _posix(node.metadata.annotations.get(ANNOTATION_REPAIRED))
+        ),
     )
+
+
+def _posix(timestamp: str | None) -> float:
+    """RFC 3339 -> POSIX seconds; 0 for none, or for nonsense that somebody wrote into an annotation."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _withdrawn(capacity: str | None, allocatable: int) -> int:
+    try:
+        return max(0, to_int(capacity) - allocatable) if capacity else 0
+    except QuantityError:
+        return 0
 
 
 def _room(allocatable: dict[str, str]) -> tuple[tuple[int, int, int], str]:

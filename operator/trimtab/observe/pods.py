@@ -8,6 +8,7 @@ override where they are set.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -19,6 +20,9 @@ from trimtab.kube.objects import Container, Meta, PodObject, PodSpec
 from trimtab.kube.quantity import to_int, to_milli
 
 TERMINAL = ("Succeeded", "Failed")
+OVERSTAY_SECONDS = 120.0
+"""A pod that is still there so long after its time was over is not waited for: its node cannot end it, or a finalizer
+keeps it. Kubelets that are busy take some ten seconds."""
 _QUANTITIES = ("requests", "limits", "overhead")
 
 
@@ -42,12 +46,18 @@ class PodFacts(Struct, frozen=True):
     use: PodUse
     seat: Seat | None
     """Whose part of which plan it has brought to a node."""
+    ends: float | None = None
+    """POSIX time by which it is to have ended, where it has been deleted and holds its resources until then."""
+    failed: bool = False
 
 
 def facts(pod: PodObject) -> PodFacts:
     """Everything that the books need to know about a pod."""
     node = pod.spec.node_name if holds_resources(pod) else ""
-    return PodFacts(node, use(pod), _seat(pod) if pod.spec.node_name else None)
+    deleted = pod.metadata.deletion_timestamp if node else None
+    ends = datetime.fromisoformat(deleted).timestamp() if deleted else None
+    seat = _seat(pod) if pod.spec.node_name else None
+    return PodFacts(node, use(pod), seat, ends, failed=pod.status.phase == "Failed")
 
 
 def use(pod: PodObject) -> PodUse:
@@ -65,6 +75,12 @@ def _seat(pod: PodObject) -> Seat | None:
     labels = pod.metadata.labels
     owner = next((owner.uid for owner in pod.metadata.owner_references if owner.controller), None)
     return (owner, labels.get(names.LABEL_EPOCH, ""), labels.get(names.LABEL_RANK, "")) if owner else None
+
+
+def epoch_of(pod: PodObject) -> int:
+    """Epoch of the plan that the pod was made for; 0 where its label says none."""
+    told = pod.metadata.labels.get(names.LABEL_EPOCH, "")
+    return int(told) if told.isdigit() else 0
 
 
 def from_template(pod_spec: Mapping[str, Any]) -> PodObject:

@@ -2,7 +2,8 @@
 
 GPUs are counted from two sources that together never miss one: every pod that is on a node and has not ended, and
 every rank of a standing plan whose pod is not on a node yet. A plan that was decided but is not written yet
-(`promised`) counts the same, so that two rounds never give one GPU twice.
+(`promised`) counts the same, so that two rounds never give one GPU twice. What of this comes after the end of other
+pods, `books` settles.
 
 Facts of single objects are remembered for as long as the object is the same, so that a round after a small change costs
 the change, not the cluster.
@@ -10,34 +11,37 @@ the change, not the cluster.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Generic, TypeVar
 
 from msgspec import Struct
-from pydantic import ValidationError
 
 from trimtab import names
-from trimtab.api.convert import to_placement, to_quotas
-from trimtab.api.v1alpha1 import QueueSpec
 from trimtab.kube.objects import JobObject, NodeObject, PodObject, PriorityClassObject, QueueObject
-from trimtab.observe import eligibility, jobs, nodes, pods
+from trimtab.observe import eligibility, jobs, nodes, pods, queues, running, stragglers
+from trimtab.observe.books import Books, Claim, Pages
+from trimtab.observe.failures import Failures, Held
+from trimtab.observe.gpunodes import GpuNodes, Look
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
-from trimtab.observe.pods import PodFacts, PodUse, Seat
+from trimtab.observe.pods import PodFacts, Seat
 from trimtab.observe.problems import Problem
-from trimtab_policy.capacity import ALL_TYPES
+from trimtab.observe.queues import QueueFacts, Queues
+from trimtab.observe.running import Mobility, Running
+from trimtab.observe.stragglers import Stragglers, Verdict, members
 from trimtab_policy.specs import GpuSpec
 from trimtab_policy.types import (
-    Bounds,
     Job,
-    Node,
     Pending,
     PendingReason,
-    Placement,
-    Quota,
-    Requirements,
     Snapshot,
 )
+
+NEVER = "Never"
+"""`preemptionPolicy` of a PriorityClass whose jobs stop nobody."""
+RETURN_SECONDS = 60.0
+"""A job that may start again so soon is in line already: else others take its other nodes when it has lost one."""
 
 Object = TypeVar("Object")
 Facts = TypeVar("Facts")
@@ -66,6 +70,19 @@ class Observation(Struct, frozen=True):
     overallocated: dict[str, int]
     """Node -> GPUs requested beyond what it has."""
     problems: tuple[Problem, ...]
+    reports: Look = Look()
+    """What agents say about the nodes: fresh readings, foreign load, faults."""
+    stragglers: tuple[Verdict, ...] = ()
+    """Slow GPUs."""
+    held: Held = Held()
+    """Nodes that are kept from waiting jobs because of failures."""
+    queues: dict[str, QueueFacts] = {}
+    """Queues by name."""
+
+    def problems_of(self, node: str) -> list[Problem]:
+        """What is wrong about a node, itself or what its agent says."""
+        about = ("Node", names.GPUNODE_KIND)
+        return [problem for problem in self.problems if problem.name == node and problem.kind in about]
 
 
 class Memo(Generic[Object, Facts]):
@@ -84,19 +101,41 @@ class Memo(Generic[Object, Facts]):
 
     def all(self, objects: Iterable[Object]) -> list[tuple[Object, Facts]]:
         """Facts of exactly these objects; those of all others are forgotten."""
-        facts = [(item, self.one(item)) for item in objects]
-        self._known = {id(pair[0]): pair for pair in facts}
-        return facts
+        before, now = self._known, {}
+        for item in objects:
+            known = before.get(id(item))
+            now[id(item)] = known if known is not None and known[0] is item else (item, self._compute(item))
+        self._known = now
+        return list(now.values())
 
 
 class Observer:
-    """Turns caches into observations. Holds only what it has computed before, never anything it was told once."""
+    """Turns caches into observations. Holds only what it has computed before, never anything it was told once, but for
+    one thing that takes time to be believed: the verdicts on slow GPUs.
 
-    def __init__(self, levels: Sequence[Sequence[str]]) -> None:
+    `gpunodes` are what agents report, kept by whoever hears them; `slow` judges which GPUs are slow; `mobility` says
+    which running jobs may be moved.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[Sequence[str]],
+        gpunodes: GpuNodes | None = None,
+        slow: Stragglers | None = None,
+        mobility: Mobility | None = None,
+        failures: Failures | None = None,
+    ) -> None:
+        self._gpunodes = gpunodes
+        self._stragglers = slow or Stragglers()
+        self._failures = failures or Failures()
+        self._mobility = mobility or Mobility()
+        self._pages = Pages()
         self._nodes: Memo[NodeObject, NodeFacts | None] = Memo(lambda node: nodes.facts(node, levels))
         self._pods: Memo[PodObject, PodFacts] = Memo(pods.facts)
         self._jobs: Memo[JobObject, JobFacts] = Memo(jobs.facts)
-        self._held: Memo[JobFacts, Placement | None] = Memo(_held)
+        self._queues: Memo[QueueObject, QueueFacts] = Memo(queues.facts)
+        self._running: Memo[JobFacts, Running] = Memo(lambda job: running.read(job, self._mobility))
+        self._candidates: tuple[NodeFacts, ...] = ()
         self._eligible: dict[str, tuple[JobFacts, tuple[NodeFacts, ...], tuple[str, ...] | None]] = {}
 
     def job(self, job: JobObject) -> JobFacts:
@@ -107,37 +146,57 @@ class Observer:
         """Facts of one node; None when it is gone or has no GPUs."""
         return self._nodes.one(node) if node else None
 
-    def observe(self, caches: Caches, now: float, promised: Mapping[str, Placement] | None = None) -> Observation:
-        """One look. `promised` are placements, by job UID, that are decided and about to be written."""
+    def next_deadline(self, now: float) -> float:
+        """Seconds until a GPU is to be judged slow, or no longer, though nothing is reported."""
+        return self._stragglers.next_deadline(now)
+
+    def observe(
+        self,
+        caches: Caches,
+        now: float,
+        promised: Iterable[Claim] = (),
+        avoided: Mapping[str, Set[str]] | None = None,
+        held_back: Mapping[str, Pending] | None = None,
+        limited: Mapping[str, JobFacts] | None = None,
+    ) -> Observation:
+        """One look. `promised` is what was decided and is about to be written; `avoided` are nodes, by job UID, that
+        kube-scheduler would not take for that job lately. `held_back` and `limited`, by job UID, are what Kueue
+        says: who must not be planned yet, and the facts of jobs that may have less than their own spec allows."""
         gpu_nodes = {facts.name: facts for _, facts in self._nodes.all(caches.nodes) if facts}
         known = {f.meta.uid: f for _, f in self._jobs.all(caches.jobs) if f.ours and not f.meta.deletion_timestamp}
-        used = _Books(gpu_nodes)
-        seats: set[Seat] = set()
-        for _, pod in self._pods.all(caches.pods):
-            if pod.node:
-                used.pod(pod.node, pod.use)
-            if pod.seat:
-                seats.add(pod.seat)
-        held = {facts.meta.uid: placement for facts, placement in self._held.all(known.values()) if placement}
-        placements = {uid: placement for uid, placement in (promised or {}).items() if uid in known} | held
-        for uid, placement in placements.items():
-            used.unbound(placement, known[uid], seats)
-        queues, queue_problems = _quotas(caches.queues)
+        known |= {uid: facts for uid, facts in (limited or {}).items() if uid in known}
+        used = self._books(gpu_nodes, known, promised, caches.pods, now)
+        placements = used.placements
+        lines = Queues(queue for _, queue in self._queues.all(caches.queues))
         priorities = {c.metadata.name: c for c in caches.priority_classes}
-        refused = {uid: why for uid, f in known.items() if (why := _refusal(f, queues, priorities))}
-        takes = {name: facts for name, facts in gpu_nodes.items() if not facts.unavailable}
+        refused = {uid: why for uid, why in (held_back or {}).items() if uid in known}
+        refused |= {uid: why for uid, f in known.items() if (why := _refusal(f, lines, priorities))}
+        reports = self._gpunodes.look(gpu_nodes, used.requested) if self._gpunodes else Look()
+        unfit = {name: facts.unavailable for name, facts in gpu_nodes.items() if facts.unavailable}
+        held = self._failures.look(gpu_nodes, known.values(), unfit, reports, used.requested, now)
+        unavailable = {**held.unavailable, **reports.unavailable, **unfit}
+        takes = {name: facts for name, facts in gpu_nodes.items() if name not in unavailable}
+        if self._candidates != (candidates := tuple(takes.values())):
+            self._candidates = candidates
+        slow = self._stragglers.judge(members(reports.telemetry, gpu_nodes, placements, used.requested), gpu_nodes, now)
+        speeds = {name: card.speed for name, card in slow.items()}
         self._forget_templates(known)
+        shown = [
+            self._job(facts, now, used, takes, priorities, lines, (avoided or {}).get(uid, frozenset()), slow, held)
+            for uid, facts in known.items()
+            if facts.spec and (uid in placements or (uid not in refused and _waits(facts, now)))
+        ]
+        refused |= (beyond := lines.beyond(shown, known, now))
         snapshot = Snapshot(
             time=now,
-            nodes=tuple(used.node(facts) for facts in takes.values()),
-            jobs=tuple(
-                self._job(facts, placements.get(uid), takes, priorities)
-                for uid, facts in known.items()
-                if facts.spec and (uid in placements or (uid not in refused and _waits(facts, now)))
-            ),
+            nodes=self._pages.turn(takes, used, reports, speeds),
+            jobs=tuple(job for job in shown if job.uid not in beyond),
             gpu_types=_gpu_types(takes.values()),
-            quotas=tuple(quota for limits in queues.values() for quota in limits),
-            unavailable={name: facts.unavailable for name, facts in gpu_nodes.items() if facts.unavailable},
+            quotas=lines.quotas,
+            weights=lines.weights,
+            unavailable=unavailable,
+            ending=used.ending,
+            speedup=self._mobility.speedup,
         )
         return Observation(
             snapshot=snapshot,
@@ -145,33 +204,93 @@ class Observer:
             nodes=gpu_nodes,
             refused=refused,
             overallocated=used.beyond(),
-            problems=tuple(problem for facts in gpu_nodes.values() for problem in facts.problems) + queue_problems,
+            problems=(*self._problems(gpu_nodes, lines), *reports.problems, *held.problems),
+            reports=reports,
+            held=held,
+            stragglers=tuple(self._stragglers.cards()),
+            queues=lines.by_name,
         )
+
+    def _problems(self, gpu_nodes: Mapping[str, NodeFacts], lines: Queues) -> tuple[Problem, ...]:
+        return (
+            *(problem for facts in gpu_nodes.values() for problem in facts.problems),
+            *lines.problems(gpu_nodes.values()),
+            *stragglers.problems(self._stragglers.cards(), gpu_nodes),
+        )
+
+    def _books(
+        self,
+        gpu_nodes: Mapping[str, NodeFacts],
+        known: Mapping[str, JobFacts],
+        promised: Iterable[Claim],
+        members: Iterable[PodObject],
+        now: float,
+    ) -> Books:
+        held = [claim for _, job in self._running.all(known.values()) for claim in job.claims]
+        seen = {(claim.job, claim.epoch) for claim in held}
+        news = [claim for claim in promised if claim.job in known and (claim.job, claim.epoch) not in seen]
+        used = Books(gpu_nodes, (*held, *news), now)
+        seats: set[Seat] = set()
+        for _, pod in self._pods.all(members):
+            if pod.node:
+                used.pod(pod)
+            if pod.seat:
+                leaves = pod.seat[0] in used.leavers
+                if leaves or not pod.failed:  # else what it held is its gang's until that is given up, and starts anew
+                    seats.add(pod.seat)
+                if leaves:
+                    used.leaves(pod)
+        used.settle({uid: facts.asks for uid, facts in known.items()}, seats)
+        return used
 
     def _job(
         self,
         facts: JobFacts,
-        placement: Placement | None,
+        now: float,
+        used: Books,
         takes: Mapping[str, NodeFacts],
         priorities: Mapping[str, PriorityClassObject],
+        lines: Queues,
+        avoided: Set[str],
+        slow: Mapping[str, Verdict],
+        held: Held,
     ) -> Job:
-        plan, status = facts.status.plan, facts.status
+        uid, plan, status, runs = facts.meta.uid, facts.status.plan, facts.status, self._running.one(facts)
+        leaves = plan is not None and plan.epoch <= used.leavers.get(uid, 0)
+        kept = leaves or uid in held.deaf
+        movable_from = math.inf if kept else runs.movable_from
+        movable = movable_from <= now
+        admitted = held.leave(uid, _without(avoided, self._eligible_nodes(facts), takes), takes) if movable else None
+        finish = stragglers.expected_finish(facts, slow) if runs.returns != runs.returns else runs.returns
         return facts.as_job(
+            requirements=runs.requirements,
+            queue=lines.of(facts),
             created=facts.created,
             priority=_priority(facts, priorities),
-            placement=placement,
+            preempts=_preempts(facts, priorities),
+            placement=used.placements.get(uid),
             started=status.start_time.timestamp() if status.start_time and plan else None,
-            expected_finish=plan.predicted.finish_time.timestamp() if plan else None,
-            eligible=self._eligible_nodes(facts, takes) if placement is None else None,
+            expected_finish=None if leaves else finish,
+            steps_done=facts.steps_done(),
+            eligible=admitted,
+            elastic=runs.elastic,
+            preemptible=runs.elastic and movable and plan is not None,
+            movable_from=movable_from,
+            stoppable_from=None if kept else runs.stoppable_from,
+            lost_seconds=runs.lost_seconds(now),
+            restart_seconds=runs.restart_seconds,
+            restarts=status.restarts + len(status.stops),
+            served=runs.served_until(now),
+            not_before=facts.retry_at(),
+            waits_since=facts.waits_since(),
         )
 
-    def _eligible_nodes(self, facts: JobFacts, takes: Mapping[str, NodeFacts]) -> tuple[str, ...] | None:
-        candidates = tuple(takes.values())
+    def _eligible_nodes(self, facts: JobFacts) -> tuple[str, ...] | None:
         known = self._eligible.get(facts.meta.uid)
-        if known and known[0] is facts and known[1] == candidates:
+        if known and known[0] is facts and known[1] is self._candidates:
             return known[2]
-        admitted = eligibility.eligible(facts.template["spec"], candidates)
-        self._eligible[facts.meta.uid] = facts, candidates, admitted
+        admitted = eligibility.eligible(facts.template["spec"], self._candidates)
+        self._eligible[facts.meta.uid] = facts, self._candidates, admitted
         return admitted
 
     def _forget_templates(self, known: Mapping[str, JobFacts]) -> None:
@@ -179,56 +298,14 @@ class Observer:
             del self._eligible[uid]
 
 
-class _Books:
-    """Running totals per GPU node."""
-
-    def __init__(self, gpu_nodes: Mapping[str, NodeFacts]) -> None:
-        self._nodes = gpu_nodes
-        self._gpus = dict.fromkeys(gpu_nodes, 0)
-        self._cpu = dict.fromkeys(gpu_nodes, 0)
-        self._memory = dict.fromkeys(gpu_nodes, 0)
-        self._count = dict.fromkeys(gpu_nodes, 0)
-
-    def pod(self, node: str, use: PodUse) -> None:
-        if node in self._nodes:
-            self._add(node, use.gpus, use.cpu_milli, use.memory)
-
-    def unbound(self, placement: Placement, facts: JobFacts, seats: Set[Seat]) -> None:
-        """Charge the ranks whose pods are not on a node yet."""
-        need = facts.requirements or Requirements(Bounds())
-        uid, epoch = facts.meta.uid, str(facts.status.plan.epoch) if facts.status.plan else ""
-        for rank, share in enumerate(placement.shares):
-            if (uid, epoch, str(rank)) not in seats and share.node in self._nodes:
-                self._add(share.node, share.gpus, need.cpu_milli(share.gpus), need.memory(share.gpus))
-
-    def node(self, facts: NodeFacts) -> Node:
-        assert facts.gpu
-        return Node(
-            name=facts.name,
-            gpu_type=facts.gpu.name,
-            gpus=facts.gpus,
-            free_gpus=facts.gpus - self._gpus[facts.name],
-            free_cpu_milli=facts.cpu_milli - self._cpu[facts.name],
-            free_memory=facts.memory - self._memory[facts.name],
-            free_pods=facts.pods - self._count[facts.name],
-            topology=facts.topology,
-            link_domain=facts.link_domain,
-        )
-
-    def beyond(self) -> dict[str, int]:
-        over = {name: self._gpus[name] - facts.gpus for name, facts in self._nodes.items() if facts.gpu}
-        return {name: gpus for name, gpus in over.items() if gpus > 0}
-
-    def _add(self, node: str, gpus: int, cpu_milli: int, memory: int) -> None:
-        self._gpus[node] += gpus
-        self._cpu[node] += cpu_milli
-        self._memory[node] += memory
-        self._count[node] += 1
-
-
-def _held(facts: JobFacts) -> Placement | None:
-    """What a standing plan gives the job."""
-    return to_placement(facts.meta.uid, facts.status.plan) if facts.status.plan and facts.holds_gpus else None
+def _without(
+    avoided: Set[str], admitted: tuple[str, ...] | None, takes: Mapping[str, NodeFacts]
+) -> tuple[str, ...] | None:
+    """The admitted nodes (None: all) less those to be avoided; where none is left, they are tried again."""
+    if not avoided:
+        return admitted
+    left = tuple(name for name in (takes if admitted is None else admitted) if name not in avoided)
+    return left or admitted
 
 
 def _gpu_types(takes: Iterable[NodeFacts]) -> dict[str, GpuSpec]:
@@ -238,37 +315,17 @@ def _gpu_types(takes: Iterable[NodeFacts]) -> dict[str, GpuSpec]:
 
 
 def _waits(facts: JobFacts, now: float) -> bool:
-    """Whether a policy should decide about the job now."""
-    return not (facts.finished or facts.suspended or facts.holds_gpus or facts.retry_at() > now)
+    """Whether a policy should decide about the job now, or in a moment."""
+    return not (facts.finished or facts.suspended or facts.holds_gpus or facts.retry_at() > now + RETURN_SECONDS)
 
 
-def _quotas(queues: Iterable[QueueObject]) -> tuple[dict[str, tuple[Quota, ...]], tuple[Problem, ...]]:
-    limits: dict[str, tuple[Quota, ...]] = {}
-    problems: list[Problem] = []
-    for queue in queues:
-        meta = queue.metadata
-        try:
-            spec = QueueSpec.model_validate_json(bytes(queue.spec))
-        except ValidationError as error:
-            problems.append(Problem(names.QUEUE_KIND, "", meta.name, meta.uid, "MalformedQueue", str(error)))
-            limits[meta.name] = (Quota(meta.name, ALL_TYPES, 0),)  # nothing is admitted that nobody could account for
-            continue
-        limits[meta.name] = to_quotas(meta.name, spec)
-    return limits, tuple(problems)
-
-
-def _refusal(
-    facts: JobFacts, queues: Mapping[str, object], priorities: Mapping[str, PriorityClassObject]
-) -> Pending | None:
+def _refusal(facts: JobFacts, lines: Queues, priorities: Mapping[str, PriorityClassObject]) -> Pending | None:
     uid = facts.meta.uid
     if facts.error or facts.spec is None:
         return Pending(uid, PendingReason.INVALID_SPEC, facts.error, alternatives=("correct the field",))
-    queue, priority_class = facts.spec.queue, facts.spec.priority_class_name
-    if queue and queue not in queues:
-        present = ", ".join(sorted(queues)) or "none"
-        message = f"spec.queue: there is no Queue {queue!r}; there are: {present}"
-        hint = f"create Queue {queue}, or name another one"
-        return Pending(uid, PendingReason.QUEUE_NOT_FOUND, message, alternatives=(hint,))
+    if refusal := lines.refusal(facts):
+        return refusal
+    priority_class = facts.spec.priority_class_name
     if priority_class and priority_class not in priorities:
         message = f"spec.priorityClassName: there is no PriorityClass {priority_class!r}"
         hint = f"create PriorityClass {priority_class}, or name another one"
@@ -277,7 +334,23 @@ def _refusal(
 
 
 def _priority(facts: JobFacts, priorities: Mapping[str, PriorityClassObject]) -> int:
-    named = facts.spec.priority_class_name if facts.spec else None
+    """What the class that is named is worth. A gang keeps the value that its class had, as its pods do: a class that is
+    deleted, or made anew with another value, concerns those that are started later."""
+    named, terms = (facts.spec.priority_class_name if facts.spec else None) or "", facts.terms
+    if terms and (named == terms.priority_class or (named and named not in priorities)):
+        return terms.priority
+    found = _class_of(named, priorities)
+    return found.value if found else 0
+
+
+def _preempts(facts: JobFacts, priorities: Mapping[str, PriorityClassObject]) -> bool:
+    """Whether the job's class lets it stop others; one that says `preemptionPolicy: Never` is only first in line."""
+    found = _class_of((facts.spec.priority_class_name if facts.spec else None) or "", priorities)
+    return found is None or found.preemption_policy != NEVER
+
+
+def _class_of(named: str, priorities: Mapping[str, PriorityClassObject]) -> PriorityClassObject | None:
+    """The class of this name; of none, the default one, of several that of the lowest value, as for pods."""
     if named:
-        return priorities[named].value if named in priorities else 0
-    return next((c.value for c in priorities.values() if c.global_default), 0)
+        return priorities.get(named)
+    return min((c for c in priorities.values() if c.global_default), key=lambda c: c.value, default=None)

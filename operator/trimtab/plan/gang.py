@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimtab.api.convert import to_model_spec, to_placement
-from trimtab.api.status import Plan
+from trimtab.api.status import Plan, PlanTerms
 from trimtab.api.v1alpha1 import JobSpec
 from trimtab.kube.objects import Meta
 from trimtab.kube.quantity import to_int, to_milli
@@ -21,10 +21,14 @@ def gang_plan(
     training: TrainingSpec,
     plan: Plan,
     annotations: dict[str, dict[str, str]] | None = None,
+    report_url: str = "",
+    scheduler: str = "",
+    *,
+    grouped: bool = False,
+    resume_step: int = 0,
 ) -> GangPlan:
     """Everything that the objects of a planned job are made of."""
-    placement = to_placement(meta.uid, plan)
-    resources = spec.resources
+    placement, terms = to_placement(meta.uid, plan), plan.terms or _terms_of(spec)
     return GangPlan(
         namespace=meta.namespace,
         job=meta.name,
@@ -38,8 +42,22 @@ def gang_plan(
         layers=to_model_spec(spec.model).layers,
         launcher=spec.launcher.value,
         template=dict(template),
-        priority_class=spec.priority_class_name or "",
-        cpus_per_gpu_milli=to_milli(resources.cpus_per_gpu) if resources.cpus_per_gpu is not None else 0,
-        memory_per_gpu=to_int(resources.memory_per_gpu) if resources.memory_per_gpu is not None else 0,
+        priority_class=terms.priority_class,
+        cpus_per_gpu_milli=terms.cpu_millis_per_gpu,
+        memory_per_gpu=terms.memory_bytes_per_gpu,
         annotations=annotations or {},
+        report_url=report_url,
+        scheduler=scheduler,
+        grouped=grouped,
+        resume_step=resume_step,
+    )
+
+
+def _terms_of(spec: JobSpec) -> PlanTerms:
+    """Where the plan does not say, being of an earlier version."""
+    resources = spec.resources
+    return PlanTerms(
+        priority_class=spec.priority_class_name or "",
+        cpu_millis_per_gpu=to_milli(resources.cpus_per_gpu) if resources.cpus_per_gpu is not None else 0,
+        memory_bytes_per_gpu=to_int(resources.memory_per_gpu) if resources.memory_per_gpu is not None else 0,
     )

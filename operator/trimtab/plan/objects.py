@@ -3,6 +3,9 @@
 Everything is derived from the job and the plan in its status, so that a controller that starts anew makes the very
 same objects: names are deterministic (`JOB-EPOCH-RANK`), and making one that exists already changes nothing.
 The user's pod template stays as it is but for what the plan decides: GPU limits, ranks, flags, environment, scheduler.
+
+Pods that kube-scheduler is to bind are born behind a gate, pinned to the node of the plan: nothing about them has to be
+changed later but that the gate is taken away.
 """
 
 from __future__ import annotations
@@ -14,11 +17,19 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.api.template import trainer_of
+from trimtab.plan.affinity import pinned
 from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, Gang, Launch, launch
 from trimtab_policy.specs import ParallelPlan, TrainingSpec
 from trimtab_policy.types import NodeShare
 
 Object = dict[str, Any]
+_REQUEST_FILE = "checkpoint-requested"
+_PATIENT: tuple[Object, ...] = tuple(
+    {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}
+    for taint in ("not-ready", "unreachable")
+)
+"""Pods stay where they run though their node is not ready: when that is to end them, the controller decides, for gangs
+as a whole. By default Kubernetes deletes them after five minutes, in a mass failure, too."""
 
 
 class GangPlan(Struct, frozen=True):
@@ -42,10 +53,23 @@ class GangPlan(Struct, frozen=True):
     memory_per_gpu: int = 0
     annotations: dict[str, dict[str, str]] = {}
     """Pod name -> further annotations (fake mode's run times)."""
+    scheduler: str = ""
+    """Profile of the kube-scheduler that binds the pods; empty where we do."""
+    grouped: bool = False
+    """The gang has a PodGroup."""
+    report_url: str = ""
+    """Where the trainer reports its steps; empty where nobody listens."""
+    resume_step: int = 0
+    """Step of the last checkpoint that was known of when the plan was made; 0 for none."""
 
     def pod_name(self, rank: int) -> str:
         """Name of the pod of a node rank; deterministic, so that creating it twice is creating it once."""
         return pod_name(self.job, self.epoch, rank)
+
+    @property
+    def group_name(self) -> str:
+        """Name of the gang's PodGroup: `JOB-EPOCH`."""
+        return f"{self.job}-{self.epoch}"
 
 
 def pod_name(job: str, epoch: int, rank: int) -> str:
@@ -62,7 +86,7 @@ def service(plan: GangPlan) -> Object:
             "name": plan.job,
             "namespace": plan.namespace,
             "labels": {names.LABEL_JOB: plan.job},
-            "ownerReferences": [_owner(plan)],
+            "ownerReferences": [owner(plan)],
         },
         "spec": {
             "clusterIP": "None",
@@ -86,8 +110,8 @@ def pod(plan: GangPlan, rank: int) -> Object:
             "name": name,
             "namespace": plan.namespace,
             "labels": {**(meta.get("labels") or {}), **_labels(plan, rank)},
-            "annotations": {**(meta.get("annotations") or {}), **_annotations(plan, name, share, started)},
-            "ownerReferences": [_owner(plan)],
+            "annotations": {**_own_annotations(meta), **_annotations(plan, name, share, started)},
+            "ownerReferences": [owner(plan)],
         },
         "spec": _pod_spec(plan, template["spec"], name, share, started),
     }
@@ -100,11 +124,19 @@ def _pod_spec(plan: GangPlan, spec: Object, name: str, share: NodeShare, started
         "restartPolicy": "Never",
         "hostname": name,
         "subdomain": plan.job,
-        "tolerations": [*(spec.get("tolerations") or []), {"key": plan.gpu_resource, "operator": "Exists"}],
+        "tolerations": [*(spec.get("tolerations") or []), {"key": plan.gpu_resource, "operator": "Exists"}, *_PATIENT],
         "volumes": [*(spec.get("volumes") or []), *_volumes(spec, started)],
     }
     if plan.priority_class:
         spec["priorityClassName"] = plan.priority_class
+    if plan.scheduler:
+        spec |= {
+            "schedulerName": plan.scheduler,
+            "schedulingGates": [{"name": names.SCHEDULING_GATE}],
+            "affinity": pinned(spec.get("affinity"), share.node),
+        }
+    if plan.grouped:
+        spec["schedulingGroup"] = {"podGroupName": plan.group_name}
     return spec
 
 
@@ -120,7 +152,8 @@ def _equip(plan: GangPlan, trainer: Object, share: NodeShare, started: Launch) -
         resources[kind] = {**(resources.get(kind) or {}), **asked}
     own = trainer.get("env") or []
     taken = {entry["name"] for entry in own}
-    trainer["env"] = [{"name": k, "value": v} for k, v in started.env.items() if k not in taken] + own
+    env = started.env | _report_env(plan) | _checkpoint_env(plan)
+    trainer["env"] = [{"name": k, "value": v} for k, v in env.items() if k not in taken] + own
     if started.args:
         trainer["args"] = [*(trainer.get("args") or []), *started.args]
     mounts = trainer.setdefault("volumeMounts", [])
@@ -129,23 +162,58 @@ def _equip(plan: GangPlan, trainer: Object, share: NodeShare, started: Launch) -
     if started.deepspeed_config:
         directory = DEEPSPEED_CONFIG_PATH.rpartition("/")[0]
         mounts.append({"name": "trimtab-launch", "mountPath": directory, "readOnly": True})
+    taken = {mount["mountPath"] for mount in mounts}
+    if plan.report_url and names.REPORT_TOKEN_DIRECTORY not in taken:
+        mounts.append({"name": "trimtab-report", "mountPath": names.REPORT_TOKEN_DIRECTORY, "readOnly": True})
+    if names.REQUEST_DIRECTORY not in taken:
+        mounts.append({"name": "trimtab-request", "mountPath": names.REQUEST_DIRECTORY, "readOnly": True})
+
+
+def _report_env(plan: GangPlan) -> dict[str, str]:
+    """What `trimtab.report` needs to know."""
+    if not plan.report_url:
+        return {}
+    return {"TRIMTAB_REPORT_URL": plan.report_url, "TRIMTAB_REPORT_JOB": f"{plan.namespace}/{plan.job}"}
+
+
+def _checkpoint_env(plan: GangPlan) -> dict[str, str]:
+    """Where a request to save the state can be read, and from where the training goes on."""
+    values = {"TRIMTAB_CHECKPOINT_FILE": f"{names.REQUEST_DIRECTORY}/{_REQUEST_FILE}"}
+    return values | ({"TRIMTAB_RESUME_STEP": str(plan.resume_step)} if plan.resume_step else {})
 
 
 def _volumes(spec: Object, started: Launch) -> list[Object]:
-    """Shared memory for the data loader and NCCL, and the DeepSpeed file from the pod's own annotation."""
+    """Shared memory for the data loader and NCCL, the DeepSpeed file and a request to stop from the pod's own
+    annotations, and the token that a report is known by, which is good for nothing else. The kubelet renews it; a
+    template without a service account's usual token gets it all the same."""
     used = {mount["name"] for container in spec["containers"] for mount in container.get("volumeMounts") or []}
     volumes: list[Object] = []
     if "trimtab-shm" in used:
         volumes.append({"name": "trimtab-shm", "emptyDir": {"medium": "Memory"}})
     if started.deepspeed_config:
-        source = f"metadata.annotations['{names.ANNOTATION_DEEPSPEED}']"
-        item = {"path": DEEPSPEED_CONFIG_PATH.rpartition("/")[2], "fieldRef": {"fieldPath": source}}
+        item = _mirrored(names.ANNOTATION_DEEPSPEED, DEEPSPEED_CONFIG_PATH.rpartition("/")[2])
         volumes.append({"name": "trimtab-launch", "downwardAPI": {"items": [item]}})
+    if "trimtab-request" in used:
+        item = _mirrored(names.ANNOTATION_CHECKPOINT, _REQUEST_FILE)
+        volumes.append({"name": "trimtab-request", "downwardAPI": {"items": [item]}})
+    if "trimtab-report" in used:
+        token = {"audience": names.REPORT_AUDIENCE, "expirationSeconds": 3600, "path": "token"}
+        volumes.append({"name": "trimtab-report", "projected": {"sources": [{"serviceAccountToken": token}]}})
     return volumes
+
+
+def _mirrored(annotation: str, path: str) -> Object:
+    """A file of a downward API volume; empty while the pod has no such annotation."""
+    return {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
 
 
 def _labels(plan: GangPlan, rank: int) -> dict[str, str]:
     return {names.LABEL_JOB: plan.job, names.LABEL_EPOCH: str(plan.epoch), names.LABEL_RANK: str(rank)}
+
+
+def _own_annotations(meta: Object) -> dict[str, str]:
+    """The template's, but for the one that would say that the gang had been asked to stop."""
+    return {key: value for key, value in (meta.get("annotations") or {}).items() if key != names.ANNOTATION_CHECKPOINT}
 
 
 def _annotations(plan: GangPlan, name: str, share: NodeShare, started: Launch) -> dict[str, str]:
@@ -153,12 +221,15 @@ def _annotations(plan: GangPlan, name: str, share: NodeShare, started: Launch) -
         names.ANNOTATION_NODE: share.node,
         names.ANNOTATION_PLAN: f"{plan.plan.gpus}×{plan.gpu_type} {plan.plan.describe()}",
     }
+    if plan.scheduler:
+        values[names.ANNOTATION_GANG] = str(len(plan.shares))
     if started.deepspeed_config:
         values[names.ANNOTATION_DEEPSPEED] = started.deepspeed_config
     return values | plan.annotations.get(name, {})
 
 
-def _owner(plan: GangPlan) -> Object:
+def owner(plan: GangPlan) -> Object:
+    """The ownerReference by which everything of a gang is the job's."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.JOB_KIND,

@@ -10,20 +10,28 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 from structlog.types import Processor
-
-from trimtab.settings import LogSettings
 
 LIBRARY_LEVELS = {"kopf": logging.WARNING, "aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}
 EXPECTED = "OS signals are ignored: running not in the main thread."
 """kopf says so at each start; it is how we run it."""
 
 
-def configure(settings: LogSettings) -> None:
+class Wanted(Protocol):
+    """`LogSettings`, or what has the same two fields."""
+
+    @property
+    def level(self) -> str: ...
+
+    @property
+    def format(self) -> str: ...
+
+
+def configure(settings: Wanted) -> None:
     """Set up structlog and the standard library's logging."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -1,4 +1,4 @@
-"""Every Prometheus metric of Trimtab, in one place.
+"""Every Prometheus metric of the controller, in one place; the agent and the extender have files of their own.
 
 Names follow the Prometheus conventions (base units, `_total`, `_seconds`) and carry no job names: what is asked about a
 single job is answered by its status and events. `KubeMetrics` counts what happens between us and the API server.
@@ -64,7 +64,26 @@ POLICY_CHANGES = Counter(
 )
 JOBS = Gauge("trimtab_jobs", "Jobs by state", ["state"], registry=REGISTRY)
 PENDING_JOBS = Gauge("trimtab_pending_jobs", "Waiting jobs by reason", ["reason"], registry=REGISTRY)
-GPUS = Gauge("trimtab_gpus", "GPUs by type and state (used, free, unavailable)", ["type", "state"], registry=REGISTRY)
+QUEUE_GPUS = Gauge(
+    "trimtab_queue_gpus", "GPUs that the jobs of a queue hold, by type", ["queue", "gpu_type"], registry=REGISTRY
+)
+QUEUE_SHARE = Gauge(
+    "trimtab_queue_share",
+    "Part of the cluster's throughput that the jobs of a queue hold, over its weight",
+    ["queue"],
+    registry=REGISTRY,
+)
+QUEUE_PENDING_JOBS = Gauge("trimtab_queue_pending_jobs", "Jobs that wait in a queue", ["queue"], registry=REGISTRY)
+GPUS = Gauge(
+    "trimtab_gpus", "GPUs by type and state (used, free, foreign, unavailable)", ["type", "state"], registry=REGISTRY
+)
+UNHEALTHY_GPUS = Gauge(
+    "trimtab_unhealthy_gpus", "GPUs with a fault, by type and reason", ["type", "reason"], registry=REGISTRY
+)
+FOREIGN_GPUS = Gauge(
+    "trimtab_foreign_gpus", "GPUs that are busy with what no pod asked for", ["type"], registry=REGISTRY
+)
+STALE_GPUNODES = Gauge("trimtab_stale_gpunodes", "Nodes whose agent has stopped reporting", registry=REGISTRY)
 PROBLEMS = Gauge(
     "trimtab_problems",
     "Objects in the cluster that somebody should mend, by kind and reason",
@@ -121,6 +140,87 @@ GANG_BIND_SECONDS = Histogram(
     buckets=SLOW,
     registry=REGISTRY,
 )
+GANG_SCHEDULE_SECONDS = Histogram(
+    "trimtab_gang_schedule_duration_seconds",
+    "From a gang's first binding or release to the moment that all its pods are seen bound",
+    buckets=SLOW,
+    registry=REGISTRY,
+)
+STARTS_FORETOLD = Counter(
+    "trimtab_starts_foretold_total",
+    "Jobs that got a plan after their status had said when, by when that was: early, within the interval, late",
+    ["when"],
+    registry=REGISTRY,
+)
+START_ERROR_SECONDS = Histogram(
+    "trimtab_start_error_seconds",
+    "Between a job's start as status.pending.startTime expected it and its plan",
+    buckets=(30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 24 * 3600),
+    registry=REGISTRY,
+)
+POD_GROUPS_REFUSED = Counter(
+    "trimtab_pod_groups_refused_total", "Gangs that went on without a PodGroup: it was refused", registry=REGISTRY
+)
+BRAKE = Gauge(
+    "trimtab_brake",
+    "1 while so many nodes are lost at once that no gang is taken down because of it",
+    registry=REGISTRY,
+)
+BAD_NODES = Gauge("trimtab_bad_nodes", "Nodes that have ended the gangs of several jobs lately", registry=REGISTRY)
+SPARE_NODES = Gauge(
+    "trimtab_spare_nodes",
+    "Free nodes that are kept for gangs that have lost one, by GPU type",
+    ["type"],
+    registry=REGISTRY,
+)
+FAILURES = Counter(
+    "trimtab_failures_total",
+    "Gangs that came to an unwanted end, by cause (UserError, Program, OutOfMemory, Node, Gpu, Other)",
+    ["cause"],
+    registry=REGISTRY,
+)
+STRAGGLERS = Gauge("trimtab_stragglers", "GPUs that do less than their peers, by type", ["type"], registry=REGISTRY)
+MOVES = Counter(
+    "trimtab_moves_total", "Running gangs that were given other nodes, by cause", ["cause"], registry=REGISTRY
+)
+PREEMPTIONS = Counter(
+    "trimtab_preemptions_total",
+    "Running gangs that were asked to stop for others, or for their own good, by cause",
+    ["cause"],
+    registry=REGISTRY,
+)
+REPEATED_PREEMPTIONS = Counter(
+    "trimtab_repeated_preemptions_total",
+    "Of those for others, gangs whose job had been asked for others within the hour before",
+    registry=REGISTRY,
+)
+DECISION_STAGE_SECONDS = Histogram(
+    "trimtab_decision_stage_seconds",
+    "Time of one stage of a decision besides the policies",
+    ["stage"],
+    buckets=FAST,
+    registry=REGISTRY,
+)
+STOPS = Counter(
+    "trimtab_stops_total",
+    "Requests to running gangs to save their state and stop, by cause and result"
+    " (acknowledged, deadline, ended, withdrawn, unready)",
+    ["cause", "result"],
+    registry=REGISTRY,
+)
+STOP_SECONDS = Histogram(
+    "trimtab_stop_seconds",
+    "From such a request until it was met or taken back, by cause",
+    ["cause"],
+    buckets=SLOW,
+    registry=REGISTRY,
+)
+LOST_GPU_SECONDS = Counter(
+    "trimtab_lost_gpu_seconds_total",
+    "Work of stopped gangs since their last checkpoint, by cause of the stop",
+    ["cause"],
+    registry=REGISTRY,
+)
 ROLLBACKS = Counter("trimtab_rollbacks_total", "Gangs taken down again, by reason", ["reason"], registry=REGISTRY)
 HAPPENINGS = Counter(
     "trimtab_happenings_total", "What was told about jobs, by event reason", ["reason"], registry=REGISTRY
@@ -129,6 +229,42 @@ DRIVER_ERRORS = Counter(
     "trimtab_driver_errors_total", "Unexpected errors while a job was carried forward: bugs", registry=REGISTRY
 )
 EVENTS_LOST = Counter("trimtab_events_lost_total", "Events that could not be posted", registry=REGISTRY)
+
+# --- reports of trainings, and what predictions learn from them ------------------------------------------------------
+REPORTS = Counter(
+    "trimtab_reports_total",
+    "Reports of trainings, by result (accepted, ignored) or by the HTTP status that refused them",
+    ["result"],
+    registry=REGISTRY,
+)
+PREDICTION_FACTOR = Gauge(
+    "trimtab_prediction_factor",
+    "By how much steps take longer than the performance model says, as learned, by model, GPU type and class of plan",
+    ["model", "type", "plan"],
+    registry=REGISTRY,
+)
+PREDICTION_DRIFT = Gauge(
+    "trimtab_prediction_drift",
+    "By how much steps on a GPU type came to take longer than those of earlier jobs of their kind, at the last change"
+    " that was noticed; 1 before any",
+    ["type"],
+    registry=REGISTRY,
+)
+PREDICTION_DRIFT_ALARMS = Counter(
+    "trimtab_prediction_drift_alarms_total",
+    "Changes of how long steps on a GPU type take, against earlier jobs of their kind",
+    ["type"],
+    registry=REGISTRY,
+)
+DRIFTED_JOBS = Gauge(
+    "trimtab_drifted_jobs", "Running jobs whose steps take much longer or shorter than predicted", registry=REGISTRY
+)
+CALIBRATION_PROBLEM = Gauge(
+    "trimtab_calibration_problem",
+    "1 while what was learned cannot be kept, by reason (unreadable, unwritable)",
+    ["reason"],
+    registry=REGISTRY,
+)
 
 # --- the API server --------------------------------------------------------------------------------------------------
 API_REQUESTS = Counter(
@@ -156,6 +292,11 @@ REFLECTOR_ERRORS = Counter(
     ["resource", "reason"],
     registry=REGISTRY,
 )
+CLOCK_AHEAD = Gauge(
+    "trimtab_clock_ahead_seconds",
+    "By how much this machine's clock is ahead of the API server's, which is the one that counts",
+    registry=REGISTRY,
+)
 BAD_OBJECTS = Counter(
     "trimtab_bad_objects_total",
     "Objects that could not be understood, by kind and reason",
@@ -171,9 +312,31 @@ KOPF_RESTARTS = Counter(
     registry=REGISTRY,
 )
 LEADER = Gauge("trimtab_leader", "1 while this controller leads", registry=REGISTRY)
-LEADER_EPOCH = Gauge("trimtab_leader_epoch", "Fencing epoch of this controller's leadership", registry=REGISTRY)
+LEADER_EPOCH = Gauge(
+    "trimtab_leader_epoch", "Fencing epoch of this controller's leadership; 0 while it does not lead", registry=REGISTRY
+)
 BUILD = Info("trimtab_build", "Version of this controller", registry=REGISTRY)
 BUILD.info({"version": __version__})
+
+
+# --- Kueue -----------------------------------------------------------------------------------------------------------
+KUEUE_JOBS = Gauge(
+    "trimtab_kueue_jobs",
+    "Jobs that Kueue admits, by how they stand with it (unasked, waiting, reserved, admitted)",
+    ["state"],
+    registry=REGISTRY,
+)
+KUEUE_WRITES = Counter(
+    "trimtab_kueue_writes_total",
+    "Writes to Workloads of Kueue, by kind (create, amend, tell, withdraw)",
+    ["kind"],
+    registry=REGISTRY,
+)
+KUEUE_REFUSED = Counter(
+    "trimtab_kueue_refused_total",
+    "Writes to Workloads of Kueue that were refused for a reason that only somebody else can mend",
+    registry=REGISTRY,
+)
 
 
 class KubeMetrics:
@@ -199,6 +362,36 @@ def replace(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
     gauge.clear()
     for labels, value in values.items():
         gauge.labels(*labels).set(value)
+
+
+def stand_back() -> None:
+    """This controller does not lead any more: what the cluster is like is for its successor to say, or twice as many
+    GPUs would seem to be there."""
+    for labelled in _TOLD_BY_LEADERS:
+        labelled.clear()
+    for plain in (LEADER, LEADER_EPOCH, STALE_GPUNODES, BRAKE, BAD_NODES, DRIFTED_JOBS):
+        plain.set(0)
+
+
+_TOLD_BY_LEADERS = (
+    POLICY_INFO,
+    JOBS,
+    PENDING_JOBS,
+    QUEUE_GPUS,
+    QUEUE_SHARE,
+    QUEUE_PENDING_JOBS,
+    GPUS,
+    UNHEALTHY_GPUS,
+    FOREIGN_GPUS,
+    PROBLEMS,
+    SPARE_NODES,
+    STRAGGLERS,
+    PREDICTION_FACTOR,
+    PREDICTION_DRIFT,
+    CALIBRATION_PROBLEM,
+    KUEUE_JOBS,
+)
+"""Gauges of what a leader sees, or has learned."""
 
 
 def watch_age(resource: str, age_seconds: Callable[[], float]) -> None:

@@ -8,32 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from types import TracebackType
+from typing import Protocol
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from trimtab.settings import HttpSettings
+from trimtab.errors import SettingsError
 from trimtab.telemetry.metrics import REGISTRY
 
 Check = Callable[[], str]
 """Says what is wrong; empty when all is well."""
 
 
+class Address(Protocol):
+    """`HttpSettings`, or what has the same two fields."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
 class TelemetryServer:
     """`async with TelemetryServer(settings.metrics, healthy, ready) as server:` serves at `server.url`."""
 
-    def __init__(self, settings: HttpSettings, healthy: Check, ready: Check) -> None:
+    def __init__(self, settings: Address, healthy: Check, ready: Check, registry: CollectorRegistry = REGISTRY) -> None:
         self.url = ""
         self._settings = settings
         app = web.Application()
-        app.router.add_get("/metrics", _metrics)
+        app.router.add_get("/metrics", _metrics(registry))
         app.router.add_get("/healthz", _answer(healthy))
         app.router.add_get("/readyz", _answer(ready))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
 
     async def __aenter__(self) -> TelemetryServer:
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._settings.host, self._settings.port).start()
+        host, port = self._settings.host, self._settings.port
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise SettingsError(f"metrics cannot be served on {host}:{port}: {error}; set metrics.port") from error
         host, port = self._runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
         return self
@@ -44,8 +60,11 @@ class TelemetryServer:
         await self._runner.cleanup()
 
 
-async def _metrics(request: web.Request) -> web.Response:
-    return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+def _metrics(registry: CollectorRegistry) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return answer
 
 
 def _answer(check: Check) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.snapshot import Observation
 from trimtab.ui import words
 
@@ -74,7 +73,7 @@ def nodes(observation: Observation) -> Table:
             str(facts.gpus),
             str(free.get(facts.name, "-")),
             "/".join(facts.topology) or "-",
-            _node_state(facts),
+            _node_state(observation, facts.name),
         )
     return table
 
@@ -89,10 +88,10 @@ def pairs(rows: Sequence[tuple[str, str]]) -> Table:
     return table
 
 
-def _node_state(facts: NodeFacts) -> Text:
-    if facts.unavailable:
-        return Text(facts.unavailable, "yellow")
-    remarks = ", ".join(problem.reason for problem in facts.problems)
+def _node_state(observation: Observation, name: str) -> Text:
+    if unavailable := observation.snapshot.unavailable.get(name):
+        return Text(unavailable, "yellow")
+    remarks = ", ".join(dict.fromkeys(problem.reason for problem in observation.problems_of(name)))
     return Text(f"Ready ({remarks})" if remarks else "Ready", "green")
 
 

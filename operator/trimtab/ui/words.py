@@ -21,6 +21,12 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def minutes(seconds: float) -> str:
+    """`0 min`, `14 min`, `2h04m`, `3d5h`: for what nobody knows to the second."""
+    whole = 60 * max(0, round(seconds / 60))
+    return f"{whole // 60} min" if whole < 3_600 else duration(whole)
+
+
 def rate(value: float) -> str:
     """`41.2k`, `1.03M`, `870`."""
     for size, unit in ((1e6, "M"), (1e3, "k")):

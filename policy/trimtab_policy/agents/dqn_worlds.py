@@ -24,7 +24,7 @@ import numpy as np
 from msgspec import Struct, structs
 from numpy.typing import NDArray
 
-from trimtab_policy import catalog, encode
+from trimtab_policy import catalog, encode, normalise
 from trimtab_policy import hyperdimensional as hd
 from trimtab_policy.encode import Offers
 from trimtab_policy.learned import dqn_cnn
@@ -163,7 +163,7 @@ class Clusters:
         rows, mask = np.arange(len(actions)), self._seen.mask
         starts = mask[rows, actions] & (actions < mask.shape[1] - 1)
         option = np.where(starts, actions, 0)
-        seconds = np.expm1(self._seen.observation["options"][rows, option, _RUN_TIME] * _MONTH)
+        seconds = normalise.seconds(self._seen.observation["options"][rows, option, _RUN_TIME])
         return np.where(starts, np.exp(-seconds / self._memory), 0.0)
 
     def inputs(self, observation: Arrays) -> Inputs:
@@ -249,8 +249,8 @@ def adlro_inputs(observation: Arrays) -> Inputs:
     }
 
 
-_RUN_TIME, _MONTH = 4, np.log1p(30 * 86400.0)
-"""Feature of an option of `encode.Offers`, and what it is relative to."""
+_RUN_TIME = 4
+"""Feature of an option of `encode.Offers`."""
 _GPU_MEMORY, _JOB_MEMORY, _PRIORITY = 3 + len(MAKES), -1, 1
 """Channel and features of the observation of `AdlroEnv`: memory of a GPU and of a job over that of the largest GPU."""
 _PRODUCTS = ("V100-SXM2-32GB", "Quadro-RTX-6000", "Radeon-VII")

@@ -29,6 +29,7 @@ from gymnasium.vector.utils import batch_space
 from msgspec import Struct, structs
 from numpy.typing import NDArray
 
+from trimtab_policy import normalise
 from trimtab_policy.encode import SCHEMA, Single
 from trimtab_policy.learned.sac_imitation import ACTIONS, AGE_RANK, DURATION_RANK, FEATURES, granted, state
 from trimtab_policy.sim.envs.offers import OffersVectorEnv
@@ -224,8 +225,7 @@ def _one(info: Info, number: int) -> Info:
 
 def seconds(times: Single) -> NDArray[np.float64]:
     """The durations that `encode` makes such features of."""
-    found: NDArray[np.float64] = np.expm1(times * np.log1p(30 * 86400.0))
-    return found
+    return normalise.seconds(times)
 
 
 def named(where: str, path: str) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct, field, structs
 from numpy.typing import NDArray
 
-from trimtab_policy import encode
+from trimtab_policy import encode, normalise
 from trimtab_policy.agents.tables import After, Ints, Seen, Training, World
 from trimtab_policy.learned import tables
 from trimtab_policy.sim.envs import cpu_usage, parallel_mode
@@ -23,7 +23,6 @@ from trimtab_policy.sim.envs.toy import toy
 
 _RUN_TIME = 4
 """Column of `Offers.options`."""
-_MONTH = float(np.log1p(30 * 86400.0))
 
 
 class ParallelMode(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -187,8 +186,7 @@ def _answered(vector: OffersVectorEnv, answers: Ints, actions: Ints) -> tuple[ND
 
 def _seconds(feature: encode.Single) -> NDArray[np.float64]:
     """Run times of their feature."""
-    found: NDArray[np.float64] = np.expm1(feature.astype(np.float64) * _MONTH)
-    return found
+    return normalise.seconds(feature)
 
 
 def _set(given: Struct, *without: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from gymnasium.vector import SyncVectorEnv
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from trimtab_policy import encode
+from trimtab_policy import encode, normalise
 from trimtab_policy.encode import Bools, Floats, Ints, Offers
 from trimtab_policy.learned.vdn import Local, local
 from trimtab_policy.sim.envs.adlro import AdlroEnv
@@ -39,7 +39,6 @@ Columns = dict[str, NDArray[Any]]
 
 _OPTION_SECONDS = 4
 """Run time among the features of an option, as `encode` scales it."""
-_MONTH = float(np.log1p(30 * 86400.0))
 
 
 class Seen(NamedTuple):
@@ -226,8 +225,7 @@ def toys(given: Cluster, number: int) -> OffersWorld:
 
 def _seconds(feature: NDArray[np.float32]) -> Floats:
     """What `encode` made a feature of."""
-    found: Floats = np.expm1(feature.astype(np.float64) * _MONTH)
-    return found
+    return normalise.seconds(feature)
 
 
 def _starts(actions: Ints, mask: Bools, begun: Bools) -> Ints:

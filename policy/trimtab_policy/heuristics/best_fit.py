@@ -69,7 +69,7 @@ class BestFit:
         winner, shares = fit
         case = _Choice(snapshot, capacity, job, winner, budget)
         alternatives = tuple(case.alternative(loser) for loser in case.losers(known))
-        return placement(job, winner, shares, _reason(capacity, winner, shares, alternatives), alternatives)
+        return placement(capacity, job, winner, shares, _reason(capacity, winner, shares, alternatives), alternatives)
 
 
 def _by_cost(known: list[Candidate]) -> list[Candidate]:
@@ -146,6 +146,9 @@ class _Choice(Struct, frozen=True):
         quota = self.capacity.quota_left(self.job.queue, name)
         if quota is not None and quota < wanted:
             return f"{name} beyond the quota of queue {self.job.queue}"
+        for speed in self.capacity.lower_speeds(name):
+            if has_room(self.capacity, self.job, loser.at(speed)):
+                return f"{name} has room for {wanted} only with slow GPUs, at {speed:.2f} of the rate"
         free = self.capacity.gpus(self.job, name)
         moment = free_again(self.capacity, self.snapshot.time, name, wanted, free)
         state = f"without room for {wanted}" if free else "full"

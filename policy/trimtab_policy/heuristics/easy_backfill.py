@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from trimtab_policy.candidates import Candidate, could_ever_fit, placement, with_room
 from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import OUT_OF_LINE, behind, fastest, fastest_first, seconds_left
+from trimtab_policy.queueing import OUT_OF_LINE, behind, fastest, fastest_first, seconds_left, start_up
 from trimtab_policy.types import Decision, Job, Pending, Placement, Snapshot
 from trimtab_policy.why import why_pending
 
@@ -78,7 +78,7 @@ class _Round:
         for candidate, shares in with_room(self.capacity, job, harmless):
             what = f"{candidate.describe()}, {candidate.option.plan.describe()}"
             reason = f"{what}: does not delay {head.job.namespace}/{head.job.name}, which came first"
-            self._take(job, placement(job, candidate, shares, reason))
+            self._take(job, placement(self.capacity, job, candidate, shares, reason))
             if candidate.gpu.name in head.gpu_types and self._end(job, candidate) > head.start:
                 self.head = replace(head, spare=head.spare - candidate.option.gpus)
             return
@@ -95,7 +95,7 @@ class _Round:
 
     def _end(self, job: Job, candidate: Candidate) -> float:
         """When the job is done at the latest."""
-        return self.snapshot.time + _start_up(job) + seconds_left(job, candidate)
+        return self.snapshot.time + start_up(job) + seconds_left(job, candidate)
 
     def _take(self, job: Job, chosen: Placement) -> None:
         self.capacity.take(job, chosen.gpu_type, chosen.shares)
@@ -129,12 +129,3 @@ class _Round:
             start = max(start, end)
             free += gpus
         return (start, free - candidate.option.gpus) if free >= candidate.option.gpus else None
-
-
-def _start_up(job: Job) -> float:
-    """Seconds until the job computes, at most: as long as a restart, where a start costs anything at all.
-
-    Jobs of a trace whose run time is all that is known have their first start included in it.
-    """
-    fresh = job.restarts == 0 and job.steps_done == 0
-    return 0.0 if fresh and job.speeds is not None else job.restart_seconds

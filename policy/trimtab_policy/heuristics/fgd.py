@@ -77,7 +77,7 @@ class Fgd:
                     growth, shares, candidate = min(
                         (_descend(capacity, tasks, job, found) for found in able), key=lambda way: way[0]
                     )
-                    return placement(job, candidate, shares, _reason(candidate, growth))
+                    return placement(capacity, job, candidate, shares, _reason(candidate, growth))
             return None
 
         return serve(self.name, snapshot, capacity, snapshot.waiting(), choose)
@@ -152,7 +152,7 @@ def _descend(
 
     One pod after the other goes down the gradient; an uneven gang that does not fit so is spread wherever it does.
     """
-    rows = capacity.eligible(job, candidate.gpu.name)
+    rows = capacity.eligible(job, candidate.gpu.name, candidate.speed)
     free = Nodes(capacity.free[rows], capacity.cpu[rows], capacity.memory[rows])
     before = fragmentation(tasks, free, rows)
     vacant, growth = capacity.pods[rows] >= 1, 0.0

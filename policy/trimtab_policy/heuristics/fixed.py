@@ -49,7 +49,7 @@ class Fixed:
         for candidate, shares in with_room(capacity, job, sorted(known, key=lambda found: self._rank(job, found))):
             action = f"{self.gpus} GPUs, mode {self.modes[0]}"
             reason = f"{candidate.describe()}, {candidate.option.plan.describe()}: nearest to the fixed action {action}"
-            return placement(job, candidate, shares, reason)
+            return placement(capacity, job, candidate, shares, reason)
         return None
 
     def _rank(self, job: Job, candidate: Candidate) -> tuple[int, int, str, int]:

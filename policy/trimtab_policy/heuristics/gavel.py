@@ -259,4 +259,4 @@ def _nodes(draft: Draft, job: Job, wish: Candidate) -> Shares | None:
                 lacking -= taken
         if not lacking and len(shares) <= wish.spread and draft.can(job, wish, tuple(shares)):
             return tuple(shares)
-    return nodes_for(draft.capacity, job, wish)
+    return nodes_for(draft.capacity, job, wish, slow=True)

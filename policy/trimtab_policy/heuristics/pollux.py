@@ -112,7 +112,7 @@ class Pollux:
             return False
         shares: Shares | None = _on_nodes(chosen)
         if not wish.spread or sum(chosen.values()) != wish.option.gpus or not draft.can(menu.job, wish, shares or ()):
-            shares = nodes_for(draft.capacity, menu.job, wish)
+            shares = nodes_for(draft.capacity, menu.job, wish, slow=True)
         if shares:
             draft.take(menu.job, wish, shares)
             self._last[menu.job.uid] = shares, chosen

@@ -33,7 +33,7 @@ class Random:
             known = candidates(snapshot, capacity, job)
             for candidate, shares in with_room(capacity, job, dice.sample(known, len(known))):
                 what = f"{candidate.describe()}, {candidate.option.plan.describe()}"
-                return placement(job, candidate, shares, f"{what}: by chance")
+                return placement(capacity, job, candidate, shares, f"{what}: by chance")
             return None
 
         waiting = snapshot.waiting()

@@ -38,7 +38,8 @@ class StaticAffinity:
             at_home = [found for found in fastest_first(snapshot, capacity, job) if found.gpu.name == home[job.uid]]
             for candidate, shares in with_room(capacity, job, at_home):
                 what = f"{candidate.describe()}, {candidate.option.plan.describe()}"
-                return placement(job, candidate, shares, f"{what}: {job.model.name} belongs on {candidate.gpu.name}")
+                reason = f"{what}: {job.model.name} belongs on {candidate.gpu.name}"
+                return placement(capacity, job, candidate, shares, reason)
             return None
 
         def explain(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:

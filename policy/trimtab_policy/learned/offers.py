@@ -60,7 +60,7 @@ class OfferPolicy(ABC):
                 raise BadAnswer(f"{self.name}: {chosen.describe()} of {job.name} was on offer and has no room")
             scene.started(job)
             what = f"{chosen.describe()}, {chosen.option.plan.describe()}"
-            return placement(job, chosen, shares, f"{what}: chosen by {self.name}")
+            return placement(capacity, job, chosen, shares, f"{what}: chosen by {self.name}")
 
         def explain(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
             if job.uid not in refused:

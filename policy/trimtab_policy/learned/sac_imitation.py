@@ -24,6 +24,7 @@ from trimtab_policy import store
 from trimtab_policy.encode import CLUSTER, JOB, SCHEMA, Bools, Ints, Offers, Single
 from trimtab_policy.learned.layers import dense, relu
 from trimtab_policy.learned.offers import Answers, BadAnswer, OfferPolicy
+from trimtab_policy.normalise import GPUS
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
 _SUMMED = 5
@@ -71,7 +72,7 @@ def mean_action(weights: Mapping[str, Single], states: Single) -> Single:
 def state(offers: Offers) -> Single:
     """(n, FEATURES) in [0, 1]: the vector above."""
     room, most = offers.mask[:, :-1], _most(offers)
-    parts = [offers.job, offers.cluster, (np.log2(1.0 + most) / 10).astype(np.float32)[:, None]]
+    parts = [offers.job, offers.cluster, GPUS(most).astype(np.float32)[:, None]]
     rows = np.arange(len(most))
     for share in SHARES:
         within = room & (offers.gpus <= _whole(most, share)[:, None])

@@ -16,27 +16,31 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy.perf import plans, shape
+from trimtab_policy.perf import plans
+from trimtab_policy.restarts import (
+    SCHEDULE_SECONDS,
+    STARTUP_SECONDS,
+    STORAGE_BANDWIDTH,
+    STORAGE_LIMIT,
+    checkpoint_bytes,
+)
 from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.steady import SteadyJob
-from trimtab_policy.specs import GpuSpec, ModelSpec, Optimizer, ParallelPlan, TrainingSpec
+from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, TrainingSpec
 from trimtab_policy.types import Job, Placement, Snapshot
-
-STATE_BYTES = {Optimizer.ADAMW: 14, Optimizer.SGD: 10, Optimizer.ADAFACTOR: 6, Optimizer.MUON: 10}
-"""Bytes of a checkpoint per parameter: 16-bit weights, FP32 master copy, and the optimizer's states."""
 
 
 class LlmRules(Struct, frozen=True):
     """What manifests of jobs do not say."""
 
     preemptible: bool = True
-    schedule_seconds: float = 15.0
+    schedule_seconds: float = SCHEDULE_SECONDS
     """From the decision to running pods: gang creation, image that is there already."""
-    startup_seconds: float = 30.0
+    startup_seconds: float = STARTUP_SECONDS
     """Python, process groups, warm-up of the first steps."""
-    storage_bandwidth: float = 2e9
+    storage_bandwidth: float = STORAGE_BANDWIDTH
     """Bytes/s that one node reads or writes of a checkpoint."""
-    storage_limit: float = 50e9
+    storage_limit: float = STORAGE_LIMIT
     """Bytes/s of the storage as a whole."""
     checkpoint_seconds: float = 1800.0
     """A failure costs the work since the last one."""
@@ -102,6 +106,13 @@ class LlmJob(SteadyJob):
         said = _predicted(job.model, job.training, placement.plan, gpu, width, spread, job.requirements.software)
         return 1 / (said * self._errors.get(placement.gpu_type, 1.0))
 
+    def ends_in_sight(self, placement: Placement, seconds: float) -> None:
+        """What runs is expected to end in so many seconds: the error of its GPU type is what makes that true."""
+        said = (self._total - self._done) / self.rate(placement)
+        if said > 0:
+            known = self._errors.get(placement.gpu_type, 1.0)
+            self._errors = {**self._errors, placement.gpu_type: known * max(1.0, seconds) / said}
+
     def alone(self, gpu_type: str) -> Mapping[int, Alone]:
         gpu, job = self._gpus[gpu_type], self._job
         need = job.requirements
@@ -135,14 +146,12 @@ def jobs(described: Iterable[Job], cluster: Snapshot, rules: LlmRules | None = N
         drawn = np.exp(rules.error_sigma * random.standard_normal(len(sizes))).tolist()
         errors = dict(zip((gpu.name for gpu in sizes), drawn, strict=True))
         deadline = None if job.deadline is None else job.deadline - cluster.time
-        since = replace(job, created=job.created - cluster.time, deadline=deadline)
-        found.append(LlmJob(since, max(0.0, since.created), domains, sizes, errors, rules))
+        waits = None if job.waits_since is None else job.waits_since - cluster.time
+        since = replace(job, created=job.created - cluster.time, deadline=deadline, waits_since=waits, not_before=0.0)
+        since = replace(since, movable_from=0.0, stoppable_from=None)
+        submitted = max(0.0, since.created, job.not_before - cluster.time)
+        found.append(LlmJob(since, submitted, domains, sizes, errors, rules))
     return found
-
-
-def checkpoint_bytes(model: ModelSpec, optimizer: Optimizer) -> float:
-    """Size of a full checkpoint, weights and optimizer."""
-    return float(shape.parameters(shape.of(model))) * STATE_BYTES[optimizer]
 
 
 @lru_cache(maxsize=4096)

@@ -43,7 +43,7 @@ class FastestThatFits:
                 if (each.gpu.name, each.option.nodes, each.option.gpus_per_node) in self._options
             ]
             fitting = next(iter(with_room(capacity, job, ordered)), None)
-            return placement(job, *fitting, "") if fitting else None
+            return placement(capacity, job, *fitting, "") if fitting else None
 
         return serve(self.name, snapshot, Capacity(snapshot), snapshot.waiting(), choose, lane=lambda _: "all")
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.builders import A100, H100, job, node, snapshot
 
 from trimtab_policy.policy import load
+from trimtab_policy.restarts import checkpoint_bytes
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.engine import Rules, simulate
 from trimtab_policy.sim.llm import LlmRules
@@ -73,7 +74,7 @@ def test_a_restart_costs_a_large_model_more() -> None:
     assert 45 < small.pause(None, placement) < 50
     assert large.seen().restart_seconds > 10 * small.seen().restart_seconds
     parameters = 70.6e9
-    assert llm.checkpoint_bytes(large.seen().model, large.seen().training.optimizer) == pytest.approx(
+    assert checkpoint_bytes(large.seen().model, large.seen().training.optimizer) == pytest.approx(
         14 * parameters, rel=0.01
     )
 

@@ -29,6 +29,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
+from trimtab_policy.normalise import Crowd
 from trimtab_policy.sim.envs import adlro_cluster as cluster
 from trimtab_policy.sim.envs import arguments
 from trimtab_policy.sim.envs.adlro_cluster import GPUS, KINDS, MAKES, Floats, Jobs
@@ -43,6 +44,7 @@ _PATIENCE = 1.0  # seconds, of a masked action when there is nothing to wait for
 _STEPS_PER_JOB = 20  # after which an agent that does not place its jobs is cut off
 _AMBIENT, _HEATING, _THERMAL_SECONDS = 0.30, 0.50, 30.0
 """A GPU goes from 30 °C when idle towards 80 °C at full utilisation, with this time constant."""
+_QUEUE = Crowd(GPUS)
 _FEATURES = 2 + len(KINDS) + 3
 
 
@@ -218,7 +220,7 @@ class AdlroEnv(gym.Env[Observation, np.int64]):
         rows[: len(window), -1] = jobs.gpu_memory[window] / self.hardware.memory.max()
         return {
             "gpus": gpus.astype(np.float32).reshape(-1, len(cluster.HOSTS), cluster.HOST_GPUS),
-            "queue": np.array([len(self.waiting) / (len(self.waiting) + GPUS)], dtype=np.float32),
+            "queue": np.array([_QUEUE(len(self.waiting))], dtype=np.float32),
             "jobs": rows,
         }
 

@@ -30,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab_policy.normalise import DURATION, GPU_DOUBLINGS, GPUS, JOBS_FULL, MONTH
 from trimtab_policy.sim.envs.cluster_jobs import Families, Floats, Ints, Machines, saturation
 from trimtab_policy.sim.envs.cluster_kernel import NONE, State, World
 from trimtab_policy.sim.jit import jit
@@ -37,7 +38,6 @@ from trimtab_policy.sim.jit import jit
 JOB, OPTION, POOL, CLUSTER = 20, 2, 12, 8
 """Numbers of features."""
 LOW, HIGH = -1.0, 2.0
-MONTH = float(np.log1p(30 * 86400.0))
 
 Single = NDArray[np.float32]
 
@@ -102,8 +102,8 @@ def _family(gangs: Machines, families: Families, number: int) -> tuple[float, fl
     few, many = gpus[on_best].argmin(), gpus[on_best].argmax()
     ratio = gpus[on_best][many] / gpus[on_best][few]
     exponent = np.log(speed[on_best][many] / speed[on_best][few]) / np.log(ratio) if ratio > 1 else 0.0
-    pause = np.log1p(families.restart_seconds[number][runs].mean()) / MONTH
-    low, high = np.log2(1 + gpus[runs].min()) / 10, np.log2(1 + gpus[runs].max()) / 10
+    pause = DURATION(families.restart_seconds[number][runs].mean())
+    low, high = GPUS(gpus[runs].min()), GPUS(gpus[runs].max())
     return float(pause), float(low), float(high), float(np.clip(exponent, LOW, HIGH))
 
 
@@ -118,6 +118,7 @@ def look(state: State, world: World, sight: Sight, view: View, c: int) -> None:
 
 @jit
 def _time(seconds: float) -> float:
+    """`normalise.DURATION`, compiled."""
     return float(np.log1p(max(0.0, seconds)) / MONTH)
 
 
@@ -138,7 +139,7 @@ def _look_at_jobs(state: State, world: World, sight: Sight, view: View, c: int) 
                 view.options[c, slot, option, 1] = 1
                 view.jobs[c, slot, 1] = 1
                 gpus = world.option_nodes[option] * world.option_width[option]
-                view.jobs[c, slot, 13] = np.log2(1.0 + gpus) / 10
+                view.jobs[c, slot, 13] = np.log2(1.0 + gpus) / GPU_DOUBLINGS
                 view.jobs[c, slot, 14] = sight.relative[family, option]
     return holding
 
@@ -214,8 +215,8 @@ def _look_at_cluster(state: State, world: World, sight: Sight, view: View, c: in
     present = state.arrived[c] - state.finished[c]
     backlog = state.arrived[c] - state.entered[c]
     last = state.submitted[c, max(0, state.arrived[c] - 1)]
-    out[0] = np.log1p(present) / 10
-    out[1] = np.log1p(backlog) / 10
+    out[0] = np.log1p(present) / JOBS_FULL
+    out[1] = np.log1p(backlog) / JOBS_FULL
     out[2] = state.free[c].sum() / world.node_gpus.sum()
     out[3] = min(1.0, 1 / (state.gap[c] * sight.saturation) / 3)
     out[4] = _time(state.now[c] - last)

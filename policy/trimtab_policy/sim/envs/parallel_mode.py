@@ -35,6 +35,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from trimtab_policy.normalise import columns
 from trimtab_policy.sim.envs import arguments, cpu_usage, parallel_physics
 from trimtab_policy.sim.envs.parallel_physics import MODES, OBJECTIVES, Floats, Ints, Physics
 from trimtab_policy.specs import Mode
@@ -159,7 +160,7 @@ def observe(given: Settings, cpu: Floats, level: Ints, running: Ints) -> Observa
     share = (level + 1) / parallel_physics.LEVELS
     count = np.log2(world.gpus[running]) / max(1.0, float(np.log2(world.gpus.max())))
     features = (cpu, world.memory[running], scores[:, 2], scores[:, 3], share, count, world.mode[running] / 2)
-    return np.clip(np.stack(features, axis=-1), 0.0, 1.0).astype(np.float32)
+    return columns(*features)
 
 
 def discretise(observation: Observation, bins: Sequence[int] = BINS) -> Ints:

@@ -32,6 +32,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
+from trimtab_policy.normalise import DAY, Crowd, Log, cut
 from trimtab_policy.sim.envs import arguments
 from trimtab_policy.sim.envs.rlalloc_jobs import (
     SLACK,
@@ -55,8 +56,7 @@ DURATION_RANK, AGE_RANK = 7, 8
 """Places among the scalars."""
 
 _SAMPLE_SECONDS = 10.0
-_MANY = 10
-_DAY = 86400.0
+_MANY = Crowd(10)
 
 
 def minus_slowdown(env: RLAllocEnv) -> float:
@@ -239,12 +239,11 @@ class RLAllocEnv(gym.Env[State, NDArray[np.float32]]):
 
     def _state(self) -> State:
         histories = np.concatenate([self._past, self.used[:, None]], axis=1)
-        state: State = np.clip(np.concatenate([histories.ravel(), self._scalars()]), 0.0, 1.0).astype(np.float32)
-        return state
+        return cut(np.concatenate([histories.ravel(), self._scalars()]))
 
     def _scalars(self) -> Floats:
         """(9,), of which all but the first two are 0 when no job is offered."""
-        counts = [len(self.waiting) / (len(self.waiting) + _MANY), len(self.running) / (len(self.running) + _MANY)]
+        counts = [_MANY(len(self.waiting)), _MANY(len(self.running))]
         job, others = self._offered, max(1, len(self.waiting) - 1)
         if job < 0:
             return np.array(counts + [0.0] * (SCALARS - 2))
@@ -252,7 +251,7 @@ class RLAllocEnv(gym.Env[State, NDArray[np.float32]]):
         shorter = int((self.jobs.ideal[self.waiting] < ideal).sum())
         wish = self.jobs.wish[job] / self.machine.whole
         ranks = [shorter / others, self.waiting.index(job) / others]
-        return np.array([*counts, *wish, np.log1p(ideal) / np.log1p(_DAY), waited / (waited + ideal), *ranks])
+        return np.array([*counts, *wish, Log(DAY)(ideal), waited / (waited + ideal), *ranks])
 
     def _info(self, granted: bool) -> dict[str, Any]:
         offered, whole = self._offered >= 0, self.machine.whole

@@ -17,6 +17,7 @@ from trimtab_policy.sim.books import Books
 from trimtab_policy.sim.engine import Rules, Watch, simulate
 from trimtab_policy.sim.llm import LlmRules
 from trimtab_policy.sim.result import Run
+from trimtab_policy.tenure import due
 from trimtab_policy.types import Job, Snapshot
 
 
@@ -51,8 +52,17 @@ def live_on(start: Case, policy: str, *, preempt: bool = False, watch: Watch | N
     With `preempt` jobs may be stopped, moved and resized, at the price of a restart; the live controller does not.
     Raises UnknownPolicy, and what `simulate` raises.
     """
-    jobs = llm.jobs(start.snapshot.jobs, start.snapshot, LlmRules(preemptible=preempt))
-    return simulate(registry.load(policy), jobs, start.snapshot, Rules(), watch)
+    return simulate(registry.load(policy), jobs_of(start, preempt=preempt), start.snapshot, Rules(), watch)
+
+
+def jobs_of(start: Case, *, preempt: bool) -> list[llm.LlmJob]:
+    """The jobs to simulate. Those that run are as fast as they are seen to be: they end when they are expected to."""
+    now = start.snapshot
+    made = llm.jobs(now.jobs, now, LlmRules(preemptible=preempt))
+    for job, simulated in zip(now.jobs, made, strict=True):
+        if job.placement and (end := due(job, now.time)) is not None:
+            simulated.ends_in_sight(job.placement, end - now.time - job.resuming)
+    return made
 
 
 def _empty(snapshot: Snapshot) -> Snapshot:

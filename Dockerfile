@@ -1,0 +1,123 @@
+# The images of Trimtab.
+#
+#   docker build --target operator --tag trimtab-operator:0.1.0 .      controller, extender and command line
+#   docker build --target agent    --tag trimtab-agent:0.1.0 .         one per GPU node
+#   docker build --target trainer  --tag trimtab-trainer:0.1.0 .       PyTorch and the training script of the samples
+#
+# `operator` and `agent` have no distribution in them: Python, the packages and the shared libraries that these need, no
+# shell, no package manager. They run as 65532 with a read-only root. hack/README.md says more.
+#
+# Nothing here needs BuildKit; with it, only the stages of the target are built.
+
+# The Python that all tests run with. Releases pin it: --build-arg BASE=python:3.11-slim-bookworm@sha256:...
+ARG BASE=python:3.11-slim-bookworm
+# The version is pyproject.toml's; a build of another one ends with an error.
+ARG VERSION=0.1.0
+
+FROM ${BASE} AS build
+# For builds behind a proxy or a mirror; pip reads them from the environment.
+ARG PIP_INDEX_URL
+ARG PIP_CERT
+ENV PIP_CONSTRAINT=/src/hack/constraints.txt \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_NO_COMPILE=1 \
+    PIP_ROOT_USER_ACTION=ignore \
+    PYTHONDONTWRITEBYTECODE=1
+WORKDIR /src
+COPY hack/constraints.txt hack/
+RUN python3 -m venv /opt/tools \
+    && /opt/tools/bin/pip install cyclonedx-bom hatchling \
+    && python3 -m venv --without-pip /opt/venv
+COPY pyproject.toml ./
+COPY hack/image hack/image
+
+FROM build AS wheel
+ARG VERSION
+COPY README.md ./
+COPY operator operator
+COPY policy policy
+RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && test -f "/wheels/trimtab-${VERSION}-py3-none-any.whl"
+
+FROM build AS operator-root
+# Gavel, Sia and Themis decide with HiGHS; the rest of the extra `sim` is for simulations.
+RUN python3 hack/image/requirements.py operator --with highspy >/tmp/requirements.txt \
+    && /opt/tools/bin/pip --python /opt/venv/bin/python install --requirement /tmp/requirements.txt
+COPY --from=wheel /wheels /wheels
+RUN /opt/tools/bin/pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
+    && /opt/tools/bin/python hack/image/sbom.py operator /image/usr/share/sbom \
+    && python3 hack/image/root.py /opt/venv /image
+
+FROM scratch AS operator
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="trimtab-operator" \
+      org.opencontainers.image.description="Controller, scheduler extender and command line of Trimtab" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=operator-root /image /
+ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin \
+    HOME=/var/lib/trimtab \
+    LANG=C.UTF-8 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 65532:65532
+ENTRYPOINT ["trimtab"]
+CMD ["--help"]
+
+FROM build AS agent-root
+# The agent decides nothing, and needs neither arrays nor weights: half of its size.
+RUN python3 hack/image/requirements.py agent --without numpy,safetensors >/tmp/requirements.txt \
+    && /opt/tools/bin/pip --python /opt/venv/bin/python install --requirement /tmp/requirements.txt
+COPY --from=wheel /wheels /wheels
+RUN /opt/tools/bin/pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
+    && /opt/tools/bin/python hack/image/sbom.py agent /image/usr/share/sbom \
+    && python3 hack/image/root.py /opt/venv /image
+
+FROM scratch AS agent
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="trimtab-agent" \
+      org.opencontainers.image.description="Reads the GPUs of a node and reports them to Trimtab" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=agent-root /image /
+ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin \
+    HOME=/var/lib/trimtab \
+    LANG=C.UTF-8 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 65532:65532
+ENTRYPOINT ["python", "-m", "trimtab.agent"]
+
+FROM build AS trainer-root
+# Empty: what the usual index has, on x86-64 that is CUDA (3 GB). The index of the CPU builds is in PyTorch's own
+# instructions; it has the same version, and needs none of the CUDA packages.
+ARG TORCH_INDEX_URL
+RUN python3 hack/image/requirements.py --only torch,numpy >/tmp/requirements.txt \
+    && /opt/tools/bin/pip --python /opt/venv/bin/python install --requirement /tmp/requirements.txt \
+        ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"}
+COPY --from=wheel /wheels /wheels
+RUN /opt/tools/bin/pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
+    && /opt/tools/bin/python hack/image/sbom.py trainer /opt/sbom \
+    && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv
+
+# Unlike the others it keeps its distribution: trainings of one's own start FROM it.
+FROM ${BASE} AS trainer
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="trimtab-trainer" \
+      org.opencontainers.image.description="PyTorch, trimtab.report and the training script of Trimtab's samples" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=trainer-root /opt/venv /opt/venv
+COPY --from=trainer-root /opt/sbom /usr/share/sbom
+COPY hack/trainer/train.py /opt/trimtab/train.py
+# /tmp (torchrun's own files) is the only place that it writes to, but for its checkpoints.
+ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    HOME=/tmp \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 65532:65532
+CMD ["torchrun", "/opt/trimtab/train.py", "--help"]

@@ -1,0 +1,135 @@
+{{/*
+Combinations that cannot work, each with what to do about it. values.schema.json has refused single values already.
+All mistakes are told at once.
+*/}}
+{{- define "trimtab.validate" -}}
+{{- $mistakes := list -}}
+{{- range $check := list "accounts" "binding" "tls" "policy" "agent" "fakeNodes" "network" "settings" "replicas" -}}
+{{- range include (printf "trimtab.validate.%s" $check) $ | fromYamlArray -}}
+{{- $mistakes = append $mistakes . -}}
+{{- end -}}
+{{- end -}}
+{{- if $mistakes -}}
+{{- fail (printf "\n\nThese values do not go together:\n\n  - %s\n" (join "\n  - " $mistakes)) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "trimtab.validate.accounts" -}}
+{{- range list "controller" "extender" "scheduler" "agent" }}
+{{- $account := (index $.Values .).serviceAccount }}
+{{- if and (not $account.create) (not $account.name) }}
+- {{ printf "%s.serviceAccount.create is false: name the account to use in %s.serviceAccount.name" . . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "trimtab.validate.binding" -}}
+{{- if and (eq .Values.binding.mode "Extender") (not .Values.extender.enabled) }}
+- "binding.mode Extender needs the extender: set extender.enabled, or binding.mode to Direct"
+{{- end }}
+{{- if and .Values.scheduler.enabled (not .Values.extender.enabled) }}
+- "scheduler.enabled: that kube-scheduler asks the extender, which is off: set extender.enabled"
+{{- end }}
+{{- if and .Values.scheduler.enabled (eq .Values.binding.mode "Direct") }}
+- "scheduler.enabled: with binding.mode Direct the controller binds all pods of gangs, and a kube-scheduler of the same name would bind them one by one: set binding.mode to Extender, or scheduler.enabled to false"
+{{- end }}
+{{- if has .Values.binding.schedulerName .Values.scheduler.beside }}
+- {{ printf "scheduler.beside: %s is binding.schedulerName already; name profiles for other pods only" .Values.binding.schedulerName | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "trimtab.validate.tls" -}}
+{{- $tls := .Values.extender.tls }}
+{{- if .Values.extender.enabled }}
+{{- if and (eq $tls.mode "Secret") (not $tls.secretName) }}
+- "extender.tls.mode Secret: name the Secret with tls.crt, tls.key and client-ca.crt in extender.tls.secretName, or let the chart (Generated) or cert-manager (CertManager) make it"
+{{- end }}
+{{- if and (eq $tls.mode "Secret") .Values.scheduler.enabled (not .Values.scheduler.tls.secretName) }}
+- "extender.tls.mode Secret: name the Secret with ca.crt, tls.crt and tls.key of kube-scheduler in scheduler.tls.secretName"
+{{- end }}
+{{- if and (ne $tls.mode "Secret") (or $tls.secretName .Values.scheduler.tls.secretName) }}
+- {{ printf "extender.tls.mode %s makes its own Secrets: leave extender.tls.secretName and scheduler.tls.secretName empty, or set extender.tls.mode to Secret" $tls.mode | quote }}
+{{- end }}
+{{- if and (ne $tls.mode "CertManager") $tls.certManager.issuerRef }}
+- "extender.tls.certManager.issuerRef is given: set extender.tls.mode to CertManager"
+{{- end }}
+{{- range .Values.extender.inspectNames }}
+{{- if has . $.Values.extender.clientNames }}
+- {{ printf "extender.inspectNames: %s is among extender.clientNames, too; who may ask everything needs no name for reading" . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "trimtab.validate.policy" -}}
+{{- $weights := .Values.policy.weights }}
+{{- $sources := list }}
+{{- if $weights.image.reference }}{{ $sources = append $sources "image.reference" }}{{ end }}
+{{- if $weights.configMap.name }}{{ $sources = append $sources "configMap.name" }}{{ end }}
+{{- if $weights.persistentVolumeClaim.name }}{{ $sources = append $sources "persistentVolumeClaim.name" }}{{ end }}
+{{- if gt (len $sources) 1 }}
+- {{ printf "policy.weights: there can be one source, not %d (%s)" (len $sources) (join ", " $sources) | quote }}
+{{- end }}
+{{- if and $weights.subPath (not $sources) }}
+- "policy.weights.subPath: of what? Name an image, a ConfigMap or a PersistentVolumeClaim"
+{{- end }}
+{{- if and $weights.image.reference $weights.subPath (semverCompare "<1.33.0-0" .Capabilities.KubeVersion.Version) }}
+- "policy.weights.subPath: image volumes have it from Kubernetes 1.33 on; put the weights into the root of the image"
+{{- end }}
+{{- if and .Values.policy.shadow (eq .Values.policy.shadow .Values.policy.name) }}
+- {{ printf "policy.shadow: %s decides already; a shadow is another policy, or none" .Values.policy.shadow | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "trimtab.validate.agent" -}}
+{{- if .Values.agent.enabled }}
+{{- if and (eq .Values.agent.backend "fake") (not .Values.agent.profile) }}
+- "agent.backend fake needs agent.profile: what GPUs to play (see manifests/agents)"
+{{- end }}
+{{- if and (ne .Values.agent.backend "fake") .Values.agent.profile }}
+- {{ printf "agent.profile is for agent.backend fake, not %s" .Values.agent.backend | quote }}
+{{- end }}
+{{- if and (ne .Values.agent.backend "nvml") (eq .Values.agent.runtimeClassName "nvidia") }}
+- {{ printf "agent.runtimeClassName nvidia is for agent.backend nvml, not %s" .Values.agent.backend | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "trimtab.validate.fakeNodes" -}}
+{{- if and .Values.fakeNodes.enabled (eq (int .Values.controller.replicas) 0) }}
+- "fakeNodes.enabled with controller.replicas 0: nobody would decide anything"
+{{- end }}
+{{- end }}
+
+{{- define "trimtab.validate.network" -}}
+{{- $network := .Values.networkPolicy }}
+{{- if and (not $network.enabled) (or $network.metricsScraperNamespace $network.extenderFrom $network.reportsFrom) }}
+- "networkPolicy.enabled is false, and its other values would limit nobody: set it, or leave them out"
+{{- end }}
+{{- if and $network.extenderFrom (not .Values.extender.enabled) }}
+- "networkPolicy.extenderFrom: the extender is off; set extender.enabled, or leave it out"
+{{- end }}
+{{- if and $network.reportsFrom (not .Values.reports.enabled) }}
+- "networkPolicy.reportsFrom: nobody listens for reports; set reports.enabled, or leave it out"
+{{- end }}
+{{- end }}
+
+{{- define "trimtab.validate.settings" -}}
+{{- $ours := dict "log" (dict "level" "log.level" "format" "log.format") "binding" (dict "mode" "binding.mode" "scheduler_name" "binding.schedulerName" "timeout_seconds" "binding.timeoutSeconds") "leadership" (dict "namespace" "the release's namespace" "name" "nothing: it is fixed") "policy" (dict "name" "policy.name" "fallback" "policy.fallback" "shadow" "policy.shadow" "deadline_seconds" "policy.deadlineSeconds" "config_map" "nothing: it is fixed") "reports" (dict "enabled" "reports.enabled" "port" "reports.port" "url" "reports.enabled" "namespace" "the release's namespace" "config_map" "nothing: it is fixed") "interop" (dict "kueue" "kueue.enabled") "fake" (dict "enabled" "fakeNodes.enabled" "speedup" "fakeNodes.speedup") "metrics" (dict "host" "nothing: it is fixed" "port" "nothing: it is fixed") "agent" (dict "backend" "agent.backend" "profile" "agent.profile" "dcgm_url" "agent.dcgmUrl" "sample_seconds" "agent.sampleSeconds" "report_seconds" "agent.reportSeconds" "pod_resources" "nothing: it is fixed" "node" "nothing: it is the pod's") "extender" (dict "host" "nothing: it is fixed" "port" "nothing: it is fixed" "certificate" "extender.tls" "key" "extender.tls" "client_ca" "extender.tls" "client_names" "extender.clientNames" "inspect_names" "extender.inspectNames" "bind" "nothing: its pods have no right to bind") "kube" (dict "kubeconfig" "nothing: pods use their ServiceAccount" "context" "nothing: pods use their ServiceAccount") }}
+{{- range $section, $fields := .Values.settings }}
+{{- range $field, $_ := $fields }}
+{{- with index (index $ours $section | default dict) $field }}
+- {{ printf "settings.%s.%s: use %s instead" $section $field . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "trimtab.validate.replicas" -}}
+{{- range list "extender" "scheduler" }}
+{{- $values := index $.Values . }}
+{{- if and $values.enabled $values.podDisruptionBudget.enabled (ge (int $values.podDisruptionBudget.minAvailable) (int $values.replicas)) (gt (int $values.replicas) 0) }}
+- {{ printf "%s.podDisruptionBudget.minAvailable is %d of %d replicas: nodes with them could never be drained; raise %s.replicas, or set %s.podDisruptionBudget.enabled to false" . (int $values.podDisruptionBudget.minAvailable) (int $values.replicas) . . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}

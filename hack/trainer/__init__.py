@@ -1,0 +1,1 @@
+"""The training that the samples and the tests on kind run."""

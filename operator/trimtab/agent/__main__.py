@@ -1,0 +1,41 @@
+"""`python -m trimtab.agent`: the agent without the command line, which its image has no use for.
+
+Settings come from $TRIMTAB_CONFIG and TRIMTAB_* variables. With CONFIG (JSON) as argument, as `trimtab.agent.start`
+puts it there, it is the agent itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import msgspec
+
+from trimtab.agent.config import Config
+from trimtab.errors import TrimtabError
+
+
+def main() -> int:
+    """Run until stopped; 1 when the agent cannot run at all."""
+    try:
+        if len(sys.argv) == 1:
+            _start()
+        from trimtab.agent.app import run  # what follows is all that stays in memory
+
+        asyncio.run(run(msgspec.json.decode(sys.argv[1], type=Config)))
+    except TrimtabError as error:
+        print(f"trimtab: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _start() -> None:
+    from trimtab.agent.start import become, config_of, node_name
+    from trimtab.settings import load
+
+    settings = load()
+    become(config_of(settings, node_name(settings)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""What the agent's process is told: plain values, handed over as JSON by `trimtab.agent.start`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Http(Struct, frozen=True):
+    """Where /metrics, /healthz and /readyz are served."""
+
+    host: str = "0.0.0.0"
+    port: int = 8080
+
+
+class Log(Struct, frozen=True):
+    """As `trimtab.settings.LogSettings`."""
+
+    level: str = "info"
+    format: str = "console"
+
+
+class Kube(Struct, frozen=True):
+    """As `trimtab.settings.KubeSettings`."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    request_timeout: float = 10.0
+    connections: int = 2
+
+
+class Config(Struct, frozen=True):
+    """As `trimtab.settings.AgentSettings`, and what the agent needs of other sections."""
+
+    node: str
+    backend: Literal["nvml", "amd", "fake"] = "nvml"
+    profile: str = ""
+    sample_seconds: float = 1.0
+    report_seconds: float = 30.0
+    least_report_seconds: float = 10.0
+    dcgm_url: str = ""
+    pod_resources: str = ""
+    boot_id: str = "/proc/sys/kernel/random/boot_id"
+    http: Http = Http()
+    log: Log = Log()
+    kube: Kube = Kube()

@@ -1,0 +1,86 @@
+"""The writes that a job's next step may consist of, as values. Each may be sent again without harm."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trimtab.api.status import JobStatus
+from trimtab.apply.stops import Outcome
+from trimtab.apply.transitions import Happening
+
+
+class WriteStatus(Struct, frozen=True):
+    """Replace the status; `happening` is what users and metrics are told once it is written."""
+
+    status: JobStatus
+    happening: Happening | None = None
+    refused: tuple[str, ...] = ()
+    """Nodes that kube-scheduler would not take for the plan that is given up."""
+    outcome: Outcome | None = None
+    """How a request to stop has come out."""
+
+
+class CreateService(Struct, frozen=True):
+    """Create the headless Service of the gang."""
+
+
+class CreatePod(Struct, frozen=True):
+    """Create the pod of a node rank."""
+
+    rank: int
+
+
+class BindPod(Struct, frozen=True):
+    """Bind a pod to the node that the plan gives it."""
+
+    name: str
+    uid: str
+    node: str
+
+
+class ReleasePod(Struct, frozen=True):
+    """Take our gate away from a pod, so that kube-scheduler binds it (to the one node that it is pinned to)."""
+
+    name: str
+    uid: str
+
+
+class CreatePodGroup(Struct, frozen=True):
+    """Tell kube-scheduler that the pods of the standing plan are one gang."""
+
+
+class DeletePodGroup(Struct, frozen=True):
+    """Delete the PodGroup of a plan that stands no more."""
+
+    name: str
+    uid: str
+
+
+class AnnotatePod(Struct, frozen=True):
+    """Tell a pod by when it is to have saved its state (RFC 3339); the empty text takes that back."""
+
+    name: str
+    uid: str
+    deadline: str
+
+
+class DeletePod(Struct, frozen=True):
+    """Delete a pod that no plan wants; `force` when its node is gone and nobody would confirm the end."""
+
+    name: str
+    uid: str
+    force: bool = False
+
+
+Action = (
+    WriteStatus
+    | CreateService
+    | CreatePod
+    | CreatePodGroup
+    | BindPod
+    | ReleasePod
+    | AnnotatePod
+    | DeletePod
+    | DeletePodGroup
+)
+Step = tuple[Action, ...]

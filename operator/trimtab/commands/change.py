@@ -1,0 +1,193 @@
+"""The file of a question to `trimtab whatif`: read strictly, and applied to a snapshot.
+
+    nodes:
+      add: [{type: H100-SXM5-80GB, count: 4, gpus: 8}]
+      remove: [a100-1, "old-*"]            # names; * stands for any part of one
+      cordon: [h100-7]                     # jobs there go on, no others come
+    policy: sjf
+    jobs:
+      team-a/llama3-8b: {priority: 10, queue: research, gpus: {min: 4, max: 16}}
+      team-b/probe: {suspend: true}
+    queues:
+      research: {weight: 2, quotas: [{gpuType: "*", gpus: 64, guaranteed: 32}]}    # the spec of a Queue
+    submit: [next.yaml]                    # manifests of jobs, relative to this file
+
+Every part may be left out. What is not understood, or is not in the snapshot, is an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import ValidationError
+
+from trimtab.api.convert import to_quotas
+from trimtab.api.v1alpha1 import ElasticPolicy, QueueSpec
+from trimtab.commands import plan
+from trimtab.errors import UsageError
+from trimtab_policy import changes
+from trimtab_policy.catalog import UnknownGpu
+from trimtab_policy.policy import UnknownPolicy, entry
+from trimtab_policy.types import Bounds, Job, Snapshot
+
+NOT_SIMULATED = frozenset({"maxPendingJobs", "namespaces"})
+"""Fields of a Queue that say whose jobs it takes: a snapshot has those only that it took."""
+
+
+class Added(Struct, frozen=True, forbid_unknown_fields=True):
+    """Nodes that are bought."""
+
+    type: str
+    count: int = 1
+    gpus: int = 8
+
+
+class Nodes(Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens to nodes."""
+
+    add: tuple[Added, ...] = ()
+    remove: tuple[str, ...] = ()
+    cordon: tuple[str, ...] = ()
+
+
+class Gpus(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many GPUs a job may have."""
+
+    max: int
+    min: int = 1
+
+
+class Edit(Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens to a job."""
+
+    priority: int | None = None
+    queue: str | None = None
+    gpus: Gpus | None = None
+    suspend: bool = False
+
+
+class Change(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole question."""
+
+    nodes: Nodes = Nodes()
+    policy: str | None = None
+    jobs: dict[str, Edit] = {}
+    queues: dict[str, dict[str, Any]] = {}
+    submit: tuple[str, ...] = ()
+
+
+def read(file: Path) -> Change:
+    """Raises UsageError naming file and field."""
+    try:
+        found = msgspec.yaml.decode(file.read_bytes(), type=Change)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise UsageError(f"{file}: {error}") from error
+    if found == Change():
+        raise UsageError(f"{file} changes nothing: say something of nodes, policy, jobs, queues or submit")
+    _check(file, found)
+    return found
+
+
+def _check(file: Path, found: Change) -> None:
+    for number, nodes in enumerate(found.nodes.add):
+        if nodes.count < 1 or nodes.gpus < 1:
+            raise UsageError(f"{file}: nodes.add[{number}]: count and gpus must be at least 1")
+    for name, edit in found.jobs.items():
+        if edit.gpus and not 1 <= edit.gpus.min <= edit.gpus.max:
+            raise UsageError(f"{file}: jobs.{name}.gpus: min must be at least 1, and at most max")
+    try:
+        if found.policy is not None:
+            entry(found.policy)
+    except UnknownPolicy as error:
+        raise UsageError(f"{file}: policy: {error}") from error
+
+
+def apply(change: Change, now: Snapshot, file: Path) -> Snapshot:
+    """The snapshot after the change. Raises UsageError for what is not in it."""
+    after = _queues(_nodes(now, change.nodes, file), change.queues, file)
+    for name, edit in change.jobs.items():
+        after = _job(after, name, edit, file)
+    for manifest in change.submit:
+        facts = plan.manifest(file.parent / manifest)
+        if any((job.namespace, job.name) == (facts.meta.namespace, facts.meta.name) for job in after.jobs):
+            raise UsageError(f"{file}: submit: the snapshot has a job {facts.meta.key} already")
+        elastic = facts.spec is not None and facts.spec.elasticity.policy is ElasticPolicy.ELASTIC
+        job = facts.as_job(created=after.time, elastic=elastic)
+        after = changes.with_job(after, replace(job, uid=f"submitted {facts.meta.key}"))
+    return after
+
+
+def _nodes(now: Snapshot, asked: Nodes, file: Path) -> Snapshot:
+    after = changes.without_nodes(now, _matching(now, asked.remove, f"{file}: nodes.remove"))
+    after = changes.cordoned(after, _matching(after, asked.cordon, f"{file}: nodes.cordon"))
+    for number, each in enumerate(asked.add):
+        try:
+            after = changes.with_nodes(after, each.type, each.count, each.gpus)
+        except UnknownGpu as error:
+            raise UsageError(f"{file}: nodes.add[{number}].type: {error}") from error
+    return after
+
+
+def _matching(now: Snapshot, patterns: Sequence[str], where: str) -> frozenset[str]:
+    names: set[str] = set()
+    for pattern in patterns:
+        found = {node.name for node in now.nodes if fnmatchcase(node.name, pattern)}
+        if not found:
+            raise UsageError(f"{where}: no node that takes pods is called {pattern}")
+        names |= found
+    return frozenset(names)
+
+
+def _queues(now: Snapshot, asked: Mapping[str, Mapping[str, Any]], file: Path) -> Snapshot:
+    quotas, weights = {}, {}
+    for name, spec in asked.items():
+        known = {field.alias or plain for plain, field in QueueSpec.model_fields.items()}
+        if unknown := sorted(spec.keys() - known):
+            raise UsageError(
+                f"{file}: queues.{name}.{unknown[0]}: a Queue has no such field, but {', '.join(sorted(known))}"
+            )
+        if others := sorted(spec.keys() & NOT_SIMULATED):
+            raise UsageError(f"{file}: queues.{name}.{others[0]}: who may wait in a queue is not simulated")
+        try:
+            queue = QueueSpec.model_validate(spec)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(["queues", name, *map(str, first["loc"])])
+            raise UsageError(f"{file}: {where}: {first['msg']}") from error
+        quotas[name] = to_quotas(name, queue)
+        weights[name] = float(queue.weight)
+    return changes.with_queues(now, quotas, weights)
+
+
+def _job(now: Snapshot, name: str, edit: Edit, file: Path) -> Snapshot:
+    job = _named(now, name, file)
+    if edit.suspend:
+        return changes.without_job(now, job.uid)
+    if edit.queue is not None and edit.queue not in {quota.queue for quota in now.quotas} | now.weights.keys():
+        raise UsageError(f"{file}: jobs.{name}.queue: there is no queue {edit.queue}")
+    edited = replace(
+        job,
+        priority=job.priority if edit.priority is None else edit.priority,
+        queue=job.queue if edit.queue is None else edit.queue,
+    )
+    after = changes.with_job(now, edited)
+    return changes.with_gpus(after, edited, Bounds(edit.gpus.min, edit.gpus.max)) if edit.gpus else after
+
+
+def _named(now: Snapshot, name: str, file: Path) -> Job:
+    space, _, short = name.rpartition("/")
+    found = [job for job in now.jobs if job.name == short and space in ("", job.namespace)]
+    if not found:
+        raise UsageError(f"{file}: jobs.{name}: no such job waits or runs (suspended and finished ones do not count)")
+    if len(found) > 1:
+        spaces = ", ".join(sorted(job.namespace for job in found))
+        raise UsageError(f"{file}: jobs.{name}: write NAMESPACE/{short}; it is in {spaces}")
+    return found[0]

@@ -1,0 +1,53 @@
+"""What a job that waits is told: the words of whoever decided, and what only its own history explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trimtab.api.base import LONG_TEXT, TEXT
+from trimtab.api.convert import to_degrees, to_start_time
+from trimtab.api.status import MAX_ITEMS
+from trimtab.api.status import Pending as WirePending
+from trimtab.observe.jobs import JobFacts
+from trimtab.observe.running import pinned, startable
+from trimtab_policy.types import Pending, PendingReason
+
+OF_ITS_SHAPE = (
+    PendingReason.NO_FEASIBLE_PLAN,
+    PendingReason.NO_SUCH_GPU,
+    PendingReason.NO_ELIGIBLE_NODE,
+    PendingReason.CLUSTER_TOO_SMALL,
+    PendingReason.INSUFFICIENT_GPUS,
+    PendingReason.FRAGMENTED,
+    PendingReason.QUOTA_EXCEEDED,
+)
+"""Reasons that fewer GPUs, or other degrees, might remove."""
+
+
+def told(pending: Pending | None, facts: JobFacts, refused: Iterable[str]) -> WirePending | None:
+    """Why the job waits, cut to what the API takes: policies may be talkative. `refused` are nodes that kube-scheduler
+    would not take for it."""
+    if pending is None:
+        return None
+    message, blockers, alternatives = pending.message, pending.blockers, pending.alternatives
+    if pending.reason in OF_ITS_SHAPE and (pin := _pin(facts)):
+        message = f"{message[: LONG_TEXT // 2]}; {pin}"
+        hint = "set spec.elasticity.checkpoint.resharding if its checkpoints can be loaded with other degrees"
+        alternatives = (hint, *alternatives)
+    blockers = (*(f"node {node} is left out: kube-scheduler refused it" for node in sorted(refused)), *blockers)
+    return WirePending(
+        reason=pending.reason,
+        message=message[:LONG_TEXT],
+        blockers=tuple(item[:TEXT] for item in blockers[:MAX_ITEMS]),
+        alternatives=tuple(item[:TEXT] for item in alternatives[:MAX_ITEMS]),
+        start_time=to_start_time(pending.eta) if pending.eta else None,
+    )
+
+
+def _pin(facts: JobFacts) -> str:
+    """What of its past leaves it less than its spec allows; empty where nothing does."""
+    saved = pinned(facts)
+    if saved is None or startable(facts) == facts.requirements:
+        return ""
+    degrees = to_degrees(saved)
+    return f"its checkpoint was saved on {degrees.gpus} GPUs with {degrees.describe()}, and is loaded on the same only"

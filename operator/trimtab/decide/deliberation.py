@@ -1,0 +1,310 @@
+"""One decision, stage after stage: each sees the cluster as those before it leave it, and passes the shield.
+
+    line          who comes first: priority, guarantee, share of the queue, age
+    policies      place waiting jobs; may stop, move and resize elastic ones
+    reservations  what would delay those first in line is taken back; its jobs are asked about once more, then others
+    room          others give way for jobs that still wait: they move, or stop
+    resizes       elastic jobs get more, fewer or other GPUs, where nobody waits for these
+    hints         what would help those that wait, of what is kept for nobody before them
+    etas          when those that wait are expected to start
+
+A stage after the policies that fails, or is late, is left out: what was decided before it stands.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trimtab.api.status import MAX_LEAVING
+from trimtab.decide.choice import Choice
+from trimtab.decide.ledger import Ledger
+from trimtab.decide.outcome import Fallback, Move, Outcome
+from trimtab.decide.rules import Rules
+from trimtab.decide.running import Powers
+from trimtab.decide.shield import Refusal, judge
+from trimtab.errors import PolicyError
+from trimtab_policy.arbiter.advice import advice
+from trimtab_policy.arbiter.etas import expected_starts
+from trimtab_policy.arbiter.reservations import IN_LINE, Guard, Reservation, hidden, refusal, reserve, told
+from trimtab_policy.arbiter.resize import ResizeRules, resizes
+from trimtab_policy.arbiter.room import RoomRules, make_room
+from trimtab_policy.arbiter.shares import borrowed, in_line
+from trimtab_policy.types import Decision, Eta, Job, Pending, PendingReason, Placement, Snapshot, Stop, StopCause
+
+ROOM, RESIZES = "room", "resize"
+"""Names of the stages that decide like a policy."""
+HINTS = "hints"
+
+T = TypeVar("T")
+
+
+class Asks(Protocol):
+    """Who runs policies, and everything else that may fail, within a deadline."""
+
+    def ask(self, name: str, snapshot: Snapshot, choice: Choice) -> tuple[str, Decision, list[Fallback]]:
+        """The name of the policy that answered in the end, its decision, and the failures on the way."""
+        ...
+
+    def timed(self, name: str, work: Callable[[], T], deadline: float) -> T:
+        """What the work returns. Raises PolicyError as `reason: message`."""
+        ...
+
+
+class _Said(Struct, frozen=True):
+    """Somebody's decision, to be judged with others before and after it."""
+
+    by: str
+    decision: Decision
+    powers: Powers
+
+
+class Deliberation:
+    """Everything that is known of one decision while it is made."""
+
+    def __init__(self, snapshot: Snapshot, choice: Choice, rules: Rules, asks: Asks) -> None:
+        self._choice, self._rules, self._asks = choice, rules, asks
+        self._fallbacks: list[Fallback] = []
+        self._seconds: dict[str, float] = {}
+        self._stages: dict[str, float] = {}
+        self._policies: dict[str, str] = {}
+        self._pending: dict[str, Pending] = {}
+        self._said: list[_Said] = []
+        self._base = snapshot
+        self._base = self._stage("line", lambda: in_line(snapshot), snapshot, "jobs are in line by priority and age")
+        self._ledger, self._refused = Ledger(self._base), list[Refusal]()
+        self._reserved: tuple[Reservation, ...] = ()
+        self._stops: list[Stop] = []
+        self._moves: dict[str, str] = {}
+
+    def run(self) -> Outcome:
+        """All stages."""
+        line = self._base.waiting()
+        for name, jobs in _by_policy(line, self._choice.policy).items():
+            self._ask(name, jobs, self._ledger.view())
+        if line and (self._rules.reservations or self._rules.starvation_seconds):
+            self._keep_reserved()
+        if self._rules.room and self._waiting():
+            self._make_room(self._rules.room)
+        if self._rules.resize:
+            self._resize(self._rules.resize)
+        if self._reserved and self._rules.times and self._waiting():
+            self._advise()
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        waits = self._ledger.waits_of(self._ledger.placed.values())
+        return Outcome(
+            policies=self._policies,
+            placements=tuple(p for p in self._ledger.placed.values() if self._ledger.jobs[p.job].placement is None),
+            pending=self._timed_pendings(),
+            refused=tuple(self._refused),
+            fallbacks=tuple(self._fallbacks),
+            seconds=self._seconds,
+            stops=tuple(self._named(stop) for stop in self._stops),
+            moves=tuple(self._move(uid, by) for uid, by in self._moves.items()),
+            waits=waits,
+            stages=self._stages,
+        )
+
+    # --- policies -------------------------------------------------------------------------------------------------
+    def _ask(self, name: str, jobs: Sequence[Job], view: Snapshot) -> None:
+        """Ask a policy about these jobs. Only the one that is in force may touch running ones."""
+        uids = frozenset(job.uid for job in jobs)
+        seen = replace(view, jobs=tuple(self._seen_by(name, view.jobs, uids)))
+        began = time.perf_counter()
+        by, decision, failures = self._asks.ask(name, seen, self._choice)
+        self._seconds[by] = self._seconds.get(by, 0.0) + time.perf_counter() - began
+        self._fallbacks += failures
+        powers = Powers(at_once=self._left(), about=uids, elastic=name == self._choice.policy)
+        refused = self._judge(_Said(by, decision, powers))
+        self._policies |= dict.fromkeys((job.uid for job in jobs), by)
+        broken = {refusal.job: f"{by} broke rule {refusal.rule}: {refusal.message}" for refusal in refused}
+        said = {pending.job: pending for pending in decision.pending}
+        said |= {uid: Pending(uid, PendingReason.DECISION_REFUSED, message) for uid, message in broken.items()}
+        self._pending |= {uid: said[uid] for uid in (job.uid for job in jobs) if uid not in self._ledger.placed}
+
+    def _seen_by(self, name: str, jobs: Iterable[Job], mine: frozenset[str]) -> Iterable[Job]:
+        for job in jobs:
+            if job.placement is None:
+                if job.uid in mine:
+                    yield job
+            elif job.preemptible and (name != self._choice.policy or self._left() < 1):
+                yield replace(job, preemptible=False)
+            else:
+                yield job
+
+    # --- those who came first --------------------------------------------------------------------------------------
+    def _keep_reserved(self) -> None:
+        rules = self._rules
+
+        def find() -> tuple[tuple[Reservation, ...], dict[str, Reservation]]:
+            kept = reserve(self._base, self._in_order(), rules.reservations, rules.starvation_seconds or math.inf)
+            guard = Guard(self._base, kept)
+            asked = [(placed, guard.delayed_by(placed)) for placed in self._ledger.placed.values()]
+            return guard.reservations, {placed.job: kept_for for placed, kept_for in asked if kept_for}
+
+        none: tuple[tuple[Reservation, ...], dict[str, Reservation]] = (), {}
+        self._reserved, delaying = self._stage("reservations", find, none, "whoever fits starts")
+        for kept in self._reserved:
+            if kept.job in self._pending:
+                self._pending[kept.job] = told(self._pending[kept.job], kept, self._base.time)
+        if delaying:
+            self._ask_again(delaying)
+
+    def _ask_again(self, delaying: dict[str, Reservation]) -> None:
+        """Take back what would delay others, and ask once more about those jobs, with what is kept out of sight."""
+        before = self._ledger.placed
+        self._take_back(delaying.keys())
+        for uid, kept in delaying.items():
+            self._pending[uid] = refusal(self._base, kept, before[uid])
+        again = {uid: self._pending[uid] for uid in delaying}
+        view, settled = self._ledger.view(), set(self._ledger.placed)
+        jobs = [job for job in self._base.waiting() if job.uid in delaying]
+        rest = self._stage("hidden", lambda: hidden(self._ledger.view(), self._reserved), None, "they wait")
+        if rest:
+            for name, asked in _by_policy(jobs, self._choice.policy).items():
+                self._ask(name, asked, rest)
+        self._pending |= {uid: why for uid, why in again.items() if uid not in self._ledger.placed}
+        self._let_pass(delaying.keys())
+        self._keep_out(view, settled)
+
+    def _let_pass(self, delaying: Set[str]) -> None:
+        """What these must not have is for those whom it is kept for, once they can start: a policy with an order of its
+        own would else leave it idle. It may be just right for others, too, who are sure to end in time."""
+        line = [job for job in self._waiting() if job.uid not in delaying and self._pending[job.uid].reason in IN_LINE]
+        ready = {kept.job for kept in self._reserved if kept.start <= self._base.time}
+        reserved = {kept.job for kept in self._reserved}
+        known = {job.uid: self._pending[job.uid] for job in line if job.uid in ready}
+        for jobs in ([job for job in line if job.uid in ready], [job for job in line if job.uid not in reserved]):
+            for name, asked in _by_policy(jobs, self._choice.policy).items():
+                self._ask(name, asked, self._ledger.view())
+        self._pending |= {uid: why for uid, why in known.items() if uid not in self._ledger.placed}
+
+    def _keep_out(self, view: Snapshot, before: Set[str]) -> None:
+        """Of what was placed since then, take back what would delay others all the same."""
+
+        def late() -> dict[str, Pending]:
+            guard = Guard(view, self._reserved)
+            asked = ((p, guard.delayed_by(p)) for p in self._ledger.placed.values() if p.job not in before)
+            return {placed.job: refusal(view, kept, placed) for placed, kept in asked if kept}
+
+        none: dict[str, Pending] = {}
+        if refused := self._stage("reservations", late, none, "whoever fits passes"):
+            self._take_back(refused)
+            self._pending |= refused
+
+    # --- room ------------------------------------------------------------------------------------------------------
+    def _make_room(self, rules: RoomRules) -> None:
+        view, waiting = self._ledger.view(), self._waiting()
+        bounded = replace(rules, at_once=self._left(), for_one=MAX_LEAVING - len(self._ledger.left))
+
+        def find() -> tuple[Decision, Powers]:
+            decision = make_room(view, waiting, bounded, Guard(view, self._reserved) if self._reserved else None)
+            lent = borrowed(view) if decision.placements else {}
+            return decision, Powers(for_others=True, at_once=self._left(), borrowed=lent)
+
+        found = self._stage(ROOM, find, None, "no room was made")
+        if found:
+            self._judge(_Said(ROOM, *found))
+
+    def _resize(self, rules: ResizeRules) -> None:
+        view = self._ledger.view()
+        bounded = replace(rules, at_once=min(rules.at_once, self._left()))
+        none: tuple[Placement, ...] = ()
+        found = self._stage(RESIZES, lambda: resizes(view, bounded), none, "no job was resized")
+        self._judge(_Said(RESIZES, Decision(RESIZES, found), Powers(at_once=self._left(), about=frozenset())))
+
+    def _advise(self) -> None:
+        """The policies' hints were tried on what was free then."""
+        view, pending = self._ledger.view(), self._in_order()
+        none: dict[str, tuple[str, ...]] = {}
+        for uid, hints in self._stage(HINTS, lambda: advice(view, pending, self._reserved), none, "as it was").items():
+            self._pending[uid] = replace(self._pending[uid], alternatives=hints)
+
+    # --- keeping account ---------------------------------------------------------------------------------------------
+    def _judge(self, said: _Said) -> tuple[Refusal, ...]:
+        """Let the shield have its say, and note what is left; returns what is not."""
+        verdict, self._ledger = judge(self._ledger, said.decision, said.powers)
+        self._said.append(said)
+        self._refused += verdict.refused
+        self._stops += [stop if said.powers.for_others else _yielded(stop) for stop in verdict.stops]
+        for placed in verdict.accepted:
+            self._pending.pop(placed.job, None)
+            if self._ledger.jobs[placed.job].placement:
+                self._moves[placed.job] = said.by
+        for refused in verdict.refused:
+            why = f"{said.by} broke rule {refused.rule}: {refused.message}"
+            self._pending.setdefault(refused.job, Pending(refused.job, PendingReason.DECISION_REFUSED, why))
+        return verdict.refused
+
+    def _take_back(self, uids: Iterable[str]) -> None:
+        """Judge all anew, without the placements of these jobs: what was to give way for them stays."""
+        out = set(uids)
+        said, self._said = self._said, []
+        self._ledger, self._refused, self._stops, self._moves = Ledger(self._base), [], [], {}
+        for each in said:
+            left = tuple(placed for placed in each.decision.placements if placed.job not in out)
+            self._judge(replace(each, decision=replace(each.decision, placements=left)))
+
+    def _left(self) -> int:
+        """Gangs that may still be stopped or moved before nobody else is helped."""
+        return max(0, self._rules.at_once - len(self._ledger.left))
+
+    def _waiting(self) -> list[Job]:
+        """Jobs without a placement, in line."""
+        return [job for job in self._base.waiting() if job.uid not in self._ledger.placed]
+
+    def _in_order(self) -> tuple[Pending, ...]:
+        return tuple(self._pending[job.uid] for job in self._waiting())
+
+    def _timed_pendings(self) -> tuple[Pending, ...]:
+        """Why each job waits that has no placement, and until when."""
+        pending = self._in_order()
+        if not pending or not self._rules.times or self._rules == Rules():
+            return pending
+        view, reserved = self._ledger.view(), self._rules.reservations > 0
+        none: dict[str, Eta] = {}
+        etas = self._stage("etas", lambda: expected_starts(view, pending, reserve=reserved), none, "no times are told")
+        return tuple(replace(each, eta=etas[each.job]) if each.job in etas else each for each in pending)
+
+    def _named(self, stop: Stop) -> Stop:
+        """A stop names whom it is for: where the policy did not, the first who waits for it."""
+        return stop if stop.beneficiary else replace(stop, beneficiary=self._ledger.awaited()[stop.job][0])
+
+    def _move(self, uid: str, by: str) -> Move:
+        placement, held = self._ledger.placed[uid], self._ledger.jobs[uid].placement
+        same = held is not None and (held.gpus, held.gpu_type) == (placement.gpus, placement.gpu_type)
+        starting = [other for other in self._ledger.awaited().get(uid, ()) if other not in self._moves]
+        cause = StopCause.MOVED if same else StopCause.RESIZED
+        return Move(placement, by, cause, starting[0] if by == ROOM and starting else "")
+
+    def _stage(self, name: str, work: Callable[[], T], otherwise: T, instead: str) -> T:
+        """Do something that may fail, within the deadline of a policy."""
+        began = time.perf_counter()
+        try:
+            return self._asks.timed(name, work, self._choice.deadline_seconds)
+        except PolicyError as failure:
+            reason, _, message = str(failure).partition(": ")
+            jobs = tuple(job.uid for job in self._base.waiting()[:1])
+            self._fallbacks.append(Fallback(name, reason, message, jobs, instead))
+            return otherwise
+        finally:
+            self._stages[name] = self._stages.get(name, 0.0) + time.perf_counter() - began
+
+
+def _yielded(stop: Stop) -> Stop:
+    """A policy's own stop: whatever it says, it is neither a matter of priority nor of guarantees."""
+    return replace(stop, cause=StopCause.YIELDED)
+
+
+def _by_policy(waiting: Iterable[Job], default: str) -> dict[str, list[Job]]:
+    groups: dict[str, list[Job]] = {}
+    for job in waiting:
+        groups.setdefault(job.policy or default, []).append(job)
+    return groups

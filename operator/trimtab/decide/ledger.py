@@ -1,0 +1,225 @@
+"""Who has what while a decision is made: the snapshot, and what was decided about it so far.
+
+A node has what is free now, and what running jobs will give back that this decision stops or moves. A placement takes
+of the former first (a job that moves, of its own GPUs), and waits for exactly those jobs of whose resources, or whose
+part of a quota, it takes some. So whatever comes when, a node never holds more than it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trimtab_policy.capacity import ALL_TYPES
+from trimtab_policy.limits import Violation
+from trimtab_policy.types import Job, Node, Placement, Quota, Snapshot
+
+Amounts = tuple[int, int, int, int]
+"""GPUs, CPU millicores, bytes of memory, pods."""
+NOTHING: Amounts = (0, 0, 0, 0)
+_RULES = (
+    ("oversubscribed_gpus", "GPUs"),
+    ("oversubscribed_cpu", "CPU millicores"),
+    ("oversubscribed_memory", "bytes of memory"),
+    ("oversubscribed_pods", "pod slots"),
+)
+
+
+class Freed(Struct, frozen=True):
+    """What a job that goes leaves on one node, as far as nobody has it yet."""
+
+    job: str
+    """UID."""
+    beneficiary: str
+    """UID of the job that it goes for; empty where none is named."""
+    amounts: Amounts
+
+
+class Ledger:
+    """The books of one decision. `leave` and `enter` change them, a `copy` may be thrown away."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.jobs = {job.uid: job for job in snapshot.jobs}
+        self.nodes = {node.name: node for node in snapshot.nodes}
+        self.placed: dict[str, Placement] = {}
+        """By job UID, what was decided."""
+        self.left: set[str] = set()
+        """UIDs of running jobs that are stopped or moved."""
+        self._free = {name: _free(node) for name, node in self.nodes.items()}
+        self._freed: dict[str, tuple[Freed, ...]] = {}
+        self._waits: dict[str, tuple[str, ...]] = {}
+        self._queue_use: dict[tuple[str, str], int] = {}
+        for job in snapshot.jobs if snapshot.quotas else ():
+            if job.placement:
+                self._charge(job, job.placement, 1)
+
+    def copy(self) -> Ledger:
+        """The same books, to go on with by themselves."""
+        other = object.__new__(Ledger)
+        other.__dict__.update(
+            {name: value.copy() if name in _CHANGING else value for name, value in self.__dict__.items()}
+        )
+        return other
+
+    def leave(self, uid: str, beneficiary: str = "") -> None:
+        """A running job gives back what it holds."""
+        job = self.jobs[uid]
+        if uid in self.left or job.placement is None:
+            return
+        self.left.add(uid)
+        self._charge(job, job.placement, -1)
+        for share in job.placement.shares:
+            if share.node in self._free:
+                gives = _needs(job, share.gpus)
+                paid = tuple(min(part, max(0, -free)) for part, free in zip(gives, self._free[share.node], strict=True))
+                self._free[share.node] = _plus(self._free[share.node], paid)  # what is beyond the node's own first
+                freed = Freed(uid, beneficiary, _minus(gives, paid))
+                self._freed[share.node] = (*self._freed.get(share.node, ()), freed)
+
+    def lacks(self, placement: Placement) -> Violation | None:
+        """What the nodes of a placement, or the quota of its queue, have too little of."""
+        job = self.jobs[placement.job]
+        if job.uid in self.placed:
+            return "already_placed", "the job has a placement already"
+        for share in placement.shares:
+            wanted, room = _needs(job, share.gpus), self._room(share.node)
+            for (rule, what), asked, there in zip(_RULES, wanted, room, strict=True):
+                if asked and asked > there:
+                    return rule, f"node {share.node} has {there} {what} free, {asked} are needed"
+        return self._beyond_quota(job, placement)
+
+    def enter(self, placement: Placement) -> None:
+        """A job gets its GPUs: those that are free now, and those of jobs that go."""
+        job = self.jobs[placement.job]
+        waits = dict.fromkeys(self._count_on(job, placement))
+        for share in placement.shares:
+            waits |= dict.fromkeys(self._take(job, share.node, _needs(job, share.gpus)))
+        self.placed[job.uid] = placement
+        self._waits[job.uid] = tuple(waits)
+        self._charge(job, placement, 1)
+
+    def waits_of(self, placements: Iterable[Placement]) -> dict[str, tuple[str, ...]]:
+        """UID of a job -> UIDs of those that must be gone before it comes; only where there are any."""
+        return {placed.job: waits for placed in placements if (waits := self._waits[placed.job])}
+
+    def awaited(self) -> dict[str, list[str]]:
+        """UID of a job that goes -> UIDs of those that wait for it."""
+        found: dict[str, list[str]] = {}
+        for uid, waits in self._waits.items():
+            for left in waits:
+                found.setdefault(left, []).append(uid)
+        return found
+
+    def view(self) -> Snapshot:
+        """The snapshot as if all of it were done. Who was touched by the decision is not touched again by it."""
+        if not self.placed and not self.left:
+            return self.snapshot
+        nodes = tuple(self._shown(node) for node in self.snapshot.nodes)
+        return replace(self.snapshot, nodes=nodes, jobs=tuple(self._still_here()))
+
+    def _shown(self, node: Node) -> Node:
+        gpus, cpu, memory, pods = self._room(node.name)
+        if (gpus, cpu, memory, pods) == _free(node):
+            return node
+        return replace(node, free_gpus=gpus, free_cpu_milli=cpu, free_memory=memory, free_pods=pods)
+
+    def _still_here(self) -> Iterator[Job]:
+        for job in self.snapshot.jobs:
+            placement = self.placed.get(job.uid)
+            if placement:
+                left = 1 - job.steps_done / job.training.steps
+                finish = self.snapshot.time + left * placement.prediction.run_seconds / self.snapshot.speedup
+                never = {"preemptible": False, "movable_from": math.inf, "stoppable_from": None}
+                yield replace(job, placement=placement, expected_finish=finish, **never)
+            elif job.uid not in self.left:
+                yield job
+
+    def _room(self, node: str) -> Amounts:
+        """What is free, or will be."""
+        return _plus(self._free[node], *(freed.amounts for freed in self._freed.get(node, ())))
+
+    def _take(self, job: Job, node: str, wanted: Amounts) -> list[str]:
+        """Spend what a pod needs; returns the jobs of which it takes something."""
+        freed = sorted(self._freed.get(node, ()), key=lambda each: (each.job != job.uid, each.beneficiary != job.uid))
+        left: list[Freed] = []
+        waits: list[str] = []
+        own, others = [f for f in freed if f.job == job.uid], [f for f in freed if f.job != job.uid]
+        for each in own:
+            wanted, kept = _spend(wanted, each.amounts)
+            left.append(replace(each, amounts=kept))
+        wanted, self._free[node] = _spend(wanted, self._free[node])
+        for each in others:
+            rest, kept = _spend(wanted, each.amounts)
+            if rest != wanted:
+                waits.append(each.job)
+            wanted = rest
+            left.append(replace(each, amounts=kept))
+        if freed:
+            self._freed[node] = tuple(left)
+        return waits
+
+    def _beyond_quota(self, job: Job, placement: Placement) -> Violation | None:
+        for quota in self.snapshot.quotas:
+            if quota.queue == job.queue and quota.gpu_type in (placement.gpu_type, ALL_TYPES):
+                used = self._queue_use.get((quota.queue, quota.gpu_type), 0)
+                if used + placement.gpus > quota.gpus:
+                    return "quota", f"queue {quota.queue} allows {quota.gpus} {quota.gpu_type} GPUs and uses {used}"
+        return None
+
+    def _count_on(self, job: Job, placement: Placement) -> Iterator[str]:
+        """Jobs that go and whose part of a quota this takes; those that go for it first."""
+        for_whom = {freed.job: freed.beneficiary for each in self._freed.values() for freed in each}
+        going = sorted(self.left - {job.uid}, key=lambda uid: (for_whom.get(uid) != job.uid, uid))
+        for quota in self.snapshot.quotas:
+            if quota.queue != job.queue or quota.gpu_type not in (placement.gpu_type, ALL_TYPES):
+                continue
+            parts = [(uid, self._counts(uid, quota)) for uid in going]
+            used = self._queue_use.get((quota.queue, quota.gpu_type), 0) + sum(gpus for _, gpus in parts)
+            beyond = used + placement.gpus - quota.gpus
+            for uid, gpus in parts:
+                if beyond > 0 and gpus:
+                    yield uid
+                    beyond -= gpus
+
+    def _counts(self, uid: str, quota: Quota) -> int:
+        """GPUs of a running job that count against a quota."""
+        job = self.jobs[uid]
+        if job.queue != quota.queue or job.placement is None:
+            return 0
+        return job.placement.gpus if quota.gpu_type in (job.placement.gpu_type, ALL_TYPES) else 0
+
+    def _charge(self, job: Job, placement: Placement, sign: int) -> None:
+        for gpu_type in (placement.gpu_type, ALL_TYPES):
+            key = job.queue, gpu_type
+            self._queue_use[key] = self._queue_use.get(key, 0) + sign * placement.gpus
+
+
+_CHANGING = ("placed", "left", "_free", "_freed", "_waits", "_queue_use")
+
+
+def _free(node: Node) -> Amounts:
+    return node.free_gpus, node.free_cpu_milli, node.free_memory, node.free_pods
+
+
+def _needs(job: Job, gpus: int) -> Amounts:
+    return gpus, job.requirements.cpu_milli(gpus), job.requirements.memory(gpus), 1
+
+
+def _spend(wanted: Amounts, there: Amounts) -> tuple[Amounts, Amounts]:
+    """What is wanted still, and what is left there."""
+    spent = tuple(min(ask, max(0, have)) for ask, have in zip(wanted, there, strict=True))
+    return _minus(wanted, spent), _minus(there, spent)
+
+
+def _plus(*parts: Iterable[int]) -> Amounts:
+    gpus, cpu, memory, pods = map(sum, zip(NOTHING, *parts, strict=True))
+    return gpus, cpu, memory, pods
+
+
+def _minus(whole: Iterable[int], part: Iterable[int]) -> Amounts:
+    gpus, cpu, memory, pods = (a - b for a, b in zip(whole, part, strict=True))
+    return gpus, cpu, memory, pods

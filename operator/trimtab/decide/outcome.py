@@ -1,0 +1,55 @@
+"""What a decision has come to, once all who have a say in it were heard."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trimtab.decide.shield import Refusal
+from trimtab_policy.types import Pending, Placement, Stop, StopCause
+
+
+class Fallback(Struct, frozen=True):
+    """A policy, or a stage of the decision, failed."""
+
+    policy: str
+    reason: str
+    """`unloadable`, `deadline`, `busy`, `error`, `invalid` or `nan`: a metric label."""
+    message: str
+    jobs: tuple[str, ...]
+    """UIDs of the jobs that it was asked about."""
+    instead: str = "another one decided"
+    """What was done about it."""
+
+
+class Move(Struct, frozen=True):
+    """A running job goes on with another placement."""
+
+    placement: Placement
+    policy: str
+    """Who wants it."""
+    cause: StopCause
+    beneficiary: str = ""
+    """UID of the waiting job that it makes room for; empty where it moves for its own good."""
+
+
+class Outcome(Struct, frozen=True):
+    """A decision that has passed the shield, and how it came about."""
+
+    policies: dict[str, str]
+    """UID of a waiting job -> name of the policy that answered for it."""
+    placements: tuple[Placement, ...]
+    """Of jobs that waited."""
+    pending: tuple[Pending, ...]
+    """Exactly one for every waiting job that has no placement."""
+    refused: tuple[Refusal, ...]
+    fallbacks: tuple[Fallback, ...]
+    seconds: dict[str, float]
+    """Policy -> time it took."""
+    stops: tuple[Stop, ...] = ()
+    """Running jobs that give way, each for a beneficiary."""
+    moves: tuple[Move, ...] = ()
+    """Running jobs that go on elsewhere, or with other GPUs."""
+    waits: dict[str, tuple[str, ...]] = {}
+    """UID of a job with a placement -> UIDs of those whose pods must be gone before its pods come."""
+    stages: dict[str, float] = {}
+    """Stage after the policies -> time it took."""

@@ -1,0 +1,90 @@
+"""What a decision may do to running jobs: who may be stopped for whom, who may be moved.
+
+A policy has its way with elastic jobs only, and not at the cost of more urgent ones. What makes room for others
+(`arbiter.room`) may touch every job, each with its ground: lower priority, or borrowed GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from msgspec import Struct
+
+from trimtab.decide.ledger import Ledger
+from trimtab_policy.limits import Violation
+from trimtab_policy.types import Job, Placement, Stop, StopCause
+
+UNBOUNDED = 1 << 20
+
+
+class Powers(Struct, frozen=True):
+    """What the author of a decision may do."""
+
+    for_others: bool = False
+    """It makes room: it may stop and move whoever may be moved at all, and only for the good of others."""
+    elastic: bool = True
+    """It may stop, move and resize elastic jobs."""
+    about: frozenset[str] | None = None
+    """UIDs of the waiting jobs that it was asked about; None: all."""
+    at_once: int = UNBOUNDED
+    """Once so many gangs are stopped or moved, nobody else is helped."""
+    borrowed: Mapping[str, int] = {}
+    """UID -> GPUs that a job holds beyond what its queue is guaranteed."""
+
+
+def not_stopped(ledger: Ledger, stop: Stop, powers: Powers) -> Violation | None:
+    """Why a job must not be stopped."""
+    job = ledger.jobs.get(stop.job)
+    if job is None:
+        return "unknown_job", f"no job has UID {stop.job}"
+    if job.placement is None:
+        return "not_running", "the job holds no GPUs that a stop could free"
+    comes = job.stoppable_from if powers.for_others else None
+    since = job.movable_from if comes is None else comes
+    return _untouchable(ledger, job, powers, "stopped", since) or _no_ground(ledger, job, stop, powers)
+
+
+def not_moved(ledger: Ledger, job: Job, placement: Placement, powers: Powers) -> Violation | None:
+    """Why a running job must not have this placement instead of the one that it has."""
+    if broken := _untouchable(ledger, job, powers, "moved or resized", job.movable_from):
+        return broken
+    held = job.placement
+    if held and placement.gpus != held.gpus and not job.preemptible:
+        return "not_elastic", f"the job runs on {held.gpus} GPUs, and their number must not change while it does"
+    return None
+
+
+def no_gain(ledger: Ledger, stop: Stop, starting: Set[str], powers: Powers) -> Violation | None:
+    """Why a stop is not worth it, or not right, once it is clear who starts."""
+    if stop.beneficiary and stop.beneficiary not in starting:
+        return "beneficiary_refused", "the job that it would be stopped for does not start"
+    waiting = ledger.awaited().get(stop.job)
+    if not waiting:
+        return "nobody_gains", "it would be stopped, and no gang starts because of it"
+    least = min(ledger.jobs[uid].priority for uid in waiting)
+    if least < ledger.jobs[stop.job].priority:
+        return "not_more_urgent", f"it would give way to a job of priority {least}, its own is higher"
+    return None
+
+
+def _untouchable(ledger: Ledger, job: Job, powers: Powers, what: str, since: float) -> Violation | None:
+    if job.uid in ledger.left:
+        return "already_stopped", "it was stopped or moved by the same decision before"
+    if not powers.for_others and not (powers.elastic and job.preemptible):
+        return "not_preemptible", f"the job runs and is not preemptible: it must not be {what}"
+    if since > ledger.snapshot.time:
+        return "too_soon", f"the job has not run for long enough, or gave way too often, to be {what} now"
+    return None
+
+
+def _no_ground(ledger: Ledger, job: Job, stop: Stop, powers: Powers) -> Violation | None:
+    if not powers.for_others:
+        return None
+    gains = ledger.jobs.get(stop.beneficiary)
+    if stop.cause is StopCause.RECLAIMED:
+        lent = powers.borrowed.get(job.uid, 0) > 0
+        if gains is None or not (gains.entitled and lent and gains.priority >= job.priority):
+            return "not_borrowed", "it holds nothing that the other's queue is guaranteed, or is more urgent"
+    elif stop.cause is not StopCause.PREEMPTED or gains is None or gains.priority <= job.priority:
+        return "not_more_urgent", "only a job of higher priority may take its GPUs"
+    return None

@@ -1,0 +1,117 @@
+"""Jobs: those that wait for what never comes, stop for too long, or have a status that nobody understands any more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from trimtab import __version__, names
+from trimtab.doctor.findings import Finding, Reason, count, error, some, warning, well
+from trimtab.doctor.seen import Seen, known
+from trimtab.observe import jobs
+from trimtab.observe.jobs import JobFacts
+from trimtab.ui.words import duration
+from trimtab_policy.types import PendingReason
+
+FOREVER = frozenset(
+    (
+        PendingReason.NO_FEASIBLE_PLAN,
+        PendingReason.NO_SUCH_GPU,
+        PendingReason.NO_ELIGIBLE_NODE,
+        PendingReason.CLUSTER_TOO_SMALL,
+        PendingReason.QUEUE_NOT_FOUND,
+        PendingReason.QUEUE_NOT_ALLOWED,
+        PendingReason.PRIORITY_CLASS_NOT_FOUND,
+        PendingReason.INVALID_SPEC,
+    )
+)
+"""Reasons that no other job's end takes away."""
+UNSEEN_SECONDS = 60.0
+"""The controller sees a new job within a second; a busy one within some."""
+OVERDUE_SECONDS = 60.0
+"""Pods get their grace period after the deadline of a stop."""
+
+
+def readable(seen: Seen) -> Iterator[Finding]:
+    """Whether spec and status of all jobs can be read, whichever version wrote them."""
+    found = _facts(seen)
+    wrong = [facts for facts in found if facts.unreadable]
+    for facts in wrong:
+        message = f"job {facts.meta.key}: {facts.error}: another version wrote it, and the controller leaves it alone"
+        delete = f"kubectl -n {facts.meta.namespace} delete ltj {facts.meta.name}"
+        fix = f"use the version that wrote it; or, once it runs no more: {delete}"
+        yield error(Reason.JOB_UNREADABLE, message, fix, (_object(facts),))
+    odd = [facts for facts in found if facts.error and not facts.unreadable and not facts.finished]
+    for facts in odd:
+        message = f"job {facts.meta.key} is not understood by Trimtab {__version__}: {facts.error}"
+        fix = f"kubectl -n {facts.meta.namespace} edit ltj {facts.meta.name}"
+        yield warning(Reason.JOB_UNREADABLE, message, fix, (_object(facts),))
+    if not wrong and not odd:
+        yield well(f"{count(len(found), 'job')} understood, spec and status")
+
+
+def stuck(seen: Seen) -> Iterator[Finding]:
+    """Jobs that will not get on by themselves."""
+    alive = [facts for facts in _facts(seen) if facts.ours and not facts.finished and not facts.error]
+    wrong = False
+    unseen = [f for f in alive if not f.status.conditions and seen.now - f.created > UNSEEN_SECONDS]
+    if unseen:
+        wrong = True
+        about = sorted(facts.meta.key for facts in unseen)
+        message = f"no controller has looked at {some(about)}"
+        yield error(
+            Reason.JOB_UNSEEN, message, "see what is said of the controller above", [_object(f) for f in unseen]
+        )
+    for facts in sorted(alive, key=lambda facts: facts.meta.key):
+        for finding in (*_forever(facts), *_overdue(facts, seen.now)):
+            wrong = True
+            yield finding
+    if not wrong:
+        yield well(f"{count(len(alive), 'job')} not ended, none stuck" if alive else "no job waits or runs")
+
+
+def _forever(facts: JobFacts) -> Iterator[Finding]:
+    pending = facts.status.pending
+    if pending is None or facts.status.plan is not None or facts.suspended or pending.reason not in FOREVER:
+        return
+    message = f"job {facts.meta.key} can never start as it is ({pending.reason}): {pending.message}"
+    fix = "; or ".join(pending.alternatives) or f"trimtab explain -n {facts.meta.namespace} {facts.meta.name}"
+    yield warning(Reason.JOB_NEVER_STARTS, message, fix, (_object(facts),))
+
+
+def _overdue(facts: JobFacts, now: float) -> Iterator[Finding]:
+    stop = facts.status.stop
+    late = now - stop.deadline_time.timestamp() if stop else 0.0
+    if stop is None or late <= OVERDUE_SECONDS:
+        return
+    message = f"job {facts.meta.key} should have stopped {duration(late)} ago ({stop.cause}), and still holds its GPUs"
+    fix = (
+        f"kubectl -n {facts.meta.namespace} get pods -o wide -l {names.LABEL_JOB}={facts.meta.name}: "
+        "a pod that does not end is on a node whose kubelet is gone; delete that Node if it will not return"
+    )
+    yield warning(Reason.STOP_OVERDUE, message, fix, (_object(facts),))
+
+
+def priorities(seen: Seen) -> Iterator[Finding]:
+    """PriorityClasses that jobs name and that are not there."""
+    there = {each.metadata.name for each in known(seen.classes)}
+    lacking: dict[str, list[JobFacts]] = defaultdict(list)
+    for facts in _facts(seen):
+        named = facts.spec.priority_class_name if facts.spec and not facts.finished else None
+        if named and named not in there:
+            lacking[named].append(facts)
+    for named, about in sorted(lacking.items()):
+        jobs_of = some(sorted(facts.meta.key for facts in about))
+        message = f"there is no PriorityClass {named}, and {jobs_of} cannot start without"
+        fix = f"kubectl create priorityclass {named} --value=1000, or name one of: {some(sorted(there), 5)}"
+        yield warning(Reason.PRIORITY_CLASS_MISSING, message, fix, [_object(facts) for facts in about])
+    if not lacking:
+        yield well(f"{count(len(there), 'PriorityClass').replace('Classs', 'Classes')}, and no job names another")
+
+
+def _facts(seen: Seen) -> list[JobFacts]:
+    return [jobs.facts(job) for job in known(seen.jobs)]
+
+
+def _object(facts: JobFacts) -> str:
+    return f"{names.JOB_KIND}/{facts.meta.key}"

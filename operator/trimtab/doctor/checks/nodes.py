@@ -1,0 +1,124 @@
+"""GPU nodes: are they labelled so that Trimtab knows what they have, and do labels and device plugins say the same?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from trimtab import names
+from trimtab.doctor.findings import Finding, Reason, count, error, listed, warning, well
+from trimtab.doctor.seen import Seen, known
+from trimtab.errors import QuantityError
+from trimtab.kube.objects import NodeObject
+from trimtab.kube.quantity import to_int
+from trimtab.observe import nodes
+from trimtab.observe.nodes import NodeFacts
+
+PROMISES = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "amd.com/gpu.device-id", "gpu.intel.com/product")
+"""Labels that only a node with GPUs has."""
+COUNTS = (("nvidia.com/gpu.count", names.NVIDIA_GPU),)
+LABELLER = (
+    "install the labeller of the vendor: GPU Feature Discovery (with NVIDIA's GPU operator), the AMD node labeller"
+)
+LABEL = "kubectl label node NAME nvidia.com/gpu.product=PRODUCT nvidia.com/gpu.memory=MIB"
+FIXES = {
+    Reason.UNLABELLED: f"{LABELLER}; or `{LABEL}`",
+    Reason.UNKNOWN_PRODUCT: "let the labeller write the memory as well (nvidia.com/gpu.memory), or upgrade Trimtab",
+    Reason.NO_DEVICE_PLUGIN: "install the vendor's device plugin, and see the logs of its pod on the node",
+    Reason.GPUS_WITHDRAWN: "see the logs of the device plugin on the node, and `nvidia-smi`: GPUs are unhealthy",
+    Reason.COUNTS_DISAGREE: "restart the labeller on the node, and see `nvidia-smi -L` there: a GPU may be gone",
+    Reason.BAD_LABEL: f"correct the label, or {LABELLER}",
+    Reason.UNUSABLE: "`trimtab get nodes` and the events of the node say more",
+}
+REMARKS = {
+    "UnknownGpuProduct": Reason.UNKNOWN_PRODUCT,
+    "NoMemoryLabel": Reason.BAD_LABEL,
+    "MalformedLabel": Reason.BAD_LABEL,
+}
+"""What `observe` says of labels that it could make up for."""
+
+
+def labels(seen: Seen) -> Iterator[Finding]:
+    """What is wrong with each kind of node, told once for all nodes of which the same is said."""
+    said: dict[tuple[Reason, str], list[str]] = defaultdict(list)
+    usable = sliced = total = 0
+    for node in known(seen.nodes):
+        facts = nodes.facts(node, seen.settings.topology.levels)
+        if facts is None and not _promised(node):
+            continue
+        total += 1
+        usable += facts is not None and facts.gpu is not None
+        sliced += facts is not None and _sliced(facts)
+        for reason, message in _wrong(node, facts):
+            said[reason, message].append(node.metadata.name)
+    if total and not usable:
+        yield error(Reason.NO_USABLE_NODES, f"of {count(total, 'GPU node')} Trimtab can use none", "mend what follows")
+    for (reason, message), about in said.items():
+        told = f"{listed(about)}: {message}"
+        yield warning(reason, told, FIXES[reason], [f"Node/{name}" for name in sorted(about)])
+    if not total:
+        message = "no node has GPUs: neither labels nor device plugins speak of any"
+        yield warning(Reason.NO_GPU_NODES, message, f"{LABELLER}; or try it with `trimtab fake-nodes apply`")
+    elif not said:
+        aside = f", {sliced} more are partitioned or shared and left alone" if sliced else ""
+        yield well(f"{count(usable, 'GPU node')} understood{aside}")
+
+
+def _wrong(node: NodeObject, facts: NodeFacts | None) -> Iterator[tuple[Reason, str]]:
+    if facts is None:
+        yield Reason.NO_DEVICE_PLUGIN, "labelled with GPUs, but its device plugin offers none"
+        return
+    if facts.gpu is None:
+        if not _sliced(facts):
+            yield _unusable(facts), _message(facts)
+        return
+    for problem in facts.problems:
+        if problem.reason in REMARKS:
+            yield REMARKS[problem.reason], problem.message
+    if facts.withdrawn:
+        taken = f"{facts.withdrawn} of {facts.gpus + facts.withdrawn} GPUs are in its capacity and not allocatable"
+        yield Reason.GPUS_WITHDRAWN, taken
+    yield from _disagreement(node, facts)
+
+
+def _disagreement(node: NodeObject, facts: NodeFacts) -> Iterator[tuple[Reason, str]]:
+    for label, resource in COUNTS:
+        told = node.metadata.labels.get(label, "")
+        there = facts.gpus + facts.withdrawn
+        if resource == facts.resource and told.isdecimal() and int(told) != there:
+            yield Reason.COUNTS_DISAGREE, f"label {label}={told}, and its capacity has {there} {resource}"
+
+
+def _unusable(facts: NodeFacts) -> Reason:
+    """Which of our reasons a node without known GPUs has; what we do not recognise is told as it is."""
+    message = _message(facts)
+    if "is the device plugin running" in message:
+        return Reason.NO_DEVICE_PLUGIN
+    if message.startswith(f"allocatable {facts.resource} is 0"):
+        return Reason.GPUS_WITHDRAWN if facts.withdrawn else Reason.NO_DEVICE_PLUGIN
+    if message.startswith("no label names the GPU product"):
+        return Reason.UNLABELLED
+    return Reason.UNKNOWN_PRODUCT if message.startswith("unknown GPU product") else Reason.UNUSABLE
+
+
+def _message(facts: NodeFacts) -> str:
+    return next((each.message for each in facts.problems if each.reason == "UnusableGpus"), facts.unavailable)
+
+
+def _sliced(facts: NodeFacts) -> bool:
+    """Partitioned or shared on purpose: nothing to mend."""
+    return "gangs need whole GPUs" in _message(facts)
+
+
+def _promised(node: NodeObject) -> bool:
+    """Labels speak of GPUs. (Capacity without allocatable is what a device plugin leaves that has died.)"""
+    return any(node.metadata.labels.get(label) for label in PROMISES) or any(
+        _amount(node.status.capacity.get(resource)) for resource in names.GPU_RESOURCES
+    )
+
+
+def _amount(quantity: str | None) -> int:
+    try:
+        return to_int(quantity) if quantity else 0
+    except QuantityError:
+        return 0

@@ -1,0 +1,79 @@
+"""Rights: may whoever asks use this command line, and may the parts of Trimtab make the calls that they make?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from trimtab.doctor.findings import Finding, Reason, count, error, not_checked, some, warning, well
+from trimtab.doctor.needs import Need, Right
+from trimtab.doctor.seen import Grant, Part, Seen, Unknown, known
+
+APPLY = "kubectl apply --server-side --force-conflicts -f"
+MANIFESTS = {
+    "controller": "manifests/rbac.yaml",
+    "extender": "manifests/extender.yaml",
+    "agent": "manifests/agent.yaml",
+}
+
+
+def own(seen: Seen) -> Iterator[Finding]:
+    """What whoever asks may do."""
+    grants = known(seen.own)
+    lacking = _lacking(grants)
+    for need, rights in lacking.items():
+        message = f"you may not {_told(rights)}: {need.why}"
+        yield warning(
+            Reason.RIGHT_MISSING,
+            message,
+            "have them given to you: `trimtab doctor --roles-for USER | kubectl apply -f -`",
+        )
+    if not lacking:
+        yield well("you may read all that `trimtab get`, `plan` and `explain` show")
+
+
+def parts(seen: Seen) -> Iterator[Finding]:
+    """What the service accounts may do, by the API server's own word."""
+    led = isinstance(seen.lease, tuple) and any(look.holder for look in seen.lease)
+    for part in known(seen.parts):
+        yield from _part(part, led)
+
+
+def _part(part: Part, led: bool) -> Iterator[Finding]:
+    account = f"ServiceAccount/{part.namespace}/{part.account}"
+    if isinstance(part.exists, Unknown):
+        yield not_checked(f"{part.title}: service accounts: {part.exists.why}", part.exists.fix)
+    elif not part.exists and part.title == "controller":
+        who = "it acts as somebody else" if led else "it cannot run in the cluster"
+        message = f"there is no service account {part.account} in {part.namespace} for the controller: {who}"
+        yield warning(Reason.ACCOUNT_MISSING, message, f"{APPLY} {MANIFESTS[part.title]}", (account,))
+    elif not part.exists:
+        yield well(f"{part.title}: not installed")
+    elif isinstance(part.grants, Unknown):
+        yield not_checked(f"{part.title}: what {part.account} may do: {part.grants.why}", part.grants.fix)
+    else:
+        yield from _granted(part, part.grants, account)
+
+
+def _granted(part: Part, grants: tuple[Grant, ...], account: str) -> Iterator[Finding]:
+    lacking = _lacking(grants)
+    fix = f"{APPLY} {MANIFESTS[part.title]} (where Helm installed it: helm upgrade)"
+    for need, rights in lacking.items():
+        message = f"{part.account} may not {_told(rights)}: {need.why}"
+        say = warning if need.optional else error
+        yield say(Reason.RIGHT_MISSING, message, fix, (account,))
+    if not lacking:
+        yield well(f"{part.title}: {part.account} has its {count(len(grants), 'right')}")
+
+
+def _lacking(grants: Iterable[Grant]) -> dict[Need, list[Right]]:
+    """Needs that are not wholly met, with the rights that are missing."""
+    found: dict[Need, list[Right]] = defaultdict(list)
+    for grant in grants:
+        if not grant.allowed:
+            found[grant.need].append(grant.right)
+    return found
+
+
+def _told(rights: list[Right]) -> str:
+    return some([right.told() for right in rights], 4)

@@ -1,0 +1,155 @@
+"""The rights that each part of Trimtab needs, and what for. tests/doctor holds them equal to those of manifests/: the
+installed package has no manifests, and a right that is missing is to be told with what it is missing for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from trimtab import names
+
+NODE_LEASES = "kube-node-lease"
+"""Namespace in which kubelets renew a Lease each."""
+READ = ("get", "list", "watch")
+_TRIMTAB, _SCHEDULING, _KUEUE, _COORDINATION = (
+    names.GROUP,
+    "scheduling.k8s.io",
+    names.KUEUE_GROUP,
+    "coordination.k8s.io",
+)
+
+
+class Right(Struct, frozen=True):
+    """One verb on one resource, as RBAC has it."""
+
+    verb: str
+    group: str
+    """API group; empty for the core."""
+    resource: str
+    """Plural, with the subresource behind a slash."""
+    name: str = ""
+    """Only the object of this name; empty for all."""
+    namespace: str = ""
+    """Only in this namespace; empty for everywhere."""
+
+    def told(self) -> str:
+        """`list nodes`, `get leases.coordination.k8s.io/trimtab-controller in trimtab-system`."""
+        kind, _, sub = self.resource.partition("/")
+        resource = (f"{kind}.{self.group}" if self.group else kind) + (f"/{sub}" if sub else "")
+        named = f" {self.name!r}" if self.name else ""
+        return f"{self.verb} {resource}{named}" + (f" in {self.namespace}" if self.namespace else "")
+
+
+class Need(Struct, frozen=True):
+    """A rule of RBAC with what it is for."""
+
+    why: str
+    """What does not work without it."""
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    own: bool = False
+    """Only in the namespace of the controller."""
+    optional: bool = False
+    """Only with something that is not always there."""
+
+    def rights(self, namespace: str) -> Iterator[Right]:
+        """One by one; `namespace` is the controller's own."""
+        where = namespace if self.own else ""
+        for resource in self.resources:
+            for verb in self.verbs:
+                for name in self.names or ("",):
+                    yield Right(verb, self.group, resource, name, where)
+
+    def rule(self) -> dict[str, Any]:
+        """As a rule of a Role or ClusterRole."""
+        named = {"resourceNames": list(self.names)} if self.names else {}
+        return {"apiGroups": [self.group], "resources": list(self.resources), **named, "verbs": list(self.verbs)}
+
+
+OF_CONTROLLER = (
+    Need("it sees no nodes", "", ("nodes",), READ),
+    Need("it knows no priorities", _SCHEDULING, ("priorityclasses",), READ),
+    Need("it sees no jobs", _TRIMTAB, ("llmtrainingjobs", "queues", "gpunodes"), READ),
+    Need("it cannot plan any job", _TRIMTAB, ("llmtrainingjobs/status", "queues/status"), ("patch", "update")),
+    Need("it cannot say which nodes are healthy", _TRIMTAB, ("gpunodes/status",), ("patch",)),
+    Need(
+        "it cannot own pods where owner references are enforced", _TRIMTAB, ("llmtrainingjobs/finalizers",), ("update",)
+    ),
+    Need("it cannot start gangs", "", ("pods",), (*READ, "create", "delete")),
+    Need("it cannot bind pods", "", ("pods/binding",), ("create",)),
+    Need("pods of a gang do not find one another", "", ("services",), (*READ, "create")),
+    Need("it cannot ask gangs for a checkpoint, or release them", "", ("pods",), ("patch",)),
+    Need(
+        "kube-scheduler does not hear of gangs", _SCHEDULING, ("podgroups",), (*READ, "create", "delete"), optional=True
+    ),
+    Need("it cannot ask Kueue", _KUEUE, ("workloads",), (*READ, "create", "patch", "delete"), optional=True),
+    Need("it cannot answer Kueue", _KUEUE, ("workloads/status",), ("patch",), optional=True),
+    Need("it does not know Kueue's flavors", _KUEUE, ("resourceflavors",), READ, optional=True),
+    Need("it takes no reports of steps", "authentication.k8s.io", ("tokenreviews",), ("create",)),
+    Need("it cannot say why it did what it did", "events.k8s.io", ("events",), ("create", "patch")),
+    Need("it cannot lead", _COORDINATION, ("leases",), ("create",), own=True),
+    Need("it cannot lead", _COORDINATION, ("leases",), ("get", "update"), (names.LEASE_NAME,), own=True),
+    Need("policies cannot be changed while it runs", "", ("configmaps",), READ, (names.POLICY_CONFIG_MAP,), own=True),
+    Need("what it learns is lost", "", ("configmaps",), ("create",), own=True),
+    Need("what it learns is lost", "", ("configmaps",), ("get", "patch"), (names.CALIBRATION_CONFIG_MAP,), own=True),
+)
+OF_EXTENDER = (Need("it does not know what is planned where", "", ("nodes", "pods"), ("list", "watch")),)
+OF_AGENT = (
+    Need("it cannot report", _TRIMTAB, ("gpunodes",), ("get", "create", "patch")),
+    Need("it cannot report", _TRIMTAB, ("gpunodes/status",), ("patch",)),
+    Need("its reports outlive their node", "", ("nodes",), ("get",)),
+)
+OF_USER = (
+    Need("`trimtab get`, `plan` and `explain` cannot show the cluster", "", ("nodes", "pods"), ("list",)),
+    Need("`trimtab get`, `plan` and `explain` cannot show jobs", _TRIMTAB, ("llmtrainingjobs", "queues"), ("list",)),
+    Need("`trimtab get`, `plan` and `explain` do not know priorities", _SCHEDULING, ("priorityclasses",), ("list",)),
+    Need("`trimtab get nodes` shows no readings", _TRIMTAB, ("gpunodes",), ("list",), optional=True),
+)
+OF_DOCTOR = (
+    *OF_USER,
+    Need(
+        "whether the API is as this version has it",
+        "apiextensions.k8s.io",
+        ("customresourcedefinitions",),
+        ("get",),
+        tuple(f"{plural}.{names.GROUP}" for plural in (names.JOB_PLURAL, names.QUEUE_PLURAL, names.GPUNODE_PLURAL)),
+    ),
+    Need("what service accounts may do", "authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
+    Need("whether the clocks of nodes agree", _COORDINATION, ("leases",), ("list",)),
+    Need("which service accounts there are", "", ("serviceaccounts",), ("list",), own=True),
+    Need("who leads", _COORDINATION, ("leases",), ("get",), (names.LEASE_NAME, names.SCHEDULER_ACCOUNT), own=True),
+    Need(
+        "how policies and the scheduler are set",
+        "",
+        ("configmaps",),
+        ("get",),
+        (names.POLICY_CONFIG_MAP, names.SCHEDULER_ACCOUNT),
+        own=True,
+    ),
+)
+"""Without `--certificates`, which asks for `get` on two Secrets (`names.EXTENDER_SECRETS`) as well."""
+
+
+def roles_of_doctor(namespace: str, user: str) -> list[dict[str, Any]]:
+    """A ClusterRole, a Role in the controller's namespace and one where nodes have their Leases, bound to a user: all
+    that the doctor reads. A service account is a user, too: `system:serviceaccount:NAMESPACE:NAME`."""
+    of_nodes = [need for need in OF_DOCTOR if need.group == _COORDINATION and not need.own]
+    everywhere = [need for need in OF_DOCTOR if not need.own and need not in of_nodes]
+    own = [need for need in OF_DOCTOR if need.own]
+    return [*_bound("", everywhere, user), *_bound(namespace, own, user), *_bound(NODE_LEASES, of_nodes, user)]
+
+
+def _bound(namespace: str, needs: list[Need], user: str) -> list[dict[str, Any]]:
+    """A role and its binding; no namespace: for the whole cluster."""
+    group, scope = "rbac.authorization.k8s.io", "" if namespace else "Cluster"
+    meta = {"name": "trimtab-doctor"} | ({"namespace": namespace} if namespace else {})
+    common = {"apiVersion": f"{group}/v1", "metadata": meta}
+    role = common | {"kind": f"{scope}Role", "rules": [need.rule() for need in needs]}
+    reference = {"apiGroup": group, "kind": f"{scope}Role", "name": meta["name"]}
+    subject = {"apiGroup": group, "kind": "User", "name": user}
+    return [role, common | {"kind": f"{scope}RoleBinding", "roleRef": reference, "subjects": [subject]}]

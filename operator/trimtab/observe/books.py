@@ -1,0 +1,209 @@
+"""Running totals per GPU node: what its pods, and those on their way, take of it.
+
+A plan may count on GPUs that others still hold: those of gangs that were asked to stop (`plan.waitsFor`), and, where a
+gang goes on with another plan, those of its own earlier pods. Such a claim and the pods that it waits for are never
+there at the same time. What a node is charged is the most that can be there at one time: each leaving GPU is inherited
+once at most, and no two claims ever have the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import product
+
+from msgspec import Struct
+
+from trimtab.observe.gpunodes import Look
+from trimtab.observe.nodes import NodeFacts
+from trimtab.observe.pods import OVERSTAY_SECONDS, PodFacts, Seat
+from trimtab_policy.types import Bounds, Node, Placement, Readings, Requirements
+
+Totals = tuple[int, int, int, int]
+"""GPUs, CPU millicores, bytes of memory, pods."""
+NOTHING: Totals = (0, 0, 0, 0)
+
+
+class Claim(Struct, frozen=True):
+    """GPUs that a gang has, or is about to have: a plan, or a decision that is about to be written."""
+
+    job: str
+    """UID."""
+    epoch: int
+    """Of its pods."""
+    placement: Placement
+    after: tuple[tuple[str, int], ...] = ()
+    """Gangs (UID of the job, epoch) whose pods, and those of earlier epochs, must be gone before its pods come."""
+
+
+class _Shown(Struct, frozen=True):
+    """A node as policies see it, and what it was made of."""
+
+    facts: NodeFacts
+    used: Totals
+    speed: float
+    foreign: int
+    readings: Readings | None
+    node: Node
+
+
+class Books:
+    """Totals of one moment: of the `claims` of all jobs, each job's standing plan first. Then come the pods, then
+    `settle`."""
+
+    def __init__(self, gpu_nodes: Mapping[str, NodeFacts], claims: Sequence[Claim] = (), now: float = 0.0) -> None:
+        self._nodes = gpu_nodes
+        self._claims = claims
+        self._now = now
+        self.used: dict[str, Totals] = {}
+        """Of nodes of which something is taken."""
+        self.placements = {claim.job: claim.placement for claim in reversed(claims)}
+        """UID of a job -> what it holds, or is about to."""
+        self.leavers: dict[str, int] = {}
+        """UID of a job -> epoch up to which somebody waits for the end of its pods."""
+        for claim in claims:
+            for uid, epoch in claim.after:
+                self.leavers[uid] = max(epoch, self.leavers.get(uid, 0))
+        self.ending: dict[str, int] = {}
+        """Node -> GPUs of pods that have been deleted, and that no job counts on. Without pods that have overstayed:
+        nobody is to count on theirs."""
+        self._leaving: dict[str, list[tuple[str, int, Totals]]] = {}
+
+    def pod(self, pod: PodFacts) -> None:
+        """Charge a pod that is on a node."""
+        node, use = pod.node, pod.use
+        if node in self._nodes:
+            self._add(node, (use.gpus, use.cpu_milli, use.memory, 1))
+            ending = pod.ends is not None and self._now < pod.ends + OVERSTAY_SECONDS
+            if ending and use.gpus and not (pod.seat and pod.seat[0] in self.placements):
+                self.ending[node] = self.ending.get(node, 0) + use.gpus
+
+    def leaves(self, pod: PodFacts) -> None:
+        """Note a pod of one of the `leavers`, if somebody waits for its end. It is charged like all others."""
+        if pod.seat is None or pod.node not in self._nodes:
+            return
+        uid, told, _ = pod.seat
+        epoch = int(told) if told.isdigit() else 0
+        if epoch <= self.leavers[uid]:
+            use = pod.use
+            self._leaving.setdefault(pod.node, []).append((uid, epoch, (use.gpus, use.cpu_milli, use.memory, 1)))
+
+    def settle(self, needs: Mapping[str, Requirements | None], seats: Set[Seat]) -> None:
+        """Charge the ranks whose pods are not on a node yet: what waits only as far as it needs more than what it waits
+        for gives back. `needs` are the requirements by job UID."""
+        waiting: dict[str, dict[frozenset[int], Totals]] = {}
+        for claim in self._claims:
+            need, after = needs[claim.job] or Requirements(Bounds()), dict(claim.after)
+            for rank, share in enumerate(claim.placement.shares):
+                if (claim.job, str(claim.epoch), str(rank)) in seats or share.node not in self._nodes:
+                    continue
+                asked = share.gpus, need.cpu_milli(share.gpus), need.memory(share.gpus), 1
+                here = self._leaving.get(share.node, ()) if after else ()
+                first = frozenset(i for i, (uid, epoch, _) in enumerate(here) if epoch <= after.get(uid, -1))
+                if first:
+                    kinds = waiting.setdefault(share.node, {})
+                    kinds[first] = _sum(kinds.get(first, NOTHING), asked)
+                else:
+                    self._add(share.node, asked)
+        for node, kinds in waiting.items():
+            leaving = [totals for _, _, totals in self._leaving[node]]
+            stays = _less(self.used[node], _sum(*leaving))
+            self.used[node] = _sum(stays, _peak(leaving, kinds))
+
+    def requested(self, node: str) -> int:
+        """GPUs that are requested of a node."""
+        return self.used.get(node, NOTHING)[0]
+
+    def beyond(self) -> dict[str, int]:
+        """GPUs requested beyond what a node has. What is foreign has no part in this: nobody is to go because of it."""
+        return {
+            name: used[0] - facts.gpus
+            for name, used in self.used.items()
+            if (facts := self._nodes[name]).gpu and used[0] > facts.gpus
+        }
+
+    def _add(self, node: str, more: Totals) -> None:
+        before = self.used.get(node, NOTHING)
+        self.used[node] = before[0] + more[0], before[1] + more[1], before[2] + more[2], before[3] + more[3]
+
+
+def _peak(leaving: list[Totals], waiting: Mapping[frozenset[int], Totals]) -> Totals:
+    """The most that can be there at one time: some of what waits has come, and of the leaving pods are left those that
+    it did not wait for. There are as many kinds of waiting as gangs share a node: few."""
+    most = NOTHING
+    for come in product((False, True), repeat=len(waiting)):
+        gone = frozenset[int]().union(*(first for first, here in zip(waiting, come, strict=True) if here))
+        there = _sum(
+            *(asked for asked, here in zip(waiting.values(), come, strict=True) if here),
+            *(totals for i, totals in enumerate(leaving) if i not in gone),
+        )
+        most = max(most[0], there[0]), max(most[1], there[1]), max(most[2], there[2]), max(most[3], there[3])
+    return most
+
+
+def _sum(*parts: Totals) -> Totals:
+    gpus, cpu, memory, pods = (sum(column) for column in zip(NOTHING, *parts, strict=True))
+    return gpus, cpu, memory, pods
+
+
+def _less(whole: Totals, part: Totals) -> Totals:
+    return whole[0] - part[0], whole[1] - part[1], whole[2] - part[2], whole[3] - part[3]
+
+
+class Pages:
+    """The nodes as policies see them. Only those are made anew of which something has changed since the last look."""
+
+    def __init__(self) -> None:
+        self._made_of: tuple[object, ...] = ()
+        self._shown: dict[str, _Shown] = {}
+        self._nodes: tuple[Node, ...] = ()
+
+    def turn(
+        self, takes: Mapping[str, NodeFacts], books: Books, reports: Look, speeds: Mapping[str, float]
+    ) -> tuple[Node, ...]:
+        """Nodes that take pods. The very same tuple where nothing has changed."""
+        made_of = takes, books.used, reports.readings, reports.foreign, speeds
+        if made_of != self._made_of:
+            self._shown = dict(self._anew(takes, books.used, reports, speeds))
+            self._nodes = tuple(shown.node for shown in self._shown.values())
+            self._made_of = made_of
+        return self._nodes
+
+    def _anew(
+        self, takes: Mapping[str, NodeFacts], used: Mapping[str, Totals], reports: Look, speeds: Mapping[str, float]
+    ) -> Iterator[tuple[str, _Shown]]:
+        readings, foreign = reports.readings, reports.foreign
+        for name, facts in takes.items():
+            totals, speed = used.get(name, NOTHING), speeds.get(name, 1.0)
+            busy, read, known = foreign.get(name, 0), readings.get(name), self._shown.get(name)
+            if (
+                known is not None
+                and known.facts is facts
+                and known.readings is read
+                and known.used == totals
+                and known.speed == speed
+                and known.foreign == busy
+            ):
+                yield name, known
+            else:
+                node = _node(facts, totals, speed, busy, read)
+                yield name, _Shown(facts, totals, speed, busy, read, node)
+
+
+def _node(facts: NodeFacts, used: Totals, speed: float, foreign: int, readings: Readings | None) -> Node:
+    assert facts.gpu
+    free = facts.gpus - used[0]
+    busy = min(foreign, max(0, free))
+    return Node(
+        name=facts.name,
+        gpu_type=facts.gpu.name,
+        gpus=facts.gpus,
+        free_gpus=free - busy,
+        free_cpu_milli=facts.cpu_milli - used[1],
+        free_memory=facts.memory - used[2],
+        free_pods=facts.pods - used[3],
+        topology=facts.topology,
+        link_domain=facts.link_domain,
+        speed=speed,
+        foreign_gpus=busy,
+        readings=readings,
+    )

@@ -1,0 +1,268 @@
+"""Extender binding as a specification: pods wait behind a gate until all exist, kube-scheduler binds, we watch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.builders import NOW, gang_pod, placement, plan_of
+
+from trimtab import names
+from trimtab.api.status import JobStatus
+from trimtab.apply import transitions
+from trimtab.apply.actions import (
+    BindPod,
+    CreatePod,
+    CreatePodGroup,
+    CreateService,
+    DeletePod,
+    DeletePodGroup,
+    ReleasePod,
+    Step,
+    WriteStatus,
+)
+from trimtab.apply.gates import released
+from trimtab.apply.setbacks import MESSAGE_LIMIT, Setback
+from trimtab.apply.steps import View, next_step
+from trimtab.kube.objects import Meta, PodObject
+
+META = Meta(name="job", namespace="default", uid="uid-job", generation=1)
+PLANNED = transitions.planned(JobStatus(), META, plan_of(placement(nodes={"n1": 4, "n2": 4})), NOW)
+SCHEDULED = transitions.scheduled(PLANNED, META, NOW, all_running=False)
+GATE = {"schedulingGates": [{"name": names.SCHEDULING_GATE}]}
+OTHER_GATE = {"schedulingGates": [{"name": "example.com/quota"}]}
+
+
+def view(status: JobStatus, *pods: PodObject, **changes: Any) -> View:
+    defaults: dict[str, Any] = {"suspended": False, "finished": False, "max_restarts": 1, "backoff": (1.0, 300.0)}
+    defaults |= {"has_service": bool(pods), "gated": True}
+    return View(META, status, now=NOW, pods=pods, **(defaults | changes))
+
+
+def pod(
+    rank: int, node: str = "", spec: dict[str, Any] | None = None, *, says: tuple[str, str] = ("", "")
+) -> PodObject:
+    metadata = {"annotations": {names.ANNOTATION_GANG: "2"}}
+    reason, message = says
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    return gang_pod("job", 1, rank, metadata=metadata, spec={"nodeName": node, **(spec or {})},
+                    status={"phase": "Pending", "conditions": [condition] if reason else []})  # fmt: skip
+
+
+def group(epoch: int, **changes: Any) -> Meta:
+    return Meta(name=f"job-{epoch}", uid=f"group-{epoch}", labels={names.LABEL_EPOCH: str(epoch)}, **changes)
+
+
+GATED = (pod(0, spec=GATE), pod(1, spec=GATE))
+RELEASED = (pod(0), pod(1))
+BOUND = (pod(0, "n1"), pod(1, "n2"))
+
+
+def given_up(step: Step) -> WriteStatus:
+    [action] = step
+    assert isinstance(action, WriteStatus)
+    assert action.status.plan is None
+    assert action.happening
+    return action
+
+
+# --- gates ---------------------------------------------------------------------------------------------------------
+def test_no_gate_is_taken_away_before_all_pods_exist() -> None:
+    assert next_step(view(PLANNED)) == (CreateService(), CreatePod(0), CreatePod(1))
+    assert next_step(view(PLANNED, GATED[1])) == (CreatePod(0),)
+
+
+def test_the_gates_of_the_whole_gang_are_taken_away_at_once() -> None:
+    assert next_step(view(PLANNED, *GATED)) == (
+        ReleasePod("job-1-0", "pod-job-1-0"),
+        ReleasePod("job-1-1", "pod-job-1-1"),
+    )
+
+
+def test_no_gate_is_taken_away_once_a_node_of_the_plan_takes_no_pods() -> None:
+    step = next_step(view(PLANNED, *GATED, unavailable={"n2": "cordoned"}))
+    assert given_up(step).happening == transitions.Happening("Warning", "NodeUnavailable", "node n2: cordoned", 1)
+
+
+def test_a_release_that_was_interrupted_goes_on_with_the_rest() -> None:
+    assert next_step(view(PLANNED, RELEASED[0], GATED[1])) == (ReleasePod("job-1-1", "pod-job-1-1"),)
+
+
+def test_kube_scheduler_is_left_to_bind_them() -> None:
+    assert next_step(view(PLANNED, *RELEASED)) == ()
+    assert next_step(view(PLANNED, BOUND[0], RELEASED[1])) == ()
+
+
+def test_a_gate_of_somebody_else_is_left_alone() -> None:
+    assert next_step(view(PLANNED, pod(0, spec=OTHER_GATE), RELEASED[1])) == ()
+
+
+def test_a_gang_that_is_bound_as_a_whole_is_scheduled() -> None:
+    [action] = next_step(view(PLANNED, *BOUND))
+    assert isinstance(action, WriteStatus)
+    assert action.status == SCHEDULED
+
+
+def test_whoever_starts_anew_sees_that_kube_scheduler_is_at_work() -> None:
+    assert not released(GATED)
+    assert released((GATED[0], RELEASED[1]))
+    assert not released(BOUND)
+    assert not released((gang_pod("job", 1, 0),)), "made for direct binding"
+
+
+# --- what goes wrong -----------------------------------------------------------------------------------------------
+ELSEWHERE = "131 node(s) didn't satisfy plugin(s) [NodeAffinity]."
+TAINTED = f"0/132 nodes are available: 1 node(s) had untolerated taint(s), {ELSEWHERE}"
+GROUP = "pod group is unschedulable, waiting for minCount pods from a gang to be scheduled"
+
+
+def test_a_gang_that_is_not_bound_in_time_is_given_up_with_the_words_of_kube_scheduler() -> None:
+    refused = pod(1, says=("Unschedulable", TAINTED))
+    action = given_up(next_step(view(PLANNED, BOUND[0], refused, binding_overdue=True)))
+    assert action.happening
+    assert action.happening.reason == "BindTimeout"
+    assert action.happening.message == (
+        f"kube-scheduler has bound 1 of 2 pods in time; of pod job-1-1 for node n2: {TAINTED}"
+    )
+    assert action.refused == ("n2",)
+
+
+def test_an_extender_that_did_not_answer_is_no_fault_of_the_node() -> None:
+    failed = pod(1, says=("SchedulerError", "failed filter with extender at URL https://x: connection refused"))
+    assert given_up(next_step(view(PLANNED, BOUND[0], failed, binding_overdue=True))).refused == ()
+
+
+@pytest.mark.parametrize(
+    ("reason", "text", "blamed"),
+    [
+        ("Unschedulable", TAINTED, True),
+        ("Unschedulable", f"0/132 nodes are available: {ELSEWHERE[:-1]}, 1 node(s) had untolerated taint(s).", True),
+        ("Unschedulable", "0/1 nodes are available: 1 node(s) didn't match PersistentVolume's node affinity.", True),
+        ("Unschedulable", f"0/132 nodes are available: 1 Insufficient nvidia.com/gpu, {ELSEWHERE}", True),
+        ("Unschedulable", "0/132 nodes are available: pod has unbound immediate PersistentVolumeClaims.", False),
+        ("Unschedulable", f"0/132 nodes are available: 1 n1, the place of gang a/b, is cordoned, {ELSEWHERE}", False),
+        (
+            "Unschedulable",
+            "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't satisfy plugin(s) [NodeAffinity].",
+            True,
+        ),
+        ("Unschedulable", GROUP, False),
+        ("SchedulerError", TAINTED, False),
+        ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates", False),
+    ],
+)
+def test_a_node_is_blamed_only_for_what_is_said_of_it_alone(reason: str, text: str, blamed: bool) -> None:
+    step = next_step(view(PLANNED, pod(0, says=(reason, text)), BOUND[1], binding_overdue=True))
+    assert given_up(step).refused == (("n1",) if blamed else ())
+
+
+def test_of_a_gang_that_is_refused_as_a_whole_the_pod_is_named_that_does_not_fit() -> None:
+    gang = (pod(0, says=("Unschedulable", GROUP)), pod(1, says=("Unschedulable", TAINTED)))
+    action = given_up(next_step(view(PLANNED, *gang, binding_overdue=True)))
+    assert action.happening
+    assert action.happening.message.endswith(f"of pod job-1-1 for node n2: {TAINTED}")
+    assert action.refused == ("n2",)
+
+
+def test_a_pod_that_nobody_has_looked_at_is_no_fault_of_the_node_either() -> None:
+    action = given_up(next_step(view(PLANNED, BOUND[0], RELEASED[1], binding_overdue=True)))
+    assert action.happening
+    assert action.happening.message == "kube-scheduler has bound 1 of 2 pods in time"
+    assert action.refused == ()
+
+
+def test_a_kube_scheduler_that_says_nothing_may_not_be_there() -> None:
+    spec = {"schedulerName": "trimtab"}
+    action = given_up(next_step(view(PLANNED, pod(0, spec=spec), pod(1, spec=spec), binding_overdue=True)))
+    assert action.happening
+    assert action.happening.message.endswith("said nothing of any: does one run that has the profile trimtab?")
+
+
+def test_what_was_said_of_a_gate_is_passed_on_only_while_a_gate_is_there() -> None:
+    gated = ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
+    for spec, ends in ((None, "in time"), (OTHER_GATE, gated[1])):
+        action = given_up(next_step(view(PLANNED, pod(0, spec=spec, says=gated), BOUND[1], binding_overdue=True)))
+        assert action.happening
+        assert action.happening.message.endswith(ends)
+
+
+def test_long_explanations_are_cut() -> None:
+    refused = pod(0, says=("Unschedulable", "why not " * 1000))
+    action = given_up(next_step(view(PLANNED, refused, RELEASED[1], binding_overdue=True)))
+    assert action.happening
+    assert len(action.happening.message) == MESSAGE_LIMIT
+
+
+def test_a_gang_that_was_bound_at_the_last_moment_is_kept() -> None:
+    [action] = next_step(view(PLANNED, *BOUND, binding_overdue=True))
+    assert isinstance(action, WriteStatus)
+    assert action.status == SCHEDULED
+
+
+def test_a_pod_that_kube_scheduler_put_elsewhere_stops_the_gang() -> None:
+    action = given_up(next_step(view(PLANNED, pod(0, "n9"), RELEASED[1])))
+    assert action.happening
+    assert action.happening.reason == "BoundElsewhere"
+
+
+# --- the other mode ------------------------------------------------------------------------------------------------
+DIRECT = (gang_pod("job", 1, 0), gang_pod("job", 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("gang", "gated"), [(GATED, False), (RELEASED, False), (DIRECT, True), ((GATED[0], DIRECT[1]), True)]
+)
+def test_a_gang_that_waits_to_be_bound_in_the_other_way_is_planned_anew(
+    gang: tuple[PodObject, ...], gated: bool
+) -> None:
+    action = given_up(next_step(view(PLANNED, *gang, gated=gated)))
+    assert action.happening
+    assert action.happening.reason == "BindingChanged"
+
+
+@pytest.mark.parametrize(("gang", "gated"), [(BOUND, False), ((gang_pod("job", 1, 0, "n1"), BOUND[1]), True)])
+def test_a_gang_that_is_bound_is_kept_in_either_mode(gang: tuple[PodObject, ...], gated: bool) -> None:
+    assert next_step(view(SCHEDULED, *gang, gated=gated)) == ()
+
+
+def test_direct_binding_does_not_look_at_gates() -> None:
+    step = next_step(view(PLANNED, *DIRECT, gated=False))
+    assert step == (BindPod("job-1-0", "pod-job-1-0", "n1"), BindPod("job-1-1", "pod-job-1-1", "n2"))
+
+
+# --- PodGroups -----------------------------------------------------------------------------------------------------
+def test_the_pod_group_comes_before_the_pods_that_name_it() -> None:
+    assert next_step(view(PLANNED, pod_groups=())) == (CreateService(), CreatePodGroup())
+    assert next_step(view(PLANNED, pod_groups=(group(1),))) == (CreateService(), CreatePod(0), CreatePod(1))
+
+
+def test_a_gang_that_exists_needs_no_pod_group_any_more() -> None:
+    assert next_step(view(PLANNED, *RELEASED, pod_groups=())) == ()
+
+
+def test_the_pod_group_goes_after_the_pods() -> None:
+    without_plan = given_up(next_step(view(PLANNED, *GATED, setback=Setback("NodeLost", "n1")))).status
+    assert next_step(view(without_plan, *GATED, pod_groups=(group(1),))) == (
+        DeletePod("job-1-0", "pod-job-1-0"),
+        DeletePod("job-1-1", "pod-job-1-1"),
+    )
+    assert next_step(view(without_plan, pod_groups=(group(1),))) == (DeletePodGroup("job-1", "group-1"),)
+
+
+def test_a_pod_group_that_goes_already_holds_up_no_plan() -> None:
+    without_plan = given_up(next_step(view(PLANNED, setback=Setback("NodeLost", "n1")))).status
+    again = plan_of(placement(nodes={"n3": 8}), epoch=2)
+    going = group(1, deletion_timestamp="2026-01-02T03:04:05Z")
+    for changes in ({"pod_groups": (going,)}, {"pod_groups": (group(1),), "deleted": {"group-1": False}}):
+        [action] = next_step(view(without_plan, plan=again, **changes))
+        assert isinstance(action, WriteStatus)
+        assert action.status.plan == again
+
+
+def test_a_finished_job_keeps_its_pods_and_not_its_pod_group() -> None:
+    ended = tuple(replace(each, status=replace(each.status, phase="Succeeded")) for each in BOUND)
+    finished = transitions.completed(SCHEDULED, META, NOW)
+    assert next_step(view(finished, *ended, finished=True, pod_groups=(group(1),))) == (
+        DeletePodGroup("job-1", "group-1"),
+    )

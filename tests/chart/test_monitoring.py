@@ -1,0 +1,117 @@
+"""What watches Trimtab: alerts with a runbook, a dashboard of metrics that there are, scrapes that find them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from prometheus_client.core import CollectorRegistry
+from tests.chart.rendered import Object, chart_file, manifest, objects, the
+
+from trimtab.telemetry import agent_metrics, metrics
+from trimtab.telemetry.extender_metrics import EXTENDER_REQUESTS
+
+pytestmark = pytest.mark.timeout(1800)  # the first test builds helm
+
+ON = "{prometheusRule: {enabled: true}, grafanaDashboard: {enabled: true}, serviceMonitor: {enabled: true}}"
+DASHBOARD = json.loads(chart_file("files/dashboard.json").read_text())
+PANELS = [each for each in DASHBOARD["panels"] if each["type"] != "row"]
+EXPRESSIONS = [(each["title"], target["expr"]) for each in PANELS for target in each["targets"]]
+OF_PROMETHEUS = {"le", "namespace", "instance", "pod"}
+"""Labels that come with a scrape, and of histograms."""
+
+
+def series(registries: Iterable[CollectorRegistry]) -> dict[str, set[str]]:
+    """Name of every sample that is served, and its labels."""
+    found: dict[str, set[str]] = {}
+    for registry in registries:
+        for collector in list(registry._collector_to_names):  # the registry shows samples only, and these have none yet
+            labels = set(getattr(collector, "_labelnames", ()))
+            found |= dict.fromkeys(registry._collector_to_names[collector], labels)
+    for name, _ in agent_metrics.GPU_GAUGES.values():
+        found[name] = set(agent_metrics.GPU_LABELS)
+    found["trimtab_gpu_xid_errors_total"] = {"gpu", "uuid", "xid"}
+    return found
+
+
+SERIES = series([metrics.REGISTRY, agent_metrics.REGISTRY])
+assert EXTENDER_REQUESTS in metrics.REGISTRY._collector_to_names  # its module has added the extender's
+
+
+def rules(rule: Object) -> list[Object]:
+    return [each for group in rule["spec"]["groups"] for each in group["rules"]]
+
+
+def test_alerts_are_the_manifests_with_a_link_each() -> None:
+    (wanted,) = manifest("alerts.yaml")
+    found = the("PrometheusRule", "trimtab", objects(ON))
+    for group, rendered in zip(wanted["spec"]["groups"], found["spec"]["groups"], strict=True):
+        assert group["name"] == rendered["name"]
+        for alert, ours in zip(group["rules"], rendered["rules"], strict=True):
+            link = ours["annotations"].pop("runbook_url")
+            assert link == f"https://trimtab.dev/runbook#{alert['alert'].lower()}"
+            assert ours == alert
+
+
+def test_the_runbook_has_a_section_for_every_alert_and_no_other() -> None:
+    sections = re.findall(r"^## (\w+)$", chart_file("RUNBOOK.md").read_text(), re.MULTILINE)
+    (alerts,) = manifest("alerts.yaml")
+    assert sorted(sections) == sorted(each["alert"] for each in rules(alerts))
+
+
+def test_the_runbook_is_as_grave_as_the_alert() -> None:
+    text = chart_file("RUNBOOK.md").read_text()
+    (alerts,) = manifest("alerts.yaml")
+    for each in rules(alerts):
+        section = text.partition(f"## {each['alert']}\n")[2].partition("\n## ")[0].strip()
+        assert section.lower().startswith(f"*{each['labels']['severity']}.*"), each["alert"]
+
+
+@pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=lambda text: text[:30])
+def test_panels_show_metrics_that_there_are_by_labels_that_they_have(title: str, expression: str) -> None:
+    asked = set(re.findall(r"\b(?:trimtab|process)_\w+", expression))
+    assert asked, title
+    assert asked <= SERIES.keys() | {"process_resident_memory_bytes"}
+    known = set.union(*(SERIES.get(name, set()) for name in asked)) | OF_PROMETHEUS
+    used = {word.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for word in group.split(",")}
+    used |= set(re.findall(r"[{,]\s*(\w+)\s*[=!]~?", expression))
+    assert used <= known
+
+
+def test_the_dashboard_asks_for_namespace_and_policy() -> None:
+    variables = {each["name"] for each in DASHBOARD["templating"]["list"]}
+    assert variables == {"datasource", "namespace", "policy"}
+    text = json.dumps(DASHBOARD)
+    assert set(re.findall(r"\$\{?(\w+)\}?", text)) - {"__all", "__rate_interval"} == variables
+
+
+def test_panels_neither_overlap_nor_share_a_number() -> None:
+    def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
+        at = panel["gridPos"]
+        return {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+
+    taken = [cell for panel in DASHBOARD["panels"] for cell in cells(panel)]
+    assert len(taken) == len(set(taken))
+    numbers = [each["id"] for each in DASHBOARD["panels"]]
+    assert len(numbers) == len(set(numbers))
+
+
+def test_the_dashboard_arrives_as_it_is() -> None:
+    arrived = the("ConfigMap", "trimtab-dashboard", objects(ON))
+    assert json.loads(arrived["data"]["trimtab.json"]) == DASHBOARD
+    assert arrived["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_scrapes_find_every_process() -> None:
+    found = objects(f"{{agent: {{namespace: agents}}, extender: {{enabled: true}}, {ON[1:]}")
+    monitor = the("ServiceMonitor", "trimtab", found)["spec"]
+    (label,) = monitor["selector"]["matchLabels"].items()
+    services = [each for each in found if each["kind"] == "Service" and label in each["metadata"]["labels"].items()]
+    assert {each["spec"]["selector"]["app.kubernetes.io/name"] for each in services} == {
+        "trimtab-controller", "trimtab-extender", "trimtab-agent",
+    }  # fmt: skip
+    assert {each["metadata"]["namespace"] for each in services} == set(monitor["namespaceSelector"]["matchNames"])
+    assert {port["name"] for each in services for port in each["spec"]["ports"]} == {monitor["endpoints"][0]["port"]}

@@ -1,0 +1,441 @@
+"""What the chart renders: the same as manifests/, with values; only what is in use; as safe as it can be."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hack.chart.render import CHART, INSTALL, helm, install
+from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
+from tests.chart.rendered import (
+    EVERYTHING,
+    FILES,
+    Object,
+    called,
+    container_of,
+    environment_of,
+    manifest,
+    objects,
+    objects_of,
+    pod_of,
+    text_of,
+    the,
+    workloads,
+)
+
+from trimtab import names
+from trimtab.extender import tls
+from trimtab.extender.config import Tls, scheduler_configuration
+from trimtab.settings import load
+
+pytestmark = pytest.mark.timeout(1800)  # the first test builds helm
+
+EXTENDER = "{binding: {mode: Extender}, extender: {enabled: true}, scheduler: {enabled: true}}"
+ROOT = CHART.parents[1]
+
+
+class Manifests(SingleFileSnapshotExtension):
+    """A snapshot that is a file of YAML."""
+
+    _write_mode = WriteMode.TEXT
+    file_extension = "yaml"
+
+
+def rules_of(kind: str, name: str, among: list[Object]) -> list[Object]:
+    """Rules of a role, in an order of their own."""
+    return sorted(the(kind, name, among)["rules"], key=json.dumps)
+
+
+# --- the whole -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", FILES)
+def test_helm_has_nothing_to_complain_of(name: str) -> None:
+    said = helm("lint", "--strict", str(CHART), "--values", str(FILES[name]))
+    assert "1 chart(s) linted, 0 chart(s) failed" in said
+    assert "[WARNING]" not in said
+    assert "[ERROR]" not in said
+
+
+def test_package_and_chart_have_one_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (version, version)
+
+
+def test_the_manifest_for_installing_is_the_chart_with_its_defaults() -> None:
+    assert INSTALL.read_text() == install(), "stale: run .venv/bin/python -m hack.chart render"
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name not in ("default", "generated")])
+def test_a_render_is_the_one_that_was_looked_at(name: str, snapshot: SnapshotAssertion) -> None:
+    """`default` is manifests/install.yaml, and `generated` differs with every render. Copies of files are left out."""
+    left_out = "crds.install=false,rbac.userRoles=false,grafanaDashboard.enabled=false,admission.enabled=false"
+    assert text_of(name, "--set", left_out) == snapshot(extension_class=Manifests)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_object_is_there_twice_and_each_says_whose_it_is(name: str) -> None:
+    found = objects_of(name)
+    keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in found]
+    assert len(keys) == len(set(keys))
+    for each in found:
+        labels = each["metadata"].get("labels", {})
+        if each["kind"] != "Namespace":
+            assert labels["app.kubernetes.io/part-of"] == "trimtab", each["metadata"]["name"]
+            assert labels["app.kubernetes.io/managed-by"] == "Helm"
+
+
+def test_the_namespace_is_the_releases_everywhere() -> None:
+    """But for what kube-system has to say, and the agents' namespace."""
+    text = yaml.safe_dump_all(objects(EVERYTHING, namespace="elsewhere"))
+    assert names.SYSTEM_NAMESPACE not in text
+    spread = {
+        each["metadata"]["namespace"] for each in objects(EVERYTHING, "elsewhere") if "namespace" in each["metadata"]
+    }
+    assert spread == {"elsewhere", "kube-system"}
+
+
+def test_pods_of_a_new_version_of_the_chart_alone_are_the_same(tmp_path: Path) -> None:
+    """An upgrade that changes nothing restarts nothing."""
+    copy = shutil.copytree(CHART, tmp_path / "trimtab")
+    (copy / "Chart.yaml").write_text((CHART / "Chart.yaml").read_text().replace("\nversion: ", "\nversion: 9"))
+    told = ("--set", "image.tag=same", "--kube-version", "v1.36.3", "--namespace", names.SYSTEM_NAMESPACE)
+    after = [each for each in yaml.safe_load_all(helm("template", "trimtab", str(copy), *told)) if each]
+    before = [each for each in yaml.safe_load_all(helm("template", "trimtab", str(CHART), *told)) if each]
+    assert before != after
+    assert [pod_of(each) for each in workloads(before)] == [pod_of(each) for each in workloads(after)]
+    assert [each["spec"].get("template", {}).get("metadata") for each in workloads(before)] == [
+        each["spec"].get("template", {}).get("metadata") for each in workloads(after)
+    ]
+
+
+# --- what is in use --------------------------------------------------------------------------------------------------
+def test_by_default_there_is_a_controller_and_its_agents() -> None:
+    found = [(each["kind"], each["metadata"]["name"]) for each in workloads(objects())]
+    assert sorted(found) == [
+        ("DaemonSet", "trimtab-agent"),
+        ("Deployment", "trimtab-controller"),
+        ("Pod", "trimtab-test-healthz"),
+        ("Pod", "trimtab-test-metrics"),
+    ]
+    (policy,) = (each for each in objects() if each["metadata"]["name"] == names.POLICY_CONFIG_MAP)
+    assert policy["data"] == {
+        names.KEY_POLICY: "best_fit", names.KEY_FALLBACK: "fcfs", names.KEY_SHADOW: "", names.KEY_DEADLINE: "2",
+    }  # fmt: skip
+
+
+def test_crds_are_those_of_the_manifests_and_stay_behind() -> None:
+    for path in (ROOT / "manifests" / "crds").glob("*.yaml"):
+        (wanted,) = yaml.safe_load_all(path.read_text())
+        found = the("CustomResourceDefinition", path.stem, objects())
+        assert found["spec"] == wanted["spec"]
+        assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert (
+            "annotations" not in the("CustomResourceDefinition", path.stem, objects("crds: {keep: false}"))["metadata"]
+        )
+    assert "CustomResourceDefinition" not in {each["kind"] for each in objects("crds: {install: false}")}
+
+
+@pytest.mark.parametrize(
+    ("values", "gone"),
+    [
+        ("agent: {enabled: false}", "DaemonSet"),
+        ("networkPolicy: {enabled: false}", "NetworkPolicy"),
+        ("rbac: {create: false}", "ClusterRole"),
+        ("tests: {enabled: false}", "Pod"),
+        ("{admission: {enabled: false}, agent: {enabled: false}}", "ValidatingAdmissionPolicy"),
+    ],
+)
+def test_what_is_switched_off_is_not_there(values: str, gone: str) -> None:
+    assert gone in {each["kind"] for each in objects()}
+    assert gone not in {each["kind"] for each in objects(values)}
+
+
+@pytest.mark.parametrize(
+    ("weights", "volume"),
+    [
+        (
+            "image: {reference: example.com/w:1, pullPolicy: Always}",
+            {"image": {"reference": "example.com/w:1", "pullPolicy": "Always"}},
+        ),
+        ("configMap: {name: w}", {"configMap": {"name": "w", "defaultMode": 0o440}}),
+        ("persistentVolumeClaim: {name: w}", {"persistentVolumeClaim": {"claimName": "w", "readOnly": True}}),
+    ],
+)
+def test_weights_come_from_where_the_values_say(weights: str, volume: dict[str, Any]) -> None:
+    controller = the("Deployment", "trimtab-controller", objects(f"policy: {{weights: {{{weights}}}}}"))
+    assert {"name": "weights"} | volume in pod_of(controller)["volumes"]
+    (mount,) = (each for each in container_of(controller)["volumeMounts"] if each["name"] == "weights")
+    assert mount["readOnly"] is True
+    assert environment_of(controller)["TRIMTAB_WEIGHTS"] == mount["mountPath"]
+    assert "TRIMTAB_WEIGHTS" not in environment_of(the("Deployment", "trimtab-controller", objects()))
+
+
+def test_images_come_from_the_registry_of_the_values() -> None:
+    images = {container_of(each)["image"] for each in workloads(objects_of("guarded"))}
+    digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+    assert images == {
+        f"registry.example.com/ml/trimtab-operator@{digest}",
+        "registry.example.com/ml/trimtab-agent:0.1.0",
+    }
+
+
+# --- the same as in manifests/ ---------------------------------------------------------------------------------------
+def test_the_controller_has_the_rights_of_the_manifests_and_only_those_in_use() -> None:
+    ours = manifest("rbac.yaml")
+    direct, extender = objects(), objects(EXTENDER)
+    for kind in ("ClusterRole", "Role"):
+        wanted = rules_of(kind, "trimtab-controller", ours)
+        with_direct = rules_of(kind, "trimtab-controller", direct)
+        with_extender = rules_of(kind, "trimtab-controller", extender)
+        only_direct = [rule for rule in with_direct if rule not in with_extender]
+        only_extender = [rule for rule in with_extender if rule not in with_direct]
+        assert sorted([*with_direct, *only_extender], key=json.dumps) == wanted
+        if kind == "ClusterRole":
+            assert [rule["resources"] for rule in only_direct] == [["pods/binding"]]
+            assert [rule["resources"] for rule in only_extender] == [["podgroups"]]
+    least = objects("{reports: {enabled: false}, kueue: {enabled: false}}")
+    said = json.dumps([each.get("rules") for each in least if each["metadata"]["name"] == "trimtab-controller"])
+    assert not [word for word in ("kueue", "tokenreviews", "trimtab-calibration") if word in said]
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "name"),
+    [
+        ("agent.yaml", "ClusterRole", "trimtab-agent"),
+        ("extender.yaml", "ClusterRole", "trimtab-extender"),
+        ("scheduler.yaml", "Role", "trimtab-scheduler"),
+        ("reports.yaml", "Role", "trimtab-calibration-reader"),
+        ("roles.yaml", "ClusterRole", "trimtab-editor"),
+        ("../hack/cluster/kwok-rbac.yaml", "ClusterRole", "trimtab:kwok"),
+    ],
+)
+def test_rights_are_those_of_the_manifests(file: str, kind: str, name: str) -> None:
+    rendered = rules_of(kind, name.replace(":", "-"), objects(EVERYTHING))
+    assert rendered == rules_of(kind, name, manifest(file))
+
+
+def test_bindings_lead_to_the_same_roles() -> None:
+    def bound(among: list[Object]) -> set[tuple[str, ...]]:
+        return {
+            (each["kind"], each["metadata"].get("namespace", ""), each["roleRef"]["name"], each["subjects"][0]["name"])
+            for each in among
+            if each["kind"].endswith("Binding") and "roleRef" in each
+        }
+
+    written = [each for name in ("rbac", "agent", "extender", "scheduler") for each in manifest(f"{name}.yaml")]
+    ours = {each for each in bound(objects(EVERYTHING)) if each[3] not in ("trimtab-kwok", "trimtab-fake-nodes")}
+    assert ours == bound(written)
+
+
+def test_nobody_may_do_everything_or_read_secrets() -> None:
+    rules = [rule for each in objects(EVERYTHING) for rule in each.get("rules", [])]
+    said = {word for rule in rules for words in rule.values() for word in words}
+    assert not {"*", "secrets", "pods/exec", "impersonate", "escalate", "bind"} & said
+    binding = [each for each in objects() if "pods/binding" in json.dumps(each.get("rules", []))]
+    assert [each["metadata"]["name"] for each in binding] == ["trimtab-controller"]
+
+
+def test_the_agents_rule_is_the_manifests() -> None:
+    def spec(among: list[Object]) -> Object:
+        return dict(the("ValidatingAdmissionPolicy", "trimtab-agent-own-node", among)["spec"])
+
+    assert spec(objects()) == spec(manifest("agent.yaml"))
+    moved = json.dumps(spec(objects("agent: {namespace: agents, serviceAccount: {name: reader}}")))
+    assert "'system:serviceaccount:agents:reader'" in moved
+
+
+def test_rules_for_authors_are_the_manifests() -> None:
+    wanted, found = manifest("admission.yaml"), objects()
+    assert called(wanted) <= called(found)
+    for each in wanted:
+        content = {key: the(each["kind"], each["metadata"]["name"], found).get(key) for key in ("spec", "data")}
+        assert content == {key: each.get(key) for key in ("spec", "data")}
+    changed = objects("{fakeNodes: {enabled: true}, admission: {limits: {maxGpusPerJob: 8}}}")
+    limits = the("ConfigMap", "trimtab-limits", changed)["data"]
+    assert (limits["maxGpusPerJob"], limits["fakeAnnotations"]) == ("8", "Allow")
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "name"),
+    [
+        ("agent.yaml", "DaemonSet", "trimtab-agent"),
+        ("extender.yaml", "Deployment", "trimtab-extender"),
+        ("scheduler.yaml", "Deployment", "trimtab-scheduler"),
+    ],
+)
+def test_pods_are_those_of_the_manifests(file: str, kind: str, name: str) -> None:
+    wanted, found = the(kind, name, manifest(file)), the(kind, name, objects(EXTENDER))
+    assert pod_of(found).pop("enableServiceLinks") is False
+    for key in pod_of(wanted).keys() - {"containers"}:
+        assert pod_of(found)[key] == pod_of(wanted)[key], key
+    ours, theirs = container_of(found), container_of(wanted)
+    for key in theirs.keys() - {"env", "command", "image"}:
+        assert ours[key] == theirs[key], key
+    set_there = {each["name"]: each for each in theirs.get("env", [])}
+    set_here = {each["name"]: each for each in ours.get("env", [])}
+    assert {key: set_here.get(key) for key in set_there} == set_there
+    assert ours["image"] == theirs["image"]
+    same_command = [*ours["command"], *ours.get("args", [])]
+    assert same_command[-len(theirs["command"]) + 1 :] == theirs["command"][1:]
+    for key in wanted["spec"].keys() - {"template"}:
+        assert found["spec"][key] == wanted["spec"][key], key
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "name"),
+    [
+        ("extender.yaml", "Service", "trimtab-extender"),
+        ("reports.yaml", "Service", "trimtab-reports"),
+        ("extender.yaml", "NetworkPolicy", "trimtab-extender"),
+    ],
+)
+def test_what_is_reached_is_what_the_manifests_let_reach(file: str, kind: str, name: str) -> None:
+    assert the(kind, name, objects(EXTENDER))["spec"] == the(kind, name, manifest(file))["spec"]
+
+
+def test_kube_scheduler_is_configured_as_the_generator_says() -> None:
+    values = "{schedulerName: gangs, mode: Extender}"
+    values = (
+        f"{{binding: {values}, extender: {{enabled: true}}, scheduler: {{enabled: true, beside: [default-scheduler]}}}}"
+    )
+    written = yaml.safe_load(the("ConfigMap", "trimtab-scheduler", objects(values, "gpus"))["data"]["scheduler.yaml"])
+    directory = "/etc/trimtab/tls"
+    assert written == scheduler_configuration(
+        "https://trimtab-extender.gpus.svc",
+        tls=Tls(f"{directory}/ca.crt", f"{directory}/tls.crt", f"{directory}/tls.key"),
+        scheduler_name="gangs",
+        beside=["default-scheduler"],
+        lease=("gpus", "trimtab-scheduler"),
+    )
+
+
+# --- what processes are told -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", FILES)
+def test_settings_are_understood_by_the_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for workload in workloads(objects_of(name)):
+        with monkeypatch.context() as patch:
+            for key, value in environment_of(workload).items():
+                if key != "TRIMTAB_CONFIG":  # a file of the pod
+                    patch.setenv(key, value)
+            settings = load()
+            tls.check(settings.extender) if workload["metadata"]["name"] == "trimtab-extender" else None
+            ports = {each["name"]: each["containerPort"] for each in container_of(workload).get("ports", [])}
+            assert ports.get("metrics", settings.metrics.port) == settings.metrics.port
+            assert ports.get("reports", settings.reports.port) == settings.reports.port
+
+
+def test_the_controller_keeps_everything_in_its_own_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = "{reports: {port: 9999}, fakeNodes: {enabled: true, speedup: 60}}"
+    controller = the("Deployment", "trimtab-controller", objects(values, "gpus"))
+    for key, value in environment_of(controller).items():
+        monkeypatch.setenv(key, value)
+    settings = load()
+    assert settings.leadership.namespace == "gpus"
+    assert settings.policy.config_map.namespace == "gpus"
+    assert settings.reports.namespace == "gpus"
+    assert settings.reports.url == "http://trimtab-reports.gpus.svc:9999"
+    assert settings.reports.listens
+    assert (settings.fake.enabled, settings.fake.speedup) == (True, 60)
+    assert controller["spec"]["strategy"] == {"type": "Recreate"}
+    assert controller["spec"]["replicas"] == 1
+
+
+# --- how pods run ----------------------------------------------------------------------------------------------------
+def restricted(workload: Object) -> Iterator[str]:
+    """What Pod Security's level `restricted` would refuse."""
+    pod, container = pod_of(workload), container_of(workload)
+    around, inside = pod["securityContext"], container["securityContext"]
+    yield from [] if around["runAsNonRoot"] is True and around["runAsUser"] > 0 else ["runs as root"]
+    yield from [] if around["seccompProfile"]["type"] == "RuntimeDefault" else ["no seccomp profile"]
+    yield from [] if inside["allowPrivilegeEscalation"] is False else ["may get privileges"]
+    yield from [] if inside["capabilities"] == {"drop": ["ALL"]} else ["has capabilities"]
+    yield from ["uses the host"] if {"hostNetwork", "hostPID", "hostIPC"} & pod.keys() else []
+    allowed = {"configMap", "emptyDir", "image", "persistentVolumeClaim", "projected", "secret"}
+    yield from [kind for volume in pod.get("volumes", []) for kind in volume.keys() - {"name"} if kind not in allowed]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_all_pods_are_restricted_but_agents_that_ask_the_kubelet(name: str) -> None:
+    for workload in workloads(objects_of(name)):
+        wanted = ["runs as root", "hostPath"] if workload["kind"] == "DaemonSet" and name != "guarded" else []
+        assert list(restricted(workload)) == wanted, workload["metadata"]["name"]
+        container = container_of(workload)
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+        assert "cpu" not in container["resources"]["limits"]
+        assert pod_of(workload)["automountServiceAccountToken"] is False
+        if workload["kind"] in ("Deployment", "DaemonSet"):
+            assert {"livenessProbe", "readinessProbe"} <= container.keys()
+
+
+@pytest.mark.parametrize("affinity", ["", "controller: {affinity: {nodeAffinity: %s}}"])
+def test_nothing_of_ours_is_put_on_a_fake_node(affinity: str) -> None:
+    """It would seem to run there, and do nothing."""
+    required: Object = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": []}, {}]}
+    }
+    more = affinity % json.dumps(required) if affinity else ""
+    found = objects(f"fakeNodes: {{enabled: true}}\nbinding: {{mode: Extender}}\nextender: {{enabled: true}}\n{more}")
+    keep_off = {"key": "fake.trimtab.dev/profile", "operator": "DoesNotExist"}
+    for workload in workloads(found):
+        terms = pod_of(workload)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert all(keep_off in term["matchExpressions"] for term in terms["nodeSelectorTerms"])
+    twins = pod_of(the("Deployment", "trimtab-extender", found))["affinity"]
+    assert twins.keys() == {"nodeAffinity", "podAntiAffinity"}
+
+
+def test_fake_nodes_come_last_and_go_first() -> None:
+    hooks = {
+        each["metadata"]["annotations"]["helm.sh/hook"]: container_of(each)["args"][:2]
+        for each in objects_of("fake")
+        if each["kind"] == "Job"
+    }
+    assert hooks == {"post-install,post-upgrade": ["fake-nodes", "apply"], "pre-delete": ["fake-nodes", "delete"]}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_pod_that_listens_has_a_policy_for_every_port(name: str) -> None:
+    found = objects_of(name)
+    policies = {
+        each["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"]: each["spec"]
+        for each in found
+        if each["kind"] == "NetworkPolicy"
+    }
+    for workload in (each for each in workloads(found) if each["kind"] in ("Deployment", "DaemonSet")):
+        spec = policies[workload["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"]]
+        opened = {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
+        listens = {port["name"] for port in container_of(workload)["ports"]}
+        probes_only = workload["metadata"]["name"] in ("trimtab-scheduler", "trimtab-kwok")
+        assert opened == (set() if probes_only else listens)
+
+
+def test_notes_say_what_to_do_next_with_these_values() -> None:
+    said = {name: notes(name) for name in FILES}
+    assert all("kubectl" in text for text in said.values())
+    assert "kubectl label namespace trimtab-system pod-security.kubernetes.io/enforce=privileged" in said["default"]
+    assert "pod-security" not in said["guarded"]
+    assert "will delete all jobs and queues" in said["guarded"]
+    assert "create secret generic my-extender-tls" in said["extender"]
+    assert "restart it when cert-manager has renewed" in said["cert-manager"]
+    assert "rollout status deployment/trimtab-scheduler" in said["generated"]
+    assert "kubectl get nodes -l fake.trimtab.dev/profile=small" in said["fake"]
+    assert "kubectl apply -f manifests/samples/gpt2-124m.yaml" in said["default"]
+    for path in re.findall(r"manifests/[\w/.-]+\w", "".join(said.values())):
+        assert (ROOT / path).exists(), path
+
+
+def notes(name: str) -> str:
+    """What Helm prints after installing with these values; no cluster is asked."""
+    told = helm(
+        "install", "trimtab", str(CHART), "--dry-run=client", "--values", str(FILES[name]), "--namespace",
+        names.SYSTEM_NAMESPACE, "--output", "json",
+    )  # fmt: skip
+    return str(json.loads(told)["info"]["notes"])

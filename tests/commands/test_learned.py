@@ -1,0 +1,97 @@
+"""What commands say of observed step times and of what was learned from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.builders import A100, NOW, job_object, placement, plan_of
+from tests.fakeserver import FakeApiServer
+
+from trimtab.api.status import JobStatus
+from trimtab.apply import transitions
+from trimtab.apply.transitions import Report
+from trimtab.commands.learned import learned, story, value
+from trimtab.errors import Forbidden
+from trimtab.kube.client import KubeClient
+from trimtab.observe.calibration import written
+from trimtab.observe.jobs import JobFacts, facts
+from trimtab.settings import KubeSettings, ReportSettings
+from trimtab_policy.correction import Estimates, State, estimates, key_of, learn
+from trimtab_policy.specs import Prediction
+
+META = job_object().metadata
+CONFIG_MAP = {"namespace": "trimtab-system", "name": "trimtab-calibration"}
+CORRECTED = placement(prediction=Prediction(0.6, 65_536 / 0.6, 1 << 33, 600, correction=1.2))
+
+
+def reporting() -> JobFacts:
+    status = transitions.planned(JobStatus(), META, plan_of(CORRECTED, 3), NOW)
+    told = Report(3, 340, 1000, NOW, step_seconds=0.9, checkpoint_step=300, checkpoint_time=NOW)
+    return facts(job_object(status=transitions.reported(status, META, told, NOW)))
+
+
+def state(*errors: float) -> State:
+    found = State()
+    key = key_of(reporting().as_job(created=NOW), A100, CORRECTED.plan)
+    for number, error in enumerate(errors):
+        found = learn(found, key, str(number), error)
+    return found
+
+
+def test_a_job_that_reports_is_told_against_what_was_predicted() -> None:
+    assert story(reporting(), Estimates()) == [
+        ("Progress", "step 340 of 1000; checkpoint at step 300"),
+        (
+            "Step time",
+            "900 ms a step, 1.50 times what was expected; predicted 600 ms a step (×1.20 by what other jobs took)",
+        ),
+    ]
+
+
+def test_what_was_learned_is_told_with_its_interval_and_from_how_many_jobs() -> None:
+    known = estimates(state(0.2, 0.3, 0.25))
+    what, said = story(reporting(), known)[-1]
+    assert (what, said.endswith("from 3 jobs of its kind")) == ("Learned", True)
+    figures = value(reporting(), known)
+    assert figures
+    assert figures["low"] < figures["factor"] < figures["high"]
+    assert f"×{figures['factor']:.2f}" in said
+
+
+def test_a_job_without_a_plan_has_no_step_time() -> None:
+    waiting = facts(job_object())
+    assert story(waiting, estimates(state(0.2))) == []
+    assert value(waiting, estimates(state(0.2))) is None
+
+
+async def test_it_is_read_from_the_controllers_config_map(tmp_path: Path) -> None:
+    async with FakeApiServer() as server:
+        kube = KubeSettings(kubeconfig=server.kubeconfig(tmp_path))
+        assert await learned(kube, ReportSettings()) == Estimates()
+        server.store.create("configmaps", {"metadata": CONFIG_MAP, "data": written(state(0.2))})
+        assert await learned(kube, ReportSettings()) == estimates(state(0.2))
+
+
+@pytest.mark.parametrize("data", [{}, {"state.json": json.dumps({"version": 9})}], ids=str)
+async def test_what_is_not_understood_is_said_to_people_and_corrects_nothing(
+    data: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with FakeApiServer() as server:
+        server.store.create("configmaps", {"metadata": CONFIG_MAP, "data": data})
+        assert await learned(KubeSettings(kubeconfig=server.kubeconfig(tmp_path)), ReportSettings()) == Estimates()
+    out, err = capsys.readouterr()
+    assert (out, "predictions are not corrected" in err) == ("", True)
+
+
+async def test_who_may_not_read_it_gets_predictions_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forbidden(*_: object) -> bytes:
+        raise Forbidden("no")
+
+    monkeypatch.setattr(KubeClient, "get", forbidden)
+    async with FakeApiServer() as server:
+        assert await learned(KubeSettings(kubeconfig=server.kubeconfig(tmp_path)), ReportSettings()) == Estimates()
+    assert "you may not read ConfigMap trimtab-system/trimtab-calibration" in capsys.readouterr().err

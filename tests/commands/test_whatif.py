@@ -1,0 +1,230 @@
+"""`trimtab whatif`: a change is read strictly, both lives are simulated, and people see what differs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from tests.builders import A100, H100, NOW, T4, job, node, running, snapshot
+from typer.testing import CliRunner, Result
+
+from trimtab.checkout import checkout
+from trimtab.cli import app
+from trimtab.commands import change
+from trimtab.errors import UsageError
+from trimtab_policy.types import Bounds, Job, Quota, Snapshot
+
+
+@pytest.fixture
+def now() -> Snapshot:
+    """Both nodes are held, one for two hours by a job that may not give way; a long and a short job wait."""
+    first = running("first", {"a-0": 8}, finish=NOW + 1800, steps=100_000, steps_done=10, started=NOW - 60)
+    second = running("second", {"a-1": 8}, finish=NOW + 7200, steps=100_000, steps_done=10, started=NOW - 60)
+    waiting = [
+        job("long", gpus=(8, 8), steps=40_000, created=NOW - 50, queue="q"),
+        job("short", gpus=(8, 8), steps=1_000, created=NOW - 40, namespace="team"),
+        job("giant", gpus=(8, 8), model="llama3.1-405b"),
+    ]
+    nodes = [node("a-0", free=0), node("a-1", free=0)]
+    return snapshot(nodes, [first, second, *waiting], quotas=[Quota("q", "*", 8), Quota("r", "*", 8)])
+
+
+@pytest.fixture
+def dump(now: Snapshot, tmp_path: Path) -> Path:
+    file = tmp_path / "now.json"
+    file.write_bytes(msgspec.json.encode(now))
+    return file
+
+
+def whatif(dump: Path, text: str, *arguments: str) -> Result:
+    file = dump.parent / "change.yaml"
+    file.write_text(text)
+    return CliRunner().invoke(app, ["whatif", "-f", str(file), "--snapshot", str(dump), *arguments])
+
+
+def told(dump: Path, text: str, *arguments: str) -> dict[str, Any]:
+    result = whatif(dump, text, "-o", "json", *arguments)
+    assert result.exit_code == 0, result.stderr
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+def applied(now: Snapshot, text: str, tmp_path: Path) -> Snapshot:
+    file = tmp_path / "change.yaml"
+    file.write_text(text)
+    return change.apply(change.read(file), now, file)
+
+
+def named(now: Snapshot, name: str) -> Job:
+    return next(job for job in now.jobs if job.name == name)
+
+
+# --- what people and programs are told -------------------------------------------------------------------------------
+def test_another_node_starts_waiting_jobs_sooner(dump: Path) -> None:
+    found = told(dump, f"nodes: {{add: [{{type: {A100}}}]}}")
+    before, after = found["before"]["jobs"], found["after"]["jobs"]
+    assert (before["default/first"]["runs"], before["default/long"]["runs"]) == (True, False)
+    assert before["default/long"]["start"] == pytest.approx(1800, rel=0.05)
+    assert after["default/long"]["start"] == 0
+    assert found["ends_later_seconds"]["default/long"] == pytest.approx(-before["default/long"]["start"], rel=0.05)
+    assert found["after"]["average_wait"] < found["before"]["average_wait"]
+    assert 0 < found["after"]["utilization"] <= 1
+    assert list(found["before"]["set_aside"]) == ["default/giant"]
+
+
+def test_what_runs_ends_when_it_is_expected_to(dump: Path) -> None:
+    jobs = told(dump, "policy: sjf")["before"]["jobs"]
+    assert jobs["default/first"]["end"] == pytest.approx(1800, rel=0.02)
+    assert jobs["default/second"]["end"] == pytest.approx(7200, rel=0.02)
+
+
+def test_another_policy_is_asked_in_the_second_life_only(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMTAB_QUEUES__RESERVATIONS", "0")
+    found = told(dump, "policy: sjf", "--policy", "fcfs", "--rigid")
+    assert (found["before"]["policy"], found["after"]["policy"]) == ("fcfs", "sjf")
+    assert found["ends_later_seconds"]["team/short"] < 0 < found["ends_later_seconds"]["default/long"]
+
+
+def test_a_job_of_higher_priority_takes_the_place_of_another_unless_nobody_gives_way(dump: Path) -> None:
+    text = "jobs: {team/short: {priority: 10}}"
+    given, rigid = told(dump, text), told(dump, text, "--rigid")
+    assert given["after"]["jobs"]["team/short"]["start"] < rigid["after"]["jobs"]["team/short"]["start"]
+    assert rigid["after"]["jobs"]["default/first"]["restarts"] == 0
+
+
+def test_nobody_overtakes_the_first_in_line_as_in_the_live_cluster(tmp_path: Path) -> None:
+    """Both nodes are kept for the wide job, for which the second is free in half an hour."""
+    old = running("old", {"a": 8}, finish=NOW + 1800, steps=100_000, steps_done=10, started=NOW - 60)
+    first = job("first", gpus=(16, 16), steps=100_000, created=NOW - 3600)
+    second = job("second", gpus=(8, 8), steps=2_000_000, created=NOW - 60)
+    file = tmp_path / "now.json"
+    file.write_bytes(msgspec.json.encode(snapshot([node("a", free=0), node("b")], [old, first, second])))
+    jobs = told(file, "jobs: {second: {priority: 0}, old: {priority: 1}}")["before"]["jobs"]
+    assert jobs["default/first"]["start"] == pytest.approx(1800, rel=0.05)
+    assert jobs["default/second"]["start"] > jobs["default/first"]["start"]
+
+
+def test_the_settings_say_what_is_simulated(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "jobs: {team/short: {priority: 10}}"
+    assert told(dump, text)["after"]["jobs"]["team/short"]["start"] == 600, "as soon as a gang may give way"
+    monkeypatch.setenv("TRIMTAB_PREEMPTION__ENABLED", "false")
+    assert told(dump, text)["after"]["jobs"]["team/short"]["start"] > 1000
+
+
+def test_an_elastic_job_that_waits_or_has_just_begun_grows_later(tmp_path: Path) -> None:
+    file = tmp_path / "now.json"
+    waiting = job("waits", gpus=(4, 8), steps=2_000_000, elastic=True, model="gpt3-1.3b")
+    short = running("short", {"a": 4}, finish=NOW + 3600, steps=5_000, steps_done=10, started=NOW - 60)
+    file.write_bytes(msgspec.json.encode(snapshot([node("a", free=4)], [short, waiting])))
+    jobs = told(file, "jobs: {waits: {priority: 1}}")["before"]["jobs"]
+    assert jobs["default/waits"]["restarts"] == 1
+    assert jobs["default/waits"]["held"].startswith("8×")
+
+
+def test_people_see_a_line_a_job_totals_and_what_is_not_known(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.ui.output.WIDE_ENOUGH", 100)
+    sample = checkout() / "manifests" / "samples" / "gpt2-124m.yaml"
+    change = f"nodes: {{add: [{{type: {A100}, count: 2}}]}}\njobs: {{second: {{suspend: true}}}}\nsubmit: [{sample}]"
+    shown = whatif(dump, change).stdout
+    assert max(map(len, shown.splitlines())) <= 100
+    for text in ("→ now", "sooner", "gone", "added", "average wait", "NOT SIMULATED", "Not known:", "needs at least"):
+        assert text in shown
+
+
+# --- what a change does ----------------------------------------------------------------------------------------------
+def test_nodes_that_go_leave_their_jobs_waiting_with_what_they_have_done(now: Snapshot, tmp_path: Path) -> None:
+    after = applied(now, "nodes: {remove: [a-0]}", tmp_path)
+    first = named(after, "first")
+    assert [node.name for node in after.nodes] == ["a-1"]
+    assert (first.placement, first.steps_done, first.restarts) == (None, 10, 1)
+    assert named(after, "second").placement
+
+
+def test_cordoned_nodes_keep_their_jobs_and_get_no_others(dump: Path, now: Snapshot, tmp_path: Path) -> None:
+    assert named(applied(now, "nodes: {cordon: [a-0]}", tmp_path), "first").placement
+    jobs = told(dump, "nodes: {cordon: [a-0]}")["after"]["jobs"]
+    assert jobs["default/first"]["end"] == pytest.approx(1800, rel=0.02)
+    assert jobs["default/long"]["start"] >= jobs["default/second"]["end"]
+
+
+def test_names_may_be_patterns_and_added_nodes_have_names_of_their_own(now: Snapshot, tmp_path: Path) -> None:
+    text = f"nodes: {{remove: ['a-*'], add: [{{type: {H100}, count: 2, gpus: 4}}]}}"
+    after = applied(now, text, tmp_path)
+    assert [(node.name, node.gpus) for node in after.nodes] == [
+        ("added-h100-sxm5-80gb-0", 4), ("added-h100-sxm5-80gb-1", 4),
+    ]  # fmt: skip
+    assert H100 in after.gpu_types
+
+
+def test_a_running_job_whose_edit_allows_its_gpus_no_more_waits(now: Snapshot, tmp_path: Path) -> None:
+    less = named(applied(now, "jobs: {first: {gpus: {min: 2, max: 4}}}", tmp_path), "first")
+    assert (less.placement, less.requirements.gpus) == (None, Bounds(2, 4))
+    more = applied(now, "jobs: {first: {gpus: {min: 2, max: 16}, queue: r}}", tmp_path)
+    assert named(more, "first").placement
+    assert named(more, "first").queue == "r"
+
+
+def test_a_suspended_job_returns_its_gpus(now: Snapshot, tmp_path: Path) -> None:
+    after = applied(now, "jobs: {default/first: {suspend: true}}", tmp_path)
+    assert "first" not in [job.name for job in after.jobs]
+    assert after.nodes[0].free_gpus == 8
+
+
+def test_a_queue_gets_the_limits_of_a_spec(now: Snapshot, tmp_path: Path) -> None:
+    text = "queues: {q: {weight: 3, quotas: [{gpuType: '*', gpus: 32, guaranteed: 16}]}}"
+    after = applied(now, text, tmp_path)
+    assert after.quotas == (Quota("r", "*", 8), Quota("q", "*", 32, 16))
+    assert after.weights == {"q": 3.0}
+
+
+def test_manifests_are_looked_for_beside_the_change(now: Snapshot, tmp_path: Path) -> None:
+    sample = (checkout() / "manifests" / "samples" / "gpt2-124m.yaml").read_text()
+    (tmp_path / "next.yaml").write_text(sample)
+    added = applied(now, "submit: [next.yaml]", tmp_path).jobs[-1]
+    assert (added.model.name, added.placement, added.created) == ("gpt2", None, NOW)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "Expected `object`"),
+        ("{}", "changes nothing"),
+        ("node: {}", "unknown field `node`"),
+        ("nodes: {add: [{count: 2}]}", "missing required field `type` - at `$.nodes.add[0]`"),
+        ("nodes: {add: [{type: H1000}]}", "nodes.add[0].type: "),
+        (f"nodes: {{add: [{{type: {T4}, count: 0}}]}}", "nodes.add[0]: count and gpus must be at least 1"),
+        ("nodes: {remove: [b-0]}", "nodes.remove: no node that takes pods is called b-0"),
+        ("nodes: {cordon: ['b*']}", "nodes.cordon: no node that takes pods is called b*"),
+        ("policy: fastest", "policy: "),
+        ("jobs: {other: {priority: 1}}", "jobs.other: no such job waits or runs"),
+        ("jobs: {first: {prio: 1}}", "unknown field `prio`"),
+        ("jobs: {first: {queue: nobody}}", "jobs.first.queue: there is no queue nobody"),
+        ("jobs: {first: {gpus: {min: 9, max: 8}}}", "jobs.first.gpus: min must be at least 1, and at most max"),
+        ("queues: {q: {wait: 1}}", "queues.q.wait: "),
+        ("queues: {q: {weight: 0}}", "queues.q.weight: "),
+        ("queues: {q: {maxPendingJobs: 0}}", "queues.q.maxPendingJobs: who may wait in a queue is not simulated"),
+        ("queues: {q: {namespaces: [x]}}", "queues.q.namespaces: who may wait in a queue is not simulated"),
+        ("submit: [absent.yaml]", "absent.yaml"),
+    ],
+)
+def test_what_is_not_understood_is_refused_in_one_line_that_names_it(dump: Path, text: str, said: str) -> None:
+    result = whatif(dump, text)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_name_that_several_namespaces_have_must_say_which(now: Snapshot, tmp_path: Path) -> None:
+    twins = replace(now, jobs=(*now.jobs, replace(named(now, "short"), uid="twin", namespace="other")))
+    with pytest.raises(UsageError, match="write NAMESPACE/short; it is in other, team"):
+        applied(twins, "jobs: {short: {priority: 1}}", tmp_path)
+
+
+def test_a_file_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        change.read(tmp_path / "absent.yaml")

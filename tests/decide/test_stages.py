@@ -1,0 +1,291 @@
+"""A decision from stage to stage: nobody is overtaken, room is made, jobs grow; and what if a stage fails."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.builders import NOW, job, node, running, snapshot
+
+from trimtab.decide import deliberation
+from trimtab.decide.choice import Choice
+from trimtab.decide.engine import Engine
+from trimtab.decide.outcome import Outcome
+from trimtab.decide.rules import Rules, rules_of
+from trimtab.settings import Settings
+from trimtab.settings.living import ElasticitySettings, PreemptionSettings, QueueSettings
+from trimtab_policy.arbiter.resize import ResizeRules
+from trimtab_policy.arbiter.room import RoomRules
+from trimtab_policy.types import Job, Node, PendingReason, Quota, Snapshot, StopCause
+
+HOUR = 3600.0
+STEPS = 5_000_000
+LIVING = rules_of(Settings(), resize=True)
+BEST_FIT = Choice("best_fit", "fcfs", deadline_seconds=20.0)
+
+
+def decide(now: Snapshot, rules: Rules = LIVING, choice: Choice = BEST_FIT) -> Outcome:
+    return Engine().decide(now, choice, rules)
+
+
+def runs(name: str, *nodes: str, gpus: int = 8, **changes: Any) -> Job:
+    """A job that runs for a long time yet, and may be moved."""
+    held = dict.fromkeys(nodes, gpus)
+    given = {"finish": NOW + 100 * HOUR, "started": NOW - HOUR, "steps": STEPS, "restart_seconds": 60.0} | changes
+    return running(name, held, gpus=given.pop("allowed", (gpus * len(nodes),) * 2), **given)
+
+
+def waits(name: str = "new", gpus: int = 8, *, least: int = 0, **changes: Any) -> Job:
+    return job(name, gpus=(least or gpus, gpus), **({"steps": STEPS, "created": NOW - 60} | changes))
+
+
+def full(*names: str) -> list[Node]:
+    return [node(name, free=0) for name in names]
+
+
+# --- room ----------------------------------------------------------------------------------------------------------
+def test_a_job_of_lower_priority_makes_room_and_the_decision_says_who_waits_for_whom() -> None:
+    outcome = decide(snapshot(full("a"), [runs("old", "a"), waits(priority=10)]))
+    assert [placed.job for placed in outcome.placements] == ["uid-new"]
+    [stop] = outcome.stops
+    assert (stop.job, stop.cause, stop.beneficiary) == ("uid-old", StopCause.PREEMPTED, "uid-new")
+    assert outcome.waits == {"uid-new": ("uid-old",)}
+    assert (outcome.pending, outcome.refused, outcome.fallbacks) == ((), (), ())
+
+
+def test_no_room_is_made_where_that_is_not_wanted_or_too_many_are_being_stopped() -> None:
+    now = snapshot(full("a"), [runs("old", "a"), waits(priority=10)])
+    off = Settings(preemption=PreemptionSettings(enabled=False))
+    for rules in (Rules(), rules_of(off), rules_of(Settings(), stopping=16)):
+        outcome = decide(now, rules)
+        assert (outcome.placements, outcome.stops) == ((), ())
+        assert [pending.job for pending in outcome.pending] == ["uid-new"]
+
+
+def test_a_gang_moves_aside_where_the_free_gpus_lie_too_scattered() -> None:
+    nodes = [node("a", free=4), node("b", free=4)]
+    outcome = decide(snapshot(nodes, [runs("one", "a", gpus=4), runs("two", "b", gpus=4), waits(max_nodes=1)]))
+    assert [placed.job for placed in outcome.placements] == ["uid-new"]
+    [move] = outcome.moves
+    assert (move.cause, move.beneficiary, outcome.stops) == (StopCause.MOVED, "uid-new", ())
+    assert outcome.waits == {"uid-new": (move.placement.job,)}
+
+
+def test_a_gang_that_takes_many_small_ones_has_room_made_and_nobody_else_then() -> None:
+    names = [f"n{i}" for i in range(4)]
+    small = [runs(f"old-{i}", names[i % 4], gpus=1) for i in range(32)]
+    now = snapshot(full(*names), [*small, waits("large", 32, priority=10)])
+    outcome = decide(now, rules_of(Settings(), stopping=15))
+    assert [placed.job for placed in outcome.placements] == ["uid-large"]
+    assert len(outcome.waits["uid-large"]) == 32
+    assert decide(now, rules_of(Settings(), stopping=16)).stops == ()
+
+
+def test_as_many_may_stop_as_the_owner_says() -> None:
+    names = [f"n{i}" for i in range(20)]
+    jobs = [runs(f"old-{name}", name) for name in names] + [waits(f"new-{name}", priority=10) for name in names]
+    rules = rules_of(Settings(preemption=PreemptionSettings(at_once=18)))
+    rules = replace(rules, room=replace(LIVING.room, looked_at=20)) if LIVING.room else rules
+    assert len(decide(snapshot(full(*names), jobs), rules).stops) == 18
+
+
+def test_what_a_policy_takes_from_an_elastic_job_is_no_matter_of_priority() -> None:
+    long = runs("long", "a", preemptible=True)
+    short = waits("short", steps=100)
+    outcome = decide(snapshot(full("a"), [long, short]), Rules(), Choice("srtf", "fcfs", deadline_seconds=20.0))
+    [stop] = outcome.stops
+    assert (stop.job, stop.cause, stop.beneficiary) == ("uid-long", StopCause.YIELDED, "uid-short")
+
+
+# --- reservations -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("priority", [0, 5])
+def test_a_gang_as_large_as_its_queue_s_limit_is_not_passed_by_small_ones_for_ever(priority: int) -> None:
+    names = [f"n{i}" for i in range(4)]
+    nodes = [node(name, free=0 if name == "n0" else 8) for name in names]
+    held = runs("held", "n0", queue="q", finish=NOW + HOUR, movable_from=NOW + 600)
+    large = waits("large", 16, queue="q", created=NOW - 72 * HOUR, priority=priority)
+    small, other = waits("small", queue="q"), waits("other", queue="theirs")
+    now = snapshot(nodes, [held, large, small, other], quotas=[Quota("q", "*", 16)])
+    outcome = decide(now)
+    assert [placed.job for placed in outcome.placements] == ["uid-other"]
+    said = {pending.job: pending for pending in outcome.pending}
+    assert said["uid-large"].reason is PendingReason.QUOTA_EXCEEDED
+    assert said["uid-small"].reason is PendingReason.RESERVED
+    assert "what queue q is allowed is kept for default/large" in said["uid-small"].message
+
+
+def test_nobody_takes_the_other_nodes_of_a_gang_that_has_lost_one() -> None:
+    back = waits("back", 16, priority=1000, not_before=NOW + 2, created=NOW - HOUR)
+    now = snapshot([node("a"), node("b")], [back, waits("low")])
+    outcome = decide(now)
+    assert outcome.placements == ()
+    [pending] = outcome.pending
+    assert (pending.job, pending.reason) == ("uid-low", PendingReason.RESERVED), "nothing is said of who comes back"
+    later = decide(replace(now, time=NOW + 2))
+    assert [placed.job for placed in later.placements] == ["uid-back"]
+
+
+def test_nobody_overtakes_the_first_in_line_if_that_would_delay_it() -> None:
+    nodes = [node("a", free=0), node("b")]
+    first = waits("first", 16, created=NOW - HOUR)
+    now = snapshot(nodes, [runs("old", "a", finish=NOW + HOUR), first, waits("second")])
+    free_for_all, in_line = decide(now, Rules()), decide(now, Rules(reservations=1))
+    assert [placed.job for placed in free_for_all.placements] == ["uid-second"]
+    assert in_line.placements == ()
+    told = {pending.job: pending for pending in in_line.pending}
+    assert told["uid-second"].reason is PendingReason.RESERVED
+    assert told["uid-second"].blockers == ("default/first",)
+    assert "kept for it" in told["uid-first"].message
+
+
+def test_who_must_not_take_reserved_gpus_is_asked_about_once_more() -> None:
+    nodes = [node("a", free=0), node("b"), node("c", free=4)]
+    first = waits("first", 16, created=NOW - HOUR)
+    smaller = waits("second", least=4)
+    outcome = decide(snapshot(nodes, [runs("old", "a", finish=NOW + HOUR), first, smaller]), Rules(reservations=1))
+    [placed] = outcome.placements
+    assert (placed.job, [share.node for share in placed.shares]) == ("uid-second", ["c"])
+
+
+def test_a_short_job_passes_though_a_longer_one_before_it_must_not() -> None:
+    nodes = [node("a", free=0), node("b")]
+    first, long = waits("first", 16, created=NOW - HOUR), waits("long", created=NOW - 100)
+    short, longer = waits("short", 4, steps=1000), waits("longer", 4, created=NOW - 50)
+    now = snapshot(nodes, [runs("old", "a", finish=NOW + HOUR), first, long, longer, short])
+    outcome = decide(now, Rules(reservations=1))
+    assert [placed.job for placed in outcome.placements] == ["uid-short"]
+    reasons = {pending.job: pending.reason for pending in outcome.pending}
+    assert reasons["uid-long"] is reasons["uid-longer"] is PendingReason.RESERVED
+
+
+def behind_a_reservation(held: Job, second: Job, free: int) -> Outcome:
+    """Nodes a and b are kept for `first`, for whom a will be free in half an hour; somebody runs on c."""
+    nodes = [node("a", free=0), node("b"), node("c", free=free)]
+    busy = runs("old", "a", finish=NOW + HOUR / 2, movable_from=math.inf, priority=10)
+    first = waits("first", 16, created=NOW - 5 * HOUR, eligible=("a", "b"), priority=10)
+    return decide(snapshot(nodes, [busy, held, first, second]), replace(LIVING, reservations=1))
+
+
+def test_nobody_moves_onto_gpus_that_are_kept_for_another() -> None:
+    outcome = behind_a_reservation(runs("held", "c", gpus=4), waits("second", eligible=("c",)), free=4)
+    assert (outcome.placements, outcome.moves, outcome.stops, outcome.refused) == ((), (), (), ())
+
+
+def test_who_must_not_have_kept_gpus_may_have_those_of_less_urgent_jobs() -> None:
+    outcome = behind_a_reservation(runs("held", "c"), waits("second", priority=10), free=0)
+    assert [(placed.job, [s.node for s in placed.shares]) for placed in outcome.placements] == [("uid-second", ["c"])]
+    assert [(stop.job, stop.cause) for stop in outcome.stops] == [("uid-held", StopCause.PREEMPTED)]
+
+
+def test_who_has_kept_gpus_may_use_them_with_those_of_less_urgent_jobs() -> None:
+    nodes = [node("a", free=0), node("b")]
+    old, first = runs("old", "a", finish=NOW + 10 * HOUR), waits("first", 16, priority=10)
+    outcome = decide(snapshot(nodes, [old, first]), replace(LIVING, reservations=1))
+    assert [placed.job for placed in outcome.placements] == ["uid-first"]
+    assert [stop.job for stop in outcome.stops] == ["uid-old"]
+
+
+def test_nobody_is_advised_to_take_what_is_kept_for_another() -> None:
+    nodes = [node("a", free=0), node("b")]
+    old = runs("old", "a", finish=NOW + HOUR, movable_from=math.inf)
+    first, second = waits("first", 16, created=NOW - HOUR), waits("second", 16)
+    outcome = decide(snapshot(nodes, [old, first, second]), replace(LIVING, reservations=1))
+    told = {pending.job: pending.alternatives for pending in outcome.pending}
+    assert told["uid-first"][0].startswith("with 8 instead of 16 GPUs")
+    assert not any("it would start now" in hint for hint in told["uid-second"])
+    [taken] = decide(snapshot(nodes, [old, first, waits("second", 8)]), replace(LIVING, reservations=1)).pending[1:]
+    assert taken.reason is PendingReason.RESERVED
+
+
+def test_what_is_kept_for_the_first_in_line_it_gets_whatever_order_the_policy_has() -> None:
+    line = [waits("long", created=NOW - 500), waits("short", steps=10_000), waits("shorter", steps=5_000)]
+    now = snapshot([node("a"), *full("b")], [runs("x", "b"), *line])
+    outcome = decide(now, Rules(reservations=1), Choice("sjf", "fcfs", deadline_seconds=20.0))
+    assert [placed.job for placed in outcome.placements] == ["uid-long"]
+
+
+# --- resizes -------------------------------------------------------------------------------------------------------
+def test_an_elastic_job_gets_what_nobody_waits_for() -> None:
+    grows = runs("grows", "a", gpus=4, allowed=(1, 16), preemptible=True)
+    nodes = [node("a", free=4), node("b")]
+    [move] = decide(snapshot(nodes, [grows])).moves
+    assert (move.placement.job, move.cause, move.beneficiary) == ("uid-grows", StopCause.RESIZED, "")
+    assert move.placement.gpus > 4
+    assert decide(snapshot(nodes, [grows]), replace(LIVING, resize=None)).moves == ()
+    assert decide(snapshot(nodes, [replace(grows, preemptible=False)])).moves == ()
+
+
+# --- times ---------------------------------------------------------------------------------------------------------
+def test_a_job_that_waits_is_told_when_it_is_expected_to_start() -> None:
+    outcome = decide(snapshot(full("a"), [runs("old", "a", finish=NOW + HOUR), waits()]))
+    [pending] = outcome.pending
+    assert pending.eta
+    assert NOW < pending.eta.low <= pending.eta.expected <= pending.eta.high
+
+
+# --- policies that preempt by themselves ----------------------------------------------------------------------------
+@pytest.mark.parametrize("policy", ["srtf", "las", "sia", "gavel", "pollux"])
+def test_preemptive_policies_may_have_their_way_with_elastic_jobs_and_with_no_others(policy: str) -> None:
+    long = {"allowed": (1, 8), "served": {"A100-SXM4-80GB": 1e6}, "created": NOW - 10 * HOUR}
+    short = waits(steps=1000, least=1)
+    choice = Choice(policy, policy, deadline_seconds=60.0)
+    for elastic in (True, False):
+        now = snapshot(full("a", "b"), [runs("x", "a", preemptible=elastic, **long), runs("y", "b", **long), short])
+        outcome = decide(now, Rules(), choice)
+        assert outcome.fallbacks == ()
+        touched = {stop.job for stop in outcome.stops} | {move.placement.job for move in outcome.moves}
+        assert touched == ({"uid-x"} if elastic else set()), outcome
+        assert [placed.job for placed in outcome.placements] == (["uid-new"] if elastic else [])
+        assert outcome.waits.get("uid-new", ()) == (("uid-x",) if elastic else ())
+
+
+def test_a_policy_that_a_job_asks_for_itself_touches_nobody_else() -> None:
+    held = runs("x", "a", allowed=(1, 8), preemptible=True, served={"A100-SXM4-80GB": 1e6})
+    own = waits(steps=1000, policy="srtf")
+    outcome = decide(snapshot(full("a"), [held, own]), Rules())
+    assert (outcome.stops, outcome.moves, outcome.placements) == ((), (), ())
+
+
+# --- what fails -------------------------------------------------------------------------------------------------------
+def fails(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("no idea")
+
+
+@pytest.mark.parametrize(
+    ("step", "stage"),
+    [
+        ("in_line", "line"),
+        ("reserve", "reservations"),
+        ("make_room", "room"),
+        ("resizes", "resize"),
+        ("expected_starts", "etas"),
+    ],
+)
+def test_a_stage_that_fails_is_left_out_and_the_rest_stands(
+    step: str, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliberation, step, fails)
+    starts, late = waits("starts", created=NOW - HOUR), waits("late", 64)
+    outcome = decide(snapshot([node("a"), *full("b")], [runs("old", "b"), starts, late]))
+    assert [placed.job for placed in outcome.placements] == ["uid-starts"]
+    assert [pending.job for pending in outcome.pending] == ["uid-late"]
+    failed = {fallback.policy: fallback for fallback in outcome.fallbacks}
+    assert failed[stage].message == f"{stage} raised ZeroDivisionError: no idea"
+    assert failed[stage].instead
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+def test_the_settings_say_what_a_decision_does() -> None:
+    asked = Settings(
+        queues=QueueSettings(reservations=3, starvation_seconds=60),
+        preemption=PreemptionSettings(reclaim=False, at_once=5),
+        elasticity=ElasticitySettings(gain=2),
+    )
+    assert rules_of(asked, stopping=2, resize=True) == Rules(
+        3, 60.0, RoomRules(reclaim=False), ResizeRules(gain=2), at_once=3
+    )
+    nobody = PreemptionSettings(enabled=False, reclaim=False, consolidation=False)
+    quiet = Settings(queues=QueueSettings(reservations=0), preemption=nobody)
+    assert rules_of(quiet) == Rules(at_once=16)

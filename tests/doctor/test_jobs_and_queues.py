@@ -1,0 +1,153 @@
+"""Jobs that will not get on, queues that contradict, and Kueue in a version that we do not know."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from tests.builders import MOMENT, job_object, placement, plan_of, queue_object
+from tests.doctor.world import healthy, only, time_at, wrong
+
+from trimtab import names
+from trimtab.api import conditions
+from trimtab.api.status import JobStatus, Pending, StopRequest
+from trimtab.doctor.checks import jobs, kueue, queues
+from trimtab.doctor.findings import Level, Reason
+from trimtab.doctor.seen import Unknown
+from trimtab.kube.objects import JobObject
+from trimtab.settings import InteropSettings
+from trimtab_policy.types import PendingReason, StopCause
+
+SEEN = conditions.initial(1, MOMENT)
+
+
+def waiting(reason: PendingReason, *alternatives: str, **changes: Any) -> JobObject:
+    pending = Pending(reason=reason, message="why", alternatives=alternatives)
+    return job_object("waits", status=JobStatus(conditions=SEEN, pending=pending), **changes)
+
+
+@pytest.mark.parametrize(
+    ("reason", "forever"),
+    [(reason, reason in jobs.FOREVER) for reason in PendingReason],
+)
+def test_reasons_to_wait_that_pass_are_no_fault(reason: PendingReason, forever: bool) -> None:
+    found = wrong(jobs.stuck, healthy(jobs=(waiting(reason, "do this", "do that"),)))
+    assert [each.reason for each in found] == ([Reason.JOB_NEVER_STARTS] if forever else [])
+    if forever:
+        assert found[0].fix == "do this; or do that"
+        assert found[0].objects == ("LLMTrainingJob/default/waits",)
+
+
+def test_the_list_of_reasons_that_never_pass_is_neither_empty_nor_all() -> None:
+    assert 3 < len(jobs.FOREVER) < len(PendingReason)
+
+
+def test_a_job_that_nobody_has_looked_at_is_an_error_after_a_minute() -> None:
+    assert not wrong(jobs.stuck, healthy(jobs=(job_object(creation_timestamp=time_at(-59)),)))
+    (finding,) = wrong(jobs.stuck, healthy(jobs=(job_object(creation_timestamp=time_at(-61)),)))
+    assert (finding.level, finding.reason) == (Level.ERROR, Reason.JOB_UNSEEN)
+    others = job_object(spec={"managedBy": "kueue.x-k8s.io/multikueue"}, creation_timestamp=time_at(-61))
+    assert not wrong(jobs.stuck, healthy(jobs=(others,)))
+
+
+@pytest.mark.parametrize(("late", "told"), [(30, False), (300, True)])
+def test_a_stop_beyond_its_deadline(late: int, told: bool) -> None:
+    stop = StopRequest(
+        epoch=1,
+        cause=StopCause.PREEMPTED,
+        message="for another",
+        requested_time=MOMENT - timedelta(seconds=late + 120),
+        deadline_time=MOMENT - timedelta(seconds=late),
+    )
+    plan = plan_of(placement())
+    job = job_object("stops", status=JobStatus(conditions=SEEN, plan=plan, last_epoch=1, stop=stop))
+    found = wrong(jobs.stuck, healthy(jobs=(job,)))
+    assert [each.reason for each in found] == ([Reason.STOP_OVERDUE] if told else [])
+    if told:
+        assert "5m00s ago (Preempted)" in found[0].message
+        assert "-l trimtab.dev/job=stops" in found[0].fix
+
+
+def test_a_status_that_cannot_be_read_is_an_error_and_left_out_of_everything_else() -> None:
+    odd = replace(job_object("odd"), status=msgspec.Raw(json.dumps({"plan": {"epoch": "first"}}).encode()))
+    (finding,) = wrong(jobs.readable, healthy(jobs=(odd,)))
+    assert (finding.level, finding.reason) == (Level.ERROR, Reason.JOB_UNREADABLE)
+    assert "plan.epoch" in finding.message
+    assert not wrong(jobs.stuck, healthy(jobs=(odd,)))
+
+
+def test_a_status_of_an_older_controller_is_understood() -> None:
+    """What later versions added (setbacks, degrees, stops, failures) is simply not there."""
+    plan = plan_of(placement()).to_wire()
+    for later in ("stepMillisecondsLow", "stepMillisecondsHigh", "correctionPermille", "speedPermille"):
+        plan["predicted"].pop(later, None)
+    status = {"lastEpoch": 1, "leaderEpoch": 1, "plan": plan}
+    old = replace(job_object("old"), status=msgspec.Raw(json.dumps(status).encode()))
+    assert only(jobs.readable, healthy(jobs=(old,))).message == "1 job understood, spec and status"
+
+
+def test_a_spec_that_is_not_understood_is_a_warning() -> None:
+    odd = job_object("odd", {"resources.gpus.min": 0})
+    (finding,) = wrong(jobs.readable, healthy(jobs=(odd,)))
+    assert finding.level is Level.WARNING
+    assert "resources.gpus.min" in finding.message
+
+
+def test_priority_classes_that_jobs_name_and_that_are_not_there() -> None:
+    (finding,) = wrong(jobs.priorities, healthy(jobs=(job_object("p", {"priorityClassName": "urgent"}),)))
+    assert finding.reason is Reason.PRIORITY_CLASS_MISSING
+    assert "kubectl create priorityclass urgent" in finding.fix
+    assert "high" in finding.fix
+    assert not wrong(jobs.priorities, healthy(jobs=(job_object("p", {"priorityClassName": "high"}),)))
+
+
+@pytest.mark.parametrize(
+    ("others", "reason", "level"),
+    [
+        (
+            [queue_object("a", namespaces=["team"]), queue_object("b", namespaces=["team"])],
+            Reason.NAMESPACE_CLAIMED,
+            Level.WARNING,
+        ),
+        (
+            [queue_object("a", {"gpuType": "A100-SXM4-80GB", "gpus": 64, "guaranteed": 16})],
+            Reason.GUARANTEE_TOO_LARGE,
+            Level.WARNING,
+        ),
+        ([queue_object("a", {"gpuType": "A100-SXM4-80GB", "gpus": -1})], Reason.QUEUE_MALFORMED, Level.ERROR),
+    ],
+)
+def test_queues_that_contradict(others: list[Any], reason: Reason, level: Level) -> None:
+    (finding,) = wrong(queues.contradictions, healthy(queues=tuple(others)))
+    assert (finding.reason, finding.level) == (reason, level)
+    assert "kubectl edit ltq" in finding.fix
+
+
+def asking() -> tuple[JobObject, ...]:
+    return (job_object("asks", labels={names.LABEL_KUEUE_QUEUE: "users"}),)
+
+
+@pytest.mark.parametrize(
+    ("served", "jobs_there", "reason"),
+    [
+        (("v1beta1",), (), Reason.KUEUE_UNKNOWN),
+        (("v1beta1", "v1beta2"), (), None),
+        ((), (), None),
+        ((), asking(), Reason.KUEUE_MISSING),
+        (("v1",), asking(), Reason.KUEUE_UNKNOWN),
+    ],
+)
+def test_kueue(served: tuple[str, ...], jobs_there: tuple[JobObject, ...], reason: Reason | None) -> None:
+    finding = only(kueue.version, healthy(kueue=served, jobs=jobs_there))
+    assert finding.reason is reason
+    assert bool(finding.fix) == bool(reason)
+    off = healthy().settings.model_copy(update={"interop": InteropSettings(kueue="Never")})
+    assert only(kueue.version, healthy(kueue=served, jobs=jobs_there, settings=off)).level is Level.OK
+
+
+def test_without_a_right_to_jobs_kueue_is_judged_all_the_same() -> None:
+    assert only(kueue.version, healthy(jobs=Unknown("this user may not"))).level is Level.OK

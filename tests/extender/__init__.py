@@ -1,0 +1,1 @@
+"""Tests of the scheduler extender; what they share is in `desk`."""

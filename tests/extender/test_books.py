@@ -1,0 +1,126 @@
+"""The books: what is held and free on a node follows from the objects that are there, by whatever way they came."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.extender.desk import Object, node, planned, pod
+
+from trimtab import names
+from trimtab.extender.books import Books
+from trimtab.kube.objects import NodeObject, PodObject
+
+NODES = ("gpu-1", "gpu-2")
+
+
+def a_node(raw: Object) -> NodeObject:
+    return msgspec.convert(raw, NodeObject)
+
+
+def a_pod(raw: Object) -> PodObject:
+    return msgspec.convert(raw, PodObject)
+
+
+def books_of(*pods: Object) -> Books:
+    books = Books()
+    for name in NODES:
+        books.node_changed(None, a_node(node(name)))
+    for each in pods:
+        books.pod_changed(None, a_pod(each))
+    return books
+
+
+def asked_for(raw: Object) -> int:
+    (container,) = raw["spec"]["containers"]
+    return int(container["resources"]["requests"][names.NVIDIA_GPU])
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Object:
+    """One of four pods in some state of its life."""
+    name = draw(st.sampled_from(["a-0", "a-1", "b-0", "b-1"]))
+    gpus = draw(st.integers(0, 8))
+    bound = draw(st.sampled_from(["", *NODES, "gpu-9"]))
+    made = planned(name, draw(st.sampled_from(NODES)), gpus, bound) if name[0] == "a" else pod(name, gpus, bound)
+    made["status"]["phase"] = draw(st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]))
+    if draw(st.booleans()):
+        made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return made
+
+
+@given(st.lists(st.tuples(st.booleans(), pods()), max_size=12))
+def test_accounts_are_those_of_what_is_there_now(news: list[tuple[bool, Object]]) -> None:
+    books, there = books_of(), dict[str, Object]()
+    for stays, raw in news:
+        name = raw["metadata"]["name"]
+        old = a_pod(there[name]) if name in there else None
+        if stays:
+            there[name] = raw
+            books.pod_changed(old, a_pod(raw))
+        elif old:
+            del there[name]
+            books.pod_changed(old, None)
+    anew = books_of(*there.values())
+    assert (books.members, books.gangs, books.on_node) == (anew.members, anew.gangs, anew.on_node)
+    for index in (books.gangs, books.on_node):
+        assert {uid: member for pods in index.values() for uid, member in pods.items()} == books.members
+    assert books.members.keys() == {
+        p["metadata"]["uid"]
+        for p in there.values()
+        if p["metadata"].get("ownerReferences") and p["status"]["phase"] not in ("Succeeded", "Failed")
+    }
+    for name in (*NODES, "gpu-9"):
+        running = [p for p in there.values() if p["status"]["phase"] in ("Pending", "Running")]
+        held = [p for p in running if p["spec"].get("nodeName") == name]
+        gpus = {p["metadata"]["uid"]: asked_for(p) for p in held}
+        assert books.held(name) == anew.held(name) == sum(gpus.values())
+        for uid in (*gpus, "nobody"):
+            room = books.room(name, uid)
+            free = max(8 - sum(gpus.values()) + gpus.get(uid, 0), 0)
+            assert (room.free if room else None) == (free if name in NODES else None)
+
+
+def test_a_pod_that_is_being_deleted_holds_its_gpus_until_it_has_ended() -> None:
+    dying = pod("dying", 8, bound="gpu-1", deletionTimestamp="2026-01-01T00:00:00Z")
+    assert books_of(dying).held("gpu-1") == 8
+    assert books_of(dying | {"status": {"phase": "Failed"}}).held("gpu-1") == 0
+
+
+def test_members_tell_how_far_they_are() -> None:
+    states = {
+        "Gated": planned("a-0", "gpu-1", gated=True),
+        "Waiting": planned("a-0", "gpu-1"),
+        "Bound": planned("a-0", "gpu-1", bound="gpu-1"),
+        "Running": planned("a-0", "gpu-1", bound="gpu-1") | {"status": {"phase": "Running"}},
+    }
+    for state, raw in states.items():
+        assert [member.state for member in books_of(raw).members.values()] == [state]
+    dying = planned("a-0", "gpu-1")
+    dying["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert [member.state for member in books_of(dying).members.values()] == ["Deleting"]
+
+
+def test_pods_of_others_are_in_the_accounts_but_no_members() -> None:
+    books = books_of(pod("stranger", 3, bound="gpu-1"))
+    assert books.members == {}
+    assert books.held("gpu-1") == 3
+
+
+def test_a_node_without_gpus_has_none_free() -> None:
+    books = books_of()
+    books.node_changed(None, a_node(node("cpu", 0)))
+    room = books.room("cpu", "x")
+    assert room is not None
+    assert (room.gpus, room.free) == (0, 0)
+
+
+async def test_news_wake_who_waits_for_them_and_silence_does_not() -> None:
+    books = books_of()
+    assert not await books.news(0.01)
+    waiting = [asyncio.create_task(books.news(20)) for _ in range(3)]
+    await asyncio.sleep(0)
+    books.pod_changed(None, a_pod(pod("x", 1)))
+    assert await asyncio.gather(*waiting) == [True, True, True]

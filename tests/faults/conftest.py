@@ -1,0 +1,31 @@
+"""Fixtures of the fault matrix: the session's cluster with four GPU nodes, a forge, and the witness over everything."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from tests.faults.forge import Forge
+from tests.faults.stand import Stand
+from tests.live.conftest import live, live_cluster, proxy
+from tests.live.harness import Live
+
+__all__ = ["live", "live_cluster", "proxy"]
+
+
+@pytest.fixture(scope="session")
+def forge() -> Iterator[Forge]:
+    """Where controllers come from."""
+    with Forge() as forge:
+        yield forge
+
+
+@pytest.fixture
+async def stand(live_cluster: Live, tmp_path: Path, forge: Forge) -> AsyncIterator[Stand]:
+    """A cluster to break. A test fails if an invariant was ever violated while it ran."""
+    async with Stand(live_cluster, tmp_path, forge) as stand:
+        yield stand
+        await stand.proxy.heal()
+        await stand.clear(*(job["metadata"]["name"] for job in stand.watcher.jobs()))  # of a test that has failed
+        assert not stand.watcher.violations, stand.watcher.violations

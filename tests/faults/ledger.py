@@ -1,0 +1,143 @@
+"""What an independent witness keeps of the cluster: pods by job and by node, jobs, nodes, quotas, all as plain JSON.
+
+It shares no code with the product on purpose: whoever judges the books must not keep them the same way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from datetime import datetime
+from typing import Any
+
+Object = dict[str, Any]
+GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+ENDED = ("Succeeded", "Failed")
+PODS, NODES, JOBS, QUEUES = "pods", "nodes", "llmtrainingjobs", "queues"
+PRIORITIES, QUOTAS = "priorityclasses", "resourcequotas"
+KINDS = {
+    PODS: "/api/v1/pods",
+    NODES: "/api/v1/nodes",
+    JOBS: "/apis/trimtab.dev/v1alpha1/llmtrainingjobs",
+    QUEUES: "/apis/trimtab.dev/v1alpha1/queues",
+    PRIORITIES: "/apis/scheduling.k8s.io/v1/priorityclasses",
+    QUOTAS: "/api/v1/resourcequotas",
+}
+"""What is followed, and where the API server lists it."""
+
+
+class Ledger:
+    """The cluster as the events told it."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Object]] = {kind: {} for kind in KINDS}
+        """Kind -> UID -> object."""
+        self.pods_of: defaultdict[str, dict[str, Object]] = defaultdict(dict)
+        """UID of the owner -> UID -> pod."""
+        self.pods_on: defaultdict[str, dict[str, Object]] = defaultdict(dict)
+        """Node -> UID -> pod."""
+
+    def put(self, kind: str, obj: Object) -> Object | None:
+        """Keep an object; returns what it was before."""
+        before = self.take(kind, obj)
+        self.objects[kind][uid_of(obj)] = obj
+        if kind == PODS:
+            self.pods_of[owner(obj)][uid_of(obj)] = obj
+            self.pods_on[node_of(obj)][uid_of(obj)] = obj
+        return before
+
+    def take(self, kind: str, obj: Object) -> Object | None:
+        """Forget an object; returns what it was."""
+        uid = uid_of(obj)
+        before = self.objects[kind].pop(uid, None)
+        if kind == PODS and before:
+            self.pods_of[owner(before)].pop(uid, None)
+            self.pods_on[node_of(before)].pop(uid, None)
+        return before
+
+    def named(self, kind: str, name: str) -> Object:
+        """The object of this name (namespaces apart), or an empty one."""
+        return next((each for each in self.objects[kind].values() if each["metadata"]["name"] == name), {})
+
+    def requested(self, node: str, *, ours: bool | None = None) -> Counter[str]:
+        """GPUs by resource that live pods request of a node."""
+        return sum(
+            (gpus(pod) for pod in self.pods_on[node].values() if live(pod) and ours in (None, is_ours(pod))), Counter()
+        )
+
+    def priority(self, job: Object) -> int:
+        """Value of the job's PriorityClass."""
+        name = job.get("spec", {}).get("priorityClassName")
+        return int(self.named(PRIORITIES, name).get("value", 0)) if name else 0
+
+
+def uid_of(obj: Object) -> str:
+    return str(obj["metadata"]["uid"])
+
+
+def name_of(obj: Object) -> str:
+    meta = obj["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+
+
+def owner(pod: Object) -> str:
+    """UID of the controlling owner; empty without one."""
+    owners = pod["metadata"].get("ownerReferences", [])
+    return next((str(each["uid"]) for each in owners if each.get("controller")), "")
+
+
+def is_ours(pod: Object) -> bool:
+    return "trimtab.dev/job" in pod["metadata"].get("labels", {})
+
+
+def epoch_of(pod: Object) -> int:
+    return int(pod["metadata"].get("labels", {}).get("trimtab.dev/epoch", 0))
+
+
+def node_of(pod: Object) -> str:
+    return str(pod.get("spec", {}).get("nodeName") or "")
+
+
+def live(pod: Object) -> bool:
+    return pod.get("status", {}).get("phase") not in ENDED
+
+
+def leaving(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def gpus(pod: Object) -> Counter[str]:
+    """GPUs by resource that a pod requests."""
+    asked: Counter[str] = Counter()
+    for container in pod["spec"].get("containers", []):
+        resources = container.get("resources", {})
+        wanted = resources.get("limits", {}) | resources.get("requests", {})
+        asked.update({each: int(wanted[each]) for each in GPUS if each in wanted})
+    return asked
+
+
+def status_of(job: Object) -> Object:
+    status: Object = job.get("status") or {}
+    return status
+
+
+def plan_of(job: Object) -> Object:
+    plan: Object = status_of(job).get("plan") or {}
+    return plan
+
+
+def condition(job: Object, kind: str) -> Object:
+    """One condition of a job, or an empty one."""
+    return next((each for each in status_of(job).get("conditions", []) if each["type"] == kind), {})
+
+
+def holds(job: Object, kind: str) -> bool:
+    return condition(job, kind).get("status") == "True"
+
+
+def finished(job: Object) -> bool:
+    return holds(job, "Complete") or holds(job, "Failed")
+
+
+def seconds(time: str) -> float:
+    """POSIX seconds of an RFC 3339 time."""
+    return datetime.fromisoformat(time).timestamp()

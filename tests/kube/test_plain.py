@@ -1,0 +1,114 @@
+"""The small connection takes the same kubeconfigs as the large one, but for plugins, and says so."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trimtab.errors import NotFound, SettingsError
+from trimtab.kube import plain
+from trimtab.kube.client import KubeClient
+from trimtab.kube.connection import connect
+from trimtab.kube.plain import Endpoint, PlainConnection, endpoint
+from trimtab.kube.resources import NODES
+from trimtab.local.cluster import LocalCluster
+from trimtab.local.kubeconfig import service_account_kubeconfig
+from trimtab.settings import KubeSettings
+
+SECRET = {"token": "t"}
+
+
+def kubeconfig(path: Path, user: dict[str, Any], **cluster: Any) -> Path:
+    content = {
+        "current-context": "c",
+        "clusters": [{"name": "k", "cluster": {"server": "https://h:6443/", **cluster}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_a_token_and_files_beside_the_kubeconfig(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("CA")
+    (tmp_path / "token").write_text("first\n")
+    path = kubeconfig(
+        tmp_path / "config", {"tokenFile": "token", "client-key-data": base64.b64encode(b"KEY").decode()},
+        **{"certificate-authority": "ca.pem", "tls-server-name": "kubernetes", "proxy-url": "http://p:3128"},
+    )  # fmt: skip
+    found = endpoint(path)
+    assert (found.ca, found.key, found.server_name) == (b"CA", b"KEY", "kubernetes")
+    connection = PlainConnection(found)
+    assert (connection.server, connection.authorization) == ("https://h:6443", "Bearer first")
+    assert (connection.proxy, connection.tls_server_name) == ("http://p:3128", "kubernetes")
+
+
+async def test_a_token_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("first")
+    connection = PlainConnection(endpoint(kubeconfig(tmp_path / "c", {"tokenFile": "token"})))
+    (tmp_path / "token").write_text("second")
+    assert not connection.needs_refresh()
+    connection.distrust()
+    assert connection.needs_refresh()
+    await connection.refresh()
+    assert connection.authorization == "Bearer second"
+    (tmp_path / "token").unlink()
+    with pytest.raises(SettingsError, match="token"):
+        await connection.refresh()
+    assert connection.authorization == "Bearer second", "the old one stays in use"
+
+
+def test_the_service_account_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ca.crt").write_text("CA")
+    (tmp_path / "token").write_text("t")
+    monkeypatch.setattr(plain, "ACCOUNT", tmp_path)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    found = endpoint()
+    assert (found.server, found.ca) == ("https://[fd00::1]:443", b"CA")
+    assert PlainConnection(found).authorization == "Bearer t"
+
+
+@pytest.mark.parametrize(
+    ("user", "context", "complaint"),
+    [
+        ({"exec": {"command": "aws"}}, None, "plugin"),
+        (SECRET, "other", "there is no 'other' in contexts"),
+        ({"client-certificate": "absent.pem"}, None, "absent.pem"),
+    ],
+)
+def test_what_cannot_be_used_is_said(tmp_path: Path, user: dict[str, Any], context: str | None, complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        endpoint(kubeconfig(tmp_path / "c", user), context)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "a: [", "clusters: 3\ncurrent-context: x\ncontexts: y"])
+def test_a_file_that_is_no_kubeconfig_is_said(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "c"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match="cannot use the kubeconfig"):
+        endpoint(path)
+
+
+@pytest.mark.cluster
+async def test_it_reaches_the_same_server_as_the_large_one(cluster: LocalCluster, tmp_path: Path) -> None:
+    account = tmp_path / "account.kubeconfig"
+    service_account_kubeconfig(cluster.kubeconfig, "trimtab-system", "trimtab-controller", account)
+    for path in (cluster.kubeconfig, account):
+        small, large = PlainConnection(endpoint(path)), await connect(KubeSettings(kubeconfig=path))
+        assert (small.server, small.authorization) == (large.server, large.authorization)
+        async with KubeClient(small, KubeSettings()) as client:
+            assert await client.get(NODES.path())
+            with pytest.raises(NotFound):
+                await client.request("GET", NODES.path(name="absent"))
+
+
+def test_an_endpoint_without_verification_is_only_by_request() -> None:
+    assert PlainConnection(Endpoint("https://h")).ssl_context().verify_mode == ssl.CERT_REQUIRED
+    assert PlainConnection(Endpoint("https://h", verify=False)).ssl_context().verify_mode == ssl.CERT_NONE

@@ -1,0 +1,1 @@
+"""Extender binding, proven with the real kube-scheduler."""

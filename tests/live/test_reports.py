@@ -1,0 +1,171 @@
+"""A training reports its steps to a running controller: its status shows them, the next job of its kind is predicted
+better, and what was learned outlives the controller.
+
+The pods are KWOK's, so the test speaks in the place of the trainer, with tokens bound to the real pods of the gangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from tests.live.harness import NAMESPACE, ControllerProcess, Live, eventually, training_job
+
+from trimtab import names, report
+from trimtab.observe import calibration
+from trimtab_policy.correction import State
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+REPORTS = {"host": "127.0.0.1", "port": 0, "url": "http://reports.test"}
+AT_ONCE = {"straggler_seconds": 0.0}
+"""Nobody waits for the verdict on slow cards before a job may teach."""
+JOBS = ("teacher", "pupil", "late")
+
+
+@pytest.fixture
+async def controller(live: Live, tmp_path: Path) -> AsyncIterator[ControllerProcess]:
+    """A controller that listens; jobs and what was learned are gone afterwards."""
+    forget(live)
+    process = ControllerProcess(live.kubeconfig(tmp_path), tmp_path, reports=REPORTS, telemetry=AT_ONCE).start()
+    yield process
+    for job in JOBS:
+        await live.gone(job)
+    process.stop()
+    forget(live)
+
+
+def forget(live: Live) -> None:
+    where = ("-n", names.SYSTEM_NAMESPACE, "--ignore-not-found")
+    live.cluster.kubectl("delete", "configmap", names.CALIBRATION_CONFIG_MAP, *where)
+
+
+def kept(live: Live) -> State | None:
+    where = ("-n", names.SYSTEM_NAMESPACE, "-o", "json", "--ignore-not-found")
+    found = live.cluster.kubectl("get", "configmap", names.CALIBRATION_CONFIG_MAP, *where)
+    return calibration.read(json.loads(found)["data"]) if found else None
+
+
+def desk(controller: ControllerProcess) -> str:
+    """Where the controller listens: the last address in its log."""
+    return re.findall(r"reports=(http://\S+)/v1/report", controller.log.read_text(errors="replace"))[-1]
+
+
+def token(live: Live, job: str) -> str:
+    """That of the pod of rank 0, as the kubelet would project it."""
+    bound = ("--bound-object-kind", "Pod", "--bound-object-name", f"{job}-1-0", "--audience", names.REPORT_AUDIENCE)
+    return live.cluster.kubectl("create", "token", "default", "-n", NAMESPACE, *bound).strip()
+
+
+def post(controller: ControllerProcess, token: str, job: str, **said: Any) -> int:
+    body = {"job": f"{NAMESPACE}/{job}", "epoch": 1} | said
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = Request(f"{desk(controller)}/v1/report", json.dumps(body).encode(), headers)
+    try:
+        with urlopen(request, timeout=10) as answer:
+            return int(answer.status)
+    except HTTPError as refused:
+        with refused:
+            return refused.code
+
+
+async def started(live: Live, job: str) -> dict[str, Any]:
+    """Apply a job that runs for long, wait until it does; its plan."""
+    live.apply(training_job(job, gpus=8, seconds=600))
+    await live.until(job, names.PODS_READY)
+    plan: dict[str, Any] = live.status(job)["plan"]
+    return plan
+
+
+async def tells(live: Live, controller: ControllerProcess, job: str, **figures: Any) -> None:
+    """Report enough steps to be believed."""
+    shown = token(live, job)
+    for step in (100, 150):
+
+        def taken(step: int = step) -> bool:
+            return post(controller, shown, job, step=step, **figures) == 200
+
+        await eventually(taken, 30, f"step {step} to be taken")
+
+
+def trimtab(live: Live, *arguments: str) -> str:
+    command = [sys.executable, "-m", "trimtab", *arguments, "--kubeconfig", str(live.cluster.kubeconfig)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+async def test_a_job_that_reports_teaches_the_next_one(live: Live, controller: ControllerProcess) -> None:
+    plan = await started(live, "teacher")
+    expected = plan["predicted"]["stepMilliseconds"] / 1000
+    assert "correctionPermille" not in plan["predicted"]
+    slow = 1.5 * expected
+    await tells(
+        live, controller, "teacher", stepSeconds=slow, checkpointStep=90, metrics=[{"name": "loss", "value": "2.5"}]
+    )
+
+    await eventually(lambda: live.holds("teacher", names.DRIFTED), 30, lambda: str(live.status("teacher")))
+    status = live.status("teacher")
+    assert status["observed"]["stepMilliseconds"] == pytest.approx(1000 * slow, rel=0.01)
+    assert status["observed"]["lastCheckpointStep"] == 90
+    assert status["trainerStatus"]["metrics"] == [{"name": "loss", "value": "2.5"}]
+    assert status["conditions"][-1]["type"] == names.PODS_READY
+    await eventually(lambda: "Drifted" in live.events("teacher"), 20, "the event")
+    await eventually(lambda: controller.metric("trimtab_drifted_jobs") == 1, 20, "the metric")
+    assert controller.metric("trimtab_prediction_factor", model="llama3-8b") > 1.1
+
+    predicted = (await started(live, "pupil"))["predicted"]
+    factor = predicted["correctionPermille"] / 1000
+    assert 1.1 < factor < 1.5
+    assert predicted["stepMilliseconds"] / 1000 == pytest.approx(factor * expected, rel=0.01)
+
+    await eventually(lambda: (kept(live) or State()).count == 1, 30, "the ConfigMap")
+    told = json.loads(trimtab(live, "explain", "pupil", "-o", "json"))
+    assert told["learned"]["jobs"] == 1
+    assert told["learned"]["low"] < factor < told["learned"]["high"]
+    said = trimtab(live, "explain", "teacher")
+    assert "step 150 of 30000; checkpoint at step 90" in said
+    assert "1.50 times what was expected" in said
+
+    controller.stop()
+    controller.start()
+    later = (await started(live, "late"))["predicted"]
+    assert later["correctionPermille"] == predicted["correctionPermille"]
+    assert controller.alive
+
+
+async def test_the_client_of_a_training_script_is_heard(
+    live: Live, controller: ControllerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await started(live, "pupil")
+    [pod] = [pod for pod in live.pods("pupil") if pod["metadata"]["name"] == "pupil-1-0"]
+    trainer = pod["spec"]["containers"][0]
+    env = {entry["name"]: entry.get("value", "") for entry in trainer["env"]}
+    assert env["TRIMTAB_REPORT_URL"] == REPORTS["url"]
+    [mount] = [mount for mount in trainer["volumeMounts"] if mount["mountPath"] == names.REPORT_TOKEN_DIRECTORY]
+    [volume] = [volume for volume in pod["spec"]["volumes"] if volume["name"] == mount["name"]]
+    source = volume["projected"]["sources"][0]["serviceAccountToken"]
+    assert (source["audience"], mount["readOnly"]) == (names.REPORT_AUDIENCE, True)
+
+    path = tmp_path / source["path"]
+    path.write_text(token(live, "pupil"))
+    for name, value in (env | {"TRIMTAB_REPORT_URL": desk(controller), "TRIMTAB_REPORT_SECONDS": "1.1"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RANK", raising=False)
+    reporter = report.Reporter(str(path))
+    for step in range(10, 30):
+        reporter.step(step, loss=1.5)
+        await asyncio.sleep(0.005)
+    reporter.checkpoint(20)
+    await eventually(lambda: "observed" in live.status("pupil"), 30, lambda: controller.tail())
+    observed = live.status("pupil")["observed"]
+    assert (observed["epoch"], observed["lastCheckpointStep"]) == (1, 20)
+    assert 10 <= observed["stepsDone"] <= 29
+    await asyncio.to_thread(reporter.close)

@@ -1,0 +1,260 @@
+"""Nodes that end one gang after another, and nodes that are kept for gangs that have lost one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.builders import NOW, gang_pod, gpunode_object, job_object, node_object, placement, plan_of
+
+from trimtab import names
+from trimtab.api.history import FailureCause, FailureRecord
+from trimtab.api.status import JobStatus
+from trimtab.apply import transitions
+from trimtab.kube.objects import JobObject, NodeObject, PodObject
+from trimtab.observe.failures import KEPT, Failures, count_events, spares_needed
+from trimtab.observe.gpunodes import GpuNodes
+from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.settings import FailureSettings, TelemetrySettings
+
+WINDOW = 3600.0
+RULES = FailureSettings(bad_node_gangs=2, bad_node_seconds=WINDOW)
+MADE = {"creationTimestamp": "2025-01-01T00:00:00Z"}
+MINUTE = 60.0
+
+
+def wire(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def blow(node: str | None, ago: float, cause: FailureCause = FailureCause.NODE, epoch: int = 1) -> FailureRecord:
+    """A failure of some minutes ago."""
+    return FailureRecord(time=wire(NOW - ago * MINUTE), epoch=epoch, cause=cause, reason="NodeLost", node=node)
+
+
+def job(name: str, *failures: FailureRecord, **status: Any) -> JobObject:
+    return job_object(name, status=JobStatus(failures=failures, **({"last_epoch": 1} | status)))
+
+
+def nodes(*there: str, **changes: Any) -> list[NodeObject]:
+    return [node_object(name, **({"metadata": MADE} | changes)) for name in there]
+
+
+EIGHT = nodes(*(f"n{index}" for index in range(8)))
+
+
+def look(
+    jobs: Sequence[JobObject],
+    there: Sequence[NodeObject] = EIGHT,
+    pods: Sequence[PodObject] = (),
+    rules: FailureSettings = RULES,
+    heard: GpuNodes | None = None,
+) -> Observation:
+    observer = Observer((), heard, failures=Failures(rules, share=0.25, apart=MINUTE))
+    return observer.observe(Caches(there, pods, jobs), NOW)
+
+
+def bad(seen: Observation) -> list[str]:
+    return sorted(seen.held.bad)
+
+
+# --- bad nodes -----------------------------------------------------------------------------------------------------
+def test_a_node_that_has_ended_the_gangs_of_two_jobs_takes_no_others() -> None:
+    seen = look([job("a", blow("n1", 30)), job("b", blow("n1", 10))])
+    assert bad(seen) == ["n1"]
+    assert "n1" not in {node.name for node in seen.snapshot.nodes}
+    assert seen.snapshot.unavailable["n1"] == (
+        "it has ended the gangs of 2 jobs since 2026-01-02T02:34Z: default/a (NodeLost), default/b (NodeLost); it "
+        "takes none until 2026-01-02T03:54Z, or until it is annotated trimtab.dev/repaired=$(date -u +%FT%TZ)"
+    )
+    [problem] = [each for each in seen.problems if each.reason == "BadNode"]
+    assert (problem.kind, problem.name, problem.uid) == ("Node", "n1", "node-n1")
+
+
+def test_a_job_that_fails_wherever_it_goes_condemns_no_node() -> None:
+    assert bad(look([job("a", *(blow("n1", 50 - each, epoch=each + 1) for each in range(9)))])) == []
+
+
+def test_what_ends_two_gangs_at_once_is_one_failure() -> None:
+    assert bad(look([job("a", blow("n1", 10)), job("b", blow("n1", 9.5))])) == []
+    assert bad(look([job("a", blow("n1", 10)), job("b", blow("n1", 9))])) == ["n1"]
+
+
+@pytest.mark.parametrize(
+    "cause", [cause for cause in FailureCause if cause not in (FailureCause.NODE, FailureCause.GPU)]
+)
+def test_only_nodes_and_gpus_are_blamed(cause: FailureCause) -> None:
+    assert bad(look([job("a", blow("n1", 30, cause)), job("b", blow("n1", 10, FailureCause.GPU))])) == []
+
+
+def test_a_failure_without_a_node_to_blame_condemns_none() -> None:
+    assert bad(look([job("a", blow(None, 30)), job("b", blow(None, 10))])) == []
+
+
+def test_it_comes_back_when_the_last_failure_is_a_window_ago() -> None:
+    def at(now: float) -> list[str]:
+        observer = Observer((), failures=Failures(RULES, apart=MINUTE))
+        jobs = [job("a", blow("n1", 30)), job("b", blow("n1", 10))]
+        return bad(observer.observe(Caches(EIGHT, (), jobs), now))
+
+    assert at(NOW) == ["n1"]
+    assert at(NOW + 29 * MINUTE) == ["n1"]
+    assert at(NOW + 30 * MINUTE) == []
+
+
+@pytest.mark.parametrize(
+    ("annotation", "held"),
+    [(wire(NOW - 5 * MINUTE), []), (wire(NOW - 20 * MINUTE), []), (wire(NOW - 40 * MINUTE), ["n1"]), ("soon", ["n1"])],
+)
+def test_a_node_that_somebody_has_repaired_since_begins_anew(annotation: str, held: list[str]) -> None:
+    there = nodes("n1", metadata=MADE | {"annotations": {names.ANNOTATION_REPAIRED: annotation}})
+    assert bad(look([job("a", blow("n1", 30)), job("b", blow("n1", 10))], [*EIGHT[2:], *there])) == held
+
+
+def test_the_annotation_counts_on_its_gpunode_as_well() -> None:
+    heard = GpuNodes(TelemetrySettings())
+    mended = {"annotations": {names.ANNOTATION_REPAIRED: wire(NOW)}}
+    heard.take(gpunode_object("n1", metadata=mended))
+    assert bad(look([job("a", blow("n1", 30)), job("b", blow("n1", 10))], heard=heard)) == []
+
+
+def test_another_machine_of_the_same_name_is_not_held_for_what_the_last_one_did() -> None:
+    there = nodes("n1", metadata={"creationTimestamp": wire(NOW - 5 * MINUTE)})
+    assert bad(look([job("a", blow("n1", 30)), job("b", blow("n1", 10))], [*EIGHT[2:], *there])) == []
+
+
+def test_finished_jobs_remember_as_well() -> None:
+    ended = [job_object(name, status=_finished(blow("n1", ago))) for name, ago in (("a", 30), ("b", 10))]
+    assert bad(look(ended)) == ["n1"]
+
+
+def _finished(record: FailureRecord) -> JobStatus:
+    meta = job_object().metadata
+    status = transitions.completed(JobStatus(), meta, NOW)
+    return status.model_copy(update={"failures": (record,), "last_epoch": 1})
+
+
+def test_where_too_many_nodes_seem_bad_only_the_worst_are_held_back() -> None:
+    jobs = [
+        job("a", *(blow(f"n{index}", 40 + index, epoch=index + 1) for index in reversed(range(4)))),
+        job("b", *(blow(f"n{index}", 20 + index, epoch=index + 1) for index in reversed(range(4)))),
+        job("c", blow("n3", 10), blow("n2", 8)),
+    ]
+    seen = look(jobs)
+    assert bad(seen) == ["n2", "n3"]
+    told = {problem.name: problem.message for problem in seen.problems if problem.reason == "BadNode"}
+    assert told.keys() == {"n0", "n1", "n2", "n3"}
+    assert [name for name, said in told.items() if "not acted on" in said] == ["n0", "n1"]
+
+
+def test_gangs_that_run_on_a_bad_node_stay() -> None:
+    status = transitions.planned(JobStatus(), job_object().metadata, plan_of(placement(nodes={"n1": 8})), NOW)
+    runs = job_object("runs", status=status)
+    seen = look([runs, job("a", blow("n1", 30)), job("b", blow("n1", 10))], pods=[gang_pod("runs", 1, 0, "n1")])
+    assert bad(seen) == ["n1"]
+    assert [known.placement is not None for known in seen.snapshot.jobs if known.name == "runs"] == [True]
+
+
+def test_a_gang_on_a_node_that_does_not_answer_is_neither_moved_nor_resized() -> None:
+    there = [*nodes("n1"), *nodes("n2", ready="Unknown")]
+    runs = [_running(f"on-{name}", name) for name in ("n1", "n2", "n3")]
+    movable = {known.name: known.movable_from < math.inf for known in look(runs, there).snapshot.jobs}
+    assert movable == {"on-n1": True, "on-n2": False, "on-n3": False}
+
+
+def _running(name: str, node: str) -> JobObject:
+    meta = job_object(name).metadata
+    status = transitions.planned(JobStatus(), meta, plan_of(placement(nodes={node: 8})), NOW)
+    elastic = {"elasticity.policy": "Elastic"}
+    return job_object(name, elastic, transitions.scheduled(status, meta, NOW, all_running=True))
+
+
+@given(st.lists(st.floats(0, 1000), max_size=20), st.floats(1, 100))
+def test_events_are_apart(times: list[float], apart: float) -> None:
+    events = count_events(sorted(times), apart)
+    assert events <= len(times)
+    span = max(times, default=0.0) - min(times, default=0.0)
+    assert events <= span / apart + 1
+    assert (events >= 1) == bool(times)
+
+
+# --- warm spares ---------------------------------------------------------------------------------------------------
+AUTO = FailureSettings(spares="Auto", failures_per_node_day=0.1, repair_seconds=86_400, spare_risk=0.05)
+
+
+def beyond(spares: int, expected: float) -> float:
+    """Probability that more nodes than that are out."""
+    return 1 - sum(math.exp(-expected) * expected**k / math.factorial(k) for k in range(spares + 1))
+
+
+@given(st.integers(0, 150), st.floats(0.0001, 0.5), st.floats(0.001, 0.5))
+def test_spares_are_the_fewest_that_suffice(busy: int, rate: float, risk: float) -> None:
+    rules = FailureSettings(failures_per_node_day=rate, repair_seconds=86_400, spare_risk=risk)
+    spares, expected = spares_needed(busy, rules), busy * rate
+    assert beyond(spares, expected) <= risk + 1e-9 or spares == busy
+    assert spares == 0 or beyond(spares - 1, expected) > risk - 1e-9
+
+
+def test_figures_of_real_clusters() -> None:
+    assert [spares_needed(busy, FailureSettings()) for busy in (0, 8, 32, 128, 512, 2048)] == [0, 0, 1, 2, 5, 13]
+    assert spares_needed(100_000, AUTO.model_copy(update={"repair_seconds": 7 * 86_400})) == 70_435
+
+
+def busy(*there: str) -> JobObject:
+    status = transitions.planned(
+        JobStatus(), job_object().metadata, plan_of(placement(nodes=dict.fromkeys(there, 8))), NOW
+    )
+    return job_object("busy", status=status)
+
+
+FOUR = [f"n{index}" for index in range(4)]
+WAITS = job_object("waits")
+BEREFT = job("bereft", blow("n9", 1))
+
+
+def test_free_nodes_are_kept_from_jobs_that_wait() -> None:
+    seen = look([busy(*FOUR), WAITS], rules=AUTO)
+    assert seen.held.spares == {"n4": "A100-SXM4-80GB", "n5": "A100-SXM4-80GB"}
+    assert {seen.snapshot.unavailable[name] for name in seen.held.spares} == {KEPT}
+    assert {node.name for node in seen.snapshot.nodes} == {*FOUR, "n6", "n7"}
+
+
+def test_nothing_is_kept_unless_it_is_asked_for() -> None:
+    assert look([busy(*FOUR), WAITS]).held.spares == {}
+
+
+def test_a_job_whose_node_has_failed_may_have_a_spare_and_nobody_else() -> None:
+    seen = look([busy(*FOUR), WAITS, BEREFT], rules=AUTO)
+    eligible = {known.name: known.eligible for known in seen.snapshot.jobs if known.placement is None}
+    assert eligible == {"bereft": None, "waits": (*FOUR, "n6", "n7")}
+    assert seen.snapshot.unavailable == {}
+
+
+def test_a_job_that_has_failed_by_itself_may_not() -> None:
+    own = job("own", blow(None, 1, FailureCause.PROGRAM))
+    earlier = job("earlier", blow("n9", 1), last_epoch=2)
+    seen = look([busy(*FOUR), own, earlier], rules=AUTO)
+    assert seen.held.bereft == frozenset()
+    assert set(seen.held.spares) <= seen.snapshot.unavailable.keys()
+
+
+def test_nodes_in_the_smallest_groups_are_kept_first() -> None:
+    racks = {"n4": "r1", "n5": "r1", "n6": "r2", "n7": "r1"}
+    there = [*nodes(*FOUR), *(node_object(name, metadata=MADE, labels={"rack": rack}) for name, rack in racks.items())]
+    observer = Observer((("rack",),), failures=Failures(AUTO))
+    seen = observer.observe(Caches(there, (), [busy(*FOUR)]), NOW)
+    assert sorted(seen.held.spares) == ["n4", "n6"]
+
+
+def test_a_node_that_is_used_bad_or_cordoned_is_no_spare() -> None:
+    there = [*nodes(*FOUR, "n4", "n5", "n7"), *nodes("n6", spec={"unschedulable": True})]
+    jobs = [busy(*FOUR), job("a", blow("n4", 30)), job("b", blow("n4", 10))]
+    pods = [gang_pod("other", 1, 0, "n5")]
+    assert look(jobs, there, pods, rules=AUTO.model_copy(update={"bad_node_seconds": WINDOW})).held.spares == {
+        "n7": "A100-SXM4-80GB"
+    }
