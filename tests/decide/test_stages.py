@@ -18,7 +18,18 @@ from trimtab.settings import Settings
 from trimtab.settings.living import ElasticitySettings, PreemptionSettings, QueueSettings
 from trimtab_policy.arbiter.resize import ResizeRules
 from trimtab_policy.arbiter.room import RoomRules
-from trimtab_policy.types import Job, Node, PendingReason, Quota, Snapshot, StopCause
+from trimtab_policy.types import (
+    Decision,
+    Job,
+    Node,
+    NodeShare,
+    Pending,
+    PendingReason,
+    Placement,
+    Quota,
+    Snapshot,
+    StopCause,
+)
 
 HOUR = 3600.0
 STEPS = 5_000_000
@@ -204,6 +215,37 @@ def test_what_is_kept_for_the_first_in_line_it_gets_whatever_order_the_policy_ha
     now = snapshot([node("a"), *full("b")], [runs("x", "b"), *line])
     outcome = decide(now, Rules(reservations=1), Choice("sjf", "fcfs", deadline_seconds=20.0))
     assert [placed.job for placed in outcome.placements] == ["uid-long"]
+
+
+class MovesOn:
+    """A policy that moves one job and gives another the place that it leaves; the third time it is asked, no more."""
+
+    def __init__(self, moved: Placement, placed: Placement) -> None:
+        self._decided = (moved, placed)
+
+    def decide(self, now: Snapshot) -> Decision:
+        placed, self._decided = self._decided, ()
+        known = {placement.job for placement in placed}
+        waiting = (job.uid for job in now.waiting() if job.uid not in known)
+        return Decision(
+            "moves_on", placed, tuple(Pending(uid, PendingReason.INSUFFICIENT_GPUS, "full") for uid in waiting)
+        )
+
+
+def test_what_counted_on_a_move_that_is_taken_back_is_no_mistake_of_the_policy() -> None:
+    nodes = [node("a", free=0), node("b"), node("c", free=0)]
+    held, busy = runs("held", "a", preemptible=True), runs("busy", "c", finish=NOW + HOUR)
+    first = waits("first", 16, created=NOW - HOUR, eligible=("b", "c"))
+    second = waits("second", eligible=("a",))
+    now = snapshot(nodes, [held, busy, first, second])
+    assert held.placement
+    there = replace(held.placement, shares=(NodeShare("b", 8),))
+    policy = MovesOn(there, replace(held.placement, job=second.uid))
+    choice = Choice("moves_on", "fcfs", deadline_seconds=20.0)
+    outcome = Engine(lambda name: policy).decide(now, choice, Rules(reservations=1))
+    assert (outcome.placements, outcome.moves, outcome.refused, outcome.fallbacks) == ((), (), (), ())
+    reasons = {pending.job: pending.reason for pending in outcome.pending}
+    assert reasons["uid-second"] is PendingReason.INSUFFICIENT_GPUS, "it was asked about once more"
 
 
 # --- resizes -------------------------------------------------------------------------------------------------------

@@ -37,15 +37,15 @@ class Desk:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with desk.arrived:  # before the answer: who has it may look here at once
+                    desk.reports.append({"path": self.path} | body)
+                    desk.headers.append(dict(self.headers) | {"X-Port": str(self.client_address[1])})
+                    desk.arrived.notify_all()
                 self.send_response(desk.first.pop(0) if desk.first else desk.status)
                 self.send_header("Location", "http://127.0.0.1:1/elsewhere")
                 self.send_header("Content-Length", str(len(desk.answer)))
                 self.end_headers()
                 self.wfile.write(desk.answer)
-                with desk.arrived:
-                    desk.reports.append({"path": self.path} | body)
-                    desk.headers.append(dict(self.headers) | {"X-Port": str(self.client_address[1])})
-                    desk.arrived.notify_all()
 
             def log_message(self, *_: Any) -> None:
                 return

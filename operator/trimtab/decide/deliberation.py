@@ -40,6 +40,7 @@ from trimtab_policy.types import Decision, Eta, Job, Pending, PendingReason, Pla
 ROOM, RESIZES = "room", "resize"
 """Names of the stages that decide like a policy."""
 HINTS = "hints"
+FELL = "there would be room for it, but whoever were to leave it would take what is kept for others"
 
 T = TypeVar("T")
 
@@ -244,13 +245,17 @@ class Deliberation:
         return verdict.refused
 
     def _take_back(self, uids: Iterable[str]) -> None:
-        """Judge all anew, without the placements of these jobs: what was to give way for them stays."""
-        out = set(uids)
+        """Judge all anew, without the placements of these jobs: what was to give way for them stays. What falls with
+        them is no mistake of who decided it."""
+        out, mistakes, before = set(uids), set(self._refused), self._ledger.placed.keys()
         said, self._said = self._said, []
         self._ledger, self._refused, self._stops, self._moves = Ledger(self._base), [], [], {}
         for each in said:
             left = tuple(placed for placed in each.decision.placements if placed.job not in out)
             self._judge(replace(each, decision=replace(each.decision, placements=left)))
+        self._refused = [refused for refused in self._refused if refused in mistakes]
+        for uid in before - out - self._ledger.placed.keys():
+            self._pending[uid] = Pending(uid, PendingReason.RESERVED, FELL)
 
     def _left(self) -> int:
         """Gangs that may still be stopped or moved before nobody else is helped."""
