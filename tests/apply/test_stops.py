@@ -171,6 +171,14 @@ def test_steps_beyond_what_it_saved_are_lost_though_it_answered() -> None:
     assert action.outcome == Outcome(StopCause.PREEMPTED, "acknowledged", 0.0, 8 * 5.0)
 
 
+def test_the_event_names_the_step_that_was_saved_last() -> None:
+    first, last = (report(step, saved=step, acknowledged=True) for step in (510, 520))
+    saved = written(next_step(view(ASKED, *annotated(), report=first))).status
+    happening = written(next_step(view(saved, *annotated(), report=last))).happening
+    assert happening
+    assert "it saved step 520" in happening.message
+
+
 def test_that_it_has_saved_its_state_is_noted_and_outlives_the_controller_that_heard_it() -> None:
     action = written(next_step(view(ASKED, *annotated(), report=report(510, saved=510, acknowledged=True))))
     assert (action.happening, action.outcome, action.status.plan) == (None, None, PLAN)

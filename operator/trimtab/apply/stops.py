@@ -339,7 +339,7 @@ def _told(gang: Standing, result: Result, seconds: float, lost: float) -> str:
         return (
             f"it had not saved its state after {seconds:.0f} s: {lost:.0f} s of work on {gang.plan.gpus} GPUs is lost"
         )
-    observed = gang.status.observed
+    observed = transitions.heard(gang.status, gang.report).observed
     saved = observed.last_checkpoint_step if observed and observed.epoch == gang.plan.epoch else None
     at = "it ended by itself"
     if result == "acknowledged":
