@@ -73,7 +73,7 @@ class NodeLoss(Workload):
         await stand.runs(life)
 
     async def act(self, stand: Stand, life: str) -> None:
-        self.lost = str(ledger.plan_of(stand.watcher.job(life))["nodes"][1]["name"])
+        self.lost = str(ledger.plan_of(stand.watcher.job(life))["nodes"][-1]["name"])
         await stand.hands.delete("nodes", self.lost)
 
     def over(self, seen: Watcher, life: str) -> bool:

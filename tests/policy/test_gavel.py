@@ -205,6 +205,17 @@ def test_a_large_job_is_passed_over_where_it_does_not_fit() -> None:
     assert held(decision) == {"small": {"n0": 4}}
 
 
+def test_a_job_that_cannot_have_more_keeps_what_it_has_unless_somebody_gets_that() -> None:
+    rates = tuple(Speed(A100, gpus, gpus // 4, 10.0 * gpus) for gpus in (4, 8))
+    had = {"served": {A100: 4 * 7200.0}, "started": NOW - 7200, "restart_seconds": 60.0}
+    old = replace(traced("old", (4, 8), {"n0": 4}), speeds=rates, **had)
+    new, other = traced("new", 8), traced("other", 4)
+    decision = MaxMinFairness().decide(snapshot(quads(0, 4, 4), [old, new]))
+    assert (sum(held(decision)["new"].values()), decision.stops) == (8, ())
+    decision = MaxMinFairness().decide(snapshot(quads(0, 4, 4), [old, new, other]))
+    assert (set(held(decision)), [stop.job for stop in decision.stops]) == ({"new", "other"}, ["uid-old"])
+
+
 def test_fifo_lets_nobody_pass() -> None:
     queue = (("a", 4, 9), ("b", 8, 6), ("c", 4, 3))
     jobs = [replace(traced(name, gpus), created=NOW - age) for name, gpus, age in queue]

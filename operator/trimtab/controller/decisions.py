@@ -89,7 +89,7 @@ class Decisions:
         outcome = await asyncio.to_thread(self._engine.decide, snapshot, choice, rules)
         self._last = snapshot, choice
         self._resized = snapshot.time if due else self._resized
-        _count(outcome)
+        _tell_figures(outcome)
         self._successions.note(observation, outcome)
         for pending in outcome.pending:
             self._gangs.explain(pending)
@@ -196,7 +196,7 @@ def _same_nodes(nodes: Sequence[Node], before: Sequence[Node]) -> bool:
     )
 
 
-def _count(outcome: Outcome) -> None:
+def _tell_figures(outcome: Outcome) -> None:
     for policy, seconds in outcome.seconds.items():
         metrics.DECISION_SECONDS.labels(policy).observe(seconds)
     for stage, seconds in outcome.stages.items():
@@ -207,5 +207,6 @@ def _count(outcome: Outcome) -> None:
         metrics.DECISIONS.labels(outcome.policies[pending.job], "pending").inc()
     for refusal in outcome.refused:
         metrics.SHIELD_REJECTIONS.labels(refusal.rule).inc()
+        log.warning("DecisionRefused", job=refusal.job, rule=refusal.rule, message=refusal.message)
     for fallback in outcome.fallbacks:
         metrics.POLICY_FALLBACKS.labels(fallback.policy, fallback.reason).inc()

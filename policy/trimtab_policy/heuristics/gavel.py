@@ -59,13 +59,16 @@ class Gavel(ABC):
         """Run the jobs that have received too little of their share; stop the others."""
         offered = market(snapshot)
         able = [menu for menu in offered.menus if (menu.gpus <= offered.capacity[menu.kind]).any()]
-        kept = _starting(snapshot, able)
+        held = {menu.job.uid: holding(snapshot, menu.job) for menu in able if menu.job.placement}
+        kept = {menu.job.uid: held[menu.job.uid] for menu in able if _starts(menu.job, snapshot.time)}
         wanted: dict[str, Candidate] = {}
         if able:
             asked = _requests(able, offered.capacity)
             shares = self.shares(_demand(snapshot, offered, able, asked, self.round_seconds))
             priority = np.round(shares, DIGITS) / self._received(offered, able, asked)
             wanted = self._admit(offered, able, asked, priority, kept)
+            if self.fills_up:
+                wanted = _held_on_to(offered, wanted, held)
         return _place(self.name, snapshot, {menu.job.uid: menu.job for menu in able}, wanted, kept)
 
     @abstractmethod
@@ -103,16 +106,28 @@ class Gavel(ABC):
         return wanted
 
 
-def _starting(snapshot: Snapshot, able: list[Menu]) -> dict[str, Candidate]:
-    """What those jobs hold that have not yet computed since they were started.
+def _held_on_to(offered: Market, wanted: dict[str, Candidate], held: dict[str, Candidate]) -> dict[str, Candidate]:
+    """What is wanted; and jobs that would be stopped for nobody go on with the GPUs that they have.
+
+    Of jobs that ask for as many as they hold, as the paper's do, there are none. Here one may run on fewer than it asks
+    for, because more were not free.
+    """
+    wanted = dict(wanted)
+    for uid, candidate in held.items():
+        if (
+            uid not in wanted
+            and candidate.option.gpus <= left(offered, wanted)[offered.types.index(candidate.gpu.name)]
+        ):
+            wanted[uid] = candidate
+    return wanted
+
+
+def _starts(job: Job, now: float) -> bool:
+    """Whether a job has not yet computed since it was started.
 
     A restart may be over just now: then nothing tells it from the time that the job has held its GPUs.
     """
-    return {
-        menu.job.uid: holding(snapshot, menu.job)
-        for menu in able
-        if menu.job.placement and (menu.job.resuming > 0 or _held(menu.job, snapshot.time) <= menu.job.restart_seconds)
-    }
+    return job.placement is not None and (job.resuming > 0 or _held(job, now) <= job.restart_seconds)
 
 
 def _held(job: Job, now: float) -> float:
