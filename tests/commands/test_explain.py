@@ -51,10 +51,12 @@ def test_a_job_that_is_bound_and_runs_tells_its_plan_and_since_when() -> None:
     assert "Because: because" in told
 
 
-def test_a_plan_that_waits_for_others_to_stop_names_them() -> None:
+def test_a_plan_that_waits_for_others_to_stop_names_them_until_its_pods_are_bound() -> None:
     leaving = Leaving(uid="u", job="team/victim", epoch=2, cause=StopCause.PREEMPTED)
     plan = plan_of(placement(), 3).model_copy(update={"waits_for": (leaving,)})
-    assert "Waits for: team/victim to stop (Preempted)" in said(transitions.planned(JobStatus(), META, plan, NOW))
+    waits = transitions.planned(JobStatus(), META, plan, NOW)
+    assert "Waits for: team/victim to stop (Preempted)" in said(waits)
+    assert "Waits for" not in said(transitions.scheduled(waits, META, NOW, all_running=False))
 
 
 @pytest.mark.parametrize(

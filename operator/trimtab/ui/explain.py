@@ -75,7 +75,7 @@ def standing(facts: JobFacts, now: float) -> Rows:
         said += _plan(plan)
     if status.stop:
         said += _stop(status.stop, now)
-    if plan and plan.waits_for:
+    if plan and plan.waits_for and not conditions.holds(status.conditions, names.GANG_SCHEDULED):
         said += [("Waits for", f"{gone.job} to stop ({gone.cause})") for gone in plan.waits_for]
     for kind, heading in ((names.PREEMPTED, "Preempted"), (names.DEGRADED, "Degraded"), (names.DRIFTED, "Drifted")):
         if (condition := conditions.find(status.conditions, kind)) and condition.status == "True":
