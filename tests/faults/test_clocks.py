@@ -31,8 +31,8 @@ SHORT, ENOUGH = 3, 6
 """Seconds that a gang has to save its state, that a failed one has to wait, and that one may take to start: where each
 is seen by itself, and where the clock is to jump while all three are under way."""
 STAMP, SLACK = 1.0, 15.0
-"""Times in objects are cut to seconds, and so are those in answers: who has few of them is wrong by as much. And what is
-due is done so much later, at most: a successor starts meanwhile."""
+"""Times in objects are cut to seconds, as are those in answers: who has few of them is wrong by as much. What is due is
+done so much later, at most: a successor starts meanwhile."""
 HELD = 2.0
 """Seconds that pods outlive their deletion in."""
 MUTE = "test.trimtab.dev/mute"
