@@ -92,12 +92,19 @@ USER 65532:65532
 ENTRYPOINT ["python", "-m", "trimtab.agent"]
 
 FROM build AS trainer-root
-# Empty: what the usual index has, on x86-64 that is CUDA (3 GB). The index of the CPU builds is in PyTorch's own
+# Where PyTorch comes from: `pypi`, or `base`, an image that has one already (hack/kind/trainer-base, those of NVIDIA).
+ARG TORCH=pypi
+# pypi: empty for the usual index; on x86-64 that is CUDA (3 GB). The index of the CPU builds is in PyTorch's own
 # instructions; it has the same version, and needs none of the CUDA packages.
 ARG TORCH_INDEX_URL
-RUN python3 hack/image/requirements.py --only torch,numpy >/tmp/requirements.txt \
-    && /opt/tools/bin/pip --python /opt/venv/bin/python install --requirement /tmp/requirements.txt \
-        ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"}
+RUN case "$TORCH" in \
+        base) python3 -c "import numpy, torch" \
+            && python3 -m venv --without-pip --system-site-packages /opt/venv ;; \
+        pypi) python3 hack/image/requirements.py --only torch,numpy >/tmp/requirements.txt \
+            && /opt/tools/bin/pip --python /opt/venv/bin/python install --requirement /tmp/requirements.txt \
+                ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} ;; \
+        *) echo "TORCH=$TORCH: it is pypi or base" >&2; exit 1 ;; \
+    esac
 COPY --from=wheel /wheels /wheels
 RUN /opt/tools/bin/pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
     && /opt/tools/bin/python hack/image/sbom.py trainer /opt/sbom \
