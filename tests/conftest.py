@@ -28,8 +28,21 @@ Kubectl = Callable[..., str]
 """kubectl(*arguments, stdin="") -> stdout, as the administrator; raises LocalClusterError."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first: whoever breaks a pure function should not wait for a control plane to learn it."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`hack/test --kind`."""
+    parser.addoption("--kind", action="store_true", help="run the tests on kind, and no others")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Fast tests first: whoever breaks a pure function should not wait for a control plane to learn it.
+
+    Those on kind keep the machine busy and take turns: they run by themselves, or not at all.
+    """
+    wanted = config.getoption("--kind")
+    others = [item for item in items if (item.get_closest_marker("kind") is not None) != wanted]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
     items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
 
 

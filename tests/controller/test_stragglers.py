@@ -18,8 +18,9 @@ from trimtab.kube.objects import JobObject, NodeObject
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab.observe.stragglers import Member, Rules, Stragglers
 from trimtab.observe.telemetry import GpuFacts, NodeTelemetry
+from trimtab_policy.arbiter.reservations import Reservation
 from trimtab_policy.specs import Prediction
-from trimtab_policy.types import StopCause
+from trimtab_policy.types import NodeShare, StopCause
 
 HOUR = 3600.0
 SLOW = 0.5
@@ -181,6 +182,16 @@ def test_it_stays_where_a_placement_of_the_same_round_takes_the_place() -> None:
     seen = observe([running(plan({"a": 8})), job_object("waits")], slow("a"))
     assert Moves().next(seen, ())
     assert Moves().next(seen, [placement("uid-waits", {"b": 8})]) is None
+
+
+def test_it_stays_where_somebody_who_waits_would_start_later() -> None:
+    there = job_object("waits", {"template.spec.nodeSelector": {names.HOSTNAME: "b"}})
+    seen = observe([running(plan({"a": 8})), there], slow("a"))
+    kept = Reservation("uid-waits", "default/waits", A100, (NodeShare("b", 8),), start=NOW + 60, earliest=NOW + 60)
+    assert Moves().next(seen, (), [kept]) is None
+    assert Moves().next(seen, (), [replace(kept, job="uid-gone")])
+    anywhere = observe([running(plan({"a": 8})), job_object("waits")], slow("a"))
+    assert Moves().next(anywhere, (), [kept]), "it may have the place that the gang leaves"
 
 
 def test_a_gang_keeps_its_good_nodes_in_mind_when_it_asks_for_room() -> None:

@@ -124,6 +124,7 @@ class _Soak:
                 if task.done():
                     task.result()
             outcome.faults[event.kind] += 1
+            self._tell_violations(outcome)
             self.say(f"{event.time:7.1f} {event.kind} {event.a:.3f} {event.b:.3f} {self._count()}")
             try:
                 await FAULTS[event.kind](self, event)
@@ -142,12 +143,20 @@ class _Soak:
         await asyncio.gather(*tasks, return_exceptions=True)
         return await self._figures(outcome)
 
+    def _tell_violations(self, outcome: Outcome) -> None:
+        """Those that are new, with the jobs as they are now: later it is too late to look."""
+        told = [str(each) for each in self.stand.watcher.violations]
+        for violation in told[len(outcome.violations) :]:
+            named = [job for job in self.jobs if job in violation]
+            self.say(f"VIOLATED {violation}\n{self.stand.tell(*named)}")
+        outcome.violations = told
+
     async def _figures(self, outcome: Outcome) -> Outcome:
         seen = self.stand.watcher
         outcome.ended = Counter(
             "Complete" if ledger.holds(seen.job(job), "Complete") else "Failed" for job in self._ended()
         )
-        outcome.violations = [str(each) for each in seen.violations]
+        self._tell_violations(outcome)
         outcome.writes = sum(successes(await self.stand.proxy.trace()).values())
         outcome.starts = self.stand.starts
         outcome.epochs = sum(int(ledger.status_of(seen.job(job)).get("lastEpoch", 0)) for job in self.jobs)

@@ -40,17 +40,24 @@ def docker() -> Docker:
 
 @pytest.fixture(scope="session")
 def images(docker: Docker) -> dict[str, str]:
-    """Target -> name of the image, built if anything has changed; with $TRIMTAB_IMAGES_BUILT, taken as they are.
+    """Target -> name of the image: `operator` and `agent`."""
+    return {target: built(target) for target in ("operator", "agent")}
 
-    `trainer` is there only where it has been built before.
-    """
+
+@pytest.fixture(scope="session")
+def trainer(docker: Docker) -> str:
+    """Name of the image `trainer`."""
+    return built("trainer")
+
+
+def built(target: str) -> str:
+    """Name of an image, built if anything has changed; with $TRIMTAB_IMAGES_BUILT, taken as it is."""
     if not os.environ.get("TRIMTAB_IMAGES_BUILT"):
-        built = subprocess.run([ROOT / "hack" / "kind" / "images"], capture_output=True, text=True, check=False)
-        assert built.returncode == 0, built.stderr[-4000:]
-    names = {target: f"trimtab-{target}:{trimtab.__version__}" for target in ("operator", "agent", "trainer")}
-    there = {name for name, tag in names.items() if docker("image", "inspect", tag, check=False).returncode == 0}
-    assert {"operator", "agent"} <= there
-    return {name: names[name] for name in there}
+        command = [ROOT / "hack" / "kind" / "images", target]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert done.stdout.split() == [f"trimtab-{target}:{trimtab.__version__}"]
+    return f"trimtab-{target}:{trimtab.__version__}"
 
 
 @pytest.fixture

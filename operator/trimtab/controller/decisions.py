@@ -24,6 +24,7 @@ from trimtab.observe.books import Claim
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab.telemetry import metrics
+from trimtab_policy.arbiter.reservations import Reservation
 from trimtab_policy.types import Job, Node, Snapshot
 
 REVIEW_SECONDS = 300.0
@@ -66,6 +67,8 @@ class Decisions:
         self._settings = settings
         self._correct = correct
         self._last: tuple[Snapshot, Choice] | None = None
+        self.reserved: tuple[Reservation, ...] = ()
+        """What the decision that stands keeps for jobs that wait."""
         self._resized = -math.inf
         """When resizes were considered last."""
 
@@ -87,7 +90,7 @@ class Decisions:
             return None
         rules = rules_of(self._settings, _being_stopped(observation), resize=due)
         outcome = await asyncio.to_thread(self._engine.decide, snapshot, choice, rules)
-        self._last = snapshot, choice
+        self._last, self.reserved = (snapshot, choice), outcome.reserved
         self._resized = snapshot.time if due else self._resized
         _tell_figures(outcome)
         self._successions.note(observation, outcome)

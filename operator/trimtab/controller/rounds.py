@@ -153,7 +153,7 @@ class Rounds:
         """Where a gang is well worth moving off a slow GPU, it is stopped, and goes on elsewhere."""
         outcome = decided.outcome if decided else None
         placed = (*outcome.placements, *(move.placement for move in outcome.moves)) if outcome else ()
-        if self._moves and (move := self._moves.next(observation, placed)):
+        if self._moves and (move := self._moves.next(observation, placed, self._decisions.reserved)):
             self._decisions.move(observation, move.order())
             metrics.MOVES.labels("straggler").inc()
 

@@ -6,7 +6,7 @@ move costs a restart (`trimtab_policy.restarts`) and the work since the last che
 without such reports all work of this plan counts as lost. It is made where the gain is `MARGIN` times the cost: the
 verdict on a card, the prediction and the cost are estimates, and a move that was not worth it cannot be taken back.
 The gang is asked to save its state first; the lost work is counted all the same, for it may not answer. It goes on
-there with the same degrees: from the request on, the place is its own.
+there with the same degrees: from the request on, the place is its own. It takes nothing that is kept for another job.
 
 At most one gang moves at a time, none before its `spec.elasticity.minRuntimeSeconds` are over, and one that has been
 planned before at most once an hour. A fixed number of GPUs (`policy: Fixed`) is kept: only the nodes change, without it
@@ -16,7 +16,7 @@ counting against `spec.maxRestarts`. All that is asked is in the cluster: a cont
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +28,7 @@ from trimtab.decide.outcome import Move as Order
 from trimtab.observe.eligibility import eligible
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
+from trimtab_policy.arbiter.reservations import Guard, Reservation
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.restarts import restart_seconds
 from trimtab_policy.types import Job, NodeShare, Placement, StopCause
@@ -68,9 +69,12 @@ class Moves:
         self._last: Move | None = None
         self._since = -math.inf
 
-    def next(self, observation: Observation, placed: Iterable[Placement]) -> Move | None:
+    def next(
+        self, observation: Observation, placed: Iterable[Placement], reserved: Sequence[Reservation] = ()
+    ) -> Move | None:
         """The gang to move now; `placed` are the placements of this round, which are not in the observation yet, of
-        waiting jobs and of such as move anyway."""
+        waiting jobs and of such as move anyway. None goes where that would delay a job that has something `reserved`.
+        """
         placed = list(placed)
         moving = {placement.job for placement in placed}
         slowed = [(job, facts) for job, facts in _slowed(observation) if job.uid not in moving]
@@ -80,7 +84,9 @@ class Moves:
         jobs = {job.uid: job for job in observation.snapshot.jobs}
         for placement in placed:
             capacity.take(jobs[placement.job], placement.gpu_type, placement.shares)
-        worth = (move for job, facts in slowed if (move := _judge(observation, capacity, job, facts)))
+        worth = [move for job, facts in slowed if (move := _judge(observation, capacity, job, facts))]
+        if worth and reserved:
+            worth = [move for move in worth if not _delays(observation, placed, reserved, move)]
         self._last = max(worth, key=lambda move: (move.gain, move.job), default=None)
         self._since = observation.snapshot.time
         return self._last
@@ -145,6 +151,14 @@ def _judge(observation: Observation, capacity: Capacity, job: Job, facts: JobFac
         held, shares=place, speed=to, prediction=held.prediction.at(to / held.speed), reason=message, alternatives=()
     )
     return Move(job.uid, plan.epoch, sooner - cost, goes_on)
+
+
+def _delays(observation: Observation, placed: Sequence[Placement], reserved: Sequence[Reservation], move: Move) -> bool:
+    """Whether somebody who waits would start later because of it."""
+    guard = Guard(observation.snapshot, reserved)
+    for placement in placed:
+        guard.delayed_by(placement)
+    return guard.delayed_by(move.placement) is not None
 
 
 def _best_place(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trimtab.decide.shield import Refusal
+from trimtab_policy.arbiter.reservations import Reservation
 from trimtab_policy.types import Pending, Placement, Stop, StopCause
 
 
@@ -51,5 +52,7 @@ class Outcome(Struct, frozen=True):
     """Running jobs that go on elsewhere, or with other GPUs."""
     waits: dict[str, tuple[str, ...]] = {}
     """UID of a job with a placement -> UIDs of those whose pods must be gone before its pods come."""
+    reserved: tuple[Reservation, ...] = ()
+    """What is kept for jobs that came first."""
     stages: dict[str, float] = {}
     """Stage after the policies -> time it took."""

@@ -1,0 +1,167 @@
+"""A cluster of kind with Trimtab in it, made by hack/kind/up, and words to say what happens there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trimtab.names import SYSTEM_NAMESPACE
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = (Path(__file__).parent / "meeting.py").read_text()
+WORKERS, GPUS = 3, 2
+"""Nodes, and fake GPUs of each: gangs of two fit twice, but for one GPU, and find another node when they lose one."""
+SETTINGS = "--set settings.gang.node_grace_seconds=5"
+"""Kubernetes' own patience, of 50 s, is enough."""
+POLL_SECONDS = 0.5
+
+
+class Kind:
+    """A cluster, and the commands of who looks after it."""
+
+    def __init__(self, name: str, environment: dict[str, str]) -> None:
+        self.name = name
+        self._environment = environment
+
+    def run(self, *command: str, stdin: str = "", check: bool = True) -> str:
+        """Its stdout."""
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, check=False, env=self._environment, cwd=ROOT
+        )
+        assert not check or done.returncode == 0, f"{' '.join(command)[:300]}: {done.stdout[-2000:]}{done.stderr}"
+        return done.stdout
+
+    def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
+        return self.run("kubectl", *arguments, stdin=stdin, check=check)
+
+    def helm(self, *arguments: str) -> str:
+        return self.run("helm", "--namespace", SYSTEM_NAMESPACE, *arguments)
+
+    def upgrade(self, *arguments: str) -> None:
+        """`helm upgrade` of what there is, and wait until all of it runs."""
+        self.helm("upgrade", "trimtab", "charts/trimtab", "--reuse-values", "--wait", "--timeout=5m", *arguments)
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        return dict(json.loads(self.kubectl("get", "--output=json", *arguments)))
+
+    def items(self, *arguments: str) -> list[dict[str, Any]]:
+        return list(self.get(*arguments)["items"])
+
+    def system_pods(self, part: str) -> list[dict[str, Any]]:
+        """Pods of a part of Trimtab, e.g. trimtab-controller."""
+        return self.items("pods", "--namespace", SYSTEM_NAMESPACE, "--selector", f"app.kubernetes.io/name={part}")
+
+    def eventually(self, wanted: Callable[[], Any], seconds: float, what: str) -> Any:
+        """What `wanted` returns once that is true; fails, with what the cluster looks like, when it stays false."""
+        deadline = time.monotonic() + seconds
+        while not (found := wanted()):
+            if time.monotonic() > deadline:
+                pytest.fail(f"waited {seconds:.0f} s for {what}\n{self.state()}")
+            time.sleep(POLL_SECONDS)
+        return found
+
+    def state(self) -> str:
+        """For whoever reads a failure."""
+        commands = (
+            ("get", "nodes,ltj,pods", "--all-namespaces", "--output=wide"),
+            ("get", "events", "--sort-by=.lastTimestamp"),
+            ("logs", "--namespace", SYSTEM_NAMESPACE, "deployment/trimtab-controller", "--tail=40"),
+        )
+        return "\n".join(self.kubectl(*command, check=False)[-6000:] for command in commands)
+
+
+class Job:
+    """A job of the tests, in the namespace `default`."""
+
+    def __init__(self, kind: Kind, name: str) -> None:
+        self._kind = kind
+        self.name = name
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self._kind.get("ltj", self.name).get("status", {}))
+
+    @property
+    def epoch(self) -> int:
+        """Of its plan; 0 while there is none."""
+        return int((self.status.get("plan") or {}).get("epoch", 0))
+
+    def has(self, condition: str) -> bool:
+        conditions = self.status.get("conditions", [])
+        return any(each["type"] == condition and each["status"] == "True" for each in conditions)
+
+    def wait(self, condition: str, seconds: float = 180) -> None:
+        self._kind.eventually(lambda: self.has(condition), seconds, f"{self.name} to be {condition}")
+
+    def pods(self) -> list[dict[str, Any]]:
+        """By rank."""
+        found = self._kind.items("pods", "--selector", f"trimtab.dev/job={self.name}")
+        return sorted(found, key=lambda pod: int(pod["metadata"]["labels"]["trimtab.dev/node-rank"]))
+
+    def said(self, pod: dict[str, Any]) -> str:
+        return self._kind.kubectl("logs", pod["metadata"]["name"])
+
+
+@pytest.fixture(scope="session")
+def kind() -> Iterator[Kind]:
+    """The cluster trimtab-tests, three workers of two GPUs each; gone in the end, unless $TRIMTAB_KIND_KEEP is set."""
+    name = "trimtab-tests"
+    given = {**os.environ, "NAME": name, "WORKERS": str(WORKERS), "GPUS": str(GPUS), "HELM_ARGS": SETTINGS}
+    with subprocess.Popen([ROOT / "hack/kind/up"], stdout=subprocess.PIPE, text=True, env=given) as up:
+        exports, _ = up.communicate()
+    assert up.returncode == 0, "hack/kind/up has failed; its words are above"
+    programs = subprocess.run(
+        [ROOT / ".venv/bin/python", "-m", "hack.kind.programs"], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.strip()
+    said = dict(line.removeprefix("export ").split("=", 1) for line in exports.splitlines())
+    yield Kind(name, {**given, **said, "PATH": f"{programs}:{os.environ['PATH']}"})
+    if not os.environ.get("TRIMTAB_KIND_KEEP"):
+        subprocess.run([ROOT / "hack/kind/down"], check=True, env=given)
+
+
+@pytest.fixture
+def submit(kind: Kind) -> Iterator[Callable[..., Job]]:
+    """submit(name, seconds=..., gpus=...) -> a job whose ranks meet for so long; gone after the test."""
+    made: list[Job] = []
+
+    def send(name: str, *, seconds: float, gpus: int = 2 * GPUS) -> Job:
+        kind.kubectl("apply", "--filename=-", stdin=yaml.safe_dump(manifest(name, seconds, gpus)))
+        made.append(Job(kind, name))
+        return made[-1]
+
+    yield send
+    for job in made:
+        kind.kubectl("delete", "ltj", job.name, "--ignore-not-found", "--wait")
+        kind.eventually(lambda job=job: not job.pods(), 90, f"the pods of {job.name} to go")  # type: ignore[misc]
+
+
+def manifest(name: str, seconds: float, gpus: int) -> dict[str, Any]:
+    """A job of exactly so many GPUs."""
+    container = {
+        "name": "trainer",
+        "image": "trimtab-operator:local",
+        "imagePullPolicy": "Never",
+        "command": ["python", "-c", PROGRAM, str(seconds)],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+    }
+    return {
+        "apiVersion": "trimtab.dev/v1alpha1",
+        "kind": "LLMTrainingJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "model": {"preset": "gpt2"},
+            "training": {"sequenceLength": 1024, "globalBatchSize": 64, "steps": 100000},
+            "resources": {"gpus": {"max": gpus}},
+            "elasticity": {"policy": "Fixed"},
+            "launcher": "Custom",
+            "template": {"spec": {"containers": [container], "terminationGracePeriodSeconds": 5}},
+        },
+    }
