@@ -295,14 +295,14 @@ class Judge:
         grace = before["spec"].get("elasticity", GRACE).get("checkpoint", GRACE).get("graceSeconds", 1)
         if not holds(before, "PodsReady") or not grace:
             return  # it has nothing to save, or no time to do so
-        asked, name = old.get("stop") or {}, name_of(after)
+        asked, name, reason = old.get("stop") or {}, name_of(after), self._wanted(before, after)
         if asked.get("epoch") == plan["epoch"]:
             successor = asked.get("successor")
             planned = successor and ledger.plan_of(after).get("epoch") == successor["epoch"]
-            if planned or self._reason(after) in STOP_CAUSES:
+            if planned or reason:
                 self._patient(after, {**asked, **_answered(new.get("stop"), asked)})
-        elif self._reason(after) in STOP_CAUSES:
-            self._violated("I6", name, f"epoch {plan['epoch']} was ended ({self._reason(after)}) without being asked")
+        elif reason:
+            self._violated("I6", name, f"epoch {plan['epoch']} was ended ({reason}) without being asked")
 
     def _patient(self, job: Object, asked: Object) -> None:
         pods = [
@@ -343,12 +343,16 @@ class Judge:
         memory.saved = max(memory.saved, seen.get("lastCheckpointStep") or 0)
 
     @staticmethod
-    def _reason(job: Object) -> str:
-        """Why the gang runs no more."""
+    def _wanted(before: Object, after: Object) -> str:
+        """For which reason a gang that runs well was ended by this write: conditions keep those of earlier ones."""
         for kind in ("PodsReady", "GangScheduled", "Planned", "CheckpointRequested"):
-            reason = str(ledger.condition(job, kind).get("reason", ""))
-            if reason in STOP_CAUSES and ledger.condition(job, kind).get("status") == "False":
-                return reason
+            told = ledger.condition(after, kind)
+            if (
+                told.get("reason") in STOP_CAUSES
+                and told["status"] == "False"
+                and told != ledger.condition(before, kind)
+            ):
+                return str(told["reason"])
         return ""
 
     # --- findings ---------------------------------------------------------------------------------------------------

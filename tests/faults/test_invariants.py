@@ -166,6 +166,13 @@ def test_i6_a_gang_is_asked_before_it_is_ended() -> None:
     assert told((JOBS, running()), (JOBS, ended("NodeLost"))) == []
 
 
+def test_i6_what_an_earlier_gang_was_asked_is_not_why_this_one_has_ended() -> None:
+    asked_before = conditions(CheckpointRequested="-Suspended")
+    runs = running(conditions=[*conditions(PodsReady="Running"), *asked_before])
+    lost = job(status={"pending": {}, "conditions": [*conditions(PodsReady="-NodeLost"), *asked_before]})
+    assert told((JOBS, runs), (JOBS, lost)) == []
+
+
 def test_i6_a_gang_gets_its_time() -> None:
     asks, answers = running(stop=asked("Moved")), running(stop=asked("Moved", acknowledgedTime=at("05")))
     assert told((JOBS, asks), (20.0, JOBS, ended("Moved"))) == ["I6"]
