@@ -15,7 +15,7 @@ ARG BASE=python:3.11-slim-bookworm
 ARG VERSION=0.1.0
 
 FROM ${BASE} AS build
-# For builds behind a proxy or a mirror; pip reads them from the environment.
+# For builds behind a proxy or a mirror; pip reads them from the environment. Without BuildKit, stages inherit no ARG.
 ARG PIP_INDEX_URL
 ARG PIP_CERT
 ENV PIP_CONSTRAINT=/src/hack/constraints.txt \
@@ -41,6 +41,8 @@ RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels 
     && test -f "/wheels/trimtab-${VERSION}-py3-none-any.whl"
 
 FROM build AS operator-root
+ARG PIP_INDEX_URL
+ARG PIP_CERT
 # Gavel, Sia and Themis decide with HiGHS; the rest of the extra `sim` is for simulations.
 RUN python3 hack/image/requirements.py operator --with highspy >/tmp/requirements.txt \
     && /opt/tools/bin/pip --python /opt/venv/bin/python install --requirement /tmp/requirements.txt
@@ -67,6 +69,8 @@ ENTRYPOINT ["trimtab"]
 CMD ["--help"]
 
 FROM build AS agent-root
+ARG PIP_INDEX_URL
+ARG PIP_CERT
 # The agent decides nothing, and needs neither arrays nor weights: half of its size.
 RUN python3 hack/image/requirements.py agent --without numpy,safetensors >/tmp/requirements.txt \
     && /opt/tools/bin/pip --python /opt/venv/bin/python install --requirement /tmp/requirements.txt
@@ -92,14 +96,20 @@ USER 65532:65532
 ENTRYPOINT ["python", "-m", "trimtab.agent"]
 
 FROM build AS trainer-root
+ARG PIP_INDEX_URL
+ARG PIP_CERT
 # Where PyTorch comes from: `pypi`, or `base`, an image that has one already (hack/kind/trainer-base, those of NVIDIA).
+# A torchrun of the base starts the base's Python, which has no trimtab.report, so there is another one.
 ARG TORCH=pypi
 # pypi: empty for the usual index; on x86-64 that is CUDA (3 GB). The index of the CPU builds is in PyTorch's own
 # instructions; it has the same version, and needs none of the CUDA packages.
 ARG TORCH_INDEX_URL
 RUN case "$TORCH" in \
         base) python3 -c "import numpy, torch" \
-            && python3 -m venv --without-pip --system-site-packages /opt/venv ;; \
+            && python3 -m venv --without-pip --system-site-packages /opt/venv \
+            && printf '%s\n' '#!/opt/venv/bin/python' 'from torch.distributed.run import main' 'main()' \
+                >/opt/venv/bin/torchrun \
+            && chmod +x /opt/venv/bin/torchrun ;; \
         pypi) python3 hack/image/requirements.py --only torch,numpy >/tmp/requirements.txt \
             && /opt/tools/bin/pip --python /opt/venv/bin/python install --requirement /tmp/requirements.txt \
                 ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} ;; \

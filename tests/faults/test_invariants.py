@@ -169,7 +169,9 @@ def test_i6_a_gang_is_asked_before_it_is_ended() -> None:
 def test_i6_what_an_earlier_gang_was_asked_is_not_why_this_one_has_ended() -> None:
     asked_before = conditions(CheckpointRequested="-Suspended")
     runs = running(conditions=[*conditions(PodsReady="Running"), *asked_before])
-    lost = job(status={"pending": {}, "conditions": [*conditions(PodsReady="-NodeLost"), *asked_before]})
+    lost = job(
+        status={"lastEpoch": 1, "pending": {}, "conditions": [*conditions(PodsReady="-NodeLost"), *asked_before]}
+    )
     assert told((JOBS, runs), (JOBS, lost)) == []
 
 

@@ -1,4 +1,4 @@
-"""The trainer image as gangs run it: a container per pod, names of containers for names of pods, no rights, no writes."""
+"""The trainer image as gangs run it: a container per pod, no rights, no writes."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+import trimtab
 from trimtab.names import SYSTEM_NAMESPACE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,7 +148,7 @@ def manifest(name: str, seconds: float, gpus: int) -> dict[str, Any]:
     """A job of exactly so many GPUs."""
     container = {
         "name": "trainer",
-        "image": "trimtab-operator:local",
+        "image": f"trimtab-operator:{trimtab.__version__}",
         "imagePullPolicy": "Never",
         "command": ["python", "-c", PROGRAM, str(seconds)],
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
