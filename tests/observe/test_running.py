@@ -12,6 +12,7 @@ from tests.builders import MOMENT, NOW, job_object, node_object, placement, plan
 from trimtab import names
 from trimtab.api.history import StopRecord
 from trimtab.api.status import Condition, JobStatus, Observed, StopRequest
+from trimtab.kube.objects import JobObject
 from trimtab.observe.running import COMES_UP_SECONDS, HOUR, Mobility
 from trimtab.observe.snapshot import Caches, Observer
 from trimtab_policy.restarts import restart_seconds
@@ -145,9 +146,37 @@ def test_what_a_stop_would_lose_is_the_work_since_the_last_checkpoint() -> None:
     assert shown(conditions=runs(400), observed=saved.model_copy(update={"epoch": 2})).lost_seconds == 400
 
 
-def test_a_restart_costs_what_the_simulator_takes_it_to_cost() -> None:
-    job = shown()
-    assert job.restart_seconds == restart_seconds(job.model, job.training.optimizer, 1)
+def modelled(job: Job) -> float:
+    return restart_seconds(job.model, job.training.optimizer, 1)
+
+
+def timed(save: int | None, start: int | None, epoch: int = 1) -> StopRecord:
+    return record(3000, epoch=epoch).model_copy(update={"save_seconds": save, "start_seconds": start})
+
+
+def test_a_restart_costs_what_the_simulator_takes_it_to_cost_until_it_was_measured() -> None:
+    assert shown().restart_seconds == modelled(shown())
+    half_known = (timed(20, None), timed(None, 300, 2))
+    assert shown(epoch=3, stops=half_known).restart_seconds == modelled(shown())
+
+
+def test_then_it_costs_the_median_of_what_its_own_restarts_took() -> None:
+    stops = (timed(20, 100), timed(30, 270, 2), timed(10, 90, 3), timed(None, 9, 4))
+    assert shown(epoch=5, stops=stops).restart_seconds == 120
+    fake = shown(epoch=5, stops=stops, rules=Mobility(fake=True))
+    assert fake.restart_seconds == modelled(fake)
+
+
+def test_jobs_that_were_never_stopped_go_by_what_those_of_others_took() -> None:
+    def planned(name: str, node: str, stops: tuple[StopRecord, ...] = ()) -> JobObject:
+        plan = plan_of(placement(f"uid-{name}", {node: 8}), 2, now=ago(HOUR))
+        return job_object(name, status=JobStatus(plan=plan, last_epoch=2, conditions=runs(), stops=stops))
+
+    known, never = planned("known", "n1", (timed(50, 250),)), planned("never", "n2")
+    nodes = [node_object("n1"), node_object("n2")]
+    jobs = {job.name: job for job in Observer(()).observe(Caches(nodes, [], [known, never]), NOW).snapshot.jobs}
+    assert jobs["known"].restart_seconds == 300
+    assert jobs["never"].restart_seconds == pytest.approx(300)
 
 
 def test_gpu_hours_count_over_all_gangs_of_a_job() -> None:

@@ -27,6 +27,11 @@ class StopRecord(ApiModel):
     """Why."""
     beneficiary: Text | None = None
     """Job (namespace/name) that got its GPUs, if any."""
+    save_seconds: Annotated[Int64, Field(ge=0)] | None = None
+    """From the request until the gang had saved its state; absent where it did not say so."""
+    start_seconds: Annotated[Int64, Field(ge=0)] | None = None
+    """From its next plan until the training went on: until its pods ran, where it reports no steps. Absent where that
+    plan had to wait for others."""
 
 
 class FailureCause(StrEnum):

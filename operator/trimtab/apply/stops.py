@@ -31,7 +31,7 @@ from trimtab.api import conditions
 from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.history import StopRecord
 from trimtab.api.status import JobStatus, Plan, StopRequest
-from trimtab.apply import transitions
+from trimtab.apply import absences, transitions
 from trimtab.apply.change import changed, moment, say
 from trimtab.apply.setbacks import FAILED, SUCCEEDED
 from trimtab.apply.transitions import Happening, Report
@@ -241,6 +241,8 @@ def _end(gang: Standing, stop: StopRequest, result: Result) -> Change:
     void = f"; it is planned anew, for its next plan cannot be carried out ({gang.unfit})" if gang.unfit else ""
     successor = None if gang.suspended or void else stop.successor
     before = transitions.has_saved(gang.status) if result == "ended" else gang.status
+    if result in ("acknowledged", "ended"):
+        before = absences.saved(before, stop, gang.now)
     before = changed(before, setbacks=transitions.in_a_row(before, gang.now, gang.row_seconds))
     status = stopped(before, gang.meta, stop, message, gang.report, gang.now, successor=successor)
     if gang.suspended:

@@ -14,6 +14,7 @@ from trimtab.api import conditions
 from trimtab.api.base import LONG_TEXT
 from trimtab.api.history import FailureRecord
 from trimtab.api.status import JobStatus, Metric, Observed, Pending, Plan, Shadow, TrainerStatus
+from trimtab.apply import absences
 from trimtab.apply.change import changed, moment, say
 from trimtab.apply.patience import settled
 from trimtab.apply.setbacks import FAILURES_KEPT, PAYS, Setback
@@ -101,6 +102,7 @@ def scheduled(status: JobStatus, meta: Meta, now: float, *, all_running: bool) -
     bound = "all pods of the gang are bound"
     status = say(status, meta, now, names.GANG_SCHEDULED, True, names.REASON_STARTING, bound)
     if all_running:
+        status = absences.started(status, status.plan, now) if status.plan else status
         status = changed(status, start_time=status.start_time or moment(now))
         status = say(status, meta, now, names.PODS_READY, True, names.REASON_RUNNING, "all pods of the gang run")
     return status
@@ -127,6 +129,9 @@ def reported(status: JobStatus, meta: Meta, report: Report, now: float) -> JobSt
     judged = _judged(status, meta, report, now)
     if judged is status and not _is_news(status, report, now):
         return status
+    if plan.epoch > 1 and (status.observed is None or status.observed.epoch != plan.epoch):
+        began = status.observed.steps_done if status.observed else 0
+        judged = absences.computes(judged, plan, max(0, report.step - began), report.step_seconds, report.received)
     seconds = report.step_seconds
     remaining = None if seconds is None else int(seconds * max(0, report.steps - report.step))
     trainer = TrainerStatus(

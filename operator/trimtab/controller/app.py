@@ -294,7 +294,7 @@ def _mobility(settings: Settings) -> Mobility:
     """Which running jobs may be moved."""
     speedup = settings.fake.speedup if settings.fake.enabled else 1.0
     giving, elastic = settings.preemption, settings.elasticity.enabled
-    return Mobility(giving.per_job_per_hour, giving.most_runtime_seconds, elastic, speedup)
+    return Mobility(giving.per_job_per_hour, giving.most_runtime_seconds, elastic, speedup, settings.fake.enabled)
 
 
 def _stragglers(telemetry: TelemetrySettings) -> Stragglers:

@@ -2,11 +2,11 @@
 
 A gang on a node with a slow GPU has R seconds to go as it is (as it reports, else as predicted). On nodes that are free
 now it could go on at `to` instead of `at`, parts of the usual rate, and would end R (1 - at / to) seconds sooner. The
-move costs a restart (`trimtab_policy.restarts`) and the work since the last checkpoint that the training has reported;
-without such reports all work of this plan counts as lost. It is made where the gain is `MARGIN` times the cost: the
-verdict on a card, the prediction and the cost are estimates, and a move that was not worth it cannot be taken back.
-The gang is asked to save its state first; the lost work is counted all the same, for it may not answer. It goes on
-there with the same degrees: from the request on, the place is its own. It takes nothing that is kept for another job.
+move costs a restart, and the work since the last checkpoint that the training has reported; without such reports all
+work of this plan counts as lost. It is made where the gain is `MARGIN` times the cost: the verdict on a card, the
+prediction and the cost are estimates, and a move that was not worth it cannot be taken back. The gang is asked to save
+its state first; the lost work is counted all the same, for it may not answer. It goes on there with the same degrees:
+from the request on, the place is its own. It takes nothing that is kept for another job.
 
 At most one gang moves at a time, none before its `spec.elasticity.minRuntimeSeconds` are over, and one that has been
 planned before at most once an hour. A fixed number of GPUs (`policy: Fixed`) is kept: only the nodes change, without it
@@ -30,7 +30,6 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
 from trimtab_policy.arbiter.reservations import Guard, Reservation
 from trimtab_policy.capacity import Capacity
-from trimtab_policy.restarts import restart_seconds
 from trimtab_policy.types import Job, NodeShare, Placement, StopCause
 
 MARGIN = 1.5
@@ -139,7 +138,7 @@ def _judge(observation: Observation, capacity: Capacity, job: Job, facts: JobFac
         return None
     to = capacity.speed_of(place)
     sooner = max(0.0, job.expected_finish - now) * (1 - at / to)
-    cost = restart_seconds(job.model, job.training.optimizer, len(held.shares)) + _lost_seconds(facts, plan, now)
+    cost = job.restart_seconds + _lost_seconds(facts, plan, now)
     if sooner < MARGIN * cost:
         return None
     slow = sorted(card.node for card in observation.stragglers if card.node in {share.node for share in held.shares})

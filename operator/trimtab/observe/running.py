@@ -7,6 +7,8 @@ the status, so that a controller that starts anew knows as much.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from statistics import median
 
 from msgspec import Struct
 
@@ -51,7 +53,9 @@ class Running(Struct, frozen=True):
     requirements: Requirements | None = None
     """Of what the spec allows, what its checkpoint can be loaded with."""
     restart_seconds: float = 0.0
-    """From a request to stop until it computes again."""
+    """From a request to stop until it computes again: as it was measured, else as modelled."""
+    restart_ratio: float | None = None
+    """What was measured over what the model says; None where nothing was."""
     since: float = math.inf
     """When the gang began to run as a whole; infinite while it does not."""
     saved: float = math.inf
@@ -82,11 +86,14 @@ class Mobility(Struct, frozen=True):
     """Whether jobs that say so (`elasticity.policy: Elastic`) are stopped, moved and resized by policies."""
     speedup: float = 1.0
     """Pods run so many times as fast as predicted: other than 1 only where they are fake."""
+    fake: bool = False
+    """Whether they are: then nothing is learnt from how soon they are back."""
 
 
 def read(facts: JobFacts, rules: Mobility) -> Running:
     """Everything of the above."""
-    since = _since(facts)
+    since, modelled = _since(facts), _restart_seconds(facts)
+    measured = None if rules.fake or not modelled else measured_restart(facts)
     return Running(
         claims=_claims(facts),
         movable_from=_movable_from(facts, rules),
@@ -94,7 +101,8 @@ def read(facts: JobFacts, rules: Mobility) -> Running:
         elastic=rules.elastic and facts.spec is not None and facts.spec.elasticity.policy is ElasticPolicy.ELASTIC,
         returns=_returns(facts),
         requirements=startable(facts),
-        restart_seconds=_restart_seconds(facts),
+        restart_seconds=modelled if measured is None else measured,
+        restart_ratio=None if measured is None else measured / modelled,
         since=since,
         saved=_saved(facts, since),
         served=_served(facts),
@@ -174,6 +182,22 @@ def pinned(facts: JobFacts) -> PlanParallelism | None:
         return None
     runs = status.plan if conditions.holds(status.conditions, names.PODS_READY) else None
     return runs.parallelism if runs else status.degrees
+
+
+def measured_restart(facts: JobFacts) -> float | None:
+    """Seconds from a request to stop until the job computed again: the median of its own stops; None without any."""
+    known = [
+        record.save_seconds + record.start_seconds
+        for record in facts.status.stops
+        if record.save_seconds is not None and record.start_seconds is not None
+    ]
+    return float(median(known)) if known else None
+
+
+def usual_ratio(jobs: Iterable[Running]) -> float:
+    """What restarts cost here over what the model says: the median over the jobs that know; 1 where none does."""
+    known = [job.restart_ratio for job in jobs if job.restart_ratio is not None]
+    return median(known) if known else 1.0
 
 
 def _restart_seconds(facts: JobFacts) -> float:

@@ -28,7 +28,7 @@ from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.pods import PodFacts, Seat
 from trimtab.observe.problems import Problem
 from trimtab.observe.queues import QueueFacts, Queues
-from trimtab.observe.running import Mobility, Running
+from trimtab.observe.running import Mobility, Running, usual_ratio
 from trimtab.observe.stragglers import Stragglers, Verdict, members
 from trimtab_policy.specs import GpuSpec
 from trimtab_policy.types import (
@@ -135,6 +135,8 @@ class Observer:
         self._jobs: Memo[JobObject, JobFacts] = Memo(jobs.facts)
         self._queues: Memo[QueueObject, QueueFacts] = Memo(queues.facts)
         self._running: Memo[JobFacts, Running] = Memo(lambda job: running.read(job, self._mobility))
+        self._usual = 1.0
+        """What restarts cost over what the model says, for jobs that were never stopped themselves."""
         self._candidates: tuple[NodeFacts, ...] = ()
         self._eligible: dict[str, tuple[JobFacts, tuple[NodeFacts, ...], tuple[str, ...] | None]] = {}
 
@@ -226,7 +228,9 @@ class Observer:
         members: Iterable[PodObject],
         now: float,
     ) -> Books:
-        held = [claim for _, job in self._running.all(known.values()) for claim in job.claims]
+        runs = [job for _, job in self._running.all(known.values())]
+        self._usual = usual_ratio(runs)
+        held = [claim for job in runs for claim in job.claims]
         seen = {(claim.job, claim.epoch) for claim in held}
         news = [claim for claim in promised if claim.job in known and (claim.job, claim.epoch) not in seen]
         used = Books(gpu_nodes, (*held, *news), now)
@@ -278,7 +282,7 @@ class Observer:
             movable_from=movable_from,
             stoppable_from=None if kept else runs.stoppable_from,
             lost_seconds=runs.lost_seconds(now),
-            restart_seconds=runs.restart_seconds,
+            restart_seconds=runs.restart_seconds * (self._usual if runs.restart_ratio is None else 1.0),
             restarts=status.restarts + len(status.stops),
             served=runs.served_until(now),
             not_before=facts.retry_at(),

@@ -134,7 +134,9 @@ def history(status: JobStatus, now: float) -> Rows:
         events.append((status.start_time, "ran for the first time"))
     for stop in status.stops:
         gained = f" for {stop.beneficiary}" if stop.beneficiary else ""
-        events.append((stop.time, f"asked to stop{gained}: {stop.cause} (epoch {stop.epoch})"))
+        parts = ("saved in", stop.save_seconds), ("back after", stop.start_seconds)
+        took = "".join(f", {what} {words.duration(seconds)}" for what, seconds in parts if seconds is not None)
+        events.append((stop.time, f"asked to stop{gained}: {stop.cause} (epoch {stop.epoch}){took}"))
     for failure in status.failures:
         at = f" on {failure.node}" if failure.node else ""
         events.append((failure.time, f"{failure.reason}{at}: {failure.cause} (epoch {failure.epoch})"))
