@@ -179,6 +179,9 @@ def join(env: dict[str, str] | os._Environ[str], timeout: float) -> torch.device
 
 def build(options: argparse.Namespace, device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The same model on every rank, from the seed; then divided as the plan says."""
+    if options.zero and device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+        remedy = "set spec.parallelism.zeroStage to 0"
+        sys.exit(f"train: ZeRO on CPUs needs PyTorch 2.7, and this is {torch.__version__}: {remedy}")
     torch.manual_seed(options.seed)
     model: nn.Module = Gpt(options.layers, options.width, options.heads, options.sequence).to(device)
     world = dist.get_world_size()

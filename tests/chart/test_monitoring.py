@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from prometheus_client.core import CollectorRegistry
 from tests.chart.rendered import Object, chart_file, manifest, objects, the
 
+from trimtab.doctor.checks.jobs import FOREVER
 from trimtab.telemetry import agent_metrics, metrics
 from trimtab.telemetry.extender_metrics import EXTENDER_REQUESTS
+from trimtab_policy.types import PendingReason
 
 pytestmark = pytest.mark.timeout(1800)  # the first test builds helm
 
@@ -45,15 +47,34 @@ def rules(rule: Object) -> list[Object]:
     return [each for group in rule["spec"]["groups"] for each in group["rules"]]
 
 
-def test_alerts_are_the_manifests_with_a_link_each() -> None:
+def alerts(values: str) -> Iterator[tuple[Object, dict[str, str]]]:
+    """Alerts as they are rendered, each as that of the manifest, and what its annotations have beyond that."""
     (wanted,) = manifest("alerts.yaml")
-    found = the("PrometheusRule", "trimtab", objects(ON))
+    found = the("PrometheusRule", "trimtab", objects(values))
     for group, rendered in zip(wanted["spec"]["groups"], found["spec"]["groups"], strict=True):
         assert group["name"] == rendered["name"]
         for alert, ours in zip(group["rules"], rendered["rules"], strict=True):
-            link = ours["annotations"].pop("runbook_url")
-            assert link == f"https://trimtab.dev/runbook#{alert['alert'].lower()}"
-            assert ours == alert
+            more = {key: ours["annotations"][key] for key in ours["annotations"].keys() - alert["annotations"].keys()}
+            told = {key: ours["annotations"][key] for key in alert["annotations"]}
+            assert ours | {"annotations": told} == alert
+            yield alert, more
+
+
+def test_alerts_are_the_manifests_each_with_its_section_of_the_runbook() -> None:
+    for alert, more in alerts(ON):
+        assert more == {"runbook": section(alert["alert"])}
+
+
+def test_or_with_a_link_where_the_runbook_is_served() -> None:
+    for alert, more in alerts("prometheusRule: {enabled: true, runbookUrl: https://wiki.example.com/trimtab}"):
+        assert more == {"runbook_url": f"https://wiki.example.com/trimtab#{alert['alert'].lower()}"}
+
+
+def section(alert: str) -> str:
+    """Of the runbook, without its heading; nothing that Prometheus would take for a template."""
+    text = chart_file("RUNBOOK.md").read_text().partition(f"\n## {alert}\n")[2].partition("\n## ")[0].strip()
+    assert "{{" not in text
+    return text
 
 
 def test_the_runbook_has_a_section_for_every_alert_and_no_other() -> None:
@@ -63,11 +84,16 @@ def test_the_runbook_has_a_section_for_every_alert_and_no_other() -> None:
 
 
 def test_the_runbook_is_as_grave_as_the_alert() -> None:
-    text = chart_file("RUNBOOK.md").read_text()
     (alerts,) = manifest("alerts.yaml")
     for each in rules(alerts):
-        section = text.partition(f"## {each['alert']}\n")[2].partition("\n## ")[0].strip()
-        assert section.lower().startswith(f"*{each['labels']['severity']}.*"), each["alert"]
+        assert section(each["alert"]).lower().startswith(f"*{each['labels']['severity']}.*"), each["alert"]
+
+
+def test_jobs_that_never_start_are_those_that_the_doctor_names() -> None:
+    (alerts,) = manifest("alerts.yaml")
+    asked = {each["alert"]: set(re.findall(r"\b[A-Z]\w+", each["expr"])) for each in rules(alerts)}
+    assert asked["TrimtabJobNeverStarts"] == {reason.value for reason in FOREVER}
+    assert asked["TrimtabJobWaitingTooLong"] <= {reason.value for reason in PendingReason} - {*FOREVER}
 
 
 @pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=lambda text: text[:30])

@@ -32,6 +32,7 @@ from tests.chart.rendered import (
 )
 
 from trimtab import names
+from trimtab.doctor import needs
 from trimtab.extender import tls
 from trimtab.extender.config import Tls, scheduler_configuration
 from trimtab.settings import load
@@ -93,13 +94,13 @@ def test_no_object_is_there_twice_and_each_says_whose_it_is(name: str) -> None:
 
 
 def test_the_namespace_is_the_releases_everywhere() -> None:
-    """But for what kube-system has to say, and the agents' namespace."""
+    """But for what kube-system has to say, the Leases of nodes, and the agents' namespace."""
     text = yaml.safe_dump_all(objects(EVERYTHING, namespace="elsewhere"))
     assert names.SYSTEM_NAMESPACE not in text
     spread = {
         each["metadata"]["namespace"] for each in objects(EVERYTHING, "elsewhere") if "namespace" in each["metadata"]
     }
-    assert spread == {"elsewhere", "kube-system"}
+    assert spread == {"elsewhere", "kube-system", "kube-node-lease"}
 
 
 def test_pods_of_a_new_version_of_the_chart_alone_are_the_same(tmp_path: Path) -> None:
@@ -122,6 +123,7 @@ def test_by_default_there_is_a_controller_and_its_agents() -> None:
     assert sorted(found) == [
         ("DaemonSet", "trimtab-agent"),
         ("Deployment", "trimtab-controller"),
+        ("Pod", "trimtab-test-doctor"),
         ("Pod", "trimtab-test-healthz"),
         ("Pod", "trimtab-test-metrics"),
     ]
@@ -231,7 +233,8 @@ def test_bindings_lead_to_the_same_roles() -> None:
         }
 
     written = [each for name in ("rbac", "agent", "extender", "scheduler") for each in manifest(f"{name}.yaml")]
-    ours = {each for each in bound(objects(EVERYTHING)) if each[3] not in ("trimtab-kwok", "trimtab-fake-nodes")}
+    unwritten = ("trimtab-kwok", "trimtab-fake-nodes", "trimtab-test-doctor")
+    ours = {each for each in bound(objects(EVERYTHING)) if each[2] not in unwritten}
     assert ours == bound(written)
 
 
@@ -399,6 +402,26 @@ def test_fake_nodes_come_last_and_go_first() -> None:
         if each["kind"] == "Job"
     }
     assert hooks == {"post-install,post-upgrade": ["fake-nodes", "apply"], "pre-delete": ["fake-nodes", "delete"]}
+
+
+def test_the_doctor_of_helm_test_sees_what_it_looks_at_and_changes_nothing() -> None:
+    name = "trimtab-test-doctor"
+    hooks = [each for each in objects(EVERYTHING, "gpus") if each["metadata"]["name"] == name]
+    assert {each["metadata"]["annotations"]["helm.sh/hook"] for each in hooks} == {"test"}
+    weights = {each["kind"]: int(each["metadata"]["annotations"].get("helm.sh/hook-weight", 0)) for each in hooks}
+    assert max(weight for kind, weight in weights.items() if kind != "Pod") < weights["Pod"]
+    (told,) = {each["subjects"][0]["name"] for each in hooks if "subjects" in each}
+    assert told == f"system:serviceaccount:gpus:{the('ServiceAccount', name, hooks)['metadata']['name']}"
+    wanted, given = (
+        sorted(json.dumps(each["rules"], sort_keys=True) for each in roles if "rules" in each)
+        for roles in (needs.roles_of_doctor("gpus", told), hooks)
+    )
+    assert given == wanted
+    pod = the("Pod", name, hooks)
+    assert pod_of(pod)["serviceAccountName"] == name
+    assert container_of(pod)["command"] == ["python", "-m", "trimtab", "doctor"]
+    assert environment_of(pod)["TRIMTAB_LEADERSHIP__NAMESPACE"] == "gpus"
+    assert ("Pod", name) not in called(objects("rbac: {create: false}")), "roles are somebody else's, then"
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from datetime import timedelta
 from typing import Any
 
@@ -78,6 +79,27 @@ def test_a_status_that_cannot_be_read_is_an_error_and_left_out_of_everything_els
     assert (finding.level, finding.reason) == (Level.ERROR, Reason.JOB_UNREADABLE)
     assert "plan.epoch" in finding.message
     assert not wrong(jobs.stuck, healthy(jobs=(odd,)))
+
+
+@pytest.mark.parametrize(
+    ("status", "fix"),
+    [
+        ({"pending": {"reason": "FromTheFuture", "message": ""}}, """-p '{"status": {"pending": null}}'"""),
+        ({"stop": {"cause": "FromTheFuture"}}, "use the version that wrote it"),
+        ({"pending": {"reason": "FromTheFuture", "message": ""}, "restarts": "many"}, "use the version that wrote it"),
+    ],
+)
+def test_after_a_rollback_what_every_round_says_anew_can_be_taken_away(status: dict[str, Any], fix: str) -> None:
+    odd = replace(job_object("odd"), status=msgspec.Raw(json.dumps(status).encode()))
+    (finding,) = wrong(jobs.readable, healthy(jobs=(odd,)))
+    assert finding.reason is Reason.JOB_UNREADABLE
+    assert fix in finding.fix
+    words = shlex.split(finding.fix)
+    if words[0] == "kubectl":
+        assert words[:6] == ["kubectl", "-n", "default", "patch", "ltj", "odd"]
+        mended = {key: value for key, value in status.items() if key not in json.loads(words[-1])["status"]}
+        again = replace(odd, status=msgspec.Raw(json.dumps(mended).encode()))
+        assert not wrong(jobs.readable, healthy(jobs=(again,)))
 
 
 def test_a_status_of_an_older_controller_is_understood() -> None:

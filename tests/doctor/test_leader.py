@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.builders import job_object
-from tests.doctor.world import OWN, healthy, lease, only, pod, wrong
+from tests.doctor.world import OWN, deployment, healthy, lease, only, pod, wrong
 
 from trimtab.api.status import JobStatus
 from trimtab.doctor.checks import leader
@@ -82,7 +82,18 @@ def test_a_controller_of_another_version_is_a_warning_and_none_to_be_seen_is_not
     (finding,) = wrong(leader.versions, healthy(pods=(pod("controller", version="v0.0.9"),)))
     assert finding.reason is Reason.VERSION_DIFFERS
     assert "0.0.9" in finding.message
-    assert only(leader.versions, healthy(pods=())).level is Level.NOT_CHECKED
+    assert only(leader.versions, healthy(pods=(), deployment=None)).level is Level.NOT_CHECKED
+
+
+@pytest.mark.parametrize("tag", ["", "latest", "local"])
+def test_where_the_image_tells_no_version_the_deployment_does(tag: str) -> None:
+    pods = (pod("controller", version=tag),)
+    (finding,) = wrong(leader.versions, healthy(pods=pods, deployment=deployment("0.2.0")))
+    assert finding.message.startswith("the controller is 0.2.0, and this command")
+    assert only(leader.versions, healthy(pods=pods)).level is Level.OK
+    assert only(leader.versions, healthy(pods=(), deployment=deployment("0.2.0"))).reason is Reason.VERSION_DIFFERS
+    for unlabelled in (None, deployment("")):
+        assert only(leader.versions, healthy(pods=pods, deployment=unlabelled)).level is Level.NOT_CHECKED
 
 
 def test_the_version_is_that_of_the_label_or_else_the_tag() -> None:

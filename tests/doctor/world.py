@@ -16,8 +16,9 @@ from tests.builders import NOW, gpunode_object, job_object, node_object, priorit
 from trimtab import __version__, names
 from trimtab.api.schema import definitions
 from trimtab.doctor import needs
+from trimtab.doctor.checks import admission
 from trimtab.doctor.findings import Finding, Level
-from trimtab.doctor.seen import Crd, Grant, Lease, Part, Pod, Seen, Version
+from trimtab.doctor.seen import Crd, Deployment, Grant, InForce, Lease, Part, Pod, Rules, Seen, Version
 from trimtab.settings import Settings
 
 OWN = names.SYSTEM_NAMESPACE
@@ -56,9 +57,9 @@ def lease(holder: str = "host_1", renewed: float = -1.0, *, version: int = 1, **
 
 
 def pod(part: str, name: str = "", *, ready: bool = True, version: str = __version__, **spec: Any) -> Pod:
-    """A pod of Trimtab itself."""
+    """A pod of Trimtab itself; without a version, its image is given by its digest."""
     labels = {names.LABEL_PART: f"trimtab-{part}"}
-    image = f"registry.test:5000/trimtab-operator:{version}"
+    image = "registry.test:5000/trimtab-operator" + (f":{version}" if version else "@sha256:00")
     raw = {
         "metadata": {"name": name or f"trimtab-{part}-0", "namespace": OWN, "labels": labels},
         "spec": {"containers": [{"image": image}], **spec},
@@ -95,6 +96,29 @@ def gang_pod(
     return msgspec.convert(raw, Pod)
 
 
+def deployment(version: str = __version__) -> Deployment:
+    """The controller's, as the chart labels it."""
+    labels = {names.LABEL_VERSION: version} if version else {}
+    meta = {"name": names.CONTROLLER_ACCOUNT, "namespace": OWN, "labels": labels}
+    containers = [{"image": "registry.test:5000/trimtab-operator@sha256:00"}]
+    return msgspec.convert({"metadata": meta, "spec": {"template": {"spec": {"containers": containers}}}}, Deployment)
+
+
+def rules(name: str, warns: str = "") -> Rules:
+    """An admission policy, as the API server has looked at it."""
+    checked = (
+        {"expressionWarnings": [{"fieldRef": "spec.validations[0].expression", "warning": warns}]} if warns else {}
+    )
+    return msgspec.convert({"metadata": {"name": name}, "status": {"typeChecking": checked}}, Rules)
+
+
+def in_force(name: str, action: str = "Deny", namespace: str = OWN) -> InForce:
+    """The binding of an admission policy."""
+    reference = {"paramRef": {"name": names.LIMITS_CONFIG_MAP, "namespace": namespace}}
+    spec = {"policyName": name, "validationActions": [action]} | (reference if name == admission.LIMITED else {})
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, InForce)
+
+
 def granted(wanted: tuple[needs.Need, ...], *, without: str = "") -> tuple[Grant, ...]:
     """All rights of these needs but the one told so."""
     rights = [(need, right) for need in wanted for right in need.rights(OWN)]
@@ -121,9 +145,18 @@ def healthy(**changes: Any) -> Seen:
             part("agent", needs.OF_AGENT),
         ),
         crds=crds(),
+        rules=tuple(rules(name) for name in (*admission.POLICIES, admission.OF_AGENTS)),
+        in_force=tuple(in_force(name) for name in (*admission.POLICIES, admission.OF_AGENTS)),
+        limits={"maxGpusPerJob": "1024", "openPriorityClasses": ""},
+        deployment=deployment(),
         lease=(lease("trimtab-controller-0_ab12", -3.0), lease("trimtab-controller-0_ab12", -1.0, version=2)),
         scheduler_lease=lease("trimtab-scheduler-0_cd34"),
-        pods=(pod("controller"), pod("extender"), pod("agent", nodeName="n1"), pod("scheduler", version="v1.36.3")),
+        pods=(
+            pod("controller", version=""),
+            pod("extender"),
+            pod("agent", nodeName="n1"),
+            pod("scheduler", version="v1.36.3"),
+        ),
         nodes=(node_object("n1", labels={"nvidia.com/gpu.count": "8"}),),
         node_leases=(lease("n1", -8.0, name="n1", leaseDurationSeconds=40),),
         jobs=(job_object(creation_timestamp=time_at(-5)),),

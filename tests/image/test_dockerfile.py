@@ -93,6 +93,13 @@ def test_nothing_is_installed_without_a_pinned_version() -> None:
     assert wanted - normal == set()
 
 
+def test_every_stage_that_fetches_packages_is_told_from_where() -> None:
+    """Without BuildKit, no stage inherits an ARG of the one that it is made from."""
+    fetching = {name for name in stages() if any("pip" in run and "install " in run for run in values(name, "RUN"))}
+    assert fetching == {"build", "operator-root", "agent-root", "trainer-root"}
+    assert [name for name in fetching if not {"PIP_INDEX_URL", "PIP_CERT"} <= set(values(name, "ARG"))] == []
+
+
 def test_what_is_copied_is_let_through_and_nothing_else() -> None:
     let = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copies = [rest.split()[:-1] for stage in stages() for rest in values(stage, "COPY") if "--from" not in rest]

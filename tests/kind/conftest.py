@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-import trimtab
 from trimtab.names import SYSTEM_NAMESPACE
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = (Path(__file__).parent / "meeting.py").read_text()
-WORKERS, GPUS = 3, 2
-"""Nodes, and fake GPUs of each: gangs of two fit twice, but for one GPU, and find another node when they lose one."""
+WORKERS, GPUS = 4, 1
+"""Nodes, and fake GPUs of each: every rank is a pod on a node of its own, and a gang of two that loses one of its nodes
+finds another."""
 SETTINGS = "--set settings.gang.node_grace_seconds=5"
 """Kubernetes' own patience, of 50 s, is enough."""
 POLL_SECONDS = 0.5
@@ -110,10 +109,14 @@ class Job:
     def said(self, pod: dict[str, Any]) -> str:
         return self._kind.kubectl("logs", pod["metadata"]["name"])
 
+    def delete(self) -> None:
+        self._kind.kubectl("delete", "ltj", self.name, "--ignore-not-found", "--wait")
+        self._kind.eventually(lambda: not self.pods(), 90, f"the pods of {self.name} to go")
+
 
 @pytest.fixture(scope="session")
 def kind() -> Iterator[Kind]:
-    """The cluster trimtab-tests, three workers of two GPUs each; gone in the end, unless $TRIMTAB_KIND_KEEP is set."""
+    """The cluster trimtab-tests, whose workers have a GPU each; gone in the end, unless $TRIMTAB_KIND_KEEP is set."""
     name = "trimtab-tests"
     given = {**os.environ, "NAME": name, "WORKERS": str(WORKERS), "GPUS": str(GPUS), "HELM_ARGS": SETTINGS}
     with subprocess.Popen([ROOT / "hack/kind/up"], stdout=subprocess.PIPE, text=True, env=given) as up:
@@ -128,41 +131,24 @@ def kind() -> Iterator[Kind]:
         subprocess.run([ROOT / "hack/kind/down"], check=True, env=given)
 
 
+@pytest.fixture(scope="session")
+def trainer(kind: Kind) -> None:
+    """The trainer's image is on the workers; it is large."""
+    image = kind.run("hack/kind/images", "trainer").strip()
+    workers = ",".join(each["metadata"]["name"] for each in kind.items("nodes", "--selector=nvidia.com/gpu.count"))
+    kind.run("kind", "load", "docker-image", "--name", kind.name, "--nodes", workers, image)
+
+
 @pytest.fixture
-def submit(kind: Kind) -> Iterator[Callable[..., Job]]:
-    """submit(name, seconds=..., gpus=...) -> a job whose ranks meet for so long; gone after the test."""
+def submit(kind: Kind) -> Iterator[Callable[[dict[str, Any]], Job]]:
+    """submit(manifest) -> the job, which is gone after the test."""
     made: list[Job] = []
 
-    def send(name: str, *, seconds: float, gpus: int = 2 * GPUS) -> Job:
-        kind.kubectl("apply", "--filename=-", stdin=yaml.safe_dump(manifest(name, seconds, gpus)))
-        made.append(Job(kind, name))
+    def send(manifest: dict[str, Any]) -> Job:
+        kind.kubectl("apply", "--filename=-", stdin=yaml.safe_dump(manifest))
+        made.append(Job(kind, manifest["metadata"]["name"]))
         return made[-1]
 
     yield send
     for job in made:
-        kind.kubectl("delete", "ltj", job.name, "--ignore-not-found", "--wait")
-        kind.eventually(lambda job=job: not job.pods(), 90, f"the pods of {job.name} to go")  # type: ignore[misc]
-
-
-def manifest(name: str, seconds: float, gpus: int) -> dict[str, Any]:
-    """A job of exactly so many GPUs."""
-    container = {
-        "name": "trainer",
-        "image": f"trimtab-operator:{trimtab.__version__}",
-        "imagePullPolicy": "Never",
-        "command": ["python", "-c", PROGRAM, str(seconds)],
-        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
-    }
-    return {
-        "apiVersion": "trimtab.dev/v1alpha1",
-        "kind": "LLMTrainingJob",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "model": {"preset": "gpt2"},
-            "training": {"sequenceLength": 1024, "globalBatchSize": 64, "steps": 100000},
-            "resources": {"gpus": {"max": gpus}},
-            "elasticity": {"policy": "Fixed"},
-            "launcher": "Custom",
-            "template": {"spec": {"containers": [container], "terminationGracePeriodSeconds": 5}},
-        },
-    }
+        job.delete()

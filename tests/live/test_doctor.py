@@ -44,6 +44,7 @@ def installation(state_home: Path) -> Iterator[Live]:
     with LocalCluster(f"tests-doctor-{os.getpid()}") as cluster:
         live, manifests = Live(cluster), ROOT / "manifests"
         cluster.kubectl("apply", "--server-side", "-f", str(manifests / "crds"), "-f", str(manifests / "rbac.yaml"))
+        cluster.kubectl("apply", "--server-side", "-f", str(manifests / "admission.yaml"))
         cluster.kubectl("wait", "--for=condition=Established", "-f", str(manifests / "crds"), "--timeout=30s")
         live.apply(gpu_node("doctor-0"), gpu_node("doctor-1"))
         cluster.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=30s")
@@ -138,6 +139,21 @@ async def test_a_rule_that_is_missing_is_told_with_what_it_is_for(
     assert missing["reason"] == "RightMissing"
     assert missing["message"] == "trimtab-controller may not create pods/binding: it cannot bind pods"
     remedy(installation, missing)
+    assert faults(installation, expected=0) == []
+
+
+async def test_rules_for_authors_that_are_missing_or_lack_their_limits(
+    installation: Live, controller: ControllerProcess
+) -> None:
+    kubectl = installation.cluster.kubectl
+    kubectl("delete", "validatingadmissionpolicybinding", "trimtab-marks")
+    kubectl("delete", "validatingadmissionpolicy", "trimtab-pods")
+    kubectl("delete", "configmap", "trimtab-limits", "-n", SYSTEM)
+    found = {each["reason"]: each for each in faults(installation, expected=2)}
+    assert found.keys() == {"AdmissionPoliciesAbsent", "AdmissionPolicyNotInForce", "LimitsMissing"}
+    assert found["AdmissionPoliciesAbsent"]["objects"] == ["ValidatingAdmissionPolicy/trimtab-pods"]
+    assert found["AdmissionPolicyNotInForce"]["objects"] == ["ValidatingAdmissionPolicy/trimtab-marks"]
+    remedy(installation, found["LimitsMissing"])
     assert faults(installation, expected=0) == []
 
 

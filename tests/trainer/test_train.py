@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hack.trainer import train
 
 pytestmark = pytest.mark.timeout(600)
@@ -215,6 +216,14 @@ def test_plans_that_it_cannot_follow_are_refused(
 def test_more_ranks_than_one_per_pod_need_torchrun() -> None:
     with pytest.raises(SystemExit, match="8 ranks per pod: start this script with torchrun"):
         train.join({"PET_NPROC_PER_NODE": "8"}, 1.0)
+
+
+def test_a_pytorch_that_cannot_divide_weights_on_cpus_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's, for one."""
+    options = train.options_of(["--checkpoints", "/x", "--zero", "2"], {})
+    monkeypatch.delattr(torch.cpu.Stream, "record_event")
+    with pytest.raises(SystemExit, match=r"needs PyTorch 2\.7.*set spec\.parallelism\.zeroStage to 0"):
+        train.build(options, torch.device("cpu"))
 
 
 def test_options_are_those_of_the_plan() -> None:

@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from trimtab.doctor.checks import agents, clocks, jobs, kueue, leader, nodes, queues, rights, scheduler, server
+from trimtab.doctor.checks import (
+    admission,
+    agents,
+    clocks,
+    jobs,
+    kueue,
+    leader,
+    nodes,
+    queues,
+    rights,
+    scheduler,
+    server,
+)
 from trimtab.doctor.findings import Finding, Group, Level, Said, not_checked
 from trimtab.doctor.seen import NotSeen, Seen, Unknown
 
@@ -26,6 +38,8 @@ CHECKS = (
     Check(Group.API_SERVER, "CRDs", server.crds),
     Check(Group.RIGHTS, "yours", rights.own),
     Check(Group.RIGHTS, "service accounts", rights.parts),
+    Check(Group.RIGHTS, "admission policies", admission.policies),
+    Check(Group.RIGHTS, "limits of jobs", admission.limits),
     Check(Group.CONTROLLER, "leader", leader.leads),
     Check(Group.CONTROLLER, "epoch", leader.epoch),
     Check(Group.CONTROLLER, "pods", leader.pods),

@@ -51,6 +51,10 @@ class Reason(StrEnum):
     # rights
     RIGHT_MISSING = "RightMissing"
     ACCOUNT_MISSING = "AccountMissing"
+    ADMISSION_ABSENT = "AdmissionPoliciesAbsent"
+    ADMISSION_NOT_IN_FORCE = "AdmissionPolicyNotInForce"
+    ADMISSION_NOT_UNDERSTOOD = "AdmissionPolicyNotUnderstood"
+    LIMITS_MISSING = "LimitsMissing"
     # the controller
     NO_LEADER = "NoLeader"
     LEADERS_ALTERNATE = "LeadersAlternate"

@@ -19,7 +19,19 @@ from msgspec.structs import replace
 from trimtab import names
 from trimtab.doctor import needs
 from trimtab.doctor.needs import Need, Right
-from trimtab.doctor.seen import Crd, Grant, Lease, Part, Pod, Seen, Unknown, Version
+from trimtab.doctor.seen import (
+    Crd,
+    Deployment,
+    Grant,
+    InForce,
+    Lease,
+    Part,
+    Pod,
+    Rules,
+    Seen,
+    Unknown,
+    Version,
+)
 from trimtab.errors import ApiError, Forbidden, NotFound, SettingsError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.connection import connect
@@ -49,6 +61,9 @@ from trimtab.settings import Settings
 T = TypeVar("T")
 
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
+RULES = Resource("admissionregistration.k8s.io/v1", "validatingadmissionpolicies")
+IN_FORCE = Resource("admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings")
+DEPLOYMENTS = Resource("apps/v1", "deployments")
 SERVICE_ACCOUNTS = Resource("v1", "serviceaccounts")
 SECRETS = Resource("v1", "secrets")
 SELF_REVIEWS = Resource("authorization.k8s.io/v1", "selfsubjectaccessreviews")
@@ -130,6 +145,10 @@ class _Look:
             "classes": self._list(PRIORITY_CLASSES, PriorityClassObject),
             "reports": self._list(GPUNODES, GpuNodeObject),
             "crds": self._crds(),
+            "rules": self._list(RULES, Rules),
+            "in_force": self._list(IN_FORCE, InForce),
+            "limits": self._config_map(own, names.LIMITS_CONFIG_MAP),
+            "deployment": self._one(DEPLOYMENTS, own, names.CONTROLLER_ACCOUNT, Deployment),
             "own": self._may(needs.OF_USER, ""),
             "scheduler_lease": self._one(LEASES, own, names.SCHEDULER_ACCOUNT, Lease),
             "policy": self._config_map(

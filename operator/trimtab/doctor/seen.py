@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeVar
@@ -146,16 +147,91 @@ class Pod(Struct, frozen=True):
 
     @property
     def version(self) -> str:
-        """As its label says, else the tag of its image; empty where neither does."""
-        if label := self.metadata.labels.get(names.LABEL_VERSION):
-            return label.removeprefix("v")
-        image = self.spec.containers[0].image.partition("@")[0] if self.spec.containers else ""
-        _, colon, tag = image.rpartition("/")[2].partition(":")
-        return tag.removeprefix("v") if colon else ""
+        """As its label says, else the tag of its image; empty where neither does (`latest` is no version)."""
+        return _version(self.metadata, self.spec)
 
     def variable(self, name: str) -> str:
         """Value of an environment variable of its containers; empty where none has it."""
         return next((each.value for program in self.spec.containers for each in program.env if each.name == name), "")
+
+
+class Template(Struct, frozen=True):
+    """v1.PodTemplateSpec."""
+
+    spec: PodSpec = PodSpec()
+
+
+class DeploymentSpec(Struct, frozen=True):
+    """apps/v1 DeploymentSpec."""
+
+    template: Template = Template()
+
+
+class Deployment(Struct, frozen=True):
+    """apps/v1 Deployment."""
+
+    metadata: Meta
+    spec: DeploymentSpec = DeploymentSpec()
+
+    @property
+    def version(self) -> str:
+        """As that of a pod."""
+        return _version(self.metadata, self.spec.template.spec)
+
+
+def _version(meta: Meta, spec: PodSpec) -> str:
+    image = spec.containers[0].image.partition("@")[0] if spec.containers else ""
+    _, _, tag = image.rpartition("/")[2].partition(":")
+    told = meta.labels.get(names.LABEL_VERSION) or (tag if re.match(r"v?\d+\.\d", tag) else "")
+    return told.removeprefix("v")
+
+
+class Warned(Struct, frozen=True, rename="camel"):
+    """admissionregistration.k8s.io/v1 ExpressionWarning."""
+
+    field_ref: str
+    warning: str
+
+
+class Checked(Struct, frozen=True, rename="camel"):
+    """admissionregistration.k8s.io/v1 TypeChecking."""
+
+    expression_warnings: tuple[Warned, ...] = ()
+
+
+class RulesStatus(Struct, frozen=True, rename="camel"):
+    """admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyStatus."""
+
+    type_checking: Checked | None = None
+
+
+class Rules(Struct, frozen=True):
+    """admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy."""
+
+    metadata: Meta
+    status: RulesStatus = RulesStatus()
+
+
+class ParamRef(Struct, frozen=True):
+    """admissionregistration.k8s.io/v1 ParamRef."""
+
+    name: str = ""
+    namespace: str = ""
+
+
+class InForceSpec(Struct, frozen=True, rename="camel"):
+    """admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBindingSpec."""
+
+    policy_name: str = ""
+    validation_actions: tuple[str, ...] = ()
+    param_ref: ParamRef | None = None
+
+
+class InForce(Struct, frozen=True):
+    """admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding."""
+
+    metadata: Meta
+    spec: InForceSpec = InForceSpec()
 
 
 class CrdVersion(Struct, frozen=True):
@@ -242,6 +318,14 @@ class Seen(Struct, frozen=True):
     parts: tuple[Part, ...] | Unknown = ()
     crds: Mapping[str, Crd | None] | Unknown = {}
     """By name; None where there is none."""
+    rules: tuple[Rules, ...] | Unknown = ()
+    """Admission policies, of whomever."""
+    in_force: tuple[InForce, ...] | Unknown = ()
+    """Their bindings."""
+    limits: Mapping[str, str] | Unknown | None = None
+    """Data of the ConfigMap in the controller's namespace that limits jobs; None where there is none."""
+    deployment: Deployment | Unknown | None = None
+    """The controller's, where it is one."""
     lease: tuple[Lease, ...] | Unknown = ()
     """The controller's, as often as it was found changed; empty where there is none."""
     scheduler_lease: Lease | Unknown | None = None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 
+from pydantic import ValidationError
+
 from trimtab import __version__, names
+from trimtab.api.status import JobStatus
 from trimtab.doctor.findings import Finding, Reason, count, error, some, warning, well
 from trimtab.doctor.seen import Seen, known
+from trimtab.kube.objects import JobObject
 from trimtab.observe import jobs
 from trimtab.observe.jobs import JobFacts
 from trimtab.ui.words import duration
@@ -28,6 +33,8 @@ FOREVER = frozenset(
 """Reasons that no other job's end takes away."""
 UNSEEN_SECONDS = 60.0
 """The controller sees a new job within a second; a busy one within some."""
+TOLD_ANEW = {"pending", "shadow", "trainerStatus"}
+"""Fields of a status that may be taken away: every round says them again, or every report."""
 OVERDUE_SECONDS = 60.0
 """Pods get their grace period after the deadline of a stop."""
 
@@ -35,12 +42,10 @@ OVERDUE_SECONDS = 60.0
 def readable(seen: Seen) -> Iterator[Finding]:
     """Whether spec and status of all jobs can be read, whichever version wrote them."""
     found = _facts(seen)
-    wrong = [facts for facts in found if facts.unreadable]
-    for facts in wrong:
+    wrong = [(job, facts) for job, facts in zip(known(seen.jobs), found, strict=True) if facts.unreadable]
+    for job, facts in wrong:
         message = f"job {facts.meta.key}: {facts.error}: another version wrote it, and the controller leaves it alone"
-        delete = f"kubectl -n {facts.meta.namespace} delete ltj {facts.meta.name}"
-        fix = f"use the version that wrote it; or, once it runs no more: {delete}"
-        yield error(Reason.JOB_UNREADABLE, message, fix, (_object(facts),))
+        yield error(Reason.JOB_UNREADABLE, message, _readable_again(job), (_object(facts),))
     odd = [facts for facts in found if facts.error and not facts.unreadable and not facts.finished]
     for facts in odd:
         message = f"job {facts.meta.key} is not understood by Trimtab {__version__}: {facts.error}"
@@ -48,6 +53,19 @@ def readable(seen: Seen) -> Iterator[Finding]:
         yield warning(Reason.JOB_UNREADABLE, message, fix, (_object(facts),))
     if not wrong and not odd:
         yield well(f"{count(len(found), 'job')} understood, spec and status")
+
+
+def _readable_again(job: JobObject) -> str:
+    """What to do about a status that cannot be read: after a rollback, words that only the newer version knows."""
+    where = f"kubectl -n {job.metadata.namespace}"
+    try:
+        JobStatus.model_validate_json(bytes(job.status))
+    except ValidationError as refused:
+        fields = {str(item["loc"][0]) for item in refused.errors() if item["loc"]}
+        if fields and fields <= TOLD_ANEW:
+            patch = json.dumps({"status": dict.fromkeys(sorted(fields))})
+            return f"{where} patch ltj {job.metadata.name} --subresource=status --type=merge -p '{patch}'"
+    return f"use the version that wrote it; or, once it runs no more: {where} delete ltj {job.metadata.name}"
 
 
 def stuck(seen: Seen) -> Iterator[Finding]:

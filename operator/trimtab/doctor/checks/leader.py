@@ -104,6 +104,8 @@ def pods(seen: Seen) -> Iterator[Finding]:
 def versions(seen: Seen) -> Iterator[Finding]:
     """Whether the controller is of the version of this command."""
     told = sorted({pod.version for pod in seen.of("controller") if pod.version})
+    if not told and (deployment := known(seen.deployment)):
+        told = [deployment.version] if deployment.version else []
     if not told:
         yield not_checked(
             "the controller is no pod of this cluster", "its metric trimtab_build_info, which names its version"

@@ -1,0 +1,89 @@
+"""Admission policies: is refused what authors may not set, and are there limits to hold their jobs against?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trimtab import names
+from trimtab.doctor.findings import Finding, Reason, error, not_checked, some, warning, well
+from trimtab.doctor.seen import Seen, known
+
+POLICIES = (
+    "trimtab-limits",
+    "trimtab-job-limits",
+    "trimtab-job-queues",
+    "trimtab-job-authors",
+    "trimtab-job-deletion",
+    "trimtab-marks",
+    "trimtab-pods",
+    "trimtab-gpus-by-jobs",
+    "trimtab-controller",
+)
+"""Those of manifests/admission.yaml, which a test holds equal: the installed package has no manifests."""
+OF_AGENTS = "trimtab-agent-own-node"
+"""That of manifests/agent.yaml."""
+LIMITED = "trimtab-job-limits"
+"""The one that reads the ConfigMap."""
+_APPLY = "kubectl apply --server-side --force-conflicts -f manifests"
+INSTALL = f"{_APPLY}/admission.yaml (of the chart: admission.enabled=true)"
+INSTALL_OF_AGENTS = f"{_APPLY}/agent.yaml (the chart has it with the agents)"
+
+
+def policies(seen: Seen) -> Iterator[Finding]:
+    """Whether all are there, bound so that they deny, and understood by the API server."""
+    sets: list[tuple[Sequence[str], str, str]] = [
+        (POLICIES, "authors of jobs and pods may set what only the controller may", INSTALL)
+    ]
+    if isinstance(seen.pods, tuple) and seen.of("agent"):
+        sets.append(((OF_AGENTS,), "an agent may report for other nodes", INSTALL_OF_AGENTS))
+    wrong = [finding for wanted, without, fix in sets for finding in _not_in_force(seen, wanted, without, fix)]
+    yield from wrong or [well(f"{sum(len(wanted) for wanted, _, _ in sets)} admission policies are in force")]
+    yield from _misunderstood(seen)
+
+
+def _not_in_force(seen: Seen, wanted: Sequence[str], without: str, fix: str) -> Iterator[Finding]:
+    there = {each.metadata.name for each in known(seen.rules)}
+    denying = {each.spec.policy_name for each in known(seen.in_force) if "Deny" in each.spec.validation_actions}
+    lacking = [name for name in wanted if name not in there]
+    idle = [name for name in wanted if name in there - denying]
+    if lacking:
+        missing = f"no admission policy {some(lacking, len(POLICIES))}: {without}"
+        yield warning(Reason.ADMISSION_ABSENT, missing, fix, _objects(lacking))
+    if idle:
+        unbound = f"no binding with the action Deny for {some(idle, len(POLICIES))}: {without}"
+        yield warning(Reason.ADMISSION_NOT_IN_FORCE, unbound, fix, _objects(idle))
+
+
+def _misunderstood(seen: Seen) -> Iterator[Finding]:
+    """What the API server itself says against an expression: a kind of another version, mostly."""
+    for each in known(seen.rules):
+        checked = each.status.type_checking
+        if each.metadata.name in (*POLICIES, OF_AGENTS) and checked and checked.expression_warnings:
+            first = checked.expression_warnings[0]
+            message = f"{each.metadata.name}: {first.field_ref}: {' '.join(first.warning.split())}"
+            fix = "install CRDs and admission policies of the same version (`trimtab doctor` names differences)"
+            yield warning(Reason.ADMISSION_NOT_UNDERSTOOD, message, fix, _objects([each.metadata.name]))
+
+
+def limits(seen: Seen) -> Iterator[Finding]:
+    """Whether the ConfigMap is there that jobs are held against: without it, none is taken."""
+    bound = [each.spec for each in known(seen.in_force) if each.spec.policy_name == LIMITED]
+    if not bound:
+        yield well("jobs are held against no limits")
+        return
+    where = bound[0].param_ref.namespace if bound[0].param_ref else ""
+    if where != seen.namespace:
+        yield not_checked(f"limits are read in the namespace {where or 'of each job'}", f"trimtab doctor -n {where}")
+        return
+    data = known(seen.limits)
+    about = (f"ConfigMap/{where}/{names.LIMITS_CONFIG_MAP}",)
+    if data is None:
+        message = f"no ConfigMap {names.LIMITS_CONFIG_MAP} in {where}: no job is taken"
+        yield error(Reason.LIMITS_MISSING, message, INSTALL, about)
+        return
+    told = ", ".join(f"{key} {value}" for key, value in sorted(data.items()) if value)
+    yield well(f"limits: {told or 'none'}")
+
+
+def _objects(policies: Sequence[str]) -> list[str]:
+    return [f"ValidatingAdmissionPolicy/{name}" for name in policies]

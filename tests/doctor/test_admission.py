@@ -1,0 +1,84 @@
+"""Rules for authors of jobs: they are there, they deny, the API server understands them, and they have their limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.doctor.world import OWN, healthy, in_force, only, pod, rules, wrong
+
+from trimtab import names
+from trimtab.doctor.checks import admission
+from trimtab.doctor.findings import Level, Reason
+
+MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
+EVERY = (*admission.POLICIES, admission.OF_AGENTS)
+
+
+@pytest.mark.parametrize(
+    ("file", "wanted"), [("admission.yaml", admission.POLICIES), ("agent.yaml", (admission.OF_AGENTS,))]
+)
+def test_what_is_looked_for_is_what_the_manifests_install(file: str, wanted: tuple[str, ...]) -> None:
+    found = list(yaml.safe_load_all((MANIFESTS / file).read_text()))
+    policies = [each["metadata"]["name"] for each in found if each["kind"] == "ValidatingAdmissionPolicy"]
+    assert sorted(policies) == sorted(wanted)
+    bindings = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"].endswith("PolicyBinding")}
+    assert {spec["policyName"] for spec in bindings.values()} == set(wanted)
+    reads = {name for name, spec in bindings.items() if spec.get("paramRef", {}).get("name") == names.LIMITS_CONFIG_MAP}
+    assert reads == ({admission.LIMITED} if file == "admission.yaml" else set())
+
+
+def test_none_at_all_is_a_warning_with_the_manifest_that_has_them() -> None:
+    (finding,) = wrong(admission.policies, healthy(rules=(), in_force=(), pods=()))
+    assert (finding.level, finding.reason) == (Level.WARNING, Reason.ADMISSION_ABSENT)
+    assert "authors of jobs and pods may set what only the controller may" in finding.message
+    assert finding.fix.startswith("kubectl apply --server-side --force-conflicts -f manifests/admission.yaml ")
+    assert len(finding.objects) == len(admission.POLICIES)
+
+
+@pytest.mark.parametrize(("gone", "file"), [("trimtab-marks", "admission.yaml"), (admission.OF_AGENTS, "agent.yaml")])
+def test_one_that_is_missing_or_denies_nothing_is_named(gone: str, file: str) -> None:
+    kept = tuple(name for name in EVERY if name != gone)
+    (missing,) = wrong(admission.policies, healthy(rules=tuple(map(rules, kept))))
+    assert missing.reason is Reason.ADMISSION_ABSENT
+    unbound = healthy(in_force=tuple(map(in_force, kept)))
+    audited = healthy(in_force=(*map(in_force, kept), in_force(gone, "Audit")))
+    for seen in (unbound, audited):
+        (idle,) = wrong(admission.policies, seen)
+        assert idle.reason is Reason.ADMISSION_NOT_IN_FORCE
+        assert idle.objects == missing.objects == (f"ValidatingAdmissionPolicy/{gone}",)
+        assert f"manifests/{file}" in idle.fix
+
+
+def test_the_agents_rule_is_missed_only_where_there_are_agents() -> None:
+    kept = tuple(map(rules, admission.POLICIES))
+    finding = only(admission.policies, healthy(rules=kept, pods=(pod("controller"),)))
+    assert (finding.level, finding.message) == (Level.OK, "9 admission policies are in force")
+
+
+def test_what_the_api_server_says_against_an_expression_is_told() -> None:
+    ours = rules(EVERY[0], "ERROR: <input>:1:8:\n undefined field 'spce'")
+    odd = (ours, *map(rules, EVERY[1:]), rules("theirs", "of no concern"))
+    (finding,) = wrong(admission.policies, healthy(rules=odd))
+    assert finding.reason is Reason.ADMISSION_NOT_UNDERSTOOD
+    where = f"{EVERY[0]}: spec.validations[0].expression"
+    assert finding.message.startswith(f"{where}: ERROR: <input>:1:8: undefined field")
+
+
+def test_without_limits_no_job_is_taken() -> None:
+    (finding,) = wrong(admission.limits, healthy(limits=None))
+    assert (finding.level, finding.reason) == (Level.ERROR, Reason.LIMITS_MISSING)
+    assert finding.objects == (f"ConfigMap/{OWN}/trimtab-limits",)
+    assert only(admission.limits, healthy(limits=None, in_force=())).level is Level.OK, "nobody asks for them"
+
+
+def test_limits_of_another_namespace_are_not_judged() -> None:
+    elsewhere = (in_force(admission.LIMITED, namespace="ops"),)
+    finding = only(admission.limits, healthy(limits=None, in_force=elsewhere))
+    assert (finding.level, finding.fix) == (Level.NOT_CHECKED, "trimtab doctor -n ops")
+
+
+def test_limits_are_told() -> None:
+    assert only(admission.limits, healthy()).message == "limits: maxGpusPerJob 1024"
+    assert only(admission.limits, healthy(limits={})).message == "limits: none"
