@@ -288,7 +288,8 @@ def test_stops_are_counted_once_and_those_of_the_same_job_within_an_hour_besides
             (0, 3, StopCause.PREEMPTED, "default/b"),
         )
     )
-    for stops in ((earlier,), (earlier,), (earlier, own), (earlier, own, later)):
+    timed = earlier.model_copy(update={"save_seconds": 3})
+    for stops in ((earlier,), (earlier,), (timed,), (timed, own), (timed, own, later)):
         cluster.jobs["old"] = runs(stops=stops)
         cluster.round()
     assert (count(first) - before[0], count(again) - before[1]) == (2, 1)

@@ -162,7 +162,8 @@ class Successions:
             known = self._told.get(uid, stops)  # what a controller before us has seen is not news
             if stops is known:
                 continue
-            for stop in (stop for stop in stops if stop not in known and stop.cause in GAVE_WAY):
+            seen = {(stop.epoch, stop.time) for stop in known}  # what a restart took is added to its record later
+            for stop in (stop for stop in stops if (stop.epoch, stop.time) not in seen and stop.cause in GAVE_WAY):
                 metrics.PREEMPTIONS.labels(stop.cause.value).inc()
                 earlier = [s for s in stops if gave_way(s) and 0 < _seconds(stop) - _seconds(s) < HOUR]
                 if earlier and gave_way(stop):
