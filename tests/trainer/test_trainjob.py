@@ -69,7 +69,8 @@ def test_a_real_api_server_takes_both_by_their_own_crds(kubectl: Callable[..., s
     crds = Path(got["Dir"]) / "manifests" / "base" / "crds" / "trainer.kubeflow.org_trainjobs.yaml"
     kubectl("apply", "--server-side", "-f", str(crds))
     try:
-        kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
+        for sign in ("jsonpath={.status.acceptedNames.kind}=TrainJob", "condition=Established"):  # none, at first
+            kubectl("wait", f"--for={sign}", f"crd/{CRD}", "--timeout=30s")
         taken = kubectl("apply", "--server-side", "--dry-run=server", "-o", "name", "-f", str(SAMPLES))
         assert sorted(taken.split()) == [
             "llmtrainingjob.trimtab.dev/tiny-gpt",
