@@ -16,7 +16,7 @@ from trimtab.api.status import JobStatus, Pending, Shadow
 from trimtab.apply import transitions
 from trimtab.apply.actions import BindPod, CreatePod, CreateService, DeletePod, Step, WriteStatus
 from trimtab.apply.setbacks import Setback
-from trimtab.apply.steps import View, next_step
+from trimtab.apply.steps import HUNG_SECONDS, View, next_step
 from trimtab.kube.objects import Meta, PodObject
 from trimtab_policy.types import PendingReason
 
@@ -404,3 +404,21 @@ def test_a_resumed_job_that_has_to_wait_is_not_suspended_any_more() -> None:
 
 def test_a_finished_job_is_not_suspended() -> None:
     assert next_step(view(RUNNING, *pods("Succeeded"), finished=True, suspended=True)) == ()
+
+
+def test_a_job_whose_earlier_pods_should_have_ended_says_which_and_what_to_do() -> None:
+    """A kubelet that is gone confirms no deletion; in the meantime its pod may still compute."""
+    leaving, backing_off = pods("Running", **DELETED), JobStatus(last_epoch=1)
+    assert next_step(view(backing_off, *leaving, plan=PLAN)) == ()
+    action = written(next_step(replace(view(backing_off, *leaving, plan=PLAN), now=NOW + HUNG_SECONDS + 1)))
+    told = action.status.pending
+    assert told
+    assert (action.status.plan, told.reason) == (None, PendingReason.BACKING_OFF)
+    assert told.blockers == tuple(f"pod job-1-{i} of its earlier gang on node n{i + 1}" for i in range(2))
+    assert "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in told.message
+    assert find(action.status, names.PLANNED) == "False"
+    assert action.happening
+    assert (action.happening.type, action.happening.reason) == ("Warning", names.REASON_HELD_UP)
+    again = replace(view(action.status, *leaving, plan=PLAN), now=NOW + HUNG_SECONDS + 60)
+    assert next_step(again) == (), "told once"
+    assert written(next_step(view(action.status, plan=PLAN))).status.plan

@@ -261,7 +261,7 @@ def test_a_successor_that_waits_for_a_pod_of_the_earlier_gang_that_hangs_says_so
     assert told
     assert (told.reason, told.message.split("; ")[0]) == (
         "MakingRoom",
-        "waits for GPUs that pod job-1-0 of its earlier gang still hold",
+        "waits for GPUs that pod job-1-0 of its earlier gang on node n1 still hold",
     )
     assert next_step(replace(view(hangs, *going), now=NOW + 86_400)) == ()
 

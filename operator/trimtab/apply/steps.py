@@ -45,6 +45,9 @@ from trimtab.apply.transitions import Happening, Report
 from trimtab.kube.objects import Meta, PodObject
 from trimtab.settings import FailureSettings
 
+HUNG_SECONDS = 15.0
+"""A pod that has not ended so long after it should have is told of: kubelets are late by seconds."""
+
 
 class View(Struct, frozen=True):
     """All that the next step of a job depends on."""
@@ -124,14 +127,22 @@ def next_step(view: View) -> Step:
 
 
 def _wait_or_plan(view: View) -> Step:
-    if view.pods:
-        return ()  # pods of an earlier epoch are still ending: two gangs of one job must never run at once
+    if view.pods:  # pods of an earlier epoch are still ending: two gangs of one job must never run at once
+        return _held_up(view)
     if view.plan:
         return _status(view, transitions.planned(view.status, view.meta, view.plan, view.now))
     if view.pending is None:
         return ()
     status = transitions.waiting(view.status, view.meta, view.pending, view.now)
     return _status(view, transitions.shadowed(status, view.shadow))
+
+
+def _held_up(view: View) -> Step:
+    """Say so where pods should have ended long ago."""
+    late = stops.hung(view.pods, view.now - HUNG_SECONDS)
+    if not late:
+        return ()
+    return _status(view, *transitions.held_up(view.status, view.meta, late, view.now))
 
 
 def _carry_out(view: View, plan: Plan) -> Step:

@@ -144,10 +144,10 @@ def answered(status: JobStatus, report: Report | None) -> bool:
 
 def hung(strays: Iterable[PodObject], now: float) -> tuple[str, ...]:
     """Pods of an earlier gang that are still there though the time that they have to end is over, in words."""
-    going = ((pod.metadata.name, pod.metadata.deletion_timestamp) for pod in strays)
+    going = ((pod, pod.metadata.deletion_timestamp) for pod in strays)
     return tuple(
-        f"pod {name} of its earlier gang"
-        for name, end in going
+        f"pod {pod.metadata.name} of its earlier gang on node {pod.spec.node_name or '(none)'}"
+        for pod, end in going
         if end and now > datetime.fromisoformat(end).timestamp()
     )
 

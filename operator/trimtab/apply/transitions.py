@@ -31,6 +31,8 @@ SILENT_SECONDS = 600.0
 """A gang that does not tell of its checkpoints has probably saved one after so long."""
 CHECKPOINTED = "Checkpointed"
 """Reason of a setback: it had been asked to save its state, has, and ended, though it need not any more."""
+MOST_NAMED = 4
+"""Pods that a message lists."""
 _MOVED = 0.05
 """Part by which a step time must have changed to be news."""
 
@@ -95,6 +97,18 @@ def waiting(status: JobStatus, meta: Meta, pending: Pending, now: float) -> JobS
     status = changed(status, pending=pending)
     status = _resumed(status, meta, now)
     return say(status, meta, now, names.PLANNED, False, pending.reason.value, pending.message)
+
+
+def held_up(status: JobStatus, meta: Meta, late: tuple[str, ...], now: float) -> tuple[JobStatus, Happening]:
+    """Say that the job waits for pods which should have ended: their nodes do not answer, or a finalizer keeps them."""
+    message = (
+        f"waits for {', '.join(late[:MOST_NAMED])} to end: two gangs of a job never run at once. Of a node that is off "
+        f"for good, say so: `kubectl taint node NODE {names.TAINT_OUT_OF_SERVICE}=nodeshutdown:NoExecute`, or delete it"
+    )
+    pending = Pending(reason=PendingReason.BACKING_OFF, message=message, blockers=late[:MOST_NAMED])
+    status = changed(status, pending=pending)
+    said = Happening("Warning", names.REASON_HELD_UP, message, status.last_epoch or 0)
+    return say(status, meta, now, names.PLANNED, False, names.REASON_HELD_UP, message), said
 
 
 def scheduled(status: JobStatus, meta: Meta, now: float, *, all_running: bool) -> JobStatus:
