@@ -169,13 +169,14 @@ class Judge:
     def _gangs(self, job: str) -> None:
         pods = [pod for pod in self.ledger.pods_of[job].values() if ledger.is_ours(pod)]
         self._ranks(job, pods)
-        standing = ledger.plan_of(self.ledger.objects[JOBS].get(job, {})).get("epoch")
+        known = self.ledger.objects[JOBS].get(job)  # of pods whose job is gone, I3 tells
+        standing = ledger.plan_of(known or {}).get("epoch")
         plans = self._memory[job].plans
         for epoch in plans.keys() | {ledger.epoch_of(pod) for pod in pods}:
             bound = [pod for pod in pods if ledger.epoch_of(pod) == epoch and ledger.node_of(pod)]
             size = plans.get(epoch, {}).get("nodeCount", 0)
             whole = sum(pod["status"].get("phase") != "Failed" and not ledger.leaving(pod) for pod in bound) == size
-            partial = any(live(pod) for pod in bound) and not (whole and epoch == standing)
+            partial = known is not None and any(live(pod) for pod in bound) and not (whole and epoch == standing)
             what = f"{len(bound)} of {size} pods bound, plan {standing}"
             self._lasting("I2", f"{job} epoch {epoch}", self._limits.gang, what if partial else "")
             unplanned = epoch not in plans and any(ledger.epoch_of(pod) == epoch for pod in pods)
