@@ -95,11 +95,16 @@ class Stand:
         await self.watcher.until(lambda seen: not any(seen.pods(job) for job in jobs), 30, f"pods of {jobs} to be gone")
 
     async def runs(self, job: str, seconds: float = 40, *, epoch: int = 0) -> None:
-        """Wait until the job's whole gang runs, under this plan or a later one."""
+        """Wait until the job's whole gang runs, under this plan or a later one.
+
+        Jobs and pods come by different watches: the job may say so before its pods are seen.
+        """
 
         def so(seen: Watcher) -> bool:
             found = seen.job(job)
-            return ledger.holds(found, "PodsReady") and int(ledger.plan_of(found).get("epoch", 0)) >= epoch
+            plan = ledger.plan_of(found)
+            ready = ledger.holds(found, "PodsReady") and int(plan.get("epoch", 0)) >= epoch
+            return ready and len(seen.pods(job)) >= int(plan["nodeCount"])
 
         await self.watcher.until(so, seconds, lambda: f"{job} to run: {self.tell(job)}")
 

@@ -71,12 +71,11 @@ async def seen(stand: Stand, what: str, happened: Any, *jobs: str, seconds: floa
 
 
 async def fails(stand: Stand, job: str) -> tuple[float, float]:
-    """Its program ends with an error: when it was given up, and when its next plan is to come."""
+    """One rank ends with an error, and the gang with it: when it was given up, and when its next plan is to come."""
     state = {"terminated": {"exitCode": 1, "reason": "Error"}}
     container = {"name": "trainer", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
-    for pod in stand.watcher.pods(job):
-        ended = {"status": {"phase": "Failed", "containerStatuses": [container]}}
-        await stand.hands.patch("pods", pod["metadata"]["name"], ended, status=True)
+    ended = {"status": {"phase": "Failed", "containerStatuses": [container]}}
+    await stand.hands.patch("pods", stand.watcher.pods(job)[0]["metadata"]["name"], ended, status=True)
     failed = await seen(stand, f"{job} to back off", lambda seen: "retryTime" in ledger.status_of(seen.job(job)), job)
     return failed, ledger.seconds(status(stand, job)["retryTime"])
 
