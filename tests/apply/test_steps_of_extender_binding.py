@@ -43,7 +43,7 @@ def view(status: JobStatus, *pods: PodObject, **changes: Any) -> View:
 def pod(
     rank: int, node: str = "", spec: dict[str, Any] | None = None, *, says: tuple[str, str] = ("", "")
 ) -> PodObject:
-    metadata = {"annotations": {names.ANNOTATION_GANG: "2"}}
+    metadata = {"annotations": {names.ANNOTATION_BINDING: "Extender"}}
     reason, message = says
     condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
     return gang_pod("job", 1, rank, metadata=metadata, spec={"nodeName": node, **(spec or {})},

@@ -84,7 +84,7 @@ def gang_pod(
             "name": name,
             "namespace": "default",
             "creationTimestamp": time_at(-age),
-            "annotations": {names.ANNOTATION_GANG: "1"} if extender else {},
+            "annotations": {names.ANNOTATION_BINDING: "Extender"} if extender else {},
         },
         "spec": {
             "schedulerName": names.SCHEDULER_NAME,

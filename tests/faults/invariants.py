@@ -1,7 +1,7 @@
 """What must hold after every event, whatever breaks: I1 to I10, judged from a history of events alone.
 
     I1   no node has more GPUs requested by live pods than it has
-    I2   a gang is bound in part, or without its plan, for a short time only
+    I2   a gang is bound in part, or without its plan, for a short time only; but on nodes that do not answer
     I3   every pod of ours has a job that exists
     I4   no job is lost: each is seen, and has a plan that goes on, or says why it waits
     I5   one live pod for a rank, bound pods of one epoch of a job, and a plan never changes
@@ -176,13 +176,18 @@ class Judge:
             bound = [pod for pod in pods if ledger.epoch_of(pod) == epoch and ledger.node_of(pod)]
             size = plans.get(epoch, {}).get("nodeCount", 0)
             whole = sum(pod["status"].get("phase") != "Failed" and not ledger.leaving(pod) for pod in bound) == size
-            partial = known is not None and any(live(pod) for pod in bound) and not (whole and epoch == standing)
+            held = any(live(pod) and not self._unheard(pod) for pod in bound)
+            partial = known is not None and held and not (whole and epoch == standing)
             what = f"{len(bound)} of {size} pods bound, plan {standing}"
             self._lasting("I2", f"{job} epoch {epoch}", self._limits.gang, what if partial else "")
             unplanned = epoch not in plans and any(ledger.epoch_of(pod) == epoch for pod in pods)
             self._lasting(
                 "I5", f"{job} epoch {epoch}", self._limits.unplanned, "pods that no plan asks for" if unplanned else ""
             )
+
+    def _unheard(self, pod: Object) -> bool:
+        """Whether it was asked to end, and its node does not answer: nobody may let it go before long."""
+        return ledger.leaving(pod) and ledger.silent(self.ledger.named(NODES, ledger.node_of(pod)))
 
     def _ranks(self, job: str, pods: list[Object]) -> None:
         seats: defaultdict[tuple[int, str], int] = defaultdict(int)

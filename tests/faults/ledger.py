@@ -105,6 +105,12 @@ def leaving(pod: Object) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
+def silent(node: Object) -> bool:
+    """Whether Kubernetes hears nothing of the node."""
+    told = node.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "Unknown" for each in told)
+
+
 def gpus(pod: Object) -> Counter[str]:
     """GPUs by resource that a pod requests."""
     asked: Counter[str] = Counter()

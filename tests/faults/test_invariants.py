@@ -119,6 +119,16 @@ def test_i2_a_gang_that_stays_without_its_plan() -> None:
     assert told(*GANG, *pods, (JOBS, given_up), until=31) == ["I2"]
 
 
+def test_i2_not_of_pods_that_are_to_end_on_a_node_that_does_not_answer() -> None:
+    silent = node("n2")
+    silent["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    left = pod("j-1-1", "n2", rank=1)
+    left["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    given_up = job(status={"lastEpoch": 1, "pending": {"reason": "X"}, "conditions": []})
+    assert told(*GANG, (PODS, left), (JOBS, given_up), until=31) == ["I2"]
+    assert told(*GANG, (NODES, silent), (PODS, left), (JOBS, given_up), until=31) == []
+
+
 def test_i3_orphans() -> None:
     assert "I3" in told(*GANG, (PODS, pod("stray", "", owner="")))
     assert "I3" in told((NODES, node()), (PODS, pod("j-1-0", "", owner="uid-gone")), until=91)

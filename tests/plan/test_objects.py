@@ -189,13 +189,13 @@ def test_pod_group_of_kubernetes_1_37(golden: SnapshotAssertion) -> None:
     assert pod_group(for_scheduler(grouped=True), POD_GROUPS_BETA) == golden
 
 
-def test_only_the_gate_the_pin_and_the_gangs_size_set_a_pod_for_kube_scheduler_apart() -> None:
+def test_only_the_gate_the_pin_and_a_mark_set_a_pod_for_kube_scheduler_apart() -> None:
     direct, other = objects.pod(gang(), 1), objects.pod(for_scheduler(), 1)
     assert other["spec"].pop("schedulingGates") == [{"name": names.SCHEDULING_GATE}]
     terms = other["spec"].pop("affinity")["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     pin = {"key": "metadata.name", "operator": "In", "values": ["n2"]}
     assert terms == {"nodeSelectorTerms": [{"matchFields": [pin]}]}
-    assert other["metadata"]["annotations"].pop(names.ANNOTATION_GANG) == "2"
+    assert other["metadata"]["annotations"].pop(names.ANNOTATION_BINDING) == "Extender"
     assert other == direct
 
 

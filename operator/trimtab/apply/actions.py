@@ -70,6 +70,8 @@ class DeletePod(Struct, frozen=True):
     name: str
     uid: str
     force: bool = False
+    why: str = ""
+    """What users are told of it, where its node may come back."""
 
 
 Action = (

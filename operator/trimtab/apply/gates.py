@@ -10,7 +10,7 @@ from trimtab.kube.objects import PodObject
 
 def is_gated(pod: PodObject) -> bool:
     """Whether the pod was made for kube-scheduler to bind, whether or not its gate is still there."""
-    return names.ANNOTATION_GANG in pod.metadata.annotations
+    return names.ANNOTATION_BINDING in pod.metadata.annotations
 
 
 def waits(pod: PodObject) -> bool:

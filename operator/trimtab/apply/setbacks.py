@@ -27,6 +27,7 @@ MESSAGE_LIMIT = 1000
 PAYS = frozenset({FailureCause.PROGRAM, FailureCause.OUT_OF_MEMORY, FailureCause.USER_ERROR})
 """Causes that use up a restart of the job."""
 FAILURES_KEPT = 16
+NODE_LOST = "NodeLost"
 
 
 class Setback(Struct, frozen=True):
@@ -96,7 +97,7 @@ def setback_of(gang: Standing, told: Setback | None = None) -> Setback | None:
     if gang.unready:  # its connections break before anybody gives the node up
         node = min(gang.unready)
         message = f"{worst.message}; node {node} of its gang is not ready"
-        return Setback("NodeLost", message, cause=FailureCause.NODE, node=node)
+        return Setback(NODE_LOST, message, cause=FailureCause.NODE, node=node)
     if gang.holding:
         return None
     return replace(worst, cause=FailureCause.OTHER) if gang.asked else worst
@@ -150,7 +151,7 @@ def _lost(gang: Standing) -> Iterator[Setback]:
         pod = gang.pods.get(rank)
         if node.name in gang.lost and not (pod and pod.status.phase == SUCCEEDED):
             message = f"node {node.name}: {gang.lost[node.name]}"
-            yield Setback("NodeLost", message, cause=FailureCause.NODE, node=node.name)
+            yield Setback(NODE_LOST, message, cause=FailureCause.NODE, node=node.name)
 
 
 def _unfit(gang: Standing) -> Setback | None:

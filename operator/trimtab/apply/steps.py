@@ -17,7 +17,7 @@ other reason is asked first (`stops`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.status import JobStatus, Pending, Plan, Shadow
-from trimtab.apply import stops, transitions
+from trimtab.apply import silence, stops, transitions
 from trimtab.apply.actions import (
     AnnotatePod,
     BindPod,
@@ -102,6 +102,9 @@ class View(Struct, frozen=True):
     """How long a gang may take to start, and how often its user's mistakes are tried again."""
     gone_nodes: frozenset[str] = frozenset()
     """Nodes of the gang's pods that do not exist any more."""
+    silent: Mapping[str, float] = {}
+    """Node of the gang's pods that Kubernetes hears nothing of -> the POSIX time at which it noticed. None of them
+    while so many are silent that it is not they who have failed."""
     deleted: Mapping[str, bool] = {}
     """UID -> whether by force, of pods whose deletion was answered and which are still visible."""
     binding_overdue: bool = False
@@ -123,7 +126,14 @@ def next_step(view: View) -> Step:
         return _carry_out(view, view.status.plan)
     if view.suspended:
         return _status(view, transitions.suspended(view.status, view.meta, view.now)) or _take_down(view, view.pods)
+    if corrected := silence.excused(view.status, view.pods, view.silent):
+        return _status(view, *corrected)
     return _take_down(view, view.pods) or _wait_or_plan(view)
+
+
+def due(pods: Collection[PodObject], silent: Mapping[str, float], rules: FailureSettings, now: float) -> float:
+    """POSIX time at which pods that are to end change the next step though nothing happens: by still being there."""
+    return min(silence.due(pods, silent, rules, now), stops.hangs_at(pods, now - HUNG_SECONDS) + HUNG_SECONDS)
 
 
 def _wait_or_plan(view: View) -> Step:
@@ -142,7 +152,8 @@ def _held_up(view: View) -> Step:
     late = stops.hung(view.pods, view.now - HUNG_SECONDS)
     if not late:
         return ()
-    return _status(view, *transitions.held_up(view.status, view.meta, late, view.now))
+    forced = silence.due(view.pods, view.silent, view.rules)
+    return _status(view, *transitions.held_up(view.status, view.meta, late, forced, view.now))
 
 
 def _carry_out(view: View, plan: Plan) -> Step:
@@ -190,10 +201,11 @@ def _give_up(view: View, setback: Setback) -> Step:
 
 def _clear(view: View, pods: Iterable[PodObject]) -> Step:
     """Delete pods that no plan wants, unless they are going already: by force where no kubelet would let them go."""
+    abandoned = silence.abandoned(view.pods, view.silent, view.rules, view.now)
     return tuple(
-        DeletePod(pod.metadata.name, pod.metadata.uid, force=force)
+        DeletePod(pod.metadata.name, pod.metadata.uid, force=force, why=abandoned.get(pod.metadata.uid, ""))
         for pod in pods
-        if not _goes(view, pod, force := pod.spec.node_name in view.gone_nodes)
+        if not _goes(view, pod, force := pod.spec.node_name in view.gone_nodes or pod.metadata.uid in abandoned)
     )
 
 

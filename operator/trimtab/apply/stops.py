@@ -152,6 +152,14 @@ def hung(strays: Iterable[PodObject], now: float) -> tuple[str, ...]:
     )
 
 
+def hangs_at(strays: Iterable[PodObject], after: float) -> float:
+    """POSIX time at which the time of another one of them to end is over; infinite where none is ending."""
+    ends = (pod.metadata.deletion_timestamp for pod in strays)
+    return min(
+        (at for end in ends if end and (at := datetime.fromisoformat(end).timestamp()) > after), default=math.inf
+    )
+
+
 def next_change(gang: Standing) -> Change | None:
     """The status to write now, if the gang is to be asked, stopped, or left alone again."""
     stop = gang.status.stop

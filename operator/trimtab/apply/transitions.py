@@ -5,6 +5,7 @@ A status is written whole. What a write means to people (event) and dashboards (
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from msgspec import Struct
@@ -99,11 +100,18 @@ def waiting(status: JobStatus, meta: Meta, pending: Pending, now: float) -> JobS
     return say(status, meta, now, names.PLANNED, False, pending.reason.value, pending.message)
 
 
-def held_up(status: JobStatus, meta: Meta, late: tuple[str, ...], now: float) -> tuple[JobStatus, Happening]:
-    """Say that the job waits for pods which should have ended: their nodes do not answer, or a finalizer keeps them."""
+def held_up(
+    status: JobStatus, meta: Meta, late: tuple[str, ...], forced: float, now: float
+) -> tuple[JobStatus, Happening]:
+    """Say that the job waits for pods which should have ended: their nodes do not answer, or a finalizer keeps them.
+
+    `forced`: POSIX time at which they are deleted by force, or infinite.
+    """
+    until = f" until {moment(forced):%H:%M:%S} UTC" if math.isfinite(forced) else ""
     message = (
-        f"waits for {', '.join(late[:MOST_NAMED])} to end: two gangs of a job never run at once. Of a node that is off "
-        f"for good, say so: `kubectl taint node NODE {names.TAINT_OUT_OF_SERVICE}=nodeshutdown:NoExecute`, or delete it"
+        f"waits for {', '.join(late[:MOST_NAMED])} to end{until}: two gangs of a job never run at once. Of a node that "
+        f"is off for good, say so: `kubectl taint node NODE {names.TAINT_OUT_OF_SERVICE}=nodeshutdown:NoExecute`, or "
+        "delete it"
     )
     pending = Pending(reason=PendingReason.BACKING_OFF, message=message, blockers=late[:MOST_NAMED])
     status = changed(status, pending=pending)

@@ -64,6 +64,11 @@ class Brake:
         left = [ends - now for name in down if (ends := self._since[name] + self._grace_of(name)) > now]
         return min(left, default=float("inf"))
 
+    @property
+    def holds(self) -> bool:
+        """Whether so many nodes are lost that it is not they who have failed."""
+        return bool(self._figures)
+
     def lost(self, name: str, node: NodeFacts | None) -> str:
         """Why pods that run on the node must be given up; empty when they need not."""
         if self._figures or (node and node.ready) or not self._overdue(name):

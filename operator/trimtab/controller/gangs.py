@@ -16,7 +16,8 @@ from functools import cache, partial
 
 import structlog
 
-from trimtab.api.status import Leaving
+from trimtab import names
+from trimtab.api.status import JobStatus, Leaving
 from trimtab.apply import steps, stops, transitions, write
 from trimtab.apply.actions import (
     Action,
@@ -240,9 +241,12 @@ class Gangs:
                 case AnnotatePod(name, uid, deadline):
                     answer = await write.annotate(self._client, view.meta.namespace, name, uid, deadline)
                     self._cluster.pods.apply_written(answer)
-                case DeletePod(name, uid, force):
+                case DeletePod(name, uid, force, why):
                     await write.delete_pod(self._client, view.meta.namespace, name, uid, force=force)
                     gang.deleted[uid] = force
+                    if why:
+                        told = transitions.Happening("Warning", names.REASON_FORCED, why, view.status.last_epoch or 0)
+                        self._recorder.job(view.meta, told)
                 case DeletePodGroup(name, uid):
                     kind = self._pod_groups.resource
                     await write.delete_pod_group(self._client, kind, view.meta.namespace, name, uid)
@@ -294,7 +298,7 @@ class Gangs:
             metrics.STOPS.labels(outcome.cause.value, outcome.result).inc()
             metrics.STOP_SECONDS.labels(outcome.cause.value).observe(outcome.seconds)
             metrics.LOST_GPU_SECONDS.labels(outcome.cause.value).inc(outcome.lost_gpu_seconds)
-        if action.status.failures != view.status.failures:
+        if (last := _last_failed(action.status)) and last != _last_failed(view.status):
             metrics.FAILURES.labels(action.status.failures[-1].cause).inc()
         if action.happening:
             self._recorder.job(view.meta, action.happening)
@@ -311,6 +315,11 @@ class Gangs:
 
     def _gang(self, uid: str) -> Gang:
         return self._gangs.setdefault(uid, Gang())
+
+
+def _last_failed(status: JobStatus) -> int:
+    """Epoch of the gang that has failed last: what is said of that failure may be corrected later."""
+    return status.failures[-1].epoch if status.failures else 0
 
 
 def _mistaken(uid: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,9 +19,9 @@ from trimtab import names
 from trimtab.api.convert import to_plan
 from trimtab.api.history import FailureCause
 from trimtab.api.status import Leaving, Plan, PlanTerms, Shadow
-from trimtab.apply import transitions
+from trimtab.apply import steps, transitions
 from trimtab.apply.gates import released
-from trimtab.apply.setbacks import FAILED, Setback
+from trimtab.apply.setbacks import FAILED, SUCCEEDED, Setback
 from trimtab.apply.steps import View
 from trimtab.apply.stops import StopOrder
 from trimtab.controller import stopping, waiting
@@ -49,6 +49,9 @@ TAKEN_OVER_SECONDS = 5.0
 """What is left to a gang that another controller had released, however long ago: caches are new, clocks differ."""
 HOLD_SECONDS = 5.0
 """A program that fails is not blamed before: agents read their GPUs every second, and report faults at once."""
+LAST_SECONDS = 60.0
+"""Nor is a job without restarts given up before, where another pod of the gang does not tell of its end: its node may
+have died, which Kubernetes says after 50 s. All other failures can be corrected then (`trimtab.apply.silence`)."""
 REFUSED_SECONDS = 300.0
 """A node that kube-scheduler would not take is left out of that job's plans for so long. What it looks at (volumes,
 other pods' anti-affinity) is not ours to judge, and may have changed by then. Forgotten by a restart."""
@@ -147,11 +150,10 @@ class Views:
         now, change, run = self._wall(), stopping.edited(facts, self._lines), self._fake_run(facts)
         starts = stopping.start_due(facts, now, self._settings.failures.start_timeout_seconds)
         gang.due = min(stopping.due(facts, change, run), starts)
-        nodes = (
-            {node.name: self._observer.node(self._cluster.nodes.items.get(node.name)) for node in plan.nodes}
-            if plan
-            else {}
-        )
+        gone = frozenset(n for pod in pods if (n := pod.spec.node_name) and n not in self._cluster.nodes.items)
+        silent = self._silent(pods) | dict.fromkeys(gone, now)
+        gang.due = min(gang.due, steps.due(pods, silent, self._settings.failures, now))
+        nodes = {node.name: self._node(node.name) for node in plan.nodes} if plan else {}
         return View(
             meta=facts.meta,
             status=facts.status,
@@ -179,9 +181,10 @@ class Views:
             lost={name: why for name, node in nodes.items() if (why := self.brake.lost(name, node))},
             unready=frozenset(name for name, node in nodes.items() if node is None or not node.ready),
             spared=self.brake.spared(nodes),
-            holding=self._holding(gang, plan, pods),
+            holding=self._holding(gang, facts, pods),
             rules=self._settings.failures,
-            gone_nodes=frozenset(n for pod in pods if (n := pod.spec.node_name) and n not in self._cluster.nodes.items),
+            gone_nodes=gone,
+            silent=silent,
             binding_overdue=self._overdue(gang),
             progress=fake.progress(run, now) if run else None,
             report=(self.progress.report(uid, facts) if self.progress else None)
@@ -291,14 +294,23 @@ class Views:
             return GONE
         return node.unavailable or (self.gpunodes.unavailable(name) if self.gpunodes else "")
 
-    def _holding(self, gang: Gang, plan: Plan | None, pods: Iterable[PodObject]) -> bool:
-        """Whether a failure of the training is not to be judged yet: agents tell of a broken GPU a moment later."""
-        heard = plan and self.gpunodes and any(self.gpunodes.follows(node.name) for node in plan.nodes)
-        if not heard or not any(pod.status.phase == FAILED for pod in pods):
+    def _silent(self, pods: Iterable[PodObject]) -> dict[str, float]:
+        """Nodes of the pods that do not answer, and since when."""
+        found = {name: self._node(name) for pod in pods if (name := pod.spec.node_name)}
+        return {name: node.turned for name, node in found.items() if node and node.silent and not self.brake.holds}
+
+    def _holding(self, gang: Gang, facts: JobFacts, pods: Collection[PodObject]) -> bool:
+        """Whether a failure of the training is not to be judged yet: what has caused it may be told a moment later."""
+        plan, phases = facts.status.plan, [pod.status.phase for pod in pods]
+        if not plan or FAILED not in phases:
             gang.failed_since = None
             return False
+        heard = self.gpunodes and any(self.gpunodes.follows(node.name) for node in plan.nodes)
+        last = facts.spec is not None and facts.status.restarts >= facts.spec.max_restarts
+        answers = all(phase in (FAILED, SUCCEEDED) for phase in phases)
+        seconds = LAST_SECONDS if last and not answers else HOLD_SECONDS if heard else 0.0
         gang.failed_since = gang.failed_since or time.monotonic()
-        left = gang.failed_since + HOLD_SECONDS - time.monotonic()
+        left = gang.failed_since + seconds - time.monotonic()
         if left > 0:
             gang.due = min(gang.due, self._wall() + left)
         return left > 0

@@ -44,6 +44,8 @@ class NodeFacts(Struct, frozen=True):
     """GPUs that its device plugin has taken away: those of the capacity that are not allocatable."""
     turned: float = 0.0
     """When it last became Ready, or ceased to be, as a POSIX time; 0 where nobody says."""
+    silent: bool = False
+    """Whether Kubernetes has heard nothing of it for a while: not even that it is not ready."""
     renewed: float = 0.0
     """When its object was made, or somebody said that it is repaired: what was before counts no more. A POSIX time."""
 
@@ -76,6 +78,7 @@ def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None
         problems=tuple(_problems(node, found, unreadable)),
         withdrawn=_withdrawn(node.status.capacity.get(found.resource), found.count),
         turned=_posix(told.last_transition_time) if told else 0.0,
+        silent=told is not None and told.status == "Unknown",
         renewed=max(
             _posix(node.metadata.creation_timestamp), _posix(node.metadata.annotations.get(ANNOTATION_REPAIRED))
         ),

@@ -220,9 +220,10 @@ def _annotations(plan: GangPlan, name: str, share: NodeShare, started: Launch) -
     values = {
         names.ANNOTATION_NODE: share.node,
         names.ANNOTATION_PLAN: f"{plan.plan.gpus}×{plan.gpu_type} {plan.plan.describe()}",
+        names.ANNOTATION_GANG: str(len(plan.shares)),
     }
     if plan.scheduler:
-        values[names.ANNOTATION_GANG] = str(len(plan.shares))
+        values[names.ANNOTATION_BINDING] = "Extender"
     if started.deepspeed_config:
         values[names.ANNOTATION_DEEPSPEED] = started.deepspeed_config
     return values | plan.annotations.get(name, {})

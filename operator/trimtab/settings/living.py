@@ -63,6 +63,12 @@ class FailureSettings(Section):
     """A node that has ended so many gangs ..."""
     bad_node_seconds: Seconds = 6 * 3600.0
     """... within so long is avoided and reported, until the last one was so long ago."""
+    silent_nodes: Literal["Wait", "Incomplete", "Always"] = "Incomplete"
+    """What happens to pods that are to end, on a node that does not answer. Two gangs of a job never run at once, so
+    the job waits for them. Incomplete: where another pod of their gang has ended, none of it can compute any more, and
+    they are deleted by force. Always: gangs that may still compute, too, where others make sure of the machine."""
+    silent_node_seconds: Seconds = 300.0
+    """They are, so long after Kubernetes has called the node Unknown."""
     brake: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Where so large a part of the GPU nodes is lost at once, no gang is taken down because of it: more likely the
     network or the control plane has failed than the nodes."""

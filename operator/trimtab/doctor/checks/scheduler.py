@@ -31,7 +31,7 @@ def used(seen: Seen) -> bool:
     return (
         seen.settings.binding.mode == "Extender"
         or any(pod.variable(MODE) == "Extender" or pod.part in ("extender", "scheduler") for pod in ours)
-        or any(names.ANNOTATION_GANG in pod.metadata.annotations for pod in gangs)
+        or any(names.ANNOTATION_BINDING in pod.metadata.annotations for pod in gangs)
         or isinstance(seen.scheduler_lease, Lease)
         or isinstance(seen.scheduler, Mapping)
     )
@@ -67,7 +67,7 @@ def scheduler(seen: Seen) -> Iterator[Finding]:
         yield well(UNUSED)
         return
     profile = seen.settings.binding.scheduler_name
-    ours = [pod for pod in known(seen.gang_pods) if names.ANNOTATION_GANG in pod.metadata.annotations]
+    ours = [pod for pod in known(seen.gang_pods) if names.ANNOTATION_BINDING in pod.metadata.annotations]
     waiting = [pod for pod in ours if not pod.spec.node_name and not pod.spec.scheduling_gates]
     ignored = [pod for pod in waiting if _unseen(pod, seen.now)]
     start = (
