@@ -1,4 +1,4 @@
-"""Jobs whose goodput was measured: what runs, what is known of it in each regime, and what a change costs."""
+"""Jobs whose goodput was measured: what runs, what a change costs, and what each form of them is told."""
 
 from __future__ import annotations
 
@@ -8,147 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.policy.sim import toy_profiles
+from tests.policy.sim.toy_jobs import SLOWDOWN, WORK, one, run, speeds, workload
 from tests.policy.sim.toy_profiles import cluster, placed, seconds
 
 from trimtab_policy.sim import workloads
 from trimtab_policy.sim.clusters import preset
-from trimtab_policy.sim.goodput import BadJob, Form, GoodputJob, Knowledge, Regime, jobs
-from trimtab_policy.sim.goodput import batching as dividing
-from trimtab_policy.sim.goodput.batching import Batching, Limits, best, ways
-from trimtab_policy.sim.goodput.site import Pool, Site, configurations, pools
-from trimtab_policy.sim.profiles import Gradient, ProfileError, Profiles
-from trimtab_policy.sim.throughput_fit import Observation, step_seconds
+from trimtab_policy.sim.goodput import BadJob, Form, Knowledge, Regime, jobs
+from trimtab_policy.sim.goodput.site import Site, pools
+from trimtab_policy.sim.profiles import Profiles
 from trimtab_policy.sim.workloads.trace import Trace, code, constant, trace
-from trimtab_policy.types import Snapshot, Speed
 
 SIA = Path(__file__).resolve().parents[3] / "../shared/sia"
 needs_sia = pytest.mark.skipif(not SIA.is_dir(), reason="the Sia artifact's data are not at ../shared/sia")
-SLOWDOWN = toy_profiles.FACTS["toy"].slowdown
-WORK = 2016.0
-"""Steps of the toy at its initial batch of 16."""
-REGIMES = [Knowledge(), Knowledge(Regime.POOLED), Knowledge(Regime.MODEL, sigma=0.3), Knowledge(Regime.EXACT)]
-
-
-def workload(count: int = 1, gpus: int = 2, batch: int = 64, application: str = "toy", category: str = "") -> Trace:
-    rows = range(count)
-    return trace(
-        [f"{application}-{row}" for row in rows],
-        [10.0 * row for row in rows],
-        [gpus] * count,
-        application=constant(application, count),
-        batch_size=[batch] * count,
-        category=code([category] * count),
-    )
 
 
 @pytest.fixture
 def profiles(tmp_path: Path) -> Profiles:
     return toy_profiles.profiles(tmp_path)
-
-
-def one(
-    profiles: Profiles,
-    form: Form = Form.ADAPTIVE,
-    knowledge: Knowledge | None = None,
-    trace: Trace | None = None,
-    cluster: Snapshot | None = None,
-) -> GoodputJob:
-    return jobs(trace or workload(), profiles, form, knowledge, cluster=cluster or toy_profiles.cluster())[0]
-
-
-def speeds(job: GoodputJob) -> dict[tuple[str, int], float]:
-    return {(each.gpu_type, each.gpus): each.steps_per_second for each in job.seen().speeds or ()}
-
-
-def run(job: GoodputJob, interval: float = 60) -> float:
-    """Compute to the end in rounds; returns how long it took."""
-    took = 0.0
-    while job.progress < 1:
-        took += job.advance(interval)
-    return took
-
-
-# Batches
-
-
-@pytest.mark.parametrize(
-    ("batch", "gpus", "accumulate", "expected"),
-    [
-        (16, 1, False, Batching(16, 0)),
-        (17, 1, False, Batching(9, 1)),
-        (16, 1, True, Batching(8, 1)),
-        (64, 2, False, Batching(32, 0)),
-        (66, 2, False, Batching(17, 1)),
-        (128, 1, False, Batching(32, 3)),
-        (100, 3, True, Batching(17, 1)),
-    ],
-)
-def test_a_given_batch_is_divided_into_as_few_micro_batches_as_fit(
-    batch: int, gpus: int, accumulate: bool, expected: Batching
-) -> None:
-    limits = Limits(init_batch=16, max_batch=128, min_local=8, max_local=32)
-    assert dividing.given(batch, gpus, limits, always_accumulate=accumulate) == expected
-
-
-@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 20), st.integers(1, 16), st.integers(1, 8))
-def test_all_ways_to_divide_are_within_the_limits(
-    gpus: int, init: int, growth: int, min_local: int, spread: int
-) -> None:
-    limits = Limits(init, init * growth, min_local, min_local * spread)
-    options = ways([(1, gpus)], limits)
-    for way in range(len(options.local)):
-        each = options.at(way)
-        assert min_local <= each.local <= min_local * spread
-        assert each.batch(gpus) >= init
-        assert gpus > 1 or each.batch(1) <= init or each.accumulations >= 1
-
-
-def test_the_best_way_is_that_of_most_gain_per_second() -> None:
-    rows = [(1, 1), (1, 4), (2, 8)]
-    options = ways(rows, Limits(init_batch=16, max_batch=512, min_local=4, max_local=32))
-    parameters, gradient = np.array([0.1, 0.01, 0.05, 0.002, 0.03, 0.001, 1.7]), Gradient(0.4, 3.0)
-    rates, chosen = best(parameters, gradient, 16, 3, options)
-    for row, (nodes, gpus) in enumerate(rows):
-        mine = [options.at(way) for way in range(options.starts[row], options.starts[row + 1])]
-        compute, step = step_seconds(parameters, [Observation(nodes, gpus, each.local, 1, 1) for each in mine])
-        gains = np.array([3.4 / (3.0 * 16 / each.batch(gpus) + 0.4) for each in mine])
-        expected = gains / (step + compute * [each.accumulations for each in mine])
-        assert rates[row] == pytest.approx(expected.max())
-        assert chosen[row] == options.starts[row] + expected.argmax()
-
-
-def test_a_configuration_whose_batches_do_not_fit_has_no_goodput() -> None:
-    options = ways([(1, 1), (2, 16)], Limits(init_batch=16, max_batch=16, min_local=8, max_local=7))
-    rates, _ = best(np.array([0.1, 0.01, 0.05, 0.002, 0.03, 0.001, 1.7]), Gradient(1, 1), 16, 2, options)
-    assert list(rates) == [0, 0]
-
-
-# Configurations
-
-
-@pytest.mark.parametrize(
-    ("pool", "max_nodes", "expected"),
-    [
-        (Pool("T4", 4, 4), 16, [(1, 1), (1, 2), (1, 4), (2, 8), (3, 12), (4, 16)]),
-        (Pool("RTX-2080-Ti", 9, 8), 3, [(1, 1), (1, 2), (1, 4), (1, 8), (2, 16), (3, 24)]),
-        (Pool("T4", 40, 4), 40, [(1, 1), (1, 2), *((n, 4 * n) for n in range(1, 17))]),
-        (Pool("RTX-2080-Ti", 2, 6), 3, [(1, 1), (1, 2), (1, 4), (1, 6), (2, 12)]),
-        (Pool("T4", 2, 1), 16, [(1, 1), (2, 2)]),
-    ],
-)
-def test_configurations_are_powers_of_two_and_whole_nodes(
-    pool: Pool, max_nodes: int, expected: list[tuple[int, int]]
-) -> None:
-    assert list(configurations(pool, max_nodes)) == expected
-
-
-def test_only_profiled_gpu_types_are_used_in_the_artifacts_order() -> None:
-    assert [pool.gpu_type for pool in pools(preset("sia-heterogeneous"))] == ["T4", "A100-SXM4-40GB", "RTX-2080-Ti"]
-    with pytest.raises(ProfileError, match="none of the profiled GPU types, which are T4"):
-        pools(cluster(0, 0))
 
 
 # Life
@@ -285,167 +162,6 @@ def test_the_best_rate_alone_is_that_of_the_best_epoch(profiles: Profiles) -> No
         rates.append(speeds(job)["T4", 4] / WORK)
         job.advance(job.finish_in() * 0.6)
     assert job.alone("T4")[4].best_rate == pytest.approx(max(rates), rel=1e-3)
-
-
-# Knowledge
-
-
-def test_before_anything_is_known_one_gpu_of_each_type_is_alike(profiles: Profiles) -> None:
-    seen = one(profiles).seen()
-    assert seen.speeds == (Speed("T4", 1, 1, 1.0), Speed("RTX-2080-Ti", 1, 1, 1.0))
-    assert (seen.requirements.gpus.low, seen.requirements.gpus.high) == (1, 1)
-    assert (seen.preemptible, seen.restart_seconds) == (True, 30)
-
-
-def test_a_fitting_job_may_double_what_it_tried(profiles: Profiles) -> None:
-    job = one(profiles)
-    for tried, most in ((1, 2), (2, 4)):
-        job.place(placed("T4", tried))
-        job.advance(60)
-        assert {gpus for _, gpus in speeds(job)} == {1, most // 2, most}
-        assert job.seen().requirements.gpus.high == most
-
-
-def test_types_that_it_has_not_run_on_are_guessed_by_the_ratio_of_single_gpus(profiles: Profiles) -> None:
-    job = one(profiles)
-    job.place(placed("T4", 1))
-    job.advance(60)
-    known = speeds(job)
-    assert known["RTX-2080-Ti", 2] == pytest.approx(2 * known["T4", 2])
-
-
-def test_without_guessing_an_untried_type_is_as_good_as_the_worst_known_choice(profiles: Profiles) -> None:
-    job = one(profiles, knowledge=Knowledge(project=False))
-    job.place(placed("T4", 1))
-    job.advance(60)
-    known = speeds(job)
-    assert set(known) == {("T4", 1), ("T4", 2), ("RTX-2080-Ti", 1)}
-    assert known["RTX-2080-Ti", 1] == min(known.values())
-
-
-def test_what_is_fitted_comes_close_to_the_truth(profiles: Profiles) -> None:
-    exact = one(profiles, knowledge=Knowledge(Regime.EXACT))
-    job = one(profiles, knowledge=Knowledge(capped=False))
-    for gpus in (1, 2, 4):
-        job.place(placed("T4", gpus))
-        job.advance(30)
-        job.advance(30)
-    assert job.progress < 1000 / WORK, "both are in the first epoch"
-    for gpus in (1, 2, 4):
-        assert speeds(job)["T4", gpus] == pytest.approx(speeds(exact)["T4", gpus], rel=0.1)
-
-
-def test_the_batch_of_the_trace_caps_what_is_seen_and_not_what_runs(profiles: Profiles) -> None:
-    capped, free = (one(profiles, knowledge=Knowledge(capped=each), trace=workload(batch=16)) for each in (True, False))
-    for job in (capped, free):
-        job.place(placed("T4", 4))
-        job.advance(60)
-        job.advance(60)
-    assert capped.progress == free.progress
-    assert speeds(capped)["T4", 4] < 0.9 * speeds(free)["T4", 4]
-
-
-def test_only_pooled_jobs_know_what_others_of_their_application_saw(profiles: Profiles) -> None:
-    for regime in (Regime.FIT, Regime.POOLED):
-        first, second = jobs(workload(2), profiles, knowledge=Knowledge(regime), cluster=cluster())
-        first.place(placed("T4", 4))
-        first.advance(60)
-        expected = speeds(first) if regime is Regime.POOLED else {("T4", 1): 1.0, ("RTX-2080-Ti", 1): 1.0}
-        assert speeds(second) == expected
-
-
-def test_exact_speeds_are_those_that_it_runs_at(profiles: Profiles) -> None:
-    for gpu_type, split in (("T4", (4, 4)), ("RTX-2080-Ti", (8,)), ("RTX-2080-Ti", (8, 8))):
-        job = one(profiles, knowledge=Knowledge(Regime.EXACT))
-        expected = speeds(job)[gpu_type, sum(split)]
-        job.place(placed(gpu_type, *split))
-        job.advance(2)
-        assert job.progress * WORK == pytest.approx(2 * expected)
-    assert job.seen().requirements.gpus.high == 16, "what the largest batch can be divided among"
-
-
-def test_an_exact_model_knows_the_epoch(profiles: Profiles) -> None:
-    job = one(profiles, knowledge=Knowledge(Regime.EXACT))
-    job.place(placed("T4", 4))
-    before = speeds(job)["T4", 4]
-    job.advance(1000 / before + 2)
-    assert speeds(job)["T4", 4] > before, "a larger batch gains more in the second epoch"
-
-
-def test_a_model_with_error_is_corrected_where_it_was_observed(profiles: Profiles) -> None:
-    truth = speeds(one(profiles, knowledge=Knowledge(Regime.EXACT)))
-    knowledge = Knowledge(Regime.MODEL, sigma=0.5, seed=7)
-    job = one(profiles, knowledge=knowledge)
-    wrong = speeds(job)
-    assert max(abs(math.log(wrong[each] / truth[each])) for each in truth) > 0.1
-    job.place(placed("T4", 4))
-    job.advance(1)
-    corrected = speeds(job)
-    assert corrected["T4", 4] == pytest.approx(truth["T4", 4])
-    assert corrected["RTX-2080-Ti", 4] == wrong["RTX-2080-Ti", 4]
-    slope = math.log(wrong["T4", 2] / truth["T4", 2]) - math.log(wrong["T4", 4] / truth["T4", 4])
-    assert math.log(corrected["T4", 2] / truth["T4", 2]) == pytest.approx(slope)
-    assert speeds(one(profiles, knowledge=knowledge)) == wrong, "the same seed"
-    assert speeds(one(profiles, knowledge=Knowledge(Regime.MODEL, sigma=0.5, seed=8))) != wrong
-    assert speeds(one(profiles, knowledge=Knowledge(Regime.MODEL))) == truth, "no error"
-
-
-def test_errors_are_log_normal_and_differ_from_job_to_job(profiles: Profiles) -> None:
-    many = jobs(workload(400), profiles, knowledge=Knowledge(Regime.MODEL, sigma=0.2), cluster=cluster())
-    truth = speeds(one(profiles, knowledge=Knowledge(Regime.EXACT)))
-    for config, spread in ((("T4", 1), 0.2), (("RTX-2080-Ti", 8), 0.2 * math.sqrt(2))):
-        errors = [math.log(speeds(job)[config] / truth[config]) for job in many]
-        assert np.mean(errors) == pytest.approx(0, abs=4 * spread / math.sqrt(400))
-        assert np.std(errors) == pytest.approx(spread, rel=0.15)
-
-
-@pytest.mark.parametrize("knowledge", REGIMES, ids=lambda knowledge: knowledge.regime)
-def test_a_job_looks_the_same_until_it_has_learned_something(profiles: Profiles, knowledge: Knowledge) -> None:
-    job = one(profiles, knowledge=knowledge)
-    job.place(placed("T4", 4))
-    for _ in range(5):
-        job.advance(5)
-    before = job.seen()
-    job.advance(5)
-    assert job.seen() is before
-    job.place(placed("T4", 2))
-    job.advance(5)
-    assert job.seen() is before or knowledge.regime is not Regime.EXACT
-    run(job)
-    assert job.seen() is not before
-
-
-@pytest.mark.parametrize("knowledge", REGIMES, ids=lambda knowledge: knowledge.regime)
-@settings(max_examples=25)
-@given(
-    moves=st.lists(
-        st.tuples(
-            st.sampled_from(
-                [None, ("T4", 1), ("T4", 3), ("T4", 4, 4), ("T4", 1, 2), ("RTX-2080-Ti", 4), ("RTX-2080-Ti", 8, 8)]
-            ),
-            st.floats(0.1, 90),
-        ),
-        max_size=12,
-    )
-)
-def test_whatever_happens_to_it_progress_only_grows_and_ends(
-    tmp_path_factory: pytest.TempPathFactory, knowledge: Knowledge, moves: list[tuple[tuple[str, int] | None, float]]
-) -> None:
-    job = one(toy_profiles.profiles(tmp_path_factory.mktemp("toy")), knowledge=knowledge)
-    for where, time in moves:
-        before = job.progress
-        job.place(placed(*where) if where else None)
-        assert 0 <= job.advance(time) <= time
-        assert before <= job.progress <= 1
-        assert (job.progress > before) == (where is not None and before < 1)
-        assert all(each.steps_per_second > 0 for each in job.seen().speeds or ())
-        assert 0 <= job.steps_done() <= job.seen().training.steps
-        if job.progress == 1:
-            break
-    else:
-        job.place(placed("RTX-2080-Ti", 8))
-        run(job)
-    assert job.progress == 1
 
 
 # Forms
