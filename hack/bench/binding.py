@@ -33,12 +33,11 @@ from hack.bench.spread import Spread, spread
 from msgspec import Struct
 
 from trimtab import names
-from trimtab.kube.resources import JOBS, PODS, SERVICES, Resource
+from trimtab.kube.resources import CONFIG_MAPS, JOBS, PODS, SERVICES
 
 WIDE, NARROW = 4, 2
 """A gang of Trimtab has one pod per node and takes nodes that are free as a whole if it can. For more pods than nodes
 gangs must share nodes: the first ones take 4 GPUs of each node and leave 2, which is all that the others find."""
-CONFIG_MAPS = Resource("v1", "configmaps")
 SETTLE_SECONDS = 3.0
 """Until everybody's caches have seen the last contestant's pods go; nobody tells when they have."""
 
@@ -317,43 +316,36 @@ def rate(runs: Iterable[Run]) -> float:
     return statistics.median(run.rate for run in runs)
 
 
-Entry = tuple[dict[str, list[Run]], str, Callable[[], Awaitable[Run]]]
-"""Runs of a discipline by contestant, who runs, and how."""
+Contestants = Mapping[str, Callable[[], Awaitable[Run]]]
+"""By name, in the order in which they run."""
 
 
-async def in_turns(race: Race, entries: Sequence[Entry], repeat: int) -> dict[str, int]:
-    """Let contestants run one after the other, `repeat` times; what each did goes into its discipline by its name.
+async def in_turns(race: Race, repeat: int, *, whole: Contestants, bind: Contestants) -> Outcome:
+    """After a rehearsal, let all run one after the other, `repeat` times: those of `whole`, then those of `bind`.
 
     kube-scheduler 1.36 at times goes on counting GPUs of pods of a gang that are gone, and then waits for minutes. Such
-    a run says nothing of its speed: it is counted in what is returned, and run again. Raises Stalled for a second one.
+    a run says nothing of its speed: it is counted as stalled, and run again. Raises Stalled for a second one.
     """
-    stalled: dict[str, int] = {}
+    await race.rehearse()
+    outcome = Outcome({}, {})
+    entries = [(outcome.whole, *each) for each in whole.items()] + [(outcome.bind, *each) for each in bind.items()]
     for _ in range(repeat):
         for runs, name, compete in entries:
             try:
                 run = await compete()
             except Stalled:
-                stalled[name] = stalled.get(name, 0) + 1
+                outcome.stalled[name] = outcome.stalled.get(name, 0) + 1
                 await race.revive()
                 run = await compete()
             runs.setdefault(name, []).append(run)
-    return stalled
+    return outcome
 
 
 async def measure(size: Size, repeat: int) -> Outcome:
     """Every contestant in every discipline `repeat` times, in turns."""
-    outcome = Outcome({}, {})
     async with lab("binding") as where:
         await where.add_nodes(v100_nodes(size.nodes))
         race = Race(where, size)
-        await race.rehearse()
-        entries = [
-            (outcome.whole, "trimtab", race.trimtab),
-            (outcome.whole, "bare", race.bare),
-            (outcome.whole, "kube-scheduler", race.kube_scheduler),
-            (outcome.bind, "trimtab", race.trimtab_binds),
-            (outcome.bind, "bare", race.bare_binds),
-            (outcome.bind, "kube-scheduler", race.kube_scheduler_binds),
-        ]
-        outcome.stalled = await in_turns(race, entries, repeat)
-    return outcome
+        whole = {"trimtab": race.trimtab, "bare": race.bare, "kube-scheduler": race.kube_scheduler}
+        bind = {"trimtab": race.trimtab_binds, "bare": race.bare_binds, "kube-scheduler": race.kube_scheduler_binds}
+        return await in_turns(race, repeat, whole=whole, bind=bind)

@@ -177,22 +177,21 @@ def _options(name: str, port: int) -> ClusterOptions:
 
 async def measure(size: Size, repeat: int) -> Outcome:
     """Every contestant `repeat` times, in turns."""
-    outcome = Outcome({}, {})
     port = free_port()
     async with lab("gangs", lambda name: _options(name, port)) as where, where.extender(port):
         await where.add_nodes(v100_nodes(size.nodes))
         race = GangRace(where, size)
-        await race.rehearse()
-        entries = [
-            (outcome.whole, "direct", race.trimtab),
-            (outcome.whole, "extender", race.extender),
-            (outcome.whole, "extender+groups", race.extender_groups),
-            (outcome.whole, "kube-scheduler", race.kube_scheduler),
-            (outcome.whole, "podgroup", race.pod_groups),
-            (outcome.bind, "pinned", race.pinned),
-            (outcome.bind, "pinned+extender", race.pinned_extender),
-            (outcome.bind, "free", race.free),
-            (outcome.bind, "free+extender", race.free_extender),
-        ]
-        outcome.stalled = await in_turns(race, entries, repeat)
-    return outcome
+        whole = {
+            "direct": race.trimtab,
+            "extender": race.extender,
+            "extender+groups": race.extender_groups,
+            "kube-scheduler": race.kube_scheduler,
+            "podgroup": race.pod_groups,
+        }
+        bind = {
+            "pinned": race.pinned,
+            "pinned+extender": race.pinned_extender,
+            "free": race.free,
+            "free+extender": race.free_extender,
+        }
+        return await in_turns(race, repeat, whole=whole, bind=bind)
