@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,11 @@ def waiting(reason: str, said: str) -> dict[str, Any]:
     return {"phase": "Pending", "containerStatuses": [{**container, "state": state}]}
 
 
+def given_up(live: Live, job: str, times: int) -> bool:
+    """Whether the job has given up so many gangs."""
+    return len(failures(live, job)) == times
+
+
 def pod_on(live: Live, job: str, node: str) -> dict[str, Any]:
     """The job's pod on a node, or an empty object."""
     return next((pod for pod in live.pods(job) if pod["spec"].get("nodeName") == node), {})
@@ -112,10 +118,7 @@ async def test_an_image_that_is_not_there_ends_the_job_after_two_attempts(
         pod = f"{job}-{attempt}-0"
         await eventually(lambda: bool(pod_on(live, job, mute)), what=lambda: f"its pod: {live.status(job)}")
         play(live, pod, **waiting("ImagePullBackOff", "manifest unknown: example.test/trainer:1"))
-        await eventually(
-            lambda attempt=attempt: len(failures(live, job)) == attempt,  # type: ignore[misc]  # bound now, not later
-            what=lambda: f"it to be given up: {live.status(job)}",
-        )
+        await eventually(partial(given_up, live, job, attempt), what=lambda: f"it to be given up: {live.status(job)}")
         await lets_go(live, pod)
     assert failures(live, job) == [("UserError", "StartTimeout", "")] * 2
     await live.until(job, names.FAILED)

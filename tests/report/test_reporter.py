@@ -67,6 +67,11 @@ class Desk:
         self.thread.join()
 
 
+def tells(step: int) -> Callable[[list[dict[str, Any]]], bool]:
+    """Whether the last report is that of a step."""
+    return lambda reports: bool(reports) and reports[-1]["step"] == step
+
+
 @pytest.fixture
 def desk() -> Iterator[Desk]:
     desk = Desk()
@@ -231,7 +236,7 @@ def test_one_figure_that_is_none_is_left_out_and_told_once(
     reporter = report.Reporter(str(token))
     for step in range(1, 4):
         reporter.step(step, tokens="many", phase="warm-up", loss=2.5, lost=float("nan"))  # type: ignore[arg-type]  # on purpose
-        told = desk.until(lambda reports, step=step: bool(reports) and reports[-1]["step"] == step)  # type: ignore[misc]  # bound at once
+        told = desk.until(tells(step))
     reporter.close()
     assert told["metrics"] == [{"name": "loss", "value": "2.5"}, {"name": "lost", "value": "nan"}]
     assert capsys.readouterr().err.count("phase is no number") == 1
@@ -289,7 +294,7 @@ def test_figures_that_are_none_do_not_stop_the_training(
     reporter.step(None, loss=1)  # type: ignore[arg-type]  # on purpose
     reporter.checkpoint(None)  # type: ignore[arg-type]  # on purpose
     reporter.step(2, loss=1)
-    assert desk.until(lambda reports: bool(reports) and reports[-1]["step"] == 2)
+    assert desk.until(tells(2))
     reporter.close()
 
 
