@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from tests.apply.server import FAULTS, UID, Crash, Server, merged
+from tests.apply.server import UID, Crash, Server
 from tests.builders import placement as placement_on
 from tests.builders import plan_of
 
@@ -45,8 +45,6 @@ from trimtab.plan import objects
 from trimtab.plan.gang import gang_plan
 from trimtab.plan.pod_group import pod_group
 from trimtab_policy.types import StopCause
-
-__all__ = ["FAULTS", "Controller", "Server", "merged"]
 
 GRACE_SECONDS = 30.0
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.apply.simulation import FAULTS, Controller, Server
+from tests.apply.server import FAULTS, Server
+from tests.apply.simulation import Controller
 
 from trimtab import names
 from trimtab.api import conditions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.apply.simulation import merged
+from tests.apply.server import merged
 from tests.builders import NOW
 
 from trimtab import names

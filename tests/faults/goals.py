@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies
-from tests.apply.simulation import Server
+from tests.apply.server import Server
 from tests.apply.test_convergence import EVENTS, complete_whatever_happens
 from tests.faults import ledger
 from tests.faults.invariants import Limits

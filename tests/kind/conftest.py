@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKERS, GPUS = 4, 1
 """Nodes, and fake GPUs of each: every rank is a pod on a node of its own, and a gang of two that loses one of its nodes
 finds another."""
-SETTINGS = "--set settings.gang.node_grace_seconds=5"
+SILENT_SECONDS = 20
+"""From when Kubernetes has given a node up until what is left there of a gang is let go."""
+SETTINGS = f"--set settings.gang.node_grace_seconds=5,settings.failures.silent_node_seconds={SILENT_SECONDS}"
 """Kubernetes' own patience, of 50 s, is enough."""
 POLL_SECONDS = 0.5
 
@@ -29,12 +31,13 @@ class Kind:
 
     def __init__(self, name: str, environment: dict[str, str]) -> None:
         self.name = name
-        self._environment = environment
+        self.environment = environment
+        """With its kubeconfig, and a kubectl and helm that fit."""
 
     def run(self, *command: str, stdin: str = "", check: bool = True) -> str:
         """Its stdout."""
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, check=False, env=self._environment, cwd=ROOT
+            command, input=stdin, capture_output=True, text=True, check=False, env=self.environment, cwd=ROOT
         )
         assert not check or done.returncode == 0, f"{' '.join(command)[:300]}: {done.stdout[-2000:]}{done.stderr}"
         return done.stdout

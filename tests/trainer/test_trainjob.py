@@ -74,6 +74,7 @@ def test_a_real_api_server_takes_both_by_their_own_crds(kubectl: Callable[..., s
         taken = kubectl("apply", "--server-side", "--dry-run=server", "-o", "name", "-f", str(SAMPLES))
         assert sorted(taken.split()) == [
             "llmtrainingjob.trimtab.dev/tiny-gpt",
+            "persistentvolumeclaim/checkpoints",
             "trainjob.trainer.kubeflow.org/tiny-gpt",
         ]
         odd = THEIRS | {"spec": THEIRS["spec"] | {"podSpecOverrides": []}}
