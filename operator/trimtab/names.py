@@ -42,9 +42,6 @@ KEY_FALLBACK: Final = "fallback"
 KEY_SHADOW: Final = "shadow"
 KEY_DEADLINE: Final = "deadlineSeconds"
 
-# --- the ConfigMap that limits jobs, read by the API server's admission policies ----------------------------------
-LIMITS_CONFIG_MAP: Final = "trimtab-limits"
-
 # --- what was learned from running jobs ------------------------------------------------------------------------------
 CALIBRATION_CONFIG_MAP: Final = "trimtab-calibration"
 REPORT_AUDIENCE: Final = "reports.trimtab.dev"

@@ -261,9 +261,13 @@ def test_rules_for_authors_are_the_manifests() -> None:
     for each in wanted:
         content = {key: the(each["kind"], each["metadata"]["name"], found).get(key) for key in ("spec", "data")}
         assert content == {key: each.get(key) for key in ("spec", "data")}
-    changed = objects("{fakeNodes: {enabled: true}, admission: {limits: {maxGpusPerJob: 8}}}")
-    limits = the("ConfigMap", "trimtab-limits", changed)["data"]
-    assert (limits["maxGpusPerJob"], limits["fakeAnnotations"]) == ("8", "Allow")
+    changed = objects(
+        '{fakeNodes: {enabled: true}, admission: {limits: {maxGpusPerJob: 8000000, openPriorityClasses: "low,normal"}}}'
+    )
+    policy = the("ValidatingAdmissionPolicy", "trimtab-job-limits", changed)["spec"]
+    limits = {each["name"]: each["expression"] for each in policy["variables"]}
+    assert (limits["maxGpusPerJob"], limits["fakeAnnotations"]) == ("8000000", "'Allow'")
+    assert (limits["maxPodsPerJob"], limits["openPriorityClasses"]) == ("256", "'low,normal'")
 
 
 @pytest.mark.parametrize(

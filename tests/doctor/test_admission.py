@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.doctor.world import OWN, healthy, in_force, only, pod, rules, wrong
+from tests.doctor.world import healthy, in_force, only, pod, rules, wrong
 
-from trimtab import names
 from trimtab.doctor.checks import admission
 from trimtab.doctor.findings import Level, Reason
+from trimtab.names import API_VERSION
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
+POLICY = "ValidatingAdmissionPolicy"
 EVERY = (*admission.POLICIES, admission.OF_AGENTS)
 
 
@@ -21,12 +22,20 @@ EVERY = (*admission.POLICIES, admission.OF_AGENTS)
 )
 def test_what_is_looked_for_is_what_the_manifests_install(file: str, wanted: tuple[str, ...]) -> None:
     found = list(yaml.safe_load_all((MANIFESTS / file).read_text()))
-    policies = [each["metadata"]["name"] for each in found if each["kind"] == "ValidatingAdmissionPolicy"]
+    policies = [each["metadata"]["name"] for each in found if each["kind"] == POLICY]
     assert sorted(policies) == sorted(wanted)
     bindings = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"].endswith("PolicyBinding")}
     assert {spec["policyName"] for spec in bindings.values()} == set(wanted)
-    reads = {name for name, spec in bindings.items() if spec.get("paramRef", {}).get("name") == names.LIMITS_CONFIG_MAP}
-    assert reads == ({admission.LIMITED} if file == "admission.yaml" else set())
+
+
+def test_the_limits_that_are_told_are_the_first_variables_of_the_manifest_and_no_parameters() -> None:
+    found = list(yaml.safe_load_all((MANIFESTS / "admission.yaml").read_text()))
+    (limited,) = (
+        each["spec"] for each in found if each["kind"] == POLICY and each["metadata"]["name"] == admission.LIMITED
+    )
+    assert tuple(each["name"] for each in limited["variables"][: len(admission.LIMITS)]) == admission.LIMITS
+    versions = {each["spec"].get("paramKind", {}).get("apiVersion", "") for each in found}
+    assert versions == {"", API_VERSION}, "those of core types, after a reinstallation, are lost (kubernetes#130887)"
 
 
 def test_none_at_all_is_a_warning_with_the_manifest_that_has_them() -> None:
@@ -54,7 +63,7 @@ def test_one_that_is_missing_or_denies_nothing_is_named(gone: str, file: str) ->
 def test_the_agents_rule_is_missed_only_where_there_are_agents() -> None:
     kept = tuple(map(rules, admission.POLICIES))
     finding = only(admission.policies, healthy(rules=kept, pods=(pod("controller"),)))
-    assert (finding.level, finding.message) == (Level.OK, "9 admission policies are in force")
+    assert (finding.level, finding.message) == (Level.OK, "8 admission policies are in force")
 
 
 def test_what_the_api_server_says_against_an_expression_is_told() -> None:
@@ -66,19 +75,6 @@ def test_what_the_api_server_says_against_an_expression_is_told() -> None:
     assert finding.message.startswith(f"{where}: ERROR: <input>:1:8: undefined field")
 
 
-def test_without_limits_no_job_is_taken() -> None:
-    (finding,) = wrong(admission.limits, healthy(limits=None))
-    assert (finding.level, finding.reason) == (Level.ERROR, Reason.LIMITS_MISSING)
-    assert finding.objects == (f"ConfigMap/{OWN}/trimtab-limits",)
-    assert only(admission.limits, healthy(limits=None, in_force=())).level is Level.OK, "nobody asks for them"
-
-
-def test_limits_of_another_namespace_are_not_judged() -> None:
-    elsewhere = (in_force(admission.LIMITED, namespace="ops"),)
-    finding = only(admission.limits, healthy(limits=None, in_force=elsewhere))
-    assert (finding.level, finding.fix) == (Level.NOT_CHECKED, "trimtab doctor -n ops")
-
-
 def test_limits_are_told() -> None:
-    assert only(admission.limits, healthy()).message == "limits: maxGpusPerJob 1024"
-    assert only(admission.limits, healthy(limits={})).message == "limits: none"
+    assert only(admission.limits, healthy()).message == "limits: maxGpusPerJob 1024, fakeAnnotations Deny"
+    assert only(admission.limits, healthy(rules=())).message == "jobs are held against no limits"

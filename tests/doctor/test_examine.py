@@ -22,7 +22,7 @@ from trimtab.doctor.findings import Finding, Group, Level, Reason, Said, warning
 from trimtab.doctor.seen import Seen, Unknown
 
 GATHERED = (
-    "own", "parts", "crds", "rules", "in_force", "limits", "deployment", "lease", "scheduler_lease", "pods",
+    "own", "parts", "crds", "rules", "in_force", "deployment", "lease", "scheduler_lease", "pods",
     "gang_pods", "nodes", "node_leases", "jobs", "queues", "classes", "reports", "policy", "scheduler", "certificates",
     "kueue",
 )  # fmt: skip

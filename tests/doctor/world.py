@@ -109,13 +109,15 @@ def rules(name: str, warns: str = "") -> Rules:
     checked = (
         {"expressionWarnings": [{"fieldRef": "spec.validations[0].expression", "warning": warns}]} if warns else {}
     )
-    return msgspec.convert({"metadata": {"name": name}, "status": {"typeChecking": checked}}, Rules)
+    limits = {"maxGpusPerJob": "1024", "openPriorityClasses": "''", "fakeAnnotations": "'Deny'", "gpus": "1"}
+    told = [{"name": limit, "expression": value} for limit, value in limits.items()]
+    spec = {"variables": told} if name == admission.LIMITED else {}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec, "status": {"typeChecking": checked}}, Rules)
 
 
-def in_force(name: str, action: str = "Deny", namespace: str = OWN) -> InForce:
+def in_force(name: str, action: str = "Deny") -> InForce:
     """The binding of an admission policy."""
-    reference = {"paramRef": {"name": names.LIMITS_CONFIG_MAP, "namespace": namespace}}
-    spec = {"policyName": name, "validationActions": [action]} | (reference if name == admission.LIMITED else {})
+    spec = {"policyName": name, "validationActions": [action]}
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, InForce)
 
 
@@ -147,7 +149,6 @@ def healthy(**changes: Any) -> Seen:
         crds=crds(),
         rules=tuple(rules(name) for name in (*admission.POLICIES, admission.OF_AGENTS)),
         in_force=tuple(in_force(name) for name in (*admission.POLICIES, admission.OF_AGENTS)),
-        limits={"maxGpusPerJob": "1024", "openPriorityClasses": ""},
         deployment=deployment(),
         lease=(lease("trimtab-controller-0_ab12", -3.0), lease("trimtab-controller-0_ab12", -1.0, version=2)),
         scheduler_lease=lease("trimtab-scheduler-0_cd34"),

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kind.conftest import ROOT, Kind
+import yaml
+from tests.kind.conftest import GPUS, ROOT, Kind
 
 from trimtab.names import SYSTEM_NAMESPACE
 
@@ -35,12 +36,15 @@ def test_the_way_has_all_its_parts() -> None:
 
 @pytest.mark.usefixtures("trainer")
 def test_install_first_job_tune_and_uninstall_as_the_readme_has_it(nothing: Kind, tmp_path: Path) -> None:
-    script, log = "\n".join(["set -euo pipefail", *BLOCKS]), tmp_path / "output"
+    script, log, values = "\n".join(["set -euo pipefail", *BLOCKS]), tmp_path / "output", tmp_path / "values.yaml"
+    usual = yaml.safe_load((ROOT / "hack/kind/values.yaml").read_text())
+    usual["agent"]["profile"]["gpus"] = GPUS
+    values.write_text(yaml.safe_dump(usual))
     with log.open("w") as output:
         shell = subprocess.run(
             ["bash", "-xc", script],
             cwd=ROOT,
-            env=nothing.environment | {"REGISTRY": "", "VALUES": "hack/kind/values.yaml"},
+            env=nothing.environment | {"REGISTRY": "", "VALUES": str(values)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

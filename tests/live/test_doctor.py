@@ -142,18 +142,17 @@ async def test_a_rule_that_is_missing_is_told_with_what_it_is_for(
     assert faults(installation, expected=0) == []
 
 
-async def test_rules_for_authors_that_are_missing_or_lack_their_limits(
+async def test_rules_for_authors_that_are_missing_or_bound_to_nothing(
     installation: Live, controller: ControllerProcess
 ) -> None:
     kubectl = installation.cluster.kubectl
     kubectl("delete", "validatingadmissionpolicybinding", "trimtab-marks")
     kubectl("delete", "validatingadmissionpolicy", "trimtab-pods")
-    kubectl("delete", "configmap", "trimtab-limits", "-n", SYSTEM)
-    found = {each["reason"]: each for each in faults(installation, expected=2)}
-    assert found.keys() == {"AdmissionPoliciesAbsent", "AdmissionPolicyNotInForce", "LimitsMissing"}
+    found = {each["reason"]: each for each in faults(installation, expected=0)}
+    assert found.keys() == {"AdmissionPoliciesAbsent", "AdmissionPolicyNotInForce"}
     assert found["AdmissionPoliciesAbsent"]["objects"] == ["ValidatingAdmissionPolicy/trimtab-pods"]
     assert found["AdmissionPolicyNotInForce"]["objects"] == ["ValidatingAdmissionPolicy/trimtab-marks"]
-    remedy(installation, found["LimitsMissing"])
+    remedy(installation, found["AdmissionPoliciesAbsent"])
     assert faults(installation, expected=0) == []
 
 

@@ -50,6 +50,8 @@ from tests.live.tenants import (
 
 from trimtab import names
 from trimtab.checkout import checkout
+from trimtab.doctor.checks import admission
+from trimtab.doctor.gather import RULES
 from trimtab.errors import LocalClusterError
 from trimtab.kube.client import MERGE_PATCH
 from trimtab.kube.resources import CONFIG_MAPS, GPUNODES, JOBS, PODS, PRIORITY_CLASSES, QUEUES, SERVICES, Resource
@@ -57,7 +59,15 @@ from trimtab.kube.resources import CONFIG_MAPS, GPUNODES, JOBS, PODS, PRIORITY_C
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 MANIFESTS = checkout() / "manifests"
-LIMITS: dict[str, str] = next(yaml.safe_load_all((MANIFESTS / "admission.yaml").read_text()))["data"]
+ADMISSION = list(yaml.safe_load_all((MANIFESTS / "admission.yaml").read_text()))
+LIMITS: dict[str, str] = {
+    each["name"]: each["expression"]
+    for policy in ADMISSION
+    for each in policy["spec"].get("variables", [])
+    if policy["metadata"]["name"] == admission.LIMITED and each["name"] in admission.LIMITS
+}
+NONE = {name: "999999999" for name in LIMITS if name.startswith("max")} | {"fakeAnnotations": "'Allow'"}
+LARGER = job(gpus=2048, resources={"gpus": {"max": 2048}, "maxNodes": 256})
 RESTRICTED = {
     "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
     "containers": trainer(
@@ -167,7 +177,7 @@ def tenants(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Ite
     live_cluster.cluster.kubectl("apply", "--server-side", *files)
     live_cluster.apply(*set_up())
     tenants = Tenants(live_cluster, tmp_path_factory.mktemp("tenancy"))
-    tenants.set_limits({"openPriorityClasses": f"some, {OPEN}"})
+    tenants.set_limits({"openPriorityClasses": f"'some, {OPEN}'"})
     yield tenants
     taken_down(live_cluster.cluster)
     live_cluster.cluster.kubectl("delete", *files)
@@ -243,14 +253,15 @@ async def test_what_the_controller_says_nobody_else_says(tenants: Tenants) -> No
     assert 'cannot patch resource "llmtrainingjobs/status"' in await me.patches(f"{own}/status", status)
     assert await me.tries("PATCH", own, status, MERGE_PATCH, dry=False) == ""
     assert "restarts" not in tenants.get("ltj", "there", A).get("status", {}), "written past the subresource"
-    limits = CONFIG_MAPS.path(names.SYSTEM_NAMESPACE, "trimtab-limits")
+    settings = CONFIG_MAPS.path(names.SYSTEM_NAMESPACE, names.POLICY_CONFIG_MAP)
     refused = {
         "gpunodes/status": await me.patches(GPUNODES.path(name=node, subresource="status"), {"status": {}}),
         "queues": await me.patches(QUEUES.path(name=A), {"spec": {"weight": 1000}}),
         "queues/status": await me.patches(QUEUES.path(name=A, subresource="status"), {"status": {"gpus": 0}}),
         "pods/binding": await me.tries("POST", PODS.path(A, "any", "binding"), {}),
         "priorityclasses": await me.patches(PRIORITY_CLASSES.path(name=OPEN), {"description": "x"}),
-        "configmaps": await me.patches(limits, {"data": {"maxGpusPerJob": "9999"}}),
+        "configmaps": await me.patches(settings, {"data": {"policy": "fcfs"}}),
+        "validatingadmissionpolicies": await me.patches(RULES.path(name=admission.LIMITED), {"spec": {}}),
         "nodes": await me.patches(f"/api/v1/nodes/{node}", {"metadata": annotated(**{names.ANNOTATION_REPAIRED: "x"})}),
         "namespaces": await me.patches(f"/api/v1/namespaces/{A}", {"metadata": {"labels": {"trimtab.dev/gpus": ""}}}),
     }
@@ -298,7 +309,7 @@ async def test_limits_that_come_later_do_not_tie_the_hands_of_who_is_over_them(t
     over["metadata"] |= annotated(**{names.ANNOTATION_POLICY: "sia", names.ANNOTATION_FAKE_FAIL: "0@0.5"})
     over["spec"]["template"]["spec"] |= {"terminationGracePeriodSeconds": 4000, "serviceAccountName": AUTHOR}
     me, own = tenants.person(JOBS_ONLY), JOBS.path(A, "over")
-    await tenants.limited(me, "", dict.fromkeys(LIMITS) | {"fakeAnnotations": "Allow"})
+    await tenants.limited(me, "", LIMITS | NONE)
     tenants.live.apply(over)
     await tenants.limited(me, "2048 GPUs are more", LIMITS)
     for harmless in ({"suspend": False}, {"maxRestarts": 5}, {"resources": {"gpus": {"max": 1500}}}):
@@ -314,22 +325,27 @@ async def test_limits_that_come_later_do_not_tie_the_hands_of_who_is_over_them(t
     another = {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}
     assert "serviceAccountName author" in await me.patches(own, {"spec": another})
     tenants.kubectl("delete", "ltj", "over", "-n", A)
-    tenants.set_limits({"openPriorityClasses": OPEN})
+    tenants.set_limits({"openPriorityClasses": f"'{OPEN}'"})
 
 
-async def test_limits_that_make_no_sense_are_refused_and_without_any_no_job_is_taken(tenants: Tenants) -> None:
-    for data, message in (
-        ({"maxGpusPerJob": "many"}, 'must be a whole number, e.g. "1024": maxGpusPerJob'),
-        ({"maxGpus": "8"}, "there is no limit called maxGpus"),
-        ({"fakeAnnotations": "yes"}, "must be Allow or Deny"),
+async def test_limits_that_make_no_sense_are_refused(tenants: Tenants) -> None:
+    for limits, message in (
+        ({"maxGpusPerJob": "many"}, "undeclared reference to 'many'"),
+        ({"openPriorityClasses": "low,normal"}, "Syntax error"),
     ):
         with pytest.raises(LocalClusterError, match=re.escape(message)):
-            tenants.set_limits(data)
-    me = tenants.person(AUTHOR)
-    tenants.kubectl("delete", "cm", "trimtab-limits", "-n", names.SYSTEM_NAMESPACE)
-    await tenants.told(me, job(), "no params found")
-    tenants.kubectl("create", "cm", "trimtab-limits", "-n", names.SYSTEM_NAMESPACE)
-    await tenants.limited(me, "2048 GPUs are more", LIMITS | {"openPriorityClasses": OPEN})
+            tenants.set_limits(limits)
+
+
+async def test_rules_that_were_deleted_hold_again_when_they_are_back(tenants: Tenants) -> None:
+    """As in an uninstallation: parameters of core types would be lost to the API server (kubernetes#130887)."""
+    me, manifest = tenants.person(AUTHOR), str(MANIFESTS / "admission.yaml")
+    tenants.kubectl("delete", "-f", manifest)
+    await tenants.told(me, LARGER, "")
+    await asyncio.sleep(3)  # the API server looks at its policies once a second
+    tenants.kubectl("apply", "--server-side", "-f", manifest)
+    await tenants.limited(me, "2048 GPUs are more", LIMITS | {"openPriorityClasses": f"'{OPEN}'"})
+    assert await me.creates(JOBS, job()) == ""
 
 
 async def test_in_a_namespace_of_jobs_gpus_come_by_jobs_only(tenants: Tenants) -> None:

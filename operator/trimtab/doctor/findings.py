@@ -54,7 +54,6 @@ class Reason(StrEnum):
     ADMISSION_ABSENT = "AdmissionPoliciesAbsent"
     ADMISSION_NOT_IN_FORCE = "AdmissionPolicyNotInForce"
     ADMISSION_NOT_UNDERSTOOD = "AdmissionPolicyNotUnderstood"
-    LIMITS_MISSING = "LimitsMissing"
     # the controller
     NO_LEADER = "NoLeader"
     LEADERS_ALTERNATE = "LeadersAlternate"

@@ -147,7 +147,6 @@ class _Look:
             "crds": self._crds(),
             "rules": self._list(RULES, Rules),
             "in_force": self._list(IN_FORCE, InForce),
-            "limits": self._config_map(own, names.LIMITS_CONFIG_MAP),
             "deployment": self._one(DEPLOYMENTS, own, names.CONTROLLER_ACCOUNT, Deployment),
             "own": self._may(needs.OF_USER, ""),
             "scheduler_lease": self._one(LEASES, own, names.SCHEDULER_ACCOUNT, Lease),

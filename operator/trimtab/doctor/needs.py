@@ -131,11 +131,11 @@ OF_DOCTOR = (
     Need("who leads", _COORDINATION, ("leases",), ("get",), (names.LEASE_NAME, names.SCHEDULER_ACCOUNT), own=True),
     Need("which version is installed", "apps", ("deployments",), ("get",), (names.CONTROLLER_ACCOUNT,), own=True),
     Need(
-        "how policies, limits and the scheduler are set",
+        "how policies and the scheduler are set",
         "",
         ("configmaps",),
         ("get",),
-        (names.POLICY_CONFIG_MAP, names.LIMITS_CONFIG_MAP, names.SCHEDULER_ACCOUNT),
+        (names.POLICY_CONFIG_MAP, names.SCHEDULER_ACCOUNT),
         own=True,
     ),
 )

@@ -205,18 +205,25 @@ class RulesStatus(Struct, frozen=True, rename="camel"):
     type_checking: Checked | None = None
 
 
+class Let(Struct, frozen=True):
+    """admissionregistration.k8s.io/v1 Variable."""
+
+    name: str
+    expression: str = ""
+
+
+class RulesSpec(Struct, frozen=True):
+    """admissionregistration.k8s.io/v1 ValidatingAdmissionPolicySpec."""
+
+    variables: tuple[Let, ...] = ()
+
+
 class Rules(Struct, frozen=True):
     """admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy."""
 
     metadata: Meta
+    spec: RulesSpec = RulesSpec()
     status: RulesStatus = RulesStatus()
-
-
-class ParamRef(Struct, frozen=True):
-    """admissionregistration.k8s.io/v1 ParamRef."""
-
-    name: str = ""
-    namespace: str = ""
 
 
 class InForceSpec(Struct, frozen=True, rename="camel"):
@@ -224,7 +231,6 @@ class InForceSpec(Struct, frozen=True, rename="camel"):
 
     policy_name: str = ""
     validation_actions: tuple[str, ...] = ()
-    param_ref: ParamRef | None = None
 
 
 class InForce(Struct, frozen=True):
@@ -322,8 +328,6 @@ class Seen(Struct, frozen=True):
     """Admission policies, of whomever."""
     in_force: tuple[InForce, ...] | Unknown = ()
     """Their bindings."""
-    limits: Mapping[str, str] | Unknown | None = None
-    """Data of the ConfigMap in the controller's namespace that limits jobs; None where there is none."""
     deployment: Deployment | Unknown | None = None
     """The controller's, where it is one."""
     lease: tuple[Lease, ...] | Unknown = ()

@@ -1,15 +1,13 @@
-"""Admission policies: is refused what authors may not set, and are there limits to hold their jobs against?"""
+"""Admission policies: is refused what authors may not set, and what are their jobs held against?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trimtab import names
-from trimtab.doctor.findings import Finding, Reason, error, not_checked, some, warning, well
+from trimtab.doctor.findings import Finding, Reason, some, warning, well
 from trimtab.doctor.seen import Seen, known
 
 POLICIES = (
-    "trimtab-limits",
     "trimtab-job-limits",
     "trimtab-job-queues",
     "trimtab-job-authors",
@@ -23,7 +21,16 @@ POLICIES = (
 OF_AGENTS = "trimtab-agent-own-node"
 """That of manifests/agent.yaml."""
 LIMITED = "trimtab-job-limits"
-"""The one that reads the ConfigMap."""
+"""The one that has the limits, as variables."""
+LIMITS = (
+    "maxGpusPerJob",
+    "maxPodsPerJob",
+    "maxTemplateCharacters",
+    "maxMinRuntimeSeconds",
+    "maxTerminationGraceSeconds",
+    "openPriorityClasses",
+    "fakeAnnotations",
+)
 _APPLY = "kubectl apply --server-side --force-conflicts -f manifests"
 INSTALL = f"{_APPLY}/admission.yaml (of the chart: admission.enabled=true)"
 INSTALL_OF_AGENTS = f"{_APPLY}/agent.yaml (the chart has it with the agents)"
@@ -66,23 +73,11 @@ def _misunderstood(seen: Seen) -> Iterator[Finding]:
 
 
 def limits(seen: Seen) -> Iterator[Finding]:
-    """Whether the ConfigMap is there that jobs are held against: without it, none is taken."""
-    bound = [each.spec for each in known(seen.in_force) if each.spec.policy_name == LIMITED]
-    if not bound:
-        yield well("jobs are held against no limits")
-        return
-    where = bound[0].param_ref.namespace if bound[0].param_ref else ""
-    if where != seen.namespace:
-        yield not_checked(f"limits are read in the namespace {where or 'of each job'}", f"trimtab doctor -n {where}")
-        return
-    data = known(seen.limits)
-    about = (f"ConfigMap/{where}/{names.LIMITS_CONFIG_MAP}",)
-    if data is None:
-        message = f"no ConfigMap {names.LIMITS_CONFIG_MAP} in {where}: no job is taken"
-        yield error(Reason.LIMITS_MISSING, message, INSTALL, about)
-        return
-    told = ", ".join(f"{key} {value}" for key, value in sorted(data.items()) if value)
-    yield well(f"limits: {told or 'none'}")
+    """What jobs are held against."""
+    held = [each for each in known(seen.rules) if each.metadata.name == LIMITED]
+    told = {each.name: each.expression.strip("'") for rules in held for each in rules.spec.variables}
+    said = ", ".join(f"{name} {told[name]}" for name in LIMITS if told.get(name))
+    yield well(f"limits: {said}" if said else "jobs are held against no limits")
 
 
 def _objects(policies: Sequence[str]) -> list[str]:
