@@ -19,6 +19,7 @@ from trimtab_policy.types import PendingReason
         (["h100-9", "h100-10"], "h100-[9-10]"),
         (["a-0", "b-0", "b-1", "c-0", "c-1"], "a-0, b-[0-1] +2"),
         (["alpha", "beta"], "alpha, beta"),
+        (["kind-worker", "kind-worker2", "kind-worker3"], "kind-worker, kind-worker[2-3]"),
     ],
 )
 def test_nodes_are_told_as_slurm_tells_them(names: list[str], said: str) -> None:

@@ -42,11 +42,11 @@ def size(count: float) -> str:
 
 def nodes(names: Sequence[str], limit: int = 2) -> str:
     """`h100-[0-3], mi300x-0 +2`: numbered nodes together, as Slurm writes them, and how many nodes are not named."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[tuple[str, bool], list[str]] = {}
     for name in names:
         stem = name.rstrip("0123456789")
-        groups.setdefault(stem, []).append(name.removeprefix(stem))
-    shown = [stem + _ranges(numbers) for stem, numbers in list(groups.items())[:limit]]
+        groups.setdefault((stem, name == stem), []).append(name.removeprefix(stem))
+    shown = [stem + _ranges(numbers) for (stem, _), numbers in list(groups.items())[:limit]]
     left = sum(len(numbers) for numbers in list(groups.values())[limit:])
     return ", ".join(shown) + (f" +{left}" if left else "")
 
