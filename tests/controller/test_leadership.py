@@ -220,6 +220,32 @@ def test_a_released_lease_is_taken_at_once_with_the_next_epoch() -> None:
     virtually(scenario)
 
 
+def test_a_lease_is_given_back_though_a_renewal_was_interrupted_that_arrived() -> None:
+    async def scenario(store: Store) -> None:
+        leader = Candidate(store, "leader")
+        await leader.leadership.acquire()
+        holding = asyncio.create_task(leader.leadership.hold())
+        leader.api.lose_answers = 1
+        await asyncio.sleep(3)
+        holding.cancel()
+        await leader.leadership.release()
+        assert holder(store) == ""
+        assert not leader.may_act()
+
+    virtually(scenario)
+
+
+def test_a_lease_of_somebody_else_is_not_given_back() -> None:
+    async def scenario(store: Store) -> None:
+        first, second = Candidate(store, "pod-1"), Candidate(store, "pod-1")
+        await first.leadership.acquire()
+        await second.leadership.acquire()
+        await first.leadership.release()
+        assert holder(store) == "pod-1"
+
+    virtually(scenario)
+
+
 def test_a_restarted_process_of_the_same_name_takes_over_at_once_with_a_higher_epoch() -> None:
     async def scenario(store: Store) -> None:
         killed, restarted = Candidate(store, "pod-1"), Candidate(store, "pod-1")

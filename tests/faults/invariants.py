@@ -54,6 +54,8 @@ class Limits:
 
     gang: float = 30.0
     """I2. Longer where nodes have a longer grace."""
+    last: float = 60.0
+    """I2, besides: a job's last failure is held for so long, since its node may have died."""
     foreign: float = 10.0
     """I1, where somebody else's pod has taken GPUs that were ours."""
     orphan: float = 90.0
@@ -179,7 +181,8 @@ class Judge:
             held = any(live(pod) and not self._unheard(pod) for pod in bound)
             partial = known is not None and held and not (whole and epoch == standing)
             what = f"{len(bound)} of {size} pods bound, plan {standing}"
-            self._lasting("I2", f"{job} epoch {epoch}", self._limits.gang, what if partial else "")
+            longest = self._limits.gang + (self._limits.last if known and ledger.no_restarts(known) else 0.0)
+            self._lasting("I2", f"{job} epoch {epoch}", longest, what if partial else "")
             unplanned = epoch not in plans and any(ledger.epoch_of(pod) == epoch for pod in pods)
             self._lasting(
                 "I5", f"{job} epoch {epoch}", self._limits.unplanned, "pods that no plan asks for" if unplanned else ""

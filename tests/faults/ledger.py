@@ -144,6 +144,12 @@ def finished(job: Object) -> bool:
     return holds(job, "Complete") or holds(job, "Failed")
 
 
+def no_restarts(job: Object) -> bool:
+    """Whether its next failure is the last one, if it is the program's."""
+    most = job.get("spec", {}).get("maxRestarts", 3)
+    return bool(status_of(job).get("restarts", 0) >= most)
+
+
 def seconds(time: str) -> float:
     """POSIX seconds of an RFC 3339 time."""
     return datetime.fromisoformat(time).timestamp()

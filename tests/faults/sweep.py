@@ -90,8 +90,8 @@ async def live_through(stand: Stand, workload: Workload, life: Life) -> Life:
     await stand.running(workload.settings)
     try:
         await workload.prepare(stand, name)
-        await stand.proxy.forget()
         await _arm(stand, life)
+        await stand.proxy.forget()  # after that: what is traced, a fault has seen
         began = time.monotonic()
         await workload.act(stand, name)
         while not await _over(stand, workload, name):

@@ -55,6 +55,7 @@ async def test_an_xid_that_comes_after_the_end_of_a_pod_takes_the_blame_from_the
         await eventually(lambda: bool(failures(live, "innocent")), what=lambda: str(live.status("innocent")))
         assert failures(live, "innocent") == [("Gpu", names.REASON_GPU_UNHEALTHY, broken)]
         assert live.status("innocent").get("restarts", 0) == 0
+        play(live, "guilty-1-0", **exited(1, "Error"))  # till now its node might have been dead
         await live.until("guilty", names.FAILED)
         assert failures(live, "guilty") == [("Program", "PodFailed", "")]
         assert "no restarts are left" in message(live, "guilty", names.FAILED)

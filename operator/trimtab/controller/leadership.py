@@ -125,13 +125,16 @@ class Leadership:
 
     async def release(self) -> None:
         """Give the lease back, if it is ours. Without an answer it runs out by itself."""
-        if not self.leading or self._observed is None:
-            return
-        self._valid_until = None
-        spec = msgspec.structs.replace(self._observed.spec, holder_identity="", lease_duration_seconds=1)
         try:
-            await self._write(spec)
+            while self.leading and self._observed is not None and self._ours(self._observed.spec):
+                try:
+                    spec = msgspec.structs.replace(self._observed.spec, holder_identity="", lease_duration_seconds=1)
+                    await self._write(spec)
+                except Conflict:  # a renewal was interrupted, and has arrived all the same; or it is not ours any more
+                    await self._observe()
+            self._valid_until = None
         except ApiError as error:
+            self._valid_until = None
             log.warning("lease not released, a successor has to wait for its end", error=str(error))
 
     # --- one attempt ------------------------------------------------------------------------------------------------
