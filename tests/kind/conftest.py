@@ -119,9 +119,12 @@ class Job:
 
 @pytest.fixture(scope="session")
 def kind() -> Iterator[Kind]:
-    """The cluster trimtab-tests, whose workers have a GPU each; gone in the end, unless $TRIMTAB_KIND_KEEP is set."""
+    """The cluster trimtab-tests, whose workers have a GPU each; $TRIMTAB_KIND_KEEP keeps it, and takes a kept one."""
     name = "trimtab-tests"
     given = {**os.environ, "NAME": name, "WORKERS": str(WORKERS), "GPUS": str(GPUS), "HELM_ARGS": SETTINGS}
+    keep = os.environ.get("TRIMTAB_KIND_KEEP")
+    if not keep:  # what a run that was cut off has left is in no state to be judged
+        subprocess.run([ROOT / "hack/kind/down"], check=True, env=given)
     with subprocess.Popen([ROOT / "hack/kind/up"], stdout=subprocess.PIPE, text=True, env=given) as up:
         exports, _ = up.communicate()
     assert up.returncode == 0, "hack/kind/up has failed; its words are above"
@@ -130,7 +133,7 @@ def kind() -> Iterator[Kind]:
     ).stdout.strip()
     said = dict(line.removeprefix("export ").split("=", 1) for line in exports.splitlines())
     yield Kind(name, {**given, **said, "PATH": f"{programs}:{os.environ['PATH']}"})
-    if not os.environ.get("TRIMTAB_KIND_KEEP"):
+    if not keep:
         subprocess.run([ROOT / "hack/kind/down"], check=True, env=given)
 
 
