@@ -428,6 +428,16 @@ def test_the_doctor_of_helm_test_sees_what_it_looks_at_and_changes_nothing() -> 
     assert ("Pod", name) not in called(objects("rbac: {create: false}")), "roles are somebody else's, then"
 
 
+@pytest.mark.parametrize("values", ["", EXTENDER, "kueue: {enabled: false}", "reports: {enabled: false}"])
+def test_the_doctor_misses_no_right_that_the_chart_rightly_does_not_give(values: str) -> None:
+    found = objects(values)
+    environment = environment_of(the("Deployment", "trimtab-controller", found))
+    used = [need for need in needs.OF_CONTROLLER if need.used({environment.get(need.setting[0], "")} - {""})]
+    for kind, own in (("ClusterRole", False), ("Role", True)):
+        wanted = sorted((need.rule() for need in used if need.own is own), key=json.dumps)
+        assert rules_of(kind, "trimtab-controller", found) == wanted
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_every_pod_that_listens_has_a_policy_for_every_port(name: str) -> None:
     found = objects_of(name)

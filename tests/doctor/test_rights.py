@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.doctor.world import OWN, granted, healthy, only, part, wrong
+import pytest
+from tests.doctor.world import OWN, granted, healthy, only, part, pod, wrong
 
 from trimtab.doctor import needs
 from trimtab.doctor.checks import rights
@@ -36,6 +37,26 @@ def test_a_right_for_what_may_not_be_there_is_a_warning() -> None:
     kueue = part("controller", needs.OF_CONTROLLER, without="patch workloads.kueue.x-k8s.io/status")
     (finding,) = wrong(rights.parts, with_part(kueue))
     assert finding.level is Level.WARNING
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "unused", "used"),
+    [
+        ("TRIMTAB_BINDING__MODE", "Extender", "create pods/binding", "list podgroups.scheduling.k8s.io"),
+        ("TRIMTAB_BINDING__MODE", "Direct", "list podgroups.scheduling.k8s.io", "create pods/binding"),
+        ("TRIMTAB_INTEROP__KUEUE", "Never", "list workloads.kueue.x-k8s.io", "list nodes"),
+        ("TRIMTAB_REPORTS__ENABLED", "false", "create tokenreviews.authentication.k8s.io", "list nodes"),
+    ],
+)
+def test_a_right_that_the_controller_as_it_is_set_does_not_use_is_not_missed(
+    variable: str, value: str, unused: str, used: str
+) -> None:
+    pods = (pod("controller", containers=[{"env": [{"name": variable, "value": value}]}]),)
+    lacking = {each: part("controller", needs.OF_CONTROLLER, without=each) for each in (unused, used)}
+    assert not wrong(rights.parts, with_part(lacking[unused], pods=pods))
+    for seen in (with_part(lacking[used], pods=pods), with_part(lacking[unused])):
+        (finding,) = wrong(rights.parts, seen)
+        assert finding.reason is Reason.RIGHT_MISSING
 
 
 def test_parts_that_are_not_installed_are_no_fault_but_a_controller_without_account_is() -> None:

@@ -4,7 +4,7 @@ installed package has no manifests, and a right that is missing is to be told wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -20,6 +20,12 @@ _TRIMTAB, _SCHEDULING, _KUEUE, _COORDINATION = (
     names.KUEUE_GROUP,
     "coordination.k8s.io",
 )
+
+
+BINDING_MODE = "TRIMTAB_BINDING__MODE"
+"""Variable of the controller; like others it tells what the controller does, and so what it needs."""
+_WITH_KUEUE = ("TRIMTAB_INTEROP__KUEUE", "Auto")
+_WITH_REPORTS = ("TRIMTAB_REPORTS__ENABLED", "true")
 
 
 class Right(Struct, frozen=True):
@@ -56,6 +62,12 @@ class Need(Struct, frozen=True):
     """Only in the namespace of the controller."""
     optional: bool = False
     """Only with something that is not always there."""
+    setting: tuple[str, str] = ("", "")
+    """Only where this variable of the controller has this value."""
+
+    def used(self, said: Collection[str]) -> bool:
+        """Whether a controller makes such calls whose pods say this in that variable. Without a word it may."""
+        return not said or self.setting[1] in said
 
     def rights(self, namespace: str) -> Iterator[Right]:
         """One by one; `namespace` is the controller's own."""
@@ -81,22 +93,42 @@ OF_CONTROLLER = (
         "it cannot own pods where owner references are enforced", _TRIMTAB, ("llmtrainingjobs/finalizers",), ("update",)
     ),
     Need("it cannot start gangs", "", ("pods",), (*READ, "create", "delete")),
-    Need("it cannot bind pods", "", ("pods/binding",), ("create",)),
+    Need("it cannot bind pods", "", ("pods/binding",), ("create",), setting=(BINDING_MODE, "Direct")),
     Need("pods of a gang do not find one another", "", ("services",), (*READ, "create")),
     Need("it cannot ask gangs for a checkpoint, or release them", "", ("pods",), ("patch",)),
     Need(
-        "kube-scheduler does not hear of gangs", _SCHEDULING, ("podgroups",), (*READ, "create", "delete"), optional=True
+        "kube-scheduler does not hear of gangs",
+        _SCHEDULING,
+        ("podgroups",),
+        (*READ, "create", "delete"),
+        optional=True,
+        setting=(BINDING_MODE, "Extender"),
     ),
-    Need("it cannot ask Kueue", _KUEUE, ("workloads",), (*READ, "create", "patch", "delete"), optional=True),
-    Need("it cannot answer Kueue", _KUEUE, ("workloads/status",), ("patch",), optional=True),
-    Need("it does not know Kueue's flavors", _KUEUE, ("resourceflavors",), READ, optional=True),
-    Need("it takes no reports of steps", "authentication.k8s.io", ("tokenreviews",), ("create",)),
+    Need(
+        "it cannot ask Kueue",
+        _KUEUE,
+        ("workloads",),
+        (*READ, "create", "patch", "delete"),
+        optional=True,
+        setting=_WITH_KUEUE,
+    ),
+    Need("it cannot answer Kueue", _KUEUE, ("workloads/status",), ("patch",), optional=True, setting=_WITH_KUEUE),
+    Need("it does not know Kueue's flavors", _KUEUE, ("resourceflavors",), READ, optional=True, setting=_WITH_KUEUE),
+    Need("it takes no reports", "authentication.k8s.io", ("tokenreviews",), ("create",), setting=_WITH_REPORTS),
     Need("it cannot say why it did what it did", "events.k8s.io", ("events",), ("create", "patch")),
     Need("it cannot lead", _COORDINATION, ("leases",), ("create",), own=True),
     Need("it cannot lead", _COORDINATION, ("leases",), ("get", "update"), (names.LEASE_NAME,), own=True),
     Need("policies cannot be changed while it runs", "", ("configmaps",), READ, (names.POLICY_CONFIG_MAP,), own=True),
-    Need("what it learns is lost", "", ("configmaps",), ("create",), own=True),
-    Need("what it learns is lost", "", ("configmaps",), ("get", "patch"), (names.CALIBRATION_CONFIG_MAP,), own=True),
+    Need("what it learns is lost", "", ("configmaps",), ("create",), own=True, setting=_WITH_REPORTS),
+    Need(
+        "what it learns is lost",
+        "",
+        ("configmaps",),
+        ("get", "patch"),
+        (names.CALIBRATION_CONFIG_MAP,),
+        own=True,
+        setting=_WITH_REPORTS,
+    ),
 )
 OF_EXTENDER = (Need("it does not know what is planned where", "", ("nodes", "pods"), ("list", "watch")),)
 OF_AGENT = (

@@ -36,10 +36,10 @@ def parts(seen: Seen) -> Iterator[Finding]:
     """What the service accounts may do, by the API server's own word."""
     led = isinstance(seen.lease, tuple) and any(look.holder for look in seen.lease)
     for part in known(seen.parts):
-        yield from _part(part, led)
+        yield from _part(part, led, seen)
 
 
-def _part(part: Part, led: bool) -> Iterator[Finding]:
+def _part(part: Part, led: bool, seen: Seen) -> Iterator[Finding]:
     account = f"ServiceAccount/{part.namespace}/{part.account}"
     if isinstance(part.exists, Unknown):
         yield not_checked(f"{part.title}: service accounts: {part.exists.why}", part.exists.fix)
@@ -52,7 +52,13 @@ def _part(part: Part, led: bool) -> Iterator[Finding]:
     elif isinstance(part.grants, Unknown):
         yield not_checked(f"{part.title}: what {part.account} may do: {part.grants.why}", part.grants.fix)
     else:
-        yield from _granted(part, part.grants, account)
+        yield from _granted(part, tuple(grant for grant in part.grants if _needed(grant.need, seen)), account)
+
+
+def _needed(need: Need, seen: Seen) -> bool:
+    """Whether the controller, as its pods are set, makes such calls: the chart gives it no right beyond."""
+    pods = seen.pods if isinstance(seen.pods, tuple) else ()
+    return need.used({pod.variable(need.setting[0]) for pod in pods if pod.part == "controller"} - {""})
 
 
 def _granted(part: Part, grants: tuple[Grant, ...], account: str) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import yaml
 
 from trimtab import names
 from trimtab.doctor.findings import Finding, Reason, count, error, not_checked, some, warning, well
+from trimtab.doctor.needs import BINDING_MODE
 from trimtab.doctor.seen import Lease, Pod, Seen, Unknown, known, posix
 from trimtab.errors import SettingsError
 from trimtab.extender.config import Tls, scheduler_configuration
@@ -21,7 +22,6 @@ CERTIFICATE_SECONDS = 14 * 86_400.0
 """Left of a certificate's life when it is time to hear of it; cert-manager renews 30 days before the end."""
 KEY = "scheduler.yaml"
 UNUSED = "not used: the controller binds pods itself"
-MODE = "TRIMTAB_BINDING__MODE"
 
 
 def used(seen: Seen) -> bool:
@@ -30,7 +30,7 @@ def used(seen: Seen) -> bool:
     gangs = seen.gang_pods if isinstance(seen.gang_pods, tuple) else ()
     return (
         seen.settings.binding.mode == "Extender"
-        or any(pod.variable(MODE) == "Extender" or pod.part in ("extender", "scheduler") for pod in ours)
+        or any(pod.variable(BINDING_MODE) == "Extender" or pod.part in ("extender", "scheduler") for pod in ours)
         or any(names.ANNOTATION_BINDING in pod.metadata.annotations for pod in gangs)
         or isinstance(seen.scheduler_lease, Lease)
         or isinstance(seen.scheduler, Mapping)
