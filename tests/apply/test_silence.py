@@ -105,6 +105,22 @@ def test_a_pod_of_a_silent_node_is_asked_to_end_then_deleted_by_force_and_then_t
     assert written(next_step(view(told.status, plan=PLAN))).status.plan
 
 
+def test_of_a_pod_that_not_even_force_removes_no_end_is_told_and_it_is_told_once() -> None:
+    kept = rank(1, deletionTimestamp="2026-01-02T03:04:05Z", finalizers=["example.com/keep"])
+    forced = {kept.metadata.uid: True}
+    for where in ({"silent": LONG_AGO}, {"gone_nodes": frozenset({"n2"})}):
+        waits = view(failed(FailureCause.NODE), kept, plan=PLAN, deleted=forced, **where)
+        told = written(next_step(replace(waits, now=NOW + HUNG_SECONDS + 1))).status
+        assert told.pending
+        assert "to end: two gangs" in told.pending.message
+        assert next_step(replace(waits, status=told, now=NOW + HUNG_SECONDS + 100)) == ()
+
+
+def test_a_node_that_is_gone_explains_a_failure_just_before() -> None:
+    action = written(next_step(replace(view(failed(), rank(1), gone_nodes=frozenset({"n2"})), now=NOW + 30)))
+    assert action.status.restarts == 0
+
+
 def test_a_running_gang_is_never_deleted_by_force() -> None:
     assert not any(
         isinstance(action, DeletePod) for action in next_step(view(RUNNING, rank(0), rank(1), silent=LONG_AGO))

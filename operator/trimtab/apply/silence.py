@@ -44,9 +44,7 @@ def abandoned(
     }
 
 
-def due(
-    pods: Iterable[PodObject], silent: Mapping[str, float], rules: FailureSettings, after: float = -math.inf
-) -> float:
+def due(pods: Iterable[PodObject], silent: Mapping[str, float], rules: FailureSettings, after: float) -> float:
     """POSIX time at which the first pod may be let go, of those later than `after`; infinite where none will be."""
     ends = (silent[pod.spec.node_name] + rules.silent_node_seconds for pod, _ in _candidates(pods, silent, rules))
     return min((end for end in ends if end > after), default=math.inf)

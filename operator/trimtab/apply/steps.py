@@ -126,7 +126,8 @@ def next_step(view: View) -> Step:
         return _carry_out(view, view.status.plan)
     if view.suspended:
         return _status(view, transitions.suspended(view.status, view.meta, view.now)) or _take_down(view, view.pods)
-    if corrected := silence.excused(view.status, view.pods, view.silent):
+    unheard = {**dict.fromkeys(view.gone_nodes, view.now), **view.silent}
+    if corrected := silence.excused(view.status, view.pods, unheard):
         return _status(view, *corrected)
     return _take_down(view, view.pods) or _wait_or_plan(view)
 
@@ -152,7 +153,7 @@ def _held_up(view: View) -> Step:
     late = stops.hung(view.pods, view.now - HUNG_SECONDS)
     if not late:
         return ()
-    forced = silence.due(view.pods, view.silent, view.rules)
+    forced = silence.due(view.pods, view.silent, view.rules, view.now - HUNG_SECONDS)
     return _status(view, *transitions.held_up(view.status, view.meta, late, forced, view.now))
 
 

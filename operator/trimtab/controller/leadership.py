@@ -132,10 +132,10 @@ class Leadership:
                     await self._write(spec)
                 except Conflict:  # a renewal was interrupted, and has arrived all the same; or it is not ours any more
                     await self._observe()
-            self._valid_until = None
         except ApiError as error:
-            self._valid_until = None
             log.warning("lease not released, a successor has to wait for its end", error=str(error))
+        finally:
+            self._valid_until = None
 
     # --- one attempt ------------------------------------------------------------------------------------------------
     async def _attempt(self) -> None:

@@ -150,8 +150,7 @@ class Views:
         now, change, run = self._wall(), stopping.edited(facts, self._lines), self._fake_run(facts)
         starts = stopping.start_due(facts, now, self._settings.failures.start_timeout_seconds)
         gang.due = min(stopping.due(facts, change, run), starts)
-        gone = frozenset(n for pod in pods if (n := pod.spec.node_name) and n not in self._cluster.nodes.items)
-        silent = self._silent(pods) | dict.fromkeys(gone, now)
+        silent = self._silent(pods)
         gang.due = min(gang.due, steps.due(pods, silent, self._settings.failures, now))
         nodes = {node.name: self._node(node.name) for node in plan.nodes} if plan else {}
         return View(
@@ -183,7 +182,7 @@ class Views:
             spared=self.brake.spared(nodes),
             holding=self._holding(gang, facts, pods),
             rules=self._settings.failures,
-            gone_nodes=gone,
+            gone_nodes=frozenset(n for pod in pods if (n := pod.spec.node_name) and n not in self._cluster.nodes.items),
             silent=silent,
             binding_overdue=self._overdue(gang),
             progress=fake.progress(run, now) if run else None,
@@ -295,9 +294,11 @@ class Views:
         return node.unavailable or (self.gpunodes.unavailable(name) if self.gpunodes else "")
 
     def _silent(self, pods: Iterable[PodObject]) -> dict[str, float]:
-        """Nodes of the pods that do not answer, and since when."""
+        """Nodes of the pods that do not answer, and since when. Of one without a time nobody knows how long."""
+        if self.brake.holds:
+            return {}
         found = {name: self._node(name) for pod in pods if (name := pod.spec.node_name)}
-        return {name: node.turned for name, node in found.items() if node and node.silent and not self.brake.holds}
+        return {name: node.turned for name, node in found.items() if node and node.silent and node.turned}
 
     def _holding(self, gang: Gang, facts: JobFacts, pods: Collection[PodObject]) -> bool:
         """Whether a failure of the training is not to be judged yet: what has caused it may be told a moment later."""
