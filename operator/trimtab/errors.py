@@ -5,7 +5,7 @@ TrimtabError                    everything that Trimtab raises on purpose; its m
  ├─ SettingsError               a setting is missing or wrong
  ├─ SpecError                   a field of a job's spec holds what this Trimtab cannot work with
  ├─ QuantityError               a text is no Kubernetes quantity
- ├─ PolicyError                 a policy is unknown, or returned something that is no decision
+ ├─ PolicyError                 a policy is unknown, late, or returned something that is no decision
  ├─ LocalClusterError           the local control plane could not be built, started or stopped
  ├─ LeadershipLost              another controller leads, or the lease could not be renewed in time
  └─ ApiError                    the API server answered with an error, or not at all
@@ -47,7 +47,15 @@ class QuantityError(TrimtabError, ValueError):
 
 
 class PolicyError(TrimtabError):
-    """A policy is unknown, or returned something that is no decision."""
+    """A policy is unknown, late, or returned something that is no decision.
+
+    `reason` is one word of a closed list (`decide.outcome.Fallback`), `kind` the type of what was raised, if anything.
+    """
+
+    def __init__(self, message: str, *, reason: str = "error", kind: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.kind = kind
 
 
 class LocalClusterError(TrimtabError):

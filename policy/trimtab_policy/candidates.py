@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.correction import corrected
-from trimtab_policy.perf.plans import Offer, Option, options_by_type
+from trimtab_policy.perf import plans
+from trimtab_policy.perf.plans import Offer, Option
 from trimtab_policy.specs import GpuSpec, ParallelPlan, Precision, Prediction, TrainingSpec
 from trimtab_policy.types import Alternative, Job, NodeShare, Placement, Requirements, Snapshot, Speed
 
@@ -78,13 +79,24 @@ def candidates(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candida
     return found + [each.at(speed) for each in found for speed in capacity.lower_speeds(each.gpu.name)]
 
 
+def is_known(snapshot: Snapshot, capacity: Capacity, job: Job) -> bool:
+    """Whether its candidates are remembered, so that asking for them costs next to nothing."""
+    if job.speeds is not None:
+        return True
+    return plans.is_known(job.model, job.training, job.requirements, _offers(snapshot, capacity, job))
+
+
+def _offers(snapshot: Snapshot, capacity: Capacity, job: Job) -> tuple[Offer, ...]:
+    return tuple(
+        Offer(gpu, size) for gpu in allowed_types(snapshot, job.requirements) if (size := capacity.node_gpus(gpu.name))
+    )
+
+
 def _at_full_speed(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candidate]:
     if job.speeds is not None:
         return list(_given(snapshot, job, job.speeds))
-    offers = tuple(
-        Offer(gpu, size) for gpu in allowed_types(snapshot, job.requirements) if (size := capacity.node_gpus(gpu.name))
-    )
-    found = options_by_type(job.model, job.training, job.requirements, offers)
+    offers = _offers(snapshot, capacity, job)
+    found = plans.options_by_type(job.model, job.training, job.requirements, offers)
     return [
         Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * worth)
         for (gpu, _), of_type in zip(offers, found, strict=True)

@@ -173,6 +173,10 @@ class PendingReason(StrEnum):
     """Another system (Kueue) has the say, and has not admitted it yet."""
     BACKING_OFF = "BackingOff"
     DECISION_REFUSED = "DecisionRefused"
+    DECISION_FAILED = "DecisionFailed"
+    """Deciding about this very job fails, which is a bug of ours: all others are decided about without it."""
+    NOT_LOOKED_AT = "NotLookedAt"
+    """So many jobs are new, or wait in its queue or namespace, that its turn to be looked at has not come."""
 
 
 class StopCause(StrEnum):

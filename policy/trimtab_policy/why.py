@@ -16,9 +16,13 @@ from trimtab_policy.candidates import Candidate, allowed_types, candidates, coul
 from trimtab_policy.capacity import ALL_TYPES, Capacity
 from trimtab_policy.hints import MAX_HINTS, Case, count_of, more_quota, starts_now_if, would_work_if
 from trimtab_policy.perf.plans import why_none
+from trimtab_policy.tenure import LONGEST
 from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
 
 DAY = 86_400.0
+YEAR = 365 * DAY
+_EPOCHS = 2 * LONGEST
+"""Seconds on either side of 1970 for which there are dates here: `tenure` looks ahead no farther than half of that."""
 
 
 def why_pending(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
@@ -60,11 +64,16 @@ def _only_busy(capacity: Capacity, job: Job, known: list[Candidate]) -> Pending 
 def clock(moment: float, now: float | None = None) -> str:
     """A point in time as people write it in a message: `~14:32 UTC`; more than a day from `now` with its date.
 
-    The farther away, the rounder: who says the same thing again should say it in the same words.
+    The farther away, the rounder: who says the same thing again should say it in the same words. Whatever is asked has
+    an answer, for what is told decides nothing.
     """
+    if not -_EPOCHS < moment < _EPOCHS:
+        return "~a century from now"
     ahead = 0.0 if now is None else moment - now
     step = 60.0 if ahead < DAY / 24 else 300.0 if ahead < DAY / 4 else 3600.0
     rounded = datetime.fromtimestamp(moment - moment % 60 if step == 60 else step * round(moment / step), UTC)
+    if ahead >= YEAR:
+        return rounded.strftime("~%b %Y")
     return rounded.strftime("~%H:%M UTC" if ahead < DAY else "~%H:%M UTC on %d %b")
 
 

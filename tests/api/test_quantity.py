@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab.errors import QuantityError
-from trimtab.kube.quantity import parse, to_int, to_milli
+from trimtab.kube.quantity import MOST, parse, to_int, to_milli
 
 
 @pytest.mark.parametrize(
@@ -47,5 +47,9 @@ def test_whole_numbers_are_rounded_up_like_the_kubernetes_library() -> None:
 
 @given(st.integers(0, 2**63))
 def test_integers_mean_themselves(number: int) -> None:
-    assert to_int(number) == to_int(str(number)) == number
-    assert to_milli(number) == number * 1000
+    assert to_int(number) == to_int(str(number)) == min(number, MOST)
+    assert to_milli(number) == min(number * 1000, MOST)
+
+
+def test_no_sum_of_amounts_leaves_64_bits() -> None:
+    assert 4096 * to_milli("9" * 32) == 4096 * to_int("1e99") == 4096 * MOST < 1 << 63

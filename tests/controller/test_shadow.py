@@ -233,7 +233,7 @@ async def test_another_choice_does_not_wait_for_the_one_before_and_never_hears_f
 
 @pytest.mark.parametrize("reason", ["crash", "deadline", "nan"])
 async def test_a_failure_is_counted_and_the_policy_is_left_alone_for_a_while(reason: str) -> None:
-    bench = Bench(PolicyError(f"{reason}: it went wrong"))
+    bench = Bench(PolicyError("it went wrong", reason=reason))
     failed = counted("trimtab_shadow_failures_total", policy="srtf", reason=reason)
     skipped = counted("trimtab_shadow_skipped_total", reason="failed")
     await bench.use()

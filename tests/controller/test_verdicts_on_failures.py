@@ -134,12 +134,14 @@ async def test_where_no_agent_reports_nobody_is_waited_for(monkeypatch: pytest.M
     assert stage.blamed() is FailureCause.PROGRAM
 
 
-def test_nothing_is_due_any_more_for_a_job_that_is_being_deleted() -> None:
+def test_nothing_but_the_end_of_its_pods_is_due_for_a_job_that_is_being_deleted() -> None:
     stage = Stage()
     stage.gang.due, stage.gang.binding_since = NOW, 1.0
     going = job_object(deletion_timestamp="2026-01-02T03:04:05Z", resource_version="2")
     stage.cluster.jobs.apply_written(msgspec.json.encode(going))
-    assert stage.views.view("uid-job", stage.gang) is None
+    view = stage.views.view("uid-job", stage.gang)
+    assert view
+    assert view.being_deleted
     assert (stage.gang.due, stage.gang.binding_since) == (math.inf, None)
 
 

@@ -50,21 +50,22 @@ async def test_it_decides_as_the_same_policy_does_here_and_its_process_is_kept(e
 
 
 @pytest.mark.parametrize(
-    ("policy", "told"),
+    ("policy", "reason", "told"),
     [
-        ("rogue_crash", "crash: the process of rogue_crash ended without an answer"),
-        ("rogue_raise", "error: rogue_raise raised ZeroDivisionError: a mean over no jobs"),
-        ("rogue_nan", "nan: rogue_nan predicted what is no number"),
-        ("rogue_late", "deadline: rogue_late took longer than 0.3 s"),
-        ("rogue_missing", "unloadable: rogue_missing cannot be loaded"),
+        ("rogue_crash", "crash", "the process of rogue_crash ended without an answer"),
+        ("rogue_raise", "error", "rogue_raise raised ZeroDivisionError: a mean over no jobs"),
+        ("rogue_nan", "nan", "rogue_nan predicted what is no number"),
+        ("rogue_late", "deadline", "rogue_late took longer than 0.3 s"),
+        ("rogue_missing", "unloadable", "rogue_missing cannot be loaded"),
     ],
 )
 async def test_whatever_a_policy_does_the_next_one_is_asked_in_a_fresh_process(
-    engine: RemoteEngine, policy: str, told: str
+    engine: RemoteEngine, policy: str, reason: str, told: str
 ) -> None:
     seconds = 0.3 if policy == "rogue_late" else 20  # all others answer, or fail, however busy the machine is
-    with pytest.raises(PolicyError, match=f"^{told}"):
+    with pytest.raises(PolicyError, match=f"^{told}") as failed:
         await engine.decide(policy, CLUSTER, seconds)
+    assert failed.value.reason == reason
     assert engine._process is None
     assert len((await engine.decide("fcfs", CLUSTER, 10)).placements) == 2
 
@@ -82,7 +83,7 @@ async def test_the_shield_judges_there_too(engine: RemoteEngine) -> None:
 async def test_a_process_that_was_killed_between_two_questions_is_replaced(engine: RemoteEngine) -> None:
     await engine.decide("fcfs", CLUSTER, 10)
     os.kill(process_of(engine), signal.SIGKILL)
-    with pytest.raises(PolicyError, match=r"^crash: "):
+    with pytest.raises(PolicyError, match=r"ended without an answer"):
         await engine.decide("fcfs", CLUSTER, 10)
     assert len((await engine.decide("fcfs", CLUSTER, 10)).placements) == 2
 
@@ -94,7 +95,7 @@ async def test_a_process_that_answers_nothing_at_all_is_killed(
     stopped = process_of(engine)
     os.kill(stopped, signal.SIGSTOP)
     monkeypatch.setattr(remote, "LOAD_SECONDS", 0.2)
-    with pytest.raises(PolicyError, match=r"^deadline: fcfs gave no answer after 0.3 s"):
+    with pytest.raises(PolicyError, match=r"^fcfs gave no answer after 0.3 s"):
         await engine.decide("fcfs", CLUSTER, 0.1)
     with pytest.raises(ProcessLookupError):
         os.kill(stopped, 0)

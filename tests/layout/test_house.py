@@ -16,7 +16,8 @@ from trimtab import names
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*ROOT.glob("operator/trimtab/**/*.py"), *ROOT.glob("policy/trimtab_policy/**/*.py")])
 TESTS = sorted(ROOT.glob("tests/**/*.py"))
-MOST_LINES, MOST_LINES_OF_TESTS, MOST_LINES_OF_FUNCTION = 400, 600, 60
+MOST_LINES, MOST_LINES_OF_TESTS, MOST_LINES_OF_FUNCTION = 700, 700, 60
+"""A file tells one story, as long as that is: no file exists because another one was full."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -136,7 +137,9 @@ def test_a_finished_job_holds_nothing_though_its_plan_stays() -> None:
 def test_a_plan_counts_even_if_the_spec_cannot_be_understood_any_more() -> None:
     seen = look([N1], jobs=[planned(("n1", 8), spec={"model.preset": "gpt9"})])
     assert free(seen) == {"n1": 0}
-    assert seen.snapshot.jobs == ()
+    [held] = seen.snapshot.jobs
+    assert held.placement
+    assert (held.uid, held.placement.gpus, held.movable_from) == ("uid-job", 8, math.inf), "it counts, and that is all"
     assert seen.refused["uid-job"].reason is PendingReason.INVALID_SPEC
 
 
@@ -352,7 +355,7 @@ def test_an_unchanged_object_is_not_read_again(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_is_gone_is_forgotten() -> None:
     computed: list[object] = []
-    memo: Memo[object, int] = Memo(lambda item: computed.append(item) or len(computed))
+    memo: Memo[object, int] = Memo("test", lambda item: computed.append(item) or len(computed), lambda item, error: 0)
     first, second = object(), object()
     assert memo.all([first, second]) == [(first, 1), (second, 2)]
     assert memo.all([second]) == [(second, 2)]

@@ -61,6 +61,8 @@ class View(Struct, frozen=True):
     """POSIX seconds."""
     backoff: tuple[float, float]
     """Seconds of pause after the first setback in a row, and at most."""
+    being_deleted: bool = False
+    """Its object goes, and with it its gang: now, whatever finalizers keep the object for."""
     pods: tuple[PodObject, ...] = ()
     """Pods that the job controls, of any epoch."""
     assumed: Mapping[str, str] = {}
@@ -119,6 +121,8 @@ class View(Struct, frozen=True):
 
 def next_step(view: View) -> Step:
     """Writes to send now; empty when there is nothing to do until something changes."""
+    if view.being_deleted:
+        return _clear(view, view.pods)
     if view.finished:  # pods that have ended stay, for their logs
         living = [pod for pod in view.pods if pod.status.phase not in (SUCCEEDED, FAILED)]
         return _take_down(view, living)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -18,6 +19,7 @@ from trimtab.controller.shadow import ShadowMode
 from trimtab.controller.successions import Successions
 from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
+from trimtab.decide.isolation import Isolated
 from trimtab.decide.outcome import Fallback, Move, Outcome
 from trimtab.decide.rules import Rules, rules_of
 from trimtab.observe.books import Claim
@@ -25,7 +27,7 @@ from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab.telemetry import metrics
 from trimtab_policy.arbiter.reservations import Reservation
-from trimtab_policy.types import Job, Node, Snapshot
+from trimtab_policy.types import Job, Node, PendingReason, Snapshot
 
 REVIEW_SECONDS = 300.0
 """A decision that leaves jobs waiting is made anew so often though nothing has changed: age alone may change an answer.
@@ -88,7 +90,7 @@ class Decisions:
         stands = self._stands(snapshot, choice) and self._gangs.answered(job.uid for job in waiting)
         if (stands or not waiting) and not due:
             return None
-        rules = rules_of(self._settings, _being_stopped(observation), resize=due)
+        rules = rules_of(self._settings, _being_stopped(observation), resize=due, live=True)
         outcome = await asyncio.to_thread(self._engine.decide, snapshot, choice, rules)
         self._last, self.reserved = (snapshot, choice), outcome.reserved
         self._resized = snapshot.time if due else self._resized
@@ -98,6 +100,8 @@ class Decisions:
             self._gangs.explain(pending)
         for fallback in outcome.fallbacks:
             self._tell(fallback, observation)
+        for isolated in outcome.isolated:
+            self._tell_isolated(isolated, observation)
         return Decided(observation, choice, rules, outcome)
 
     def shadow(self, decided: Decided) -> None:
@@ -140,11 +144,20 @@ class Decisions:
     def _tell(self, fallback: Fallback, observation: Observation) -> None:
         """Tell the jobs that a policy has failed for."""
         log.warning("policy failed", policy=fallback.policy, reason=fallback.reason, error=fallback.message)
-        for uid in fallback.jobs:
-            facts = observation.jobs[uid]
+        for facts in (observation.jobs[uid] for uid in fallback.jobs if uid in observation.jobs):
             message = f"policy {fallback.policy} failed, {fallback.instead}: {fallback.message}"
             happening = Happening("Warning", "PolicyFallback", message, facts.status.last_epoch or 0)
             self._recorder.job(facts.meta, happening)
+
+    def _tell_isolated(self, isolated: Isolated, observation: Observation) -> None:
+        """Tell a job that decisions are made without it. One that waits has it in its condition, too."""
+        facts = observation.jobs.get(isolated.job)
+        if facts is None:
+            return
+        happening = Happening(
+            "Warning", PendingReason.DECISION_FAILED, isolated.pending().message, facts.status.last_epoch or 0
+        )
+        self._recorder.job(facts.meta, happening)
 
 
 def _being_stopped(observation: Observation) -> int:
@@ -213,3 +226,5 @@ def _tell_figures(outcome: Outcome) -> None:
         log.warning("DecisionRefused", job=refusal.job, rule=refusal.rule, message=refusal.message)
     for fallback in outcome.fallbacks:
         metrics.POLICY_FALLBACKS.labels(fallback.policy, fallback.reason).inc()
+    isolated: Counter[tuple[str, ...]] = Counter((each.part,) for each in outcome.isolated)
+    metrics.replace(metrics.ISOLATED_JOBS, isolated)

@@ -38,7 +38,7 @@ class Cases:
         self._caches = caches
         self._observer = observer
         self._wall = wall
-        self._workloads: Memo[WorkloadObject, Workload | None] = Memo(_read)
+        self._workloads: Memo[WorkloadObject, Workload | None] = Memo("workload", _read, lambda workload, error: None)
         self._hardware: Counter[tuple[str, str]] = Counter()
 
     def refresh(self) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from trimtab.apply.setbacks import Setback
 from trimtab.controller.cluster import Cluster
@@ -22,10 +23,12 @@ from trimtab.controller.queues import Tally
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.stragglers import Moves
 from trimtab.controller.views import Views
+from trimtab.decide.choice import Choice
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation, Observer
 from trimtab.settings import RoundSettings
 from trimtab.telemetry import metrics
+from trimtab.telemetry.isolation import isolated, told
 
 BREATH_SECONDS = 0.05
 """Shortest pause before a round that no change asked for: what is overdue may take its driver a while."""
@@ -94,6 +97,7 @@ class Rounds:
         self._queues = queues
         self._wall = wall
         self._gauged: tuple[object, object] | None = None
+        self._says = Verdicts()
         self.last_round = time.monotonic()
 
     def age(self) -> float:
@@ -110,7 +114,7 @@ class Rounds:
         """One round; returns the seconds until something is due without any event."""
         choice = await self._decisions.choose()
         began = time.perf_counter()
-        says = self._kueue.look() if self._kueue else Verdicts()
+        says = self._says = isolated("kueue", self._kueue.look, lambda _: self._says) if self._kueue else Verdicts()
         promised, refused = self._decisions.promised(), self._gangs.refused()
         observation = self._observer.observe(
             self._cluster.caches(), self._wall(), promised, refused, says.held_back, says.limited
@@ -119,28 +123,14 @@ class Rounds:
         metrics.ROUND_SECONDS.labels("observe").observe(observed - began)
         for problem in observation.problems:
             self._recorder.problem(problem)
-        decision = await self._decisions.decide(observation, choice)
+        decision = await self._decide(observation, choice)
         decided = time.perf_counter()
         metrics.ROUND_SECONDS.labels("decide").observe(decided - observed)
         grace = self._views.brake.watch(observation.nodes, observation.jobs.values())
-        if self._health:
-            self._health.tell(observation)
-        if self._queues:
-            self._queues.tell(observation)
-        _relieve(observation, self._gangs, self._views)
-        self._leave_stragglers(observation, decision)
-        self._decisions.carry_out(observation)
-        if self._kueue:
-            self._kueue.advance()
-        self._gangs.advance(observation.jobs)
-        if decision:
-            self._decisions.shadow(decision)
+        for part, work in self._parts(observation, decision):
+            isolated(part, work, lambda _: None)
         metrics.ROUND_SECONDS.labels("apply").observe(time.perf_counter() - decided)
-        _gauge(observation)
-        gpus = observation.snapshot.nodes, observation.snapshot.unavailable
-        if gpus != self._gauged:
-            _gauge_gpus(observation)
-            self._gauged = gpus
+        isolated("figures", partial(self._gauge, observation), lambda _: None)
         self.last_round = time.monotonic()
         progress = self._views.next_progress(observation.jobs.values())
         judged = self._health.next_deadline() if self._health else float("inf")
@@ -148,6 +138,36 @@ class Rounds:
         asked = self._kueue.next_deadline() if self._kueue else float("inf")
         anew = self._decisions.next_deadline(observation.snapshot)
         return min(grace, progress, judged, slow, asked, anew, self._gangs.next_deadline(), _next_retry(observation))
+
+    async def _decide(self, observation: Observation, choice: Choice) -> Decided | None:
+        """What is decided; nothing where that fails, and all that runs goes on."""
+        try:
+            return await self._decisions.decide(observation, choice)
+        except Exception as error:  # noqa: BLE001 - as with all other parts
+            told("decide", error)
+            return None
+
+    def _parts(self, observation: Observation, decision: Decided | None) -> Iterator[tuple[str, Callable[[], object]]]:
+        """What is done after a decision, in order. None of it may keep the others from being done."""
+        if self._health:
+            yield "health", partial(self._health.tell, observation)
+        if self._queues:
+            yield "queues", partial(self._queues.tell, observation)
+        yield "relieve", partial(_relieve, observation, self._gangs, self._views)
+        yield "leave_stragglers", partial(self._leave_stragglers, observation, decision)
+        yield "carry_out", partial(self._decisions.carry_out, observation)
+        if self._kueue:
+            yield "kueue", self._kueue.advance
+        yield "advance", partial(self._gangs.advance, (*observation.jobs, *observation.deleted))
+        if decision:
+            yield "shadow", partial(self._decisions.shadow, decision)
+
+    def _gauge(self, observation: Observation) -> None:
+        _gauge(observation)
+        gpus = observation.snapshot.nodes, observation.snapshot.unavailable
+        if gpus != self._gauged:
+            _gauge_gpus(observation)
+            self._gauged = gpus
 
     def _leave_stragglers(self, observation: Observation, decided: Decided | None) -> None:
         """Where a gang is well worth moving off a slow GPU, it is stopped, and goes on elsewhere."""

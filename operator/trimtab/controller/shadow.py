@@ -108,8 +108,7 @@ class ShadowMode:
         try:
             answer = await self._engine.decide(self._policy, snapshot, self._seconds, rules)
         except PolicyError as failure:
-            reason, _, message = str(failure).partition(": ")
-            self._fail(reason, message)
+            self._fail(failure.reason, str(failure))
             return None
         self._failed = ""
         return answer

@@ -112,8 +112,13 @@ def _slowed(observation: Observation) -> Iterator[tuple[Job, JobFacts]]:
     """Gangs on nodes with a slow GPU that may move."""
     slow = {card.node for card in observation.stragglers}
     for job in observation.snapshot.jobs if slow else ():
-        facts, held = observation.jobs[job.uid], job.placement
-        if held and any(share.node in slow for share in held.shares) and _may(facts, observation.snapshot.time):
+        facts, held = observation.jobs.get(job.uid), job.placement
+        if (
+            facts
+            and held
+            and any(share.node in slow for share in held.shares)
+            and _may(facts, observation.snapshot.time)
+        ):
             yield job, facts
 
 

@@ -135,9 +135,11 @@ class Views:
         self.brake = Brake(settings.gang, settings.failures, wall=wall)
 
     def view(self, uid: str, gang: Gang) -> View | None:
-        """What the next step of the job depends on; None for a job that is gone, going, or unreadable."""
+        """What the next step of the job depends on; None for a job that is gone, or unreadable."""
         job = self._cluster.job(uid)
-        facts = self._observer.job(job) if job and not job.metadata.deletion_timestamp else None
+        facts = self._observer.job(job) if job else None
+        if facts and facts.ours and facts.meta.deletion_timestamp:
+            return self._last_view(facts, gang)
         if facts is None or not facts.ours or facts.unreadable:
             gang.due, gang.binding_since = math.inf, None  # nothing is done for it when its time comes
             return None
@@ -182,7 +184,7 @@ class Views:
             spared=self.brake.spared(nodes),
             holding=self._holding(gang, facts, pods),
             rules=self._settings.failures,
-            gone_nodes=frozenset(n for pod in pods if (n := pod.spec.node_name) and n not in self._cluster.nodes.items),
+            gone_nodes=self._gone(pods),
             silent=silent,
             binding_overdue=self._overdue(gang),
             progress=fake.progress(run, now) if run else None,
@@ -190,6 +192,33 @@ class Views:
             or stopping.answer(facts, run, pods, now),
             shadow=_said(gang.watched, plan),
         )
+
+    def _last_view(self, facts: JobFacts, gang: Gang) -> View:
+        """That of a job which is being deleted: what is left to do is to take its gang down. The garbage collector
+        does so, too, but not before all finalizers are gone, and anybody may have put one there."""
+        pods, now = self._cluster.pods_of(facts.meta.uid), self._wall()
+        _settle(gang, facts, {pod.metadata.uid for pod in pods})
+        silent, rules = self._silent(pods), self._settings.failures
+        gang.due, gang.binding_since, gang.promise = steps.due(pods, silent, rules, now), None, None
+        return View(
+            meta=facts.meta,
+            status=facts.status,
+            suspended=False,
+            finished=False,
+            max_restarts=0,
+            now=now,
+            backoff=(self._settings.gang.backoff_initial_seconds, self._settings.gang.backoff_max_seconds),
+            being_deleted=True,
+            pods=pods,
+            deleted=gang.deleted,
+            rules=rules,
+            gone_nodes=self._gone(pods),
+            silent=silent,
+        )
+
+    def _gone(self, pods: Iterable[PodObject]) -> frozenset[str]:
+        """Nodes of the pods that do not exist any more."""
+        return frozenset(n for pod in pods if (n := pod.spec.node_name) and n not in self._cluster.nodes.items)
 
     def gang_plan(self, view: View) -> GangPlan:
         """What the objects of a planned job are made of."""

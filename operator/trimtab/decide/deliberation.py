@@ -1,6 +1,7 @@
 """One decision, stage after stage: each sees the cluster as those before it leave it, and passes the shield.
 
     line          who comes first: priority, guarantee, share of the queue, age
+    intake        who is considered at all: of very many, and of those whose plans were never searched for, some
     policies      place waiting jobs; may stop, move and resize elastic ones
     reservations  what would delay those first in line is taken back; its jobs are asked about once more, then others
     room          others give way for jobs that still wait: they move, or stop
@@ -23,6 +24,8 @@ from msgspec.structs import replace
 
 from trimtab.api.status import MAX_LEAVING
 from trimtab.decide.choice import Choice
+from trimtab.decide.intake import Limits, Taken
+from trimtab.decide.isolation import Isolated
 from trimtab.decide.ledger import Ledger
 from trimtab.decide.outcome import Fallback, Move, Outcome
 from trimtab.decide.rules import Rules
@@ -37,7 +40,7 @@ from trimtab_policy.arbiter.room import RoomRules, make_room
 from trimtab_policy.arbiter.shares import borrowed, in_line
 from trimtab_policy.types import Decision, Eta, Job, Pending, PendingReason, Placement, Snapshot, Stop, StopCause
 
-ROOM, RESIZES = "room", "resize"
+INTAKE, ROOM, RESIZES = "intake", "room", "resize"
 """Names of the stages that decide like a policy."""
 HINTS = "hints"
 FELL = "there would be room for it, but whoever were to leave it would take what is kept for others"
@@ -53,7 +56,11 @@ class Asks(Protocol):
         ...
 
     def timed(self, name: str, work: Callable[[], T], deadline: float) -> T:
-        """What the work returns. Raises PolicyError as `reason: message`."""
+        """What the work returns. Raises PolicyError."""
+        ...
+
+    def take(self, snapshot: Snapshot, limits: Limits, deadline: float) -> Taken:
+        """The snapshot with those waiting jobs that are considered."""
         ...
 
 
@@ -78,6 +85,8 @@ class Deliberation:
         self._said: list[_Said] = []
         self._base = snapshot
         self._base = self._stage("line", lambda: in_line(snapshot), snapshot, "jobs are in line by priority and age")
+        self._taken = asks.take(self._base, rules.limits, choice.deadline_seconds)
+        self._base = self._taken.snapshot
         self._ledger, self._refused = Ledger(self._base), list[Refusal]()
         self._reserved: tuple[Reservation, ...] = ()
         self._stops: list[Stop] = []
@@ -100,10 +109,12 @@ class Deliberation:
 
     def _outcome(self) -> Outcome:
         waits = self._ledger.waits_of(self._ledger.placed.values())
+        failed = [Isolated(uid, INTAKE, type(error).__name__) for uid, error in self._taken.failed.items()]
+        left_out = (*self._taken.left_out.values(), *(each.pending() for each in failed))
         return Outcome(
-            policies=self._policies,
+            policies=self._policies | {pending.job: INTAKE for pending in left_out},
             placements=tuple(p for p in self._ledger.placed.values() if self._ledger.jobs[p.job].placement is None),
-            pending=self._timed_pendings(),
+            pending=(*self._timed_pendings(), *left_out),
             refused=tuple(self._refused),
             fallbacks=tuple(self._fallbacks),
             seconds=self._seconds,
@@ -112,6 +123,7 @@ class Deliberation:
             waits=waits,
             reserved=self._reserved,
             stages=self._stages,
+            isolated=tuple(failed),
         )
 
     # --- policies -------------------------------------------------------------------------------------------------
@@ -296,9 +308,8 @@ class Deliberation:
         try:
             return self._asks.timed(name, work, self._choice.deadline_seconds)
         except PolicyError as failure:
-            reason, _, message = str(failure).partition(": ")
             jobs = tuple(job.uid for job in self._base.waiting()[:1])
-            self._fallbacks.append(Fallback(name, reason, message, jobs, instead))
+            self._fallbacks.append(Fallback(name, failure.reason, str(failure), jobs, instead, failure.kind))
             return otherwise
         finally:
             self._stages[name] = self._stages.get(name, 0.0) + time.perf_counter() - began

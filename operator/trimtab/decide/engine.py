@@ -5,20 +5,27 @@ answers instead, and the outcome says so for an event and a metric; should that 
 it goes with a policy that cannot be loaded (weights that are missing, a library that is not installed), which is tried
 again in every round. A thread cannot be killed, so a policy that is still at work after its deadline is not asked again
 until it has returned. The shield has the last word in every case.
+
+Nor can a job that makes a policy, or a stage, fail stop the others: it is found and set aside (`isolation`), and of
+jobs without number as many are considered as can be in time (`intake`).
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from trimtab.decide.choice import Choice
 from trimtab.decide.deliberation import Deliberation
+from trimtab.decide.intake import Intake, Limits, Taken
+from trimtab.decide.isolation import Isolated, Isolation
 from trimtab.decide.outcome import Fallback, Outcome
 from trimtab.decide.rules import Rules
 from trimtab.decide.trial import trial
@@ -30,6 +37,12 @@ LOAD_SECONDS = 30.0
 """Time for a policy's module to be loaded, once: not part of any deadline."""
 TRIAL_SECONDS = 5.0
 """Time for its first decision, with which weights are read and much is computed for the first time."""
+DECISION = "decision"
+"""Name of what holds policies and stages together, where it fails."""
+LATE = frozenset({"deadline", "busy"})
+"""Reasons of fallbacks that fewer jobs would help against ..."""
+FAULTS = frozenset({"error", "invalid", "nan"})
+"""... and those that may be the fault of a job."""
 
 T = TypeVar("T")
 
@@ -41,6 +54,8 @@ class Engine:
         self._find = find
         self._policies: dict[str, Policy] = {}
         self._running: dict[str, Future[Any]] = {}
+        self._intake = Intake()
+        self._isolation = Isolation()
 
     def prepare(self, names: Iterable[str]) -> dict[str, str]:
         """Load these policies and try them, so that no round has to; for each that fails, why."""
@@ -49,13 +64,60 @@ class Engine:
             try:
                 self._run(name, trial(), TRIAL_SECONDS)
             except PolicyError as failure:
-                failures[name] = _parts(failure)[1]
+                failures[name] = str(failure)
         return failures
 
     def decide(self, snapshot: Snapshot, choice: Choice, rules: Rules | None = None) -> Outcome:
         """Decide for all waiting jobs of the snapshot, and what `rules` say besides; blocks for at most the deadline
         per policy asked, and per stage after that."""
-        return Deliberation(snapshot, choice, rules or Rules(), self).run()
+        rules = rules or Rules()
+        considered, aside = self._isolation.without(snapshot)
+        outcome = self._decide(considered, choice, rules)
+        if failed := _faults(outcome):
+            if self._fails_always(failed, choice, rules):
+                return _with(outcome, aside, snapshot)
+            patient = replace(rules, limits=Limits())
+            found = self._isolation.search(considered, lambda part: _faults(self._deliberate(part, choice, patient)))
+            if found:
+                self._isolation.set_aside(found, snapshot.time)
+                considered, aside = self._isolation.without(snapshot)
+                before, outcome = outcome, self._decide(considered, choice, rules)
+                outcome = replace(outcome, fallbacks=(*_explained(before, found), *outcome.fallbacks))
+        return _with(outcome, aside, snapshot)
+
+    def take(self, snapshot: Snapshot, limits: Limits, deadline: float) -> Taken:
+        """The snapshot with those waiting jobs that are considered."""
+        return self._intake.take(snapshot, limits, deadline)
+
+    def _decide(self, snapshot: Snapshot, choice: Choice, rules: Rules) -> Outcome:
+        """One decision, and what it teaches about how many jobs can be decided about in time."""
+        began = time.perf_counter()
+        outcome = self._deliberate(snapshot, choice, rules)
+        late = any(fallback.reason in LATE for fallback in outcome.fallbacks)
+        jobs = sum(job.placement is None for job in snapshot.jobs)
+        self._intake.learn(time.perf_counter() - began, choice.deadline_seconds, late=late, jobs=jobs)
+        return outcome
+
+    def _deliberate(self, snapshot: Snapshot, choice: Choice, rules: Rules) -> Outcome:
+        """All stages; where what holds them together fails, all jobs wait."""
+        try:
+            return Deliberation(snapshot, choice, rules, self).run()
+        except Exception as error:  # noqa: BLE001 - told as a fault, and searched for the job that it is due to
+            waiting, kind = tuple(job.uid for job in snapshot.waiting()), type(error).__name__
+            why = f"the decision failed ({kind})"
+            return Outcome(
+                policies=dict.fromkeys(waiting, choice.policy),
+                placements=(),
+                pending=tuple(Pending(uid, PendingReason.DECISION_FAILED, why) for uid in waiting),
+                refused=(),
+                fallbacks=(Fallback(DECISION, "error", f"raised {kind}: {error}", waiting, "all wait", kind),),
+                seconds={},
+            )
+
+    def _fails_always(self, failed: Mapping[str, str], choice: Choice, rules: Rules) -> bool:
+        """Whether the same fails for a job that nothing is wrong with: then no job is at fault."""
+        known_good = self._deliberate(trial(), choice, replace(rules, limits=Limits()))
+        return bool(_faults(known_good).keys() & failed.keys())
 
     def ask(self, name: str, snapshot: Snapshot, choice: Choice) -> tuple[str, Decision, list[Fallback]]:
         """The name of the policy that answered in the end, its decision, and the failures on the way."""
@@ -65,54 +127,77 @@ class Engine:
             try:
                 return candidate, self._run(candidate, snapshot, choice.deadline_seconds), failures
             except PolicyError as failure:
-                failures.append(Fallback(candidate, *_parts(failure), waiting))
+                failures.append(Fallback(candidate, failure.reason, str(failure), waiting, kind=failure.kind))
         why = "; ".join(failure.message for failure in failures)
         pending = tuple(Pending(uid, PendingReason.DECISION_REFUSED, f"no policy answered: {why}") for uid in waiting)
         return choice.fallback, Decision(choice.fallback, pending=pending), failures
 
     def timed(self, name: str, work: Callable[[], T], deadline: float) -> T:
-        """Do something in a thread, for as long as the deadline allows. Raises PolicyError as `reason: message`."""
+        """Do something in a thread, for as long as the deadline allows. Raises PolicyError."""
         future = self._begin(name, work)
         try:
             failure = future.exception(deadline)
         except TimeoutError:
-            raise PolicyError(f"deadline: {name} took longer than {deadline:g} s") from None
+            raise PolicyError(f"{name} took longer than {deadline:g} s", reason="deadline") from None
         if failure:
-            raise PolicyError(f"error: {name} raised {type(failure).__name__}: {failure}") from failure
+            kind = type(failure).__name__
+            raise PolicyError(f"{name} raised {kind}: {failure}", reason="error", kind=kind) from failure
         return future.result()
 
     def _run(self, name: str, snapshot: Snapshot, deadline: float) -> Decision:
-        """Raise PolicyError as `reason: message`."""
+        """Raise PolicyError."""
         policy = self._loaded(name)
         return _complete(name, snapshot, self.timed(name, lambda: policy.decide(snapshot), deadline))
 
     def _loaded(self, name: str) -> Policy:
-        """Raise PolicyError as `reason: message`."""
+        """Raise PolicyError."""
         if name not in self._policies:
             future = self._begin(name, lambda: self._find(name))
             try:
                 failure = future.exception(LOAD_SECONDS)
             except TimeoutError:
-                raise PolicyError(f"unloadable: {name} was not loaded after {LOAD_SECONDS:g} s") from None
+                raise PolicyError(f"{name} was not loaded after {LOAD_SECONDS:g} s", reason="unloadable") from None
             if failure:
-                raise PolicyError(f"unloadable: {name} cannot be loaded: {failure}") from failure
+                raise PolicyError(f"{name} cannot be loaded: {failure}", reason="unloadable") from failure
             self._policies[name] = future.result()
         return self._policies[name]
 
     def _begin(self, name: str, work: Callable[[], T]) -> Future[T]:
-        """Work in a thread, unless the policy still has one at work. Raises PolicyError as `reason: message`."""
+        """Work in a thread, unless the policy still has one at work. Raises PolicyError."""
         running = self._running.get(name)
         if running and not running.done():
-            raise PolicyError(f"busy: {name} is still working on an earlier snapshot")
+            raise PolicyError(f"{name} is still working on an earlier snapshot", reason="busy")
         future = _in_thread(name, work)
         self._running[name] = future
         return future
 
 
-def _parts(failure: PolicyError) -> tuple[str, str]:
-    """Reason and message."""
-    reason, _, message = str(failure).partition(": ")
-    return reason, message
+def _faults(outcome: Outcome) -> dict[str, str]:
+    """Policies and stages that have failed in a way that jobs may be at fault for -> kind of the error."""
+    return {
+        fallback.policy: fallback.kind or fallback.reason for fallback in outcome.fallbacks if fallback.reason in FAULTS
+    }
+
+
+def _explained(before: Outcome, found: Iterable[Isolated]) -> tuple[Fallback, ...]:
+    """The failures of a decision that was made anew: told to the jobs that were at fault, and to nobody else."""
+    uids = tuple(each.job for each in found)
+    instead = "it was asked again without the jobs at fault"
+    return tuple(replace(each, jobs=uids, instead=instead) for each in before.fallbacks if each.reason in FAULTS)
+
+
+def _with(outcome: Outcome, aside: Iterable[Isolated], snapshot: Snapshot) -> Outcome:
+    """The outcome for all jobs: those that were set aside wait, and say why."""
+    waiting = {job.uid for job in snapshot.waiting()}
+    pending = [each.pending() for each in aside if each.job in waiting]
+    if not aside:
+        return outcome
+    return replace(
+        outcome,
+        policies=outcome.policies | {each.job: "isolation" for each in pending},
+        pending=(*outcome.pending, *pending),
+        isolated=(*outcome.isolated, *aside),
+    )
 
 
 def _in_thread(name: str, work: Callable[[], T]) -> Future[T]:
@@ -135,12 +220,14 @@ def _complete(name: str, snapshot: Snapshot, decision: object) -> Decision:
         sound = msgspec.msgpack.decode(msgspec.msgpack.encode(decision), type=Decision)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         kind = type(decision).__name__
-        raise PolicyError(f"invalid: {name} returned a {kind} that is no Decision: {error}") from error
+        raise PolicyError(f"{name} returned a {kind} that is no Decision: {error}", reason="invalid") from error
     for placement in sound.placements:
         if any(map(math.isnan, msgspec.structs.astuple(placement.prediction))):
-            raise PolicyError(f"nan: {name} predicted what is no number (NaN) for {placement.job}")
+            raise PolicyError(f"{name} predicted what is no number (NaN) for {placement.job}", reason="nan")
     answered = {placement.job for placement in sound.placements} | {pending.job for pending in sound.pending}
     missing = [job.name for job in snapshot.waiting() if job.uid not in answered]
     if missing:
-        raise PolicyError(f"invalid: {name} gave no answer for {missing[0]}")  # of all: events that vary are many
+        raise PolicyError(
+            f"{name} gave no answer for {missing[0]}", reason="invalid"
+        )  # of all: events that vary are many
     return sound

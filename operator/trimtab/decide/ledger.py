@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from trimtab_policy.capacity import ALL_TYPES
 from trimtab_policy.limits import Violation
+from trimtab_policy.tenure import within_reach
 from trimtab_policy.types import Job, Node, Placement, Quota, Snapshot
 
 Amounts = tuple[int, int, int, int]
@@ -131,8 +132,8 @@ class Ledger:
         for job in self.snapshot.jobs:
             placement = self.placed.get(job.uid)
             if placement:
-                left = 1 - job.steps_done / job.training.steps
-                finish = self.snapshot.time + left * placement.prediction.run_seconds / self.snapshot.speedup
+                left, now = 1 - job.steps_done / job.training.steps, self.snapshot.time
+                finish = within_reach(now + left * placement.prediction.run_seconds / self.snapshot.speedup, now)
                 never = {"preemptible": False, "movable_from": math.inf, "stoppable_from": None}
                 yield replace(job, placement=placement, expected_finish=finish, **never)
             elif job.uid not in self.left:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from trimtab.decide.isolation import Isolated
 from trimtab.decide.shield import Refusal
 from trimtab_policy.arbiter.reservations import Reservation
 from trimtab_policy.types import Pending, Placement, Stop, StopCause
@@ -20,6 +21,8 @@ class Fallback(Struct, frozen=True):
     """UIDs of the jobs that it was asked about."""
     instead: str = "another one decided"
     """What was done about it."""
+    kind: str = ""
+    """Type of the error, where one was raised."""
 
 
 class Move(Struct, frozen=True):
@@ -56,3 +59,5 @@ class Outcome(Struct, frozen=True):
     """What is kept for jobs that came first."""
     stages: dict[str, float] = {}
     """Stage after the policies -> time it took."""
+    isolated: tuple[Isolated, ...] = ()
+    """Jobs that were set aside because the decision fails with them."""

@@ -33,7 +33,7 @@ class RemoteEngine:
         self._process: Process | None = None
 
     async def decide(self, policy: str, snapshot: Snapshot, seconds: float, rules: Rules | None = None) -> Outcome:
-        """What the policy would decide for all waiting jobs. Raises PolicyError as `reason: message`.
+        """What the policy would decide for all waiting jobs. Raises PolicyError.
 
         `seconds` is the policy's deadline; loading it, and starting the process, come on top.
         """
@@ -45,16 +45,16 @@ class RemoteEngine:
             outcome = msgspec.msgpack.decode(answer, type=Outcome)
         except TimeoutError:
             await self.stop()
-            raise PolicyError(f"deadline: {policy} gave no answer after {limit:g} s") from None
+            raise PolicyError(f"{policy} gave no answer after {limit:g} s", reason="deadline") from None
         except (EOFError, OSError, msgspec.DecodeError) as error:
             await self.stop()
-            raise PolicyError(f"crash: the process of {policy} ended without an answer ({error})") from error
+            raise PolicyError(f"the process of {policy} ended without an answer ({error})", reason="crash") from error
         except asyncio.CancelledError:
             await self.stop()
             raise
         for failure in outcome.fallbacks:
             await self.stop()  # whatever it was, and what may still be at work there: start afresh
-            raise PolicyError(f"{failure.reason}: {failure.message}")
+            raise PolicyError(failure.message, reason=failure.reason, kind=failure.kind)
         return outcome
 
     async def stop(self) -> None:

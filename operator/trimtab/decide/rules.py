@@ -5,10 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trimtab.api.status import MAX_LEAVING
+from trimtab.decide.intake import Limits
 from trimtab.decide.running import UNBOUNDED
 from trimtab.settings import Settings
 from trimtab_policy.arbiter.resize import ResizeRules
 from trimtab_policy.arbiter.room import RoomRules
+
+SEARCH_PART = 0.25
+"""Of the deadline, for plans of jobs that are new."""
 
 
 class Rules(Struct, frozen=True):
@@ -26,10 +30,13 @@ class Rules(Struct, frozen=True):
     """Whether jobs that wait are told what would help them, and when they are expected to start."""
     at_once: int = UNBOUNDED
     """Once it stops or moves so many gangs, nobody else is helped."""
+    limits: Limits = Limits()
+    """How many waiting jobs are looked at."""
 
 
-def rules_of(settings: Settings, stopping: int = 0, *, resize: bool = False) -> Rules:
-    """What a decision does while so many gangs are being stopped already."""
+def rules_of(settings: Settings, stopping: int = 0, *, resize: bool = False, live: bool = False) -> Rules:
+    """What a decision does while so many gangs are being stopped already. `live`: others wait for it, so that it looks
+    at no more jobs than it can in time; whoever asks for an explanation has more patience."""
     queues, preemption, elasticity = settings.queues, settings.preemption, settings.elasticity
     room = RoomRules(preemption.enabled, preemption.reclaim, preemption.consolidation)
     return Rules(
@@ -38,4 +45,5 @@ def rules_of(settings: Settings, stopping: int = 0, *, resize: bool = False) -> 
         room=room if room.preempt or room.reclaim or room.consolidate else None,
         resize=ResizeRules(elasticity.gain) if resize and elasticity.enabled else None,
         at_once=max(0, min(preemption.at_once, MAX_LEAVING) - stopping),
+        limits=Limits(queues.considered_per_queue, queues.considered, SEARCH_PART) if live else Limits(),
     )

@@ -39,11 +39,16 @@ def parse(quantity: int | str) -> Fraction:
     return Fraction(number) * scale
 
 
+MOST: Final = 1 << 50
+"""Of anything that a machine has: a pebibyte, or a trillion CPUs in thousandths. What is asked for or offered beyond
+counts as this much, so that thousands of such requests still add up within 64 bits."""
+
+
 def to_int(quantity: int | str) -> int:
-    """Return a quantity as a whole number (bytes, devices, pods), rounded up."""
-    return math.ceil(parse(quantity))
+    """Return a quantity as a whole number (bytes, devices, pods), rounded up, and at most `MOST`."""
+    return min(MOST, math.ceil(parse(quantity)))
 
 
 def to_milli(quantity: int | str) -> int:
-    """Return a quantity in thousandths (CPU time), rounded up."""
-    return math.ceil(parse(quantity) * 1000)
+    """Return a quantity in thousandths (CPU time), rounded up, and at most `MOST`."""
+    return min(MOST, math.ceil(parse(quantity) * 1000))

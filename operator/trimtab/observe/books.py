@@ -8,7 +8,7 @@ once at most, and no two claims ever have the same one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import product
 
 from msgspec import Struct
@@ -16,11 +16,14 @@ from msgspec import Struct
 from trimtab.observe.gpunodes import Look
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.pods import OVERSTAY_SECONDS, PodFacts, Seat
-from trimtab_policy.types import Bounds, Node, Placement, Readings, Requirements
+from trimtab_policy.tenure import holder
+from trimtab_policy.types import Bounds, Job, Node, NodeShare, Placement, Readings, Requirements
 
 Totals = tuple[int, int, int, int]
 """GPUs, CPU millicores, bytes of memory, pods."""
 NOTHING: Totals = (0, 0, 0, 0)
+MOST_KINDS = 10
+"""Gangs that wait for different others on one node, up to which all orders in which they could come are tried."""
 
 
 class Claim(Struct, frozen=True):
@@ -67,12 +70,16 @@ class Books:
         """Node -> GPUs of pods that have been deleted, and that no job counts on. Without pods that have overstayed:
         nobody is to count on theirs."""
         self._leaving: dict[str, list[tuple[str, int, Totals]]] = {}
+        self._standing = {(claim.job, str(claim.epoch)) for claim in claims}
+        self._lingering: list[PodFacts] = []
 
     def pod(self, pod: PodFacts) -> None:
         """Charge a pod that is on a node."""
         node, use = pod.node, pod.use
         if node in self._nodes:
             self._add(node, (use.gpus, use.cpu_milli, use.memory, 1))
+            if pod.seat and pod.job[1] and use.gpus and pod.seat[:2] not in self._standing:
+                self._lingering.append(pod)
             ending = pod.ends is not None and self._now < pod.ends + OVERSTAY_SECONDS
             if ending and use.gpus and not (pod.seat and pod.seat[0] in self.placements):
                 self.ending[node] = self.ending.get(node, 0) + use.gpus
@@ -81,8 +88,7 @@ class Books:
         """Note a pod of one of the `leavers`, if somebody waits for its end. It is charged like all others."""
         if pod.seat is None or pod.node not in self._nodes:
             return
-        uid, told, _ = pod.seat
-        epoch = int(told) if told.isdigit() else 0
+        uid, epoch = _uid_of(pod), _epoch_of(pod)
         if epoch <= self.leavers[uid]:
             use = pod.use
             self._leaving.setdefault(pod.node, []).append((uid, epoch, (use.gpus, use.cpu_milli, use.memory, 1)))
@@ -109,6 +115,25 @@ class Books:
             stays = _less(self.used[node], _sum(*leaving))
             self.used[node] = _sum(stays, _peak(leaving, kinds))
 
+    def lingering(self, queue_of: Callable[[PodFacts], str], queue_of_job: Callable[[str], str]) -> list[Job]:
+        """What pods still hold whose plan is no more, as jobs that just hold it: those of gangs that were stopped, of
+        jobs that are being deleted and of such as are gone. Their GPUs count against the queue that they were given
+        for until the last one is free: else whoever deletes fast, or has a finalizer, would have more than its quota.
+
+        Left out are those whose GPUs another plan of the same queue is to have: they count once.
+        """
+        heirs: dict[str, list[tuple[int, str]]] = {}
+        for claim in self._claims:
+            for uid, epoch in claim.after:
+                heirs.setdefault(uid, []).append((epoch, queue_of_job(claim.job)))
+        held: dict[tuple[str, str, str], list[PodFacts]] = {}
+        for pod in self._lingering:
+            gpu, queue = self._nodes[pod.node].gpu, queue_of(pod)
+            inherited = any(_epoch_of(pod) <= epoch and queue == heir for epoch, heir in heirs.get(_uid_of(pod), ()))
+            if gpu and not inherited:
+                held.setdefault((_uid_of(pod), queue, gpu.name), []).append(pod)
+        return [_holder(*key, pods) for key, pods in held.items()]
+
     def requested(self, node: str) -> int:
         """GPUs that are requested of a node."""
         return self.used.get(node, NOTHING)[0]
@@ -126,9 +151,32 @@ class Books:
         self.used[node] = before[0] + more[0], before[1] + more[1], before[2] + more[2], before[3] + more[3]
 
 
+def _uid_of(pod: PodFacts) -> str:
+    """Of the job that controls the pod."""
+    return pod.seat[0] if pod.seat else ""
+
+
+def _epoch_of(pod: PodFacts) -> int:
+    """Of the plan that the pod was made for; 0 where its label says none."""
+    told = pod.seat[1] if pod.seat else ""
+    return int(told) if told.isdecimal() else 0
+
+
+def _holder(uid: str, queue: str, gpu_type: str, pods: Sequence[PodFacts]) -> Job:
+    """The pods of one gang that linger, on GPUs of one type."""
+    gpus: dict[str, int] = {}
+    for pod in pods:
+        gpus[pod.node] = gpus.get(pod.node, 0) + pod.use.gpus
+    shares = tuple(NodeShare(node, count) for node, count in gpus.items())
+    namespace, name = pods[0].job
+    return holder(f"{uid}/{gpu_type}/{queue}", namespace, name, queue=queue, gpu_type=gpu_type, shares=shares)
+
+
 def _peak(leaving: list[Totals], waiting: Mapping[frozenset[int], Totals]) -> Totals:
     """The most that can be there at one time: some of what waits has come, and of the leaving pods are left those that
-    it did not wait for. There are as many kinds of waiting as gangs share a node: few."""
+    it did not wait for. There are as many kinds of waiting as gangs share a node: few; of many all that could be."""
+    if len(waiting) > MOST_KINDS:
+        return _sum(*leaving, *waiting.values())
     most = NOTHING
     for come in product((False, True), repeat=len(waiting)):
         gone = frozenset[int]().union(*(first for first, here in zip(waiting, come, strict=True) if here))

@@ -20,6 +20,10 @@ from trimtab_policy.specs import GpuSpec
 
 _CLOUD_PRODUCT = ("cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name", "gpu.nvidia.com/model")
 _CLOUD_MEMORY = ("karpenter.k8s.aws/instance-gpu-memory",)
+MOST_GPUS = 1024
+"""Of one node. The largest machines have 16, a rack that shows as one node 72."""
+MOST_MEMORY = 1 << 44
+"""Bytes of one GPU: 16 TiB. What a label says beyond is a mistake of somebody."""
 
 
 class NodeGpus(Struct, frozen=True):
@@ -57,6 +61,9 @@ def read(labels: Mapping[str, str], allocatable: Mapping[str, str]) -> NodeGpus 
         return NodeGpus(None, resource, 0, f"allocatable {resource}: {error}")
     if count == 0:
         return NodeGpus(None, resource, 0, f"allocatable {resource} is 0: {_taken_by(allocatable)}")
+    if count > MOST_GPUS:
+        why = f"allocatable {resource} is {count}: no machine has more than {MOST_GPUS}, is its device plugin sound?"
+        return NodeGpus(None, resource, MOST_GPUS, why)
     said = _vendor_labels(resource, labels)
     if sliced := _slices(labels, said.product):
         return NodeGpus(None, resource, count, sliced)
@@ -88,7 +95,7 @@ def _memory(said: _Labels) -> tuple[int | None, tuple[str, str] | None]:
         memory = to_int(said.memory) * said.memory_unit
     except QuantityError:
         memory = 0
-    if memory <= 0:
+    if not 0 < memory <= MOST_MEMORY:
         return None, ("MalformedLabel", f"label {label}={said.memory!r} is no amount of memory: it is ignored")
     return memory, None
 

@@ -19,6 +19,7 @@ from trimtab.api.v1alpha1 import JobSpec
 from trimtab.errors import QuantityError, SpecError
 from trimtab.kube.objects import Container, JobObject, Meta, PodObject
 from trimtab.observe import pods
+from trimtab.telemetry import isolation
 from trimtab_policy.specs import ModelSpec, TrainingSpec
 from trimtab_policy.types import Job, Requirements
 
@@ -106,13 +107,22 @@ class JobFacts(Struct, frozen=True):
         observed = self.status.observed
         return min(observed.steps_done, self.training.steps) if observed and self.training else 0
 
-    def expected_finish(self) -> float | None:
-        """When its gang will have ended, as a POSIX time: by the steps that it reports, else as predicted."""
+    @property
+    def reports_steps(self) -> bool:
+        """Whether the gang of the standing plan has said how long its steps take, and thus when it will end."""
         plan, observed, told = self.status.plan, self.status.observed, self.status.trainer_status
+        measured = plan and observed and observed.epoch == plan.epoch and observed.step_milliseconds is not None
+        return bool(measured and told and told.estimated_remaining_seconds is not None)
+
+    def expected_finish(self) -> float | None:
+        """When its gang will have ended, as a POSIX time: by the steps that it reports, else as predicted.
+
+        What a training says is its own word: `observe.ends` holds it to that.
+        """
+        plan, told = self.status.plan, self.status.trainer_status
         if plan is None:
             return None
-        measured = observed is not None and observed.epoch == plan.epoch and observed.step_milliseconds is not None
-        if measured and told and told.estimated_remaining_seconds is not None:
+        if self.reports_steps and told and told.estimated_remaining_seconds is not None:
             return told.last_updated_time.timestamp() + told.estimated_remaining_seconds
         return plan.predicted.finish_time.timestamp()
 
@@ -156,6 +166,15 @@ def facts(job: JobObject) -> JobFacts:
         return JobFacts(job.metadata, status, created, f"spec.template.spec: {error}")
     except (SpecError, QuantityError) as error:
         return JobFacts(job.metadata, status, created, str(error))
+    except Exception as error:  # noqa: BLE001 - a spec that nobody thought of must not hide the plan of its job
+        isolation.told("spec", error, job.metadata.key)
+        return JobFacts(job.metadata, status, created, f"spec: cannot be understood ({type(error).__name__})")
+
+
+def broken(job: JobObject, error: Exception) -> JobFacts:
+    """A job that could not even be found to be wrong: nothing is done with it, and nothing overwritten."""
+    said = f"cannot be understood ({type(error).__name__}): this is a bug of Trimtab, please report it"
+    return JobFacts(job.metadata, JobStatus(), 0.0, said, unreadable=True)
 
 
 def _with_template(requirements: Requirements, pod_spec: Mapping[str, Any]) -> Requirements:

@@ -85,6 +85,31 @@ def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None
     )
 
 
+def broken(node: NodeObject, error: Exception) -> NodeFacts | None:
+    """A node that nothing can be made of: it takes no pods, and what runs there goes on."""
+    why = f"its labels or resources cannot be understood ({type(error).__name__}): this is a bug of Trimtab"
+    told = next((c for c in node.status.conditions if c.type == "Ready"), None)
+    meta = node.metadata
+    return NodeFacts(
+        name=meta.name,
+        uid=meta.uid,
+        gpu=None,
+        resource="",
+        gpus=0,
+        cpu_milli=0,
+        memory=0,
+        pods=0,
+        allocatable={},
+        labels={},
+        taints=(),
+        topology=(),
+        link_domain="",
+        ready=told is not None and told.status == "True",
+        unavailable=why,
+        problems=(Problem("Node", "", meta.name, meta.uid, "CannotBeUnderstood", why),),
+    )
+
+
 def _posix(timestamp: str | None) -> float:
     """RFC 3339 -> POSIX seconds; 0 for none, or for nonsense that somebody wrote into an annotation."""
     try:

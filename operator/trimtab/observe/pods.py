@@ -46,6 +46,10 @@ class PodFacts(Struct, frozen=True):
     use: PodUse
     seat: Seat | None
     """Whose part of which plan it has brought to a node."""
+    job: tuple[str, str] = ("", "")
+    """Namespace and name of the job whose gang it is of, by its label; no name where it is of none."""
+    queue: str = ""
+    """That it counts against, as it was made; empty where it was made without saying so."""
     ends: float | None = None
     """POSIX time by which it is to have ended, where it has been deleted and holds its resources until then."""
     failed: bool = False
@@ -57,7 +61,20 @@ def facts(pod: PodObject) -> PodFacts:
     deleted = pod.metadata.deletion_timestamp if node else None
     ends = datetime.fromisoformat(deleted).timestamp() if deleted else None
     seat = _seat(pod) if pod.spec.node_name else None
-    return PodFacts(node, use(pod), seat, ends, failed=pod.status.phase == "Failed")
+    return PodFacts(
+        node,
+        use(pod),
+        seat,
+        (pod.metadata.namespace, pod.metadata.labels.get(names.LABEL_JOB, "")),
+        pod.metadata.annotations.get(names.ANNOTATION_QUEUE, ""),
+        ends,
+        failed=pod.status.phase == "Failed",
+    )
+
+
+def broken(pod: PodObject, error: Exception) -> PodFacts:
+    """A pod that nothing can be made of: it is on its node, and what it takes there nobody knows."""
+    return PodFacts(pod.spec.node_name if holds_resources(pod) else "", PodUse(0, 0, 0), None)
 
 
 def use(pod: PodObject) -> PodUse:
@@ -80,7 +97,7 @@ def _seat(pod: PodObject) -> Seat | None:
 def epoch_of(pod: PodObject) -> int:
     """Epoch of the plan that the pod was made for; 0 where its label says none."""
     told = pod.metadata.labels.get(names.LABEL_EPOCH, "")
-    return int(told) if told.isdigit() else 0
+    return int(told) if told.isdecimal() else 0
 
 
 def from_template(pod_spec: Mapping[str, Any]) -> PodObject:

@@ -53,6 +53,13 @@ class QueueFacts(Struct, frozen=True):
     """Why the spec cannot be understood."""
 
 
+def broken(queue: QueueObject, error: Exception) -> QueueFacts:
+    """A queue that nothing can be made of: closed, as one that is malformed."""
+    closed = (Quota(queue.metadata.name, ALL_TYPES, 0),)
+    why = f"cannot be understood ({type(error).__name__}): this is a bug of Trimtab, please report it"
+    return QueueFacts(queue.metadata, closed, error=why)
+
+
 class _Namespaces(Struct):
     """The one part of a spec that is looked for even where the rest makes no sense."""
 
@@ -112,7 +119,11 @@ class Queues:
         if job.terms is not None:
             return job.terms.queue
         named = job.spec.queue if job.spec else None
-        return named or self._default.get(job.meta.namespace, "")
+        return named or self.default(job.meta.namespace)
+
+    def default(self, namespace: str) -> str:
+        """The queue of jobs of the namespace that name none; empty for none."""
+        return self._default.get(namespace, "")
 
     def refusal(self, job: JobFacts) -> Pending | None:
         """Why the job cannot count against the queue that it names."""

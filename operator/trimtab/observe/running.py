@@ -24,6 +24,7 @@ from trimtab_policy.capacity import ALL_TYPES
 from trimtab_policy.limits import narrowed
 from trimtab_policy.restarts import restart_seconds
 from trimtab_policy.types import Requirements, StopCause
+from trimtab_policy.votes import by_namespace, consensus
 
 HOUR = 3600.0
 COMES_UP_SECONDS = 120.0
@@ -31,6 +32,9 @@ COMES_UP_SECONDS = 120.0
 cheapest to stop, because it has nothing to lose: who is entitled to its GPUs need not wait for it."""
 GAVE_WAY = (StopCause.PREEMPTED, StopCause.RECLAIMED, StopCause.YIELDED, StopCause.MOVED, StopCause.RESIZED)
 """Stops that nobody but the scheduler wanted."""
+LARGEST_RATIO = 10.0
+"""Of what a restart took to what it should take, and of its inverse. When it began and when it was over, the training
+says: one that says so late would be as good as done for hours, and not be touched."""
 NODE_GPUS = 8
 """GPUs of a usual node, to guess on how many nodes a waiting job will load its checkpoint."""
 
@@ -56,6 +60,7 @@ class Running(Struct, frozen=True):
     """From a request to stop until it computes again: as it was measured, else as modelled."""
     restart_ratio: float | None = None
     """What was measured over what the model says; None where nothing was."""
+    namespace: str = ""
     since: float = math.inf
     """When the gang began to run as a whole; infinite while it does not."""
     saved: float = math.inf
@@ -94,6 +99,7 @@ def read(facts: JobFacts, rules: Mobility) -> Running:
     """Everything of the above."""
     since, modelled = _since(facts), _restart_seconds(facts)
     measured = None if rules.fake or not modelled else measured_restart(facts)
+    ratio = None if measured is None else max(1 / LARGEST_RATIO, min(LARGEST_RATIO, measured / modelled))
     return Running(
         claims=_claims(facts),
         movable_from=_movable_from(facts, rules),
@@ -101,12 +107,18 @@ def read(facts: JobFacts, rules: Mobility) -> Running:
         elastic=rules.elastic and facts.spec is not None and facts.spec.elasticity.policy is ElasticPolicy.ELASTIC,
         returns=_returns(facts),
         requirements=startable(facts),
-        restart_seconds=modelled if measured is None else measured,
-        restart_ratio=None if measured is None else measured / modelled,
+        restart_seconds=modelled if ratio is None else ratio * modelled,
+        restart_ratio=ratio,
+        namespace=facts.meta.namespace,
         since=since,
         saved=_saved(facts, since),
         served=_served(facts),
     )
+
+
+def broken(facts: JobFacts, error: Exception) -> Running:
+    """A job of which no more can be made than what its plan gives it: nobody touches it."""
+    return Running(claims=_claims(facts), movable_from=math.inf, returns=None, requirements=facts.requirements)
 
 
 def _claims(facts: JobFacts) -> tuple[Claim, ...]:
@@ -194,10 +206,18 @@ def measured_restart(facts: JobFacts) -> float | None:
     return float(median(known)) if known else None
 
 
-def usual_ratio(jobs: Iterable[Running]) -> float:
-    """What restarts cost here over what the model says: the median over the jobs that know; 1 where none does."""
-    known = [job.restart_ratio for job in jobs if job.restart_ratio is not None]
-    return median(known) if known else 1.0
+class UsualRatio:
+    """What restarts cost here over what the model says, for jobs that were never stopped: as those of their own
+    namespace took, else as several other namespaces agree; 1 where they do not."""
+
+    def __init__(self, jobs: Iterable[Running] = ()) -> None:
+        known = ((job.namespace, job.restart_ratio) for job in jobs if job.restart_ratio is not None)
+        self._own = by_namespace(known)
+        self._all = consensus(self._own.values(), neutral=1.0)
+
+    def of(self, namespace: str) -> float:
+        """That of a job of this namespace."""
+        return self._own.get(namespace, self._all)
 
 
 def _restart_seconds(facts: JobFacts) -> float:

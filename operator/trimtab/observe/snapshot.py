@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -21,6 +22,7 @@ from trimtab import names
 from trimtab.kube.objects import JobObject, NodeObject, PodObject, PriorityClassObject, QueueObject
 from trimtab.observe import eligibility, jobs, nodes, pods, queues, running, stragglers
 from trimtab.observe.books import Books, Claim, Pages
+from trimtab.observe.ends import Ends
 from trimtab.observe.failures import Failures, Held
 from trimtab.observe.gpunodes import GpuNodes, Look
 from trimtab.observe.jobs import JobFacts
@@ -28,20 +30,18 @@ from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.pods import PodFacts, Seat
 from trimtab.observe.problems import Problem
 from trimtab.observe.queues import QueueFacts, Queues
-from trimtab.observe.running import Mobility, Running, usual_ratio
+from trimtab.observe.running import Mobility, Running, UsualRatio
 from trimtab.observe.stragglers import Stragglers, Verdict, members
+from trimtab.telemetry.isolation import isolated
 from trimtab_policy.specs import GpuSpec
-from trimtab_policy.types import (
-    Job,
-    Pending,
-    PendingReason,
-    Snapshot,
-)
+from trimtab_policy.tenure import holder
+from trimtab_policy.types import Job, Pending, PendingReason, Placement, Snapshot
 
 NEVER = "Never"
 """`preemptionPolicy` of a PriorityClass whose jobs stop nobody."""
 RETURN_SECONDS = 60.0
 """A job that may start again so soon is in line already: else others take its other nodes when it has lost one."""
+CANNOT_BE_SHOWN = "its spec, status or template make no sense together: this is a bug of Trimtab, please report it"
 
 Object = TypeVar("Object")
 Facts = TypeVar("Facts")
@@ -78,6 +78,8 @@ class Observation(Struct, frozen=True):
     """Nodes that are kept from waiting jobs because of failures."""
     queues: dict[str, QueueFacts] = {}
     """Queues by name."""
+    deleted: tuple[str, ...] = ()
+    """UIDs of jobs of ours that are being deleted: their gangs go, whatever keeps the objects."""
 
     def problems_of(self, node: str) -> list[Problem]:
         """What is wrong about a node, itself or what its agent says."""
@@ -86,11 +88,20 @@ class Observation(Struct, frozen=True):
 
 
 class Memo(Generic[Object, Facts]):
-    """Facts per object, computed anew only when the object was replaced by another one."""
+    """Facts per object, computed anew only when the object was replaced by another one.
 
-    def __init__(self, compute: Callable[[Object], Facts]) -> None:
-        self._compute = compute
+    `broken` says what is known of an object that cannot be made sense of (`isolation`).
+    """
+
+    def __init__(
+        self, part: str, compute: Callable[[Object], Facts], broken: Callable[[Object, Exception], Facts]
+    ) -> None:
+        self._part, self._broken = part, broken
+        self._understand = compute
         self._known: dict[int, tuple[Object, Facts]] = {}
+
+    def _compute(self, item: Object) -> Facts:
+        return isolated(self._part, lambda: self._understand(item), lambda error: self._broken(item, error))
 
     def one(self, item: Object) -> Facts:
         """Facts of one object."""
@@ -130,14 +141,20 @@ class Observer:
         self._failures = failures or Failures()
         self._mobility = mobility or Mobility()
         self._pages = Pages()
-        self._nodes: Memo[NodeObject, NodeFacts | None] = Memo(lambda node: nodes.facts(node, levels))
-        self._pods: Memo[PodObject, PodFacts] = Memo(pods.facts)
-        self._jobs: Memo[JobObject, JobFacts] = Memo(jobs.facts)
-        self._queues: Memo[QueueObject, QueueFacts] = Memo(queues.facts)
-        self._running: Memo[JobFacts, Running] = Memo(lambda job: running.read(job, self._mobility))
-        self._usual = 1.0
-        """What restarts cost over what the model says, for jobs that were never stopped themselves."""
+        self._nodes: Memo[NodeObject, NodeFacts | None] = Memo(
+            "node", lambda node: nodes.facts(node, levels), nodes.broken
+        )
+        self._pods: Memo[PodObject, PodFacts] = Memo("pod", pods.facts, pods.broken)
+        self._jobs: Memo[JobObject, JobFacts] = Memo("job", jobs.facts, jobs.broken)
+        self._queues: Memo[QueueObject, QueueFacts] = Memo("queue", queues.facts, queues.broken)
+        self._ends = Ends()
+        self._running: Memo[JobFacts, Running] = Memo(
+            "running", lambda job: running.read(job, self._mobility), running.broken
+        )
+        self._usual = UsualRatio()
         self._candidates: tuple[NodeFacts, ...] = ()
+        self._types: frozenset[str] = frozenset()
+        """GPU types of the candidates: of others policies know nothing, also not what a gang there is worth."""
         self._eligible: dict[str, tuple[JobFacts, tuple[NodeFacts, ...], tuple[str, ...] | None]] = {}
 
     def job(self, job: JobObject) -> JobFacts:
@@ -165,7 +182,8 @@ class Observer:
         kube-scheduler would not take for that job lately. `held_back` and `limited`, by job UID, are what Kueue
         says: who must not be planned yet, and the facts of jobs that may have less than their own spec allows."""
         gpu_nodes = {facts.name: facts for _, facts in self._nodes.all(caches.nodes) if facts}
-        known = {f.meta.uid: f for _, f in self._jobs.all(caches.jobs) if f.ours and not f.meta.deletion_timestamp}
+        ours = {f.meta.uid: f for _, f in self._jobs.all(caches.jobs) if f.ours}
+        known = {uid: facts for uid, facts in ours.items() if not facts.meta.deletion_timestamp}
         known |= {uid: facts for uid, facts in (limited or {}).items() if uid in known}
         used = self._books(gpu_nodes, known, promised, caches.pods, now)
         placements = used.placements
@@ -173,26 +191,25 @@ class Observer:
         priorities = {c.metadata.name: c for c in caches.priority_classes}
         refused = {uid: why for uid, why in (held_back or {}).items() if uid in known}
         refused |= {uid: why for uid, f in known.items() if (why := _refusal(f, lines, priorities))}
-        reports = self._gpunodes.look(gpu_nodes, used.requested) if self._gpunodes else Look()
-        unfit = {name: facts.unavailable for name, facts in gpu_nodes.items() if facts.unavailable}
-        held = self._failures.look(gpu_nodes, known.values(), unfit, reports, used.requested, now)
-        unavailable = {**held.unavailable, **reports.unavailable, **unfit}
+        reports = self._reports(gpu_nodes, used)
+        held, unavailable = self._unavailable(gpu_nodes, known, reports, used, now)
         takes = {name: facts for name, facts in gpu_nodes.items() if name not in unavailable}
-        if self._candidates != (candidates := tuple(takes.values())):
-            self._candidates = candidates
-        slow = self._stragglers.judge(members(reports.telemetry, gpu_nodes, placements, used.requested), gpu_nodes, now)
+        slow = self._slow(gpu_nodes, reports, used, now)
         speeds = {name: card.speed for name, card in slow.items()}
-        self._forget_templates(known)
-        shown = [
-            self._job(facts, now, used, takes, priorities, lines, (avoided or {}).get(uid, frozenset()), slow, held)
-            for uid, facts in known.items()
-            if facts.spec and (uid in placements or (uid not in refused and _waits(facts, now)))
-        ]
-        refused |= (beyond := lines.beyond(shown, known, now))
+        self._remember(tuple(takes.values()), known)
+
+        def show(facts: JobFacts) -> Job:
+            without = (avoided or {}).get(facts.meta.uid, frozenset())
+            return self._job(facts, now, used, takes, priorities, lines, without, slow, held)
+
+        wanted = [f for uid, f in known.items() if uid in placements or (uid not in refused and _waits(f, now))]
+        shown, failed = _shown(wanted, show, placements, lines)
+        beyond = lines.beyond(shown, known, now)
+        shown = [job for job in shown if job.uid not in beyond]
         snapshot = Snapshot(
             time=now,
             nodes=self._pages.turn(takes, used, reports, speeds),
-            jobs=tuple(job for job in shown if job.uid not in beyond),
+            jobs=(*shown, *_lingering(used, ours, lines)),
             gpu_types=_gpu_types(takes.values()),
             quotas=lines.quotas,
             weights=lines.weights,
@@ -204,14 +221,47 @@ class Observer:
             snapshot=snapshot,
             jobs=known,
             nodes=gpu_nodes,
-            refused=refused,
+            refused=refused | failed | beyond,
             overallocated=used.beyond(),
             problems=(*self._problems(gpu_nodes, lines), *reports.problems, *held.problems),
             reports=reports,
             held=held,
             stragglers=tuple(self._stragglers.cards()),
             queues=lines.by_name,
+            deleted=tuple(ours.keys() - known.keys()),
         )
+
+    def _reports(self, gpu_nodes: Mapping[str, NodeFacts], used: Books) -> Look:
+        """What agents say."""
+        heard = self._gpunodes
+        if heard is None:
+            return Look()
+        return isolated("reports", lambda: heard.look(gpu_nodes, used.requested), lambda _: Look())
+
+    def _unavailable(
+        self,
+        gpu_nodes: Mapping[str, NodeFacts],
+        known: Mapping[str, JobFacts],
+        reports: Look,
+        used: Books,
+        now: float,
+    ) -> tuple[Held, dict[str, str]]:
+        """What failures say of nodes, and why nodes take no pods: by themselves, their agents' word, or failures."""
+        unfit = {name: facts.unavailable for name, facts in gpu_nodes.items() if facts.unavailable}
+        held = isolated(
+            "failures",
+            lambda: self._failures.look(gpu_nodes, known.values(), unfit, reports, used.requested, now),
+            lambda _: Held(),
+        )
+        return held, {**held.unavailable, **reports.unavailable, **unfit}
+
+    def _slow(
+        self, gpu_nodes: Mapping[str, NodeFacts], reports: Look, used: Books, now: float
+    ) -> Mapping[str, Verdict]:
+        """Nodes with slow GPUs."""
+        seen = members(reports.telemetry, gpu_nodes, used.placements, used.requested)
+        nothing: dict[str, Verdict] = {}
+        return isolated("stragglers", lambda: self._stragglers.judge(seen, gpu_nodes, now), lambda _: nothing)
 
     def _problems(self, gpu_nodes: Mapping[str, NodeFacts], lines: Queues) -> tuple[Problem, ...]:
         return (
@@ -229,7 +279,7 @@ class Observer:
         now: float,
     ) -> Books:
         runs = [job for _, job in self._running.all(known.values())]
-        self._usual = usual_ratio(runs)
+        self._usual = UsualRatio(runs)
         held = [claim for job in runs for claim in job.claims]
         seen = {(claim.job, claim.epoch) for claim in held}
         news = [claim for claim in promised if claim.job in known and (claim.job, claim.epoch) not in seen]
@@ -265,7 +315,8 @@ class Observer:
         movable_from = math.inf if kept else runs.movable_from
         movable = movable_from <= now
         admitted = held.leave(uid, _without(avoided, self._eligible_nodes(facts), takes), takes) if movable else None
-        finish = stragglers.expected_finish(facts, slow) if runs.returns != runs.returns else runs.returns
+        usual = 1.0 if runs.restart_ratio else self._usual.of(facts.meta.namespace)
+        returns = self._ends.expected(facts, slow, runs.since, now) if math.isnan(runs.returns or 0.0) else runs.returns
         return facts.as_job(
             requirements=runs.requirements,
             queue=lines.of(facts),
@@ -274,15 +325,15 @@ class Observer:
             preempts=_preempts(facts, priorities),
             placement=used.placements.get(uid),
             started=status.start_time.timestamp() if status.start_time and plan else None,
-            expected_finish=None if leaves else finish,
+            expected_finish=None if leaves else returns,
             steps_done=facts.steps_done(),
             eligible=admitted,
             elastic=runs.elastic,
-            preemptible=runs.elastic and movable and plan is not None,
+            preemptible=runs.elastic and movable and plan is not None and plan.gpu_type in self._types,
             movable_from=movable_from,
             stoppable_from=None if kept else runs.stoppable_from,
             lost_seconds=runs.lost_seconds(now),
-            restart_seconds=runs.restart_seconds * (self._usual if runs.restart_ratio is None else 1.0),
+            restart_seconds=runs.restart_seconds * usual,
             restarts=status.restarts + len(status.stops),
             served=runs.served_until(now),
             not_before=facts.retry_at(),
@@ -297,9 +348,41 @@ class Observer:
         self._eligible[facts.meta.uid] = facts, self._candidates, admitted
         return admitted
 
-    def _forget_templates(self, known: Mapping[str, JobFacts]) -> None:
+    def _remember(self, candidates: tuple[NodeFacts, ...], known: Mapping[str, JobFacts]) -> None:
+        """Take note of the nodes that take pods, and forget what was known of jobs that are gone."""
+        if self._candidates != candidates:
+            self._candidates = candidates
+            self._types = frozenset(facts.gpu.name for facts in candidates if facts.gpu)
+        self._ends.forget(known)
         for uid in self._eligible.keys() - known.keys():
             del self._eligible[uid]
+
+
+def _shown(
+    wanted: Iterable[JobFacts],
+    show: Callable[[JobFacts], Job],
+    placements: Mapping[str, Placement],
+    lines: Queues,
+) -> tuple[list[Job], dict[str, Pending]]:
+    """The jobs as policies see them, and why those are left out for which that fails. What a job holds is shown in any
+    case, with nothing else where its spec makes no sense: it counts."""
+    shown: list[Job] = []
+    failed: dict[str, Pending] = {}
+    for facts in wanted:
+        uid, held = facts.meta.uid, placements.get(facts.meta.uid)
+        known: Job | None = None
+        if facts.spec:
+            known = isolated("show", partial(show, facts), lambda _: None, facts.meta.key)
+            if known is None:
+                failed[uid] = Pending(uid, PendingReason.DECISION_FAILED, CANNOT_BE_SHOWN)
+        if known:
+            shown.append(known)
+        elif held:
+            meta, queue = facts.meta, lines.of(facts)
+            shown.append(
+                holder(uid, meta.namespace, meta.name, queue=queue, gpu_type=held.gpu_type, shares=held.shares)
+            )
+    return shown, failed
 
 
 def _without(
@@ -310,6 +393,16 @@ def _without(
         return admitted
     left = tuple(name for name in (takes if admitted is None else admitted) if name not in avoided)
     return left or admitted
+
+
+def _lingering(used: Books, ours: Mapping[str, JobFacts], lines: Queues) -> list[Job]:
+    """What gangs still hold that have no plan any more."""
+
+    def queue_of(pod: PodFacts) -> str:
+        facts = ours.get(pod.seat[0]) if pod.seat else None
+        return pod.queue or (lines.of(facts) if facts else lines.default(pod.job[0]))
+
+    return used.lingering(queue_of, lambda uid: lines.of(ours[uid]))
 
 
 def _gpu_types(takes: Iterable[NodeFacts]) -> dict[str, GpuSpec]:
@@ -324,6 +417,7 @@ def _waits(facts: JobFacts, now: float) -> bool:
 
 
 def _refusal(facts: JobFacts, lines: Queues, priorities: Mapping[str, PriorityClassObject]) -> Pending | None:
+    """Why no policy can help the job."""
     uid = facts.meta.uid
     if facts.error or facts.spec is None:
         return Pending(uid, PendingReason.INVALID_SPEC, facts.error, alternatives=("correct the field",))

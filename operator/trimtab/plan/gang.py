@@ -42,6 +42,7 @@ def gang_plan(
         layers=to_model_spec(spec.model).layers,
         launcher=spec.launcher.value,
         template=dict(template),
+        queue=terms.queue,
         priority_class=terms.priority_class,
         cpus_per_gpu_milli=terms.cpu_millis_per_gpu,
         memory_per_gpu=terms.memory_bytes_per_gpu,
@@ -57,6 +58,7 @@ def _terms_of(spec: JobSpec) -> PlanTerms:
     """Where the plan does not say, being of an earlier version."""
     resources = spec.resources
     return PlanTerms(
+        queue=spec.queue or "",
         priority_class=spec.priority_class_name or "",
         cpu_millis_per_gpu=to_milli(resources.cpus_per_gpu) if resources.cpus_per_gpu is not None else 0,
         memory_bytes_per_gpu=to_int(resources.memory_per_gpu) if resources.memory_per_gpu is not None else 0,

@@ -48,6 +48,8 @@ class GangPlan(Struct, frozen=True):
     layers: int
     launcher: str
     template: Object
+    queue: str = ""
+    """That its GPUs count against; empty for none."""
     priority_class: str = ""
     cpus_per_gpu_milli: int = 0
     memory_per_gpu: int = 0
@@ -222,6 +224,8 @@ def _annotations(plan: GangPlan, name: str, share: NodeShare, started: Launch) -
         names.ANNOTATION_PLAN: f"{plan.plan.gpus}×{plan.gpu_type} {plan.plan.describe()}",
         names.ANNOTATION_GANG: str(len(plan.shares)),
     }
+    if plan.queue:
+        values[names.ANNOTATION_QUEUE] = plan.queue
     if plan.scheduler:
         values[names.ANNOTATION_BINDING] = "Extender"
     if started.deepspeed_config:

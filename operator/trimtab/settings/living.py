@@ -19,6 +19,10 @@ class QueueSettings(Section):
     """A job that has waited for so long gets such a reservation, too, whoever is before it in line."""
     status_seconds: Seconds = 10.0
     """The status of queues is written at most so often."""
+    considered_per_queue: Annotated[int, Field(ge=1)] = 500
+    """Waiting jobs of one queue, or of one namespace without a queue, that a decision considers: the first in line."""
+    considered: Annotated[int, Field(ge=1)] = 1000
+    """Waiting jobs that a decision considers in all; queues take turns. Fewer while decisions are late."""
 
 
 class PreemptionSettings(Section):

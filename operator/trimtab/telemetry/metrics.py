@@ -228,6 +228,18 @@ HAPPENINGS = Counter(
 DRIVER_ERRORS = Counter(
     "trimtab_driver_errors_total", "Unexpected errors while a job was carried forward: bugs", registry=REGISTRY
 )
+ISOLATED_ERRORS = Counter(
+    "trimtab_isolated_errors_total",
+    "Unexpected errors that cost one object or one part of a round, by part: bugs",
+    ["part"],
+    registry=REGISTRY,
+)
+ISOLATED_JOBS = Gauge(
+    "trimtab_isolated_jobs",
+    "Jobs that decisions are made without, because they fail with them, by the part that fails: bugs",
+    ["part"],
+    registry=REGISTRY,
+)
 EVENTS_LOST = Counter("trimtab_events_lost_total", "Events that could not be posted", registry=REGISTRY)
 
 # --- reports of trainings, and what predictions learn from them ------------------------------------------------------
@@ -390,6 +402,7 @@ _TOLD_BY_LEADERS = (
     PREDICTION_DRIFT,
     CALIBRATION_PROBLEM,
     KUEUE_JOBS,
+    ISOLATED_JOBS,
 )
 """Gauges of what a leader sees, or has learned."""
 

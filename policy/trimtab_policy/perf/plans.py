@@ -8,7 +8,6 @@ allocated plus `memory.RESERVE` against fragmentation plus `memory.FRAMEWORK_BYT
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -18,12 +17,15 @@ from msgspec import Struct
 from trimtab_policy.perf import constants, hardware, memory, pareto, search, space, speed, uncertainty
 from trimtab_policy.perf.columns import columns, work
 from trimtab_policy.perf.constants import Constants
+from trimtab_policy.perf.memo import Memo
 from trimtab_policy.perf.search import Choice, Table
 from trimtab_policy.perf.space import Gang
 from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Prediction, Recompute, TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
 
 _GIB = float(1 << 30)
+MOST_OPTIONS = 400_000
+"""That are remembered, of all jobs together: some 200 MB."""
 
 
 class InvalidPlan(ValueError):
@@ -47,21 +49,37 @@ class Offer(NamedTuple):
     node_gpus: int
 
 
+Found = tuple[tuple[Option, ...], ...]
+"""The options of each of the offers."""
+_Key = tuple[ModelSpec, TrainingSpec, Requirements, tuple[Offer, ...], Constants]
+"""All that a search depends on; the last is what times follow from."""
+
+
 def options_by_type(
     model: ModelSpec, training: TrainingSpec, requirements: Requirements, offers: tuple[Offer, ...]
-) -> tuple[tuple[Option, ...], ...]:
+) -> Found:
     """For each offer, and every gang shape that the requirements allow on it, the fastest plan that fits.
 
     By GPUs, then by speed; `space.gangs` says which shapes there are. Empty where nothing fits: `why_none` says why.
     Raises ValueError for a node without GPUs. Searches are remembered; `forget` ends that.
     """
-    return _for_job(model, training, requirements, offers, constants.active())
+    used = constants.active()
+    key = model, training, requirements, offers, used
+    return _of_jobs.get(key, lambda: _for_job(model, training, requirements, offers, used))
+
+
+def is_known(model: ModelSpec, training: TrainingSpec, requirements: Requirements, offers: tuple[Offer, ...]) -> bool:
+    """Whether `options_by_type` would remember the answer: a search takes up to a tenth of a second."""
+    used = constants.active()
+    if (model, training, requirements, offers, used) in _of_jobs:
+        return True
+    return (model, _once(training), _relevant(requirements), offers, used) in _searches
 
 
 def forget() -> None:
     """Forget all searches, e.g. to measure how long one takes."""
-    _for_job.cache_clear()
-    _search.cache_clear()
+    _of_jobs.clear()
+    _searches.clear()
 
 
 def options(
@@ -178,27 +196,20 @@ def why_none(model: ModelSpec, training: TrainingSpec, requirements: Requirement
     )
 
 
-@lru_cache(maxsize=1024)
 def _for_job(
     model: ModelSpec,
     training: TrainingSpec,
     requirements: Requirements,
     offers: tuple[Offer, ...],
     used: Constants,
-) -> tuple[tuple[Option, ...], ...]:
-    found = _search(model, _once(training), _relevant(requirements), offers, used)
+) -> Found:
+    once, need = _once(training), _relevant(requirements)
+    found = _searches.get((model, once, need, offers, used), lambda: _search(model, once, need, offers))
     return tuple(tuple(_for_steps(option, training.steps) for option in of_type) for of_type in found)
 
 
-@lru_cache(maxsize=1024)
-def _search(
-    model: ModelSpec,
-    training: TrainingSpec,
-    requirements: Requirements,
-    offers: tuple[Offer, ...],
-    used: Constants,
-) -> tuple[tuple[Option, ...], ...]:
-    """Types with nodes of one size are searched together. `used` is what the times follow from: it keys the memory."""
+def _search(model: ModelSpec, training: TrainingSpec, requirements: Requirements, offers: tuple[Offer, ...]) -> Found:
+    """Types with nodes of one size are searched together."""
     found: dict[Offer, list[Option]] = {}
     for size in {offer.node_gpus for offer in offers}:
         alike = [offer for offer in offers if offer.node_gpus == size]
@@ -209,6 +220,15 @@ def _search(
         tuple(sorted(found[offer], key=lambda option: (option.gpus, option.prediction.step_seconds)))
         for offer in offers
     )
+
+
+def _weight(found: Found) -> int:
+    return sum(map(len, found))
+
+
+_searches: Memo[_Key, Found] = Memo(MOST_OPTIONS, _weight)
+_of_jobs: Memo[_Key, Found] = Memo(MOST_OPTIONS, _weight)
+"""Jobs that differ only in their number of steps share one search, and of each the run times are kept, too."""
 
 
 def _fastest(

@@ -13,6 +13,7 @@ from tests.policy.perf.architectures import every_plan
 from trimtab_policy import catalog
 from trimtab_policy.perf import constants, hardware, plans, speed
 from trimtab_policy.perf.columns import columns, work
+from trimtab_policy.perf.memo import Memo
 from trimtab_policy.specs import GpuSpec, Mode, ModelSpec, ParallelPlan, Precision, Recompute, TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
 
@@ -175,12 +176,32 @@ def test_more_nodes_of_fewer_gpus_are_never_faster_than_whole_nodes() -> None:
 
 def test_jobs_that_differ_in_steps_or_host_resources_share_one_search() -> None:
     plans.forget()
-    short = plans.options(GPT2, TRAINING, up_to(8), H100, 8)
     other = msgspec.structs.replace(up_to(8), cpu_milli_per_gpu=4000, gpu_types=("H100-SXM5-80GB",))
-    long = plans.options(GPT2, msgspec.structs.replace(TRAINING, steps=2000), other, H100, 8)
-    assert plans._search.cache_info().misses == 1
+    longer, offers = msgspec.structs.replace(TRAINING, steps=2000), (plans.Offer(H100, 8),)
+    assert not plans.is_known(GPT2, longer, other, offers)
+    short = plans.options(GPT2, TRAINING, up_to(8), H100, 8)
+    assert plans.is_known(GPT2, longer, other, offers)
+    long = plans.options(GPT2, longer, other, H100, 8)
     assert [o.plan for o in long] == [o.plan for o in short]
     assert long[0].prediction.run_seconds == pytest.approx(2 * short[0].prediction.run_seconds)
+
+
+def test_searches_are_remembered_up_to_so_many_options_the_latest_ones() -> None:
+    memo: Memo[str, tuple[int, ...]] = Memo(5, len)
+    asked: list[str] = []
+
+    def find(name: str, options: int) -> tuple[int, ...]:
+        asked.append(name)
+        return tuple(range(options))
+
+    for name, options in (("a", 2), ("b", 3), ("a", 2), ("c", 2), ("none", 0)):
+        assert memo.get(name, lambda name=name, options=options: find(name, options)) == tuple(range(options))
+    assert asked == ["a", "b", "c", "none"]
+    assert [name for name in ("a", "b", "c", "none") if name in memo] == ["a", "c", "none"]
+    assert memo.weight == 5, "what was found to be nothing counts, too"
+    memo.get("huge", lambda: find("huge", 100))
+    assert "huge" in memo
+    assert memo.weight == 100, "the last one is kept whatever it weighs"
 
 
 def test_other_constants_lead_to_another_search() -> None:

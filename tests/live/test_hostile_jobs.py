@@ -1,0 +1,90 @@
+"""What a job of one tenant says, or is kept from ending by, stops nobody else: against a running controller.
+
+Nothing here needs more than the right to create jobs. (What admission policies refuse is in `test_tenancy`; here they
+are not installed, for a hole must be closed behind them, too.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.live.harness import ControllerProcess, Live, eventually, training_job
+from tests.live.trainings import AT_ONCE, REPORTS, tells
+
+from trimtab import names
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+KEPT = "evil.example/keep"
+JOBS = ("forever", "large", "small", "one", "two", "three", "honest")
+
+
+@pytest.fixture
+async def controller(live: Live, tmp_path: Path) -> AsyncIterator[ControllerProcess]:
+    """A controller that listens to trainings."""
+    process = ControllerProcess(live.kubeconfig(tmp_path), tmp_path, reports=REPORTS, telemetry=AT_ONCE).start()
+    yield process
+    for job in JOBS:
+        if live.get("ltj", job):
+            live.patch("ltj", job, {"metadata": {"finalizers": None}})
+        await live.gone(job)
+    live.cluster.kubectl("delete", "ltq", "hostile", "--ignore-not-found")
+    process.stop()
+    assert process.alive is False
+
+
+def reason(live: Live, job: str) -> str:
+    return str(live.status(job).get("pending", {}).get("reason", ""))
+
+
+async def test_a_training_that_says_it_ends_in_the_year_2739933_halts_nobody(
+    live: Live, controller: ControllerProcess
+) -> None:
+    forever = training_job("forever", gpus=16)
+    forever["spec"]["training"]["steps"] = 1_000_000_000
+    live.apply(forever)
+    await live.until("forever", names.PODS_READY)
+    await tells(live, controller, "forever", stepSeconds=86_400)
+    await eventually(lambda: "observed" in live.status("forever"), 20, "its figures in its status")
+    live.apply(training_job("large", gpus=32))
+    await eventually(lambda: reason(live, "large") != "", 20, "the large one to wait for the GPUs of the other")
+    live.apply(training_job("small", gpus=8))
+    await live.until("small", names.PODS_READY, 20)
+    assert reason(live, "large") in ("InsufficientGpus", "Fragmented")
+    assert controller.metric("trimtab_policy_fallbacks_total") == 0
+    assert controller.metric("trimtab_isolated_errors_total") == 0
+    assert controller.alive
+
+
+async def test_a_finalizer_keeps_no_gpus_and_no_quota_is_used_twice(live: Live, controller: ControllerProcess) -> None:
+    queue: dict[str, Any] = {"apiVersion": names.API_VERSION, "kind": names.QUEUE_KIND, "metadata": {"name": "hostile"}}
+    live.apply(queue | {"spec": {"quotas": [{"gpuType": "*", "gpus": 8}]}})
+    for name in ("one", "two", "three"):
+        made = training_job(name, gpus=8, seconds=600, queue="hostile")
+        made["metadata"]["finalizers"] = [KEPT]
+        live.apply(made)
+        await live.until(name, names.PODS_READY)
+        live.delete("ltj", name, "--wait=false")
+        await eventually(lambda name=name: not live.pods(name), 20, f"the pods of {name} to go with it")
+        assert live.get("ltj", name)["metadata"]["finalizers"] == [KEPT], "the object is still there"
+    holding = [pod for pod in live.list("pods") if pod["spec"].get("nodeName")]
+    assert holding == []
+
+
+async def test_pods_that_take_long_to_end_count_until_they_are_gone(live: Live, controller: ControllerProcess) -> None:
+    queue: dict[str, Any] = {"apiVersion": names.API_VERSION, "kind": names.QUEUE_KIND, "metadata": {"name": "hostile"}}
+    live.apply(queue | {"spec": {"quotas": [{"gpuType": "*", "gpus": 8}]}})
+    live.apply(training_job("one", gpus=8, seconds=600, queue="hostile"))
+    await live.until("one", names.PODS_READY)
+    pods = [pod["metadata"]["name"] for pod in live.pods("one")]
+    for pod in pods:
+        live.patch("pod", pod, {"metadata": {"finalizers": [KEPT]}})
+    live.delete("ltj", "one", "--wait=false")
+    live.apply(training_job("two", gpus=8, seconds=600, queue="hostile"))
+    await eventually(lambda: reason(live, "two") == "QuotaExceeded", 20, lambda: str(live.status("two")))
+    for pod in pods:
+        live.patch("pod", pod, {"metadata": {"finalizers": None}})
+    await live.until("two", names.PODS_READY, 90)  # the garbage collector learns of new CRDs every 30 s

@@ -1,0 +1,92 @@
+"""GPUs that pods still hold count against the queue that they were given for, whatever has become of plan and job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.builders import A100, NOW, gang_pod, job_object, node_object, placement, plan_of, queue_object
+
+from trimtab import names
+from trimtab.api.status import JobStatus, Leaving, PlanTerms
+from trimtab.kube.objects import JobObject, PodObject
+from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab_policy.arbiter.shares import standings
+from trimtab_policy.capacity import Capacity
+from trimtab_policy.types import StopCause
+
+NODES = [node_object("n1"), node_object("n2")]
+QUEUES = [queue_object("q", {"gpuType": "*", "gpus": 8}), queue_object("other", {"gpuType": "*", "gpus": 8})]
+DELETED = "2026-01-02T03:00:00Z"
+
+
+def pod(name: str, node: str = "n1", queue: str = "q", **meta: Any) -> PodObject:
+    """The running pod of a gang with eight GPUs."""
+    annotations = {names.ANNOTATION_QUEUE: queue} if queue else {}
+    return gang_pod(name, 1, 0, node, phase="Running", metadata={"annotations": annotations} | meta)
+
+
+def planned(name: str, node: str, *, queue: str = "q", after: str = "", **meta: Any) -> JobObject:
+    """A job with eight GPUs of one node."""
+    waits_for = (Leaving(uid=f"uid-{after}", job=f"default/{after}", epoch=1, cause=StopCause.PREEMPTED),)
+    terms = PlanTerms(queue=queue)
+    plan = plan_of(placement(f"uid-{name}", {node: 8}), waits_for=waits_for if after else (), terms=terms)
+    return job_object(name, {"queue": queue}, JobStatus(plan=plan, last_epoch=1), **meta)
+
+
+def look(pods: list[PodObject], jobs: list[JobObject], queues: list[Any] = QUEUES) -> Observation:
+    return Observer(()).observe(Caches(NODES, pods, jobs, queues), NOW)
+
+
+def left(seen: Observation, queue: str = "q") -> int | None:
+    """GPUs that the queue may still have."""
+    return Capacity(seen.snapshot).quota_left(queue, A100)
+
+
+def test_a_job_that_a_finalizer_keeps_counts_until_its_pods_are_gone() -> None:
+    going = planned("going", "n1", deletion_timestamp=DELETED)
+    seen = look([pod("going")], [going, job_object("next", {"queue": "q"})])
+    assert left(seen) == 0
+    assert seen.deleted == ("uid-going",)
+    assert "uid-going" not in seen.jobs
+    assert left(look([], [going])) == 8
+
+
+def test_the_pods_of_a_job_that_is_gone_count_until_they_have_ended() -> None:
+    assert left(look([pod("gone", deletionTimestamp=DELETED)], [])) == 0
+    assert left(look([gang_pod("gone", 1, 0, "n1", phase="Succeeded")], [])) == 8
+
+
+def test_the_pods_of_a_gang_that_was_stopped_count_while_its_job_waits() -> None:
+    waits = job_object("again", {"queue": "q"}, JobStatus(last_epoch=1))
+    seen = look([pod("again")], [waits])
+    assert left(seen) == 0
+    waiting, holds = seen.snapshot.jobs
+    assert (waiting.uid, waiting.placement) == ("uid-again", None)
+    assert holds.placement
+    assert holds.placement.gpus == 8
+    assert holds.movable_from == float("inf"), "nobody can be stopped whose plan is no more"
+
+
+def test_what_another_plan_of_the_queue_inherits_counts_once() -> None:
+    seen = look([pod("old")], [planned("heir", "n1", after="old")])
+    assert left(seen) == 0
+    assert left(look([pod("old")], [planned("heir", "n1", queue="other", after="old")]), "q") == 0
+    assert left(look([pod("old")], [planned("heir", "n1", queue="other", after="old")]), "other") == 0
+
+
+def test_a_standing_plan_and_its_own_pods_count_once() -> None:
+    assert left(look([pod("runs")], [planned("runs", "n1")])) == 0
+
+
+@pytest.mark.parametrize(
+    ("queues", "charged"), [(QUEUES, None), ([*QUEUES, queue_object("d", namespaces=["default"])], "d")]
+)
+def test_pods_that_say_no_queue_count_against_that_of_their_namespace(queues: list[Any], charged: str | None) -> None:
+    held = standings(look([pod("gone", queue="")], [], queues).snapshot)
+    assert held[charged or "namespace/default"].gpus == {A100: 8}
+
+
+def test_pods_that_are_no_gang_s_count_against_nobody() -> None:
+    other = gang_pod("x", 1, 0, "n1", phase="Running", labels={names.LABEL_JOB: ""})
+    assert look([other], []).snapshot.jobs == ()
