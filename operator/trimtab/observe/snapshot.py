@@ -186,11 +186,9 @@ class Observer:
         known = {uid: facts for uid, facts in ours.items() if not facts.meta.deletion_timestamp}
         known |= {uid: facts for uid, facts in (limited or {}).items() if uid in known}
         used = self._books(gpu_nodes, known, promised, caches.pods, now)
-        placements = used.placements
         lines = Queues(queue for _, queue in self._queues.all(caches.queues))
         priorities = {c.metadata.name: c for c in caches.priority_classes}
-        refused = {uid: why for uid, why in (held_back or {}).items() if uid in known}
-        refused |= {uid: why for uid, f in known.items() if (why := _refusal(f, lines, priorities))}
+        refused = _refused(known, held_back or {}, lines, priorities)
         reports = self._reports(gpu_nodes, used)
         held, unavailable = self._unavailable(gpu_nodes, known, reports, used, now)
         takes = {name: facts for name, facts in gpu_nodes.items() if name not in unavailable}
@@ -202,8 +200,8 @@ class Observer:
             without = (avoided or {}).get(facts.meta.uid, frozenset())
             return self._job(facts, now, used, takes, priorities, lines, without, slow, held)
 
-        wanted = [f for uid, f in known.items() if uid in placements or (uid not in refused and _waits(f, now))]
-        shown, failed = _shown(wanted, show, placements, lines)
+        wanted = [f for uid, f in known.items() if uid in used.placements or (uid not in refused and _waits(f, now))]
+        shown, failed = _shown(wanted, show, used.placements, lines)
         beyond = lines.beyond(shown, known, now)
         shown = [job for job in shown if job.uid not in beyond]
         snapshot = Snapshot(
@@ -414,6 +412,17 @@ def _gpu_types(takes: Iterable[NodeFacts]) -> dict[str, GpuSpec]:
 def _waits(facts: JobFacts, now: float) -> bool:
     """Whether a policy should decide about the job now, or in a moment."""
     return not (facts.finished or facts.suspended or facts.holds_gpus or facts.retry_at() > now + RETURN_SECONDS)
+
+
+def _refused(
+    known: Mapping[str, JobFacts],
+    held_back: Mapping[str, Pending],
+    lines: Queues,
+    priorities: Mapping[str, PriorityClassObject],
+) -> dict[str, Pending]:
+    """Jobs that no policy can help, by UID, and those that Kueue holds back."""
+    refused = {uid: why for uid, why in held_back.items() if uid in known}
+    return refused | {uid: why for uid, f in known.items() if (why := _refusal(f, lines, priorities))}
 
 
 def _refusal(facts: JobFacts, lines: Queues, priorities: Mapping[str, PriorityClassObject]) -> Pending | None:
