@@ -6,21 +6,22 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from tests.builders import MOMENT, NOW, gang_pod, job_object, node_object, placement, plan_of, queue_object
 
 from trimtab import names
 from trimtab.api.history import StopRecord
-from trimtab.api.status import Condition, JobStatus, Leaving, Plan, PlanTerms, StopRequest
+from trimtab.api.status import Condition, JobStatus, Leaving, Plan, PlanGrant, PlanTerms, StopRequest
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.successions import Successions, leaving
-from trimtab.controller.views import Decided
+from trimtab.controller.views import Decided, Promise
 from trimtab.decide.outcome import Move, Outcome
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.books import Claim
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab.telemetry import metrics
-from trimtab_policy.types import Stop, StopCause
+from trimtab_policy.types import Grant, Stop, StopCause
 
 READY = Condition(type=names.PODS_READY, status="True", reason="Running", last_transition_time=MOMENT)
 
@@ -187,6 +188,23 @@ def test_what_a_gang_counts_against_is_written_with_its_plan_and_goes_with_it_wh
     successor = moved.ordered["uid-old"].successor
     assert successor
     assert successor.terms == PlanTerms(queue="team-a")
+
+
+def test_in_which_order_gpus_were_given_is_written_with_the_plan_and_known_before_it_is() -> None:
+    cluster = Cluster(runs(), job_object("new"))
+    cluster.round(replace(preempts(), grants={"uid-new": (Grant(8, 5, 4),)}))
+    terms = cluster.terms["uid-new"]
+    assert terms
+    assert terms.grants == (PlanGrant(gpus=8, order=5, type_order=4),)
+    moved = Cluster(runs())
+    moved.round(replace(with_a_move(""), grants={"uid-old": (Grant(8, 2, 2),)}))
+    successor = moved.ordered["uid-old"].successor
+    assert successor
+    assert successor.terms
+    assert successor.terms.grants == (PlanGrant(gpus=8, order=2, type_order=2),)
+    assert [claim.grants for claim in moved.successions.claims()] == [(Grant(8, 2, 2),)]
+    promise = Promise(placement("uid-new"), "best_fit", terms, generation=1, epoch=1)
+    assert promise.claim().grants == (Grant(8, 5, 4),)
 
 
 # --- moves -----------------------------------------------------------------------------------------------------------

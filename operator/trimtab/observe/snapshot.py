@@ -181,7 +181,6 @@ class Observer:
         if self._candidates != (candidates := tuple(takes.values())):
             self._candidates = candidates
         slow = self._stragglers.judge(members(reports.telemetry, gpu_nodes, placements, used.requested), gpu_nodes, now)
-        speeds = {name: card.speed for name, card in slow.items()}
         self._forget_templates(known)
         shown = [
             self._job(facts, now, used, takes, priorities, lines, (avoided or {}).get(uid, frozenset()), slow, held)
@@ -191,7 +190,7 @@ class Observer:
         refused |= (beyond := lines.beyond(shown, known, now))
         snapshot = Snapshot(
             time=now,
-            nodes=self._pages.turn(takes, used, reports, speeds),
+            nodes=self._pages.turn(takes, used, reports, {name: card.speed for name, card in slow.items()}),
             jobs=tuple(job for job in shown if job.uid not in beyond),
             gpu_types=_gpu_types(takes.values()),
             quotas=lines.quotas,
@@ -199,6 +198,7 @@ class Observer:
             unavailable=unavailable,
             ending=used.ending,
             speedup=self._mobility.speedup,
+            granted=used.granted,
         )
         return Observation(
             snapshot=snapshot,
@@ -273,6 +273,7 @@ class Observer:
             priority=_priority(facts, priorities),
             preempts=_preempts(facts, priorities),
             placement=used.placements.get(uid),
+            grants=used.grants.get(uid, ()),
             started=status.start_time.timestamp() if status.start_time and plan else None,
             expected_finish=None if leaves else finish,
             steps_done=facts.steps_done(),
