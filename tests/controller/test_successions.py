@@ -293,7 +293,8 @@ def count(name: str) -> float:
     return metrics.REGISTRY.get_sample_value(name, {"cause": "Preempted"} if "repeated" not in name else {}) or 0.0
 
 
-def test_stops_are_counted_once_and_those_of_the_same_job_within_an_hour_besides() -> None:
+@pytest.mark.parametrize("seconds", [60, 0], ids=["a minute before", "within one second"])
+def test_stops_are_counted_once_and_those_of_the_same_job_within_an_hour_besides(seconds: int) -> None:
     first, again = ("trimtab_preemptions_total", "trimtab_repeated_preemptions_total")
     before = count(first), count(again)
     cluster = Cluster(runs())
@@ -301,8 +302,8 @@ def test_stops_are_counted_once_and_those_of_the_same_job_within_an_hour_besides
     earlier, own, later = (
         StopRecord(time=MOMENT - timedelta(seconds=ago), epoch=epoch, cause=cause, beneficiary=for_whom)
         for ago, epoch, cause, for_whom in (
-            (60, 1, StopCause.PREEMPTED, "default/a"),
-            (30, 2, StopCause.RESIZED, None),
+            (seconds, 1, StopCause.PREEMPTED, "default/a"),
+            (seconds / 2, 2, StopCause.RESIZED, None),
             (0, 3, StopCause.PREEMPTED, "default/b"),
         )
     )

@@ -174,10 +174,11 @@ class Successions:
             if stops is known:
                 continue
             seen = {(stop.epoch, stop.time) for stop in known}  # what a restart took is added to its record later
-            for stop in (stop for stop in stops if (stop.epoch, stop.time) not in seen and stop.cause in GAVE_WAY):
+            for number, stop in enumerate(stops):
+                if (stop.epoch, stop.time) in seen or stop.cause not in GAVE_WAY:
+                    continue
                 metrics.PREEMPTIONS.labels(stop.cause.value).inc()
-                earlier = [s for s in stops if gave_way(s) and 0 < _seconds(stop) - _seconds(s) < HOUR]
-                if earlier and gave_way(stop):
+                if gave_way(stop) and any(gave_way(s) and _seconds(stop) - _seconds(s) < HOUR for s in stops[:number]):
                     metrics.REPEATED_PREEMPTIONS.inc()
         self._told = told
 
