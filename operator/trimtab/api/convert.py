@@ -251,6 +251,7 @@ def to_plan(
             finish_time=_later(now, left * predicted.run_seconds / speedup),
             correction_permille=_permille(predicted.correction),
             speed_permille=_permille(placement.speed),
+            speedup_permille=_permille(speedup),
         ),
         waits_for=waits_for[:MAX_LEAVING] or None,
         terms=terms,

@@ -122,6 +122,9 @@ class Predicted(ApiModel):
     speed_permille: Annotated[Int32, Field(ge=1, le=1000)] | None = None
     """Rate of the slowest GPU of the gang that they were made for, in thousandths of what its type does. Left out: none
     was known to be slow."""
+    speedup_permille: Annotated[Int64, Field(ge=1)] | None = None
+    """Pods are fake, and run so many thousandths as fast as this says, which `finishTime` counts on. Left out: they are
+    real."""
 
 
 class Leaving(ApiModel):
