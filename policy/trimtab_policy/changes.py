@@ -62,7 +62,7 @@ def stopped(snapshot: Snapshot, uid: str) -> Snapshot:
     parts = {share.node: share.gpus for share in job.placement.shares}
     nodes = tuple(_freed(node, job, parts[node.name]) if node.name in parts else node for node in snapshot.nodes)
     waits = replace(job, placement=None, started=None, expected_finish=None, resuming=0.0, restarts=job.restarts + 1)
-    waits = replace(waits, movable_from=0.0, stoppable_from=None, waits_since=snapshot.time)
+    waits = replace(waits, grants=(), movable_from=0.0, stoppable_from=None, waits_since=snapshot.time)
     return with_job(replace(snapshot, nodes=nodes), waits)
 
 

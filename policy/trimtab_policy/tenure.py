@@ -8,13 +8,17 @@ from msgspec.structs import replace
 
 from trimtab_policy import catalog
 from trimtab_policy.specs import ParallelPlan, Prediction, TrainingSpec
-from trimtab_policy.types import Bounds, Job, NodeShare, Placement, Requirements, Snapshot
+from trimtab_policy.types import Bounds, Grant, Job, NodeShare, Placement, Requirements, Snapshot
 
 OVERDUE = 0.05
 """A gang that should have ended takes so much longer, as part of the time it has run."""
 LONGEST = 100 * 365 * 86_400.0
 """Seconds that anything is looked ahead, a century: a billion slow steps take longer than the calendar lasts. What is
 said to come later counts as coming then, so that no date, no sum and no interval of it can overflow."""
+
+
+LAST = 1 << 62
+"""Order of a grant that is no more: after all others."""
 
 
 def within_reach(moment: float, now: float) -> float:
@@ -37,7 +41,8 @@ def due(job: Job, now: float) -> float | None:
 
 def holder(uid: str, namespace: str, name: str, *, queue: str, gpu_type: str, shares: tuple[NodeShare, ...]) -> Job:
     """A job of which nothing is known, or believed, but what it holds: it counts against its queue, nobody touches it,
-    and nobody knows when it ends. Its model is the smallest there is, so that every formula has an answer."""
+    and nobody knows when it ends. A guarantee covers all others before it. Its model is the smallest there is, so that
+    every formula has an answer."""
     gpus = sum(share.gpus for share in shares)
     unknown = Prediction(step_seconds=1.0, tokens_per_second=1.0, memory_bytes=1, run_seconds=1.0)
     return Job(
@@ -50,6 +55,7 @@ def holder(uid: str, namespace: str, name: str, *, queue: str, gpu_type: str, sh
         created=0.0,
         queue=queue,
         placement=Placement(uid, gpu_type, shares, ParallelPlan(data=gpus), unknown, reason="it holds these GPUs"),
+        grants=(Grant(gpus, LAST, LAST),),
         movable_from=math.inf,
     )
 
@@ -60,7 +66,7 @@ def quiet(job: Job) -> Job:
     if held is None:
         raise ValueError(f"{job.namespace}/{job.name} holds no GPUs")
     bare = holder(job.uid, job.namespace, job.name, queue=job.queue, gpu_type=held.gpu_type, shares=held.shares)
-    return replace(bare, priority=job.priority, created=job.created, started=job.started)
+    return replace(bare, priority=job.priority, created=job.created, started=job.started, grants=job.grants)
 
 
 def may_be_touched(snapshot: Snapshot, job: Job) -> bool:

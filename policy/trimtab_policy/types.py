@@ -246,6 +246,16 @@ class Correction(Struct, frozen=True):
     """Factor of the 80 % interval of a corrected step time, as `Prediction.uncertainty`."""
 
 
+class Grant(Struct, frozen=True):
+    """GPUs that a gang was given at one time, and their place in the order in which GPUs were given (`grants`)."""
+
+    gpus: int
+    order: int
+    """Among all that are held, whatever their type: given later, higher."""
+    type_order: int
+    """Among those of its type: a gang that goes on with another type was given those later."""
+
+
 class Job(Struct, frozen=True):
     """A training job as policies see it."""
 
@@ -260,6 +270,8 @@ class Job(Struct, frozen=True):
     queue: str = ""
     placement: Placement | None = None
     """Set while the job holds GPUs."""
+    grants: tuple[Grant, ...] = ()
+    """The GPUs of its placement in the order in which it was given them; empty where that is not known."""
     started: float | None = None
     expected_finish: float | None = None
     """When the job is expected to give its GPUs back, if it holds any."""
@@ -336,6 +348,8 @@ class Snapshot(Struct, frozen=True):
     """Node -> GPUs of it that no job has any more, and that are not free before the pods on them have ended."""
     speedup: float = 1.0
     """Jobs run so many times as fast as predicted: other than 1 only where pods are fake."""
+    granted: int = 0
+    """The highest order of a grant that stands, or is about to."""
 
     def waiting(self) -> list[Job]:
         """Jobs to decide about, in line."""
@@ -344,11 +358,12 @@ class Snapshot(Struct, frozen=True):
     def line(self) -> list[Job]:
         """Jobs without a placement, also those that come back in a moment, most urgent first: priority, guarantee,
         share of the queue, age, name."""
-        pending = (job for job in self.jobs if job.placement is None)
-        return sorted(
-            pending,
-            key=lambda job: (-job.priority, not job.entitled, job.share, job.created, job.namespace, job.name),
-        )
+        return sorted((job for job in self.jobs if job.placement is None), key=in_turn)
+
+
+def in_turn(job: Job) -> tuple[float | str, ...]:
+    """What waiting jobs are sorted by: the most urgent is the least."""
+    return -job.priority, not job.entitled, job.share, job.created, job.namespace, job.name
 
 
 class Stop(Struct, frozen=True):

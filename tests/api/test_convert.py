@@ -273,6 +273,14 @@ def test_a_job_that_goes_on_from_a_checkpoint_ends_earlier() -> None:
     assert rest.predicted.run_seconds == 3600
 
 
+def test_how_fast_fake_pods_run_is_on_the_wire_and_the_end_counts_on_it() -> None:
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    fast = to_plan(PLACEMENT, epoch=3, policy="p", resource="nvidia.com/gpu", generation=7, now=now, speedup=1800)
+    assert (fast.predicted.speedup_permille, fast.predicted.run_seconds) == (1_800_000, 3600)
+    assert (fast.predicted.finish_time - now).total_seconds() == 2
+    assert "speedupPermille" not in plan(PLACEMENT).to_wire()["predicted"]
+
+
 def test_interleaving_and_hybrid_sharding_are_on_the_wire_only_where_there_is_any() -> None:
     plain, interleaved, sharded = (
         plan(replace(PLACEMENT, plan=degrees)).to_wire() for degrees in (PLACEMENT.plan, INTERLEAVED, HYBRID_SHARDED)

@@ -35,12 +35,18 @@ from trimtab import names
 from trimtab.doctor import needs
 from trimtab.extender import tls
 from trimtab.extender.config import Tls, scheduler_configuration
-from trimtab.settings import load
+from trimtab.settings import Process, load
 
 pytestmark = pytest.mark.timeout(1800)  # the first test builds helm
 
 EXTENDER = "{binding: {mode: Extender}, extender: {enabled: true}, scheduler: {enabled: true}}"
 ROOT = CHART.parents[1]
+PROCESSES: dict[str, Process] = {
+    "trimtab-extender": "extender",
+    "trimtab-agent": "agent",
+    "trimtab-fake-nodes": "agent",
+}
+"""What runs in a workload, by its name; in all others that have settings it is the controller."""
 
 
 class Manifests(SingleFileSnapshotExtension):
@@ -332,10 +338,12 @@ def test_settings_are_understood_by_the_processes(name: str, monkeypatch: pytest
             for key, value in environment_of(workload).items():
                 if key != "TRIMTAB_CONFIG":  # a file of the pod
                     patch.setenv(key, value)
-            settings = load()
+            settings = load(process=PROCESSES.get(workload["metadata"]["name"], "controller"))
             tls.check(settings.extender) if workload["metadata"]["name"] == "trimtab-extender" else None
             ports = {each["name"]: each["containerPort"] for each in container_of(workload).get("ports", [])}
-            assert ports.get("metrics", settings.metrics.port) == settings.metrics.port
+            if "metrics" in ports:
+                scraped = workload["spec"]["template"]["metadata"]["annotations"]["prometheus.io/port"]
+                assert (ports["metrics"], scraped) == (settings.metrics.port, str(settings.metrics.port))
             assert ports.get("reports", settings.reports.port) == settings.reports.port
 
 

@@ -169,6 +169,18 @@ def test_what_cannot_be_replayed_is_refused_in_one_line(
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_of_fake_pods_that_run_faster_it_says_so_and_tells_the_times_of_the_cluster(
+    now: Snapshot, tmp_path: Path
+) -> None:
+    file = tmp_path / "now.json"
+    file.write_bytes(msgspec.json.encode(replace(now, speedup=60.0)))
+    fates = told(file, *POLICIES)["policies"]["fcfs"]["jobs"]
+    assert fates["running"]["jct"] == pytest.approx(fates["running"]["done"] + 60 * 3600)
+    assert "run 60 times as fast" in replay(file, *POLICIES).stdout
+    file.write_bytes(msgspec.json.encode(now))
+    assert "times as fast" not in replay(file, *POLICIES).stdout
+
+
 def test_a_snapshot_of_nobody_has_nothing_to_replay(now: Snapshot, tmp_path: Path) -> None:
     file = tmp_path / "now.json"
     file.write_bytes(msgspec.json.encode(replace(now, jobs=())))

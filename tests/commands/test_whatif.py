@@ -125,6 +125,27 @@ def test_an_elastic_job_that_waits_or_has_just_begun_grows_later(tmp_path: Path)
     assert jobs["default/waits"]["held"].startswith("8×")
 
 
+def test_a_job_may_be_submitted_to_a_cluster_that_is_idle(tmp_path: Path) -> None:
+    file = tmp_path / "now.json"
+    file.write_bytes(msgspec.json.encode(snapshot([node("a-0")])))
+    text = f"submit: [{checkout() / 'manifests' / 'samples' / 'gpt2-124m.yaml'}]"
+    found = told(file, text)
+    assert (found["before"]["jobs"], found["before"]["average_wait"], found["before"]["end"]) == ({}, None, 0.0)
+    assert found["after"]["jobs"]["default/gpt2-124m"]["start"] == 0
+    assert "added" in whatif(file, text).stdout
+    nobody = whatif(file, f"nodes: {{add: [{{type: {A100}}}]}}")
+    assert (nobody.exit_code, nobody.stdout) == (2, "")
+    assert "no job that a policy could run: none waits or runs" in nobody.stderr
+
+
+def test_of_fake_pods_that_run_faster_times_are_told_as_if_they_did_not(now: Snapshot, tmp_path: Path) -> None:
+    file = tmp_path / "now.json"
+    file.write_bytes(msgspec.json.encode(replace(now, speedup=100.0)))
+    found = told(file, "policy: sjf")
+    assert found["before"]["jobs"]["default/first"]["end"] == pytest.approx(180_000, rel=0.02)
+    assert any("run 100 times as fast" in line for line in found["uncertain"])
+
+
 def test_people_see_a_line_a_job_totals_and_what_is_not_known(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trimtab.ui.output.WIDE_ENOUGH", 100)
     sample = checkout() / "manifests" / "samples" / "gpt2-124m.yaml"

@@ -6,21 +6,22 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from tests.builders import MOMENT, NOW, gang_pod, job_object, node_object, placement, plan_of, queue_object
 
 from trimtab import names
 from trimtab.api.history import StopRecord
-from trimtab.api.status import Condition, JobStatus, Leaving, Plan, PlanTerms, StopRequest
+from trimtab.api.status import Condition, JobStatus, Leaving, Plan, PlanGrant, PlanTerms, StopRequest
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.successions import Successions, leaving
-from trimtab.controller.views import Decided
+from trimtab.controller.views import Decided, Promise
 from trimtab.decide.outcome import Move, Outcome
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.books import Claim
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab.telemetry import metrics
-from trimtab_policy.types import Stop, StopCause
+from trimtab_policy.types import Grant, Stop, StopCause
 
 READY = Condition(type=names.PODS_READY, status="True", reason="Running", last_transition_time=MOMENT)
 
@@ -189,6 +190,23 @@ def test_what_a_gang_counts_against_is_written_with_its_plan_and_goes_with_it_wh
     assert successor.terms == PlanTerms(queue="team-a")
 
 
+def test_in_which_order_gpus_were_given_is_written_with_the_plan_and_known_before_it_is() -> None:
+    cluster = Cluster(runs(), job_object("new"))
+    cluster.round(replace(preempts(), grants={"uid-new": (Grant(8, 5, 4),)}))
+    terms = cluster.terms["uid-new"]
+    assert terms
+    assert terms.grants == (PlanGrant(gpus=8, order=5, type_order=4),)
+    moved = Cluster(runs())
+    moved.round(replace(with_a_move(""), grants={"uid-old": (Grant(8, 2, 2),)}))
+    successor = moved.ordered["uid-old"].successor
+    assert successor
+    assert successor.terms
+    assert successor.terms.grants == (PlanGrant(gpus=8, order=2, type_order=2),)
+    assert [claim.grants for claim in moved.successions.claims()] == [(Grant(8, 2, 2),)]
+    promise = Promise(placement("uid-new"), "best_fit", terms, generation=1, epoch=1)
+    assert promise.claim().grants == (Grant(8, 5, 4),)
+
+
 # --- moves -----------------------------------------------------------------------------------------------------------
 def test_a_gang_that_moves_for_its_own_good_is_asked_at_once_with_its_next_plan() -> None:
     cluster = Cluster(runs())
@@ -275,7 +293,8 @@ def count(name: str) -> float:
     return metrics.REGISTRY.get_sample_value(name, {"cause": "Preempted"} if "repeated" not in name else {}) or 0.0
 
 
-def test_stops_are_counted_once_and_those_of_the_same_job_within_an_hour_besides() -> None:
+@pytest.mark.parametrize("seconds", [60, 0], ids=["a minute before", "within one second"])
+def test_stops_are_counted_once_and_those_of_the_same_job_within_an_hour_besides(seconds: int) -> None:
     first, again = ("trimtab_preemptions_total", "trimtab_repeated_preemptions_total")
     before = count(first), count(again)
     cluster = Cluster(runs())
@@ -283,8 +302,8 @@ def test_stops_are_counted_once_and_those_of_the_same_job_within_an_hour_besides
     earlier, own, later = (
         StopRecord(time=MOMENT - timedelta(seconds=ago), epoch=epoch, cause=cause, beneficiary=for_whom)
         for ago, epoch, cause, for_whom in (
-            (60, 1, StopCause.PREEMPTED, "default/a"),
-            (30, 2, StopCause.RESIZED, None),
+            (seconds, 1, StopCause.PREEMPTED, "default/a"),
+            (seconds / 2, 2, StopCause.RESIZED, None),
             (0, 3, StopCause.PREEMPTED, "default/b"),
         )
     )

@@ -20,6 +20,7 @@ from trimtab_policy.arbiter.resize import ResizeRules
 from trimtab_policy.arbiter.room import RoomRules
 from trimtab_policy.types import (
     Decision,
+    Grant,
     Job,
     Node,
     NodeShare,
@@ -108,6 +109,18 @@ def test_what_a_policy_takes_from_an_elastic_job_is_no_matter_of_priority() -> N
     outcome = decide(snapshot(full("a"), [long, short]), Rules(), Choice("srtf", "fcfs", deadline_seconds=20.0))
     [stop] = outcome.stops
     assert (stop.job, stop.cause, stop.beneficiary) == ("uid-long", StopCause.YIELDED, "uid-short")
+
+
+def test_who_starts_by_the_same_decision_borrows_before_those_that_run_however_long_it_has_waited() -> None:
+    a100 = "A100-SXM4-80GB"
+    quotas = [Quota("mine", a100, 64, 8), Quota("theirs", a100, 64, 8)]
+    own = runs("own", "a", queue="theirs", started=NOW - 60, created=NOW - 90, grants=(Grant(8, 1, 1),))
+    borrower = waits("borrower", queue="theirs", created=NOW - HOUR)
+    entitled = waits("entitled", queue="mine", eligible=("a",))
+    now = snapshot([node("a", free=0), node("b")], [own, borrower, entitled], quotas=quotas, granted=1)
+    outcome = decide(now, replace(LIVING, reservations=0))
+    assert ([placed.job for placed in outcome.placements], outcome.stops) == (["uid-borrower"], ())
+    assert outcome.grants == {"uid-borrower": (Grant(8, 2, 2),)}
 
 
 # --- reservations -----------------------------------------------------------------------------------------------------

@@ -1,34 +1,61 @@
 """The README's commands, run as a newcomer would: in order, in one shell, from the root of the checkout.
 
+The shell has nothing that a reader's has not, but for a home of its own for clusters. So the text takes the ports and
+the files of /tmp that it takes on a reader's machine, and the tests of two checkouts take turns.
+
 Of the two headlines `./hack/demo` is run for real by a test of its own. `./hack/test` would run this test again: it is
 only checked to be a script that bash can read.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import socket
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from trimtab.checkout import checkout
+from trimtab.commands import plan, typed
 from trimtab.local.cluster import LocalCluster, local_clusters
+from trimtab.settings import DEFAULTS, load
 from trimtab.telemetry.metrics import REGISTRY
 
 ROOT = checkout()
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 HEADLINES = ("./hack/demo\n", "./hack/test\n")
+LOGS = [Path(name) for name in re.findall(r" 2>(\S+\.log) &$", README, re.MULTILINE)]
 DOCUMENTS = [*sorted((ROOT / "hack").glob("**/*.md")), ROOT / "README.md"]
 
 
 @pytest.fixture
 def environment(state_home: Path) -> dict[str, str]:
-    """As in a shell where nothing of ours is set up: clusters out of the way, metrics on any port."""
-    ours = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
-    return ours | {"XDG_STATE_HOME": str(state_home), "TRIMTAB_METRICS__PORT": "0"}
+    """As in a shell where nothing of ours is set up; clusters are out of the way."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("TRIMTAB_", "KUBECONFIG"))}
+    return ours | {"XDG_STATE_HOME": str(state_home)}
+
+
+@pytest.fixture
+def turn() -> Iterator[None]:
+    """What the README starts has its ports to itself: those of other checkouts wait until this one is done."""
+    with (Path(tempfile.gettempdir()) / f"trimtab-readme-{os.getuid()}").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for process in DEFAULTS:
+            port = load(process=process).metrics.port
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("", port))
+                except OSError:
+                    pytest.skip(f"port {port}, which the README's {process} takes, is taken by something else here")
+        yield
 
 
 def test_the_two_headlines_are_told_first() -> None:
@@ -51,7 +78,8 @@ def test_the_demo_completes_every_job_that_can_and_leaves_nothing(environment: d
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(3000)
+@pytest.mark.usefixtures("turn")
 def test_all_other_commands_succeed_in_order(environment: dict[str, str], tmp_path: Path) -> None:
     script = "\n".join(["set -euo pipefail", *(block for block in BLOCKS if block not in HEADLINES)])
     log = tmp_path / "output"
@@ -65,10 +93,21 @@ def test_all_other_commands_succeed_in_order(environment: dict[str, str], tmp_pa
                 stdout=output,
                 stderr=output,
             )
-        assert shell.returncode == 0, log.read_text()
+        assert shell.returncode == 0, "\n".join(path.read_text() for path in (log, *LOGS) if path.exists())
         assert "default" not in local_clusters(), "the last command should have stopped the cluster"
     finally:
         LocalCluster("default").stop()  # a controller that is left loses its lease, and with it its life
+
+
+def test_its_jobs_run_for_longer_than_anybody_needs_to_read_on() -> None:
+    """`replay` and `whatif` need some that are not done: whoever goes for a coffee in between has them, too."""
+    [speedup] = re.findall(r"trimtab controller --fake-speedup (\S+)", README)
+    fleet = typed.snapshot(",".join(f"{gpu_type}=64" for gpu_type in ("H100-SXM5-80GB", "MI300X", "V100-SXM2-16GB")))
+    samples = (path for path in sorted((ROOT / "manifests" / "samples").glob("*.yaml")) if "queue" not in path.name)
+    jobs = [plan.manifest(path).as_job(created=0.0) for path in samples]
+    decided = [plan.decide(replace(fleet, jobs=(job,)), job, "best_fit").placement for job in jobs]
+    seconds = sorted(placed.prediction.run_seconds / float(speedup) for placed in decided if placed)
+    assert seconds[len(seconds) // 2] > 3600
 
 
 def test_every_metric_it_names_exists() -> None:

@@ -80,7 +80,7 @@ def test_the_extender_asks_for_kube_schedulers_certificate(monkeypatch: pytest.M
     tls.check(settings)
     assert not settings.bind
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"https": settings.port, "metrics": load().metrics.port}
+    assert ports == {"https": settings.port, "metrics": load(process="extender").metrics.port}
 
 
 @pytest.mark.cluster

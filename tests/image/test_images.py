@@ -149,7 +149,7 @@ def test_the_agent_answers_its_probes(
         f"--volume={config}:/kubeconfig:ro",
         f"--volume={ROOT / 'manifests/agents/h100x8.yaml'}:/profile.yaml:ro",
     )
-    program = "from urllib.request import urlopen as u; print(u('http://127.0.0.1:8080/{}').read().decode())"
+    program = "from urllib.request import urlopen as u; print(u('http://127.0.0.1:8082/{}').read().decode())"
     deadline = time.monotonic() + 30
     while (asked := docker("exec", name, "python", "-c", program.format("healthz"), check=False)).returncode:
         assert time.monotonic() < deadline, docker("logs", name).stderr

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from trimtab.errors import SettingsError
-from trimtab.settings import Settings, load
+from trimtab.settings import DEFAULTS, Settings, load
 from trimtab.settings.section import Section
 
 
@@ -28,6 +29,17 @@ def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults(
     assert settings.policy.fallback == "from-env"
     assert settings.policy.deadline_seconds == 1
     assert settings.kube.connections == 64
+
+
+def test_all_processes_find_a_port_of_their_own_on_one_machine(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Counter(load(process=process).metrics.port for process in DEFAULTS)
+    everybody = load()
+    taken.update((everybody.reports.port, everybody.extender.port))
+    assert set(taken.values()) == {1}
+    file.write_text("metrics: {port: 9000}\n")
+    assert {load(file, process=process).metrics.port for process in DEFAULTS} == {9000}
+    monkeypatch.setenv("TRIMTAB_METRICS__PORT", "0")
+    assert {load(file, process=process).metrics.port for process in DEFAULTS} == {0}
 
 
 def test_the_environment_names_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from tests.builders import MOMENT, NOW, job_object, placement, plan_of
 from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.status import Condition, JobStatus
-from trimtab.observe.jobs import JobFacts, facts, posix
+from trimtab.observe.jobs import JobFacts, facts, posix, speedup_of
 
 
 def holding(kind: str) -> JobStatus:
@@ -75,6 +76,18 @@ def test_a_finished_job_holds_no_gpus_though_its_plan_stays(kind: str, finished:
 )
 def test_jobs_of_other_controllers_are_not_ours(manager: str | None, ours: bool) -> None:
     assert facts(job_object(spec={"managedBy": manager} if manager else {})).ours is ours
+
+
+def test_the_latest_plan_says_how_fast_fake_pods_run() -> None:
+    before = MOMENT - timedelta(seconds=1)
+    plans = [
+        plan_of(placement(), speedup=2000.0),
+        plan_of(placement(), speedup=60.0, now=before),
+        plan_of(placement(), now=before),
+    ]
+    known = [facts(job_object(f"j{n}", status=JobStatus(plan=plan, last_epoch=1))) for n, plan in enumerate(plans)]
+    assert speedup_of(known) == 2000.0
+    assert speedup_of(known[2:]) == speedup_of([facts(job_object())]) == 1.0
 
 
 def test_suspension_and_back_off() -> None:

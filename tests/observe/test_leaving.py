@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import MOMENT, NOW, gang_pod, job_object, node_object, placement, plan_of
 
-from trimtab.api.status import JobStatus, Leaving, StopRequest
+from trimtab.api.status import JobStatus, Leaving, PlanGrant, PlanTerms, StopRequest
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.books import Claim
 from trimtab.observe.snapshot import Caches, Observation, Observer
-from trimtab_policy.types import StopCause
+from trimtab_policy.types import Grant, StopCause
 
 N1, N2 = node_object("n1"), node_object("n2")
 
@@ -90,6 +90,31 @@ def test_a_promise_counts_on_what_is_left_behind_before_it_is_written() -> None:
     assert seen.overallocated == {}
     old = next(job for job in seen.snapshot.jobs if job.name == "old")
     assert (old.movable_from, old.expected_finish) == (float("inf"), None), "somebody waits for it already"
+
+
+def test_in_which_order_gpus_were_given_is_known_of_plans_and_of_promises_and_the_highest_of_all() -> None:
+    """Whoever decides next numbers on from there: also where a gang has been asked to move and has not done so yet."""
+    first, second, third = (PlanTerms(grants=(PlanGrant(gpus=8, order=n, type_order=n),)) for n in (3, 4, 5))
+    stays = job_object(
+        "stays", status=JobStatus(plan=plan_of(placement("uid-stays", {"n1": 8}), terms=first), last_epoch=1)
+    )
+    stop = StopRequest(
+        epoch=1,
+        cause=StopCause.MOVED,
+        message="it moves",
+        requested_time=MOMENT,
+        deadline_time=MOMENT,
+        successor=plan_of(placement("uid-goes", {"n1": 8}), 2, terms=third),
+    )
+    plan = plan_of(placement("uid-goes", {"n2": 8}), terms=second)
+    goes = job_object("goes", status=JobStatus(plan=plan, last_epoch=1, stop=stop))
+    promised = Claim("uid-new", 1, placement("uid-new", {"n2": 8}), grants=(Grant(8, 7, 6),))
+    seen = look([], [stays, goes, job_object("new"), planned("old", {"n2": 8})], [promised]).snapshot
+    assert {job.name: job.grants for job in seen.jobs} == {
+        "stays": (Grant(8, 3, 3),), "goes": (Grant(8, 4, 4),), "new": (Grant(8, 7, 6),), "old": (),
+    }  # fmt: skip
+    assert seen.granted == 7
+    assert look([], [stays, goes]).snapshot.granted == 5
 
 
 def test_where_a_gang_moves_to_is_kept_for_it_from_the_request_on() -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
@@ -46,6 +46,11 @@ def test_the_axis_says_what_the_ends_mean() -> None:
     assert chart([0.05, 90.0], [0.05, 90.0])[-1].split() == ["└50", "ms", "measured", "step", "time", "1m30s"]
 
 
+def test_where_there_is_no_room_the_axis_says_less() -> None:
+    assert chart([9e6, 9e7], [9e6, 9e7], width=40)[-1].split() == ["└104d4h", "measured", "1041d16h"]
+    assert chart([9e11, 9e14], [9e11, 9e14], width=40)[-1].split() == ["└10416666d16h", "10416666666d16h"]
+
+
 def test_colours_say_how_far_a_point_is_off() -> None:
     drawn = charts.ErrorChart(np.array([1.0, 10.0, 100.0]), np.array([1.05, 11.5, 150.0]))
     dots = [segment for segment in Console(width=80).render(drawn) if points([segment.text])]
@@ -56,13 +61,21 @@ def test_colours_say_how_far_a_point_is_off() -> None:
     }
 
 
-TIMES = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30)
+TIMES = st.lists(st.floats(1e-6, 1e12), min_size=1, max_size=30)
 
 
-@given(TIMES, st.data(), st.integers(40, 200))
-def test_any_errors_fit_the_picture(measured: list[float], data: st.DataObject, width: int) -> None:
-    predicted = data.draw(st.lists(st.floats(1e-6, 1e6), min_size=len(measured), max_size=len(measured)))
-    lines = chart(measured, predicted, width=width)
+@st.composite
+def errors(draw: st.DrawFn) -> tuple[list[float], list[float]]:
+    """Measured and predicted times."""
+    measured = draw(TIMES)
+    return measured, draw(st.lists(st.floats(1e-6, 1e6), min_size=len(measured), max_size=len(measured)))
+
+
+@given(errors(), st.integers(40, 200))
+@example(([0.99999], [1.0]), 40)
+@example(([8.7e6, 8.7e8], [1.0, 1.0]), 40)
+def test_any_errors_fit_the_picture(times: tuple[list[float], list[float]], width: int) -> None:
+    lines = chart(*times, width=width)
     assert len(lines) == 17
     assert max(map(len, lines)) <= width
     assert points(lines)

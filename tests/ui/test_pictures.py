@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from tests.outcomes import CLUSTER, NODES, drawn, span
 
 from trimtab.ui import canvas, pictures
+from trimtab.ui.charts import NARROWEST
 from trimtab.ui.pictures import Panel
 from trimtab_policy.sim import clusters
 from trimtab_policy.sim.evaluation.timeline import Timeline, timelines
@@ -140,6 +141,14 @@ def test_colours_tell_curves_and_jobs_apart() -> None:
 
 def test_where_nothing_finished_it_says_so() -> None:
     assert shown(canvas.Distributions({"fcfs": []})) == ["no job finished"]
+
+
+@pytest.mark.parametrize("width", [1, 24, 39])
+def test_in_a_narrow_terminal_lines_are_folded(width: int) -> None:
+    for picture in (canvas.Distributions({"fcfs": [1.0, 2.0]}), canvas.Gantt(RUN), canvas.Heat(RUN)):
+        wide, narrow = shown(picture, NARROWEST), shown(picture, width)
+        assert all(len(line) <= width for line in narrow)
+        assert "".join("".join(narrow).split()) == "".join("".join(wide).split())
 
 
 HOURS = st.lists(st.floats(0, 1e5), max_size=20)

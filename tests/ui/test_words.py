@@ -28,10 +28,25 @@ def test_nodes_are_told_as_slurm_tells_them(names: list[str], said: str) -> None
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.85, "850 ms"), (42, "42 s"), (200, "3m20s"), (5 * 3600 + 7 * 60, "5h07m"), (12 * 86400 + 4 * 3600, "12d4h")],
+    [
+        (0.85, "850 ms"),
+        (0.99999, "1 s"),
+        (42, "42 s"),
+        (59.6, "1m00s"),
+        (200, "3m20s"),
+        (5 * 3600 + 7 * 60, "5h07m"),
+        (12 * 86400 + 4 * 3600, "12d4h"),
+    ],
 )
 def test_durations_have_two_figures(seconds: float, said: str) -> None:
     assert words.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(870, "870"), (999.6, "1k"), (41_234, "41.2k"), (999_999, "1M"), (1_034_000, "1.03M")]
+)
+def test_rates_have_three_figures_and_the_unit_that_these_need(value: float, said: str) -> None:
+    assert words.rate(value) == said
 
 
 @pytest.mark.parametrize(

@@ -207,15 +207,20 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Annotations of pods: where metrics are, what restarts them when it changes, and those of the values. */}}
+{{/* Port of metrics and health: each process has a default of its own (trimtab.settings). Argument: component. */}}
+{{- define "trimtab.metricsPort" -}}
+{{- get (dict "controller" 8080 "extender" 8081 "agent" 8082 "fake-nodes" 8082) . -}}
+{{- end }}
+
+{{/* Annotations of pods: where metrics are, what restarts them when it changes, and those of the values. Argument: list of root, component and annotations. */}}
 {{- define "trimtab.podAnnotations" -}}
 {{- $root := index . 0 -}}
 prometheus.io/scrape: "true"
-prometheus.io/port: "8080"
+prometheus.io/port: {{ include "trimtab.metricsPort" (index . 1) | quote }}
 {{- with $root.Values.settings }}
 checksum/settings: {{ toYaml . | sha256sum }}
 {{- end }}
-{{- with index . 1 }}
+{{- with index . 2 }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
@@ -314,7 +319,7 @@ spec:
     {{- include "trimtab.selector" (index . 1) | nindent 4 }}
   ports:
     - name: metrics
-      port: 8080
+      port: {{ include "trimtab.metricsPort" (index . 1) }}
       targetPort: metrics
 {{- end }}
 

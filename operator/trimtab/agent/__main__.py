@@ -33,7 +33,7 @@ def _start() -> None:
     from trimtab.agent.start import become, config_of, node_name
     from trimtab.settings import load
 
-    settings = load()
+    settings = load(process="agent")
     become(config_of(settings, node_name(settings)))
 
 

@@ -10,8 +10,8 @@ from msgspec import Struct
 class Http(Struct, frozen=True):
     """Where /metrics, /healthz and /readyz are served."""
 
-    host: str = "0.0.0.0"
-    port: int = 8080
+    host: str
+    port: int
 
 
 class Log(Struct, frozen=True):
@@ -34,6 +34,7 @@ class Config(Struct, frozen=True):
     """As `trimtab.settings.AgentSettings`, and what the agent needs of other sections."""
 
     node: str
+    http: Http
     backend: Literal["nvml", "amd", "fake"] = "nvml"
     profile: str = ""
     sample_seconds: float = 1.0
@@ -42,6 +43,5 @@ class Config(Struct, frozen=True):
     dcgm_url: str = ""
     pod_resources: str = ""
     boot_id: str = "/proc/sys/kernel/random/boot_id"
-    http: Http = Http()
     log: Log = Log()
     kube: Kube = Kube()

@@ -7,6 +7,7 @@ Pure. What only the catalogue can tell, and cross-field rules that matter where 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from msgspec import structs
@@ -16,6 +17,7 @@ from trimtab.api.status import (
     MAX_LEAVING,
     Leaving,
     Plan,
+    PlanGrant,
     PlanNode,
     PlanParallelism,
     PlanTerms,
@@ -41,7 +43,7 @@ from trimtab.kube.quantity import to_int, to_milli
 from trimtab_policy import catalog
 from trimtab_policy.perf.constants import OTHER
 from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Prediction, TrainingSpec
-from trimtab_policy.types import Bounds, Eta, NodeShare, PendingReason, Placement, Quota, Requirements
+from trimtab_policy.types import Bounds, Eta, Grant, NodeShare, PendingReason, Placement, Quota, Requirements
 
 UNLIMITED = 1 << 20
 """GPUs of a quota without a limit."""
@@ -249,6 +251,7 @@ def to_plan(
             finish_time=_later(now, left * predicted.run_seconds / speedup),
             correction_permille=_permille(predicted.correction),
             speed_permille=_permille(placement.speed),
+            speedup_permille=_permille(speedup),
         ),
         waits_for=waits_for[:MAX_LEAVING] or None,
         terms=terms,
@@ -331,3 +334,13 @@ def to_placement(uid: str, plan: Plan) -> Placement:
         reason=plan.reason,
         speed=(predicted.speed_permille or 1000) / 1000,
     )
+
+
+def from_grants(grants: Sequence[Grant]) -> tuple[PlanGrant, ...]:
+    """Return in which order a gang was given its GPUs, as its plan tells it."""
+    return tuple(PlanGrant(gpus=one.gpus, order=one.order, type_order=one.type_order) for one in grants)
+
+
+def to_grants(terms: PlanTerms | None) -> tuple[Grant, ...]:
+    """Return the same as policies see it; empty where the plan does not tell."""
+    return tuple(Grant(one.gpus, one.order, one.type_order) for one in terms.grants) if terms else ()

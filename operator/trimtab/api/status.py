@@ -122,6 +122,9 @@ class Predicted(ApiModel):
     speed_permille: Annotated[Int32, Field(ge=1, le=1000)] | None = None
     """Rate of the slowest GPU of the gang that they were made for, in thousandths of what its type does. Left out: none
     was known to be slow."""
+    speedup_permille: Annotated[Int64, Field(ge=1)] | None = None
+    """Pods are fake, and run so many thousandths as fast as this says, which `finishTime` counts on. Left out: they are
+    real."""
 
 
 class Leaving(ApiModel):
@@ -137,6 +140,17 @@ class Leaving(ApiModel):
     """Why it was asked to stop."""
 
 
+class PlanGrant(ApiModel):
+    """GPUs that the gang was given at one time."""
+
+    gpus: Degree
+    """How many."""
+    order: Annotated[Int64, Field(ge=0)]
+    """Their place in the order in which GPUs were given to gangs: given later, higher. No clock has a part in it."""
+    type_order: Annotated[Int64, Field(ge=0)]
+    """The same for those of this type: a gang that went on with another type was given these later."""
+
+
 class PlanTerms(ApiModel):
     """What the spec and the cluster said when the plan was decided: it holds for all of the gang, until its end."""
 
@@ -150,6 +164,8 @@ class PlanTerms(ApiModel):
     """CPU millicores that a pod requests for each of its GPUs."""
     memory_bytes_per_gpu: Annotated[Int64, Field(ge=0)] = 0
     """Host memory that a pod requests for each of its GPUs."""
+    grants: Annotated[tuple[PlanGrant, ...], Field(max_length=MAX_ITEMS), extra(list_type="atomic")] = ()
+    """Its GPUs in the order in which it was given them. What a queue has borrowed are those that were given last."""
 
 
 class Plan(ApiModel):

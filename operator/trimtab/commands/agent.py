@@ -61,7 +61,7 @@ def agent(
         "agent": {key: value for key, value in given.items() if value},
         "kube": {key: value for key, value in (("kubeconfig", kubeconfig), ("context", context)) if value},
     }
-    settings = load(config, flags)
+    settings = load(config, flags, "agent")
     if once:
         _once(settings, form)
     elif fake_nodes:

@@ -40,4 +40,4 @@ async def extender(
     }
     if context:
         flags["kube"]["context"] = context
-    await run(load(config, flags))
+    await run(load(config, flags, "extender"))

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import msgspec
+from msgspec.structs import replace
 
 from trimtab.decide import choice
 from trimtab.errors import Forbidden, NotFound, PolicyError
@@ -22,6 +23,7 @@ from trimtab.kube.objects import (
 )
 from trimtab.kube.resources import CONFIG_MAPS, GPUNODES, JOBS, NODES, PODS, PRIORITY_CLASSES, QUEUES
 from trimtab.observe.gpunodes import GpuNodes
+from trimtab.observe.jobs import speedup_of
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab.observe.stragglers import Rules, Stragglers
 from trimtab.settings import KubeSettings, PolicySettings, TelemetrySettings, TopologySettings
@@ -48,7 +50,8 @@ async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> 
         heard.take(report)
     slow = Stragglers(Rules(telemetry.straggler_speed, seconds=0.0))
     observer = Observer((topology or TopologySettings()).levels, heard, slow)
-    return observer.observe(Caches(nodes, pods, jobs, queues, classes), time.time())
+    seen = observer.observe(Caches(nodes, pods, jobs, queues, classes), time.time())
+    return replace(seen, snapshot=replace(seen.snapshot, speedup=speedup_of(seen.jobs.values())))
 
 
 async def deciding(kube: KubeSettings, own: PolicySettings) -> str:

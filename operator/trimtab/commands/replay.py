@@ -54,6 +54,8 @@ class Replay(NamedTuple):
     courses: Mapping[str, Course]
     cluster: Snapshot
     set_aside: Mapping[str, str]
+    speedup: float = 1.0
+    """Pods run so many times as fast as is told."""
 
 
 @reported()
@@ -114,6 +116,7 @@ def _of_snapshot(source: str, policies: Sequence[str], preempt: bool) -> Replay:
         courses=courses,
         cluster=start.snapshot,
         set_aside=start.set_aside,
+        speedup=now.speedup,
     )
 
 
@@ -145,6 +148,7 @@ def _tell(form: Output, found: Replay, plot: Path | None) -> None:
     }
     parts: list[RenderableType] = [ui.table(stories, found.heading), ui.totals(stories, figures)]
     parts += [ui.set_aside(found.set_aside)] if found.set_aside else []
+    parts += [ui.tempo(found.speedup)] if found.speedup != 1 else []
     spans = {policy: course.spans for policy, course in found.courses.items()}
     for policy, run in timelines(found.cluster, spans, found.names).items():
         parts.append(Group(Text(f"{policy}: who held most of each node", "bold"), canvas.Gantt(run)))

@@ -98,12 +98,14 @@ def _compare(
     with runs.simulator():
         from trimtab_policy.sim.evaluation import replay
         from trimtab_policy.sim.evaluation import whatif as lives
+    with runs.input_errors():
+        cases = replay.sorted_out(now), replay.sorted_out(then)
+        if not any(each.snapshot.jobs for each in cases):
+            raise replay.nothing(cases[1])
     found = []
-    for title, start, policy in (("as it is", now, policies[0]), ("after the change", then, policies[1])):
-        with runs.input_errors():
-            case = replay.case(start)
+    for title, case, policy in zip(("as it is", "after the change"), cases, policies, strict=True):
         with step(f"simulating {title}, under {policy}"), runs.run_errors():
-            found.append(lives.live(case, controller(policy, start)))
+            found.append(lives.live(case, controller(policy, case.snapshot)))
     before, after = found
     later = lives.differences(before.jobs, after.jobs)
     value: dict[str, Any] = {

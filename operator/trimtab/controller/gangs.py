@@ -90,11 +90,7 @@ class Gangs:
 
     def promised(self) -> list[Claim]:
         """What counts as taken although no status shows it yet."""
-        return [
-            Claim(uid, promise.epoch, promise.placement, tuple((left.uid, left.epoch) for left in promise.waits_for))
-            for uid, gang in self._gangs.items()
-            if (promise := gang.promise)
-        ]
+        return [promise.claim() for gang in self._gangs.values() if (promise := gang.promise)]
 
     def promise(self, facts: JobFacts, decided: Decided, waits_for: tuple[Leaving, ...] = ()) -> None:
         """Give a waiting job its placement, once those are gone that hold some of its GPUs."""

@@ -11,10 +11,11 @@ whoever waits for it, and is planned anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from trimtab.api.convert import from_grants, to_grants
 from trimtab.api.history import StopRecord
 from trimtab.api.status import Leaving, Plan, PlanTerms
 from trimtab.apply.stops import StopOrder
@@ -28,7 +29,8 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.observe.running import GAVE_WAY, HOUR, gave_way
 from trimtab.observe.snapshot import Observation
 from trimtab.telemetry import metrics
-from trimtab_policy.types import Job, StopCause
+from trimtab_policy.grants import granted
+from trimtab_policy.types import Grant, Job, StopCause
 
 
 class Moving(Struct, frozen=True):
@@ -46,7 +48,7 @@ class Moving(Struct, frozen=True):
         """What it is about to have."""
         uid = self.move.placement.job
         after = *((left.uid, left.epoch) for left in self.waits_for), (uid, self.epoch)
-        return Claim(uid, self.epoch + 1, self.move.placement, after)
+        return Claim(uid, self.epoch + 1, self.move.placement, after, to_grants(self.terms))
 
 
 class Successions:
@@ -78,21 +80,30 @@ class Successions:
         for placement in outcome.placements:
             facts = jobs[placement.job]
             waits_for = _named(jobs, outcome.waits.get(placement.job, ()), causes)
-            decided = Decided(placement, outcome.policies[placement.job], terms_of(facts, shown[placement.job]))
-            self._gangs.promise(facts, decided, waits_for)
+            terms = terms_of(facts, shown[placement.job], outcome.grants.get(placement.job, ()))
+            self._gangs.promise(facts, Decided(placement, outcome.policies[placement.job], terms), waits_for)
         for move in outcome.moves:
-            waits_for = _named(jobs, outcome.waits.get(move.placement.job, ()), causes)
-            self.move(observation, move, waits_for)
+            uid = move.placement.job
+            waits_for = _named(jobs, outcome.waits.get(uid, ()), causes)
+            self._move(jobs[uid], shown[uid], move, outcome.grants.get(uid, ()), waits_for)
         for stop in outcome.stops:
             if plan := jobs[stop.job].status.plan:
                 self._reasons[stop.job, plan.epoch] = stop.reason
 
-    def move(self, observation: Observation, move: Move, waits_for: tuple[Leaving, ...] = ()) -> None:
-        """Have a running gang go on elsewhere; `waits_for` are others that must be gone there."""
+    def move(self, observation: Observation, move: Move) -> None:
+        """Have a running gang go on elsewhere, where all is free."""
         uid = move.placement.job
-        facts, job = observation.jobs[uid], next(job for job in observation.snapshot.jobs if job.uid == uid)
+        job = next(job for job in observation.snapshot.jobs if job.uid == uid)
+        grants = granted(observation.snapshot, [move.placement])
+        self._move(observation.jobs[uid], job, move, grants[uid])
+
+    def _move(
+        self, facts: JobFacts, job: Job, move: Move, grants: Sequence[Grant], waits_for: tuple[Leaving, ...] = ()
+    ) -> None:
+        """`waits_for` are others that must be gone there."""
         if plan := facts.status.plan:
-            self._moving[uid] = Moving(move, plan.epoch, facts.meta.generation, terms_of(facts, job), waits_for)
+            terms = terms_of(facts, job, grants)
+            self._moving[job.uid] = Moving(move, plan.epoch, facts.meta.generation, terms, waits_for)
 
     def carry_out(self, observation: Observation) -> None:
         """Order the stops that plans wait for, and take back those that none does."""
@@ -163,15 +174,16 @@ class Successions:
             if stops is known:
                 continue
             seen = {(stop.epoch, stop.time) for stop in known}  # what a restart took is added to its record later
-            for stop in (stop for stop in stops if (stop.epoch, stop.time) not in seen and stop.cause in GAVE_WAY):
+            for number, stop in enumerate(stops):
+                if (stop.epoch, stop.time) in seen or stop.cause not in GAVE_WAY:
+                    continue
                 metrics.PREEMPTIONS.labels(stop.cause.value).inc()
-                earlier = [s for s in stops if gave_way(s) and 0 < _seconds(stop) - _seconds(s) < HOUR]
-                if earlier and gave_way(stop):
+                if gave_way(stop) and any(gave_way(s) and _seconds(stop) - _seconds(s) < HOUR for s in stops[:number]):
                     metrics.REPEATED_PREEMPTIONS.inc()
         self._told = told
 
 
-def terms_of(facts: JobFacts, job: Job) -> PlanTerms:
+def terms_of(facts: JobFacts, job: Job, grants: Sequence[Grant]) -> PlanTerms:
     """What holds for the next gang of the job until its end: what is true of it in this decision."""
     need, spec = facts.requirements, facts.spec
     return PlanTerms(
@@ -180,6 +192,7 @@ def terms_of(facts: JobFacts, job: Job) -> PlanTerms:
         priority=job.priority,
         cpu_millis_per_gpu=need.cpu_milli_per_gpu if need else 0,
         memory_bytes_per_gpu=need.memory_per_gpu if need else 0,
+        grants=from_grants(grants),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from trimtab import names
-from trimtab.api.convert import to_plan
+from trimtab.api.convert import to_grants, to_plan
 from trimtab.api.history import FailureCause
 from trimtab.api.status import Leaving, Plan, PlanTerms, Shadow
 from trimtab.apply import steps, transitions
@@ -31,6 +31,7 @@ from trimtab.controller.progress import Progress
 from trimtab.errors import NotFound
 from trimtab.kube.objects import PodObject
 from trimtab.observe import queues
+from trimtab.observe.books import Claim
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
@@ -74,6 +75,11 @@ class Promise(Decided, frozen=True, kw_only=True):
     """That its plan will have."""
     waits_for: tuple[Leaving, ...] = ()
     """Gangs that hold some of its GPUs still, and are asked to stop once the plan is written."""
+
+    def claim(self) -> Claim:
+        """What counts as taken although no status shows it yet."""
+        after = tuple((left.uid, left.epoch) for left in self.waits_for)
+        return Claim(self.placement.job, self.epoch, self.placement, after, to_grants(self.terms))
 
 
 class Watched(Struct, frozen=True):

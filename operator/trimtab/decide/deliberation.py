@@ -121,6 +121,7 @@ class Deliberation:
             stops=tuple(self._named(stop) for stop in self._stops),
             moves=tuple(self._move(uid, by) for uid, by in self._moves.items()),
             waits=waits,
+            grants=self._ledger.grants(),
             reserved=self._reserved,
             stages=self._stages,
             isolated=tuple(failed),

@@ -8,15 +8,16 @@ part of a quota, it takes some. So whatever comes when, a node never holds more 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy.capacity import ALL_TYPES
+from trimtab_policy.grants import granted, highest
 from trimtab_policy.limits import Violation
 from trimtab_policy.tenure import within_reach
-from trimtab_policy.types import Job, Node, Placement, Quota, Snapshot
+from trimtab_policy.types import Grant, Job, Node, Placement, Quota, Snapshot
 
 Amounts = tuple[int, int, int, int]
 """GPUs, CPU millicores, bytes of memory, pods."""
@@ -120,7 +121,9 @@ class Ledger:
         if not self.placed and not self.left:
             return self.snapshot
         nodes = tuple(self._shown(node) for node in self.snapshot.nodes)
-        return replace(self.snapshot, nodes=nodes, jobs=tuple(self._still_here()))
+        given = self.grants()
+        top = highest(self.snapshot.granted, given.values())
+        return replace(self.snapshot, nodes=nodes, jobs=tuple(self._still_here(given)), granted=top)
 
     def _shown(self, node: Node) -> Node:
         gpus, cpu, memory, pods = self._room(node.name)
@@ -128,14 +131,18 @@ class Ledger:
             return node
         return replace(node, free_gpus=gpus, free_cpu_milli=cpu, free_memory=memory, free_pods=pods)
 
-    def _still_here(self) -> Iterator[Job]:
+    def grants(self) -> dict[str, tuple[Grant, ...]]:
+        """UID of a job with a placement -> the GPUs that it will have, in the order in which it was given them."""
+        return granted(self.snapshot, self.placed.values())
+
+    def _still_here(self, given: Mapping[str, tuple[Grant, ...]]) -> Iterator[Job]:
         for job in self.snapshot.jobs:
             placement = self.placed.get(job.uid)
             if placement:
                 left, now = 1 - job.steps_done / job.training.steps, self.snapshot.time
                 finish = within_reach(now + left * placement.prediction.run_seconds / self.snapshot.speedup, now)
                 never = {"preemptible": False, "movable_from": math.inf, "stoppable_from": None}
-                yield replace(job, placement=placement, expected_finish=finish, **never)
+                yield replace(job, placement=placement, grants=given[job.uid], expected_finish=finish, **never)
             elif job.uid not in self.left:
                 yield job
 

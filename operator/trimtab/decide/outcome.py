@@ -7,7 +7,7 @@ from msgspec import Struct
 from trimtab.decide.isolation import Isolated
 from trimtab.decide.shield import Refusal
 from trimtab_policy.arbiter.reservations import Reservation
-from trimtab_policy.types import Pending, Placement, Stop, StopCause
+from trimtab_policy.types import Grant, Pending, Placement, Stop, StopCause
 
 
 class Fallback(Struct, frozen=True):
@@ -55,6 +55,8 @@ class Outcome(Struct, frozen=True):
     """Running jobs that go on elsewhere, or with other GPUs."""
     waits: dict[str, tuple[str, ...]] = {}
     """UID of a job with a placement -> UIDs of those whose pods must be gone before its pods come."""
+    grants: dict[str, tuple[Grant, ...]] = {}
+    """UID of a job with a placement, or that moves -> its GPUs in the order in which it was given them."""
     reserved: tuple[Reservation, ...] = ()
     """What is kept for jobs that came first."""
     stages: dict[str, float] = {}

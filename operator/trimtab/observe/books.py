@@ -16,8 +16,9 @@ from msgspec import Struct
 from trimtab.observe.gpunodes import Look
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.pods import OVERSTAY_SECONDS, PodFacts, Seat
+from trimtab_policy.grants import highest
 from trimtab_policy.tenure import holder
-from trimtab_policy.types import Bounds, Job, Node, NodeShare, Placement, Readings, Requirements
+from trimtab_policy.types import Bounds, Grant, Job, Node, NodeShare, Placement, Readings, Requirements
 
 Totals = tuple[int, int, int, int]
 """GPUs, CPU millicores, bytes of memory, pods."""
@@ -36,6 +37,8 @@ class Claim(Struct, frozen=True):
     placement: Placement
     after: tuple[tuple[str, int], ...] = ()
     """Gangs (UID of the job, epoch) whose pods, and those of earlier epochs, must be gone before its pods come."""
+    grants: tuple[Grant, ...] = ()
+    """Its GPUs in the order in which it was given them."""
 
 
 class _Shown(Struct, frozen=True):
@@ -61,6 +64,10 @@ class Books:
         """Of nodes of which something is taken."""
         self.placements = {claim.job: claim.placement for claim in reversed(claims)}
         """UID of a job -> what it holds, or is about to."""
+        self.grants = {claim.job: claim.grants for claim in reversed(claims)}
+        """UID of a job -> the same, in the order in which it was given them."""
+        self.granted = highest(0, (claim.grants for claim in claims))
+        """The highest order of a grant."""
         self.leavers: dict[str, int] = {}
         """UID of a job -> epoch up to which somebody waits for the end of its pods."""
         for claim in claims:

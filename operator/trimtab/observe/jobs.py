@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -138,6 +138,13 @@ class JobFacts(Struct, frozen=True):
         return max(
             (each.last_transition_time.timestamp() for each in found if each and each.status != "True"), default=None
         )
+
+
+def speedup_of(jobs: Iterable[JobFacts]) -> float:
+    """How many times as fast as predicted pods run here, by what the latest plan counts on; 1 where they are real."""
+    plans = [job.status.plan for job in jobs if job.status.plan]
+    latest = max(plans, key=lambda plan: plan.created_time, default=None)
+    return (latest.predicted.speedup_permille or 1000) / 1000 if latest else 1.0
 
 
 def facts(job: JobObject) -> JobFacts:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.api import conditions
-from trimtab.api.convert import to_degrees, to_placement
+from trimtab.api.convert import to_degrees, to_grants, to_placement
 from trimtab.api.history import StopRecord
 from trimtab.api.status import PlanParallelism
 from trimtab.api.v1alpha1 import ElasticPolicy
@@ -129,11 +129,11 @@ def _claims(facts: JobFacts) -> tuple[Claim, ...]:
     after = [(left.uid, left.epoch) for left in plan.waits_for or ()]
     if plan.epoch > 1 and not conditions.holds(facts.status.conditions, names.GANG_SCHEDULED):
         after.append((uid, plan.epoch - 1))  # pods of its own that are still ending
-    found = [Claim(uid, plan.epoch, to_placement(uid, plan), tuple(after))]
+    found = [Claim(uid, plan.epoch, to_placement(uid, plan), tuple(after), to_grants(plan.terms))]
     if stop and stop.successor:
         then = stop.successor
         waits = *((left.uid, left.epoch) for left in then.waits_for or ()), (uid, plan.epoch)
-        found.append(Claim(uid, then.epoch, to_placement(uid, then), waits))
+        found.append(Claim(uid, then.epoch, to_placement(uid, then), waits, to_grants(then.terms)))
     return tuple(found)
 
 

@@ -193,7 +193,6 @@ class Observer:
         held, unavailable = self._unavailable(gpu_nodes, known, reports, used, now)
         takes = {name: facts for name, facts in gpu_nodes.items() if name not in unavailable}
         slow = self._slow(gpu_nodes, reports, used, now)
-        speeds = {name: card.speed for name, card in slow.items()}
         self._remember(tuple(takes.values()), known)
 
         def show(facts: JobFacts) -> Job:
@@ -206,7 +205,7 @@ class Observer:
         shown = [job for job in shown if job.uid not in beyond]
         snapshot = Snapshot(
             time=now,
-            nodes=self._pages.turn(takes, used, reports, speeds),
+            nodes=self._pages.turn(takes, used, reports, {name: card.speed for name, card in slow.items()}),
             jobs=(*shown, *_lingering(used, ours, lines)),
             gpu_types=_gpu_types(takes.values()),
             quotas=lines.quotas,
@@ -214,6 +213,7 @@ class Observer:
             unavailable=unavailable,
             ending=used.ending,
             speedup=self._mobility.speedup,
+            granted=used.granted,
         )
         return Observation(
             snapshot=snapshot,
@@ -322,6 +322,7 @@ class Observer:
             priority=_priority(facts, priorities),
             preempts=_preempts(facts, priorities),
             placement=used.placements.get(uid),
+            grants=used.grants.get(uid, ()),
             started=status.start_time.timestamp() if status.start_time and plan else None,
             expected_finish=None if leaves else returns,
             steps_done=facts.steps_done(),

@@ -1,8 +1,9 @@
 """All settings as one typed tree.
 
-Precedence, lowest first: the defaults below, the YAML file (`--config` or `TRIMTAB_CONFIG`), the environment
-(`TRIMTAB_LEADERSHIP__NAMESPACE=team-a`: section and field joined by two underscores), command-line flags.
-A key or value that is not understood is an error that names it; nothing is ignored silently.
+Precedence, lowest first: the defaults of the sections, those of the process, the YAML file (`--config` or
+`TRIMTAB_CONFIG`), the environment (`TRIMTAB_LEADERSHIP__NAMESPACE=team-a`: section and field joined by two
+underscores), command-line flags. A key or value that is not understood is an error that names it; nothing is
+ignored silently.
 
 Durations are seconds.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import ValidationError
@@ -76,6 +77,14 @@ __all__ = [
 ENV_PREFIX = "TRIMTAB_"
 ENV_CONFIG = "TRIMTAB_CONFIG"
 
+Process = Literal["controller", "extender", "agent"]
+DEFAULTS: dict[Process, dict[str, Any]] = {
+    "controller": {},
+    "extender": {"metrics": {"port": 8081}},
+    "agent": {"metrics": {"port": 8082}},
+}
+"""Where a process has other defaults than those of the sections: all of them may run on one machine."""
+
 
 class Settings(BaseSettings):
     """The whole tree."""
@@ -112,8 +121,10 @@ class Settings(BaseSettings):
     log: LogSettings = LogSettings()
 
 
-def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """Settings from all sources.
+def load(
+    config: Path | None = None, flags: Mapping[str, Any] | None = None, process: Process = "controller"
+) -> Settings:
+    """Settings of a process from all sources.
 
     `flags` is a nested mapping as in the YAML file (`{"policy": {"name": "fcfs"}}`). Raises SettingsError.
     """
@@ -122,7 +133,7 @@ def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> 
     file = _read(path) if path else {}
 
     class Layered(Settings):
-        """`Settings` that also reads this file, below the environment and the flags."""
+        """`Settings` that also reads this file and the process's defaults, below the environment and the flags."""
 
         @classmethod
         def settings_customise_sources(
@@ -133,7 +144,8 @@ def load(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> 
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, InitSettingsSource(settings_cls, file)
+            layers = (InitSettingsSource(settings_cls, layer) for layer in (file, DEFAULTS[process]))
+            return init_settings, env_settings, *layers
 
     try:
         return Layered(**(flags or {}))

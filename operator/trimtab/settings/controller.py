@@ -167,7 +167,8 @@ class HttpSettings(Section):
     host: str = "0.0.0.0"
     """Address to listen on."""
     port: Port = 8080
-    """Port of /metrics, /healthz and /readyz; 0 takes a free one."""
+    """Port of /metrics, /healthz and /readyz, 0 takes a free one: by default 8080 of the controller, 8081 of the
+    extender, 8082 of agents."""
     stale_round_seconds: Seconds = 180.0
     """/healthz fails when the last round is older than this, so that a stuck controller is restarted."""
 

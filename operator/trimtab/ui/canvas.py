@@ -14,12 +14,11 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from trimtab.ui import words
-from trimtab.ui.charts import DOTS
+from trimtab.ui.charts import DOTS, room
 from trimtab_policy.sim.evaluation import timeline
 from trimtab_policy.sim.evaluation.timeline import Timeline
 from trimtab_policy.types import Node
 
-WIDEST = 110
 HEIGHT = 12
 """Lines of the distributions."""
 SHORTEST_H = 1e-6
@@ -44,7 +43,7 @@ class Distributions:
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        width = min(options.max_width, WIDEST) - 7
+        width = room(options) - 7
         if not self._jct_h:
             yield Text("no job finished", "dim")
             return
@@ -92,7 +91,7 @@ class Gantt:
         self._run = run
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        width = min(options.max_width, WIDEST) - MARGIN
+        width = room(options) - MARGIN
         edges = _edges(self._run, width)
         holders = timeline.holders(self._run, edges)
         shares = timeline.in_use(self._run, edges) * [[node.gpus] for node in self._run.nodes]
@@ -124,7 +123,7 @@ class Heat:
         self._run = run
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        width = min(options.max_width, WIDEST) - MARGIN - 5
+        width = room(options) - MARGIN - 5
         shares = np.round(timeline.in_use(self._run, _edges(self._run, width)), 6)
         gpus = np.array([node.gpus for node in self._run.nodes], dtype=np.float64)
         for rows in _groups(self._run.nodes):

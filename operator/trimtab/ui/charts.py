@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Times = NDArray[np.float64]
 
+NARROWEST, WIDEST = 40, 110
+"""Columns of a picture, however wide the terminal is: in one that is narrower still, lines are folded."""
 BAND = 0.2
 LEVELS = {"green": 0.1, "yellow": BAND}
 """Colour of a point -> largest error that it stands for; beyond these it is red."""
@@ -32,6 +34,11 @@ MOST = 2.0
 """Factor by which a prediction can be off before its point sits at the edge."""
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 """Bits of the braille patterns, from U+2800 on, by row and column."""
+
+
+def room(options: ConsoleOptions) -> int:
+    """Columns that a picture has."""
+    return min(max(options.max_width, NARROWEST), WIDEST)
 
 
 class ErrorChart:
@@ -42,7 +49,7 @@ class ErrorChart:
         self._height = height | 1  # odd: equality is the middle of a line of text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text | str]:
-        width = min(options.max_width, 110) - 7
+        width = room(options) - 7
         yield Text("predicted / measured step time", "bold")
         dots, worst = self._canvas(width)
         for line in range(self._height):
@@ -80,8 +87,9 @@ class ErrorChart:
 
     def _axis(self, width: int) -> Text:
         ends = [words.duration(float(time)) for time in (self._measured.min(), self._measured.max())]
-        middle = "measured step time"
-        gap = max(2, width - sum(map(len, (*ends, middle))))
+        left = width - sum(map(len, ends))
+        middle = next((said for said in ("measured step time", "measured", "") if len(said) + 2 <= left), "")
+        gap = left - len(middle)
         return Text("      └" + ends[0] + " " * (gap // 2) + middle + " " * (gap - gap // 2) + ends[1], "dim")
 
 

@@ -83,6 +83,11 @@ def set_aside(reasons: Mapping[str, str]) -> Table:
     return made
 
 
+def tempo(speedup: float) -> Text:
+    """Of a cluster whose pods are fake."""
+    return Text(f"Pods are fake and run {speedup:,g} times as fast: times here are as if they did not.", "dim")
+
+
 def _cells(fates: Mapping[str, Fate]) -> Iterator[Text]:
     best = min((fate.jct for fate in fates.values() if fate.jct is not None), default=None)
     tied = all(fate.jct is not None and best is not None and fate.jct <= best * (1 + AHEAD) for fate in fates.values())

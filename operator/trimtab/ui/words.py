@@ -10,8 +10,8 @@ from trimtab.observe.jobs import JobFacts
 
 def duration(seconds: float) -> str:
     """`850 ms`, `42 s`, `3m20s`, `5h07m`, `12d4h`: two figures are enough."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
+    if (milliseconds := round(seconds * 1000)) < 1000:
+        return f"{milliseconds} ms"
     whole = round(seconds)
     for size, unit, below in ((86_400, "d", "h"), (3_600, "h", "m"), (60, "m", "s")):
         if whole >= size:
@@ -30,7 +30,7 @@ def minutes(seconds: float) -> str:
 def rate(value: float) -> str:
     """`41.2k`, `1.03M`, `870`."""
     for size, unit in ((1e6, "M"), (1e3, "k")):
-        if value >= size:
+        if float(f"{value:.3g}") >= size:  # as it is told: 999,999 is a million
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
 

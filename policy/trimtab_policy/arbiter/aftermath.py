@@ -7,6 +7,7 @@ from collections import defaultdict
 
 from msgspec.structs import replace
 
+from trimtab_policy.grants import granted, highest
 from trimtab_policy.types import Decision, Job, Node, Placement, Snapshot
 
 
@@ -16,6 +17,7 @@ def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
     stopped = {stop.job for stop in decision.stops}
     if not placed and not stopped:
         return snapshot
+    given = granted(snapshot, placed.values())
     spent: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     jobs = []
     for job in snapshot.jobs:
@@ -24,9 +26,9 @@ def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
             continue
         _spend(spent, job, job.placement, -1)
         _spend(spent, job, placed.get(job.uid), 1)
-        jobs.append(_changed(snapshot, job, placed.get(job.uid)))
+        jobs.append(replace(_changed(snapshot, job, placed.get(job.uid)), grants=given.get(job.uid, ())))
     nodes = tuple(_less(node, spent[node.name]) if node.name in spent else node for node in snapshot.nodes)
-    return replace(snapshot, nodes=nodes, jobs=tuple(jobs))
+    return replace(snapshot, nodes=nodes, jobs=tuple(jobs), granted=highest(snapshot.granted, given.values()))
 
 
 def _changed(snapshot: Snapshot, job: Job, placement: Placement | None) -> Job:

@@ -27,12 +27,12 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy import catalog
+from trimtab_policy import catalog, grants
 from trimtab_policy.candidates import allowed_types, weight
 from trimtab_policy.capacity import ALL_TYPES
 from trimtab_policy.perf import constants, worth
 from trimtab_policy.specs import GpuSpec
-from trimtab_policy.types import Job, Placement, Snapshot, Speed
+from trimtab_policy.types import Grant, Job, Placement, Snapshot, Speed
 
 REMEMBERED = 1 << 13
 """Gangs whose worth is kept."""
@@ -72,14 +72,17 @@ def in_line(snapshot: Snapshot) -> Snapshot:
 def borrowed(snapshot: Snapshot) -> dict[str, int]:
     """Job UID -> GPUs that it holds beyond what its queue is guaranteed; jobs that borrow nothing are left out.
 
-    The guarantee covers the jobs of highest priority and, among those, the oldest first.
+    The guarantee covers the jobs of highest priority and, among those, the GPUs that were given first (`grants`).
     """
-    lines: dict[str, list[tuple[Job, Placement]]] = {}
+    lines: dict[str, list[Job]] = {}
     for job in snapshot.jobs:
         if job.placement:
-            lines.setdefault(line_of(job), []).append((job, job.placement))
+            lines.setdefault(line_of(job), []).append(job)
     guarantees = _guarantees(snapshot)
-    return {uid: gpus for name, held in lines.items() for uid, gpus in _beyond(guarantees.get(name, {}), held)}
+    found: dict[str, int] = {}
+    for name, jobs in lines.items():
+        found |= _beyond(guarantees.get(name, {}), jobs)
+    return found
 
 
 def standings(snapshot: Snapshot) -> dict[str, Standing]:
@@ -109,27 +112,37 @@ def _guarantees(snapshot: Snapshot) -> dict[str, dict[str, int]]:
     return found
 
 
-def _beyond(guaranteed: dict[str, int], held: list[tuple[Job, Placement]]) -> Iterable[tuple[str, int]]:
-    """Jobs of one queue that hold more than the guarantee covers. A guarantee of any type covers what those by type
-    have left over, together they cover no more than the larger of the two."""
-    of_type: Counter[str] = Counter()
-    for _, placement in held:
-        of_type[placement.gpu_type] += placement.gpus
-    covered = {name: min(gpus, guaranteed.get(name, 0)) for name, gpus in of_type.items()}
-    of_any = max(0, guaranteed.get(ALL_TYPES, 0) - sum(covered.values()))
-    for job, placement in sorted(held, key=_seniority):
-        kept = min(placement.gpus, covered[placement.gpu_type])
-        covered[placement.gpu_type] -= kept
-        also = min(placement.gpus - kept, of_any)
-        of_any -= also
-        if kept + also < placement.gpus:
-            yield job.uid, placement.gpus - kept - also
+def _beyond(guaranteed: dict[str, int], jobs: Sequence[Job]) -> dict[str, int]:
+    """Job UID -> GPUs that the guarantees of its queue do not cover, of those that hold such. A guarantee of any type
+    covers what those by type have left over, together they cover no more than the larger of the two."""
+    parts = [_Part(job, job.placement, grant) for job in jobs if job.placement for grant in grants.held(job)]
+    of_type = {name: gpus for name, gpus in guaranteed.items() if name != ALL_TYPES}
+    for part in sorted(parts, key=lambda part: part.seniority(part.grant.type_order)):
+        left = of_type.get(part.placement.gpu_type, 0)
+        part.lent -= (kept := min(part.lent, left))
+        of_type[part.placement.gpu_type] = left - kept
+    of_any = guaranteed.get(ALL_TYPES, 0) - sum(part.grant.gpus - part.lent for part in parts)
+    for part in sorted(parts, key=lambda part: part.seniority(part.grant.order)):
+        part.lent -= (kept := min(part.lent, max(0, of_any)))
+        of_any -= kept
+    lent: Counter[str] = Counter()
+    for part in parts:
+        lent[part.job.uid] += part.lent
+    return {uid: gpus for uid, gpus in lent.items() if gpus}
 
 
-def _seniority(held: tuple[Job, Placement]) -> tuple[int, float, float, str]:
-    """Whom the guarantee covers first. Of those that one decision has started, who was before the others in line."""
-    job = held[0]
-    return -job.priority, job.created if job.started is None else job.started, job.created, job.uid
+class _Part:
+    """GPUs that a gang was given at one time, and how many of them are lent to it."""
+
+    def __init__(self, job: Job, placement: Placement, grant: Grant) -> None:
+        self.job, self.placement, self.grant = job, placement, grant
+        self.lent = grant.gpus
+
+    def seniority(self, order: int) -> tuple[int, int, float, float, str, str, str]:
+        """Which ones the guarantee covers first. Times count only where nobody has noted an order."""
+        job = self.job
+        since = math.inf if job.started is None else job.started
+        return -job.priority, order, since, job.created, job.namespace, job.name, job.uid
 
 
 # --- turns -----------------------------------------------------------------------------------------------------------

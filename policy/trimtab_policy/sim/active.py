@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from trimtab_policy.sim.job import Alone, SimJob
 from trimtab_policy.sim.result import Record, Span
-from trimtab_policy.types import Job, Placement
+from trimtab_policy.types import Grant, Job, Placement
 
 
 class Active:
@@ -18,6 +18,7 @@ class Active:
         self.index = index
         self.model = model
         self.placement: Placement | None = None
+        self.grants: tuple[Grant, ...] = ()
         self.resuming = 0.0
         self.restarts = 0
         self.started: float | None = None
@@ -42,12 +43,12 @@ class Active:
         self.restarts, self._served = told.restarts, dict(told.served)
         self._before = sum(told.served.values())
 
-    def begin(self, placement: Placement, now: float, speed: float) -> None:
+    def begin(self, placement: Placement, now: float, speed: float, grants: tuple[Grant, ...]) -> None:
         """Start, move or resize at `now`; what it held before must have ended."""
         self._seen = None
         self._since = now
         self.started = now if self.started is None else self.started
-        self.placement, self._gpus = placement, placement.gpus
+        self.placement, self.grants, self._gpus = placement, grants, placement.gpus
         self.model.place(placement, speed)
 
     def end(self, now: float) -> Span:
@@ -92,6 +93,7 @@ class Active:
                 self._seen = replace(
                     template,
                     placement=None,
+                    grants=(),
                     steps_done=self.model.steps_done(),
                     restarts=self.restarts,
                     served=dict(self._served),
@@ -106,6 +108,7 @@ class Active:
         return replace(
             template,
             placement=self.placement,
+            grants=self.grants,
             started=self._since,
             expected_finish=now + self.resuming + left,
             steps_done=done,

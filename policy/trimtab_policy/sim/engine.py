@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trimtab_policy.grants import granted, highest
 from trimtab_policy.policy import Policy
 from trimtab_policy.sim.active import Active
 from trimtab_policy.sim.books import Books, BrokenDecision
 from trimtab_policy.sim.failures import Event, Misfortunes, What, events
 from trimtab_policy.sim.job import SimJob
 from trimtab_policy.sim.result import Run, Span
-from trimtab_policy.types import Decision, Placement, Quota, Snapshot
+from trimtab_policy.types import Decision, Grant, Placement, Quota, Snapshot
 
 Watch = Callable[[int, float], None]
 """Told the number of finished jobs and the simulated time, after every decision."""
@@ -86,6 +87,7 @@ class _Simulation:
         self._events: Iterator[Event] = events(cluster, rules.misfortunes, rules.seed)
         self._event = next(self._events, None)
         self._speed: dict[str, float] = {}
+        self._granted = cluster.granted
         self._spans: list[Span] = []
         self._decision_seconds: list[float] = []
         self._fruitless, self._computed = 0, 0.0
@@ -115,7 +117,7 @@ class _Simulation:
                 self._coming.remove(job)
                 self._here[job.model.uid] = job
                 job.resuming = told.resuming
-                job.begin(told.placement, 0.0, 1.0)
+                job.begin(told.placement, 0.0, 1.0, told.grants)
 
     def _next(self) -> float:
         """Time of the next decision."""
@@ -190,7 +192,7 @@ class _Simulation:
         began = time.perf_counter()
         decision = self._policy.decide(snapshot)
         self._decision_seconds.append(time.perf_counter() - began)
-        self._apply(decision)
+        self._apply(decision, snapshot)
         self._check_progress()
 
     def _check_progress(self) -> None:
@@ -209,9 +211,10 @@ class _Simulation:
             jobs=tuple([job.seen(self._now) for job in self._here.values()]),
             quotas=self._rules.quotas or self._cluster.quotas,
             unavailable=self._cluster.unavailable | self._books.unavailable,
+            granted=self._granted,
         )
 
-    def _apply(self, decision: Decision) -> None:
+    def _apply(self, decision: Decision, seen: Snapshot) -> None:
         """Everything that is given back is free before anything is taken."""
         for stop in decision.stops:
             self._release(self._preemptible(stop.job))
@@ -219,12 +222,14 @@ class _Simulation:
         if len(moves) < len(decision.placements):
             raise BrokenDecision(f"policy {decision.policy} placed a job that is not there")
         changes = [(job, after) for job, after in moves if not _same(job.placement, after)]
+        given = granted(seen, [after for _, after in changes])
+        self._granted = highest(self._granted, given.values())
         before = [job.placement for job, _ in changes]
         for job, _ in changes:
             if job.placement:
                 self._release(self._preemptible(job.model.uid), keep_pause=True)
         for (job, after), had in zip(changes, before, strict=True):
-            self._start(job, had, after)
+            self._start(job, had, after, given[after.job])
 
     def _preemptible(self, uid: str) -> Active:
         job = self._here.get(uid)
@@ -242,13 +247,13 @@ class _Simulation:
         self._spans.append(job.end(self._now))
         job.resuming = pause
 
-    def _start(self, job: Active, before: Placement | None, after: Placement) -> None:
+    def _start(self, job: Active, before: Placement | None, after: Placement, given: tuple[Grant, ...]) -> None:
         self._books.take(job.model.seen(), after)
         pause = job.model.pause(before, after)
         if job.started is not None and (before is None or pause > 0):
             job.restarts += 1
         job.resuming = pause if pause > 0 or before is None else job.resuming
-        job.begin(after, self._now, self._slowest(after))
+        job.begin(after, self._now, self._slowest(after), given)
 
     def _result(self, cpu: float) -> Run:
         for job in self._here.values():

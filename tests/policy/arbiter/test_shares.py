@@ -14,7 +14,7 @@ from tests.builders import A100, H100, NOW, T4, V100, job, node, placement, runn
 
 from trimtab_policy.arbiter.shares import borrowed, in_line, line_of, standings
 from trimtab_policy.specs import ParallelPlan, Precision
-from trimtab_policy.types import Job, Node, Quota, Snapshot, Speed
+from trimtab_policy.types import Grant, Job, Node, Quota, Snapshot, Speed
 
 
 def guaranteed(queue: str, gpu_type: str, gpus: int) -> Quota:
@@ -207,6 +207,33 @@ def test_of_those_that_started_together_who_was_before_the_others_in_line_is_cov
         running(name, {"n0": 4}, queue="q", started=NOW, created=since) for name, since in (("a", 2.0), ("b", 1.0))
     ]
     assert borrowed(snapshot([node("n0", free=0)], twins, quotas=[Quota("q", A100, 1 << 20, 4)])) == {"uid-a": 4}
+
+
+GAVE = {"a": (Grant(4, 2, 2),), "b": (Grant(4, 1, 1),)}
+TIMES = [NOW - 60, NOW - 1, NOW, None]
+
+
+@pytest.mark.parametrize(("since_a", "since_b"), [(a, b) for a in TIMES for b in TIMES])
+def test_what_was_given_last_is_borrowed_whatever_the_clocks_say(since_a: float | None, since_b: float | None) -> None:
+    """Within one second, by clocks that differ, planned and not running yet, or started anew: it is all the same."""
+    jobs = [
+        running(name, {"n0": 4}, queue="q", started=since, created=since or 0.0, grants=GAVE[name])
+        for name, since in (("a", since_a), ("b", since_b))
+    ]
+    assert borrowed(snapshot([node("n0", free=0)], jobs, quotas=[guaranteed("q", A100, 4)])) == {"uid-a": 4}
+
+
+def test_a_gang_that_has_grown_has_borrowed_what_it_grew_by() -> None:
+    grown = running("grown", {"n0": 8}, queue="q", started=NOW - 9, grants=(Grant(4, 1, 1), Grant(4, 3, 3)))
+    other = running("other", {"n1": 4}, queue="q", started=NOW - 5, grants=(Grant(4, 2, 2),))
+    assert borrowed(snapshot(NODES, [grown, other], quotas=[guaranteed("q", A100, 8)])) == {"uid-grown": 4}
+
+
+def test_a_gang_that_has_come_from_another_type_borrows_of_this_one_before_those_that_were_there() -> None:
+    came = running("came", {"n0": 8}, queue="q", grants=(Grant(8, 1, 3),))
+    there = running("there", {"n1": 8}, queue="q", grants=(Grant(8, 2, 2),))
+    assert borrowed(snapshot(NODES, [came, there], quotas=[guaranteed("q", A100, 8)])) == {"uid-came": 8}
+    assert borrowed(snapshot(NODES, [came, there], quotas=[guaranteed("q", "*", 8)])) == {"uid-there": 8}
 
 
 def test_all_beyond_the_guarantee_is_borrowed_the_youngest_of_the_lowest_priority_first() -> None:

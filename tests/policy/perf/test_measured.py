@@ -5,7 +5,6 @@ These are the runs that the constants were fitted on; `hack/perf/run` holds them
 
 from __future__ import annotations
 
-import contextlib
 import csv
 from pathlib import Path
 
@@ -54,7 +53,8 @@ MIXTURES = {"DeepSeekV3": "deepseek-v3", "Qwen3_30B_a3B": "qwen3-30b-a3b", "Qwen
 
 
 def _mixture(cells: dict[str, str]) -> float:
-    """Predicted over measured step time of a run whose table does not give the model's shape."""
+    """Predicted over measured step time of a run whose model's shape (latent attention, shared experts) is more than
+    the columns of its table can say: the catalogue has it."""
     model = catalog.model(MIXTURES[cells["model"]])
     known = {
         "layers": model.layers,
@@ -76,15 +76,11 @@ def _mixture(cells: dict[str, str]) -> float:
 
 def test_mixtures_of_experts_are_met_although_no_run_of_one_was_fitted() -> None:
     """Half of the published runs within a quarter; software made some of them twice as fast within half a year."""
-    table = TABLE.with_name("excluded.csv")
+    table = TABLE.with_name("more_training_throughput.csv")
     if not table.exists():
-        pytest.skip("no table of excluded runs at ../shared/measured beside the repository")
+        pytest.skip("no second table of published runs at ../shared/measured beside the repository")
     with table.open(newline="", encoding="utf-8") as file:
-        told = [cells | {"usable_dense": "1"} for cells in csv.DictReader(file) if cells["model"] in MIXTURES]
-    ratios = []
-    for cells in told:
-        with contextlib.suppress(rows.Unusable):
-            ratios.append(_mixture(cells))
-    assert len(ratios) > 60
+        ratios = [_mixture(cells) for cells in csv.DictReader(file) if cells["model"] in MIXTURES]
+    assert len(ratios) > 40
     assert np.median(np.abs(np.log(ratios))) < 0.25
     assert abs(np.median(np.log(ratios))) < 0.15

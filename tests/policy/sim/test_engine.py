@@ -20,7 +20,7 @@ from trimtab_policy.sim.result import Run
 from trimtab_policy.sim.rigid import RigidJob, RigidRules
 from trimtab_policy.sim.workloads.trace import trace
 from trimtab_policy.specs import ParallelPlan, Prediction
-from trimtab_policy.types import Decision, Job, Node, NodeShare, Placement, Quota, Snapshot, Stop
+from trimtab_policy.types import Decision, Grant, Job, Node, NodeShare, Placement, Quota, Snapshot, Stop
 
 PLENTY = 1 << 40
 
@@ -307,6 +307,19 @@ def test_a_live_snapshot_tells_what_jobs_went_through_before() -> None:
 
     assert (policy.seen[0].jobs[0].restarts, policy.seen[0].jobs[0].served) == (3, {"T4": 50.0})
     assert run.jobs[0].gpu_seconds == 200.0
+
+
+def test_in_which_order_gpus_were_given_goes_on_from_a_live_snapshot() -> None:
+    made = jobs((0.0, 4, 100.0), (10.0, 2, 50.0), (10.0, 2, 50.0))
+    held = replace(made[0].seen(), placement=on("j0", ("n0", 4)), grants=(Grant(4, 6, 6),))
+    full = (replace(cluster().nodes[0], free_gpus=0),)
+    policy = Script(first_fit)
+
+    simulate(policy, made, replace(cluster(), nodes=full, jobs=(held,), granted=8), Rules(heartbeat=20))
+
+    ran = [job for seen in policy.seen for job in seen.jobs if job.placement]
+    assert {job.uid: [grant.order for grant in job.grants] for job in ran} == {"j0": [6], "j1": [9], "j2": [10]}
+    assert [policy.seen[0].granted, policy.seen[-1].granted] == [8, 10]
 
 
 def test_nothing_to_do_is_done_at_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.builders import A100, H100, NOW, job, node, placement, snapshot
+from tests.builders import A100, H100, NOW, job, node, placement, running, snapshot
 
 from trimtab_policy.sim.evaluation import replay
 from trimtab_policy.sim.result import Run
@@ -88,6 +88,15 @@ def test_gpus_that_others_hold_stay_held() -> None:
     shared = node("a100-0", A100, free=4)
     start = replay.case(snapshot([shared], [job("large", gpus=(8, 8)), job("small", gpus=(4, 4))]))
     assert list(start.set_aside) == ["default/large"]
+
+
+def test_what_runs_faster_than_predicted_ends_in_the_time_of_the_cluster_like_all_others() -> None:
+    """Two seconds on the wall are 2,000 in a cluster whose fake pods run 1,000 times as fast."""
+    nodes, held = [node("a100-0", free=0)], running("held", {"a100-0": 8}, finish=NOW + 2, started=NOW - 1, steps=9_000)
+    start = replay.case(snapshot(nodes, [held, job("next", gpus=(8, 8), created=NOW - 1)], speedup=1000.0))
+    first, second = replay.live_on(start, "fcfs").jobs
+    assert first.finished == pytest.approx(2000)
+    assert second.started == first.finished
 
 
 @pytest.mark.parametrize("jobs", [(), (job("giant", gpus=(8, 8), model="llama3.1-405b"),)])

@@ -24,7 +24,7 @@ containers:
       {{- include "trimtab.commonEnv" $root | nindent 6 }}
     ports:
       - name: metrics
-        containerPort: 8080
+        containerPort: {{ include "trimtab.metricsPort" "fake-nodes" }}
     {{- include "trimtab.probes" (list "/readyz" 60 10) | nindent 4 }}
     {{- end }}
     resources:

@@ -1,7 +1,8 @@
 """A dumped snapshot lived on under a policy: what would become of the jobs that are there, if no others came.
 
-Running jobs go on where they are, and waiting ones are decided. Jobs that no policy can do anything for are set aside:
-those that would not even start alone on the cluster, and those that run on nodes of which the snapshot knows nothing.
+Running jobs go on where they are, and waiting ones are decided; all times are the cluster's (`tempo`). Jobs that no
+policy can do anything for are set aside: those that would not even start alone on the cluster, and those that run on
+nodes of which the snapshot knows nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from trimtab_policy.sim.books import Books
 from trimtab_policy.sim.engine import Rules, Watch, simulate
 from trimtab_policy.sim.llm import LlmRules
 from trimtab_policy.sim.result import Run
+from trimtab_policy.tempo import as_predicted
 from trimtab_policy.tenure import due
 from trimtab_policy.types import Job, Snapshot
 
@@ -36,13 +38,25 @@ class Case(Struct, frozen=True):
 
 def case(snapshot: Snapshot) -> Case:
     """Which jobs can be replayed. Raises NothingToReplay when none of them can."""
+    found = sorted_out(snapshot)
+    if not found.snapshot.jobs:
+        raise nothing(found)
+    return found
+
+
+def nothing(found: Case) -> NothingToReplay:
+    """What to tell whoever wants to see jobs of which there are none."""
+    told = "; ".join(f"{name}: {why}" for name, why in found.set_aside.items()) or "none waits or runs"
+    return NothingToReplay(f"the snapshot has no job that a policy could run: {told}")
+
+
+def sorted_out(snapshot: Snapshot) -> Case:
+    """Which jobs can be replayed; it may be that none can."""
+    snapshot = as_predicted(snapshot)
     empty = _empty(snapshot)
     reasons = {job.uid: _obstacle(empty, job) for job in snapshot.jobs}
     jobs = tuple(job for job in snapshot.jobs if not reasons[job.uid])
     aside = {f"{job.namespace}/{job.name}": why for job in snapshot.jobs if (why := reasons[job.uid])}
-    if not jobs:
-        told = "; ".join(f"{name}: {why}" for name, why in aside.items())
-        raise NothingToReplay(f"the snapshot has no job that a policy could run{': ' if told else ''}{told}")
     return Case(replace(snapshot, jobs=jobs), aside)
 
 

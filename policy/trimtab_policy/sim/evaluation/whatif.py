@@ -93,6 +93,8 @@ def unsure(now: Snapshot) -> list[str]:
     if silent:
         names = ", ".join(f"{job.namespace}/{job.name}" for job in silent[:3])
         said.append(f"{len(silent)} running jobs report no steps and count as if they had just begun: {names}")
+    if now.speedup != 1:
+        said.append(f"pods are fake and run {now.speedup:,g} times as fast: times here are as if they did not")
     if now.unavailable:
         said.append(f"{len(now.unavailable)} nodes that take no pods now never do")
     return said
