@@ -18,7 +18,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.observe.calibration import written
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab.settings import KubeSettings, ReportSettings
-from trimtab_policy.correction import Estimates, State, estimates, key_of, learn
+from trimtab_policy.correction import Learned, State, anonymous, key_of, learn
 from trimtab_policy.specs import Prediction
 
 META = job_object().metadata
@@ -36,12 +36,12 @@ def state(*errors: float) -> State:
     found = State()
     key = key_of(reporting().as_job(created=NOW), A100, CORRECTED.plan)
     for number, error in enumerate(errors):
-        found = learn(found, key, str(number), error)
+        found = learn(found, key, str(number), error, namespace=anonymous("default"))
     return found
 
 
 def test_a_job_that_reports_is_told_against_what_was_predicted() -> None:
-    assert story(reporting(), Estimates()) == [
+    assert story(reporting(), Learned()) == [
         ("Progress", "step 340 of 1000; checkpoint at step 300"),
         (
             "Step time",
@@ -51,7 +51,7 @@ def test_a_job_that_reports_is_told_against_what_was_predicted() -> None:
 
 
 def test_what_was_learned_is_told_with_its_interval_and_from_how_many_jobs() -> None:
-    known = estimates(state(0.2, 0.3, 0.25))
+    known = Learned(state(0.2, 0.3, 0.25))
     what, said = story(reporting(), known)[-1]
     assert (what, said.endswith("from 3 jobs of its kind")) == ("Learned", True)
     figures = value(reporting(), known)
@@ -62,16 +62,18 @@ def test_what_was_learned_is_told_with_its_interval_and_from_how_many_jobs() -> 
 
 def test_a_job_without_a_plan_has_no_step_time() -> None:
     waiting = facts(job_object())
-    assert story(waiting, estimates(state(0.2))) == []
-    assert value(waiting, estimates(state(0.2))) is None
+    assert story(waiting, Learned(state(0.2))) == []
+    assert value(waiting, Learned(state(0.2))) is None
 
 
 async def test_it_is_read_from_the_controllers_config_map(tmp_path: Path) -> None:
     async with FakeApiServer() as server:
         kube = KubeSettings(kubeconfig=server.kubeconfig(tmp_path))
-        assert await learned(kube, ReportSettings()) == Estimates()
+        assert not await learned(kube, ReportSettings())
         server.store.create("configmaps", {"metadata": CONFIG_MAP, "data": written(state(0.2))})
-        assert await learned(kube, ReportSettings()) == estimates(state(0.2))
+        found = await learned(kube, ReportSettings())
+        assert found.of("default") == Learned(state(0.2)).of("default")
+        assert found.of("default").keys
 
 
 @pytest.mark.parametrize("data", [{}, {"state.json": json.dumps({"version": 9})}], ids=str)
@@ -80,7 +82,7 @@ async def test_what_is_not_understood_is_said_to_people_and_corrects_nothing(
 ) -> None:
     async with FakeApiServer() as server:
         server.store.create("configmaps", {"metadata": CONFIG_MAP, "data": data})
-        assert await learned(KubeSettings(kubeconfig=server.kubeconfig(tmp_path)), ReportSettings()) == Estimates()
+        assert not await learned(KubeSettings(kubeconfig=server.kubeconfig(tmp_path)), ReportSettings())
     out, err = capsys.readouterr()
     assert (out, "predictions are not corrected" in err) == ("", True)
 
@@ -93,5 +95,5 @@ async def test_who_may_not_read_it_gets_predictions_as_they_are(
 
     monkeypatch.setattr(KubeClient, "get", forbidden)
     async with FakeApiServer() as server:
-        assert await learned(KubeSettings(kubeconfig=server.kubeconfig(tmp_path)), ReportSettings()) == Estimates()
+        assert not await learned(KubeSettings(kubeconfig=server.kubeconfig(tmp_path)), ReportSettings())
     assert "you may not read ConfigMap trimtab-system/trimtab-calibration" in capsys.readouterr().err

@@ -93,8 +93,8 @@ class Bench:
                    self.server.store.events("configmaps", 0))  # fmt: skip
 
     def factor(self, gpu_type: str = A100) -> float:
-        [found] = [each for key, each in self.calibration.known.keys.items() if key.gpu_type == gpu_type]
-        return found.factor
+        [found] = [each for key, each in self.calibration.known.factors().items() if key.gpu_type == gpu_type]
+        return found
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ from trimtab.plan.gang import gang_plan
 from trimtab.settings import Settings, TelemetrySettings
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab_policy import correction, policy
-from trimtab_policy.correction import Corrections
+from trimtab_policy.correction import Corrections, Learned, anonymous
 from trimtab_policy.types import Job, Placement, Snapshot
 
 HISTORIES = int(os.environ.get("TRIMTAB_HISTORIES", "40"))
@@ -108,7 +108,7 @@ class Rounds(RuleBasedStateMachine):
         job = measured.facts.as_job(created=0.0)
         key = correction.key_of(job, measured.plan.gpu_type, placement_of(measured).plan)
         error = math.log(measured.seconds / (measured.plan.predicted.step_milliseconds / 1000))
-        self.lessons = correction.learn(self.lessons, key, job.uid, error)
+        self.lessons = correction.learn(self.lessons, key, job.uid, error, namespace=anonymous(job.namespace))
 
     def write(self, key: str, status: JobStatus) -> None:
         """What the API server would store, and what is read of it again."""
@@ -238,7 +238,7 @@ class Rounds(RuleBasedStateMachine):
             CLASSES,
         )
         seen = self.observer.observe(caches, self.now)
-        known = Corrections(correction.estimates(self.lessons))
+        known = Corrections(Learned(self.lessons))
         return msgspec.structs.replace(seen, snapshot=calibration.corrected(seen.snapshot, known))
 
     def check(self, seen: Observation, outcome: Outcome) -> None:

@@ -25,6 +25,7 @@ from trimtab_policy.correction import State
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 JOBS = ("teacher", "pupil", "late")
+ELSEWHERE = "reports-elsewhere"
 
 
 @pytest.fixture
@@ -130,3 +131,28 @@ async def test_the_client_of_a_training_script_is_heard(
     assert (observed["epoch"], observed["lastCheckpointStep"]) == (1, 20)
     assert 10 <= observed["stepsDone"] <= 29
     await asyncio.to_thread(reporter.close)
+
+
+async def test_what_one_namespace_reports_moves_no_prediction_of_another(
+    live: Live, controller: ControllerProcess
+) -> None:
+    live.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": ELSEWHERE}})
+    plan = await started(live, "teacher")
+    lie = 1000 * plan["predicted"]["stepMilliseconds"] / 1000
+    await tells(live, controller, "teacher", stepSeconds=min(lie, 86_400.0))
+    await eventually(lambda: controller.metric("trimtab_prediction_factor", model="llama3-8b") > 1.1, 20, "a lesson")
+    other = training_job("pupil", gpus=8, seconds=600)
+    other["metadata"]["namespace"] = ELSEWHERE
+    live.apply(other)
+
+    def predicted() -> dict[str, Any]:
+        found = json.loads(live.cluster.kubectl("get", "ltj", "pupil", "-n", ELSEWHERE, "-o", "json"))
+        said: dict[str, Any] = found.get("status", {}).get("plan", {}).get("predicted", {})
+        return said
+
+    await eventually(lambda: bool(predicted()), 30, "a plan")
+    assert "correctionPermille" not in predicted()
+    assert predicted()["stepMilliseconds"] == plan["predicted"]["stepMilliseconds"]
+    pupil = await started(live, "pupil")
+    assert pupil["predicted"]["correctionPermille"] > 1100, "its own namespace is told what it said"
+    live.cluster.kubectl("delete", "namespace", ELSEWHERE, "--wait=false")

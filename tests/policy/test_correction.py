@@ -16,7 +16,18 @@ from tests.builders import A100, H100, T4, capacity, job, node, snapshot
 
 from trimtab_policy import correction, policy
 from trimtab_policy.candidates import candidates
-from trimtab_policy.correction import Corrections, Estimates, Key, Rules, State, estimates, key_of, learn, plan_class
+from trimtab_policy.correction import (
+    Corrections,
+    Key,
+    Learned,
+    Rules,
+    State,
+    anonymous,
+    estimates,
+    key_of,
+    learn,
+    plan_class,
+)
 from trimtab_policy.specs import ParallelPlan, Precision
 from trimtab_policy.types import Correction, Job
 
@@ -28,12 +39,20 @@ Errors = st.floats(-2, 2)
 Shown = st.lists(st.tuples(st.sampled_from(KEYS), Errors), max_size=40)
 
 
-def seen(*errors: float, key: Key = LLAMA, state: State | None = None, rules: Rules = RULES) -> State:
+def seen(
+    *errors: float, key: Key = LLAMA, state: State | None = None, rules: Rules = RULES, namespace: str = ""
+) -> State:
     """The state after so many jobs of one key."""
     state = state or State()
     for error in errors:
-        state = learn(state, key, f"job-{state.count}", error, rules)
+        state = learn(state, key, f"{namespace}-job-{state.count}".lstrip("-"), error, rules, namespace=namespace)
     return state
+
+
+def alarms(state: State, gpu_type: str, namespace: str = "") -> int:
+    """How often it was noticed that all that a namespace runs on a type has changed."""
+    told = (watch for watch in state.watches if (watch.namespace, watch.gpu_type) == (namespace, gpu_type))
+    return next((watch.stream.alarms for watch in told), 0)
 
 
 def factor(state: State, key: Key = LLAMA, rules: Rules = RULES) -> float:
@@ -91,7 +110,7 @@ def test_one_odd_model_does_not_put_a_whole_gpu_type_in_doubt_and_several_do() -
     assert factor(seen(*[1.0] * 20), other) < 1.12
     state = State()
     for model in "abcdefgh":
-        state = seen(*[0.4] * 5, key=Key(model, A100, "x"), state=replace(state, streams={}))
+        state = seen(*[0.4] * 5, key=Key(model, A100, "x"), state=replace(state, watches=()))
     assert factor(state, other) > 1.2
 
 
@@ -101,7 +120,7 @@ def test_what_most_jobs_show_is_no_outlier_however_large() -> None:
 
 def test_one_job_counts_once_and_its_latest_word() -> None:
     state = learn(learn(State(), LLAMA, "a", 0.5), LLAMA, "a", 0.2)
-    assert state == replace(learn(State(), LLAMA, "a", 0.2), streams=state.streams)
+    assert state == replace(learn(State(), LLAMA, "a", 0.2), watches=state.watches)
     assert state.count == 1
 
 
@@ -121,7 +140,7 @@ def test_the_order_of_jobs_does_not_matter(shown: list[tuple[Key, float]], dice:
         state = State()
         for number, (key, error) in order:
             state = replace(
-                learn(state, key, str(number), error, rules), streams={}
+                learn(state, key, str(number), error, rules), watches=()
             )  # change in time is another matter
         results.append(estimates(state, rules))
     first, second = results
@@ -150,7 +169,7 @@ def test_a_job_that_shows_more_never_makes_the_factor_smaller(errors: list[float
     bare = [State(), State()]
     for index, shown in enumerate((errors, higher)):
         for number, error in enumerate(shown):
-            bare[index] = replace(learn(bare[index], LLAMA, str(number), error, rules), streams={})
+            bare[index] = replace(learn(bare[index], LLAMA, str(number), error, rules), watches=())
     assert factor(bare[1], rules=rules) >= factor(bare[0], rules=rules) - 1e-12
 
 
@@ -164,7 +183,7 @@ def test_a_state_survives_being_written_down(shown: list[tuple[Key, float]]) -> 
     assert estimates(again) == estimates(state)
 
 
-@pytest.mark.parametrize("text", ['{"version": 2}', '{"known": [{"key": {}, "seen": []}]}', '{"known": 1}', "[]", "x"])
+@pytest.mark.parametrize("text", ['{"version": 3}', '{"known": [{"key": {}, "seen": []}]}', '{"known": 1}', "[]", "x"])
 def test_what_another_version_wrote_is_not_understood(text: str) -> None:
     with pytest.raises(msgspec.MsgspecError):
         msgspec.json.decode(text, type=State)
@@ -181,8 +200,9 @@ def test_figures_that_nobody_could_have_learned_are_not_believed() -> None:
     [
         ('{"known": [{"key": {"model": "m", "gpu_type": "H100", "plan": "p"}, "seen": []}]}', "seen must not be empty"),
         ('{"count": -5}', "count must lie between"),
-        ('{"changed": {"H100": 1e5}}', "errors must be finite"),
-        ('{"streams": {"H100": {"alarms": -1}}}', "streams: that of H100"),
+        ('{"watches": [{"namespace": "n", "gpu_type": "H100", "changed": 1e5}]}', "errors must be finite"),
+        ('{"watches": [{"namespace": "n", "gpu_type": "H100", "stream": {"alarms": -1}}]}', "watches: that of H100"),
+        ('{"watches": [{"namespace": "n", "gpu_type": "H100", "at": -1}]}', "watches: that of H100"),
     ],
 )
 def test_what_a_person_got_wrong_is_named(text: str, named: str) -> None:
@@ -216,7 +236,7 @@ def test_whatever_is_written_into_it_is_refused_or_harmless(data: st.DataObject)
     for number in range(3):
         state = learn(state, LLAMA, f"later-{number}", 0.3)
     assert all(math.isfinite(each.factor) for each in estimates(state).keys.values())
-    assert all(math.isfinite(math.exp(change)) for change in state.changed.values())
+    assert all(math.isfinite(math.exp(watch.changed)) for watch in state.watches)
     assert msgspec.json.decode(msgspec.json.encode(state), type=State) == state
 
 
@@ -258,15 +278,15 @@ def test_when_a_gpu_type_changes_for_all_what_was_before_counts_no_more() -> Non
     state = State()
     for number in range(60):
         state = learn(state, KEYS[number % 8], str(number), dice.gauss(0.0, 0.05))
-    assert all(stream.alarms == 0 for stream in state.streams.values())
+    assert all(watch.stream.alarms == 0 for watch in state.watches)
     number = 60
-    while state.streams[A100].alarms == 0:
+    while alarms(state, A100) == 0:
         state = learn(
             state, KEYS[number % 8], str(number), dice.gauss(0.5 if KEYS[number % 8].gpu_type == A100 else 0, 0.05)
         )
         number += 1
     assert number < 80
-    assert state.streams[H100].alarms == 0
+    assert alarms(state, H100) == 0
     kept = [each for known in state.known if known.key.gpu_type == A100 for each in known.seen]
     assert min(each.number for each in kept) >= 55
     while number < 150:
@@ -274,9 +294,9 @@ def test_when_a_gpu_type_changes_for_all_what_was_before_counts_no_more() -> Non
             state, KEYS[number % 8], str(number), dice.gauss(0.5 if KEYS[number % 8].gpu_type == A100 else 0, 0.05)
         )
         number += 1
-    assert state.streams[A100].alarms == 1
+    assert alarms(state, A100) == 1
     assert factor(state) == pytest.approx(math.exp(0.5), rel=0.05)
-    assert state.changed[A100] > 0.2
+    assert correction.change(state, A100) > 0.2
     assert factor(state, Key("llama3-8b", H100, HYBRID)) == pytest.approx(1.0, abs=0.03)
 
 
@@ -286,25 +306,25 @@ def test_models_that_were_always_off_and_another_mix_of_them_are_no_change() -> 
     for number in range(200):
         model, off = ("a", 0.0) if number < 60 else ("b", 0.5) if number < 120 else ("c", -0.4)
         state = learn(state, Key(model, A100, HYBRID), str(number), dice.gauss(off, 0.08))
-    assert state.streams[A100].alarms == 0
-    assert state.changed == {}
+    assert alarms(state, A100) == 0
+    assert correction.change(state, A100) == 0
 
 
 def test_figures_that_have_not_settled_are_no_change() -> None:
     state = seen(*[0.0] * 30)
     for number in range(30):
         state = learn(state, LLAMA, f"early-{number}", 1.0, settled=False)
-    assert state.streams[A100].alarms == 0
+    assert alarms(state, A100) == 0
     for number in range(30):
         state = learn(state, LLAMA, f"early-{number}", 1.0)
-    assert state.streams[A100].alarms == 1
+    assert alarms(state, A100) == 1
 
 
 # --- use --------------------------------------------------------------------------------------------------------------
-def known_for(one: Job, gpu_type: str, error: float, jobs: int = 10) -> Estimates:
+def known_for(one: Job, gpu_type: str, error: float, jobs: int = 10) -> Learned:
     """What is known after so many jobs like this one on data-parallel plans."""
     key = key_of(one, gpu_type, ParallelPlan(data=8, zero_stage=1))
-    return estimates(seen(*[error] * jobs, key=key))
+    return Learned(seen(*[error] * jobs, key=key, namespace=anonymous(one.namespace)))
 
 
 def test_classes_of_plans_tell_what_errors_depend_on() -> None:
@@ -363,7 +383,7 @@ def test_corrections_are_those_of_the_jobs_model_and_software_else_of_the_type()
     assert [each.plan for each in Corrections(known).of(one)] == ["", "megatron-core/BF16/Data/zero1"]
     assert [each.plan for each in Corrections(known).of(other)] == [""]
     assert [each.plan for each in Corrections(known).of(job(model="gpt2", software="torchtitan"))] == [""]
-    assert Corrections(Estimates()).of(one) == ()
+    assert Corrections(Learned()).of(one) == ()
 
 
 def test_small_news_is_nothing_to_decide_anew_for() -> None:

@@ -42,7 +42,7 @@ from trimtab.ui.choices import Choice, overview
 from trimtab.ui.output import Output
 from trimtab_policy.arbiter.etas import expected_starts, forecasts
 from trimtab_policy.arbiter.shares import in_line
-from trimtab_policy.correction import Corrections, Estimates
+from trimtab_policy.correction import Corrections, Learned
 from trimtab_policy.types import Job, Node, Pending, PendingReason, Snapshot
 
 
@@ -60,7 +60,7 @@ class _Account(Struct):
     job: Job | None = None
     """In the snapshot; None for one that no policy is asked about."""
     facts: JobFacts | None = None
-    known: Estimates = Estimates()
+    known: Learned = Learned()
     holds: bool = False
     """It has GPUs, so that what a policy cannot do for it now does not keep it waiting."""
 
@@ -96,7 +96,7 @@ async def explain(
     _tell(form, account, policy or decides, configured.prices)
 
 
-def _live(observation: Observation, facts: JobFacts, known: Estimates, *, correct: bool) -> _Account:
+def _live(observation: Observation, facts: JobFacts, known: Learned, *, correct: bool) -> _Account:
     uid, now = facts.meta.uid, observation.snapshot
     released = _release(now, uid, facts)
     if correct:

@@ -16,26 +16,26 @@ from trimtab.observe.calibration import NotUnderstood, read
 from trimtab.observe.jobs import JobFacts
 from trimtab.settings import KubeSettings, ReportSettings
 from trimtab.ui import words
-from trimtab_policy.correction import Estimate, Estimates, Rules, estimates, key_of
+from trimtab_policy.correction import Estimate, Learned, Rules, key_of
 
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
 
 
-async def learned(kube: KubeSettings, reports: ReportSettings) -> Estimates:
+async def learned(kube: KubeSettings, reports: ReportSettings) -> Learned:
     """What the ConfigMap of the controller comes to; nothing where there is none, or where one may not read it."""
     async with await KubeClient.connect(kube) as client:
         try:
             found = await client.get(CONFIG_MAPS.path(reports.namespace, reports.config_map))
             state = read(_CONFIG_MAP.decode(found).data)
         except NotFound:
-            return Estimates()
+            return Learned()
         except Forbidden:
             _note(f"you may not read ConfigMap {reports.namespace}/{reports.config_map}")
-            return Estimates()
+            return Learned()
         except (ApiError, NotUnderstood) as error:
             _note(str(error))
-            return Estimates()
-    return estimates(state, Rules(largest_factor=reports.largest_factor))
+            return Learned()
+    return Learned(state, Rules(largest_factor=reports.largest_factor))
 
 
 def _note(why: str) -> None:
@@ -43,16 +43,16 @@ def _note(why: str) -> None:
     print(f"trimtab: predictions are not corrected by what jobs were seen to take: {why}", file=sys.stderr)
 
 
-def of_plan(facts: JobFacts, known: Estimates) -> Estimate | None:
+def of_plan(facts: JobFacts, known: Learned) -> Estimate | None:
     """What is known of the error of predictions for the job's standing plan."""
     plan = facts.status.plan
     if plan is None or facts.error or facts.training is None:
         return None
     job = facts.as_job(created=facts.created)
-    return known.of(key_of(job, plan.gpu_type, to_placement(job.uid, plan).plan))
+    return known.of(job.namespace).of(key_of(job, plan.gpu_type, to_placement(job.uid, plan).plan))
 
 
-def story(facts: JobFacts, known: Estimates) -> list[tuple[str, str]]:
+def story(facts: JobFacts, known: Learned) -> list[tuple[str, str]]:
     """What the job reports, against what was predicted, and what other jobs have taught about such predictions."""
     said: list[tuple[str, str]] = []
     observed, plan = facts.status.observed, facts.status.plan
@@ -74,7 +74,7 @@ def story(facts: JobFacts, known: Estimates) -> list[tuple[str, str]]:
     return said
 
 
-def value(facts: JobFacts, known: Estimates) -> dict[str, Any] | None:
+def value(facts: JobFacts, known: Learned) -> dict[str, Any] | None:
     """The same for programs."""
     estimate = of_plan(facts, known)
     if estimate is None:

@@ -39,7 +39,7 @@ from trimtab.ui import output, tables
 from trimtab.ui.choices import overview
 from trimtab.ui.output import Output
 from trimtab_policy import catalog
-from trimtab_policy.correction import Corrections, Estimates
+from trimtab_policy.correction import Corrections, Learned
 from trimtab_policy.types import Job, Pending, Placement, Snapshot
 
 PolicyOption = Annotated[str, typer.Option("--policy", help="Policy to ask; `fcfs` answers when it fails.")]
@@ -77,7 +77,7 @@ async def plan(
 
     trimtab plan -f manifests/samples/llama3-70b.yaml --gpus H100-SXM5-80GB=64,A100-SXM4-80GB=32x4 --prices prices.yaml
     """
-    facts, configured, known = manifest(file), settings.load(), Estimates()
+    facts, configured, known = manifest(file), settings.load(), Learned()
     calibration.use(configured.perf)
     if snapshot and gpus:
         raise UsageError("--snapshot and --gpus are two clusters: name one")
@@ -96,8 +96,8 @@ async def plan(
     _answer(form, facts, alone, policy, rules_of(configured), said)
 
 
-async def _known_errors(kube: KubeSettings, reports: ReportSettings) -> Estimates:
-    return await learned.learned(kube, reports) if reports.correct else Estimates()
+async def _known_errors(kube: KubeSettings, reports: ReportSettings) -> Learned:
+    return await learned.learned(kube, reports) if reports.correct else Learned()
 
 
 class Decided(Struct, frozen=True):

@@ -12,7 +12,6 @@ could have been found (`settle_seconds`), and what a job has taught is forgotten
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -41,8 +40,7 @@ from trimtab.observe.snapshot import Observation, Observer
 from trimtab.settings import ReportSettings
 from trimtab.telemetry import metrics
 from trimtab_policy import correction
-from trimtab_policy.correction import Corrections, Estimates, Rules, State
-from trimtab_policy.drift import Stream
+from trimtab_policy.correction import Corrections, Learned, Rules, State, anonymous
 from trimtab_policy.types import Snapshot
 
 TURN_SECONDS = 5.0
@@ -55,11 +53,6 @@ UNSAVED = 1000
 
 log = structlog.get_logger(__name__)
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
-
-
-def _name(uid: str) -> str:
-    """What a job is called in what was learned: short, and nobody's secret."""
-    return hashlib.sha256(uid.encode()).hexdigest()[:8]
 
 
 def _running_on(snapshot: Snapshot, nodes: frozenset[str]) -> list[str]:
@@ -86,7 +79,7 @@ class Calibration:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.state = State()
-        self.known = Estimates()
+        self.known = Learned()
         self._corrections = Corrections(self.known)
         self.progress = Progress(
             cluster,
@@ -183,7 +176,13 @@ class Calibration:
         model_said = predicted_seconds(plan, facts.training) / ((plan.predicted.correction_permille or 1000) / 1000)
         error = math.log(measured.seconds / model_said)
         lesson = partial(
-            correction.learn, key=key, job=_name(job.uid), error=error, rules=self._rules, settled=measured.settled
+            correction.learn,
+            key=key,
+            job=anonymous(job.uid),
+            error=error,
+            rules=self._rules,
+            namespace=anonymous(job.namespace),
+            settled=measured.settled,
         )
         before = self.state
         self._change(lesson)
@@ -199,7 +198,7 @@ class Calibration:
 
     def _forget(self, uids: Iterable[str]) -> None:
         for uid in uids:
-            lesson = partial(correction.forget, job=_name(uid))
+            lesson = partial(correction.forget, job=anonymous(uid))
             if lesson(self.state) is not self.state:
                 self._change(lesson)
                 log.info("forgotten", uid=uid, reason="one of its cards has turned out slow")
@@ -211,33 +210,30 @@ class Calibration:
 
     def _adopt(self, state: State) -> None:
         self.state = state
-        self.known = correction.estimates(state, self._rules)
+        self.known = Learned(state, self._rules)
         self._corrections = Corrections(self.known)
-        factors: dict[tuple[str, ...], float] = {}
-        factors |= {(key.model, key.gpu_type, key.plan): each.factor for key, each in self.known.keys.items()}
-        for gpu_type in state.streams.keys() | self.known.types.keys():
-            metrics.PREDICTION_DRIFT_ALARMS.labels(
-                gpu_type
-            )  # from 0 on: Prometheus does not see a counter be born at 1
-        metrics.replace(metrics.PREDICTION_FACTOR, factors)
+        factors = self.known.factors()
+        metrics.replace(metrics.PREDICTION_FACTOR, {(k.model, k.gpu_type, k.plan): f for k, f in factors.items()})
         drifts: dict[tuple[str, ...], float] = {}
-        drifts |= {(name,): math.exp(state.changed.get(name, 0.0)) for name in state.streams}
+        for gpu_type in sorted({known.key.gpu_type for known in state.known}):
+            metrics.PREDICTION_DRIFT_ALARMS.labels(gpu_type)  # from 0 on: Prometheus sees no counter be born at 1
+            drifts[gpu_type,] = math.exp(correction.change(state, gpu_type))
         metrics.replace(metrics.PREDICTION_DRIFT, drifts)
 
     def _alarm(self, gpu_type: str, before: State) -> None:
         """Tell when the steps of all jobs on a GPU type have become slower or faster than they were."""
-        was, alarms = (each.streams.get(gpu_type, Stream()).alarms for each in (before, self.state))
-        if alarms == was:
+        if not correction.alarm(before, self.state, gpu_type):
             return
+        factor = math.exp(correction.change(self.state, gpu_type))
         metrics.PREDICTION_DRIFT_ALARMS.labels(gpu_type).inc()
-        factor = math.exp(self.state.changed[gpu_type])
         message = (
             f"steps on {gpu_type} take about {factor:.2f} times as long as those of earlier jobs of their kind:"
             " predictions follow the latest jobs, and what was learned before the change counts no more"
         )
         log.warning("PredictionDrift", type=gpu_type, message=message)
         if self._found:
-            self._recorder.choice(self._found.metadata, Happening("Warning", "PredictionDrift", message, alarms))
+            happening = Happening("Warning", "PredictionDrift", message, self.state.count)
+            self._recorder.choice(self._found.metadata, happening)
 
     async def _turn(self) -> None:
         self.progress.forget()

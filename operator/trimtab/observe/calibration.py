@@ -45,7 +45,7 @@ def written(state: State) -> dict[str, str]:
 
 def corrected(snapshot: Snapshot, known: Corrections) -> Snapshot:
     """The snapshot with jobs that wait for a plan knowing what their predictions are to be corrected by."""
-    if not known.known.types:
+    if not known.known:
         return snapshot
     jobs = (job if job.placement else replace(job, corrections=known.of(job)) for job in snapshot.jobs)
     return replace(snapshot, jobs=tuple(jobs))
