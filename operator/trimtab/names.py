@@ -89,6 +89,9 @@ EXIT_CHECKPOINTED: Final = 143
 ANNOTATION_FAKE_CHECKPOINT: Final = f"fake.{GROUP}/checkpoint"
 """On a job: how its fake trainer answers a request for a checkpoint: `Ignores`, or seconds until it has saved (0)."""
 
+ANNOTATION_KWOK: Final = "kwok.x-k8s.io/node"
+"""On a fake node: KWOK plays its kubelet."""
+
 # --- Kueue -----------------------------------------------------------------------------------------------------------
 KUEUE_GROUP: Final = "kueue.x-k8s.io"
 LABEL_KUEUE_QUEUE: Final = f"{KUEUE_GROUP}/queue-name"
@@ -101,6 +104,24 @@ REASON_KUEUE_ADMITTED: Final = "AdmittedByKueue"
 REASON_KUEUE_MISSING: Final = "KueueNotInstalled"
 """Of an event about a job that names one of Kueue's queues where there is no Kueue: it is started all the same."""
 REASON_KUEUE_REFUSED: Final = "WorkloadRefused"
+
+ANNOTATIONS_READ: Final = frozenset(
+    {
+        ANNOTATION_NODE,
+        ANNOTATION_QUEUE,
+        ANNOTATION_POLICY,
+        ANNOTATION_FAKE_FAIL,
+        ANNOTATION_FAKE_GPU_FAULTS,
+        ANNOTATION_FAKE_CHECKPOINT,
+        ANNOTATION_GANG,
+        ANNOTATION_BINDING,
+        ANNOTATION_REPAIRED,
+        ANNOTATION_CHECKPOINT,
+        ANNOTATION_KWOK,
+        ANNOTATION_ASKED,
+    }
+)
+"""Of all annotations those that anything depends on: no others are kept, whatever users write there."""
 
 # --- condition types and reasons -----------------------------------------------------------------------------------
 PLANNED: Final = "Planned"

@@ -175,8 +175,8 @@ class PendingReason(StrEnum):
     DECISION_REFUSED = "DecisionRefused"
     DECISION_FAILED = "DecisionFailed"
     """Deciding about this very job fails, which is a bug of ours: all others are decided about without it."""
-    NOT_LOOKED_AT = "NotLookedAt"
-    """So many jobs are new, or wait in its queue or namespace, that its turn to be looked at has not come."""
+    NOT_CONSIDERED = "NotConsidered"
+    """So many jobs are new, or wait in its queue or namespace, that its turn has not come."""
 
 
 class StopCause(StrEnum):

@@ -41,7 +41,7 @@ def test_limits_reach_the_policies() -> None:
     facts = observer.observe(world, NOW).jobs["uid-job"]
     assert facts.requirements
     template = {"spec": {**facts.template["spec"], "nodeSelector": {"pool": "n2"}}}
-    limited = replace(facts, requirements=replace(facts.requirements, gpus=Bounds(1, 2)), template=template)
+    limited = replace(facts, requirements=replace(facts.requirements, gpus=Bounds(1, 2)), equipped=template)
     seen = observer.observe(world, NOW, limited={"uid-job": limited, "uid-gone": limited})
     (job,) = (each for each in seen.snapshot.jobs if each.uid == "uid-job")
     assert (job.requirements.gpus, job.eligible) == (Bounds(1, 2), ("n2",))

@@ -46,7 +46,6 @@ from trimtab.telemetry import agent_metrics as metrics
 from trimtab.telemetry import logs
 from trimtab.telemetry.server import TelemetryServer
 
-KWOK_ANNOTATION: Final = "kwok.x-k8s.io/node"
 IN_FLIGHT: Final = 32
 """Reports that are written at once."""
 TICK_SECONDS: Final = 0.1
@@ -131,7 +130,7 @@ class Fleet:
         if new is None:
             if old is not None:
                 self.members.pop(old.metadata.name, None)
-        elif new.metadata.annotations.get(KWOK_ANNOTATION) == "fake":
+        elif new.metadata.annotations.get(names.ANNOTATION_KWOK) == "fake":
             self._node_is(new)
         metrics.NODES.set(len(self.members))
 

@@ -114,6 +114,7 @@ class Controller:
             _stragglers(settings.telemetry),
             _mobility(settings),
             failures=_failures(settings),
+            considered=settings.queues.considered_per_queue,
         )
         views = Views(self._cluster, observer, settings, wall)
         views.gpunodes = heard

@@ -167,7 +167,7 @@ class Kueue:
             return known[3]
         gpus = Bounds(allowed.gpus.low, min(allowed.gpus.high, found.gpus))
         requirements = replace(allowed, gpus=gpus, gpu_types=usable)
-        limited = replace(facts, requirements=requirements, template=found.on(facts.template))
+        limited = replace(facts, requirements=requirements, equipped=found.on(facts.template))
         dealing.limited = facts, found, usable, limited
         return limited
 

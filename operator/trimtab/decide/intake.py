@@ -1,10 +1,10 @@
-"""Who is looked at in one decision: as many waiting jobs as can be decided about in time, each queue in its turn.
+"""Who is considered in one decision: as many waiting jobs as can be decided about in time, each queue in its turn.
 
-Anybody who may create jobs may create thousands, each with a plan space of its own to be searched. So a decision looks
-at no more than a number of jobs of each queue (or namespace without one), and of all together; and those whose plans
-were never searched for are let in one after the other, for as long as a part of the deadline lasts: their turn comes
-in the next rounds. The order is that of the line, in which queues take turns, so that nobody's many jobs are in the
-way of somebody else's few. A decision that was late all the same looks at half as many the next time.
+Anybody who may create jobs may create thousands, each with a plan space of its own to be searched. So a decision
+considers no more than a number of them (of one queue, `observe.queues` has left fewer); and those whose plans were
+never searched for are let in one after the other, for as long as a part of the deadline lasts: their turn comes in the
+next rounds. The order is that of the line, in which queues take turns, so that nobody's many jobs are in the way of
+somebody else's few. A decision that was late all the same considers half as many the next time.
 
 What is found to fail for one job by itself costs that job alone (`isolation` finds what fails for several together).
 """
@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy.arbiter.shares import line_of
 from trimtab_policy.candidates import candidates, is_known
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
 
 FEWEST = 32
-"""Jobs that are looked at however slow the machine is."""
+"""Jobs that are considered however slow the machine is."""
 GROWTH = 1.25
 QUICK = 0.4
-"""Part of the deadline within which a decision must have been made so that the next one looks at more jobs."""
+"""Part of the deadline within which a decision must have been made so that the next one considers more jobs."""
 SEARCHED = 1 << 14
 """Jobs that are known to have been searched for."""
 
@@ -36,11 +34,9 @@ UNBOUNDED = 1 << 20
 
 
 class Limits(Struct, frozen=True):
-    """How many jobs one decision looks at. By default, all."""
+    """How many jobs one decision considers. By default, all."""
 
-    per_line: int = UNBOUNDED
-    """Of one queue, or namespace without one."""
-    in_all: int = UNBOUNDED
+    jobs: int = UNBOUNDED
     search_part: float = math.inf
     """Part of the deadline in which plans of new jobs are searched for."""
 
@@ -55,32 +51,28 @@ class Taken(Struct, frozen=True):
 
 
 class Intake:
-    """Kept from decision to decision: whose plans were searched for, and how many jobs can be looked at in time."""
+    """Kept from decision to decision: whose plans were searched for, and how many jobs can be considered in time."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._bound = UNBOUNDED
-        """Jobs that are looked at, as far as decisions were late."""
+        """Jobs that are considered, as far as decisions were late."""
         self._searched: dict[tuple[int, int, int], tuple[object, ...]] = {}
         """Identities of what a search depends on -> the objects, which keeps these identities theirs."""
         self._offers: object = None
 
     def take(self, snapshot: Snapshot, limits: Limits, deadline: float) -> Taken:
-        """The snapshot with those waiting jobs that are looked at. Its jobs are in line (`shares.in_line`)."""
+        """The snapshot with those waiting jobs that are considered. Its jobs are in line (`shares.in_line`)."""
         if limits == Limits():
             return Taken(snapshot)
-        most, places = min(limits.in_all, self._bound), Counter[str]()
+        most = min(limits.jobs, self._bound)
         until = self._clock() + limits.search_part * deadline
         capacity, left_out, failed = Capacity(snapshot), dict[str, Pending](), dict[str, Exception]()
         self._forget_others(snapshot)
         taken = 0
         for job in snapshot.waiting():
-            line = line_of(job)
-            places[line] += 1
-            if places[line] > limits.per_line:
-                left_out[job.uid] = _waits(job, f"{limits.per_line} jobs of {_named(job)} are looked at at a time")
-            elif taken >= most:
-                left_out[job.uid] = _waits(job, f"{most} jobs are looked at at a time, each queue in its turn")
+            if taken >= most:
+                left_out[job.uid] = _waits(job, f"{most} jobs are considered at a time, each queue in its turn")
             elif not self._is_searched(snapshot, capacity, job) and self._clock() >= until:
                 left_out[job.uid] = _waits(job, "many jobs are new, and their plans are searched for one by one")
             else:
@@ -121,12 +113,8 @@ def _key(job: Job) -> tuple[int, int, int]:
     return id(job.model), id(job.training), id(job.requirements)
 
 
-def _named(job: Job) -> str:
-    return f"queue {job.queue}" if job.queue else f"namespace {job.namespace} that have no queue"
-
-
 def _waits(job: Job, why: str) -> Pending:
-    return Pending(job.uid, PendingReason.NOT_LOOKED_AT, f"its turn to be looked at has not come: {why}")
+    return Pending(job.uid, PendingReason.NOT_CONSIDERED, f"its turn has not come: {why}")
 
 
 def _without(snapshot: Snapshot, uids: Iterable[str]) -> Snapshot:

@@ -31,7 +31,7 @@ class Rules(Struct, frozen=True):
     at_once: int = UNBOUNDED
     """Once it stops or moves so many gangs, nobody else is helped."""
     limits: Limits = Limits()
-    """How many waiting jobs are looked at."""
+    """How many waiting jobs are considered."""
 
 
 def rules_of(settings: Settings, stopping: int = 0, *, resize: bool = False, live: bool = False) -> Rules:
@@ -45,5 +45,5 @@ def rules_of(settings: Settings, stopping: int = 0, *, resize: bool = False, liv
         room=room if room.preempt or room.reclaim or room.consolidate else None,
         resize=ResizeRules(elasticity.gain) if resize and elasticity.enabled else None,
         at_once=max(0, min(preemption.at_once, MAX_LEAVING) - stopping),
-        limits=Limits(queues.considered_per_queue, queues.considered, SEARCH_PART) if live else Limits(),
+        limits=Limits(queues.considered, SEARCH_PART) if live else Limits(),
     )

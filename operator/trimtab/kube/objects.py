@@ -12,6 +12,8 @@ from __future__ import annotations
 from msgspec import Raw, Struct, field
 from msgspec.structs import force_setattr
 
+from trimtab.names import ANNOTATIONS_READ
+
 
 class OwnerReference(Struct, frozen=True, rename="camel"):
     """metav1.OwnerReference."""
@@ -35,7 +37,13 @@ class Meta(Struct, frozen=True, rename="camel", eq=False):
     deletion_timestamp: str | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
+    """Only those that anything depends on: users have 256 KiB for theirs, on each object."""
     owner_references: tuple[OwnerReference, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.annotations and not ANNOTATIONS_READ.issuperset(self.annotations):
+            known = {name: value for name, value in self.annotations.items() if name in ANNOTATIONS_READ}
+            force_setattr(self, "annotations", known)
 
     @property
     def key(self) -> str:

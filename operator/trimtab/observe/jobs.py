@@ -14,7 +14,7 @@ from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.convert import to_model_spec, to_requirements, to_training
 from trimtab.api.status import JobStatus, PlanTerms
-from trimtab.api.template import trainer_of
+from trimtab.api.template import PodTemplate, trainer_of
 from trimtab.api.v1alpha1 import JobSpec
 from trimtab.errors import QuantityError, SpecError
 from trimtab.kube.objects import Container, JobObject, Meta, PodObject
@@ -22,6 +22,9 @@ from trimtab.observe import pods
 from trimtab.telemetry import isolation
 from trimtab_policy.specs import ModelSpec, TrainingSpec
 from trimtab_policy.types import Job, Requirements
+
+NO_TEMPLATE = PodTemplate.model_validate({"spec": {"containers": [{"name": "trainer", "image": "none"}]}})
+"""In the place of the real one, which `JobFacts.template` has: it is the larger part of a job by far."""
 
 
 class JobFacts(Struct, frozen=True):
@@ -35,11 +38,25 @@ class JobFacts(Struct, frozen=True):
     unreadable: bool = False
     """The status itself cannot be read: it must not be overwritten."""
     spec: JobSpec | None = None
-    template: Mapping[str, Any] = {}
-    """`spec.template` exactly as the user wrote it."""
+    source: msgspec.Raw = msgspec.Raw(b'{"template":{"spec":{"containers":[]}}}')
+    """The spec as the API server sent it."""
+    equipped: Mapping[str, Any] | None = None
+    """The template with what the quota of Kueue adds to it; None where nothing does."""
     model: ModelSpec | None = None
     training: TrainingSpec | None = None
     requirements: Requirements | None = None
+
+    @property
+    def template(self) -> Mapping[str, Any]:
+        """`spec.template` exactly as the user wrote it, or as Kueue has equipped it.
+
+        Made anew each time: as objects it takes several times what it takes as text, of thousands of jobs that may
+        never be asked for it.
+        """
+        if self.equipped is not None:
+            return self.equipped
+        found: Mapping[str, Any] = msgspec.json.decode(self.source)["template"]
+        return found
 
     @property
     def finished(self) -> bool:
@@ -161,8 +178,8 @@ def facts(job: JobObject) -> JobFacts:
             meta=job.metadata,
             status=status,
             created=created,
-            spec=spec,
-            template=template,
+            spec=spec.model_copy(update={"template": NO_TEMPLATE}),
+            source=job.spec,
             model=to_model_spec(spec.model),
             training=to_training(spec.training),
             requirements=_with_template(to_requirements(spec), template["spec"]),

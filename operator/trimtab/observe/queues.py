@@ -7,7 +7,7 @@ lists the namespace, of several the first by name. A queue that lists namespaces
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +23,7 @@ from trimtab.observe.problems import Problem
 from trimtab_policy.arbiter import shares
 from trimtab_policy.arbiter.shares import Standing
 from trimtab_policy.capacity import ALL_TYPES
-from trimtab_policy.types import Job, Pending, PendingReason, Quota, Snapshot
+from trimtab_policy.types import Pending, PendingReason, Quota, Snapshot
 
 HOPELESS = (
     PendingReason.NO_SUCH_GPU,
@@ -142,25 +142,30 @@ class Queues:
             return Pending(job.meta.uid, PendingReason.QUEUE_NOT_ALLOWED, message, alternatives=hints)
         return None
 
-    def beyond(self, waiting: Sequence[Job], jobs: Mapping[str, JobFacts], now: float) -> dict[str, Pending]:
-        """Waiting jobs, by UID, for which their queues have no place (`maxPendingJobs`): the less urgent, the later.
+    def beyond(self, waiting: Iterable[tuple[JobFacts, int]], now: float, most: int) -> dict[str, Pending]:
+        """Waiting jobs (with their priorities), by UID, for which there is no place: the less urgent, the later.
 
-        Who has been told that no time helps takes no place: a few bad jobs would close the queue to everybody. Nor does
-        who has run and comes back in a moment.
+        A queue takes as many as it says (`maxPendingJobs`), and of each queue, or namespace without one, no more than
+        `most` are considered. Who has been told that no time helps takes no place of a queue, or a few bad jobs would
+        close it to everybody; of these, too, no more than `most` are considered. Nor does who has run and comes back in
+        a moment.
         """
-        capped = {name: cap for name, queue in self.by_name.items() if (cap := queue.max_pending) is not None}
-        if not capped:
-            return {}
-        mine = [job for job in waiting if job.queue in capped and job.placement is None and job.not_before <= now]
-        mine = [job for job in mine if not _hopeless(jobs[job.uid])]
-        mine.sort(key=lambda job: (-job.priority, job.created, job.namespace, job.name))
-        places: Counter[str] = Counter()
-        full: dict[str, Pending] = {}
-        for job in mine:
-            places[job.queue] += 1
-            if (place := places[job.queue]) > capped[job.queue]:
-                full[job.uid] = _full(job, place, capped[job.queue])
-        return full
+        line = [
+            (-priority, f.created, f.meta.namespace, f.meta.name, f) for f, priority in waiting if f.retry_at() <= now
+        ]
+        line.sort(key=lambda each: each[:4])
+        places: Counter[tuple[str, bool]] = Counter()
+        out: dict[str, Pending] = {}
+        for *_, facts in line:
+            queue, hopeless = self.of(facts), _hopeless(facts)
+            kind = queue or f"namespace/{facts.meta.namespace}", hopeless
+            places[kind] += 1
+            cap = self.by_name[queue].max_pending if queue in self.by_name and not hopeless else None
+            if cap is not None and places[kind] > cap:
+                out[facts.meta.uid] = _full(facts.meta.uid, queue, places[kind], cap)
+            elif places[kind] > most:
+                out[facts.meta.uid] = _not_considered(facts.meta, queue, most)
+        return out
 
     def problems(self, nodes: Iterable[NodeFacts]) -> tuple[Problem, ...]:
         """What somebody should mend: specs, namespaces that two queues claim, guarantees that nobody can keep."""
@@ -228,15 +233,22 @@ def _problem(queue: QueueFacts, reason: str, message: str) -> Problem:
     return Problem(names.QUEUE_KIND, "", queue.meta.name, queue.meta.uid, reason, message)
 
 
-def _full(job: Job, place: int, cap: int) -> Pending:
+def _full(uid: str, queue: str, place: int, cap: int) -> Pending:
     others = place - 1
     rough = 10 ** (len(str(others)) - 1)
     far = place - cap > MOST_EXACT
     where = f"at least {others // rough * rough} others are before it" if far else f"it is number {place} in line"
     takes = "no waiting jobs" if cap == 0 else f"{cap} waiting jobs at a time"
-    message = f"queue {job.queue} takes {takes} (spec.maxPendingJobs); {where}"
-    hints = ("wait until others of the queue have started", f"raise spec.maxPendingJobs of Queue {job.queue}")
-    return Pending(job.uid, PendingReason.QUEUE_FULL, message, alternatives=hints)
+    message = f"queue {queue} takes {takes} (spec.maxPendingJobs); {where}"
+    hints = ("wait until others of the queue have started", f"raise spec.maxPendingJobs of Queue {queue}")
+    return Pending(uid, PendingReason.QUEUE_FULL, message, alternatives=hints)
+
+
+def _not_considered(meta: Meta, queue: str, most: int) -> Pending:
+    whose = f"queue {queue}" if queue else f"namespace {meta.namespace}"
+    message = f"of {whose} the first {most} waiting jobs are considered, by priority and age, and it is not among them"
+    hints = ("wait until others have started", "submit what shall run now, and the rest later")
+    return Pending(meta.uid, PendingReason.NOT_CONSIDERED, message, alternatives=hints)
 
 
 class Usage(Struct, frozen=True):

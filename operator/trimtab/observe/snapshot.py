@@ -125,7 +125,7 @@ class Observer:
     one thing that takes time to be believed: the verdicts on slow GPUs.
 
     `gpunodes` are what agents report, kept by whoever hears them; `slow` judges which GPUs are slow; `mobility` says
-    which running jobs may be moved.
+    which running jobs may be moved. Of each queue, or namespace without one, `considered` waiting jobs are at most.
     """
 
     def __init__(
@@ -135,10 +135,12 @@ class Observer:
         slow: Stragglers | None = None,
         mobility: Mobility | None = None,
         failures: Failures | None = None,
+        considered: int = 1 << 20,
     ) -> None:
         self._gpunodes = gpunodes
         self._stragglers = slow or Stragglers()
         self._failures = failures or Failures()
+        self._considered = considered
         self._mobility = mobility or Mobility()
         self._pages = Pages()
         self._nodes: Memo[NodeObject, NodeFacts | None] = Memo(
@@ -199,10 +201,11 @@ class Observer:
             without = (avoided or {}).get(facts.meta.uid, frozenset())
             return self._job(facts, now, used, takes, priorities, lines, without, slow, held)
 
-        wanted = [f for uid, f in known.items() if uid in used.placements or (uid not in refused and _waits(f, now))]
+        holding = [f for uid, f in known.items() if uid in used.placements]
+        waiting = [f for uid, f in known.items() if uid not in (used.placements.keys() | refused) and _waits(f, now)]
+        beyond = lines.beyond(((f, _priority(f, priorities)) for f in waiting), now, self._considered)
+        wanted = (*holding, *(f for f in waiting if f.meta.uid not in beyond))
         shown, failed = _shown(wanted, show, used.placements, lines)
-        beyond = lines.beyond(shown, known, now)
-        shown = [job for job in shown if job.uid not in beyond]
         snapshot = Snapshot(
             time=now,
             nodes=self._pages.turn(takes, used, reports, {name: card.speed for name, card in slow.items()}),
