@@ -38,12 +38,13 @@ async def measure(repeat: int, starts: int) -> Latencies:
     async with lab("latency") as where:
         await where.add_nodes(load_profile(checkout() / "manifests" / "fake" / "heterogeneous.yaml"))
         async with where.controller():
-            bound = [await _bound(where, f"small-{i}") for i in range(repeat)]
+            bound = [await bound(where, f"small-{i}") for i in range(repeat)]
         await where.clear()
         return Latencies(spread(bound), spread([await _started(where) for _ in range(starts)]))
 
 
-async def _bound(where: Lab, name: str) -> float:
+async def bound(where: Lab, name: str) -> float:
+    """Seconds from the request that creates a job of one GPU until its pod is on a node. The job is deleted then."""
     async with _first(where, PODS, lambda pod: "nodeName" in pod["spec"]) as seen:
         began = time.monotonic()
         await create_jobs(where.client, [job(name, gpus=1, tensor=1)])

@@ -1,0 +1,121 @@
+"""What one tenant's many large jobs cost everybody else: memory of the controller, and time for others' jobs to start.
+
+The crowd: thousands of jobs in one namespace, each as large as its object may be and with a plan space of its own. A
+third is suspended, a third asks for more GPUs than the cluster has, and a third waits for the quota of its queue. Then
+another tenant's jobs of one GPU come, one after the other. Their clock is that of `latency`: from the request that
+creates the job to its bound pod; without the crowd, with it, and with it after the controller has been started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from hack.bench.lab import Lab, job, lab, rss_mib, until
+from hack.bench.latency import bound
+from hack.bench.spread import Spread, spread
+from msgspec import Struct
+
+from trimtab import names
+from trimtab.checkout import checkout
+from trimtab.fake.profile import load_profile
+from trimtab.kube.resources import JOBS, QUEUES, Resource
+
+NAMESPACES = Resource("v1", "namespaces")
+CROWD = "crowd"
+QUOTA = 8
+TEMPLATE_BYTES = 63 * 1024
+"""Of each job's template: the API takes little more."""
+ENVIRONMENT = 250
+"""Variables among which these bytes are spread: many small parts cost more than one large."""
+AT_ONCE = 50
+LAST = 30
+"""Jobs of the crowd whose answer says that all have one."""
+PATIENCE_SECONDS = 600.0
+LARGE = 1 << 10
+"""GPUs: more than the cluster has."""
+
+Object = dict[str, Any]
+
+
+class Burden(Struct):
+    """Seconds and MiB."""
+
+    jobs: int
+    alone: Spread
+    """From a job's creation to its bound pod, with nobody else there."""
+    crowded: Spread
+    """The same, when the controller has seen the crowd come."""
+    anew: Spread
+    """The same, when the controller has been started with the crowd there."""
+    memory: dict[str, float]
+    """Of a controller: `alone`, `crowded` and `anew`, and what was the most of each (`crowded peak`, `anew peak`)."""
+
+
+async def measure(jobs: int, repeat: int) -> Burden:
+    """So many jobs in the crowd, and so many of somebody else one after the other, three times."""
+    async with lab("burden") as where:
+        await where.add_nodes(load_profile(checkout() / "manifests" / "fake" / "heterogeneous.yaml"))
+        await _prepare(where)
+        memory: dict[str, float] = {}
+        async with where.controller() as pid:
+            alone = [await bound(where, f"alone-{i}") for i in range(repeat)]
+            memory["alone"] = rss_mib(pid)["now"]
+            await _come(where, jobs)
+            crowded = [await bound(where, f"crowded-{i}") for i in range(repeat)]
+            memory |= _memory("crowded", pid)
+        async with where.controller() as pid:
+            anew = [await bound(where, f"anew-{i}") for i in range(repeat)]
+            memory |= _memory("anew", pid)
+        return Burden(jobs, spread(alone), spread(crowded), spread(anew), memory)
+
+
+def crowd(count: int) -> list[Object]:
+    """Jobs of the crowd. No two have a plan space in common."""
+    return [_one_of_many(i) for i in range(count)]
+
+
+def _one_of_many(i: int) -> Object:
+    made = job(f"crowd-{i:05}", gpus=LARGE if i % 3 == 1 else 8, tensor=1)
+    made["metadata"]["namespace"] = CROWD
+    spec = made["spec"]
+    spec["training"]["globalBatchSize"] = 1024 * (1 + i)
+    spec["queue"] = CROWD
+    spec["suspend"] = i % 3 == 0
+    each = "x" * (TEMPLATE_BYTES // ENVIRONMENT - len('{"name":"V000","value":""},'))
+    container = spec["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": f"V{n:03}", "value": each} for n in range(ENVIRONMENT)]
+    return made
+
+
+async def _prepare(where: Lab) -> None:
+    await where.client.create(NAMESPACES.path(), {"metadata": {"name": CROWD}})
+    quota = {"quotas": [{"gpuType": "*", "gpus": QUOTA}]}
+    queue = {"apiVersion": names.API_VERSION, "kind": names.QUEUE_KIND, "metadata": {"name": CROWD}, "spec": quota}
+    await where.client.create(QUEUES.path(), queue)
+
+
+async def _come(where: Lab, count: int) -> None:
+    jobs = crowd(count)
+    for i in range(0, count, AT_ONCE):
+        print(f"{i} of {count} jobs of the crowd", end="\r", file=sys.stderr)
+        await _create(where, jobs[i : i + AT_ONCE])
+    last = [each["metadata"]["name"] for each in jobs[-LAST:] if not each["spec"]["suspend"]]
+    await until("the last of the crowd have been answered", lambda: _answered(where, last), PATIENCE_SECONDS)
+
+
+async def _answered(where: Lab, crowd: Iterable[str]) -> bool:
+    found = [msgspec.json.decode(await where.client.get(JOBS.path(CROWD, name))) for name in crowd]
+    return all(each.get("status", {}).get("pending") or each.get("status", {}).get("plan") for each in found)
+
+
+def _memory(when: str, pid: int) -> dict[str, float]:
+    found = rss_mib(pid)
+    return {when: found["now"], f"{when} peak": found["peak"]}
+
+
+async def _create(where: Lab, jobs: Sequence[Object]) -> None:
+    await asyncio.gather(*(where.client.create(JOBS.path(CROWD), one) for one in jobs))
