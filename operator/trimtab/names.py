@@ -46,7 +46,7 @@ KEY_DEADLINE: Final = "deadlineSeconds"
 CALIBRATION_CONFIG_MAP: Final = "trimtab-calibration"
 REPORT_AUDIENCE: Final = "reports.trimtab.dev"
 """Audience of the token that a trainer shows when it reports its steps."""
-REPORT_TOKEN_DIRECTORY: Final = "/var/run/secrets/trimtab.dev/report"
+REPORT_TOKEN_DIRECTORY: Final = "/var/run/secrets/trimtab.dev/report"  # noqa: S105 - a path
 """Where a trainer finds that token, in a file called `token`."""
 
 # --- labels and annotations on what we create ----------------------------------------------------------------------

@@ -188,9 +188,10 @@ def pod(
     }
 
 
-def owned(uid: str = "11111111-2222-3333-4444-555555555555", name: str = "there") -> Object:
+def owned(uid: str = "11111111-2222-3333-4444-555555555555", name: str = "there", **changes: Any) -> Object:
+    """Metadata of what belongs to a job."""
     reference = {"apiVersion": names.API_VERSION, "kind": names.JOB_KIND, "name": name, "uid": uid, "controller": True}
-    return {"ownerReferences": [reference]}
+    return {"ownerReferences": [reference | changes]}
 
 
 def queue(name: str, **spec: Any) -> Object:

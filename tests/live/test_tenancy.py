@@ -74,6 +74,7 @@ RESTRICTED = {
 }
 MODEST = {"policy": "Fixed", "minRuntimeSeconds": 0, "checkpoint": {"graceSeconds": 60}}
 OURS = {names.LABEL_JOB: "there"}
+OF_A_JOB = "what belongs to an LLMTrainingJob is for the controller to say"
 GATED: Object = {"schedulingGates": [{"name": names.SCHEDULING_GATE}]}
 SECRET = {"valueFrom": {"secretKeyRef": {"name": "token", "key": "t"}}}
 PVC = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
@@ -83,7 +84,11 @@ FORBIDDEN: dict[str, tuple[str, Resource, Object, str]] = {
     # what says that a pod is one of a gang
     "label": (AUTHOR, PODS, pod(meta={"labels": OURS}), "trimtab.dev/job: labels and annotations that begin with"),
     "place": (AUTHOR, PODS, pod(meta=annotated(**{names.ANNOTATION_NODE: "live-0"})), "create an LLMTrainingJob"),
-    "owner": (AUTHOR, PODS, pod(meta=owned()), "what belongs to an LLMTrainingJob is for the controller to say"),
+    "owner": (AUTHOR, PODS, pod(meta=owned()), OF_A_JOB),
+    "owner-of-another-group": (AUTHOR, PODS, pod(meta=owned(apiVersion="evil.example/v1")), OF_A_JOB),
+    "owner-of-no-group": (AUTHOR, PODS, pod(meta=owned(apiVersion="v1", controller=False)), OF_A_JOB),
+    "owner-of-another-kind": (AUTHOR, PODS, pod(meta=owned(kind=names.QUEUE_KIND)), OF_A_JOB),
+    "owner-of-a-service": (AUTHOR, SERVICES, service(**owned(apiVersion="evil.example/v1")), OF_A_JOB),
     "service": (AUTHOR, SERVICES, service(labels=OURS), "trimtab.dev/job: labels and annotations"),
     "scheduler": (AUTHOR, PODS, pod(schedulerName=names.SCHEDULER_NAME), "binds the pods of LLMTrainingJobs only"),
     "gate": (AUTHOR, PODS, pod(**GATED), "is for the controller to set and to take away"),
@@ -292,6 +297,17 @@ async def test_a_job_takes_its_pods_with_it(tenants: Tenants) -> None:
         for options in ({"propagationPolicy": "Orphan"}, {"orphanDependents": True}):
             assert "without a job: delete the job with its pods" in await me.tries("DELETE", path, options)
         assert await me.tries("DELETE", path, {"propagationPolicy": "Foreground"}) == ""
+
+
+async def test_what_belongs_to_a_job_stays_its_own_in_every_part(tenants: Tenants) -> None:
+    """It would count as nobody's, and hold its GPUs all the same."""
+    tenants.live.apply(pod("of-a-gang", meta=owned()))
+    me, own = tenants.person(AUTHOR), PODS.path(A, "of-a-gang")
+    parts = ({"name": "x"}, {"kind": "X"}, {"apiVersion": "x/v1"}, {"uid": "x"}, {"controller": False})
+    for references in (*(owned(**part) for part in parts), {"ownerReferences": []}):
+        assert OF_A_JOB in await me.patches(own, {"metadata": references})
+    assert await me.patches(own, {"metadata": {"labels": {"team": "a"}}}) == ""
+    tenants.kubectl("delete", "pod", "of-a-gang", "-n", A, "--force", "--grace-period=0", "--ignore-not-found")
 
 
 async def test_limits_that_come_later_do_not_tie_the_hands_of_who_is_over_them(tenants: Tenants) -> None:
