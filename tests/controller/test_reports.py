@@ -26,7 +26,7 @@ from trimtab.controller.reports import LARGEST_BODY, ReportServer
 from trimtab.controller.tokens import Caller, NotKnown, Tokens, TooMany
 from trimtab.errors import LeadershipLost, Unreachable
 from trimtab.kube.client import KubeClient
-from trimtab.kube.objects import JobObject, PodObject
+from trimtab.kube.objects import Identity, JobObject, PodObject
 from trimtab.local.cluster import LocalCluster
 from trimtab.local.kubeconfig import service_account_kubeconfig
 from trimtab.observe.jobs import facts
@@ -45,15 +45,17 @@ class Known:
         status = JobStatus(plan=plan_of(placement(nodes={"n1": 8})), last_epoch=1)
         self.jobs = {f"{NAMESPACE}/{name}": job_object(name, status=status, namespace=NAMESPACE) for name in uids}
         self.pods = {
-            f"uid-{name}": gang_pod(name, 1, 0, "n1", phase="Running", metadata={"uid": uid})
+            Identity(f"{NAMESPACE}/{name}", f"uid-{name}").digest: gang_pod(
+                name, 1, 0, "n1", phase="Running", metadata={"uid": uid}
+            )
             for name, uid in uids.items()
         }
 
     def job_named(self, key: str) -> JobObject | None:
         return self.jobs.get(key)
 
-    def pods_of(self, uid: str) -> tuple[PodObject, ...]:
-        return (self.pods[uid],)
+    def pods_of(self, job: str) -> tuple[PodObject, ...]:
+        return (self.pods[job],)
 
 
 class Desk:

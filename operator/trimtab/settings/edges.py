@@ -51,7 +51,7 @@ class ReportSettings(Section):
 
     enabled: bool = True
     """Listen for reports, and tell pods where to send them."""
-    host: str = "0.0.0.0"
+    host: str = "0.0.0.0"  # noqa: S104 - network policies say who reaches it
     """Address to listen on."""
     port: Port = 8090
     """Port to listen on; 0 takes a free one."""
@@ -101,7 +101,7 @@ class AgentSettings(Section):
 class ExtenderSettings(Section):
     """The scheduler extender."""
 
-    host: str = "0.0.0.0"
+    host: str = "0.0.0.0"  # noqa: S104 - network policies say who reaches it
     """Address to listen on."""
     port: Port = 8888
     """Port of /filter, /prioritize, /preempt and /bind; 0 takes a free one."""
