@@ -17,6 +17,7 @@ from hack.bench import (
     binding,
     decisions,
     extender,
+    flood,
     gangs,
     latency,
     plans,
@@ -46,6 +47,7 @@ class Part(StrEnum):
     GANGS = "gangs"
     VERDICTS = "verdicts"
     ROOM = "room"
+    FLOOD = "flood"
 
 
 class Format(StrEnum):
@@ -113,6 +115,9 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
     if Part.ROOM in parts:
         _say("room")
         report.room = room.measure(*((3, 4, 1) if tiny else ()))
+    if Part.FLOOD in parts:
+        _say("flood")
+        report.flood = await flood.measure(*((300, 1.0, 1) if tiny else (10_000, 8.0, 10)))
     return report
 
 
