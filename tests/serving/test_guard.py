@@ -20,8 +20,9 @@ from tests.extender.desk import eventually
 
 from trimtab.local.pki import Authority
 from trimtab.serving import listener as listeners
-from trimtab.serving.guard import Check, Guard, Limits, network
+from trimtab.serving.guard import Check, Guard, Limits
 from trimtab.serving.listener import ACCEPTS, DESCRIPTORS, Listener, seats
+from trimtab.serving.places import network
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 ASK = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
