@@ -230,7 +230,7 @@ class Wakeups:
             raise kopf.TemporaryError(str(error), delay=self._timing.ready_seconds) from error
 
 
-class _NothingToCompare(kopf.AnnotationsDiffBaseStorage):
+class _NothingToCompare(kopf.AnnotationsDiffBaseStorage):  # type: ignore[misc]  # kopf tells no types
     """kopf copies every object that it sees, whole, to tell its handlers what has changed. Ours do not ask."""
 
     def build(self, *, body: kopf.Body, extra_fields: object = None) -> kopf.BodyEssence:
