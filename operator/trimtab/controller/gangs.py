@@ -252,17 +252,17 @@ class Gangs:
                 case CreateService():
                     made = objects.service(plan())
                     self._cluster.services.apply_written(
-                        await write.create(self._client, SERVICES, made, view.meta.uid)
+                        await write.create(self._client, SERVICES, made, view.meta.identity)
                     )
                 case CreatePod(rank):
                     made = objects.pod(plan(), rank)
-                    self._cluster.pods.apply_written(await write.create(self._client, PODS, made, view.meta.uid))
+                    self._cluster.pods.apply_written(await write.create(self._client, PODS, made, view.meta.identity))
 
     async def _create_pod_group(self, view: View, gang: Gang, plan: GangPlan) -> None:
         """Create the PodGroup of a gang. Refused, the gang goes on without one: our gates hold it together as well."""
         try:
             made = pod_group(plan, self._pod_groups.resource)
-            answer = await write.create(self._client, self._pod_groups.resource, made, view.meta.uid)
+            answer = await write.create(self._client, self._pod_groups.resource, made, view.meta.identity)
         except (write.Refused, NotFound) as error:
             log.warning("gates alone hold this gang together", job=view.meta.key, epoch=plan.epoch, error=str(error))
             metrics.POD_GROUPS_REFUSED.inc()
