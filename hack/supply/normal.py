@@ -1,7 +1,7 @@
 """An image of `docker save`, without what differs from build to build: two builds of the same thing have one digest.
 
-Files of a layer are sorted and have one date; the configuration keeps what the OCI knows, without a history. What is in the
-files is the build's own business (hack/image/root.py: bytecode is checked by nothing, so it has no dates either).
+Files of a layer are sorted and have one date; the configuration keeps what the OCI knows, without a history. What is in
+the files is the build's own business (hack/image/root.py: bytecode is checked by nothing, so it has no dates either).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from hack.supply.oci import CONFIG, IMAGE, LAYER, MANIFEST, Descriptor, Layout, encoded
 
@@ -44,7 +44,7 @@ class Hashing:
 
 
 def image(saved: Path, layout: Layout, name: str, epoch: int) -> Descriptor:
-    """The only image of an unpacked `docker save`, into a layout under a name (`VERSION`), dated `epoch` (Unix seconds).
+    """The only image of an unpacked `docker save`, into a layout under a name, dated `epoch` (Unix seconds).
 
     Raises OSError, ValueError.
     """
@@ -84,7 +84,9 @@ def layer(saved: Path, layout: Layout, epoch: int) -> tuple[Descriptor, str]:
     written = layout.folder / "layer.partial"
     with written.open("wb") as file:
         packed = Hashing(file)
-        with gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0, compresslevel=LEVEL) as compressed:  # type: ignore[call-overload]  # it only writes
+        # Neither asks for more than `write`, whatever its type says.
+        stream = gzip.GzipFile(filename="", mode="wb", fileobj=cast(Any, packed), mtime=0, compresslevel=LEVEL)
+        with stream as compressed:
             content = Hashing(compressed)
             with tarfile.open(saved) as source:
                 _rewrite(source, content, epoch)
@@ -95,7 +97,7 @@ def _rewrite(source: tarfile.TarFile, target: Hashing, epoch: int) -> None:
     members = {_path(member.name): member for member in source.getmembers() if _path(member.name)}
     firsts: dict[str, str] = {}
     """Of a file with several names, the name that was written first, by the name that carries its content."""
-    with tarfile.open(mode="w|", fileobj=target, format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(mode="w|", fileobj=cast(Any, target), format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(members):
             member = members[path]
             carrier = path
@@ -122,12 +124,8 @@ def _plain(member: tarfile.TarInfo, path: str, epoch: int) -> tarfile.TarInfo:
     """Who owns it and what may be done with it, and nothing of when and by whom it was packed."""
     plain = tarfile.TarInfo(path)
     plain.type, plain.mode, plain.uid, plain.gid = member.type, member.mode, member.uid, member.gid
-    plain.linkname, plain.devmajor, plain.devminor, plain.mtime = (
-        member.linkname,
-        member.devmajor,
-        member.devminor,
-        epoch,
-    )
+    plain.linkname, plain.devmajor, plain.devminor = member.linkname, member.devmajor, member.devminor
+    plain.mtime = epoch
     kept = {key: value for key, value in member.pax_headers.items() if key.startswith("SCHILY.xattr.")}
     plain.pax_headers = dict(sorted(kept.items()))
     return plain

@@ -1,13 +1,15 @@
 """`hack/release`: images that anybody can build again, with what is in them and what they were built from, signed.
 
-    hack/release build [--twice] [TARGET...]              into dist/TARGET (default: operator agent), and print the digests
-    hack/release sign --key KEY.pem --name NAME FOLDER...  the images and the statements about them; NAME is what the image
-                                                          will be pulled by, without its tag
+    hack/release build [--twice] [TARGET...]     into dist/TARGET (operator and agent), and print the digests
+    hack/release sign --key KEY.pem --name NAME FOLDER...
+                                                 the images and the statements about them; NAME is what they will be
+                                                 pulled by, without a tag
     hack/release verify --key KEY.pub [--name NAME] FOLDER...
 
-A folder is an image of the OCI's layout, which cosign, skopeo, crane and oras read: `cosign load` pushes it with its signatures,
-`tar -C FOLDER -c . | docker load` needs no registry. The key is an ECDSA key on P-256; its password, if it has one, is taken from
-$COSIGN_PASSWORD. `--twice` builds again with nothing kept, and ends with 1 unless the digests are the same.
+A folder is an image of the OCI's layout, which cosign, skopeo, crane and oras read: `cosign load` pushes it with its
+signatures, `tar -C FOLDER -c . | docker load` needs no registry. The key is an ECDSA key on P-256; its password, if it
+has one, is taken from $COSIGN_PASSWORD. `--twice` builds again with nothing kept, and ends with 1 unless both digests
+are the same.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def _output(*command: str, **environment: str) -> str:
 
 
 def _base() -> str:
-    """The base image that hack/kind/images takes, with a digest: its own, or of what one that was made here contains."""
+    """The base image that hack/kind/images takes, with a digest: its own, or of what is in one that was made here."""
     base = _output(str(IMAGES), "--base")
     if "@sha256:" in base:
         return base

@@ -1,7 +1,7 @@
 """Signatures as cosign makes and verifies them with a key: ECDSA on P-256 with SHA-256, over the image's digest.
 
-The image has a signed payload of the form "simple signing", each statement about it a signed DSSE envelope. Nothing is written
-to a transparency log: `cosign verify --insecure-ignore-tlog --private-infrastructure --key KEY.pub --local-image FOLDER`.
+The image has a signed payload of the form "simple signing", each statement about it a signed DSSE envelope. Nothing is
+written to a transparency log: `cosign verify --private-infrastructure --key KEY.pub --local-image FOLDER`.
 """
 
 from __future__ import annotations
