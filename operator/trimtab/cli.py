@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
+
 import typer
 
 from trimtab import __version__
@@ -26,6 +29,7 @@ from trimtab.commands import (
     train,
     whatif,
 )
+from trimtab.printable import say
 
 app = typer.Typer(
     name="trimtab",
@@ -57,9 +61,13 @@ app.add_typer(fake_nodes.app, name="fake-nodes")
 @app.command()
 def version() -> None:
     """Print the version."""
-    print(f"trimtab {__version__}")
+    say(f"trimtab {__version__}")
 
 
 def main() -> None:
-    """Entry point of `trimtab` and `kubectl-trimtab`."""
-    app()
+    """Entry point of `trimtab` and `kubectl-trimtab`. A traceback is cleaned as well."""
+    try:
+        app()
+    except Exception:  # noqa: BLE001  # as the interpreter would, except for the escape codes
+        say(traceback.format_exc(), error=True)
+        sys.exit(1)

@@ -234,4 +234,5 @@ class Reporter:
         if what not in self._warned:
             self._warned.add(what)
             with contextlib.suppress(Exception):
-                print(f"trimtab.report: {message}", file=sys.stderr, flush=True)
+                said = "".join(each if each.isprintable() else "�" for each in message)  # it may be an answer's
+                print(f"trimtab.report: {said}", file=sys.stderr, flush=True)

@@ -431,6 +431,74 @@ async def test_only_so_many_tokens_are_reviewed_at_once() -> None:
     assert sum(isinstance(answer, TooMany) for answer in answers) == 5
 
 
+@pytest.mark.parametrize(
+    "ends",
+    [10**400, -(10**400), 10**18, 1e300, -1, -0.0, True, False, "4e9", None, [], [4e9], {}, {"exp": 4e9}],
+    ids=lambda ends: repr(ends)[:12],
+)
+async def test_whatever_a_token_says_of_its_end_it_is_refused_and_costs_nothing(ends: Any) -> None:
+    reviewer = Reviewer()
+    known = tokens_of(reviewer)
+    with pytest.raises(NotKnown):
+        await known.caller(f"Bearer {jwt(exp=ends)}", "10.0.0.9")
+    assert reviewer.asked == []
+
+
+def encoded(claims: bytes) -> str:
+    return f"e30.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.sig"
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [b'{"exp": NaN}', b'{"exp": Infinity}', b'{"exp": 1e999}', b'{"exp": 1' + b"0" * 5000 + b"}", b'{"exp": "\xff"}',
+     b'{"exp": "\\ud800"}', b"[" * 3000, b'{"a":' * 900, b"null", b"\x00"],
+    ids=lambda claims: repr(claims[:12]),
+)  # fmt: skip
+async def test_claims_that_are_none_are_refused(claims: bytes) -> None:
+    with pytest.raises(NotKnown):
+        await tokens_of(Reviewer()).caller(f"Bearer {encoded(claims)}")
+
+
+_ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("aud", "exp", "kubernetes.io", "sub"), _ANYTHING)))
+def test_no_claims_make_it_stumble(claims: dict[str, Any]) -> None:
+    async def ask() -> None:
+        for made in (claims, {"aud": names.REPORT_AUDIENCE, "exp": 4e9} | claims, {"exp": 4e9} | claims):
+            with suppress(NotKnown, TooMany):
+                await tokens_of(Reviewer()).caller(f"Bearer {encoded(json.dumps(made).encode())}")
+
+    asyncio.run(ask())
+
+
+async def test_tokens_that_nobody_can_have_signed_slow_their_address_down() -> None:
+    reviewer = Reviewer()
+    known = tokens_of(reviewer)
+    for _ in range(tokens.STRIKES):
+        with pytest.raises(NotKnown):
+            await known.caller(f"Bearer {jwt(exp=10**400)}", "10.0.0.9")
+    with pytest.raises(TooMany):
+        await known.caller(f"Bearer {jwt()}", "10.0.0.9")
+    assert await known.caller(f"Bearer {jwt()}", "10.0.0.1")
+
+
+@pytest.mark.parametrize("answer", [b"", b"<html>", b'{"status": 7}', b"\xff", b'{"status": {"error": "\xff"}}'])
+async def test_an_answer_that_is_no_review_is_none(answer: bytes) -> None:
+    reviewer = Reviewer()
+
+    async def request(*_: Any, **__: Any) -> bytes:
+        return answer
+
+    reviewer.request = request  # type: ignore[assignment,method-assign]  # on purpose
+    with pytest.raises(Unreachable):
+        await tokens_of(reviewer).caller(f"Bearer {jwt()}")
+
+
 def bad(reviewer: Reviewer) -> None:
     reviewer.status = {"authenticated": False}
 
@@ -444,15 +512,71 @@ async def rubbish(known: Tokens, count: int, address: str = "10.0.0.9") -> list[
     return found
 
 
-async def test_who_sends_rubbish_is_soon_asked_about_no_more_and_others_are() -> None:
+async def test_who_sends_rubbish_is_soon_asked_about_seldom_and_others_as_before() -> None:
     reviewer, clock = Reviewer(), [0.0]
     known, good = tokens_of(reviewer, clock), reviewer.status
     bad(reviewer)
-    assert await rubbish(known, 20) == [NotKnown] * tokens.STRIKES + [TooMany] * (20 - tokens.STRIKES)
+    assert await rubbish(known, tokens.STRIKES + 20) == [NotKnown] * tokens.STRIKES + [TooMany] * 20
     reviewer.status = good
     assert await known.caller(f"Bearer {jwt(another=1)}", "10.0.0.1")
-    clock[0] = 61.0
+    clock[0] = tokens.STRIKE_SECONDS
     assert await known.caller(f"Bearer {jwt(mended=1)}", "10.0.0.9")
+
+
+async def test_however_much_rubbish_comes_so_many_reviews_a_second_are_made_of_it() -> None:
+    reviewer, clock = Reviewer(), [0.0]
+    known = tokens_of(reviewer, clock)
+    bad(reviewer)
+    for number in range(600):
+        clock[0] = number / 10
+        with pytest.raises((NotKnown, TooMany)):
+            await known.caller(f"Bearer {jwt(rubbish=number)}", "10.0.0.9")
+    assert len(reviewer.asked) <= tokens.STRIKES + 60 / tokens.STRIKE_SECONDS
+
+
+async def test_rubbish_from_one_address_does_not_lock_out_the_good_tokens_from_there() -> None:
+    reviewer = Reviewer()
+    known, good = tokens_of(reviewer), reviewer.status
+    bad(reviewer)
+    await rubbish(known, 10)
+    reviewer.status = good
+    for number in range(20):
+        assert await known.caller(f"Bearer {jwt(number=number)}", "10.0.0.9")
+
+
+def named(pod: str, **claims: Any) -> str:
+    """A token that says that it is bound to this pod of ours."""
+    return jwt(**{"kubernetes.io": {"namespace": NAMESPACE, "pod": {"name": pod, "uid": f"uid-of-{pod}"}}}, **claims)
+
+
+async def test_a_token_that_names_a_pod_of_ours_does_not_wait_behind_rubbish_that_names_none() -> None:
+    reviewer, clock = Reviewer(), [0.0]
+    pods = {(f"{NAMESPACE}/mine", "uid-of-mine"), (f"{NAMESPACE}/other", "uid-of-other")}
+    known = Tokens(
+        reviewer,  # type: ignore[arg-type]  # a client's only method that is used
+        names.REPORT_AUDIENCE,
+        clock=lambda: clock[0],
+        reports=lambda key, uid: (key, uid) in pods,
+    )
+    good = reviewer.status
+    bad(reviewer)
+    assert (await rubbish(known, 99))[-1] is TooMany
+    with pytest.raises(TooMany):
+        await known.caller(f"Bearer {named('invented')}", "10.0.0.9")
+    reviewer.status = good
+    known._asking[tokens.Standing.NEW] = tokens.REVIEWS_AT_ONCE
+    assert await known.caller(f"Bearer {named('mine')}", "10.0.0.9")
+    bad(reviewer)
+    for number in range(tokens.STRIKES):  # who knows the UID of a pod makes it slow for that one
+        with pytest.raises(NotKnown):
+            await known.caller(f"Bearer {named('mine', number=number)}", "10.0.0.9")
+    reviewer.status = good
+    with pytest.raises(TooMany):
+        await known.caller(f"Bearer {named('mine', renewed=1)}", "10.0.0.9")
+    assert await known.caller(f"Bearer {named('mine')}", "10.0.0.9")
+    assert await known.caller(f"Bearer {named('other')}", "10.0.0.9")
+    clock[0] += tokens.STRIKE_SECONDS
+    assert await known.caller(f"Bearer {named('mine', renewed=1)}", "10.0.0.9")
 
 
 async def test_many_good_tokens_may_come_from_one_address() -> None:
@@ -483,5 +607,5 @@ async def test_rubbish_neither_pushes_a_known_token_out_nor_takes_its_place(monk
     await known.caller(f"Bearer {jwt()}", "10.0.0.1")
     assert len(reviewer.asked) == asked
     clock[0], reviewer.status = 61.0, good
-    known._asking[False] = tokens.REVIEWS_AT_ONCE  # slow reviews of rubbish, as many as there may be
+    known._asking[tokens.Standing.NEW] = tokens.REVIEWS_AT_ONCE  # slow reviews of rubbish, as many as there may be
     assert await known.caller(f"Bearer {jwt()}", "10.0.0.1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from tests.extender.desk import GOLDEN, Object, owner, planned, pod
 from trimtab import names
 from trimtab.extender import wire
 from trimtab.extender.verdicts import claim
+from trimtab.extender.wire import WireError
+from trimtab.observe.pods import request
 
 
 def golden(name: str) -> Any:
@@ -170,3 +173,47 @@ def test_whose_pod_it_is_is_told_by_its_controller() -> None:
     found = claim(meta)
     assert found
     assert (found.gang, found.node) == ("gang team-a/job8", "")
+
+
+# --- bytes of anybody -------------------------------------------------------------------------------------------------
+_WHOLE = json.dumps({"Pod": planned("job7-1-0", "gpu-1"), "NodeNames": ["gpu-1", "gpu-2"], "nodenames": None}).encode()
+_PREEMPT = json.dumps(
+    {"Pod": pod("stranger"), "NodeNameToVictims": {"n": {"Pods": [pod("x")], "NumPDBViolations": 1}}}
+).encode()
+_BIND = json.dumps({"PodName": "a", "PodNamespace": "b", "PodUID": "c", "Node": "d", "node": "e"}).encode()
+_RUBBISH = st.sampled_from(
+    [b"\xff", b"\\ud800", b"\x00", b"null", b"1e999", b"9" * 5000, b"[" * 3000, b"{", b'"', b"NaN"]
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A request of kube-scheduler's, with some bytes changed, put in or taken out."""
+    body = bytearray(draw(st.sampled_from([_WHOLE, _PREEMPT, _BIND])))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(body)))
+        body[at : at + draw(st.integers(0, 6))] = draw(_RUBBISH | st.binary(max_size=6))
+    return bytes(body)
+
+
+@given(mutated() | st.binary(max_size=60))
+def test_no_bytes_make_it_stumble(body: bytes) -> None:
+    with suppress(WireError):
+        asked = wire.args(body)
+        for read in (asked.meta, asked.whole_pod, asked.node_names, asked.node_items, lambda: asked.offers("gpu-1")):
+            with suppress(WireError):
+                read()
+        with suppress(WireError):
+            request(asked.whole_pod(), names.NVIDIA_GPU)
+    with suppress(WireError):
+        wire.binding_args(body)
+    with suppress(WireError):
+        wire.preemption_args(body).meta()
+
+
+@pytest.mark.parametrize("place", [b"nvidia.com/gpu", b"uid-job7-1-0"])
+@pytest.mark.parametrize("status", [b'{"phase": "Pending"}', b'{"phase": null}'], ids=["as it is", "with a null"])
+def test_a_pod_that_is_not_utf_8_is_refused(place: bytes, status: bytes) -> None:
+    body = _WHOLE.replace(b'{"phase": "Pending"}', status).replace(place, b"\xff\xfe")
+    with pytest.raises(WireError):
+        wire.args(body).whole_pod()

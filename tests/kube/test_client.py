@@ -12,7 +12,7 @@ from aiohttp import web
 from tests.fakeserver import FakeApiServer
 
 from trimtab import errors
-from trimtab.kube.answers import error_from
+from trimtab.kube.answers import LONGEST_WAIT_SECONDS, error_from
 from trimtab.kube.client import KubeClient, describe
 from trimtab.kube.observer import Silent
 from trimtab.kube.resources import JOBS, LEASES, NODES, PODS
@@ -247,6 +247,24 @@ def test_retry_after_comes_from_the_header_or_the_details() -> None:
     assert error_from("GET", "/x", 429, "3", body).retry_after == 3
     assert error_from("GET", "/x", 429, None, body).retry_after == 7
     assert error_from("GET", "/x", 429, "Wed, 21 Oct 2026 07:28:00 GMT", b"slow down").retry_after is None
+
+
+@pytest.mark.parametrize("said", ["²", "٣", "-1", "1e9", "nan", "inf", " 3", "", "③"])
+def test_a_wait_that_is_no_number_is_none(said: str) -> None:
+    assert error_from("GET", "/x", 429, said, b"slow down").retry_after is None
+
+
+@pytest.mark.parametrize("said", ["9" * 400, "86400"])
+def test_nobody_makes_us_wait_for_ever(said: str) -> None:
+    assert error_from("GET", "/x", 429, said, b"slow down").retry_after == LONGEST_WAIT_SECONDS
+    body = b'{"details": {"retryAfterSeconds": %s}}'
+    assert error_from("GET", "/x", 429, None, body % b"1e99").retry_after == LONGEST_WAIT_SECONDS
+    assert error_from("GET", "/x", 429, None, body % b"-5").retry_after is None
+
+
+@pytest.mark.parametrize("body", [b"\xff", b'{"message": "\xff\xfe"}', b"[" * 5000, b'{"message": 7}', b'{"a":' * 5000])
+def test_a_body_that_is_no_status_is_an_answer_all_the_same(body: bytes) -> None:
+    assert error_from("GET", "/x", 502, None, body).status == 502
 
 
 def test_an_answer_that_is_no_status_is_quoted() -> None:

@@ -125,3 +125,45 @@ def test_every_package_has_its_layer() -> None:
     packages = [path.parent.name for path in ROOT.glob("operator/trimtab/*/__init__.py")]
     assert packages
     assert [package for package in packages if f"trimtab.{package}" not in layers] == []
+
+
+MAY_PRINT = ("trimtab/printable.py", "trimtab/ui/output.py", "trimtab/report.py")
+"""Where the builtin may be called: by `say`, for JSON and YAML, and by what is copied into training images alone."""
+
+
+def test_whatever_is_printed_passes_the_function_that_cleans_it() -> None:
+    """Tables and texts by `trimtab.ui.terminal`, lines by `trimtab.printable.say`: not by rich, print, click or sys."""
+    found = [
+        f"{relative(path)}:{line}: {what}"
+        for path in ROOT.glob("operator/trimtab/**/*.py")
+        for line, what in uncleaned(parsed(path))
+        if relative(path) != "operator/trimtab/ui/terminal.py"
+        and not (what == "print" and relative(path).endswith(MAY_PRINT))
+    ]
+    assert found == []
+
+
+def uncleaned(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """What of a module prints, or makes text, by another way."""
+    ours = {id(each) for node in ast.walk(tree) if is_for_types(node) for each in ast.walk(node)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module), names=imported) if module.split(".")[0] == "rich":
+                forbidden = {"Console", "Text", "TextColumn", "print", "escape", "Spinner", "Markdown", "Syntax"}
+                names_ = {alias.name for alias in imported} & forbidden
+                yield from ((node.lineno, f"{module}.{name}") for name in names_ if id(node) not in ours)
+            case ast.Call(func=ast.Name(id="print")):
+                yield node.lineno, "print"
+            case ast.Call(func=ast.Attribute(attr="echo" | "secho" | "from_markup" as name)):
+                yield node.lineno, name
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="stdout" | "stderr"), attr="write")):
+                yield node.lineno, "sys.std*.write"
+
+
+def is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def test_the_check_of_what_is_printed_finds_what_it_should() -> None:
+    written = "from rich.text import Text\nprint(1)\ntyper.echo(1)\nText.from_markup(x)\nsys.stderr.write(x)\n"
+    assert len(list(uncleaned(ast.parse(written)))) == 5

@@ -13,6 +13,7 @@ import msgspec
 
 from trimtab.agent.config import Config
 from trimtab.errors import TrimtabError
+from trimtab.printable import say
 
 
 def main() -> int:
@@ -24,7 +25,7 @@ def main() -> int:
 
         asyncio.run(run(msgspec.json.decode(sys.argv[1], type=Config)))
     except TrimtabError as error:
-        print(f"trimtab: {error}", file=sys.stderr)
+        say(f"trimtab: {error}", error=True)
         return 1
     return 0
 

@@ -8,10 +8,12 @@ from typing import Any, Literal
 from trimtab.api import conditions
 from trimtab.api.status import Condition, JobStatus
 from trimtab.kube.objects import Meta
+from trimtab.printable import printable
 
 
 def say(status: JobStatus, meta: Meta, now: float, kind: str, value: bool, reason: str, message: str) -> JobStatus:
-    """Set a condition; `lastTransitionTime` moves only with its status."""
+    """Set a condition, in words fit to print; `lastTransitionTime` moves only with its status."""
+    message = printable(message, lines=True)
     told: Literal["True", "False"] = "True" if value else "False"
     says = told, reason, message, meta.generation
     said = conditions.find(status.conditions, kind)

@@ -16,6 +16,7 @@ from trimtab.apply.transitions import Happening
 from trimtab.errors import AlreadyExists
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import EVENTS
+from trimtab.printable import printable
 
 NOTE_LIMIT = 1024
 """Longest note that the API server takes, in bytes."""
@@ -25,7 +26,8 @@ CLUSTER_SCOPED_NAMESPACE = "default"
 def event(regarding: dict[str, str], happening: Happening, *, action: str, instance: str, now: float) -> dict[str, Any]:
     """The event object. `regarding` has apiVersion, kind, name, uid and, for namespaced kinds, namespace."""
     namespace = regarding.get("namespace") or CLUSTER_SCOPED_NAMESPACE
-    said = "/".join((regarding["uid"], str(happening.epoch), happening.reason, happening.message))
+    message = printable(happening.message, lines=True)
+    said = "/".join((regarding["uid"], str(happening.epoch), happening.reason, message))
     return {
         "apiVersion": EVENTS.api_version,
         "kind": "Event",
@@ -38,7 +40,7 @@ def event(regarding: dict[str, str], happening: Happening, *, action: str, insta
         "reportingInstance": instance[:128],
         "action": action,
         "reason": happening.reason,
-        "note": _cut(happening.message),
+        "note": _cut(message),
         "type": happening.type,
         "regarding": regarding,
     }

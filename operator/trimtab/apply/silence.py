@@ -97,4 +97,4 @@ def _candidates(
 def _gang_size(pod: PodObject) -> int:
     """Pods of its gang; 0 where it does not say, being of an earlier version."""
     said = pod.metadata.annotations.get(names.ANNOTATION_GANG, "")
-    return int(said) if said.isascii() and said.isdigit() else 0
+    return int(said) if len(said) < 10 and said.isascii() and said.isdigit() else 0

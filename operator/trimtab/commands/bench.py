@@ -5,7 +5,6 @@ Results are kept entry by entry, so that a bench that was stopped goes on where 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from trimtab.commands import runs
 from trimtab.commands.options import OutputOption, reported
 from trimtab.demo.interrupts import interruptible
 from trimtab.errors import UsageError
+from trimtab.printable import say
 from trimtab.ui import bench as ui
 from trimtab.ui import output
 from trimtab.ui.output import Output, spaced
@@ -100,7 +100,7 @@ def _made(chosen: Mapping[str, Entry], out: Path) -> list[Result]:
                 bar.end()
     except KeyboardInterrupt:
         told = f"{len(found)} of {len(chosen)} entries are kept in {out}: the same command goes on from there"
-        print(f"\ntrimtab: stopped; {told}", file=sys.stderr)
+        say(f"\ntrimtab: stopped; {told}", error=True)
         runs.stop_children()
         raise typer.Exit(runs.EXIT_INTERRUPTED) from None
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from trimtab.local import build as builder
 from trimtab.local.cluster import LocalCluster, local_clusters
 from trimtab.local.layout import ClusterState, Layout, Phase
 from trimtab.local.options import ClusterOptions, ExtenderFiles, SecondScheduler
+from trimtab.printable import say
 from trimtab.ui.output import Output, show
 
 app = typer.Typer(
@@ -52,11 +54,11 @@ def up(
     programs = builder.build()
     cluster = LocalCluster(name, keep=True, options=_with_extender(name, extender) if extender else ClusterOptions())
     cluster.start()
-    typer.echo(f"cluster {name} is ready at {cluster.status().server}", err=True)
-    typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
-    typer.echo(f"kubectl of the same version: {programs / 'kubectl'}", err=True)
+    say(f"cluster {name} is ready at {cluster.status().server}", error=True)
+    say(f"export KUBECONFIG={cluster.kubeconfig}")
+    say(f"kubectl of the same version: {programs / 'kubectl'}", error=True)
     if extender:
-        typer.echo(f"start the extender: {_extender_command(extender, cluster.extender_files)}", err=True)
+        say(f"start the extender: {_extender_command(extender, cluster.extender_files)}", error=True)
 
 
 @app.command(epilog="Example: trimtab cluster down --name test")
@@ -90,14 +92,18 @@ def logs(
     """Print the ends of the components' logs."""
     files = _log_files(LocalCluster(name), component)
     command = ["tail", f"--lines={lines}", *(["--follow=name", "--retry"] if follow else []), *map(str, files)]
-    raise typer.Exit(subprocess.run(command).returncode)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as tail:
+        for line in tail.stdout or ():
+            say(line.rstrip("\n"))
+            sys.stdout.flush()
+    raise typer.Exit(tail.returncode)
 
 
 @app.command(epilog="Example: export PATH=$(trimtab cluster build):$PATH")
 @reported()
 def build() -> None:
     """Build the control plane, unless that was done already, and print the directory of the programs."""
-    typer.echo(builder.build())
+    say(str(builder.build()))
 
 
 def _with_extender(name: str, url: str) -> ClusterOptions:

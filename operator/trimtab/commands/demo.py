@@ -16,6 +16,7 @@ from trimtab.demo.script import ARRIVALS, PROFILE, SPEEDUP
 from trimtab.demo.stage import Stage, stage, take_down
 from trimtab.demo.summary import summary
 from trimtab.errors import TrimtabError
+from trimtab.printable import say
 from trimtab.ui import output, words
 from trimtab.ui.progress import step
 from trimtab_policy.policy import entry
@@ -71,7 +72,7 @@ def judge(history: History, policy: str) -> None:
 
 
 def _tell_how_to_go_on(set_up: Stage) -> None:
-    print(f"""
+    say(f"""
 Everything is still running. To look around:
 
     export KUBECONFIG={set_up.cluster.kubeconfig}

@@ -14,6 +14,7 @@ from trimtab.doctor import needs, show
 from trimtab.doctor.examine import examine, worst
 from trimtab.doctor.findings import Level
 from trimtab.doctor.gather import gather
+from trimtab.printable import say
 from trimtab.ui import output
 from trimtab.ui.output import Output
 
@@ -66,7 +67,7 @@ async def doctor(
         }
     )
     if roles_for:
-        print(yaml.safe_dump_all(needs.roles_of_doctor(leadership.namespace, roles_for), sort_keys=False), end="")
+        say(yaml.safe_dump_all(needs.roles_of_doctor(leadership.namespace, roles_for), sort_keys=False).rstrip())
         return
     seen = await gather(told, certificates=certificates)
     said = examine(seen)

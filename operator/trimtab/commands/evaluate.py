@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from trimtab.commands import runs
 from trimtab.commands.options import OutputOption, reported
@@ -21,6 +20,7 @@ from trimtab.errors import UsageError
 from trimtab.ui import canvas, output, pictures
 from trimtab.ui import evaluation as ui
 from trimtab.ui.output import Output, spaced
+from trimtab.ui.terminal import Text
 from trimtab_policy.sim.evaluation.timeline import Timeline, timelines
 
 if TYPE_CHECKING:

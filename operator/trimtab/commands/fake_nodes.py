@@ -14,6 +14,7 @@ from trimtab.fake.apply import apply_nodes, delete_nodes
 from trimtab.fake.nodes import expand
 from trimtab.fake.profile import Profile, load_profile, shipped_profiles
 from trimtab.kube.client import KubeClient
+from trimtab.printable import say
 from trimtab.settings import KubeSettings
 from trimtab.ui.output import Output, show
 from trimtab.ui.progress import progress
@@ -42,7 +43,7 @@ async def apply(
     async with await _connect(kubeconfig, context) as client:
         with progress("creating fake nodes", len(nodes)) as bar:
             await apply_nodes(client, nodes, bar)
-    typer.echo(f"{profile.name}: {profile.nodes} nodes with {profile.gpus} GPUs", err=True)
+    say(f"{profile.name}: {profile.nodes} nodes with {profile.gpus} GPUs", error=True)
 
 
 @app.command(epilog="Example: trimtab fake-nodes delete --profile large")
@@ -55,7 +56,7 @@ async def delete(
     """Delete fake nodes. Pods on them are collected by Kubernetes within a minute."""
     async with await _connect(kubeconfig, context) as client:
         count = await delete_nodes(client, profile)
-    typer.echo(f"deleted {count} fake nodes", err=True)
+    say(f"deleted {count} fake nodes", error=True)
 
 
 @app.command("list", epilog="Example: trimtab fake-nodes list -o json")

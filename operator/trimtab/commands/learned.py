@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ from trimtab.kube.objects import ConfigMapObject
 from trimtab.kube.resources import CONFIG_MAPS
 from trimtab.observe.calibration import NotUnderstood, read
 from trimtab.observe.jobs import JobFacts
+from trimtab.printable import say
 from trimtab.settings import KubeSettings, ReportSettings
 from trimtab.ui import words
 from trimtab_policy.correction import Estimate, Learned, Rules, key_of
@@ -40,7 +40,7 @@ async def learned(kube: KubeSettings, reports: ReportSettings) -> Learned:
 
 def _note(why: str) -> None:
     """For people: programs read the standard output."""
-    print(f"trimtab: predictions are not corrected by what jobs were seen to take: {why}", file=sys.stderr)
+    say(f"trimtab: predictions are not corrected by what jobs were seen to take: {why}", error=True)
 
 
 def of_plan(facts: JobFacts, known: Learned) -> Estimate | None:

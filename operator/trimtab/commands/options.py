@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -13,6 +12,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from trimtab.errors import TrimtabError, UsageError
+from trimtab.printable import say
 from trimtab.settings import KubeSettings
 from trimtab.ui.output import Output
 from trimtab_policy.catalog import UnknownGpu, UnknownModel
@@ -44,7 +44,7 @@ def reported() -> Iterator[None]:
     try:
         yield
     except (TrimtabError, UnknownPolicy, UnknownGpu, UnknownModel) as error:
-        print(f"trimtab: {error}", file=sys.stderr)
+        say(f"trimtab: {error}", error=True)
         raise typer.Exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_ERROR) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 from msgspec.structs import replace
-from rich.text import Text
 
 from trimtab import settings
 from trimtab.commands import calibration
@@ -25,6 +24,7 @@ from trimtab.ui import output
 from trimtab.ui import profiling as ui
 from trimtab.ui.output import Output, spaced
 from trimtab.ui.progress import progress, step
+from trimtab.ui.terminal import Text
 from trimtab_policy import catalog
 from trimtab_policy.specs import Precision, TrainingSpec
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 import typer
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from trimtab import settings
 from trimtab.commands import calibration, evaluate, runs
@@ -26,6 +25,7 @@ from trimtab.ui import replay as ui
 from trimtab.ui.output import Output, spaced
 from trimtab.ui.progress import step
 from trimtab.ui.replay import Fate, Story
+from trimtab.ui.terminal import Text
 from trimtab_policy.sim.evaluation.timeline import Timeline, timelines
 from trimtab_policy.types import Snapshot
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor
@@ -23,6 +22,7 @@ from msgspec.structs import replace
 
 from trimtab.demo.interrupts import interruptible
 from trimtab.errors import TrimtabError, UsageError
+from trimtab.printable import say
 from trimtab.ui import evaluation as ui
 from trimtab_policy import policy as registry
 from trimtab_policy.types import Quota
@@ -119,7 +119,7 @@ def _check(base: Scenario) -> None:
     from trimtab_policy.sim.evaluation import workload
 
     for line in workload.left_out(replace(base, policy="")):
-        print(line, file=sys.stderr)
+        say(line, error=True)
     workload.check_queues(replace(base, policy=""))
 
 
@@ -213,7 +213,7 @@ def outcomes(scenarios: Sequence[Scenario], make: Work, folder: Path | None) -> 
     except KeyboardInterrupt:
         stop_children()
         told = f"; {len(ready)} of {len(scenarios)} runs are kept in {folder}: the same command goes on from there"
-        print(f"\ntrimtab: stopped{told if folder else ''}", file=sys.stderr)
+        say(f"\ntrimtab: stopped{told if folder else ''}", error=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     return [ready[scenario] for scenario in scenarios]
 

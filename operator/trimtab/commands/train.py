@@ -6,7 +6,6 @@ checkpoint, figures and TensorBoard events. The same command goes on where it wa
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module
@@ -15,15 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec.structs import replace
-from rich.text import Text
 
 from trimtab.commands.options import OutputOption, reported
 from trimtab.commands.runs import EXIT_INTERRUPTED
 from trimtab.demo.interrupts import interruptible
 from trimtab.errors import TrimtabError, UsageError
+from trimtab.printable import say
 from trimtab.ui import output
 from trimtab.ui import training as ui
 from trimtab.ui.output import Output, spaced
+from trimtab.ui.terminal import Text
 from trimtab_policy import recipe
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _carried_out(tasks: Sequence[Task], work: Work, folder: Path) -> list[Traine
                 else:
                     show(event)
     except KeyboardInterrupt:
-        print(f"\ntrimtab: stopped; checkpoints are in {folder}: the same command goes on from there", file=sys.stderr)
+        say(f"\ntrimtab: stopped; checkpoints are in {folder}: the same command goes on from there", error=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     return [found[task.seed] for task in tasks]
 

@@ -97,7 +97,7 @@ class Calibration:
         self._recorder = recorder
         self._leading = leading
         self._write_seconds = write_seconds
-        tokens = Tokens(client, names.REPORT_AUDIENCE, wall=wall)
+        tokens = Tokens(client, names.REPORT_AUDIENCE, wall=wall, reports=cluster.reports)
         self._server = ReportServer(settings, tokens, self.progress, leading)
         self._rules = Rules(largest_factor=settings.largest_factor)
         self._found: ConfigMapObject | None = None

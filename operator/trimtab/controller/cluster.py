@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from trimtab import names
 from trimtab.controller.discovery import pod_group_kind
 from trimtab.controller.kueue_caches import KueueCaches, settled
 from trimtab.kube.client import KubeClient
@@ -188,6 +189,11 @@ class Cluster:
         """Pods that the job controls."""
         pods = self.pods.items
         return tuple(pods[key] for key in self._pods_of.get(uid, {}).values())
+
+    def reports(self, key: str, uid: str) -> bool:
+        """Whether the pod `namespace/name` is there with this UID, and of node rank 0 of a job."""
+        pod = self.pods.items.get(key)
+        return pod is not None and pod.metadata.uid == uid and pod.metadata.labels.get(names.LABEL_RANK) == "0"
 
     def pod_groups_of(self, uid: str) -> tuple[Meta, ...] | None:
         """PodGroups that the job controls; None where there is no such kind, or it is not listed yet."""

@@ -4,8 +4,9 @@ Only tokens for our own audience count, so that a token stolen from here opens n
 else opens nothing here; and only tokens bound to a pod, which end with it. What the token says of itself is never
 believed; it is looked at beforehand only to spare the API server the review of what could not pass anyway.
 
-Rubbish must not get in the way of those who are known: answers about it are kept apart, tokens that were good are
-reviewed again in places of their own, and an address that keeps sending it is asked about no more for a while.
+Rubbish must not get in the way of others. Answers about it are kept apart, tokens that were good are reviewed again in
+places of their own, and so are those that name a pod which reports: of these nobody can make up one. Whose tokens turn
+out to be no good is asked about more slowly, and never not at all: behind one address there may be many.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from trimtab.errors import TrimtabError
+from trimtab.errors import TrimtabError, Unreachable
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import TOKEN_REVIEWS
 
@@ -29,9 +31,12 @@ REMEMBERED = 4096
 GOOD_SECONDS, BAD_SECONDS = 60.0, 10.0
 LONGEST_TOKEN = 8192
 REVIEWS_AT_ONCE = 16
-"""Of tokens that are new, and as many of tokens that were good. More are refused, to spare the API server."""
-STRIKES, STRIKE_SECONDS = 8, 60.0
-"""New tokens from one address within that time that were no good, or are not known to be yet; more are refused."""
+"""Of each standing of tokens. More are refused, to spare the API server."""
+STRIKES, STRIKE_SECONDS = 32, 0.5
+"""New tokens of one standing from one address that may be no good, or are not known to be yet; and after how long each
+of them is forgiven. More are refused until then, so that two a second are reviewed however many come."""
+LONGEST_LIFE = 1e10
+"""A token that ends later by its own account, in seconds since 1970, is none that an API server has signed."""
 REVIEW_SECONDS = 3.0
 _POD_NAME, _POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
 
@@ -44,11 +49,27 @@ class TooMany(TrimtabError):
     """As many tokens as we may ask about are being asked about."""
 
 
+class _Malformed(NotKnown):
+    """No API server makes such a token: a strike."""
+
+
 class Caller(Struct, frozen=True):
     """The pod that a token is bound to, as the API server vouches."""
 
     pod: str
     uid: str
+
+
+class _Pod(Struct, frozen=True):
+    name: str = ""
+    uid: str = ""
+
+
+class _Bound(Struct, frozen=True):
+    """The claim `kubernetes.io` of a token: what it says that it is bound to."""
+
+    namespace: str = ""
+    pod: _Pod = _Pod()
 
 
 class _User(Struct, frozen=True):
@@ -64,6 +85,14 @@ class _ReviewStatus(Struct, frozen=True):
 
 class _Review(Struct, frozen=True):
     status: _ReviewStatus = _ReviewStatus()
+
+
+class Standing(Enum):
+    """What is known of a token before it is reviewed; each is reviewed in places of its own."""
+
+    MET = "it was good before"
+    NAMED = "it names a pod that reports"
+    NEW = "nothing"
 
 
 _REVIEW = msgspec.json.Decoder(_Review)
@@ -82,18 +111,21 @@ class Tokens:
         audience: str,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        reports: Callable[[str, str], bool] = lambda _key, _uid: False,
     ) -> None:
+        """`reports` says of a pod, `namespace/name` and UID, whether it is one that we wait to hear from."""
         self._client = client
+        self._reports = reports
         self._audience = audience
         self._clock = clock
         self._wall = wall
         self._good: OrderedDict[bytes, _Known] = OrderedDict()
         """Also those whose time is over."""
         self._bad: OrderedDict[bytes, _Known] = OrderedDict()
-        self._asking = {True: 0, False: 0}
-        """Reviews of tokens that were good before, and of new ones."""
-        self._strikes: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """Address -> until when its strikes count, and how many."""
+        self._asking = dict.fromkeys(Standing, 0)
+        """Reviews that wait for their answer."""
+        self._strikes: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """Address, and UID of the pod that is named; when the last strike will be forgiven."""
 
     async def caller(self, authorization: str, address: str = "") -> Caller:
         """Who sends this header from this address.
@@ -103,12 +135,17 @@ class Tokens:
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise NotKnown("send the token of the projected volume as `Authorization: Bearer TOKEN`")
-        lifetime = self._worth_asking(token)
+        try:
+            lifetime, named = self._worth_asking(token)
+        except _Malformed as error:
+            self._strike((address, ""))
+            raise NotKnown(str(error)) from None
         key = hashlib.sha256(token.encode()).digest()
         known = self._good.get(key) or self._bad.get(key)
         if known is None or known[0] <= self._clock():
             met = key in self._good
-            known = await (self._ask(token, lifetime, before=True) if met else self._meet(token, lifetime, address))
+            meeting = self._ask(token, lifetime, Standing.MET) if met else self._meet(token, lifetime, (address, named))
+            known = await meeting
             self._good.pop(key, None)
             self._bad.pop(key, None)
         if isinstance(known[1], str):
@@ -117,41 +154,55 @@ class Tokens:
         _keep(self._good, key, known)
         return known[1]
 
-    async def _meet(self, token: str, lifetime: float, address: str) -> _Known:
-        """Ask about a new token. It counts against its address until it has turned out good."""
-        until, strikes = self._strikes.get(address, (0.0, 0))
-        if until <= self._clock():
-            until, strikes = self._clock() + STRIKE_SECONDS, 0
-        if strikes >= STRIKES:
-            raise TooMany("too many tokens from this address were no good: try again in a minute")
-        _keep(self._strikes, address, (until, strikes + 1))
+    async def _meet(self, token: str, lifetime: float, sender: tuple[str, str]) -> _Known:
+        """Ask about a new token. It counts against its sender until it has turned out good."""
+        if self._strikes.get(sender, 0.0) - self._clock() > (STRIKES - 1) * STRIKE_SECONDS:
+            raise TooMany("too many tokens from this address were no good: try again in a few seconds")
+        self._strike(sender)
         bad = False
         try:
-            found = await self._ask(token, lifetime, before=False)
+            found = await self._ask(token, lifetime, Standing.NAMED if sender[1] else Standing.NEW)
             bad = isinstance(found[1], str)
             return found
         finally:
-            until, strikes = self._strikes.get(address, (until, 1))
             if not bad:
-                _keep(self._strikes, address, (until, max(0, strikes - 1)))
+                self._strike(sender, -1)
 
-    def _worth_asking(self, token: str) -> float:
-        """Seconds that the token still lives by its own account; raises NotKnown where a review would refuse it."""
+    def _strike(self, sender: tuple[str, str], count: int = 1) -> None:
+        """Add to what is to be forgiven; the time that each takes begins when those before it are."""
+        now = self._clock()
+        ends = min(max(self._strikes.get(sender, now), now) + count * STRIKE_SECONDS, now + STRIKES * STRIKE_SECONDS)
+        _keep(self._strikes, sender, ends)
+
+    def _worth_asking(self, token: str) -> tuple[float, str]:
+        """Seconds that the token still lives by its own account, and the UID of the pod that it names, if that reports.
+
+        Raises NotKnown where a review would refuse it; _Malformed where it was never signed by an API server.
+        """
         claims = _claims(token) if len(token) <= LONGEST_TOKEN and token.isascii() else None
         if claims is None:
-            raise NotKnown("the token is no service-account token")
+            raise _Malformed("the token is no service-account token")
         audiences = claims.get("aud", [])
         if self._audience not in (audiences if isinstance(audiences, list) else [audiences]):
             raise NotKnown(f"the token is not for the audience {self._audience}")
         ends = claims.get("exp")
-        if not isinstance(ends, int | float) or ends <= self._wall():
+        if isinstance(ends, bool) or not isinstance(ends, int | float) or not 0 <= ends <= LONGEST_LIFE:
+            raise _Malformed("the token does not say until when it is good")
+        if ends <= self._wall():
             raise NotKnown("the token has expired: read the file anew, the kubelet renews it")
-        return ends - self._wall()
+        return ends - self._wall(), self._named(claims)
 
-    async def _ask(self, token: str, lifetime: float, *, before: bool) -> _Known:
-        if self._asking[before] >= REVIEWS_AT_ONCE:
+    def _named(self, claims: dict[str, Any]) -> str:
+        try:
+            bound = msgspec.convert(claims.get("kubernetes.io", {}), _Bound)
+        except msgspec.ValidationError:
+            return ""
+        return bound.pod.uid if self._reports(f"{bound.namespace}/{bound.pod.name}", bound.pod.uid) else ""
+
+    async def _ask(self, token: str, lifetime: float, standing: Standing) -> _Known:
+        if self._asking[standing] >= REVIEWS_AT_ONCE:
             raise TooMany("too many tokens are being reviewed: try again later")
-        self._asking[before] += 1
+        self._asking[standing] += 1
         try:
             body = {
                 "apiVersion": TOKEN_REVIEWS.api_version,
@@ -160,8 +211,11 @@ class Tokens:
             }
             raw = await self._client.request("POST", TOKEN_REVIEWS.path(), body=body, deadline=REVIEW_SECONDS)
         finally:
-            self._asking[before] -= 1
-        found = self._judge(_REVIEW.decode(raw).status)
+            self._asking[standing] -= 1
+        try:
+            found = self._judge(_REVIEW.decode(raw).status)
+        except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+            raise Unreachable(f"its review was answered with something else: {error}") from error
         keep = BAD_SECONDS if isinstance(found, str) else min(GOOD_SECONDS, lifetime)
         return self._clock() + keep, found
 

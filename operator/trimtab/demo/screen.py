@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from trimtab.demo.history import GpuUse, History, Trail
 from trimtab.observe.jobs import JobFacts
 from trimtab.ui import tables, words
+from trimtab.ui.terminal import Console, Text
 
 TYPES_PER_LINE = 2
 FRAMES_PER_SECOND = 5

@@ -7,10 +7,10 @@ from statistics import fmean
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from trimtab.demo.history import History, Trail
 from trimtab.ui import tables, words
+from trimtab.ui.terminal import Text
 
 COLUMNS = (
     *("\nJOB", "\nGPUS"),

@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from trimtab import __version__
 from trimtab.doctor.findings import Finding, Level, Said
 from trimtab.doctor.seen import Seen, Unknown
+from trimtab.ui.terminal import Text
 
 LOOKS = {
     Level.OK: ("✓", "ok", "green"),

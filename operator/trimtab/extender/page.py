@@ -24,6 +24,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from trimtab.extender.books import Books, Member, Watch
+from trimtab.printable import printable
 
 LIMIT, MOST = 200, 1000
 SLICE_SECONDS = 0.001
@@ -243,7 +244,7 @@ def _left_out(count: int) -> str:
 
 
 def _(text: str) -> str:
-    return html.escape(text, quote=True)
+    return html.escape(printable(text), quote=True)
 
 
 def _url(text: str) -> str:

@@ -71,7 +71,7 @@ class Args(Struct, frozen=True):
         """Everything about the pod that Trimtab looks at. Raises WireError."""
         try:
             return _POD.decode(self.pod)
-        except msgspec.ValidationError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _tolerant(self.pod)
 
     def offers(self, node: str) -> bool:
@@ -233,8 +233,11 @@ def _last_wins(body: bytes) -> dict[str, Raw]:
             kept[name] = value
         return kept
 
-    ordered: dict[str, Any] = json.loads(body, object_pairs_hook=fold)
-    return {name.lower(): Raw(msgspec.json.encode(value)) for name, value in ordered.items()}
+    try:
+        ordered: dict[str, Any] = json.loads(body, object_pairs_hook=fold)
+        return {name.lower(): Raw(msgspec.json.encode(value)) for name, value in ordered.items()}
+    except (ValueError, OverflowError, msgspec.MsgspecError, RecursionError) as error:
+        raise WireError(f"not what was expected: {error}") from error
 
 
 def _read(content: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
@@ -248,7 +251,7 @@ def _tolerant(pod: bytes) -> PodObject:
     """A pod in which something is null that Go would take as absent."""
     try:
         return msgspec.convert(_without_nulls(msgspec.json.decode(pod)), PodObject)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"the pod cannot be read: {error}") from error
 
 

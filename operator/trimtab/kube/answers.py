@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from trimtab import errors
@@ -16,6 +18,8 @@ BY_STATUS: dict[int, type[errors.ApiError]] = {
     429: errors.Overloaded,
 }
 TEXT_LIMIT = 200
+LONGEST_WAIT_SECONDS = 600.0
+"""Whoever asks us to stay away for longer is asked again before: it may be no API server that says so."""
 
 
 class _Details(msgspec.Struct, rename="camel"):
@@ -34,7 +38,7 @@ class Status(msgspec.Struct):
         """The error that this means; `code` is the HTTP status where there is one."""
         code = code or self.code
         if retry_after is None and self.details:
-            retry_after = self.details.retry_after_seconds
+            retry_after = _bounded(self.details.retry_after_seconds)
         message = self.message or self.reason or f"status {code}"
         return _class_of(code, self.reason)(message, status=code, reason=self.reason, retry_after=retry_after)
 
@@ -55,7 +59,11 @@ def error_from(method: str, path: str, code: int, retry_after: str | None, conte
     """The error that a non-2xx answer stands for; its message is the Status' own where the body is one."""
     try:
         status = _STATUS.decode(content)
-    except msgspec.DecodeError:  # a load balancer's page, a plain-text 429 of the API server
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ):  # a load balancer's page, a plain-text 429 of the API server
         text = content[:TEXT_LIMIT].decode(errors="replace").strip()
         status = Status(message=f"{method} {path} was answered with {code}: {text or 'no reason given'}")
     return status.error(code, _seconds(retry_after))
@@ -63,7 +71,10 @@ def error_from(method: str, path: str, code: int, retry_after: str | None, conte
 
 def status_of(content: bytes) -> Status:
     """Decode a Status, for instance the object of an ERROR event. Raises msgspec.DecodeError."""
-    return _STATUS.decode(content)
+    try:
+        return _STATUS.decode(content)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(f"no Status: {error}") from error
 
 
 def next_page(content: bytes) -> str:
@@ -81,4 +92,12 @@ def _class_of(code: int, reason: str) -> type[errors.ApiError]:
 
 def _seconds(retry_after: str | None) -> float | None:
     """Retry-After in seconds; its other form, a date, is not used by API servers and ignored."""
-    return float(retry_after) if retry_after and retry_after.isdigit() else None
+    whole = retry_after and retry_after.isascii() and retry_after.isdigit()  # "²" is a digit, and no number
+    return _bounded(float(retry_after)) if retry_after and whole else None
+
+
+def _bounded(seconds: float | None) -> float | None:
+    """What a wait may be; None for what is none."""
+    if seconds is None or not math.isfinite(seconds):
+        return None if seconds is None or seconds != math.inf else LONGEST_WAIT_SECONDS
+    return min(seconds, LONGEST_WAIT_SECONDS) if seconds >= 0 else None

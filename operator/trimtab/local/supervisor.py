@@ -50,6 +50,7 @@ from trimtab.local.kubeconfig import kubectl
 from trimtab.local.layout import ClusterState, Layout, Phase
 from trimtab.local.options import DEFAULTS, ClusterOptions
 from trimtab.local.process import ProcessId, spawn, stop, tail
+from trimtab.printable import say
 
 READY_SECONDS = 90.0
 """Longest wait for one component; a busy 2-core machine needs a few seconds."""
@@ -256,13 +257,14 @@ def main() -> int:
     options = msgspec.json.decode(arguments.options, type=ClusterOptions)
     if arguments.detach and os.fork():
         os._exit(0)
-    print(os.getpid(), flush=True)
+    say(str(os.getpid()))
+    sys.stdout.flush()
     signal.signal(signal.SIGTERM, _raise_stopped)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return supervise(Layout(arguments.name), sys.stdin.fileno() if arguments.lifeline else None, options)
     except TrimtabError as error:
-        print(error, file=sys.stderr)
+        say(str(error), error=True)
         return 2
 
 

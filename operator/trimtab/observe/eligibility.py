@@ -93,7 +93,7 @@ def _holds(expression: Json, value: str | None) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdecimal()
+    return len(text) <= 20 and text.removeprefix("-").isdecimal()  # Kubernetes takes 64 bits
 
 
 def _toleration(entry: Json) -> dict[str, Any]:

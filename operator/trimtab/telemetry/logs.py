@@ -8,13 +8,16 @@ every line has the same form. What holds for a whole stretch of work is bound on
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
-from structlog.types import Processor
+from structlog.types import EventDict, ExcInfo, Processor
+
+from trimtab.printable import printable
 
 LIBRARY_LEVELS = {"kopf": logging.WARNING, "aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}
 EXPECTED = "OS signals are ignored: running not in the main thread."
@@ -68,9 +71,30 @@ def _renderers(form: str) -> list[Processor]:
         ]
     return [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        _cleaned,
         # rich's tracebacks show all local variables: seconds of work, right when things go wrong
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback),
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_traceback),
     ]
+
+
+def _cleaned(logger: Any, method: str, event: EventDict) -> EventDict:
+    """What strangers wrote makes no line and moves no cursor; only tracebacks have several lines."""
+    several = "exception", "stack"
+    return {name: _shown(value, lines=name in several) for name, value in event.items()}
+
+
+def _shown(value: Any, lines: bool) -> Any:
+    """The value as it is where its words are harmless."""
+    if isinstance(value, str):
+        return printable(value, lines=lines)
+    told = repr(value)
+    return value if told.isprintable() else printable(told)
+
+
+def _traceback(stream: TextIO, exc_info: ExcInfo) -> None:
+    plain = io.StringIO()
+    structlog.dev.plain_traceback(plain, exc_info)
+    stream.write(printable(plain.getvalue(), lines=True))
 
 
 def _readable(value: Any) -> str:

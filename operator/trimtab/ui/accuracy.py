@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from rich.table import Table
-from rich.text import Text
 
+from trimtab.ui.terminal import Text
 from trimtab_policy.perf.accuracy import APART, PEERS, Accuracy, Errors, Overall, Ranking
 
 

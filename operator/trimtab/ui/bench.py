@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.console import Group
+from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
-from rich.text import Text
 
+from trimtab.printable import say
+from trimtab.ui.terminal import Console, Text, column
 from trimtab_policy.bench.report import Report, numeric, written
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ def progress(total: int) -> Iterator[Watched]:
     if not sys.stderr.isatty():
         yield Lines(total)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn(), TimeElapsedColumn())
-    with RichProgress(*columns, TextColumn("{task.fields[said]}"), console=Console(stderr=True)) as bars:
+    columns = (column(), BarColumn(bar_width=12), MofNCompleteColumn(), TimeElapsedColumn())
+    with RichProgress(*columns, column("{task.fields[said]}"), console=Console(stderr=True)) as bars:
         yield Bar(bars, total)
 
 
@@ -104,4 +105,4 @@ class Lines:
 
     def _print(self, text: str) -> None:
         self._said = time.monotonic()
-        print(f"{self._name} ({self._number}/{self._total}): {text}", file=sys.stderr, flush=True)
+        say(f"{self._name} ({self._number}/{self._total}): {text}", error=True)

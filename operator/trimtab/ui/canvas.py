@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console, ConsoleOptions
-from rich.text import Text
 
 from trimtab.ui import words
 from trimtab.ui.charts import DOTS, room
+from trimtab.ui.terminal import Text
 from trimtab_policy.sim.evaluation import timeline
 from trimtab_policy.sim.evaluation.timeline import Timeline
 from trimtab_policy.types import Node
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
 
 HEIGHT = 12
 """Lines of the distributions."""

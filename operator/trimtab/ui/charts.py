@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.bar import Bar
-from rich.console import Console, ConsoleOptions
 from rich.table import Table
-from rich.text import Text
 
 from trimtab.ui import words
+from trimtab.ui.terminal import Text
 from trimtab_policy.perf.accuracy import APART, Accuracy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from rich.console import Console, ConsoleOptions
 
 Times = NDArray[np.float64]
 

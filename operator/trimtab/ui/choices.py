@@ -9,10 +9,10 @@ from msgspec import Struct
 from rich.columns import Columns
 from rich.console import Group
 from rich.table import Table
-from rich.text import Text
 
 from trimtab.ui import charts, words
 from trimtab.ui.output import spaced
+from trimtab.ui.terminal import Text
 from trimtab_policy.perf.breakdown import Breakdown
 from trimtab_policy.specs import ParallelPlan, Prediction
 

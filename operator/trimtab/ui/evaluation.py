@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Group
+from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table as RichTable
-from rich.text import Text
 
 from trimtab.ui.progress import PlainProgress
+from trimtab.ui.terminal import Console, Text, column
 from trimtab_policy.sim.evaluation.sizes import uses_sizes
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def runs(todo: Mapping[str, int], done: Mapping[str, int]) -> Iterator[Callable[
         yield lambda policy: plain.advance()
         return
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
+        column(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), column("left"),
         TimeRemainingColumn(),
     )  # fmt: skip
     with RichProgress(*columns, console=Console(stderr=True)) as bars:

@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
+
+from trimtab.ui.terminal import Text
 
 GIB = 1 << 30
 UNKNOWN = "-"

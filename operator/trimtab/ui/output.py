@@ -9,7 +9,10 @@ from typing import Any
 
 import msgspec
 import yaml
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
+
+from trimtab.printable import escaped, printable
+from trimtab.ui.terminal import Console
 
 WIDE_ENOUGH = 140
 """Columns of a table that goes to a file or pipe, where no terminal sets a limit."""
@@ -30,15 +33,21 @@ def console() -> Console:
 
 
 def show(form: Output, value: Any, table: RenderableType) -> None:
-    """Print `value` as JSON or YAML, or `table`, which tells the same to people."""
+    """Print `value` as JSON or YAML, or `table`, which tells the same to people; no terminal obeys any of them."""
     plain = msgspec.to_builtins(value)
     match form:
         case Output.JSON:
-            print(json.dumps(plain, indent=2, ensure_ascii=False))
+            print(escaped(json.dumps(plain, indent=2, ensure_ascii=False)))
         case Output.YAML:
-            print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), end="")
+            print(as_yaml(plain), end="")
         case Output.TABLE:
             console().print(table)
+
+
+def as_yaml(plain: Any) -> str:
+    """YAML with its letters as they are; where some of it is not printable, with escapes for all that is not ASCII."""
+    told = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return told if told == printable(told, lines=True) else yaml.safe_dump(plain, sort_keys=False)
 
 
 def spaced(parts: Sequence[Any]) -> Group:

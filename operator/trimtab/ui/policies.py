@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.console import Group
 from rich.table import Table
-from rich.text import Text
 
+from trimtab.ui.terminal import Text
 from trimtab_policy.listing import Listed, Trained
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from rich.columns import Columns
 from rich.console import Group
 from rich.table import Table
-from rich.text import Text
 
 from trimtab.ui import charts, words
 from trimtab.ui.output import spaced
+from trimtab.ui.terminal import Text
 
 if TYPE_CHECKING:
     from trimtab_policy.profiling.compare import Part, Predicted

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
+
+from trimtab.printable import say
+from trimtab.ui.terminal import Console, Text, column
 
 
 class Progress(Protocol):
@@ -27,7 +28,7 @@ def progress(title: str, total: int) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield PlainProgress(title, total)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (column(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with RichProgress(*columns, console=Console(stderr=True)) as bar:
         yield BarProgress(bar, title, total)
 
@@ -37,10 +38,11 @@ def step(title: str) -> Iterator[None]:
     """Say what is being done, and how long it took once it is."""
     console = Console(stderr=True, highlight=False)
     began = time.monotonic()
-    with console.status(title) if console.is_terminal else nullcontext():
+    with console.status(Text(title)) if console.is_terminal else nullcontext():
         yield
-    mark = "[green]✓[/green] " if console.is_terminal else ""
-    console.print(f"{mark}{escape(title)} [dim]({time.monotonic() - began:.1f} s)[/dim]", soft_wrap=True)
+    mark = [("✓ ", "green")] if console.is_terminal else []
+    told = Text.assemble(*mark, title, (f" ({time.monotonic() - began:.1f} s)", "dim"))
+    console.print(told, soft_wrap=True)
 
 
 @contextmanager
@@ -95,4 +97,4 @@ class PlainProgress:
         return 10 * self._done // self._total if self._total else 0
 
     def _print(self) -> None:
-        print(f"{self._title}: {self._done}/{self._total}", file=sys.stderr, flush=True)
+        say(f"{self._title}: {self._done}/{self._total}", error=True)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from trimtab.ui import words
 from trimtab.ui.evaluation import USES_SIZES, sizes_note
+from trimtab.ui.terminal import Text
 from trimtab_policy.sim.evaluation.sizes import uses_sizes
 
 MOST_JOBS = 40

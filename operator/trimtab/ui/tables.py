@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
 from trimtab.ui import words
+from trimtab.ui.terminal import Text
 
 STATE_STYLE = {
     "Running": "green",

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
+from trimtab.printable import say
 from trimtab.ui import words
+from trimtab.ui.terminal import Console, column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,8 +43,8 @@ def watched(seeds: Sequence[int]) -> Iterator[Callable[[Step], None]]:
         yield Lines()
         return
     columns = (
-        TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"), TextColumn("left"), TimeRemainingColumn(),
+        column(), BarColumn(bar_width=12), MofNCompleteColumn(),
+        column("{task.fields[figures]}"), column("left"), TimeRemainingColumn(),
     )  # fmt: skip
     with RichProgress(*columns, console=Console(stderr=True), speed_estimate_period=600) as progress:
         yield Bars(progress, seeds)
@@ -81,7 +82,7 @@ class Lines:
         done, left = step.segment - first, step.segments - step.segment
         eta = f", {words.duration((time.monotonic() - began) / done * left)} left" if done and left else ""
         told = f"  {figures(step)}" if step.row else ""
-        print(f"seed {step.seed}: {step.segment}/{step.segments}{told}{eta}", file=sys.stderr, flush=True)
+        say(f"seed {step.seed}: {step.segment}/{step.segments}{told}{eta}", error=True)
 
 
 def figures(step: Step) -> str:

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from trimtab.ui import words
 from trimtab.ui.output import spaced
+from trimtab.ui.terminal import Text
 
 MOST_JOBS = 40
 """Lines; of more jobs those are shown that the change means most to."""

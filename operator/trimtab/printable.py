@@ -1,0 +1,48 @@
+"""What strangers wrote, made fit for people's eyes: the one function that everything printed passes.
+
+Names of images, messages of kubelets, words of dumps come from whoever may make a job. A terminal obeys some of what
+could stand in them: ESC and the C1 controls move the cursor, set titles, fill clipboards; bidirectional overrides and
+characters without width make a line read otherwise than it is; a lone surrogate cannot be encoded, and the command ends
+with a traceback. Where such a character stood, `�` says that there was one.
+
+Tables and pages are printed by `trimtab.ui.terminal`, which has all text pass here; lines by `say`; logs, events,
+conditions and the extender's page call `printable` themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+
+UNPRINTABLE = "�"
+BLANKS = "\t\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+"""Tabulators and the blanks of typography, which become spaces: no line is longer than it looks."""
+_BLANK = dict.fromkeys(map(ord, BLANKS), " ")
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """`text` with nothing in it that a terminal obeys or that has no width; line ends stay if `lines`.
+
+    What counts is Unicode's category (`str.isprintable`): controls, formats (bidirectional and zero-width ones are
+    among them), surrogates, private and unassigned characters go. Markup stays: who prints it must not read it.
+    """
+    if text.isprintable():
+        return text
+    text = text.replace("\r\n", "\n").translate(_BLANK)
+    return "".join(each if each.isprintable() or (lines and each == "\n") else UNPRINTABLE for each in text)
+
+
+def escaped(text: str) -> str:
+    r"""JSON as it is, with `\u` escapes for what is not printable inside its strings: the value stays the same."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else _escape(each) for each in text)
+
+
+def say(text: str = "", *, error: bool = False) -> None:
+    """Print a line, or several, for people: to standard output, or to standard error."""
+    print(printable(text, lines=True), file=sys.stderr if error else sys.stdout, flush=error)
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
