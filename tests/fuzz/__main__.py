@@ -87,8 +87,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--show", type=Path, metavar="FILE", help="feed this input to TARGET and show what fails")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="make this input of TARGET a test")
     parser.add_argument("--remark", help="with --keep: what it was")
-    parser.add_argument("--child", choices=["fuzz", "merge"], help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    parser.add_argument("--child", choices=["fuzz", "merge", "inner"], help=argparse.SUPPRESS)
+    asked, asked.inner = parser.parse_known_args()
+    if asked.inner and asked.child != "inner":
+        parser.error(f"unknown: {' '.join(asked.inner)}")
     asked.seconds = asked.seconds or (0 if asked.runs else 3600)
     if (asked.keep or asked.show) and len(asked.targets) != 1:
         parser.error("name the one TARGET that the file is an input of")
@@ -99,7 +101,8 @@ def _arguments() -> argparse.Namespace:
 def _fuzz(name: str, asked: argparse.Namespace) -> Outcome:
     corpus = WORK / "corpus" / name
     corpus.mkdir(parents=True, exist_ok=True)
-    for data in target.kept(name):
+    chance = random.Random(name)  # what libFuzzer begins with is short, and reaches little of what is drawn
+    for data in (*target.kept(name), *(chance.randbytes(chance.choice((30, 200, 600))) for _ in range(64))):
         (corpus / hashlib.sha1(data).hexdigest()).write_bytes(data)
     limits = ["--runs", str(asked.runs), "--seconds", str(asked.seconds)]
     begun = time.monotonic()
@@ -132,8 +135,8 @@ def _follow(name: str, child: subprocess.Popen[str], begun: float, said: list[st
             executions = int(found[1])
             if time.monotonic() - shown > 1 and sys.stderr.isatty():
                 shown = time.monotonic()
-                told = f"{name}: {executions:,} executions, {int(found[4]):,}/s, coverage {found[3]}, {shown - begun:.0f} s"
-                print(f"\r\x1b[K{told}", end="", file=sys.stderr, flush=True)
+                told = f"{executions:,} executions, {int(found[4]):,}/s, coverage {found[3]}, {shown - begun:.0f} s"
+                print(f"\r\x1b[K{name}: {told}", end="", file=sys.stderr, flush=True)
         elif found := _LAST.search(line):
             executions = int(found[1])
     if sys.stderr.isatty():
@@ -191,7 +194,7 @@ def _show(name: str, path: Path) -> int:
     print(f"{name}: {len(data)} bytes, {data[:200]!r}")
     try:
         target.execute(target.load(name), data)
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever it is, it is shown
         traceback.print_exc()
         return 1
     print("nothing fails")
@@ -214,7 +217,7 @@ def _rounds(asked: argparse.Namespace) -> Outcome:
 
 # --- and from inside -------------------------------------------------------------------------------------------------
 def _guided() -> bool:
-    return importlib.util.find_spec("atheris") is not None
+    return not os.environ.get("TRIMTAB_FUZZ_UNGUIDED") and importlib.util.find_spec("atheris") is not None
 
 
 def _child(asked: argparse.Namespace) -> int:
@@ -228,14 +231,24 @@ def _child(asked: argparse.Namespace) -> int:
     corpus, crashes, least = (WORK / part / name for part in ("corpus", "crashes", "least"))
     crashes.mkdir(parents=True, exist_ok=True)
     options = ["-print_final_stats=1", f"-timeout={HUNG}", f"-max_len={target.LONGEST}", f"-artifact_prefix={crashes}/"]
-    options += ["-rss_limit_mb=4096", "-len_control=20"]
+    options += ["-rss_limit_mb=4096", "-len_control=0"]
     if asked.child == "merge":
         options += ["-merge=1", str(least), str(corpus)]
+    elif asked.child == "inner":
+        options = asked.inner
     else:
         options += [f"-runs={asked.runs or -1}", f"-max_total_time={asked.seconds}", str(corpus)]
-    atheris.Setup([sys.argv[0], *options], lambda data: target.execute(found, data))
+    atheris.Setup([str(_itself(name)), *options], lambda data: target.execute(found, data))
     atheris.Fuzz()
     return 0
+
+
+def _itself(name: str) -> Path:
+    """A program that takes libFuzzer's options: it starts itself anew to merge."""
+    path = WORK / f"{name}.sh"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -W ignore -m tests.fuzz {name} --child inner "$@"\n')
+    path.chmod(0o755)
+    return path
 
 
 def _unguided(name: str, asked: argparse.Namespace) -> int:
@@ -259,7 +272,7 @@ def _unguided(name: str, asked: argparse.Namespace) -> int:
     while (not asked.runs or done < asked.runs) and (not asked.seconds or time.monotonic() - begun < asked.seconds):
         try:
             some()
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, it is a finding
             traceback.print_exc()
             print(f"Test unit written to {WORK / 'crashes' / name / 'latest'}", file=sys.stderr)
             return 1

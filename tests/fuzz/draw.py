@@ -153,7 +153,17 @@ class Draw:
         if schema.get("format") == "date-time":
             return self.pick(TIMES)
         if "pattern" in schema:
-            fitting = ("a", "a" * most, "q", "default", "H100", "A100-SXM4-80GB", "x.y-z", "trimtab.dev/controller", "8")
+            fitting = (
+                "a",
+                "a" * most,
+                "q",
+                "default",
+                "H100",
+                "A100-SXM4-80GB",
+                "x.y-z",
+                "trimtab.dev/controller",
+                "8",
+            )
             return self.pick(fitting)[:most].ljust(least, "a")
         return self.text(most, least)
 

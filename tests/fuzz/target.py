@@ -39,6 +39,7 @@ NAMES = (
     "queues",
     "reports",
     "snapshots",
+    "text",
     "tokens",
     "traces",
     "weights",

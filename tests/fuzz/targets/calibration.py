@@ -1,4 +1,4 @@
-"""What a ConfigMap says was learned: understood or refused, and whatever it says, corrections are finite and bounded."""
+"""What a ConfigMap says was learned: understood or refused; corrections are finite and bounded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(data: bytes) -> None:
     for gpu_type in {known.key.gpu_type for known in state.known}:
         assert math.isfinite(math.exp(correction.change(state, gpu_type)))
     key: Key = correction.key_of(_JOB, A100, ParallelPlan(data=2))
-    later = correction.learn(state, key, "new", draw.number(-5, 5), namespace=draw.text(usual=("team-0", "team-9")))
+    later = correction.learn(state, key, "new", draw.number(-5, 5), namespace=draw.pick(("team-0", "team-9")))
     later = correction.forget(later, "job-1")
     assert calibration.read(calibration.written(later)) == later
     Learned(later, rules).factors()

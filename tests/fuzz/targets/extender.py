@@ -15,7 +15,7 @@ from trimtab import names
 from trimtab.errors import NotFound, Unreachable
 from trimtab.extender.books import Books
 from trimtab.extender.verbs import Verbs
-from trimtab.extender.wire import WireError
+from trimtab.extender.wire import WireError, _without_nulls
 
 NODES = ("n1", "n2", "full", "none")
 
@@ -43,8 +43,8 @@ class _Binder:
     async def get(self, path: str) -> bytes:
         if self._draw.chance(8):
             raise NotFound("gone")
-        meta = {name: value for name, value in self._pod["metadata"].items() if value is not None}
-        return msgspec.json.encode({"metadata": {"name": "p", "uid": "u"} | meta, "spec": {"nodeName": "n1"}})
+        kept = _without_nulls(json.loads(json.dumps(self._pod).replace("\\ud800", "")))
+        return msgspec.json.encode(kept | {"spec": {"nodeName": self._draw.pick(("", "n1"))}})
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
         if self._draw.chance(8):
@@ -93,7 +93,7 @@ def run(data: bytes) -> None:
     verb, pod = draw.pick(("filter", "prioritize", "preempt", "bind")), _pod(draw)
     _WATCH.trouble = draw.pick(("", "", "away"))
     said = {"preempt": _preemption, "bind": lambda draw, pod: _binding(draw)}.get(verb, _args)(draw, pod)
-    binder = _Binder(draw, json.loads(json.dumps(pod).replace("\\ud800", "")))
+    binder = _Binder(draw, pod)
     verbs = Verbs(_WATCH, binder)  # type: ignore[arg-type]
     body = draw.rest() if draw.chance(16) else draw.encoded(draw.spoiled(said))
     try:

@@ -92,7 +92,7 @@ def _look(heard: GpuNodes, draw: Draw) -> None:
     assert all(problem.message for problem in look.problems)
     assert heard.next_deadline() >= 0
     for told, said, since in heard.untold():
-        assert said.message
+        assert said.reason
         assert math.isfinite(since), told
     for name in _NODES:
         heard.must_leave(name, ["default/a"], NOW)

@@ -57,7 +57,9 @@ def _spec(draw: Draw) -> Json:
 
 
 def _pod(draw: Draw) -> Json:
-    asked = {draw.pick(("cpu", "memory", "nvidia.com/gpu", "x.y/z")): draw.pick(QUANTITIES) for _ in range(draw.below(4))}
+    asked = {
+        draw.pick(("cpu", "memory", "nvidia.com/gpu", "x.y/z")): draw.pick(QUANTITIES) for _ in range(draw.below(4))
+    }
     container: Json = {"name": "trainer", "image": draw.text(usual=("trainer:1",))}
     container["resources"] = draw.pick(({"requests": asked}, {"limits": asked}, None, {"requests": None}, {}))
     spec: Json = {"containers": [container] * (1 + draw.below(3))}

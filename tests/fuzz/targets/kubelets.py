@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 
 import msgspec
 from tests.builders import NOW
@@ -33,7 +34,10 @@ PHASES = ("Failed", "Pending", "Running", "Succeeded", "Unknown", "")
 def _state(draw: Draw) -> Json:
     match draw.below(4):
         case 0 | 1:
-            end = {"exitCode": draw.pick((1, 0, 126, 127, 137, 139, 255, -1, 1 << 31)), "reason": draw.text(usual=REASONS)}
+            end = {
+                "exitCode": draw.pick((1, 0, 126, 127, 137, 139, 255, -1, 1 << 31)),
+                "reason": draw.text(usual=REASONS),
+            }
             ended = {"finishedAt": draw.pick((*TIMES, None)), "message": draw.text(4096, usual=MESSAGES)}
             return {"terminated": end | ended}
         case 2:
@@ -47,7 +51,7 @@ def _containers(draw: Draw) -> list[Json]:
 
 def _pod(draw: Draw, rank: int) -> Json:
     conditions = draw.listed(
-        lambda: {"type": draw.pick(("DisruptionTarget", "Ready", "PodScheduled")), "status": draw.pick(("True", "False")),
+        lambda: {"type": draw.pick(("DisruptionTarget", "Ready", "PodScheduled")), "status": draw.pick(("True", "x")),
                  "reason": draw.text(usual=REASONS), "message": draw.text(usual=MESSAGES)}, 2,
     )  # fmt: skip
     status = {"phase": draw.pick(PHASES), "conditions": conditions, "containerStatuses": _containers(draw)}
@@ -67,14 +71,25 @@ def _pod(draw: Draw, rank: int) -> Json:
     }
 
 
+def _check_times(pod: PodObject) -> None:
+    """Raises ValueError for times that the API server would not have taken."""
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    ends = [each.state.terminated.finished_at for each in statuses if each.state.terminated]
+    for time in filter(None, (*ends, pod.metadata.deletion_timestamp)):
+        if datetime.fromisoformat(time).tzinfo is None:
+            raise ValueError(time)
+
+
 def run(data: bytes) -> None:
     """A gang of a few pods, some of them at their end."""
     draw = Draw(data)
     pods: list[PodObject] = []
     for rank in range(1 + draw.below(3)):
         try:
-            pods.append(msgspec.convert(draw.spoiled(_pod(draw, rank)), PodObject))
-        except msgspec.ValidationError:
+            pod = msgspec.json.decode(draw.encoded(draw.spoiled(_pod(draw, rank))), type=PodObject)
+            _check_times(pod)
+            pods.append(pod)
+        except (ValueError, RecursionError):  # the API server sends no such pod
             return
     seconds = draw.pick((0.0, 61.0, 1e9))
     for pod in pods:

@@ -28,10 +28,14 @@ _NODE: Json = {
     "seed": 1,
     "load": {"utilization": 0.95, "memory": 0.8, "noise": 0.03, "correlation": 0.6},
     "running": [{"pod": "team-a/train-0", "gpus": 4}],
-    "faults": [{"kind": "xid", "gpu": 3, "code": 79, "at": 20}, {"kind": "thermalThrottle", "gpu": [4, 5], "seconds": 60}],
+    "faults": [
+        {"kind": "xid", "gpu": 3, "code": 79, "at": 20},
+        {"kind": "thermalThrottle", "gpu": [4, 5], "seconds": 60},
+    ],
 }
 _YAML = (b"a: &a [*a]", b"? {}\n", b"!!python/object:os.system x", b"- " * 300, b"{" * 900, b"\xff", b"--- a\n--- b",
-         b"pools: 7", b"pools: []", b"pools: [7]", b"x: 2001-99-99", b"1: 2", b"a: !!binary x", b"<<: 1", b"=: =")  # fmt: skip
+         b"pools: 7", b"pools: []", b"pools: [7]", b"x: 2001-99-99", b"1: 2", b"a: !!binary x", b"<<: 1", b"=: =",
+         b"a: &a [x, x]\nb: &b [*a, *a, *a]", b"!!timestamp x", b"!!bool x")  # fmt: skip
 
 
 def run(data: bytes) -> None:

@@ -30,7 +30,9 @@ def _spec(draw: Draw) -> Json:
         spec["namespaces"] = draw.listed(lambda: draw.text(63, usual=("team-a", "team-b")), 3)
     if draw.chance(2):
         kind = {"gpuType": draw.pick(("*", "A100-SXM4-80GB", "A100", "H100", "x"))}
-        spec["quotas"] = draw.listed(lambda: kind | {"gpus": draw.integer(0, 100), "guaranteed": draw.integer(0, 100)}, 3)
+        spec["quotas"] = draw.listed(
+            lambda: kind | {"gpus": draw.integer(0, 100), "guaranteed": draw.integer(0, 100)}, 3
+        )
     return spec
 
 

@@ -19,7 +19,8 @@ from trimtab_policy.types import Quota
 
 _NOW = snapshot(
     [node("n1", free=0), node("n2"), node("h1", H100)],
-    [running("held", {"n1": 8}, finish=1_767_324_000.0, preemptible=True), job("waits", queue="q"), job("big", gpus=(8, 16))],
+    [running("held", {"n1": 8}, finish=1_767_324_000.0, preemptible=True), job("waits", queue="q"),
+     job("big", gpus=(8, 16))],
     quotas=[Quota("q", "*", 8, 2)],
 )  # fmt: skip
 _WORDS = msgspec.json.encode(portable(_NOW)).decode()

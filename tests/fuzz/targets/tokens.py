@@ -1,4 +1,4 @@
-"""Authorization headers: whoever sends whatever is known, or refused with a reason, and rubbish costs no review twice."""
+"""Authorization headers: known, or refused with a reason; rubbish costs no review twice."""
 
 from __future__ import annotations
 

@@ -11,19 +11,27 @@ from tests.fuzz.target import Target
 from tests.fuzz.targets.jobs import _is_object
 
 from trimtab import names
-from trimtab.interop import reply, workload
+from trimtab.interop import admission, workload
 from trimtab.kube.objects import FlavorObject, Meta, WorkloadObject
 
 _TEMPLATE: Json = {"spec": {"containers": [{"name": "t", "resources": {"requests": {names.NVIDIA_GPU: "1"}}}]}}
 _SPEC: Json = {"queueName": "gpus", "podSets": [{"name": "main", "count": 16, "template": _TEMPLATE}], "active": True}
-_SLICE: Json = {"domainCount": 2, "valuesPerLevel": [{"universal": "r1"}, {"individual": {"roots": ["a", "b"], "prefix": "n"}}]}
+_SLICE: Json = {
+    "domainCount": 2,
+    "valuesPerLevel": [{"universal": "r1"}, {"individual": {"roots": ["a", "b"], "prefix": "n"}}],
+}
 _ASSIGNED: Json = {
     "name": "main", "count": 16, "flavors": {names.NVIDIA_GPU: "a100"}, "resourceUsage": {names.NVIDIA_GPU: "16"},
     "topologyAssignment": {"levels": ["rack", "host"], "slices": [_SLICE]},
 }  # fmt: skip
 _KINDS = ("QuotaReserved", "Admitted", "Evicted", "Finished")
 _FLAVORS = {"a100": FlavorObject(Meta("a100"), msgspec.Raw(b'{"nodeLabels":{"x":"y"},"tolerations":[{"key":"k"}]}'))}
-_UPDATE: Json = {"name": "main", "nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}], "labels": {"c": "d"}}
+_UPDATE: Json = {
+    "name": "main",
+    "nodeSelector": {"a": "b"},
+    "tolerations": [{"operator": "Exists"}],
+    "labels": {"c": "d"},
+}
 
 
 def _status(draw: Draw) -> Json:
@@ -33,7 +41,9 @@ def _status(draw: Draw) -> Json:
         for kind in _KINDS
         if draw.byte() & 1
     ]  # fmt: skip
-    checks = [{"name": "c", "state": draw.pick(("Ready", "Pending", "Retry")), "message": "", "podSetUpdates": [_UPDATE]}]
+    checks = [
+        {"name": "c", "state": draw.pick(("Ready", "Pending", "Retry")), "message": "", "podSetUpdates": [_UPDATE]}
+    ]
     status: Json = {"conditions": conditions, "admissionChecks": checks[: draw.below(2)]}
     if not draw.chance(4):
         status["admission"] = {"clusterQueue": "research", "podSetAssignments": [_ASSIGNED]}
@@ -55,9 +65,9 @@ def run(data: bytes) -> None:
         found = workload.read(obj)
     except msgspec.DecodeError:
         return
-    assert reply.words(found)
+    assert admission.words(found)
     assert found.gpus >= 0
-    said: Any = reply.admission(found, _FLAVORS)
+    said: Any = admission.admission(found, _FLAVORS)
     if isinstance(said, str):
         assert said
         return
