@@ -9,8 +9,9 @@
 #
 # Nothing here needs BuildKit; with it, only the stages of the target are built.
 
-# The Python that all tests run with. Releases pin it: --build-arg BASE=python:3.11-slim-bookworm@sha256:...
-ARG BASE=python:3.11-slim-bookworm
+# The Python that all tests run with, 3.11.16 of September 2026 for all its platforms. By digest, so that nobody else's push
+# changes what is built: a newer one is a change of this line.
+ARG BASE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 # The version is pyproject.toml's; a build of another one ends with an error.
 ARG VERSION=0.1.0
 
@@ -18,18 +19,20 @@ FROM ${BASE} AS build
 # For builds behind a proxy or a mirror; pip reads them from the environment. Without BuildKit, stages inherit no ARG.
 ARG PIP_INDEX_URL
 ARG PIP_CERT
-ENV PIP_CONSTRAINT=/src/hack/constraints.txt \
-    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+# Everything that is installed is in hack/constraints.txt with its hashes, and a wheel: no package runs anything to be built.
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_NO_COMPILE=1 \
+    PIP_ONLY_BINARY=:all: \
     PIP_ROOT_USER_ACTION=ignore \
     PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
-COPY hack/constraints.txt hack/
-RUN python3 -m venv /opt/tools \
-    && /opt/tools/bin/pip install cyclonedx-bom hatchling \
-    && python3 -m venv --without-pip /opt/venv
 COPY pyproject.toml ./
+COPY hack/constraints.txt hack/requirements.py hack/
+RUN python3 -m venv /opt/tools \
+    && python3 hack/requirements.py --only-groups build,image >/tmp/tools.txt \
+    && /opt/tools/bin/pip install --require-hashes --requirement /tmp/tools.txt \
+    && python3 -m venv --without-pip /opt/venv
 COPY hack/image hack/image
 
 FROM build AS wheel
@@ -44,8 +47,8 @@ FROM build AS operator-root
 ARG PIP_INDEX_URL
 ARG PIP_CERT
 # Gavel, Sia and Themis decide with HiGHS; the rest of the extra `sim` is for simulations.
-RUN python3 hack/image/requirements.py operator --with highspy >/tmp/requirements.txt \
-    && /opt/tools/bin/pip --python /opt/venv/bin/python install --requirement /tmp/requirements.txt
+RUN python3 hack/requirements.py operator --with highspy >/tmp/requirements.txt \
+    && /opt/tools/bin/pip --python /opt/venv/bin/python install --require-hashes --requirement /tmp/requirements.txt
 COPY --from=wheel /wheels /wheels
 RUN /opt/tools/bin/pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
     && /opt/tools/bin/python hack/image/sbom.py operator /image/usr/share/sbom \
@@ -72,8 +75,8 @@ FROM build AS agent-root
 ARG PIP_INDEX_URL
 ARG PIP_CERT
 # The agent decides nothing, and needs neither arrays nor weights: half of its size.
-RUN python3 hack/image/requirements.py agent --without numpy,safetensors >/tmp/requirements.txt \
-    && /opt/tools/bin/pip --python /opt/venv/bin/python install --requirement /tmp/requirements.txt
+RUN python3 hack/requirements.py agent --without numpy,safetensors >/tmp/requirements.txt \
+    && /opt/tools/bin/pip --python /opt/venv/bin/python install --require-hashes --requirement /tmp/requirements.txt
 COPY --from=wheel /wheels /wheels
 RUN /opt/tools/bin/pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
     && /opt/tools/bin/python hack/image/sbom.py agent /image/usr/share/sbom \
@@ -101,18 +104,20 @@ ARG PIP_CERT
 # Where PyTorch comes from: `pypi`, or `base`, an image that has one already (hack/kind/trainer-base, those of NVIDIA).
 # A torchrun of the base starts the base's Python, which has no trimtab.report, so there is another one.
 ARG TORCH=pypi
-# pypi: empty for the usual index; on x86-64 that is CUDA (3 GB). The index of the CPU builds is in PyTorch's own
-# instructions; it has the same version, and needs none of the CUDA packages.
-ARG TORCH_INDEX_URL
+# pypi: empty for the lock's PyTorch; on x86-64 that is CUDA (3 GB). Or the address of a wheel for CPUs of that version, which
+# needs none of the CUDA packages, with its hash: https://.../torch-...whl#sha256=...; the index of the CPU builds, which is
+# in PyTorch's own instructions, has such links. Without a hash, the build ends with an error.
+ARG TORCH_WHEEL
 RUN case "$TORCH" in \
         base) python3 -c "import numpy, torch" \
             && python3 -m venv --without-pip --system-site-packages /opt/venv \
             && printf '%s\n' '#!/opt/venv/bin/python' 'from torch.distributed.run import main' 'main()' \
                 >/opt/venv/bin/torchrun \
             && chmod +x /opt/venv/bin/torchrun ;; \
-        pypi) python3 hack/image/requirements.py --only torch,numpy >/tmp/requirements.txt \
-            && /opt/tools/bin/pip --python /opt/venv/bin/python install --requirement /tmp/requirements.txt \
-                ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} ;; \
+        pypi) python3 hack/requirements.py --only torch,numpy ${TORCH_WHEEL:+--leave-out torch,triton,cuda-,nvidia-} \
+                >/tmp/requirements.txt \
+            && /opt/tools/bin/pip --python /opt/venv/bin/python install --require-hashes \
+                --requirement /tmp/requirements.txt ${TORCH_WHEEL:+"torch @ $TORCH_WHEEL"} ;; \
         *) echo "TORCH=$TORCH: it is pypi or base" >&2; exit 1 ;; \
     esac
 COPY --from=wheel /wheels /wheels

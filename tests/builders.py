@@ -16,9 +16,10 @@ import msgspec
 
 from trimtab import names
 from trimtab.api.convert import to_plan
-from trimtab.api.status import JobStatus, Plan
+from trimtab.api.status import JobStatus, Leaving, Plan
 from trimtab.kube.objects import (
     GpuNodeObject,
+    Identity,
     JobObject,
     Meta,
     NodeObject,
@@ -30,7 +31,7 @@ from trimtab_policy import catalog
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.perf import plans
 from trimtab_policy.specs import ParallelPlan, Prediction, TrainingSpec
-from trimtab_policy.types import Bounds, Job, Node, NodeShare, Placement, Quota, Requirements, Snapshot
+from trimtab_policy.types import Bounds, Job, Node, NodeShare, Placement, Quota, Requirements, Snapshot, StopCause
 
 NOW = 1_767_323_045.0
 """2026-01-02 03:04:05 UTC."""
@@ -158,12 +159,25 @@ def _present(table: Mapping[str, str | None]) -> dict[str, str]:
     return {key: value for key, value in table.items() if value is not None}
 
 
+def owned_by(job: str, **changes: Any) -> dict[str, Any]:
+    """The ownerReference of what belongs to the job of this name."""
+    made = {"apiVersion": names.API_VERSION, "kind": names.JOB_KIND, "name": job, "uid": f"uid-{job}"}
+    return {**made, "controller": True, **changes}
+
+
+def leaving(job: str, epoch: int = 1, namespace: str = "default") -> Leaving:
+    """A gang that was asked to make room, as plans name it."""
+    identity = Identity(f"{namespace}/{job}", f"uid-{job}")
+    return Leaving(job=identity.key, digest=identity.digest, epoch=epoch, cause=StopCause.PREEMPTED)
+
+
 def pod_object(
     name: str, node: str = "", *, gpus: int = 0, owner: str = "", phase: str = "Running", **changes: Any
 ) -> PodObject:
-    """A v1.Pod with one container. `labels`, `metadata`, `spec` and `status` are merged in."""
+    """A v1.Pod with one container, of the gang of the job `owner` if that is named. `labels`, `metadata`, `spec` and
+    `status` are merged in."""
     limits = {names.NVIDIA_GPU: str(gpus)} if gpus else {}
-    owners = [{"apiVersion": "v1", "kind": "X", "name": "x", "uid": owner, "controller": True}] if owner else []
+    owners = [owned_by(owner)] if owner else []
     meta = {"name": name, "namespace": "default", "uid": f"pod-{name}", "labels": changes.pop("labels", {})}
     raw = {
         "metadata": meta | {"ownerReferences": owners} | changes.pop("metadata", {}),
@@ -187,7 +201,7 @@ def gang_pod(
         f"{job}-{epoch}-{rank}",
         node,
         gpus=gpus,
-        owner=f"uid-{job}",
+        owner=job,
         phase=phase,
         labels=labels | changes.pop("labels", {}),
         **changes,

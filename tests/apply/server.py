@@ -17,9 +17,11 @@ from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.status import JobStatus
 from trimtab.errors import AlreadyExists, Conflict, NotFound, Overloaded, Unreachable
+from trimtab.kube.objects import Identity
 from trimtab.kube.resources import POD_GROUPS, PODS, SERVICES
 
 UID = "uid-job"
+JOB = Identity("default/job", UID)
 ENDED = ("Succeeded", "Failed")
 FAULTS = ["ok", "lost", "unreachable", "overloaded", "crash before", "crash after"]
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from tests.apply.server import UID, Crash, Server
+from tests.apply.server import JOB, UID, Crash, Server
 from tests.builders import placement as placement_on
 from tests.builders import plan_of
 
@@ -122,7 +122,7 @@ class Controller:
                 answer = await write.release(server, "default", name, uid)
                 self._pods[uid] = msgspec.json.decode(answer, type=PodObject)
             case CreatePodGroup():
-                answer = await write.create(server, POD_GROUPS, pod_group(self._gang(), POD_GROUPS), UID)
+                answer = await write.create(server, POD_GROUPS, pod_group(self._gang(), POD_GROUPS), JOB)
                 made_group = msgspec.json.decode(answer, type=AnyObject).metadata
                 self._groups[made_group.uid] = made_group
             case DeletePodGroup(name, uid):
@@ -135,10 +135,10 @@ class Controller:
                 await write.delete_pod(server, "default", name, uid, force=force)
                 self._deleted[uid] = force
             case CreateService():
-                await write.create(server, SERVICES, objects.service(self._gang()), UID)
+                await write.create(server, SERVICES, objects.service(self._gang()), JOB)
                 self._has_service = True
             case CreatePod(rank):
-                made = await write.create(server, PODS, objects.pod(self._gang(), rank), UID)
+                made = await write.create(server, PODS, objects.pod(self._gang(), rank), JOB)
                 pod = msgspec.json.decode(made, type=PodObject)
                 self._pods[pod.metadata.uid] = pod
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.builders import MOMENT, NOW, job_object, placement, plan_of
+from tests.builders import MOMENT, NOW, job_object, leaving, placement, plan_of
 
 from trimtab.api.history import StopRecord
-from trimtab.api.status import JobStatus, Leaving, Plan
+from trimtab.api.status import JobStatus, Plan
 from trimtab.apply import stops, transitions
 from trimtab.apply.stops import StopOrder
 from trimtab.apply.transitions import Report
@@ -91,8 +91,7 @@ def test_what_an_earlier_gang_has_done_is_not_taken_off() -> None:
 
 
 def test_a_plan_that_waits_for_others_tells_nothing() -> None:
-    leaving = Leaving(uid="u", job="team/victim", epoch=2, cause=StopCause.PREEMPTED)
-    status = again(saved(NOW + 12), SUCCESSOR.model_copy(update={"waits_for": (leaving,)}))
+    status = again(saved(NOW + 12), SUCCESSOR.model_copy(update={"waits_for": (leaving("victim", 2, "team"),)}))
     assert last(told(status, 40, after=100)).start_seconds is None
 
 

@@ -29,12 +29,12 @@ from tests.apply.test_steps import (
     view,
     written,
 )
-from tests.builders import gang_pod, placement, plan_of
+from tests.builders import gang_pod, leaving, placement, plan_of
 
 from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.history import StopRecord
-from trimtab.api.status import JobStatus, Leaving, Observed, StopRequest
+from trimtab.api.status import JobStatus, Observed, StopRequest
 from trimtab.apply import stops, transitions
 from trimtab.apply.actions import AnnotatePod, CreatePod, CreateService, Step
 from trimtab.apply.steps import next_step
@@ -282,7 +282,7 @@ def test_a_preempted_job_is_so_until_it_is_planned_again() -> None:
 
 
 # --- GPUs that others still hold -----------------------------------------------------------------------------------
-WAITS = PLAN.model_copy(update={"waits_for": (Leaving(uid="uid-b", job="team/b", epoch=4, cause=StopCause.PREEMPTED),)})
+WAITS = PLAN.model_copy(update={"waits_for": (leaving("b", 4, "team"),)})
 PROMISED = transitions.planned(JobStatus(), META, WAITS, NOW)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.apply.server import merged
-from tests.builders import NOW
+from tests.builders import NOW, owned_by
 
 from trimtab import names
 from trimtab.api.status import JobStatus
@@ -18,10 +18,11 @@ from trimtab.apply import transitions, write
 from trimtab.apply.events import NOTE_LIMIT, event, post
 from trimtab.apply.transitions import Happening
 from trimtab.errors import AlreadyExists, Conflict, Forbidden, Invalid, LeadershipLost, NotFound, Overloaded
-from trimtab.kube.objects import Meta
+from trimtab.kube.objects import Identity, Meta
 from trimtab.kube.resources import POD_GROUPS, PODS, SERVICES
 
 META = Meta(name="job", namespace="default", uid="uid-job", resource_version="7", generation=1)
+JOB = Identity("default/job", "uid-job")
 POD = {"metadata": {"name": "job-1-0", "namespace": "default"}}
 
 
@@ -59,21 +60,21 @@ class Answers:
         return self._end("patch", path, patch, subresource)
 
 
-def pod(uid: str = "u", node: str = "", owner: str = "uid-job") -> dict[str, Any]:
-    owners = [{"apiVersion": "v1", "kind": "X", "name": "x", "uid": owner, "controller": True}]
-    return {"metadata": {"name": "job-1-0", "uid": uid, "ownerReferences": owners}, "spec": {"nodeName": node}}
+def pod(uid: str = "u", node: str = "", owner: str = "job") -> dict[str, Any]:
+    meta = {"name": "job-1-0", "namespace": "default", "uid": uid}
+    return {"metadata": {**meta, "ownerReferences": [owned_by(owner)]}, "spec": {"nodeName": node}}
 
 
 # --- creating ------------------------------------------------------------------------------------------------------
 async def test_what_exists_already_and_is_ours_counts_as_created() -> None:
     client: Any = Answers(raising=AlreadyExists("exists"), there=pod())
-    assert json.loads(await write.create(client, PODS, POD, "uid-job")) == pod()
+    assert json.loads(await write.create(client, PODS, POD, JOB)) == pod()
 
 
 async def test_what_exists_already_and_belongs_to_somebody_else_stops_the_gang() -> None:
-    client: Any = Answers(raising=AlreadyExists("exists"), there=pod(owner="uid-other"))
+    client: Any = Answers(raising=AlreadyExists("exists"), there=pod(owner="other"))
     with pytest.raises(write.Refused, match="a service named job-1-0 exists and belongs to somebody else") as refused:
-        await write.create(client, SERVICES, POD, "uid-job")
+        await write.create(client, SERVICES, POD, JOB)
     assert refused.value.reason == "NameTaken"
 
 
@@ -81,14 +82,14 @@ async def test_what_exists_already_and_belongs_to_somebody_else_stops_the_gang()
 async def test_what_the_api_server_will_never_take_stops_the_gang(error: Exception) -> None:
     client: Any = Answers(raising=error)
     with pytest.raises(write.Refused, match=r"creating pod job-1-0: (exceeded quota|spec\.containers)") as refused:
-        await write.create(client, PODS, POD, "uid-job")
+        await write.create(client, PODS, POD, JOB)
     assert refused.value.reason == "CreateRefused"
 
 
 async def test_an_overloaded_server_is_asked_again_later() -> None:
     client: Any = Answers(raising=Overloaded("503"))
     with pytest.raises(Overloaded):
-        await write.create(client, PODS, POD, "uid-job")
+        await write.create(client, PODS, POD, JOB)
 
 
 # --- binding -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import yaml
 from hack.chart.render import RenderError, render
 from tests.chart.rendered import chart_file, environment_of, manifest, objects, objects_of, the, workloads
 
-from trimtab.doctor.checks.admission import LIMITS
+from trimtab.doctor.checks.admission import LIMITS, OPEN
 from trimtab.settings import Settings
 from trimtab_policy import policy
 
@@ -92,7 +92,7 @@ def test_the_fake_cluster_is_the_one_of_the_manifests() -> None:
 
 
 def test_limits_are_those_of_the_admission_rules() -> None:
-    assert tuple(SCHEMA["properties"]["admission"]["properties"]["limits"]["properties"]) == LIMITS
+    assert tuple(SCHEMA["properties"]["admission"]["properties"]["limits"]["properties"]) == LIMITS + OPEN
 
 
 WRONG = {

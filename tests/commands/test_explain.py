@@ -9,12 +9,25 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.builders import A100, H100, MOMENT, NOW, job, job_object, node, placement, plan_of, running, snapshot
+from tests.builders import (
+    A100,
+    H100,
+    MOMENT,
+    NOW,
+    job,
+    job_object,
+    leaving,
+    node,
+    placement,
+    plan_of,
+    running,
+    snapshot,
+)
 from typer.testing import CliRunner, Result
 
 from trimtab import names
 from trimtab.api.history import FailureCause, FailureRecord, StopRecord
-from trimtab.api.status import JobStatus, Leaving, StopRequest
+from trimtab.api.status import JobStatus, StopRequest
 from trimtab.apply import change as small
 from trimtab.apply import transitions
 from trimtab.cli import app
@@ -52,8 +65,7 @@ def test_a_job_that_is_bound_and_runs_tells_its_plan_and_since_when() -> None:
 
 
 def test_a_plan_that_waits_for_others_to_stop_names_them_until_its_pods_are_bound() -> None:
-    leaving = Leaving(uid="u", job="team/victim", epoch=2, cause=StopCause.PREEMPTED)
-    plan = plan_of(placement(), 3).model_copy(update={"waits_for": (leaving,)})
+    plan = plan_of(placement(), 3).model_copy(update={"waits_for": (leaving("victim", 2, "team"),)})
     waits = transitions.planned(JobStatus(), META, plan, NOW)
     assert "Waits for: team/victim to stop (Preempted)" in said(waits)
     assert "Waits for" not in said(transitions.scheduled(waits, META, NOW, all_running=False))

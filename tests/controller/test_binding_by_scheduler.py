@@ -6,13 +6,16 @@ import json
 from typing import Any
 
 import pytest
+from tests.builders import owned_by
 
 from trimtab.controller import views
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.views import REFUSED_SECONDS, TAKEN_OVER_SECONDS, Gang, Views
-from trimtab.kube.objects import PodObject
+from trimtab.kube.objects import Identity, PodObject
 from trimtab.kube.observer import Silent
 from trimtab.settings import BindingSettings, GangSettings, ReflectorSettings, Settings
+
+JOB = Identity("default/job", "uid-job")
 
 
 class Clock:
@@ -82,10 +85,9 @@ def test_refused_nodes_are_forgotten_each_in_its_time(clock: Clock) -> None:
 
 def pod(version: int, message: str, reason: str = "Unschedulable") -> bytes:
     condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
-    owner = {"apiVersion": "v1", "kind": "X", "name": "x", "uid": "uid-job", "controller": True}
     metadata = {"name": "job-1-0", "namespace": "default", "uid": "u", "resourceVersion": str(version)}
     status = {"phase": "Pending", "conditions": [condition]}
-    return json.dumps({"metadata": {**metadata, "ownerReferences": [owner]}, "status": status}).encode()
+    return json.dumps({"metadata": {**metadata, "ownerReferences": [owned_by("job")]}, "status": status}).encode()
 
 
 async def test_new_words_of_kube_scheduler_are_kept_and_wake_nobody() -> None:
@@ -94,7 +96,7 @@ async def test_new_words_of_kube_scheduler_are_kept_and_wake_nobody() -> None:
     cluster = Cluster(unused, ReflectorSettings(), lambda: changes.append(None), Silent())
 
     def message() -> str:
-        found: tuple[PodObject, ...] = cluster.pods_of("uid-job")
+        found: tuple[PodObject, ...] = cluster.pods_of(JOB.digest)
         return found[0].status.conditions[0].message
 
     cluster.pods.apply_written(pod(1, "0/5 nodes are available"))
@@ -106,6 +108,6 @@ async def test_new_words_of_kube_scheduler_are_kept_and_wake_nobody() -> None:
 
 async def test_where_nobody_asked_for_pod_groups_there_are_none() -> None:
     unused: Any = None
-    assert Cluster(unused, ReflectorSettings(), lambda: None, Silent()).pod_groups_of("uid-job") is None
+    assert Cluster(unused, ReflectorSettings(), lambda: None, Silent()).pod_groups_of(JOB) is None
     asked = Cluster(unused, ReflectorSettings(), lambda: None, Silent(), pod_groups=True)
-    assert asked.pod_groups_of("uid-job") is None, "not listed yet"
+    assert asked.pod_groups_of(JOB) is None, "not listed yet"

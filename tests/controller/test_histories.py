@@ -98,8 +98,8 @@ class Rounds(RuleBasedStateMachine):
     def job_named(self, key: str) -> JobObject | None:
         return self.jobs[key][0] if key in self.jobs else None
 
-    def pods_of(self, uid: str) -> tuple[PodObject, ...]:
-        return tuple(pod for pod in self.pods.values() if pod.metadata.controlled_by(uid))
+    def pods_of(self, job: str) -> tuple[PodObject, ...]:
+        return tuple(pod for pod in self.pods.values() if pod.metadata.job and pod.metadata.job.digest == job)
 
     def facts(self, key: str) -> JobFacts:
         return self.observer.job(self.jobs[key][0])
@@ -208,9 +208,7 @@ class Rounds(RuleBasedStateMachine):
             status = transitions.set_back(facts.status, facts.meta, Setback("PodFailed", "x"), self.now, (1.0, 60.0))
             self.write(key, status)
             if gone:
-                self.pods = {
-                    name: pod for name, pod in self.pods.items() if not pod.metadata.controlled_by(facts.meta.uid)
-                }
+                self.pods = {name: pod for name, pod in self.pods.items() if pod.metadata.job != facts.meta.identity}
 
     # --- a round -----------------------------------------------------------------------------------------------------
     def round(self, data: st.DataObject) -> None:

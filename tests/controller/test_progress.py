@@ -19,7 +19,7 @@ from trimtab.controller.progress import (
     Refused,
     predicted_seconds,
 )
-from trimtab.kube.objects import JobObject, PodObject
+from trimtab.kube.objects import Identity, JobObject, PodObject
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab_policy.drift import MIN_STEPS
 
@@ -48,8 +48,8 @@ class Stage:
     def job_named(self, key: str) -> JobObject | None:
         return self.jobs.get(key)
 
-    def pods_of(self, uid: str) -> tuple[PodObject, ...]:
-        return tuple(self.pods) if uid == UID else ()
+    def pods_of(self, job: str) -> tuple[PodObject, ...]:
+        return tuple(self.pods) if job == Identity(KEY, UID).digest else ()
 
     def take(self, pod: str = "pod-job-3-0", *, after: float = 10.0, **said: Any) -> str:
         self.now += after

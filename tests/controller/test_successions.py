@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
+from tests import builders
 from tests.builders import MOMENT, NOW, gang_pod, job_object, node_object, placement, plan_of, queue_object
 
 from trimtab import names
@@ -72,7 +73,7 @@ class Cluster:
 
 
 def left(name: str = "old", epoch: int = 1) -> Leaving:
-    return Leaving(uid=f"uid-{name}", job=f"default/{name}", epoch=epoch, cause=StopCause.PREEMPTED)
+    return builders.leaving(name, epoch)
 
 
 def runs(name: str = "old", node: str = "a", epoch: int = 1, **status: Any) -> JobObject:
@@ -285,7 +286,7 @@ def test_a_gang_whose_place_another_one_takes_is_asked_for_that_from_its_request
 )
 def test_a_plan_waits_for_pods_that_hold_its_gpus(pod: PodObject, waits: bool) -> None:
     plan = plan_of(placement("uid-new", {"a": 8}), waits_for=(left(),))
-    assert leaving(plan, lambda uid: [pod] if uid == "uid-old" else []) == (("default/old",) if waits else ())
+    assert leaving(plan, lambda job: [pod] if job == left().digest else []) == (("default/old",) if waits else ())
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------

@@ -15,13 +15,14 @@ from tests.builders import (
     gpu_reading,
     gpunode_object,
     job_object,
+    leaving,
     node_object,
     placement,
     plan_of,
 )
 
 from trimtab.api.history import FailureCause
-from trimtab.api.status import JobStatus, Leaving
+from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.apply.steps import View, WriteStatus, next_step
 from trimtab.controller import views
@@ -33,7 +34,6 @@ from trimtab.observe import nodes
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.snapshot import Observer
 from trimtab.settings import ReflectorSettings, Settings
-from trimtab_policy.types import StopCause
 
 META = job_object().metadata
 GOING = {"deletionTimestamp": "2026-01-02T03:04:05Z", "resourceVersion": "9"}
@@ -147,8 +147,7 @@ def test_nothing_but_the_end_of_its_pods_is_due_for_a_job_that_is_being_deleted(
 
 def test_a_plan_is_given_up_where_those_it_waits_for_do_not_go_and_a_gang_that_runs_is_not() -> None:
     stage = Stage()
-    leaving = Leaving(uid="uid-old", job="default/old", epoch=4, cause=StopCause.PREEMPTED)
-    plan = plan_of(placement(nodes={"n1": 8}), 2, waits_for=(leaving,))
+    plan = plan_of(placement(nodes={"n1": 8}), 2, waits_for=(leaving("old", 4),))
     planned = transitions.planned(JobStatus(), META, plan, NOW)
     stuck = gang_pod("old", 4, 0, "n1", phase="Running", metadata=GOING)
     stage.cluster.pods.apply_written(msgspec.json.encode(stuck))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ from tests.doctor.world import healthy, in_force, only, pod, rules, wrong
 
 from trimtab.doctor.checks import admission
 from trimtab.doctor.findings import Level, Reason
-from trimtab.names import API_VERSION
+from trimtab.names import ACCELERATORS, API_VERSION, GPU_RESOURCES
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 POLICY = "ValidatingAdmissionPolicy"
@@ -38,6 +39,28 @@ def test_the_limits_that_are_told_are_the_first_variables_of_the_manifest_and_no
     assert versions == {"", API_VERSION}, "those of core types, after a reinstallation, are lost (kubernetes#130887)"
 
 
+def _rules() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((MANIFESTS / "admission.yaml").read_text()))
+
+
+def test_what_is_open_to_authors_are_the_first_variables_of_their_rule() -> None:
+    found = {each["metadata"]["name"]: each["spec"] for each in _rules() if each["kind"] == POLICY}
+    variables = found["trimtab-job-pods"]["variables"]
+    assert tuple(each["name"] for each in variables[: len(admission.OPEN)]) == admission.OPEN
+
+
+def test_what_is_a_gpu_is_the_same_for_the_kind_and_for_every_rule() -> None:
+    told = {
+        each["metadata"]["name"]: yaml.safe_load(variable["expression"])
+        for each in _rules()
+        for variable in each["spec"].get("variables", [])
+        if variable["name"] == "accelerators"
+    }
+    assert told == {rule: list(ACCELERATORS) for rule in ("trimtab-job-authors", "trimtab-gpus-by-jobs")}
+    for name in GPU_RESOURCES:
+        assert name.startswith(ACCELERATORS)
+
+
 def test_none_at_all_is_a_warning_with_the_manifest_that_has_them() -> None:
     (finding,) = wrong(admission.policies, healthy(rules=(), in_force=(), pods=()))
     assert (finding.level, finding.reason) == (Level.WARNING, Reason.ADMISSION_ABSENT)
@@ -63,7 +86,7 @@ def test_one_that_is_missing_or_denies_nothing_is_named(gone: str, file: str) ->
 def test_the_agents_rule_is_missed_only_where_there_are_agents() -> None:
     kept = tuple(map(rules, admission.POLICIES))
     finding = only(admission.policies, healthy(rules=kept, pods=(pod("controller"),)))
-    assert (finding.level, finding.message) == (Level.OK, "8 admission policies are in force")
+    assert (finding.level, finding.message) == (Level.OK, f"{len(admission.POLICIES)} admission policies are in force")
 
 
 def test_what_the_api_server_says_against_an_expression_is_told() -> None:

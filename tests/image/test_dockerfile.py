@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hack.image import requirements
+from hack import requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -65,8 +65,11 @@ def test_probes_belong_to_kubernetes() -> None:
 
 
 def test_the_base_is_the_official_image_unless_another_is_given() -> None:
-    default = dict(instructions(DOCKERFILE)[:2])["ARG"]
-    assert default.startswith(("BASE=python:3.", "VERSION="))
+    """By digest: a tag can be moved to anything."""
+    before = [rest for word, rest in instructions(DOCKERFILE)[:2] if word == "ARG"]
+    bases = [rest for rest in before if rest.startswith("BASE=")]
+    assert len(bases) == 1
+    assert re.fullmatch(r"BASE=python:3\.\d+-slim-\w+@sha256:[0-9a-f]{64}", bases[0])
     assert values("build", "FROM") == values("trainer", "FROM") == ["${BASE}"]
     assert values("operator", "FROM") == values("agent", "FROM") == ["scratch"]
 
@@ -81,16 +84,17 @@ def test_package_image_chart_and_manifests_have_one_version() -> None:
     assert (said["version"], said["appVersion"]) == (version, version)
 
 
-def test_nothing_is_installed_without_a_pinned_version() -> None:
-    assert "PIP_CONSTRAINT=/src/hack/constraints.txt" in " ".join(values("build", "ENV"))
-    pinned = {line.partition("==")[0].lower() for line in (ROOT / "hack/constraints.txt").read_text().splitlines()}
-    named = [word for run in values("build", "RUN") for word in re.findall(r"pip install ([\w -]+)", run)]
-    tools = {word for words in named for word in words.split()}
-    assert tools == {"cyclonedx-bom", "hatchling"}
-    every = [*requirements.requirements(["operator", "agent"]), *requirements.only(["torch", "numpy"])]
-    wanted = {requirements.name_of(each) for each in every} | tools
-    normal = {re.sub(r"[-_.]+", "-", name) for name in pinned}
-    assert wanted - normal == set()
+def test_what_the_images_install_is_locked() -> None:
+    """And so is what builds them; that pip compares hashes is tested in tests/supply."""
+    listed = [run for stage in stages() for run in values(stage, "RUN") if "hack/requirements.py" in run]
+    assert len(listed) == 4
+    assert "requirements.py --only-groups build,image " in values("build", "RUN")[0]
+    assert "PIP_ONLY_BINARY=:all:" in " ".join(values("build", "ENV"))
+    locked = requirements.read_lock(requirements.LOCK.read_text())
+    every = [*requirements.requirements(["operator", "agent"]), *requirements.only(["torch", "numpy", "highspy"])]
+    every += requirements.of_groups(["build", "image"])
+    names = {each.name for each in requirements.needed(map(requirements.name_of, every), locked)}
+    assert {"hatchling", "cyclonedx-bom", "torch", "aiohttp"} <= names
 
 
 def test_every_stage_that_fetches_packages_is_told_from_where() -> None:

@@ -54,7 +54,7 @@ def test_an_unreadable_object_of_the_same_identity_keeps_what_we_hold() -> None:
 
 def test_a_pod_is_decoded_to_what_scheduling_needs() -> None:
     raw = b"""{"metadata": {"name": "p", "namespace": "t", "uid": "u", "resourceVersion": "7", "managedFields": [{}],
-        "ownerReferences": [{"apiVersion": "v1", "kind": "J", "name": "j", "uid": "owner", "controller": true}]},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "J", "name": "j", "uid": "owner", "controller": false}]},
       "spec": {"nodeName": "n", "schedulerName": "trimtab", "priority": 5, "overhead": {"cpu": "250m"},
         "containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}],
         "initContainers": [{"name": "side", "restartPolicy": "Always"}],
@@ -64,8 +64,8 @@ def test_a_pod_is_decoded_to_what_scheduling_needs() -> None:
     pod = msgspec.json.decode(raw, type=PodObject)
     assert pod.metadata.key == "t/p"
     assert pod.metadata.version == 7
-    assert pod.metadata.controlled_by("owner")
-    assert not pod.metadata.controlled_by("another")
+    assert pod.metadata.owner_references[0].uid == "owner"
+    assert pod.metadata.job is None
     assert pod.spec.containers[0].resources.limits == {"nvidia.com/gpu": "8"}
     assert pod.spec.init_containers[0].restart_policy == "Always"
     assert pod.spec.scheduling_gates[0].name == "wait"

@@ -7,6 +7,7 @@ import copy
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.faults.watcher import Watcher
 from tests.live.harness import Live, training_job
 
 from trimtab import names
+from trimtab.checkout import checkout
 from trimtab.errors import ApiError
 from trimtab.kube.client import JSON, MERGE_PATCH, KubeClient
 from trimtab.kube.resources import JOBS, PODS, Resource
@@ -24,6 +26,7 @@ from trimtab.settings import KubeSettings
 
 Object = dict[str, Any]
 RBAC = "rbac.authorization.k8s.io/v1"
+MANIFESTS = checkout() / "manifests"
 A, B, STRICT = "tenancy-a", "tenancy-b", "tenancy-strict"
 A100 = "A100-SXM4-80GB"
 OPEN, URGENT = "tenancy-open", "tenancy-urgent"
@@ -115,6 +118,20 @@ class Tenants:
             await asyncio.sleep(0.1)
 
 
+@contextmanager
+def tenancy(live: Live, directory: Path) -> Iterator[Tenants]:
+    """Two namespaces with people, queues and priorities; the policies are there for so long only: other tests do as
+    administrators do."""
+    files = [argument for file in ("roles.yaml", "admission.yaml") for argument in ("-f", str(MANIFESTS / file))]
+    live.cluster.kubectl("apply", "--server-side", *files)
+    live.apply(*set_up())
+    tenants = Tenants(live, directory)
+    tenants.set_limits({"openPriorityClasses": f"'some, {OPEN}'"})
+    yield tenants
+    taken_down(live.cluster)
+    live.cluster.kubectl("delete", *files)
+
+
 def held(seen: Watcher, namespace: str) -> int:
     """GPUs that pods of the namespace hold on nodes."""
     pods = seen.judge.ledger.objects[ledger.PODS].values()
@@ -171,9 +188,10 @@ def pod(
     }
 
 
-def owned(uid: str = "11111111-2222-3333-4444-555555555555", name: str = "there") -> Object:
+def owned(uid: str = "11111111-2222-3333-4444-555555555555", name: str = "there", **changes: Any) -> Object:
+    """Metadata of what belongs to a job."""
     reference = {"apiVersion": names.API_VERSION, "kind": names.JOB_KIND, "name": name, "uid": uid, "controller": True}
-    return {"ownerReferences": [reference]}
+    return {"ownerReferences": [reference | changes]}
 
 
 def queue(name: str, **spec: Any) -> Object:

@@ -19,7 +19,7 @@ from trimtab import names
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 KEPT = "evil.example/keep"
-JOBS = ("forever", "large", "small", "one", "two", "three", "honest")
+JOBS = ("forever", "large", "small", "one", "two", "three", "honest", "victim")
 
 
 @pytest.fixture
@@ -88,3 +88,30 @@ async def test_pods_that_take_long_to_end_count_until_they_are_gone(live: Live, 
     for pod in pods:
         live.patch("pod", pod, {"metadata": {"finalizers": None}})
     await live.until("two", names.PODS_READY, 90)  # the garbage collector learns of new CRDs every 30 s
+
+
+async def test_what_another_namespace_says_is_a_jobs_is_not(live: Live, controller: ControllerProcess) -> None:
+    """Pods and Services there name its UID: of a group that the garbage collector does not know, so they stay."""
+    live.apply(training_job("victim", gpus=8, seconds=600, suspend=True))
+    owner = {"apiVersion": "evil.example/v1", "kind": names.JOB_KIND, "name": "victim", "controller": True}
+    owner["uid"] = live.get("ltj", "victim")["metadata"]["uid"]
+    meta = {"name": "victim", "namespace": "hostile", "ownerReferences": [owner]}
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hostile"}}
+    container = {"name": "any", "image": "example.test/any:1"}
+    forged = (
+        {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"clusterIP": "None"}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}},
+    )
+    live.apply(space, *forged)
+    try:
+        live.patch("ltj", "victim", {"spec": {"suspend": False}})
+        await live.until("victim", names.PODS_READY)
+        assert live.get("service", "victim"), "its gang finds itself"
+        live.patch("ltj", "victim", {"spec": {"suspend": True}})
+        await eventually(lambda: not live.pods("victim"), 30, "its gang to be gone")
+        live.patch("ltj", "victim", {"spec": {"suspend": False}})
+        await live.until("victim", names.PODS_READY)
+        there = live.cluster.kubectl("get", "pod,service", "victim", "-n", "hostile", "-o", "name").split()
+        assert there == ["pod/victim", "service/victim"], "and they were there all the time"
+    finally:
+        live.cluster.kubectl("delete", "namespace", "hostile", "--wait=false")

@@ -22,6 +22,7 @@ from tests.live.tenants import (
     CHOOSER,
     FOR_ALL,
     JOBS_ONLY,
+    MANIFESTS,
     OPEN,
     QUEUE_ADMIN,
     STRICT,
@@ -41,15 +42,13 @@ from tests.live.tenants import (
     queue,
     reaches,
     service,
-    set_up,
     states,
-    taken_down,
+    tenancy,
     trainer,
     with_pod,
 )
 
 from trimtab import names
-from trimtab.checkout import checkout
 from trimtab.doctor.checks import admission
 from trimtab.doctor.gather import RULES
 from trimtab.errors import LocalClusterError
@@ -58,7 +57,6 @@ from trimtab.kube.resources import CONFIG_MAPS, GPUNODES, JOBS, PODS, PRIORITY_C
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-MANIFESTS = checkout() / "manifests"
 ADMISSION = list(yaml.safe_load_all((MANIFESTS / "admission.yaml").read_text()))
 LIMITS: dict[str, str] = {
     each["name"]: each["expression"]
@@ -76,6 +74,7 @@ RESTRICTED = {
 }
 MODEST = {"policy": "Fixed", "minRuntimeSeconds": 0, "checkpoint": {"graceSeconds": 60}}
 OURS = {names.LABEL_JOB: "there"}
+OF_A_JOB = "what belongs to an LLMTrainingJob is for the controller to say"
 GATED: Object = {"schedulingGates": [{"name": names.SCHEDULING_GATE}]}
 SECRET = {"valueFrom": {"secretKeyRef": {"name": "token", "key": "t"}}}
 PVC = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
@@ -85,7 +84,11 @@ FORBIDDEN: dict[str, tuple[str, Resource, Object, str]] = {
     # what says that a pod is one of a gang
     "label": (AUTHOR, PODS, pod(meta={"labels": OURS}), "trimtab.dev/job: labels and annotations that begin with"),
     "place": (AUTHOR, PODS, pod(meta=annotated(**{names.ANNOTATION_NODE: "live-0"})), "create an LLMTrainingJob"),
-    "owner": (AUTHOR, PODS, pod(meta=owned()), "what belongs to an LLMTrainingJob is for the controller to say"),
+    "owner": (AUTHOR, PODS, pod(meta=owned()), OF_A_JOB),
+    "owner-of-another-group": (AUTHOR, PODS, pod(meta=owned(apiVersion="evil.example/v1")), OF_A_JOB),
+    "owner-of-no-group": (AUTHOR, PODS, pod(meta=owned(apiVersion="v1", controller=False)), OF_A_JOB),
+    "owner-of-another-kind": (AUTHOR, PODS, pod(meta=owned(kind=names.QUEUE_KIND)), OF_A_JOB),
+    "owner-of-a-service": (AUTHOR, SERVICES, service(**owned(apiVersion="evil.example/v1")), OF_A_JOB),
     "service": (AUTHOR, SERVICES, service(labels=OURS), "trimtab.dev/job: labels and annotations"),
     "scheduler": (AUTHOR, PODS, pod(schedulerName=names.SCHEDULER_NAME), "binds the pods of LLMTrainingJobs only"),
     "gate": (AUTHOR, PODS, pod(**GATED), "is for the controller to set and to take away"),
@@ -103,7 +106,7 @@ FORBIDDEN: dict[str, tuple[str, Resource, Object, str]] = {
         AUTHOR,
         JOBS,
         with_pod(containers=trainer(resources={"limits": {"nvidia.com/gpu.shared": "8"}})),
-        "GPUs by another name",
+        "GPUs may not be requested in the template",
     ),
     "template-label": (
         AUTHOR,
@@ -121,8 +124,8 @@ FORBIDDEN: dict[str, tuple[str, Resource, Object, str]] = {
     "runtime": (AUTHOR, JOBS, job(elasticity={"minRuntimeSeconds": 86400}), "minRuntimeSeconds: at most 3600 here"),
     "termination": (AUTHOR, JOBS, with_pod(terminationGracePeriodSeconds=3600), "at most 600 here"),
     # who may not make pods reaches by a job no more than jobs
-    "account": (JOBS_ONLY, JOBS, with_pod(serviceAccountName=AUTHOR), "serviceAccountName author: who may"),
-    "old-account": (JOBS_ONLY, JOBS, with_pod(serviceAccount=AUTHOR), "serviceAccountName author: who may"),
+    "account": (JOBS_ONLY, JOBS, with_pod(serviceAccountName=AUTHOR), "serviceAccountName: who may"),
+    "old-account": (JOBS_ONLY, JOBS, with_pod(serviceAccount=AUTHOR), "serviceAccount: who may"),
     "secret": (JOBS_ONLY, JOBS, with_pod(volumes=[{"name": "s", "secret": {"secretName": "x"}}]), "volume s: who may"),
     "host": (JOBS_ONLY, JOBS, with_pod(volumes=[{"name": "h", "hostPath": {"path": "/"}}]), "volume h: who may not"),
     "host-network": (JOBS_ONLY, JOBS, with_pod(hostNetwork=True), "hostNetwork: who may not create pods"),
@@ -130,7 +133,7 @@ FORBIDDEN: dict[str, tuple[str, Resource, Object, str]] = {
         JOBS_ONLY,
         JOBS,
         with_pod(containers=trainer(securityContext={"privileged": True})),
-        "privileges of container trainer: who may not",
+        "privileges (securityContext) of container trainer: who may not",
     ),
     "env": (JOBS_ONLY, JOBS, with_pod(containers=trainer(env=[{"name": "T", **SECRET}])), "environment of container"),
     "env-from": (
@@ -171,16 +174,8 @@ ALLOWED: dict[str, tuple[str, Resource, Object]] = {
 
 @pytest.fixture(scope="module")
 def tenants(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
-    """Two namespaces with people, queues and priorities; the policies are there for this module only: other tests do as
-    administrators do."""
-    files = [argument for file in ("roles.yaml", "admission.yaml") for argument in ("-f", str(MANIFESTS / file))]
-    live_cluster.cluster.kubectl("apply", "--server-side", *files)
-    live_cluster.apply(*set_up())
-    tenants = Tenants(live_cluster, tmp_path_factory.mktemp("tenancy"))
-    tenants.set_limits({"openPriorityClasses": f"'some, {OPEN}'"})
-    yield tenants
-    taken_down(live_cluster.cluster)
-    live_cluster.cluster.kubectl("delete", *files)
+    with tenancy(live_cluster, tmp_path_factory.mktemp("tenancy")) as tenants:
+        yield tenants
 
 
 @pytest.fixture(autouse=True)
@@ -304,6 +299,17 @@ async def test_a_job_takes_its_pods_with_it(tenants: Tenants) -> None:
         assert await me.tries("DELETE", path, {"propagationPolicy": "Foreground"}) == ""
 
 
+async def test_what_belongs_to_a_job_stays_its_own_in_every_part(tenants: Tenants) -> None:
+    """It would count as nobody's, and hold its GPUs all the same."""
+    tenants.live.apply(pod("of-a-gang", meta=owned()))
+    me, own = tenants.person(AUTHOR), PODS.path(A, "of-a-gang")
+    parts = ({"name": "x"}, {"kind": "X"}, {"apiVersion": "x/v1"}, {"uid": "x"}, {"controller": False})
+    for references in (*(owned(**part) for part in parts), {"ownerReferences": []}):
+        assert OF_A_JOB in await me.patches(own, {"metadata": references})
+    assert await me.patches(own, {"metadata": {"labels": {"team": "a"}}}) == ""
+    tenants.kubectl("delete", "pod", "of-a-gang", "-n", A, "--force", "--grace-period=0", "--ignore-not-found")
+
+
 async def test_limits_that_come_later_do_not_tie_the_hands_of_who_is_over_them(tenants: Tenants) -> None:
     over = job("over", suspend=True, gpus=2048, priorityClassName=URGENT, elasticity={"minRuntimeSeconds": 90000})
     over["metadata"] |= annotated(**{names.ANNOTATION_POLICY: "sia", names.ANNOTATION_FAKE_FAIL: "0@0.5"})
@@ -323,7 +329,7 @@ async def test_limits_that_come_later_do_not_tie_the_hands_of_who_is_over_them(t
     for message, spec in refused.items():
         assert message in await tenants.person(AUTHOR).patches(own, {"spec": spec})
     another = {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}
-    assert "serviceAccountName author" in await me.patches(own, {"spec": another})
+    assert "serviceAccountName: who" in await me.patches(own, {"spec": another})
     tenants.kubectl("delete", "ltj", "over", "-n", A)
     tenants.set_limits({"openPriorityClasses": f"'{OPEN}'"})
 

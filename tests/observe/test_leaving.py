@@ -7,7 +7,7 @@ from itertools import product
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.builders import MOMENT, NOW, gang_pod, job_object, node_object, placement, plan_of
+from tests.builders import MOMENT, NOW, gang_pod, job_object, leaving, node_object, placement, plan_of
 
 from trimtab.api.status import JobStatus, Leaving, PlanGrant, PlanTerms, StopRequest
 from trimtab.kube.objects import JobObject, PodObject
@@ -26,10 +26,6 @@ def look(
 
 def free(seen: Observation) -> dict[str, int]:
     return {node.name: node.free_gpus for node in seen.snapshot.nodes}
-
-
-def left(name: str, epoch: int = 1) -> Leaving:
-    return Leaving(uid=f"uid-{name}", job=f"default/{name}", epoch=epoch, cause=StopCause.PREEMPTED)
 
 
 def planned(name: str, shares: dict[str, int], *waits_for: Leaving, epoch: int = 1) -> JobObject:
@@ -57,7 +53,7 @@ def moving(name: str, shares: dict[str, int], to: dict[str, int], *waits_for: Le
 
 
 def test_what_a_plan_waits_for_is_not_charged_twice() -> None:
-    jobs = [planned("old", {"n1": 8}), planned("new", {"n1": 8}, left("old"))]
+    jobs = [planned("old", {"n1": 8}), planned("new", {"n1": 8}, leaving("old"))]
     seen = look(gang("old", {"n1": 8}), jobs)
     assert free(seen) == {"n1": 0, "n2": 8}
     assert seen.overallocated == {}
@@ -65,26 +61,26 @@ def test_what_a_plan_waits_for_is_not_charged_twice() -> None:
 
 
 def test_more_than_is_left_behind_is_charged() -> None:
-    jobs = [planned("old", {"n1": 2}), planned("new", {"n1": 6}, left("old"))]
+    jobs = [planned("old", {"n1": 2}), planned("new", {"n1": 6}, leaving("old"))]
     assert free(look(gang("old", {"n1": 2}), jobs))["n1"] == 2
-    less = [planned("old", {"n1": 6}), planned("new", {"n1": 2}, left("old"))]
+    less = [planned("old", {"n1": 6}), planned("new", {"n1": 2}, leaving("old"))]
     assert free(look(gang("old", {"n1": 6}), less))["n1"] == 2
 
 
 def test_two_heirs_never_get_the_same_gpu() -> None:
-    heirs = [planned("one", {"n1": 4}, left("old")), planned("two", {"n1": 4}, left("old"))]
+    heirs = [planned("one", {"n1": 4}, leaving("old")), planned("two", {"n1": 4}, leaving("old"))]
     seen = look(gang("old", {"n1": 4}), [planned("old", {"n1": 4}), *heirs])
     assert free(seen)["n1"] == 0
     assert seen.overallocated == {}
 
 
 def test_a_later_gang_of_the_job_that_is_waited_for_is_charged_in_full() -> None:
-    jobs = [planned("old", {"n1": 4}, epoch=2), planned("new", {"n1": 4}, left("old", 1))]
+    jobs = [planned("old", {"n1": 4}, epoch=2), planned("new", {"n1": 4}, leaving("old", 1))]
     assert free(look(gang("old", {"n1": 4}, epoch=2), jobs))["n1"] == 0
 
 
 def test_a_promise_counts_on_what_is_left_behind_before_it_is_written() -> None:
-    promised = Claim("uid-new", 1, placement("uid-new", {"n1": 8}), (("uid-old", 1),))
+    promised = Claim("uid-new", 1, placement("uid-new", {"n1": 8}), ((leaving("old").digest or "", 1),))
     seen = look(gang("old", {"n1": 8}), [planned("old", {"n1": 8}), job_object("new")], [promised])
     assert free(seen)["n1"] == 0
     assert seen.overallocated == {}
@@ -123,7 +119,7 @@ def test_where_a_gang_moves_to_is_kept_for_it_from_the_request_on() -> None:
 
 
 def test_two_gangs_that_change_places_take_no_room_besides() -> None:
-    jobs = [moving("a", {"n1": 8}, {"n2": 8}, left("b")), moving("b", {"n2": 8}, {"n1": 8}, left("a"))]
+    jobs = [moving("a", {"n1": 8}, {"n2": 8}, leaving("b")), moving("b", {"n2": 8}, {"n1": 8}, leaving("a"))]
     seen = look([*gang("a", {"n1": 8}), *gang("b", {"n2": 8})], jobs)
     assert (free(seen), seen.overallocated) == ({"n1": 0, "n2": 0}, {})
 
@@ -142,7 +138,7 @@ def test_a_node_is_charged_the_most_that_can_be_there_at_one_time(
     jobs = [planned(f"old{i}", {"n1": gpus}) for i, gpus in enumerate(old)]
     waits = [{i for i in named if i < len(old)} for _, named in heirs]
     for number, ((gpus, _), named) in enumerate(zip(heirs, waits, strict=True)):
-        jobs.append(planned(f"heir{number}", {"n1": gpus}, *(left(f"old{i}") for i in sorted(named))))
+        jobs.append(planned(f"heir{number}", {"n1": gpus}, *(leaving(f"old{i}") for i in sorted(named))))
     most = 0
     for gone, come in product(product((0, 1), repeat=len(old)), product((0, 1), repeat=len(heirs))):
         if all(gone[i] for here, named in zip(come, waits, strict=True) if here for i in named):

@@ -5,15 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.builders import A100, NOW, gang_pod, job_object, node_object, placement, plan_of, queue_object
+from tests.builders import (
+    A100,
+    NOW,
+    gang_pod,
+    job_object,
+    leaving,
+    node_object,
+    owned_by,
+    placement,
+    plan_of,
+    queue_object,
+)
 
 from trimtab import names
-from trimtab.api.status import JobStatus, Leaving, PlanTerms
+from trimtab.api.status import JobStatus, PlanTerms
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab_policy.arbiter.shares import standings
 from trimtab_policy.capacity import Capacity
-from trimtab_policy.types import StopCause
 
 NODES = [node_object("n1"), node_object("n2")]
 QUEUES = [queue_object("q", {"gpuType": "*", "gpus": 8}), queue_object("other", {"gpuType": "*", "gpus": 8})]
@@ -28,7 +38,7 @@ def pod(name: str, node: str = "n1", queue: str = "q", **meta: Any) -> PodObject
 
 def planned(name: str, node: str, *, queue: str = "q", after: str = "", **meta: Any) -> JobObject:
     """A job with eight GPUs of one node."""
-    waits_for = (Leaving(uid=f"uid-{after}", job=f"default/{after}", epoch=1, cause=StopCause.PREEMPTED),)
+    waits_for = (leaving(after),)
     terms = PlanTerms(queue=queue)
     plan = plan_of(placement(f"uid-{name}", {node: 8}), waits_for=waits_for if after else (), terms=terms)
     return job_object(name, {"queue": queue}, JobStatus(plan=plan, last_epoch=1), **meta)
@@ -88,5 +98,29 @@ def test_pods_that_say_no_queue_count_against_that_of_their_namespace(queues: li
 
 
 def test_pods_that_are_no_gang_s_count_against_nobody() -> None:
-    other = gang_pod("x", 1, 0, "n1", phase="Running", labels={names.LABEL_JOB: ""})
+    of_a_set = owned_by("x", apiVersion="apps/v1", kind="StatefulSet")
+    other = gang_pod("x", 1, 0, "n1", phase="Running", metadata={"ownerReferences": [of_a_set]})
     assert look([other], []).snapshot.jobs == ()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"namespace": "mine"},
+        {"ownerReferences": [owned_by("gone", uid="uid-x")]},
+        {"ownerReferences": [owned_by("x", apiVersion="evil.example/v1")]},
+        {"ownerReferences": [owned_by("x", kind="Queue")]},
+    ],
+    ids=["of another namespace", "of another name", "of another group", "of another kind"],
+)
+def test_pods_that_name_a_job_in_part_are_none_of_its_gang(forged: dict[str, Any]) -> None:
+    jobs = [planned("x", "n1"), job_object("next", {"queue": "q"})]
+    stray = gang_pod("x", 1, 0, "n2", phase="Running", metadata=forged)
+    seen = look([stray], jobs)
+    assert {node.name: node.free_gpus for node in seen.snapshot.nodes} == {"n1": 0, "n2": 0}, (
+        "what it has nobody else has"
+    )
+    assert [job.name for job in seen.snapshot.jobs] == ["x", "next"], "and it counts as no gang"
+    heir = planned("heir", "n2", after="x")
+    after = look([stray], [job_object("x", {"queue": "q"}), heir])
+    assert {node.name: node.free_gpus for node in after.snapshot.nodes}["n2"] == -8, "nobody inherits it, either"

@@ -130,10 +130,11 @@ class Predicted(ApiModel):
 class Leaving(ApiModel):
     """A gang that was asked to stop, and whose GPUs a plan waits for."""
 
-    uid: Text
-    """UID of its job."""
     job: Text
-    """The same for people: namespace/name."""
+    """Its job: namespace/name."""
+    digest: Text | None = None
+    """Digest of that and of the job's UID: which of all jobs of that name it is, without telling its UID to others.
+    Absent in plans of earlier versions: then nobody is waited for."""
     epoch: Annotated[Int64, Field(ge=1)]
     """Plan of that job whose pods must be gone; pods of earlier ones, too."""
     cause: StopCause

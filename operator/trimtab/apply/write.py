@@ -21,7 +21,7 @@ from trimtab import names
 from trimtab.api.status import JobStatus
 from trimtab.errors import AlreadyExists, Conflict, Forbidden, Invalid, LeadershipLost, NotFound, TrimtabError
 from trimtab.kube.client import KubeClient
-from trimtab.kube.objects import AnyObject, Meta, PodObject
+from trimtab.kube.objects import AnyObject, Identity, Meta, PodObject
 from trimtab.kube.resources import JOBS, PODS, Resource
 
 _ANY = msgspec.json.Decoder(AnyObject)
@@ -66,14 +66,14 @@ def merge_patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]
     return patch
 
 
-async def create(client: KubeClient, resource: Resource, obj: dict[str, Any], owner_uid: str) -> bytes:
+async def create(client: KubeClient, resource: Resource, obj: dict[str, Any], owner: Identity) -> bytes:
     """Create a Service or pod of the gang, or find the one that an earlier attempt created; return what is there."""
     namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
     try:
         return await client.create(resource.path(namespace), obj)
     except AlreadyExists:
         there = await client.get(resource.path(namespace, name))
-        if _ANY.decode(there).metadata.controlled_by(owner_uid):
+        if _ANY.decode(there).metadata.job == owner:
             return there
         what = resource.plural.removesuffix("s")
         raise Refused("NameTaken", f"a {what} named {name} exists and belongs to somebody else") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -16,6 +16,7 @@ from trimtab.kube.objects import (
     AnyObject,
     ConfigMapObject,
     GpuNodeObject,
+    Identity,
     JobObject,
     Meta,
     NodeObject,
@@ -70,8 +71,9 @@ class Cluster:
         self._heard = gpunodes
         self._on_change = on_change
         self._pods_of: dict[str, dict[str, str]] = {}
+        """Digest of a job's identity -> UID of a pod of its gang -> `namespace/name` of that."""
         self._job_keys: dict[str, str] = {}
-        self._services: dict[str, str] = {}
+        self._services: set[Identity] = set()
 
         def reflect(resource: Resource, kind: type[Any], changed: Callable[[Any, Any], None]) -> Reflector[Any]:
             return Reflector(client, resource, kind, settings, on_change=changed, observer=observer)
@@ -98,7 +100,7 @@ class Cluster:
         if gpunodes:
             self.gpunodes = reflect(GPUNODES, GpuNodeObject, self._gpunode_changed)
             self.reflectors += (self.gpunodes,)
-        self._groups_of: dict[str, dict[str, Meta]] = {}
+        self._groups_of: dict[Identity, dict[str, Meta]] = {}
         self._groups_known = asyncio.Event()
         self.pod_groups: Reflector[AnyObject] | None = None
         """Only where PodGroups are wanted and served: which version, is asked first."""
@@ -185,50 +187,50 @@ class Cluster:
         """The job `namespace/name`, if it exists."""
         return self.jobs.items.get(key)
 
-    def pods_of(self, uid: str) -> tuple[PodObject, ...]:
-        """Pods that the job controls."""
+    def pods_of(self, job: str) -> tuple[PodObject, ...]:
+        """Pods that the job with this digest of its identity controls, which may be gone."""
         pods = self.pods.items
-        return tuple(pods[key] for key in self._pods_of.get(uid, {}).values())
+        return tuple(pods[key] for key in self._pods_of.get(job, {}).values())
 
     def reports(self, key: str, uid: str) -> bool:
         """Whether the pod `namespace/name` is there with this UID, and of node rank 0 of a job."""
         pod = self.pods.items.get(key)
-        return pod is not None and pod.metadata.uid == uid and pod.metadata.labels.get(names.LABEL_RANK) == "0"
+        if pod is None or pod.metadata.uid != uid or pod.metadata.job is None:
+            return False
+        return pod.metadata.labels.get(names.LABEL_RANK) == "0"
 
-    def pod_groups_of(self, uid: str) -> tuple[Meta, ...] | None:
+    def pod_groups_of(self, job: Identity) -> tuple[Meta, ...] | None:
         """PodGroups that the job controls; None where there is no such kind, or it is not listed yet."""
         if self.pod_groups is None or not self.pod_groups.synced.is_set():
             return None
-        return tuple(self._groups_of.get(uid, {}).values())
+        return tuple(self._groups_of.get(job, {}).values())
 
-    def has_service(self, uid: str) -> bool:
-        """Whether the job controls a Service."""
-        return uid in self._services
+    def has_service(self, job: Identity) -> bool:
+        """Whether the job controls the Service that its gang is found by."""
+        return job in self._services
 
     # --- indexes ------------------------------------------------------------------------------------------------------
     def _changed(self, old: object, new: object) -> None:
         self._on_change()
 
     def _pod_changed(self, old: PodObject | None, new: PodObject | None) -> None:
-        for uid in _controllers(old):
-            of_owner = self._pods_of[uid]
-            del of_owner[old.metadata.uid if old else ""]
+        if old and (job := old.metadata.job):
+            of_owner = self._pods_of[job.digest]
+            del of_owner[old.metadata.uid]
             if not of_owner:
-                del self._pods_of[uid]
-        for uid in _controllers(new):
-            if new:
-                self._pods_of.setdefault(uid, {})[new.metadata.uid] = new.metadata.key
+                del self._pods_of[job.digest]
+        if new and (job := new.metadata.job):
+            self._pods_of.setdefault(job.digest, {})[new.metadata.uid] = new.metadata.key
         self._on_change()
 
     def _group_changed(self, old: AnyObject | None, new: AnyObject | None) -> None:
-        for uid in _controllers(old):
-            of_owner = self._groups_of[uid]
-            del of_owner[old.metadata.uid if old else ""]
+        if old and (job := old.metadata.job):
+            of_owner = self._groups_of[job]
+            del of_owner[old.metadata.uid]
             if not of_owner:
-                del self._groups_of[uid]
-        for uid in _controllers(new):
-            if new:
-                self._groups_of.setdefault(uid, {})[new.metadata.uid] = new.metadata
+                del self._groups_of[job]
+        if new and (job := new.metadata.job):
+            self._groups_of.setdefault(job, {})[new.metadata.uid] = new.metadata
         self._on_change()
 
     def _gpunode_changed(self, old: GpuNodeObject | None, new: GpuNodeObject | None) -> None:
@@ -249,18 +251,16 @@ class Cluster:
         self._on_change()
 
     def _service_changed(self, old: AnyObject | None, new: AnyObject | None) -> None:
-        ours = False
-        for uid in _controllers(old):
-            ours = self._services.pop(uid, None) is not None or ours
-        for uid in _controllers(new):
-            self._services[uid] = new.metadata.key if new else ""
-            ours = True
-        if ours:
+        before, after = _gang_of(old), _gang_of(new)
+        if before:
+            self._services.discard(before)
+        if after:
+            self._services.add(after)
+        if before or after:
             self._on_change()
 
 
-def _controllers(obj: AnyObject | PodObject | None) -> Iterable[str]:
-    if obj is None:
-        return ()
-    meta: Meta = obj.metadata
-    return tuple(owner.uid for owner in meta.owner_references if owner.controller)
+def _gang_of(service: AnyObject | None) -> Identity | None:
+    """The job whose gang is found by this Service: that is called like the job, as hostnames say."""
+    job = service.metadata.job if service else None
+    return job if job and service and service.metadata.key == job.key else None

@@ -17,7 +17,7 @@ from functools import cache, partial
 import structlog
 
 from trimtab import names
-from trimtab.api.status import JobStatus, Leaving
+from trimtab.api.status import JobStatus, Leaving, Plan
 from trimtab.apply import steps, stops, transitions, write
 from trimtab.apply.actions import (
     Action,
@@ -222,7 +222,7 @@ class Gangs:
                     raise error
 
     async def _act(self, view: View, gang: Gang, action: Action, plan: Callable[[], GangPlan]) -> None:
-        async with self._turns.turn(_urgency(action)):
+        async with self._turns.turn(_urgency(action, view.status.plan), view.meta.namespace):
             match action:
                 case WriteStatus():
                     await self._write_status(view, gang, action)
@@ -252,17 +252,17 @@ class Gangs:
                 case CreateService():
                     made = objects.service(plan())
                     self._cluster.services.apply_written(
-                        await write.create(self._client, SERVICES, made, view.meta.uid)
+                        await write.create(self._client, SERVICES, made, view.meta.identity)
                     )
                 case CreatePod(rank):
                     made = objects.pod(plan(), rank)
-                    self._cluster.pods.apply_written(await write.create(self._client, PODS, made, view.meta.uid))
+                    self._cluster.pods.apply_written(await write.create(self._client, PODS, made, view.meta.identity))
 
     async def _create_pod_group(self, view: View, gang: Gang, plan: GangPlan) -> None:
         """Create the PodGroup of a gang. Refused, the gang goes on without one: our gates hold it together as well."""
         try:
             made = pod_group(plan, self._pod_groups.resource)
-            answer = await write.create(self._client, self._pod_groups.resource, made, view.meta.uid)
+            answer = await write.create(self._client, self._pod_groups.resource, made, view.meta.identity)
         except (write.Refused, NotFound) as error:
             log.warning("gates alone hold this gang together", job=view.meta.key, epoch=plan.epoch, error=str(error))
             metrics.POD_GROUPS_REFUSED.inc()
@@ -323,11 +323,11 @@ def _mistaken(uid: str) -> None:
     metrics.DRIVER_ERRORS.inc()
 
 
-def _urgency(action: Action) -> Urgency:
+def _urgency(action: Action, plan: Plan | None) -> Urgency:
     match action:
         case BindPod() | ReleasePod() | DeletePod() | AnnotatePod():
             return Urgency.COMPLETE
-        case WriteStatus():
-            return Urgency.REPORT
+        case WriteStatus(status):
+            return Urgency.REPORT if plan or status.plan else Urgency.EXPLAIN
         case _:
             return Urgency.BEGIN

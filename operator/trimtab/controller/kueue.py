@@ -262,7 +262,7 @@ class Kueue:
 
     async def _send(self, uid: str, write: Write) -> None:
         """Send one write and take its answer. Raises ApiError."""
-        there = self._caches.workload_of(uid)
+        there = self._cases.written(uid)
         match write:
             case Create(workload):
                 self._caches.workloads.apply_written(await self._create(uid, workload))
@@ -284,7 +284,8 @@ class Kueue:
             return await self._client.create(WORKLOADS.path(meta["namespace"]), workload)
         except AlreadyExists:
             there = await self._client.get(WORKLOADS.path(meta["namespace"], meta["name"]))
-            if msgspec.json.decode(there, type=WorkloadObject).metadata.controlled_by(uid):
+            job = self._cluster.job(uid)
+            if job and msgspec.json.decode(there, type=WorkloadObject).metadata.job == job.metadata.identity:
                 return there
             raise Forbidden(f"a Workload named {meta['name']} exists and belongs to somebody else") from None
 

@@ -15,7 +15,7 @@ import structlog
 
 from trimtab.controller.discovery import serves_kueue
 from trimtab.kube.client import KubeClient
-from trimtab.kube.objects import FlavorObject, WorkloadObject
+from trimtab.kube.objects import FlavorObject, Identity, WorkloadObject
 from trimtab.kube.observer import Observer
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import RESOURCE_FLAVORS, WORKLOADS
@@ -39,7 +39,7 @@ class KueueCaches:
     ) -> None:
         self._client = client
         self._on_change = on_change
-        self._names: dict[str, str] = {}
+        self._names: dict[Identity, str] = {}
         self.presence: Presence = "Unknown"
         """Present once all its objects have been listed."""
         self.known = asyncio.Event()
@@ -51,15 +51,15 @@ class KueueCaches:
             client, RESOURCE_FLAVORS, FlavorObject, settings, on_change=lambda old, new: on_change(), observer=observer
         )
 
-    def workload_of(self, uid: str) -> WorkloadObject | None:
-        """The Workload that the job with this UID controls, if there is one."""
-        name = self._names.get(uid)
+    def workload_of(self, job: Identity) -> WorkloadObject | None:
+        """The Workload that the job controls, if there is one."""
+        name = self._names.get(job)
         return self.workloads.items.get(name) if name else None
 
     @property
     def owners(self) -> tuple[str, ...]:
         """UIDs of all who control a Workload."""
-        return tuple(self._names)
+        return tuple(job.uid for job in self._names)
 
     async def run(self) -> None:
         """Follow Kueue until cancelled."""
@@ -114,10 +114,10 @@ class KueueCaches:
         self._on_change()
 
     def _workload_changed(self, old: WorkloadObject | None, new: WorkloadObject | None) -> None:
-        for uid in _controllers(old):
-            self._names.pop(uid, None)
-        for uid in _controllers(new):
-            self._names[uid] = new.metadata.key if new else ""
+        if old and (job := old.metadata.job):
+            self._names.pop(job, None)
+        if new and (job := new.metadata.job):
+            self._names[job] = new.metadata.key
         self._on_change()
 
 
@@ -125,8 +125,3 @@ async def settled(caches: KueueCaches, seconds: float) -> None:
     """Wait until it is known whether Kueue is there, but only a while."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(caches.known.wait(), seconds)
-
-
-def _controllers(obj: WorkloadObject | None) -> tuple[str, ...]:
-    owners = obj.metadata.owner_references if obj else ()
-    return tuple(owner.uid for owner in owners if owner.controller)

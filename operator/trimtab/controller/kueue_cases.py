@@ -57,14 +57,19 @@ class Cases:
                 if facts.ours and facts.requirements and not facts.finished:
                     yield facts
 
+    def written(self, uid: str) -> WorkloadObject | None:
+        """The Workload that the job with this UID controls; None where either is missing."""
+        job = self._cluster.job(uid)
+        return self._caches.workload_of(job.metadata.identity) if job else None
+
     def workload(self, uid: str) -> Workload | None:
         """The job's Workload; None where there is none, or it cannot be understood."""
-        there = self._caches.workload_of(uid)
+        there = self.written(uid)
         return self._workloads.one(there) if there else None
 
     def admission(self, uid: str) -> Admission | str:
         """What is admitted, or why nothing is; empty where there is no Workload."""
-        there, workload = self._caches.workload_of(uid), self.workload(uid)
+        there, workload = self.written(uid), self.workload(uid)
         if workload is None:
             return f"Workload {there.metadata.name} cannot be read: is this Kueue too new, or too old?" if there else ""
         return admission(workload, self._caches.flavors.items) if workload.admitted else words(workload)
@@ -88,9 +93,9 @@ class Cases:
         if facts is None or facts.unreadable or facts.spec is None or not facts.ours:
             return None
         workload = self.workload(uid)
-        if workload is None and self._caches.workload_of(uid):
+        if workload is None and self.written(uid):
             return None
-        plan, pods = facts.status.plan, self._cluster.pods_of(uid)
+        plan, pods = facts.status.plan, self._cluster.pods_of(facts.meta.identity.digest)
         running = any(pod.status.phase not in ("Succeeded", "Failed") for pod in pods)
         return Case(
             workload=workload,

@@ -88,8 +88,8 @@ class Jobs(Protocol):
     def job_named(self, key: str) -> JobObject | None:
         """The job `namespace/name`."""
 
-    def pods_of(self, uid: str) -> tuple[PodObject, ...]:
-        """Pods that the job controls."""
+    def pods_of(self, job: str) -> tuple[PodObject, ...]:
+        """Pods that the job with this digest of its identity controls."""
 
 
 class Measured(Struct, frozen=True):
@@ -173,7 +173,8 @@ class Progress:
             raise Refused(403, NO_POD_OF_ITS.format(body.job))
         facts = self._read(job)
         plan, uid = facts.status.plan, job.metadata.uid
-        self._admit(body, plan, next((pod for pod in self._cluster.pods_of(uid) if pod.metadata.uid == pod_uid), None))
+        gang = self._cluster.pods_of(job.metadata.identity.digest)
+        self._admit(body, plan, next((pod for pod in gang if pod.metadata.uid == pod_uid), None))
         if body.checkpoint_step is not None and body.checkpoint_step > body.step:
             raise Refused(422, f"checkpointStep: {body.checkpoint_step} lies after step {body.step}")
         if facts.training and body.step > (most := facts.training.steps + max(facts.training.steps, LATER_STEPS)):

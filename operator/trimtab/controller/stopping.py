@@ -167,7 +167,7 @@ def held_by(plan: Plan, pods_of: Callable[[str], Iterable[PodObject]]) -> Iterat
     """Pods that still hold GPUs which the plan waits for: on its nodes, or on their way."""
     nodes = {"", *(node.name for node in plan.nodes)}
     for left in plan.waits_for or ():
-        for pod in pods_of(left.uid):
+        for pod in pods_of(left.digest or ""):
             if pod.spec.node_name in nodes and pod.status.phase not in TERMINAL and epoch_of(pod) <= left.epoch:
                 yield left, pod
 

@@ -37,6 +37,8 @@ class Moving(Struct, frozen=True):
     """A gang that is to go on elsewhere."""
 
     move: Move
+    digest: str
+    """Of its job's identity."""
     epoch: int
     """Of the plan that ends."""
     generation: int
@@ -46,9 +48,8 @@ class Moving(Struct, frozen=True):
 
     def claim(self) -> Claim:
         """What it is about to have."""
-        uid = self.move.placement.job
-        after = *((left.uid, left.epoch) for left in self.waits_for), (uid, self.epoch)
-        return Claim(uid, self.epoch + 1, self.move.placement, after, to_grants(self.terms))
+        after = *((left.digest, left.epoch) for left in self.waits_for if left.digest), (self.digest, self.epoch)
+        return Claim(self.move.placement.job, self.epoch + 1, self.move.placement, after, to_grants(self.terms))
 
 
 class Successions:
@@ -103,7 +104,8 @@ class Successions:
         """`waits_for` are others that must be gone there."""
         if plan := facts.status.plan:
             terms = terms_of(facts, job, grants)
-            self._moving[job.uid] = Moving(move, plan.epoch, facts.meta.generation, terms, waits_for)
+            digest, generation = facts.meta.identity.digest, facts.meta.generation
+            self._moving[job.uid] = Moving(move, digest, plan.epoch, generation, terms, waits_for)
 
     def carry_out(self, observation: Observation) -> None:
         """Order the stops that plans wait for, and take back those that none does."""
@@ -207,8 +209,12 @@ def _seconds(stop: StopRecord) -> float:
 
 def _named(jobs: Mapping[str, JobFacts], uids: Iterable[str], causes: Mapping[str, StopCause]) -> tuple[Leaving, ...]:
     """Gangs of these jobs, as plans name those that they wait for."""
-    planned = ((uid, jobs[uid].meta.key, jobs[uid].status.plan) for uid in uids)
-    return tuple(Leaving(uid=uid, job=key, epoch=plan.epoch, cause=causes[uid]) for uid, key, plan in planned if plan)
+    planned = ((jobs[uid].meta.identity, jobs[uid].status.plan) for uid in uids)
+    return tuple(
+        Leaving(job=job.key, digest=job.digest, epoch=plan.epoch, cause=causes[job.uid])
+        for job, plan in planned
+        if plan
+    )
 
 
 def _stands(facts: JobFacts, moving: Moving) -> bool:
@@ -225,6 +231,7 @@ def _stands(facts: JobFacts, moving: Moving) -> bool:
 
 def _waited_for(observation: Observation) -> Iterator[tuple[str, tuple[StopCause, str]]]:
     """UID of a running gang that a plan waits for -> why it is to stop, and for whom (`namespace/name`)."""
+    by_digest = {facts.meta.identity.digest: facts for facts in observation.jobs.values() if facts.holds_gpus}
     for facts in observation.jobs.values():
         status, stop = facts.status, facts.status.stop
         if status.plan is None or facts.finished or facts.suspended:
@@ -232,7 +239,7 @@ def _waited_for(observation: Observation) -> Iterator[tuple[str, tuple[StopCause
         named = [*((stop.successor.waits_for if stop and stop.successor else None) or ())]
         named += [] if stop else [*(status.plan.waits_for or ())]  # a plan that ends waits for nobody any more
         for left in named:
-            other = observation.jobs.get(left.uid)
-            plan = other.status.plan if other and other.holds_gpus else None
-            if plan and plan.epoch <= left.epoch:
-                yield left.uid, (left.cause, facts.meta.key)
+            other = by_digest.get(left.digest or "")
+            plan = other.status.plan if other else None
+            if other and plan and plan.epoch <= left.epoch:
+                yield other.meta.uid, (left.cause, facts.meta.key)

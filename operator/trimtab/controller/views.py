@@ -78,7 +78,7 @@ class Promise(Decided, frozen=True, kw_only=True):
 
     def claim(self) -> Claim:
         """What counts as taken although no status shows it yet."""
-        after = tuple((left.uid, left.epoch) for left in self.waits_for)
+        after = tuple((left.digest, left.epoch) for left in self.waits_for if left.digest)
         return Claim(self.placement.job, self.epoch, self.placement, after, to_grants(self.terms))
 
 
@@ -149,8 +149,8 @@ class Views:
         if facts is None or not facts.ours or facts.unreadable:
             gang.due, gang.binding_since = math.inf, None  # nothing is done for it when its time comes
             return None
-        pods = self._cluster.pods_of(uid)
-        groups = self._cluster.pod_groups_of(uid)
+        pods = self._cluster.pods_of(facts.meta.identity.digest)
+        groups = self._cluster.pod_groups_of(facts.meta.identity)
         _settle(gang, facts, {*(pod.metadata.uid for pod in pods), *(group.uid for group in groups or ())})
         plan = facts.status.plan
         if plan and self._by_scheduler and not transitions.is_scheduled(facts.status) and released(pods):
@@ -172,7 +172,7 @@ class Views:
             pods=pods,
             assumed=gang.assumed,
             deleted=gang.deleted,
-            has_service=self._cluster.has_service(uid),
+            has_service=self._cluster.has_service(facts.meta.identity),
             gated=self._by_scheduler,
             pod_groups=None if plan and gang.ungrouped == plan.epoch else groups,
             plan=self._promised(facts, gang.promise),
@@ -202,7 +202,7 @@ class Views:
     def _last_view(self, facts: JobFacts, gang: Gang) -> View:
         """That of a job which is being deleted: what is left to do is to take its gang down. The garbage collector
         does so, too, but not before all finalizers are gone, and anybody may have put one there."""
-        pods, now = self._cluster.pods_of(facts.meta.uid), self._wall()
+        pods, now = self._cluster.pods_of(facts.meta.identity.digest), self._wall()
         _settle(gang, facts, {pod.metadata.uid for pod in pods})
         silent, rules = self._silent(pods), self._settings.failures
         gang.due, gang.binding_since, gang.promise = steps.due(pods, silent, rules, now), None, None
@@ -373,8 +373,10 @@ class Views:
             return None
         most = self._settings.preemption.most_grace_seconds
         for left, pod in stopping.held_by(plan, self._cluster.pods_of):
-            holder = self._cluster.job(left.uid)
-            if told := stopping.without_room(plan, pod, self._observer.job(holder) if holder else None, now, most):
+            holder = self._cluster.job_named(left.job)
+            same = holder is not None and holder.metadata.identity.digest == left.digest
+            known = self._observer.job(holder) if holder and same else None
+            if told := stopping.without_room(plan, pod, known, now, most):
                 return told
         return None
 
@@ -383,7 +385,7 @@ class Views:
         plan = facts.status.plan
         if plan is None or self.gpunodes is None:
             return False
-        pods = _on(node, self._cluster.pods_of(facts.meta.uid))
+        pods = _on(node, self._cluster.pods_of(facts.meta.identity.digest))
         return bool(self.gpunodes.must_leave(node, pods, plan.created_time.timestamp(), grace=False))
 
     def _overdue(self, gang: Gang) -> bool:

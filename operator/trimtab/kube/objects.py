@@ -9,10 +9,32 @@ Attribute names are the API's in snake_case (`node_name` is `nodeName`). Points 
 
 from __future__ import annotations
 
+import hashlib
+from functools import lru_cache
+from typing import NamedTuple
+
 from msgspec import Raw, Struct, field
 from msgspec.structs import force_setattr
 
-from trimtab.names import ANNOTATIONS_READ
+from trimtab.names import ANNOTATIONS_READ, GROUP, JOB_KIND
+
+
+class Identity(NamedTuple):
+    """Which job: neither a name, which another job may have later, nor a UID, which anybody may write anywhere."""
+
+    key: str
+    """`namespace/name`."""
+    uid: str
+
+    @property
+    def digest(self) -> str:
+        """32 hexadecimal digits that say which job it is to who knows it, and give nobody its UID."""
+        return _digest(self)
+
+
+@lru_cache(maxsize=1 << 16)
+def _digest(identity: Identity) -> str:
+    return hashlib.sha256("/".join(identity).encode()).hexdigest()[:32]
 
 
 class OwnerReference(Struct, frozen=True, rename="camel"):
@@ -55,9 +77,19 @@ class Meta(Struct, frozen=True, rename="camel", eq=False):
         """The resourceVersion as the number that it is: comparable since KEP-5504 (Kubernetes 1.35). 0 when unset."""
         return int(self.resource_version) if self.resource_version.isdecimal() else 0
 
-    def controlled_by(self, uid: str) -> bool:
-        """Whether the object with this UID is its controlling owner."""
-        return any(owner.controller and owner.uid == uid for owner in self.owner_references)
+    @property
+    def identity(self) -> Identity:
+        """Of the object itself."""
+        return Identity(self.key, self.uid)
+
+    @property
+    def job(self) -> Identity | None:
+        """The LLMTrainingJob that controls it; it is of the same namespace, since owners are. None where none does:
+        whoever writes an object may name any owner in it, so group and kind count as the UID does."""
+        for owner in self.owner_references:
+            if owner.controller and owner.kind == JOB_KIND and owner.api_version.partition("/")[0] == GROUP:
+                return Identity(f"{self.namespace}/{owner.name}", owner.uid)
+        return None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Meta) and self._compared() == other._compared()

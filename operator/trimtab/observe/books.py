@@ -13,6 +13,7 @@ from itertools import product
 
 from msgspec import Struct
 
+from trimtab.kube.objects import Identity
 from trimtab.observe.gpunodes import Look
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.pods import OVERSTAY_SECONDS, PodFacts, Seat
@@ -36,7 +37,8 @@ class Claim(Struct, frozen=True):
     """Of its pods."""
     placement: Placement
     after: tuple[tuple[str, int], ...] = ()
-    """Gangs (UID of the job, epoch) whose pods, and those of earlier epochs, must be gone before its pods come."""
+    """Gangs (digest of the job's identity, epoch) whose pods, and those of earlier epochs, must be gone before its pods
+    come."""
     grants: tuple[Grant, ...] = ()
     """Its GPUs in the order in which it was given them."""
 
@@ -69,10 +71,10 @@ class Books:
         self.granted = highest(0, (claim.grants for claim in claims))
         """The highest order of a grant."""
         self.leavers: dict[str, int] = {}
-        """UID of a job -> epoch up to which somebody waits for the end of its pods."""
+        """Digest of a job's identity -> epoch up to which somebody waits for the end of its pods."""
         for claim in claims:
-            for uid, epoch in claim.after:
-                self.leavers[uid] = max(epoch, self.leavers.get(uid, 0))
+            for job, epoch in claim.after:
+                self.leavers[job] = max(epoch, self.leavers.get(job, 0))
         self.ending: dict[str, int] = {}
         """Node -> GPUs of pods that have been deleted, and that no job counts on. Without pods that have overstayed:
         nobody is to count on theirs."""
@@ -85,7 +87,7 @@ class Books:
         node, use = pod.node, pod.use
         if node in self._nodes:
             self._add(node, (use.gpus, use.cpu_milli, use.memory, 1))
-            if pod.seat and pod.job[1] and use.gpus and pod.seat[:2] not in self._standing:
+            if pod.seat and use.gpus and pod.seat[:2] not in self._standing:
                 self._lingering.append(pod)
             ending = pod.ends is not None and self._now < pod.ends + OVERSTAY_SECONDS
             if ending and use.gpus and not (pod.seat and pod.seat[0] in self.placements):
@@ -93,12 +95,12 @@ class Books:
 
     def leaves(self, pod: PodFacts) -> None:
         """Note a pod of one of the `leavers`, if somebody waits for its end. It is charged like all others."""
-        if pod.seat is None or pod.node not in self._nodes:
+        if pod.job is None or pod.node not in self._nodes:
             return
-        uid, epoch = _uid_of(pod), _epoch_of(pod)
-        if epoch <= self.leavers[uid]:
+        job, epoch = pod.job.digest, _epoch_of(pod)
+        if epoch <= self.leavers[job]:
             use = pod.use
-            self._leaving.setdefault(pod.node, []).append((uid, epoch, (use.gpus, use.cpu_milli, use.memory, 1)))
+            self._leaving.setdefault(pod.node, []).append((job, epoch, (use.gpus, use.cpu_milli, use.memory, 1)))
 
     def settle(self, needs: Mapping[str, Requirements | None], seats: Set[Seat]) -> None:
         """Charge the ranks whose pods are not on a node yet: what waits only as far as it needs more than what it waits
@@ -111,7 +113,7 @@ class Books:
                     continue
                 asked = share.gpus, need.cpu_milli(share.gpus), need.memory(share.gpus), 1
                 here = self._leaving.get(share.node, ()) if after else ()
-                first = frozenset(i for i, (uid, epoch, _) in enumerate(here) if epoch <= after.get(uid, -1))
+                first = frozenset(i for i, (job, epoch, _) in enumerate(here) if epoch <= after.get(job, -1))
                 if first:
                     kinds = waiting.setdefault(share.node, {})
                     kinds[first] = _sum(kinds.get(first, NOTHING), asked)
@@ -131,14 +133,15 @@ class Books:
         """
         heirs: dict[str, list[tuple[int, str]]] = {}
         for claim in self._claims:
-            for uid, epoch in claim.after:
-                heirs.setdefault(uid, []).append((epoch, queue_of_job(claim.job)))
-        held: dict[tuple[str, str, str], list[PodFacts]] = {}
+            for job, epoch in claim.after:
+                heirs.setdefault(job, []).append((epoch, queue_of_job(claim.job)))
+        held: dict[tuple[Identity, str, str], list[PodFacts]] = {}
         for pod in self._lingering:
             gpu, queue = self._nodes[pod.node].gpu, queue_of(pod)
-            inherited = any(_epoch_of(pod) <= epoch and queue == heir for epoch, heir in heirs.get(_uid_of(pod), ()))
-            if gpu and not inherited:
-                held.setdefault((_uid_of(pod), queue, gpu.name), []).append(pod)
+            told = heirs.get(pod.job.digest, ()) if pod.job else ()
+            inherited = any(_epoch_of(pod) <= epoch and queue == heir for epoch, heir in told)
+            if gpu and pod.job and not inherited:
+                held.setdefault((pod.job, queue, gpu.name), []).append(pod)
         return [_holder(*key, pods) for key, pods in held.items()]
 
     def requested(self, node: str) -> int:
@@ -158,25 +161,20 @@ class Books:
         self.used[node] = before[0] + more[0], before[1] + more[1], before[2] + more[2], before[3] + more[3]
 
 
-def _uid_of(pod: PodFacts) -> str:
-    """Of the job that controls the pod."""
-    return pod.seat[0] if pod.seat else ""
-
-
 def _epoch_of(pod: PodFacts) -> int:
     """Of the plan that the pod was made for; 0 where its label says none."""
     told = pod.seat[1] if pod.seat else ""
     return int(told) if told.isdecimal() else 0
 
 
-def _holder(uid: str, queue: str, gpu_type: str, pods: Sequence[PodFacts]) -> Job:
+def _holder(job: Identity, queue: str, gpu_type: str, pods: Sequence[PodFacts]) -> Job:
     """The pods of one gang that linger, on GPUs of one type."""
     gpus: dict[str, int] = {}
     for pod in pods:
         gpus[pod.node] = gpus.get(pod.node, 0) + pod.use.gpus
     shares = tuple(NodeShare(node, count) for node, count in gpus.items())
-    namespace, name = pods[0].job
-    return holder(f"{uid}/{gpu_type}/{queue}", namespace, name, queue=queue, gpu_type=gpu_type, shares=shares)
+    namespace, _, name = job.key.partition("/")
+    return holder(f"{job.uid}/{gpu_type}/{queue}", namespace, name, queue=queue, gpu_type=gpu_type, shares=shares)
 
 
 def _peak(leaving: list[Totals], waiting: Mapping[frozenset[int], Totals]) -> Totals:

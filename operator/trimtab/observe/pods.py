@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.errors import QuantityError
-from trimtab.kube.objects import Container, Meta, PodObject, PodSpec
+from trimtab.kube.objects import Container, Identity, Meta, PodObject, PodSpec
 from trimtab.kube.quantity import to_int, to_milli
 
 TERMINAL = ("Succeeded", "Failed")
@@ -46,8 +46,9 @@ class PodFacts(Struct, frozen=True):
     use: PodUse
     seat: Seat | None
     """Whose part of which plan it has brought to a node."""
-    job: tuple[str, str] = ("", "")
-    """Namespace and name of the job whose gang it is of, by its label; no name where it is of none."""
+    job: Identity | None = None
+    """The job whose gang it is of, by its owner; None where it is of none. Whoever looks at the seat has seen that it
+    is this very job, and not one of another name or namespace."""
     queue: str = ""
     """That it counts against, as it was made; empty where it was made without saying so."""
     ends: float | None = None
@@ -65,7 +66,7 @@ def facts(pod: PodObject) -> PodFacts:
         node,
         use(pod),
         seat,
-        (pod.metadata.namespace, pod.metadata.labels.get(names.LABEL_JOB, "")),
+        pod.metadata.job,
         pod.metadata.annotations.get(names.ANNOTATION_QUEUE, ""),
         ends,
         failed=pod.status.phase == "Failed",
@@ -90,8 +91,8 @@ def holds_resources(pod: PodObject) -> bool:
 
 def _seat(pod: PodObject) -> Seat | None:
     labels = pod.metadata.labels
-    owner = next((owner.uid for owner in pod.metadata.owner_references if owner.controller), None)
-    return (owner, labels.get(names.LABEL_EPOCH, ""), labels.get(names.LABEL_RANK, "")) if owner else None
+    job = pod.metadata.job
+    return (job.uid, labels.get(names.LABEL_EPOCH, ""), labels.get(names.LABEL_RANK, "")) if job else None
 
 
 def epoch_of(pod: PodObject) -> int:

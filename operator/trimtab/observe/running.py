@@ -125,14 +125,14 @@ def _claims(facts: JobFacts) -> tuple[Claim, ...]:
     plan, stop = facts.status.plan, facts.status.stop
     if plan is None or not facts.holds_gpus:
         return ()
-    uid = facts.meta.uid
-    after = [(left.uid, left.epoch) for left in plan.waits_for or ()]
+    uid, own = facts.meta.uid, facts.meta.identity.digest
+    after = [(left.digest, left.epoch) for left in plan.waits_for or () if left.digest]
     if plan.epoch > 1 and not conditions.holds(facts.status.conditions, names.GANG_SCHEDULED):
-        after.append((uid, plan.epoch - 1))  # pods of its own that are still ending
+        after.append((own, plan.epoch - 1))  # pods of its own that are still ending
     found = [Claim(uid, plan.epoch, to_placement(uid, plan), tuple(after), to_grants(plan.terms))]
     if stop and stop.successor:
         then = stop.successor
-        waits = *((left.uid, left.epoch) for left in then.waits_for or ()), (uid, plan.epoch)
+        waits = *((left.digest, left.epoch) for left in then.waits_for or () if left.digest), (own, plan.epoch)
         found.append(Claim(uid, then.epoch, to_placement(uid, then), waits, to_grants(then.terms)))
     return tuple(found)
 

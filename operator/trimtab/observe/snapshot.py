@@ -17,6 +17,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trimtab import names
 from trimtab.kube.objects import JobObject, NodeObject, PodObject, PriorityClassObject, QueueObject
@@ -187,7 +188,7 @@ class Observer:
         ours = {f.meta.uid: f for _, f in self._jobs.all(caches.jobs) if f.ours}
         known = {uid: facts for uid, facts in ours.items() if not facts.meta.deletion_timestamp}
         known |= {uid: facts for uid, facts in (limited or {}).items() if uid in known}
-        used = self._books(gpu_nodes, known, promised, caches.pods, now)
+        used = self._books(gpu_nodes, ours, known, promised, caches.pods, now)
         lines = Queues(queue for _, queue in self._queues.all(caches.queues))
         priorities = {c.metadata.name: c for c in caches.priority_classes}
         refused = _refused(known, held_back or {}, lines, priorities)
@@ -274,6 +275,7 @@ class Observer:
     def _books(
         self,
         gpu_nodes: Mapping[str, NodeFacts],
+        ours: Mapping[str, JobFacts],
         known: Mapping[str, JobFacts],
         promised: Iterable[Claim],
         members: Iterable[PodObject],
@@ -287,10 +289,11 @@ class Observer:
         used = Books(gpu_nodes, (*held, *news), now)
         seats: set[Seat] = set()
         for _, pod in self._pods.all(members):
+            pod = _its_own(pod, ours)
             if pod.node:
                 used.pod(pod)
-            if pod.seat:
-                leaves = pod.seat[0] in used.leavers
+            if pod.seat and pod.job:
+                leaves = bool(used.leavers) and pod.job.digest in used.leavers
                 if leaves or not pod.failed:  # else what it held is its gang's until that is given up, and starts anew
                     seats.add(pod.seat)
                 if leaves:
@@ -311,7 +314,7 @@ class Observer:
         held: Held,
     ) -> Job:
         uid, plan, status, runs = facts.meta.uid, facts.status.plan, facts.status, self._running.one(facts)
-        leaves = plan is not None and plan.epoch <= used.leavers.get(uid, 0)
+        leaves = plan is not None and plan.epoch <= used.leavers.get(facts.meta.identity.digest, 0)
         kept = leaves or uid in held.deaf
         movable_from = math.inf if kept else runs.movable_from
         movable = movable_from <= now
@@ -397,12 +400,22 @@ def _without(
     return left or admitted
 
 
+def _its_own(pod: PodFacts, jobs: Mapping[str, JobFacts]) -> PodFacts:
+    """The pod as it counts: nobody's, where it says that it is of a job whose name or namespace is another."""
+    facts = jobs.get(pod.seat[0]) if pod.seat else None
+    return replace(pod, seat=None, job=None) if facts and facts.meta.identity != pod.job else pod
+
+
+def _namespace(pod: PodFacts) -> str:
+    return pod.job.key.partition("/")[0] if pod.job else ""
+
+
 def _lingering(used: Books, ours: Mapping[str, JobFacts], lines: Queues) -> list[Job]:
     """What gangs still hold that have no plan any more."""
 
     def queue_of(pod: PodFacts) -> str:
         facts = ours.get(pod.seat[0]) if pod.seat else None
-        return pod.queue or (lines.of(facts) if facts else lines.default(pod.job[0]))
+        return pod.queue or (lines.of(facts) if facts else lines.default(_namespace(pod)))
 
     return used.lingering(queue_of, lambda uid: lines.of(ours[uid]))
 
