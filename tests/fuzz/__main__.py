@@ -101,8 +101,7 @@ def _arguments() -> argparse.Namespace:
 def _fuzz(name: str, asked: argparse.Namespace) -> Outcome:
     corpus = WORK / "corpus" / name
     corpus.mkdir(parents=True, exist_ok=True)
-    chance = random.Random(name)  # what libFuzzer begins with is short, and reaches little of what is drawn
-    for data in (*target.kept(name), *(chance.randbytes(chance.choice((30, 200, 600))) for _ in range(64))):
+    for data in (*target.kept(name), *_seeds(name)):
         (corpus / hashlib.sha1(data).hexdigest()).write_bytes(data)
     limits = ["--runs", str(asked.runs), "--seconds", str(asked.seconds)]
     begun = time.monotonic()
@@ -176,7 +175,13 @@ def _minimise(name: str, corpus: Path, *, kept: bool) -> None:
     for data in found:
         (corpus / hashlib.sha1(data).hexdigest()).write_bytes(data)
     if kept:
-        target.keep(name, _fitting(found))
+        target.keep(name, [*_fitting(found), *_seeds(name)[: max(0, 16 - len(found))]])
+
+
+def _seeds(name: str) -> list[bytes]:
+    """What to begin with: what libFuzzer would is short, and reaches little of what is drawn."""
+    chance = random.Random(name)
+    return [chance.randbytes(chance.choice((30, 200, 600))) for _ in range(64)]
 
 
 def _fitting(found: list[bytes]) -> Iterator[bytes]:

@@ -48,11 +48,13 @@ class Values(Struct, frozen=True):
     individual: Roots | None = None
 
     def each(self, count: int) -> Iterator[str]:
-        """The value of each of so many domains."""
+        """The value of each of so many domains. Raises ValueError where there are more or fewer."""
         if self.individual is None:
             yield from (self.universal or "" for _ in range(count))
         else:
             given = self.individual
+            if len(given.roots) != count:
+                raise ValueError(f"a slice has {count} domains and {len(given.roots)} values of a level")
             yield from (f"{given.prefix or ''}{root}{given.suffix or ''}" for root in given.roots)
 
 
