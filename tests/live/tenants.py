@@ -123,6 +123,8 @@ def tenancy(live: Live, directory: Path) -> Iterator[Tenants]:
     """Two namespaces with people, queues and priorities; the policies are there for so long only: other tests do as
     administrators do."""
     files = [argument for file in ("roles.yaml", "admission.yaml") for argument in ("-f", str(MANIFESTS / file))]
+    spaces = [f"namespace/{name}" for name in (A, B, STRICT)]
+    live.cluster.kubectl("wait", "--for=delete", *spaces, "--timeout=60s", timeout=70)  # of those who were here before
     live.cluster.kubectl("apply", "--server-side", *files)
     live.apply(*set_up())
     tenants = Tenants(live, directory)

@@ -120,7 +120,7 @@ FORBIDDEN: dict[str, tuple[str, Resource, Object, str]] = {
     "priority": (AUTHOR, JOBS, job(priorityClassName=URGENT), f"priorityclasses.scheduling.k8s.io/{URGENT}"),
     "gpus": (AUTHOR, JOBS, job(gpus=2048), "2048 GPUs are more than one job may have here (1024)"),
     "pods": (AUTHOR, JOBS, job(gpus=512), "could have 512 pods, and one may have 256 here: set maxNodes"),
-    "size": (AUTHOR, JOBS, with_pod(containers=trainer(env=LARGE)), "characters, at most 65536 are taken here"),
+    "size": (AUTHOR, JOBS, with_pod(containers=trainer(env=LARGE)), "bytes as it is sent, at most 73728 are taken"),
     "runtime": (AUTHOR, JOBS, job(elasticity={"minRuntimeSeconds": 86400}), "minRuntimeSeconds: at most 3600 here"),
     "termination": (AUTHOR, JOBS, with_pod(terminationGracePeriodSeconds=3600), "at most 600 here"),
     # who may not make pods reaches by a job no more than jobs

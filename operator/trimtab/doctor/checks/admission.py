@@ -26,7 +26,7 @@ LIMITED = "trimtab-job-limits"
 LIMITS = (
     "maxGpusPerJob",
     "maxPodsPerJob",
-    "maxTemplateCharacters",
+    "maxJobBytes",
     "maxMinRuntimeSeconds",
     "maxTerminationGraceSeconds",
     "openPriorityClasses",
