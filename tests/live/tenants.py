@@ -48,7 +48,7 @@ class Person:
         self._settings = KubeSettings(kubeconfig=kubeconfig)
 
     async def tries(
-        self, method: str, path: str, body: Object | None = None, content_type: str = JSON, *, dry: bool = True
+        self, method: str, path: str, body: Any = None, content_type: str = JSON, *, dry: bool = True
     ) -> str:
         """What is said against it; empty where it is done, in a dry run unless that is not wanted."""
         params = {"dryRun": "All"} if dry and method != "GET" else {}
