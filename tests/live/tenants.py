@@ -24,7 +24,7 @@ from trimtab.settings import KubeSettings
 
 Object = dict[str, Any]
 RBAC = "rbac.authorization.k8s.io/v1"
-A, B, STRICT = "tenancy-a", "tenancy-b", "tenancy-strict"
+A, B, STRICT, EMPTY = "tenancy-a", "tenancy-b", "tenancy-strict", "tenancy-empty"
 A100 = "A100-SXM4-80GB"
 OPEN, URGENT = "tenancy-open", "tenancy-urgent"
 FOR_ALL = "tenancy-all"
@@ -198,7 +198,7 @@ def annotated(**annotations: str) -> Object:
 def set_up() -> list[Object]:
     """What an administrator has made: A may borrow, B has what it is guaranteed and no more."""
     strict = {"pod-security.kubernetes.io/enforce": "restricted"}
-    spaces: dict[str, dict[str, str]] = {A: {}, B: {}, STRICT: strict}
+    spaces: dict[str, dict[str, str]] = {A: {}, B: {}, STRICT: strict, EMPTY: {}}
     return [
         *(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
@@ -223,7 +223,7 @@ def taken_down(cluster: LocalCluster) -> None:
     cluster.kubectl("delete", "clusterrolebinding", *(f"{space}-{QUEUE_ADMIN}-trimtab-queue-admin" for space in (A, B)))
     cluster.kubectl("delete", "ltq", A, B, FOR_ALL)
     cluster.kubectl("delete", "priorityclass", OPEN, URGENT)
-    cluster.kubectl("delete", "namespace", A, B, STRICT, "--wait=false")
+    cluster.kubectl("delete", "namespace", A, B, STRICT, EMPTY, "--wait=false")
 
 
 def _people(namespace: str) -> Iterator[Object]:

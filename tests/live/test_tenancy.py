@@ -423,24 +423,6 @@ async def test_what_the_controller_adds_to_a_restricted_pod_is_restricted(
     tenants.kubectl("delete", "ltj", *refused, "-n", STRICT)  # they are tried again for as long as they are there
 
 
-async def test_however_much_one_tenant_asks_for_the_other_gets_what_it_is_guaranteed(
-    tenants: Tenants, controller: ControllerProcess, seen: Watcher
-) -> None:
-    """A asks for four times the cluster, and borrows all of it; B may have 16 GPUs, at any time and no more."""
-    tenants.kubectl("label", "--overwrite", "namespace", B, "trimtab.dev/gpus=jobs")
-    tenants.live.apply(*(job(f"a-{number}", elasticity=MODEST) for number in range(16)))
-    await seen.until(lambda _: held(seen, A) == 32, 60, lambda: f"A to borrow all: {states(seen, A)}")
-    tenants.live.apply(*(job(name, B, gpus=16, seconds=2.0, elasticity=MODEST) for name in ("b-first", "b-second")))
-    await reaches(seen, B, "b-first", names.PODS_READY)
-    assert held(seen, A) == 16, states(seen, A)
-    await seen.until(
-        lambda _: status_of(seen.job("b-second", B)).get("pending", {}).get("reason") == "QuotaExceeded",
-        what=lambda: str(states(seen, B)),
-    )
-    await reaches(seen, B, "b-first", names.COMPLETE)
-    await reaches(seen, B, "b-second", names.COMPLETE)
-
-
 async def test_the_controllers_token_is_good_for_gangs_only(tenants: Tenants, live: Live, tmp_path: Path) -> None:
     """Each line of the table in docs/security.md is tried."""
     holder, gone = Person(live.kubeconfig(tmp_path)), ("--force", "--grace-period=0", "--ignore-not-found")
@@ -469,3 +451,21 @@ async def test_a_gang_that_reaches_as_its_author_may_is_made(
     template = {key: value for key, value in thief.TEMPLATE.items() if key != "hostNetwork"}
     tenants.live.apply(job("reaches", seconds=1.0, launcher="DeepSpeed", template={"spec": template}))
     await reaches(seen, A, "reaches", names.COMPLETE)
+
+
+async def test_however_much_one_tenant_asks_for_the_other_gets_what_it_is_guaranteed(
+    tenants: Tenants, controller: ControllerProcess, seen: Watcher
+) -> None:
+    """A asks for four times the cluster, and borrows all of it; B may have 16 GPUs, at any time and no more."""
+    tenants.kubectl("label", "--overwrite", "namespace", B, "trimtab.dev/gpus=jobs")
+    tenants.live.apply(*(job(f"a-{number}", elasticity=MODEST) for number in range(16)))
+    await seen.until(lambda _: held(seen, A) == 32, 60, lambda: f"A to borrow all: {states(seen, A)}")
+    tenants.live.apply(*(job(name, B, gpus=16, seconds=2.0, elasticity=MODEST) for name in ("b-first", "b-second")))
+    await reaches(seen, B, "b-first", names.PODS_READY)
+    assert held(seen, A) == 16, states(seen, A)
+    await seen.until(
+        lambda _: status_of(seen.job("b-second", B)).get("pending", {}).get("reason") == "QuotaExceeded",
+        what=lambda: str(states(seen, B)),
+    )
+    await reaches(seen, B, "b-first", names.COMPLETE)
+    await reaches(seen, B, "b-second", names.COMPLETE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
-from tests.live.tenants import AUTHOR, JOBS_ONLY, A, B, Object, job, owned, pod, service, trainer
+from tests.live.tenants import AUTHOR, EMPTY, JOBS_ONLY, A, Object, job, owned, pod, service, trainer
 
 from trimtab import names
 from trimtab.kube.client import MERGE_PATCH
@@ -33,6 +33,36 @@ TEMPLATE: Object = {
     "containers": trainer(env=[{"name": "T", **SECRET}], securityContext={"privileged": False, "runAsUser": 0}),
 }
 """Of the job that reaches further than others."""
+
+FORGED: dict[str, Object] = {
+    "a service account": {"serviceAccountName": AUTHOR},
+    "hostPath": {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]},
+    "a hostPath that is called like the usual token": {
+        "volumes": [{"name": "kube-api-access-x", "hostPath": {"path": "/"}}]
+    },
+    "a secret as a volume": {"volumes": [{"name": "s", "secret": {"secretName": "x"}}]},
+    "a secret in the environment": {"containers": trainer(env=[{"name": "T", **SECRET}])},
+    "hostPID": {"hostPID": True},
+    "hostNetwork": {"hostNetwork": True},
+    "hostIPC": {"hostIPC": True},
+    "added capabilities": {"containers": trainer(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}})},
+    "hostPort": {"containers": trainer(ports=[{"containerPort": 22, "hostPort": 22}])},
+    "an API token of another audience": {
+        "volumes": [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "x"}}]}}]
+    },
+}
+OTHER: dict[str, Object] = {
+    "another service account": {"serviceAccountName": JOBS_ONLY},
+    "another path of the host": {"volumes": [{"name": "data", "hostPath": {"path": "/"}}]},
+    "another volume": {"volumes": [HOST_PATH, {"name": "s", "secret": {"secretName": "x"}}]},
+    "another secret": {
+        "containers": trainer(env=[{"name": "T", "valueFrom": {"secretKeyRef": {"name": "x", "key": "t"}}}])
+    },
+    "another image": {"containers": [{"name": "trainer", "image": "evil.example/x:1"}]},
+    "another container": {"containers": [*TEMPLATE["containers"], {"name": "x", "image": "i:1"}]},
+    "a privilege": {"containers": trainer(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}})},
+    "hostPID": {"hostPID": True},
+}
 
 
 class Attempt(Struct, frozen=True):
@@ -75,40 +105,11 @@ def _binding(pod_name: str, namespace: str) -> Attempt:
 
 
 def attempts(uid: str) -> list[Attempt]:
-    """`uid` is that of the job `reaching`, whose template is TEMPLATE, in namespace A; B has no such job."""
-    theirs, token = PODS.path(A, "theirs"), {"path": "t", "audience": "x"}
+    """`uid` is that of the job `reaching`, whose template is TEMPLATE, in namespace A; in EMPTY there are no jobs."""
+    theirs = PODS.path(A, "theirs")
     image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "evil.example/x:1"}]
-    nowhere = pod("x", B, meta=owned() | REACHING, hostPID=True)
+    nowhere = pod("x", EMPTY, meta=owned() | REACHING, hostPID=True)
     addresses = service(**owned(name="tried")) | {"spec": {"externalIPs": ["1.2.3.4"], "ports": [{"port": 80}]}}
-    forged = {
-        "a service account": {"serviceAccountName": AUTHOR},
-        "hostPath": {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]},
-        "a hostPath that is called like the usual token": {
-            "volumes": [{"name": "kube-api-access-x", "hostPath": {"path": "/"}}]
-        },
-        "a secret as a volume": {"volumes": [{"name": "s", "secret": {"secretName": "x"}}]},
-        "a secret in the environment": {"containers": trainer(env=[{"name": "T", **SECRET}])},
-        "hostPID": {"hostPID": True},
-        "hostNetwork": {"hostNetwork": True},
-        "hostIPC": {"hostIPC": True},
-        "added capabilities": {"containers": trainer(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}})},
-        "hostPort": {"containers": trainer(ports=[{"containerPort": 22, "hostPort": 22}])},
-        "an API token of another audience": {
-            "volumes": [{"name": "t", "projected": {"sources": [{"serviceAccountToken": token}]}}]
-        },
-    }
-    other = {
-        "another service account": {"serviceAccountName": JOBS_ONLY},
-        "another path of the host": {"volumes": [{"name": "data", "hostPath": {"path": "/"}}]},
-        "another volume": {"volumes": [HOST_PATH, {"name": "s", "secret": {"secretName": "x"}}]},
-        "another secret": {
-            "containers": trainer(env=[{"name": "T", "valueFrom": {"secretKeyRef": {"name": "x", "key": "t"}}}])
-        },
-        "another image": {"containers": [{"name": "trainer", "image": "evil.example/x:1"}]},
-        "another container": {"containers": [*TEMPLATE["containers"], {"name": "x", "image": "i:1"}]},
-        "a privilege": {"containers": trainer(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}})},
-        "hostPID": {"hostPID": True},
-    }
     reaches = "make a pod of a job that reaches further"
     return [
         *(_makes(f"make a pod in {at}", PODS, pod("p", at, meta=owned(uid)), "has no gangs in") for at in SYSTEM),
@@ -118,9 +119,9 @@ def attempts(uid: str) -> list[Attempt]:
         _makes("make a pod on a node", PODS, pod(meta=owned(), nodeName="live-0"), "does not create them on a node"),
         *(
             _makes(f"make a pod with {what}", PODS, pod(meta=owned(), **spec), OF_THE_TEMPLATE)
-            for what, spec in forged.items()
+            for what, spec in FORGED.items()
         ),
-        *(_makes(f"{reaches}, with {what}", PODS, reaching(uid, **spec), UNLIKE) for what, spec in other.items()),
+        *(_makes(f"{reaches}, with {what}", PODS, reaching(uid, **spec), UNLIKE) for what, spec in OTHER.items()),
         _makes(f"{reaches}, by another UID", PODS, reaching("1-2-3"), "those of two jobs"),
         _makes(f"{reaches}, where there are none", PODS, nowhere, "no params found"),
         Attempt(CHANGE, "PATCH", PODS.path(A, "of-a-gang"), image, "does not change what runs", JSON_PATCH),
@@ -143,7 +144,7 @@ def attempts(uid: str) -> list[Attempt]:
 
 
 def _possible(uid: str) -> list[Attempt]:
-    reaches, unlike = "make a pod that reaches further", reaching(uid, meta=owned(), hostPID=True)
+    reaches, unlike = "make a pod that reaches further", reaching(uid, meta=owned(name="nobody"), hostPID=True)
     return [
         _binding("waiting", A),
         _makes("make a pod that reaches nothing, of any job by name", PODS, pod(meta=owned())),
