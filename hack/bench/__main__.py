@@ -15,6 +15,7 @@ from hack.bench import (
     agreement,
     artifact,
     binding,
+    burden,
     decisions,
     extender,
     gangs,
@@ -46,6 +47,7 @@ class Part(StrEnum):
     GANGS = "gangs"
     VERDICTS = "verdicts"
     ROOM = "room"
+    BURDEN = "burden"
 
 
 class Format(StrEnum):
@@ -113,6 +115,9 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
     if Part.ROOM in parts:
         _say("room")
         report.room = room.measure(*((3, 4, 1) if tiny else ()))
+    if Part.BURDEN in parts:
+        _say("burden")
+        report.burden = await burden.measure(*((30, 2) if tiny else (5000, 30)))
     return report
 
 

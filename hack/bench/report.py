@@ -10,6 +10,7 @@ from hack.bench import artifact, gangs, room, simulator
 from hack.bench.agreement import Agreement
 from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
+from hack.bench.burden import Burden
 from hack.bench.decisions import Line
 from hack.bench.extender import KINDS, Times
 from hack.bench.latency import Latencies
@@ -46,6 +47,7 @@ class Report(Struct):
     gangs: Outcome | None = None
     verdicts: Verdicts | None = None
     room: room.Outcome | None = None
+    burden: Burden | None = None
 
 
 class Goal(Struct):
@@ -108,6 +110,12 @@ def goals(report: Report) -> Iterator[Goal]:
             yield Goal(f"{what}: one more created to its reason in status, s (max)", found.live.one.max, 2, False)
         for policy, starts in found.punctual.items():
             yield Goal(f"{policy}: starts within their 80 % interval, %", 100 * starts.covered, 75, True)
+    if found := report.burden:
+        what = f"{found.jobs:,} jobs at the size limit"
+        yield Goal(f"{what}: memory of the controller, MiB (peak)", found.most, 700, False)
+        for when in ("coming", "crowded", "anew"):
+            cost: Spread = getattr(found, when)
+            yield Goal(f"{what}, {when}: another's job created to bound, s (max)", cost.max, 2, False)
     if report.rounds:
         yield Goal("unchanged round, ms of CPU (p50)", report.rounds.unchanged.p50, 10, False)
 
@@ -125,6 +133,7 @@ def show(report: Report, console: Console) -> None:
         (report.verdicts, _punctual),
         (report.room, lambda found: room.table(found.room)),
         (report.room, lambda found: room.think_table(found.room)),
+        (report.burden, _burden),
         (report.plans, _plans),
         (report.agreement, _agreement),
         (report.artifact, lambda found: artifact.table(found.artifact or [])),
@@ -215,6 +224,20 @@ def _latency(report: Report) -> Table:
     if found := report.latency:
         table.add_row("job created to pod bound", f"{found.bound.p50:.3f}", f"{found.bound.p99:.3f}")
         table.add_row("controller started to first plan", f"{found.started.p50:.2f}", f"{found.started.p99:.2f}")
+    return table
+
+
+def _burden(report: Report) -> Table:
+    table = _table(
+        "a crowd of jobs at the size limit", "JOBS", "ANOTHER'S JOB TO BOUND, s p50", "p99", "MAX", "MiB", "PEAK"
+    )
+    if found := report.burden:
+        for when in ("alone", "coming", "crowded", "anew"):
+            cost: Spread = getattr(found, when)
+            times = (f"{seconds:.2f}" for seconds in (cost.p50, cost.p99, cost.max))
+            kept = (f"{found.memory[each]:.0f}" if each in found.memory else "" for each in (when, f"{when} peak"))
+            table.add_row("0" if when == "alone" else f"{found.jobs:,} {when}", *times, *kept)
+        table.add_row("", f"controller started to bound: {found.recovery:.1f}")
     return table
 
 

@@ -113,7 +113,7 @@ class Samples:
     def __getitem__(self, number: int) -> Tensor:
         """[sequence + 1], int64."""
         # PyTorch's generator looks at 32 bits of its seed, so that seeds and numbers would meet; this one at all of it.
-        chance = random.Random(f"{self._seed} {number}")
+        chance = random.Random(f"{self._seed} {number}")  # noqa: S311 - data for a training
         if self._text is not None:
             start = int(chance.random() * (len(self._text) - self._sequence))
             return self._text[start : start + self._sequence + 1].long()

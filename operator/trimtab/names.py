@@ -46,7 +46,7 @@ KEY_DEADLINE: Final = "deadlineSeconds"
 CALIBRATION_CONFIG_MAP: Final = "trimtab-calibration"
 REPORT_AUDIENCE: Final = "reports.trimtab.dev"
 """Audience of the token that a trainer shows when it reports its steps."""
-REPORT_TOKEN_DIRECTORY: Final = "/var/run/secrets/trimtab.dev/report"
+REPORT_TOKEN_DIRECTORY: Final = "/var/run/secrets/trimtab.dev/report"  # noqa: S105 - a path
 """Where a trainer finds that token, in a file called `token`."""
 
 # --- labels and annotations on what we create ----------------------------------------------------------------------
@@ -191,6 +191,20 @@ NVIDIA_GPU: Final = "nvidia.com/gpu"
 AMD_GPU: Final = "amd.com/gpu"
 INTEL_GPUS: Final = ("gpu.intel.com/xe", "gpu.intel.com/i915")
 GPU_RESOURCES: Final = (NVIDIA_GPU, AMD_GPU, *INTEL_GPUS)
+"""What the plan sets, and queues count."""
+ACCELERATORS: Final = (
+    *("nvidia.com/gpu", "nvidia.com/mig-", "nvidia.com/pgpu", "nvidia.com/vgpu"),
+    *("nvidia.com/G", "nvidia.com/TU", "nvidia.com/AD", "nvidia.com/NVIDIA"),
+    *("amd.com/gpu", "amd.com/spx", "amd.com/dpx", "amd.com/tpx", "amd.com/qpx", "amd.com/cpx"),
+    *("gpu.intel.com/", "habana.ai/", "google.com/tpu", "cloud-tpus.google.com/", "aws.amazon.com/neuron"),
+    *("huawei.com/Ascend", "cambricon.com/", "hygon.com/", "metax-tech.com/", "mthreads.com/", "iluvatar.ai/"),
+    *("enflame.com/", "kunlunxin.com/", "furiosa.ai/", "rebellions.ai/", "tenstorrent.com/", "qualcomm.com/qaic"),
+    *("volcano.sh/vgpu", "aliyun.com/gpu", "tencent.com/vcuda", "k8s.amazonaws.com/vgpu"),
+    "deviceclass.resource.kubernetes.io/",
+)
+"""Beginnings of resource names that are accelerators, those of GPU_RESOURCES among them: no template may ask for any,
+since no queue would count it. NVIDIA's device plugin calls what it passes through after the chip (`GH100_...`); the
+last one is any DeviceClass. What an administrator has named otherwise nobody can know."""
 HOSTNAME: Final = "kubernetes.io/hostname"
 TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """Kubernetes' own word for a machine that is off for sure: its pods are deleted by force."""

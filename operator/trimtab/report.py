@@ -44,7 +44,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-TOKEN_FILE = "/var/run/secrets/trimtab.dev/report/token"
+TOKEN_FILE = "/var/run/secrets/trimtab.dev/report/token"  # noqa: S105 - a path
 WARM_UP = 5
 """First intervals of a process that are no measure: compilation, cold caches, the first batches."""
 WINDOW = 100
@@ -191,7 +191,7 @@ class Reporter:
         body["metrics"] = told[:LARGEST_METRICS]
         with open(self._token_file) as file:
             headers = {"Authorization": "Bearer " + file.read().strip(), "Content-Type": "application/json"}
-        request = urllib.request.Request(self._url + "/v1/report", json.dumps(body).encode(), headers)
+        request = urllib.request.Request(self._url + "/v1/report", json.dumps(body).encode(), headers)  # noqa: S310 - the operator gave the address
         for left in reversed(range(TRIES)):
             try:
                 with self._open(request, timeout=TIMEOUT_SECONDS) as answer:

@@ -31,6 +31,10 @@ def test_every_number_has_bounds() -> None:
         ("pcie_generation", 0.0),
         ("ecc_corrected", float(1 << 63)),
         ("sm_clock", math.inf),
+        ("sm_clock", 9e9),
+        ("sm_clock_max", 9e9),
+        ("temperature", 200.0),
+        ("power_limit", 50_000.0),
     ],
 )
 def test_what_cannot_be_is_not_known(field: str, value: float) -> None:
@@ -42,6 +46,13 @@ def test_what_cannot_be_is_not_known(field: str, value: float) -> None:
 def test_counters_that_are_read_one_after_the_other_may_be_a_little_off() -> None:
     gpu, refused = sane(Gpu("u", 0, sm_utilization=1.01, memory_total=100.0, memory_used=101.0))
     assert (gpu.sm_utilization, gpu.memory_used, refused) == (1.0, 101.0, ())
+
+
+def test_a_clock_above_the_cards_highest_cannot_be() -> None:
+    assert sane(Gpu("u", 0, sm_clock=2.0e9, sm_clock_max=1.98e9))[1] == ()
+    gpu, refused = sane(Gpu("u", 0, sm_clock=2.5e9, sm_clock_max=1.98e9))
+    assert math.isnan(gpu.sm_clock)
+    assert refused == ("sm_clock",)
 
 
 def test_more_memory_in_use_than_there_is_cannot_be() -> None:

@@ -11,7 +11,7 @@ import yaml
 from hack.chart.render import RenderError, render
 from tests.chart.rendered import chart_file, environment_of, manifest, objects, objects_of, the, workloads
 
-from trimtab.doctor.checks.admission import LIMITS
+from trimtab.doctor.checks.admission import LIMITS, OPEN
 from trimtab.settings import Settings
 from trimtab_policy import policy
 
@@ -91,9 +91,12 @@ def test_the_fake_cluster_is_the_one_of_the_manifests() -> None:
     assert [VALUES["fakeNodes"]["profile"]] == manifest("fake/heterogeneous.yaml")
 
 
+FORMER_LIMIT = "maxTemplateCharacters"
+
+
 def test_limits_are_those_of_the_admission_rules() -> None:
     limits = SCHEMA["properties"]["admission"]["properties"]["limits"]["properties"]
-    assert tuple(limits) == (*LIMITS, "openFinalizers", "addedByWebhooks")
+    assert tuple(limits) == (*LIMITS, FORMER_LIMIT, *OPEN, "openFinalizers", "addedByWebhooks")
 
 
 WRONG = {

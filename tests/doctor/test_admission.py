@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ from tests.doctor.world import healthy, in_force, only, pod, rules, wrong
 
 from trimtab.doctor.checks import admission
 from trimtab.doctor.findings import Level, Reason
-from trimtab.names import API_VERSION
+from trimtab.names import ACCELERATORS, API_VERSION, GPU_RESOURCES
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 POLICY = "ValidatingAdmissionPolicy"
@@ -36,6 +37,28 @@ def test_the_limits_that_are_told_are_the_first_variables_of_the_manifest_and_no
     assert tuple(each["name"] for each in limited["variables"][: len(admission.LIMITS)]) == admission.LIMITS
     versions = {each["spec"].get("paramKind", {}).get("apiVersion", "") for each in found}
     assert versions == {"", API_VERSION}, "those of core types, after a reinstallation, are lost (kubernetes#130887)"
+
+
+def _rules() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((MANIFESTS / "admission.yaml").read_text()))
+
+
+def test_what_is_open_to_authors_are_the_first_variables_of_their_rule() -> None:
+    found = {each["metadata"]["name"]: each["spec"] for each in _rules() if each["kind"] == POLICY}
+    variables = found["trimtab-job-pods"]["variables"]
+    assert tuple(each["name"] for each in variables[: len(admission.OPEN)]) == admission.OPEN
+
+
+def test_what_is_a_gpu_is_the_same_for_the_kind_and_for_every_rule() -> None:
+    told = {
+        each["metadata"]["name"]: yaml.safe_load(variable["expression"])
+        for each in _rules()
+        for variable in each["spec"].get("variables", [])
+        if variable["name"] == "accelerators"
+    }
+    assert told == {rule: list(ACCELERATORS) for rule in ("trimtab-job-authors", "trimtab-gpus-by-jobs")}
+    for name in GPU_RESOURCES:
+        assert name.startswith(ACCELERATORS)
 
 
 def test_none_at_all_is_a_warning_with_the_manifest_that_has_them() -> None:

@@ -12,10 +12,11 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from aiohttp import web
-from tests.extender.desk import LOCAL, Desk, desk, eventually, node, planned, pod, settings
+from tests.extender.desk import LOCAL, Desk, desk, eventually, node, planned, pod
 
 from trimtab.errors import SettingsError
-from trimtab.extender.guard import Guard, Listener
+from trimtab.serving.guard import Guard, Limits
+from trimtab.serving.listener import Listener
 from trimtab.telemetry.metrics import REGISTRY
 
 PATIENCE = 0.3
@@ -31,7 +32,7 @@ async def there(tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 def cut(reason: str) -> float:
-    return REGISTRY.get_sample_value("trimtab_extender_connections_cut_total", {"reason": reason}) or 0
+    return REGISTRY.get_sample_value("trimtab_connections_cut_total", {"port": "extender", "reason": reason}) or 0
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
@@ -125,16 +126,16 @@ async def test_slow_clients_take_nothing_from_others(there: Desk) -> None:
         writer.close()
 
 
-async def test_one_connection_too_many_is_closed_at_once(there: Desk) -> None:
-    before = cut("full")
+async def test_one_connection_too_many_takes_the_place_of_the_one_that_waits_longest(there: Desk) -> None:
+    before = cut("evicted")
     open_ones = [await there.dial() for _ in range(8)]
-    reader, _writer = await there.dial()
-    assert await ended(reader) == b""
-    assert cut("full") == before + 1
+    assert await serves(there)
+    assert await ended(open_ones[0][0]) == b""
+    assert cut("evicted") == before + 1
     for _, other in open_ones:
         other.close()
-    await eventually(lambda: not REGISTRY.get_sample_value("trimtab_extender_connections"))
-    assert await serves(there)
+    await there.session.close()
+    await eventually(lambda: not REGISTRY.get_sample_value("trimtab_connections", {"port": "extender"}))
 
 
 async def test_one_request_too_many_is_told_to_come_back(there: Desk) -> None:
@@ -189,6 +190,7 @@ async def test_the_other_door_has_health_and_metrics_only(there: Desk) -> None:
             assert answer.status == status
             if path == "/metrics":
                 text = await answer.text()
+            assert "Server" not in answer.headers
     assert 'trimtab_extender_requests_total{code="200",verb="filter"}' in text
     assert 'trimtab_extender_verdicts_total{pod="foreign",result="passed",verb="filter"}' in text
     assert "trimtab_extender_duration_seconds_bucket" in text
@@ -197,7 +199,7 @@ async def test_the_other_door_has_health_and_metrics_only(there: Desk) -> None:
 async def test_a_port_that_is_taken_is_said_in_one_line(there: Desk) -> None:
     taken = there.extender.ports[0]
     with pytest.raises(SettingsError, match=f"port {taken}"):
-        Listener(Guard(unasked, settings().extender), LOCAL, taken)
+        Listener(Guard(unasked, Limits()), LOCAL, taken)
 
 
 async def unasked(request: web.BaseRequest) -> web.Response:

@@ -17,8 +17,10 @@ from trimtab.errors import SettingsError
 from trimtab.extender import tls
 from trimtab.extender.app import _until, run
 from trimtab.local.pki import Authority
+from trimtab.serving import tls as serving_tls
 from trimtab.settings import ExtenderSettings, Settings
-from trimtab.telemetry.metrics import REGISTRY
+from trimtab.telemetry.metrics import PORTS, REGISTRY
+from trimtab.telemetry.ports import PortCounts
 
 ASKED = {"Pod": planned("job7-1-0", "gpu-1"), "NodeNames": ["gpu-1"]}
 
@@ -62,7 +64,7 @@ def keys(tmp_path: Path) -> Keys:
 @pytest_asyncio.fixture
 async def there(tmp_path: Path, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
     """An extender that answers kube-scheduler only, and looks at its files often."""
-    monkeypatch.setattr(tls, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(serving_tls, "LOOK_SECONDS", 0.05)
     limits = keys.settings(client_names=("system:kube-scheduler",), request_seconds=10)
     async with desk(tmp_path, ("nodes", node("gpu-1")), **limits) as made:
         yield made
@@ -134,7 +136,7 @@ async def served_certificate(there: Desk, keys: Keys) -> str:
 
 
 def taken(result: str) -> float:
-    return REGISTRY.get_sample_value("trimtab_extender_certificates_total", {"result": result}) or 0
+    return REGISTRY.get_sample_value("trimtab_certificates_total", {"port": "extender", "result": result}) or 0
 
 
 async def test_a_new_certificate_is_shown_without_a_connection_lost(there: Desk, keys: Keys) -> None:
@@ -237,9 +239,11 @@ class Door:
 @pytest.fixture
 def following(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> Callable[[Door], asyncio.Task[None]]:
     """Starts to follow the files, on behalf of a door."""
-    monkeypatch.setattr(tls, "LOOK_SECONDS", 0.02)
-    files = ExtenderSettings(**keys.settings())
-    return lambda door: asyncio.create_task(tls.follow(files, tls.stamp(files), door.open))
+    monkeypatch.setattr(serving_tls, "LOOK_SECONDS", 0.02)
+    files, counts = tls.files(ExtenderSettings(**keys.settings())), PortCounts(PORTS, "extender", 1)
+    return lambda door: asyncio.create_task(
+        serving_tls.follow(files, serving_tls.stamp(files), door.open, counts.certificates)
+    )
 
 
 async def test_a_port_that_cannot_be_opened_anew_is_tried_again(

@@ -7,6 +7,7 @@ import copy
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.faults.watcher import Watcher
 from tests.live.harness import Live, training_job
 
 from trimtab import names
+from trimtab.checkout import checkout
 from trimtab.errors import ApiError
 from trimtab.kube.client import JSON, MERGE_PATCH, KubeClient
 from trimtab.kube.resources import JOBS, PODS, Resource
@@ -24,6 +26,7 @@ from trimtab.settings import KubeSettings
 
 Object = dict[str, Any]
 RBAC = "rbac.authorization.k8s.io/v1"
+MANIFESTS = checkout() / "manifests"
 A, B, STRICT, EMPTY = "tenancy-a", "tenancy-b", "tenancy-strict", "tenancy-empty"
 A100 = "A100-SXM4-80GB"
 OPEN, URGENT = "tenancy-open", "tenancy-urgent"
@@ -113,6 +116,22 @@ class Tenants:
                 return
             assert time.monotonic() < limit, f"{said}: {answer}"
             await asyncio.sleep(0.1)
+
+
+@contextmanager
+def tenancy(live: Live, directory: Path) -> Iterator[Tenants]:
+    """Two namespaces with people, queues and priorities; the policies are there for so long only: other tests do as
+    administrators do."""
+    files = [argument for file in ("roles.yaml", "admission.yaml") for argument in ("-f", str(MANIFESTS / file))]
+    spaces = [f"namespace/{name}" for name in (A, B, STRICT)]
+    live.cluster.kubectl("wait", "--for=delete", *spaces, "--timeout=60s", timeout=70)  # of those who were here before
+    live.cluster.kubectl("apply", "--server-side", *files)
+    live.apply(*set_up())
+    tenants = Tenants(live, directory)
+    tenants.set_limits({"openPriorityClasses": f"'some, {OPEN}'"})
+    yield tenants
+    taken_down(live.cluster)
+    live.cluster.kubectl("delete", *files)
 
 
 def held(seen: Watcher, namespace: str) -> int:

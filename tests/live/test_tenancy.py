@@ -23,6 +23,7 @@ from tests.live.tenants import (
     CHOOSER,
     FOR_ALL,
     JOBS_ONLY,
+    MANIFESTS,
     OPEN,
     QUEUE_ADMIN,
     STRICT,
@@ -42,15 +43,13 @@ from tests.live.tenants import (
     queue,
     reaches,
     service,
-    set_up,
     states,
-    taken_down,
+    tenancy,
     trainer,
     with_pod,
 )
 
 from trimtab import names
-from trimtab.checkout import checkout
 from trimtab.doctor.checks import admission
 from trimtab.doctor.gather import RULES
 from trimtab.errors import LocalClusterError
@@ -59,7 +58,6 @@ from trimtab.kube.resources import CONFIG_MAPS, GPUNODES, JOBS, PODS, PRIORITY_C
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-MANIFESTS = checkout() / "manifests"
 ADMISSION = list(yaml.safe_load_all((MANIFESTS / "admission.yaml").read_text()))
 LIMITS: dict[str, str] = {
     each["name"]: each["expression"]
@@ -112,7 +110,7 @@ FORBIDDEN: dict[str, tuple[str, Resource, Object, str]] = {
         AUTHOR,
         JOBS,
         with_pod(containers=trainer(resources={"limits": {"nvidia.com/gpu.shared": "8"}})),
-        "GPUs by another name",
+        "GPUs may not be requested in the template",
     ),
     "template-label": (
         AUTHOR,
@@ -126,12 +124,12 @@ FORBIDDEN: dict[str, tuple[str, Resource, Object, str]] = {
     "priority": (AUTHOR, JOBS, job(priorityClassName=URGENT), f"priorityclasses.scheduling.k8s.io/{URGENT}"),
     "gpus": (AUTHOR, JOBS, job(gpus=2048), "2048 GPUs are more than one job may have here (1024)"),
     "pods": (AUTHOR, JOBS, job(gpus=512), "could have 512 pods, and one may have 256 here: set maxNodes"),
-    "size": (AUTHOR, JOBS, with_pod(containers=trainer(env=LARGE)), "characters, at most 65536 are taken here"),
+    "size": (AUTHOR, JOBS, with_pod(containers=trainer(env=LARGE)), "bytes as it is sent, at most 73728 are taken"),
     "runtime": (AUTHOR, JOBS, job(elasticity={"minRuntimeSeconds": 86400}), "minRuntimeSeconds: at most 3600 here"),
     "termination": (AUTHOR, JOBS, with_pod(terminationGracePeriodSeconds=3600), "at most 600 here"),
     # who may not make pods reaches by a job no more than jobs
-    "account": (JOBS_ONLY, JOBS, with_pod(serviceAccountName=AUTHOR), "serviceAccountName author: who may"),
-    "old-account": (JOBS_ONLY, JOBS, with_pod(serviceAccount=AUTHOR), "serviceAccountName author: who may"),
+    "account": (JOBS_ONLY, JOBS, with_pod(serviceAccountName=AUTHOR), "serviceAccountName: who may"),
+    "old-account": (JOBS_ONLY, JOBS, with_pod(serviceAccount=AUTHOR), "serviceAccount: who may"),
     "secret": (JOBS_ONLY, JOBS, with_pod(volumes=[{"name": "s", "secret": {"secretName": "x"}}]), "volume s: who may"),
     "host": (JOBS_ONLY, JOBS, with_pod(volumes=[{"name": "h", "hostPath": {"path": "/"}}]), "volume h: who may not"),
     "host-network": (JOBS_ONLY, JOBS, with_pod(hostNetwork=True), "hostNetwork: who may not create pods"),
@@ -139,7 +137,7 @@ FORBIDDEN: dict[str, tuple[str, Resource, Object, str]] = {
         JOBS_ONLY,
         JOBS,
         with_pod(containers=trainer(securityContext={"privileged": True})),
-        "privileges of container trainer: who may not",
+        "privileges (securityContext) of container trainer: who may not",
     ),
     "env": (JOBS_ONLY, JOBS, with_pod(containers=trainer(env=[{"name": "T", **SECRET}])), "environment of container"),
     "env-from": (
@@ -182,16 +180,8 @@ ALLOWED: dict[str, tuple[str, Resource, Object]] = {
 
 @pytest.fixture(scope="module")
 def tenants(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
-    """Two namespaces with people, queues and priorities; the policies are there for this module only: other tests do as
-    administrators do."""
-    files = [argument for file in ("roles.yaml", "admission.yaml") for argument in ("-f", str(MANIFESTS / file))]
-    live_cluster.cluster.kubectl("apply", "--server-side", *files)
-    live_cluster.apply(*set_up())
-    tenants = Tenants(live_cluster, tmp_path_factory.mktemp("tenancy"))
-    tenants.set_limits({"openPriorityClasses": f"'some, {OPEN}'"})
-    yield tenants
-    taken_down(live_cluster.cluster)
-    live_cluster.cluster.kubectl("delete", *files)
+    with tenancy(live_cluster, tmp_path_factory.mktemp("tenancy")) as tenants:
+        yield tenants
 
 
 @pytest.fixture(autouse=True)
@@ -350,7 +340,7 @@ async def test_limits_that_come_later_do_not_tie_the_hands_of_who_is_over_them(t
     for message, spec in refused.items():
         assert message in await tenants.person(AUTHOR).patches(own, {"spec": spec})
     another = {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}
-    assert "serviceAccountName author" in await me.patches(own, {"spec": another})
+    assert "serviceAccountName: who" in await me.patches(own, {"spec": another})
     tenants.kubectl("delete", "ltj", "over", "-n", A)
     tenants.set_limits({"openPriorityClasses": f"'{OPEN}'"})
 

@@ -114,8 +114,54 @@ def test_what_only_the_power_limit_holds_down_draws_more_power_than_the_others_a
     assert speeds(member("a", gpu(clock=1.2e9, throttle_reasons=("SwPowerCap",))), *others) == {}
     hot = gpu(clock=1.2e9, throttle_reasons=("SwPowerCap", "HwThermalSlowdown"))
     assert speeds(member("a", hot), *others) == {"a": 0.6}
-    capped = gpu(0, 1.2e9, throttle_reasons=("SwPowerCap",))
-    assert speeds(member("a", capped, gpu(1), gpu(2), gang="j")) == {"a": 0.6}
+
+
+LIMITED: dict[str, Any] = {"throttle_reasons": ("SwPowerCap",), "power": 700.0, "power_limit": 700.0}
+
+
+def test_who_divides_his_work_unevenly_makes_no_card_slow() -> None:
+    """One rank computes and is held down by the power limit, the others wait for it inside a collective."""
+    capped, waiting = gpu(0, 1.2e9, **LIMITED), [gpu(n, power=350.0, power_limit=700.0) for n in range(1, 8)]
+    assert speeds(member("a", capped, *waiting, gang="j")) == {}
+    nodes = [node(name, gang="j", power=350.0, power_limit=700.0) for name in "bcd"]
+    assert speeds(node("a", 1.2e9, gang="j", **LIMITED), *nodes) == {}
+    assert speeds(node("a", 1.2e9, gang="j", **LIMITED), nodes[0]) == {}
+    assert speeds(member("a", gpu(0, 1.2e9, throttle_reasons=("SwPowerCap",)), gpu(1), gpu(2), gang="j")) == {}
+
+
+def test_a_card_that_draws_what_the_others_draw_and_is_slower_is_slow() -> None:
+    capped, busy = gpu(0, 1.2e9, **LIMITED), [gpu(n, power=680.0, power_limit=700.0) for n in range(1, 8)]
+    assert speeds(member("a", capped, *busy, gang="j")) == {"a": 0.6}
+    nodes = [node(name, gang="j", power=680.0, power_limit=700.0) for name in "bcd"]
+    assert speeds(node("a", 1.2e9, gang="j", **LIMITED), *nodes) == {"a": 0.6}
+
+
+# --- agents that lie -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("lie", [0.01e9, 1.0e9, FULL, 3.5e9, 9e9, 1e12])
+@pytest.mark.parametrize("cards", [1, 8, 64])
+@pytest.mark.parametrize("honest", [1, 2, 3, 7])
+def test_an_agent_that_lies_makes_no_other_node_slow(lie: float, cards: int, honest: int) -> None:
+    liar = member("liar", *(gpu(n, lie, uuid=f"liar-{n}", sm_clock_max=lie) for n in range(cards)), gang="j")
+    for clock in (0.8 * FULL, FULL):
+        gang = [node(f"n{number}", clock, gang="j") for number in range(honest)]
+        assert set(speeds(liar, *gang)) <= {"liar"}
+        limited = [node(f"n{number}", 0.6 * FULL, gang="j", **LIMITED) for number in range(honest)]
+        assert set(speeds(liar, *limited)) <= {"liar"}
+
+
+def test_of_two_nodes_the_one_that_is_far_below_its_own_highest_clock_is_slow() -> None:
+    assert speeds(node("a", 0.7 * FULL, gang="j"), node("b", gang="j")) == {"a": 0.7}
+    assert speeds(node("a", 0.8 * FULL, gang="j"), node("b", gang="j")) == {}
+    assert speeds(node("a", 0.8 * FULL, gang="j"), node("b", gang="j"), node("c", gang="j")) == {"a": 0.8}
+    unknown = node("a", 0.5 * FULL, gang="j", sm_clock_max=math.nan)
+    assert speeds(unknown, node("b", gang="j")) == {}
+
+
+def test_of_two_nodes_one_that_is_at_full_speed_again_is_well_again() -> None:
+    stragglers = after(Stragglers(RULES), [node("a", 1.0e9, gang="j"), node("b", gang="j")], 0, 120)
+    assert set(stragglers.slow()) == {"a"}
+    after(stragglers, [member("a", gpu(uuid="a-0"), gang="j"), node("b", gang="j")], 130, 120)
+    assert stragglers.slow() == {}
 
 
 @pytest.mark.parametrize("reason", ["HwThermalSlowdown", "HwPowerBrakeSlowdown", "HwSlowdown", "SwThermalSlowdown"])

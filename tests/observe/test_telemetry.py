@@ -50,8 +50,8 @@ IMPOSSIBLE = [
     ("memoryUsedBytes", "memory_used", [-1, 82 << 30, 10**30]),
     ("powerMilliwatts", "power", [-1, 1_200_001, 1e300]),
     ("powerLimitMilliwatts", "power_limit", [0, 10**9]),
-    ("smClockMhz", "sm_clock", [-1, 10_001]),
-    ("smClockMaxMhz", "sm_clock_max", [0, 10_001]),
+    ("smClockMhz", "sm_clock", [-1, 1_453, 9_000]),
+    ("smClockMaxMhz", "sm_clock_max", [0, 3_501]),
     ("throttledPercent", "throttled", [-1, 101]),
 ]
 
@@ -70,6 +70,13 @@ def test_a_number_that_is_absent_is_not_known_and_that_is_no_fault() -> None:
     assert math.isnan(gpu.utilization)
     assert math.isnan(gpu.memory_total)
     assert said(smUtilizationPercent=None) == ()
+
+
+def test_a_clock_is_believed_up_to_the_highest_that_the_card_has() -> None:
+    assert read(smClockMhz=1_450, smClockMaxMhz=1_410).sm_clock == 1.45e9
+    assert math.isnan(read(smClockMhz=9_000, smClockMaxMhz=9_000).sm_clock)
+    assert read(smClockMhz=3_105, smClockMaxMhz=None).sm_clock == 3.105e9
+    assert math.isnan(read(smClockMhz=3_501, smClockMaxMhz=None).sm_clock)
 
 
 def test_power_peaks_above_its_limit_are_believed_up_to_three_times() -> None:

@@ -86,7 +86,9 @@ class Agent:
         metrics.REGISTRY.register(collector)
         metrics.SAMPLE_AGE.set_function(self._sampler.silence)
         metrics.NODES.set(1)
-        async with TelemetryServer(config.http, self._unhealthy, self._unready, metrics.REGISTRY) as server:
+        async with TelemetryServer(
+            config.http, self._unhealthy, self._unready, metrics.REGISTRY, metrics.PORTS
+        ) as server:
             log.info("serving", metrics=f"{server.url}/metrics")
             self._sampler.start()
             gc.collect()

@@ -82,7 +82,8 @@ async def run(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     async with await KubeClient.connect(settings.kube) as client:
         fleet = Fleet(settings, client)
-        async with TelemetryServer(settings.metrics, lambda: "", fleet.unready, metrics.REGISTRY) as server:
+        served = settings.metrics, lambda: "", fleet.unready, metrics.REGISTRY, metrics.PORTS
+        async with TelemetryServer(*served) as server:
             log.info("playing the agents of fake nodes", metrics=f"{server.url}/metrics")
             await fleet.run(stop)
 

@@ -1,7 +1,7 @@
 """Readings that cannot be: drivers, exporters and dying cards return blanks, wrapped counters and garbage.
 
 What is out of bounds becomes `NA` and is counted; nobody downstream sees it. Bounds are those of physics and of the
-GPUNode kind, deliberately wide: whether 105 °C is alarming is the controller's business, 2147483647 °C is nobody's.
+GPUNode kind, and wide: whether 105 °C is alarming is the controller's business, 2147483647 °C is nobody's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ AMOUNT: Final = (0.0, LARGEST)
 SLACK: Final = 0.02
 """By so much of a whole may a share, or memory in use, be above it: counters are read one after the other."""
 
+CLOCK_SLACK: Final = 1.03
+"""By so much may a clock be above the highest that the driver names: boards of the same product differ."""
+
 BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "numa_node": (0, 1023),
     "memory_total": AMOUNT,
@@ -26,12 +29,12 @@ BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "memory_utilization": SHARE,
     "tensor_active": SHARE,
     "dram_active": SHARE,
-    "temperature": (-50, 250),  # °C
-    "power": (0, 100_000),  # W
-    "power_limit": (0, 100_000),
-    "sm_clock": (0, 100e9),  # Hz
-    "sm_clock_max": (0, 100e9),
-    "memory_clock": (0, 100e9),
+    "temperature": (-50, 150),  # °C
+    "power": (0, 18_000),  # W: peaks of three times the limit
+    "power_limit": (0, 6_000),
+    "sm_clock": (0, 3.5e9),  # Hz: the fastest cards boost to some 3.1 GHz
+    "sm_clock_max": (0, 3.5e9),
+    "memory_clock": (0, 20e9),
     "nvlinks_active": (0, 64),
     "nvlinks": (0, 64),
     "nvlink_tx": (0, 1e14),  # bytes/s
@@ -67,4 +70,8 @@ def sane(gpu: Gpu) -> tuple[Gpu, tuple[str, ...]]:
     if used > total * (1 + SLACK):
         changed["memory_used"] = NA
         refused.append("memory_used")
+    clock, highest = changed.get("sm_clock", gpu.sm_clock), changed.get("sm_clock_max", gpu.sm_clock_max)
+    if clock > highest * CLOCK_SLACK:
+        changed["sm_clock"] = NA
+        refused.append("sm_clock")
     return (replace(gpu, **changed) if changed else gpu), tuple(refused)

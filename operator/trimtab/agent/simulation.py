@@ -64,7 +64,7 @@ class SimulatedNode:
         self.running: Sequence[Running] = profile.running
         self.faults: Sequence[Injected] = profile.faults
         self._spec = spec
-        self._random = random.Random(f"{profile.seed}/{node}")
+        self._random = random.Random(f"{profile.seed}/{node}")  # noqa: S311 - made-up readings
         self._common = 0.0
         self._cards = [_Card(power=IDLE_POWER, heat=IDLE_POWER) for _ in range(profile.gpus)]
         self._uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}.{i}.gpu')}" for i in range(profile.gpus)]

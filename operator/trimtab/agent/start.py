@@ -53,4 +53,4 @@ def become(config: Config) -> NoReturn:
     environment = {"MALLOC_ARENA_MAX": "1", **os.environ}
     sys.stdout.flush()
     arguments = [sys.executable, "-m", "trimtab.agent", msgspec.json.encode(config).decode()]
-    os.execve(sys.executable, arguments, environment)
+    os.execve(sys.executable, arguments, environment)  # noqa: S606 - itself, with its own arguments

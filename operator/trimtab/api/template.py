@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from trimtab.api.base import AnyObject, ApiModel, Int64, JsonSchema, Quantity, Text, extra, rule, rules
-from trimtab.names import GPU_RESOURCES, GROUP, TRAINER_CONTAINER
+from trimtab.names import ACCELERATORS, GROUP, TRAINER_CONTAINER
 
 Label = Annotated[str, StringConstraints(max_length=63)]
 LongString = Annotated[str, StringConstraints(max_length=16384)]
@@ -20,7 +20,7 @@ ContainerName = Annotated[
     str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 ]
 
-_GPU_KEYS = "[" + ", ".join(f"'{name}'" for name in GPU_RESOURCES) + "]"
+_ACCELERATORS = "[" + ", ".join(f"'{beginning}'" for beginning in ACCELERATORS) + "]"
 _PLAN_ENV = "['PET_NNODES', 'PET_NPROC_PER_NODE', 'PET_NODE_RANK', 'PET_MASTER_ADDR']"
 
 
@@ -36,7 +36,7 @@ def _refused(field: str, why: str) -> JsonSchema:
 
 def _no_gpus(table: str) -> JsonSchema:
     return rule(
-        f"!has(self.{table}) || !self.{table}.exists(k, k in {_GPU_KEYS} || k.startsWith('nvidia.com/mig-'))",
+        f"!has(self.{table}) || !self.{table}.exists(k, {_ACCELERATORS}.exists(gpu, k.startsWith(gpu)))",
         "GPUs may not be requested in the template: the plan sets them, within spec.resources.gpus",
         f".{table}",
     )

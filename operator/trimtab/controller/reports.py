@@ -1,8 +1,9 @@
 """`POST /v1/report`: where trainings report their steps.
 
 The server stands beside the controller's rounds in the same loop, so every request is short, small and bounded: a limit
-on connections, on how long one lasts, on the body and on requests in work. Only the leader takes reports; the others
-answer 503, and clients come again. Whose report it is, `tokens` finds out; what becomes of it, `progress`.
+on connections, on how long each part of one lasts, on the body and on requests in work (`trimtab.serving.guard`). Only
+the leader takes reports; the others answer 503, and clients come again. Whose report it is, `tokens` finds out; what
+becomes of it, `progress`.
 
     200 taken (or ignored, if it is of the past); `checkpoint` says by when the job is to have saved its state
     401 no valid token   403 another job's pod, or no such job      404 another path   405 not a POST   408 too slow
@@ -12,33 +13,31 @@ answer 503, and clients come again. Whose report it is, `tokens` finds out; what
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
 import msgspec
 import structlog
-from aiohttp import StreamReader, web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.web_protocol import RequestHandler
-from aiohttp.web_server import Server
+from aiohttp import web
 
 from trimtab.controller.progress import Asked, Body, Progress, Refused
 from trimtab.controller.tokens import NotKnown, Tokens, TooMany
 from trimtab.errors import ApiError, LeadershipLost
+from trimtab.serving.guard import Busy, Guard, Limits
+from trimtab.serving.listener import Listener, seats
 from trimtab.settings import ReportSettings
 from trimtab.telemetry import metrics
+from trimtab.telemetry.ports import PortCounts
+from trimtab.telemetry.server import SEATS
 
 PATH = "/v1/report"
 LARGEST_BODY = 16 << 10
-BODY_SECONDS = 3.0
-"""A body that has not arrived by then is cut off."""
-CONNECTION_SECONDS = 10.0
-"""A connection serves one report; whatever it does, it ends after so long."""
-CONNECTIONS = 512
+SECONDS = 3.0
+"""For the headers of a request, for its body, and to fetch the answer. A connection serves one report, and ends."""
+CONNECTIONS, PER_ADDRESS = 512, 256
+"""Open at once, in all and of one address: many trainings may be behind one, and nobody alone locks everybody out."""
 AT_ONCE = 64
-"""Requests in work, and connections of one address: nobody alone locks everybody out."""
+"""Requests in work."""
 REFUSALS = ("401", "403", "422")
 """Counted from 0 on: an alert asks for their rates, and Prometheus does not see a counter be born at 1."""
 LATER = "5"
@@ -59,38 +58,36 @@ class ReportServer:
         self._tokens = tokens
         self._progress = progress
         self._leading = leading
-        self._working = 0
 
     async def __aenter__(self) -> ReportServer:
         for result in REFUSALS:
             metrics.REPORTS.labels(result)
-        self._runner = web.ServerRunner(_Brief(self._answer))
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._settings.host, self._settings.port).start()
-        host, port = self._runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
+        room = seats(CONNECTIONS, SEATS)
+        limits = Limits(room, min(PER_ADDRESS, room), SECONDS, LARGEST_BODY, AT_ONCE, keep_alive=False)
+        self._guard = Guard(self._answer, limits, PortCounts(metrics.PORTS, "reports", room), "reports")
+        self._listener = Listener(self._guard, self._settings.host, self._settings.port, "reports.port")
+        await self._listener.open(None)
+        self.url = self._listener.url
         log.info("listening", reports=f"{self.url}{PATH}")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._runner.cleanup()
+        await self._listener.close()
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        self._working += 1
         asked: Asked | None = None
         try:
-            if self._working > AT_ONCE:
-                raise Refused(429, "too many reports at once: try again later")
-            (result, asked), status, message = await self._take(request), 200, ""
+            async with self._guard.work(0):
+                (result, asked), status, message = await self._take(request), 200, ""
+        except Busy:
+            result, status, message = "429", 429, "too many reports at once: try again later"
         except Refused as refused:
             result, status, message = str(refused.status), refused.status, str(refused)
         except Exception:
             log.exception("a report could not be taken: this is a bug, please report it")
             result, status, message = "500", 500, "a mistake of the controller: its log says more"
-        finally:
-            self._working -= 1
         metrics.REPORTS.labels(result).inc()
         headers = {"Retry-After": LATER} if status in (429, 503) else {}
         headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
@@ -120,18 +117,16 @@ class ReportServer:
             raise Refused(429, str(error)) from error
         except (ApiError, LeadershipLost) as error:
             raise Refused(503, f"the token could not be reviewed: {error}") from error
-        body = _understood(await _read(request))
+        body = _understood(await self._read(request))
         return self._progress.take(body, caller.uid), self._progress.asked(body.job)
 
-
-async def _read(request: web.BaseRequest) -> bytes:
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await request.read()
-    except TimeoutError:
-        raise Refused(408, f"the body has not arrived within {BODY_SECONDS:g} s") from None
-    except web.HTTPRequestEntityTooLarge:
-        raise Refused(413, f"a report has at most {LARGEST_BODY} bytes") from None
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        try:
+            return await self._guard.body(request)
+        except TimeoutError:
+            raise Refused(408, f"the body has not arrived within {SECONDS:g} s") from None
+        except web.HTTPRequestEntityTooLarge:
+            raise Refused(413, f"a report has at most {LARGEST_BODY} bytes") from None
 
 
 def _understood(raw: bytes) -> Body:
@@ -139,45 +134,3 @@ def _understood(raw: bytes) -> Body:
         return _BODY.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(422, f"the report cannot be understood: {error}") from error
-
-
-class _Brief(Server):
-    """Connections end by themselves, also those that never send a request; beyond the limit they end at once."""
-
-    def __init__(self, handler: Callable[[web.BaseRequest], object]) -> None:
-        super().__init__(handler, request_factory=_request, access_log=None, lingering_time=0.0)  # type: ignore[arg-type]  # aiohttp's own types are private
-
-    def __call__(self) -> RequestHandler:
-        handler = super().__call__()
-        loop = asyncio.get_running_loop()
-        loop.call_later(0.0, self._admit, handler)
-        loop.call_later(CONNECTION_SECONDS, _end, handler)
-        return handler
-
-    def _admit(self, handler: RequestHandler) -> None:
-        """As soon as it is known who has connected."""
-        here = _address(handler)
-        alike = sum(_address(each) == here for each in self.connections)
-        if len(self.connections) > CONNECTIONS or alike > AT_ONCE:
-            _end(handler)
-
-
-def _address(handler: RequestHandler) -> str:
-    peer = handler.transport.get_extra_info("peername") if handler.transport else None
-    return str(peer[0]) if peer else ""
-
-
-def _end(handler: RequestHandler) -> None:
-    if handler.transport is not None:
-        handler.transport.abort()
-
-
-def _request(
-    message: RawRequestMessage,
-    payload: StreamReader,
-    protocol: RequestHandler,
-    writer: AbstractStreamWriter,
-    task: asyncio.Task[None],
-) -> web.BaseRequest:
-    loop = asyncio.get_running_loop()
-    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=LARGEST_BODY)

@@ -17,18 +17,22 @@ from collections.abc import AsyncIterator, Callable
 
 import structlog
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from trimtab import __version__
 from trimtab.extender import page, tls
 from trimtab.extender.books import Watch
-from trimtab.extender.guard import Busy, Connection, Guard, Listener
 from trimtab.extender.verbs import Verb, Verbs
 from trimtab.extender.wire import WireError
 from trimtab.kube.client import KubeClient
+from trimtab.serving import tls as serving_tls
+from trimtab.serving.guard import Busy, Connection, Guard, Limits
+from trimtab.serving.listener import Listener, seats
 from trimtab.settings import ExtenderSettings, Settings
 from trimtab.telemetry import logs, metrics
-from trimtab.telemetry.extender_metrics import EXTENDER_BLIND, EXTENDER_CUT, EXTENDER_REQUESTS, EXTENDER_SECONDS
+from trimtab.telemetry.extender_metrics import EXTENDER_BLIND, EXTENDER_REQUESTS, EXTENDER_SECONDS
+from trimtab.telemetry.ports import PortCounts
+from trimtab.telemetry.server import SEATS, Exposition
 
 log = structlog.get_logger(__name__)
 
@@ -69,8 +73,11 @@ class Extender:
         self.ports: tuple[int, int] = (0, 0)
         """Of kube-scheduler's door and of the other one."""
         self._verbs = Verbs(watch, client if settings.extender.bind else None).by_path
-        self._pages: dict[str, Page] = {"/metrics": _metrics, "/healthz": _healthy, "/readyz": self._ready}
-        self._guard = Guard(self._answer, self._settings)
+        self._exposition = Exposition(metrics.REGISTRY)
+        self._pages: dict[str, Page] = {"/metrics": self._metrics, "/healthz": _healthy, "/readyz": self._ready}
+        self._limits = _limits(self._settings)
+        self._counts = PortCounts(metrics.PORTS, "extender", self._limits.connections)
+        self._guard = Guard(self._answer, self._limits, self._counts, "extender")
         self._inspected = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -79,17 +86,19 @@ class Extender:
 
         Yields the task that follows the certificates: it ends by an error only.
         """
-        stamp = tls.stamp(self._settings)
+        ours = tls.files(self._settings)
+        stamp = serving_tls.stamp(ours)
         context = tls.context(self._settings)
-        main = Listener(self._guard, self._settings.host, self._settings.port)
-        health = Listener(Guard(self._answer_health, self._settings), self._health.host, self._health.port)
+        main = Listener(self._guard, self._settings.host, self._settings.port, "extender.port")
+        health = Listener(self._other_guard(), self._health.host, self._health.port, "metrics.port")
         self.ports = main.port, health.port
         await main.open(context)
         await health.open(None)
         log.info("serving", version=__version__, port=main.port, tls=bool(context), health_port=health.port)
-        if not self._settings.client_ca and not tls.loopback(self._settings.host):
+        if not self._settings.client_ca and not serving_tls.loopback(self._settings.host):
             log.warning("whoever reaches the port may ask, and read the names of all gangs: set extender.client_ca")
-        changing = asyncio.create_task(tls.follow(self._settings, stamp, main.open), name="certificates")
+        following = serving_tls.follow(ours, stamp, main.open, self._counts.certificates)
+        changing = asyncio.create_task(following, name="certificates")
         try:
             yield changing
         finally:
@@ -134,7 +143,6 @@ class Extender:
         try:
             response = await self._work(verb, request)
         finally:
-            response.headers["Server"] = "trimtab"
             EXTENDER_REQUESTS.labels(name, response.status).inc()
             EXTENDER_SECONDS.labels(name).observe(time.perf_counter() - started)
         return response
@@ -154,7 +162,6 @@ class Extender:
             hint = "with nodeCacheCapable: true kube-scheduler sends names of nodes and not whole nodes"
             return _last(_text(413, f"{most}; {hint}"))
         except TimeoutError:
-            EXTENDER_CUT.labels("slow_body").inc()
             return _last(_text(408, f"the request did not arrive within {self._settings.request_seconds:g} s"))
         except Busy:
             response = _text(503, "too many requests are in work")
@@ -162,6 +169,18 @@ class Extender:
             return _last(response)
 
     # --- the other door ---------------------------------------------------------------------------------------------
+    def _other_guard(self) -> Guard:
+        room = seats(SEATS, self._limits.connections)
+        return Guard(
+            self._answer_health,
+            Limits(connections=room, per_address=max(room // 2, 1)),
+            PortCounts(metrics.PORTS, "metrics", room),
+            "metrics",
+        )
+
+    def _metrics(self, _: web.BaseRequest) -> web.Response:
+        return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
     async def _answer_health(self, request: web.BaseRequest) -> web.Response:
         found = self._pages.get(request.path)
         if found is None:
@@ -178,8 +197,10 @@ def _healthy(request: web.BaseRequest) -> web.Response:
     return _text(200, "ok")
 
 
-def _metrics(request: web.BaseRequest) -> web.Response:
-    return web.Response(body=generate_latest(metrics.REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+def _limits(settings: ExtenderSettings) -> Limits:
+    """kube-schedulers are few, and each has many connections: one address may have all of them."""
+    room = seats(settings.connections, SEATS)
+    return Limits(room, room, settings.request_seconds, settings.largest_request, settings.concurrency)
 
 
 def _text(status: int, text: str) -> web.Response:

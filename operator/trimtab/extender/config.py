@@ -32,7 +32,7 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.errors import SettingsError
-from trimtab.extender.tls import loopback
+from trimtab.serving.tls import loopback
 
 FEATURE_GATES: Final[Mapping[str, bool]] = {"SchedulerPopFromBackoffQ": False}
 """Of the kube-scheduler that uses this: pods that were refused wait out their back-off."""

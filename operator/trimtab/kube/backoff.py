@@ -21,7 +21,7 @@ class Backoff:
     def next(self, retry_after: float | None = None) -> float:
         """Seconds to wait now. `retry_after` is what the server asked for, if it did."""
         step, self._step = self._step, min(self._step * self._factor, self._cap)
-        return max(step * random.uniform(0.5, 1.0), retry_after or 0.0)
+        return max(step * random.uniform(0.5, 1.0), retry_after or 0.0)  # noqa: S311 - spreads retries
 
     def reset(self) -> None:
         """Something worked: start over."""

@@ -13,7 +13,7 @@ import yaml
 from trimtab.errors import LocalClusterError
 from trimtab.local.build import binaries
 
-TOKEN_LIFETIME = "24h"
+TOKEN_LIFETIME = "24h"  # noqa: S105 - a duration
 
 
 def write_kubeconfig(path: Path, cluster: str, server: str, ca: bytes, user: str, credentials: dict[str, str]) -> None:

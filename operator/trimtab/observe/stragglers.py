@@ -3,9 +3,15 @@
 Evidence is the SM clock of a card under load; an idle one clocks down, which says nothing. What a card should do is
 what its peers do, not its data sheet: a power limit that all have is the norm, not a fault.
 
-- Cards of the same gang compute the same at the same moment: the median of the others is the measure.
-- So is the median node of the GPU type, for gangs whose nodes are slow as a whole. A gang that draws more power than
-  others is clocked lower by the power limit alone, so a card that only the limit holds down is well by this measure.
+- Cards of the same gang compute the same at the same moment: the median of the others of its node is the measure, and
+  so is the median node of a gang of three or more. Each node has one voice, however many cards its agent lists: agents
+  speak for their own nodes, and one that lies or is broken moves no median of three. In a gang of two nobody knows who
+  is right; there the other node counts only for a card below `SURE` of its own highest clock: under load, with
+  nothing that holds it down, none is.
+- So is the median node of the GPU type, for gangs whose nodes are slow as a whole.
+- Who divides his work unevenly has one card draw more power than others, and the power limit clocks it down: a card
+  that only the limit holds down is slow only beside cards that draw as much and yet are faster, and it is well by the
+  measure of other nodes, whose work is another one.
 - A card without any peers is one only if the hardware slows it down (heat, power brake): then by its own highest clock,
   or where that is unknown by half of the time throttled, since a hardware slowdown at least halves the clock (NVML,
   `nvmlClocksEventReasonHwSlowdown`).
@@ -39,6 +45,13 @@ LOADED = 0.5
 collective is, too."""
 BAND = 0.05
 LOWEST = 0.1
+SURE = 0.75
+"""Part of its highest clock that a card under load exceeds unless something holds it down (base clocks of V100, A100,
+H100 and H200 are 0.8 of it and more)."""
+SAME_DRAW = 0.05
+"""Parts of their power limits that cards may differ by and yet do the same work."""
+FEWEST_VOICES = 3
+"""Nodes of a gang, the card's own included, from which their median is nobody's word alone."""
 FEWEST_NODES = 3
 """Other nodes of a type under load from which their median says what is usual."""
 MOST_DOUBLINGS = 8
@@ -148,6 +161,10 @@ class _Pulse(Struct, frozen=True):
     """Of its cards under load, ascending, Hz."""
     clock: float
     """Their median; NaN where there are none."""
+    draws: tuple[float, ...]
+    """Power of the same cards over their limits, ascending; those that are known."""
+    draw: float
+    """Their median; NaN where there are none."""
     slowed: bool
     """Whether the hardware slows one of them down."""
     limited: bool
@@ -157,9 +174,10 @@ class _Pulse(Struct, frozen=True):
 def _pulse(told: NodeTelemetry) -> _Pulse:
     loaded = [gpu for gpu in told.gpus if gpu.utilization >= LOADED]
     clocks = sorted(gpu.sm_clock for gpu in loaded if gpu.sm_clock > 0)
+    draws = sorted(draw for gpu in loaded if gpu.sm_clock > 0 and (draw := _draw(gpu)) == draw)
     slowed = any(_by_itself(gpu, "") for gpu in loaded if gpu.throttle_reasons)
     limited = all(_only_limited(gpu) for gpu in loaded)
-    return _Pulse(tuple(clocks), median(clocks) if clocks else math.nan, slowed, limited)
+    return _Pulse(tuple(clocks), _median(clocks), tuple(draws), _median(draws), slowed, limited)
 
 
 class _Peers:
@@ -176,7 +194,6 @@ class _Peers:
         for clocks in self._of_type.values():
             clocks.sort()
         self._top = {gang: max(pulse.clocks[-1] for pulse in pulses) for gang, pulses in self._nodes_of.items()}
-        self._of_gang: dict[str, list[float]] = {}
 
     def suspect(self, member: Member, pulse: _Pulse, limit: float) -> bool:
         """Whether a card of the node may turn out to be slow: below the fastest card or node there is, at least.
@@ -196,25 +213,42 @@ class _Peers:
         reasons = f" ({', '.join(gpu.throttle_reasons)})" if gpu.throttle_reasons else ""
         found: list[Evidence] = []
         if gpu.sm_clock > 0:
-            others = _median_without(self._gang(member.gang), gpu.sm_clock)
-            if not math.isnan(others):
-                said = f"its clock is {_ghz(gpu.sm_clock)}, that of the others of its gang {_ghz(others)}{reasons}"
-                found.append(Evidence(gpu.sm_clock / others, said))
+            for others, draw in self._gang(member, pulse, gpu):
+                if not math.isnan(others) and not (_only_limited(gpu) and not _draw(gpu) <= draw + SAME_DRAW):
+                    said = f"its clock is {_ghz(gpu.sm_clock)}, that of the others of its gang {_ghz(others)}{reasons}"
+                    found.append(Evidence(gpu.sm_clock / others, said))
             others = self._usual(member.gpu_type, pulse.clock)
             if not math.isnan(others) and not _only_limited(gpu):
                 said = f"its clock is {_ghz(gpu.sm_clock)}, on other nodes it is {_ghz(others)}{reasons}"
                 found.append(Evidence(gpu.sm_clock / others, said))
         return min(found, key=lambda each: each.rate) if found else _by_itself(gpu, reasons)
 
-    def _gang(self, gang: str) -> list[float]:
-        """Clocks of its cards under load, ascending. Only gangs with a suspect are asked for."""
-        if gang and gang not in self._of_gang:
-            self._of_gang[gang] = sorted(clock for pulse in self._nodes_of.get(gang, ()) for clock in pulse.clocks)
-        return self._of_gang.get(gang, [])
+    def _gang(self, member: Member, pulse: _Pulse, gpu: GpuFacts) -> Iterator[tuple[float, float]]:
+        """What the others of its gang do that a card may be measured by: their clock, and the power that they draw."""
+        if not member.gang:
+            return
+        yield _median_without(pulse.clocks, gpu.sm_clock), _median_without(pulse.draws, _draw(gpu))
+        voices = self._nodes_of.get(member.gang, [])
+        if len(voices) >= FEWEST_VOICES:
+            draws = [each.draw for each in voices if each.draw == each.draw]
+            yield median(each.clock for each in voices), _median(draws)
+        elif len(voices) > 1 and gpu.sm_clock_max > 0 and not _only_limited(gpu):
+            other = next(each for each in voices if each is not pulse)
+            low = gpu.sm_clock < SURE * gpu.sm_clock_max
+            yield min(other.clock, gpu.sm_clock_max) if low else gpu.sm_clock, math.nan
 
     def _usual(self, gpu_type: str, own: float) -> float:
         clocks = self._of_type.get(gpu_type, [])
         return _median_without(clocks, own) if len(clocks) > FEWEST_NODES else math.nan
+
+
+def _draw(gpu: GpuFacts) -> float:
+    """Power over the card's limit; NaN where that is not known."""
+    return gpu.power / gpu.power_limit
+
+
+def _median(values: Sequence[float]) -> float:
+    return median(values) if values else math.nan
 
 
 def _only_limited(gpu: GpuFacts) -> bool:
@@ -236,7 +270,7 @@ def _by_itself(gpu: GpuFacts, reasons: str) -> Evidence | None:
 def _median_without(ascending: Sequence[float], one: float) -> float:
     """Median of all others; NaN where there are none. `one` must be among them."""
     others = len(ascending) - 1
-    if others < 1:
+    if others < 1 or one != one:
         return math.nan
     place = bisect_left(ascending, one)
 

@@ -29,7 +29,10 @@ MAX_SAID: Final = 8
 """Implausible things that are named; a broken agent has hundreds."""
 BYTES: Final = 1 << 46
 HERTZ_PER_MHZ: Final = 1e6
-MAX_MHZ: Final = 10_000.0
+MAX_MHZ: Final = 3_500.0
+"""Above the highest boost of any card that trains (some 3,100 MHz); where a card's own highest clock is known, that and
+`CLOCK_SLACK` is the bound."""
+CLOCK_SLACK: Final = 1.03
 MAX_WATTS: Final = 2_000.0
 """Of one GPU whose limit is not known; where it is, three times that, for peaks."""
 NA: Final = math.nan
@@ -239,6 +242,8 @@ def _gpu(gpu: _Gpu, uuid: str, index: int, number: _Numbers) -> GpuFacts:
     used = total * 1.01 if total == total else BYTES  # a driver's own part may be counted twice
     limit = number(at + "powerLimitMilliwatts", gpu.power_limit_milliwatts, 1, 3000 * MAX_WATTS, 1e-3)
     power = 3 * limit if limit == limit else MAX_WATTS
+    clock_max = number(at + "smClockMaxMhz", gpu.sm_clock_max_mhz, 1, MAX_MHZ, HERTZ_PER_MHZ)
+    highest = CLOCK_SLACK * clock_max / HERTZ_PER_MHZ if clock_max == clock_max else MAX_MHZ
     errors = gpu.memory_errors if isinstance(gpu.memory_errors, dict) else {}
     return GpuFacts(
         uuid=uuid,
@@ -253,8 +258,8 @@ def _gpu(gpu: _Gpu, uuid: str, index: int, number: _Numbers) -> GpuFacts:
         temperature=number(at + "temperatureCelsius", gpu.temperature_celsius, -50, 150),
         power=number(at + "powerMilliwatts", gpu.power_milliwatts, 0, 1000 * power, 1e-3),
         power_limit=limit,
-        sm_clock=number(at + "smClockMhz", gpu.sm_clock_mhz, 0, MAX_MHZ, HERTZ_PER_MHZ),
-        sm_clock_max=number(at + "smClockMaxMhz", gpu.sm_clock_max_mhz, 1, MAX_MHZ, HERTZ_PER_MHZ),
+        sm_clock=number(at + "smClockMhz", gpu.sm_clock_mhz, 0, highest, HERTZ_PER_MHZ),
+        sm_clock_max=clock_max,
         throttled=number(at + "throttledPercent", gpu.throttled_percent, 0, 100, 0.01),
         throttle_reasons=_texts(at + "throttleReasons", gpu.throttle_reasons, number.said) or (),
         row_remap_failed=errors.get("rowRemapFailed") is True,

@@ -160,8 +160,8 @@ def _equip(plan: GangPlan, trainer: Object, share: NodeShare, started: Launch) -
     if started.args:
         trainer["args"] = [*(trainer.get("args") or []), *started.args]
     mounts = trainer.setdefault("volumeMounts", [])
-    if not any(mount["mountPath"] == "/dev/shm" for mount in mounts):
-        mounts.append({"name": "trimtab-shm", "mountPath": "/dev/shm"})
+    if not any(mount["mountPath"] == "/dev/shm" for mount in mounts):  # noqa: S108 - the pod's own
+        mounts.append({"name": "trimtab-shm", "mountPath": "/dev/shm"})  # noqa: S108 - the pod's own
     if started.deepspeed_config:
         directory = DEEPSPEED_CONFIG_PATH.rpartition("/")[0]
         mounts.append({"name": "trimtab-launch", "mountPath": directory, "readOnly": True})

@@ -164,7 +164,7 @@ class TopologySettings(Section):
 class HttpSettings(Section):
     """Metrics and health."""
 
-    host: str = "0.0.0.0"
+    host: str = "0.0.0.0"  # noqa: S104 - network policies say who reaches it
     """Address to listen on."""
     port: Port = 8080
     """Port of /metrics, /healthz and /readyz, 0 takes a free one: by default 8080 of the controller, 8081 of the

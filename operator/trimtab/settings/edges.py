@@ -51,7 +51,7 @@ class ReportSettings(Section):
 
     enabled: bool = True
     """Listen for reports, and tell pods where to send them."""
-    host: str = "0.0.0.0"
+    host: str = "0.0.0.0"  # noqa: S104 - network policies say who reaches it
     """Address to listen on."""
     port: Port = 8090
     """Port to listen on; 0 takes a free one."""
@@ -101,7 +101,7 @@ class AgentSettings(Section):
 class ExtenderSettings(Section):
     """The scheduler extender."""
 
-    host: str = "0.0.0.0"
+    host: str = "0.0.0.0"  # noqa: S104 - network policies say who reaches it
     """Address to listen on."""
     port: Port = 8888
     """Port of /filter, /prioritize, /preempt and /bind; 0 takes a free one."""
@@ -124,7 +124,8 @@ class ExtenderSettings(Section):
     request_seconds: Seconds = 2.0
     """A client that takes longer for its headers, its body, or to fetch the answer is cut off."""
     connections: Annotated[int, Field(ge=1)] = 1024
-    """Open connections; more are closed at once."""
+    """Open connections; fewer where the process has too few file descriptors. One more takes the place of one that
+    waits."""
     bind: bool = False
     """Answer /bind, for configurations with a bindVerb; kube-scheduler's own binder does without. Binds whatever pod it
     is asked to, so it needs `client_ca`, or a loopback address as `host`."""

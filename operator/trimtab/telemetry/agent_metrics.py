@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from trimtab import __version__
+from trimtab.telemetry.ports import PortMetrics
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -78,6 +79,7 @@ DCGM_BLANKS = Counter("trimtab_agent_dcgm_blanks_total", "Blank values of the DC
 NODES = Gauge("trimtab_agent_nodes", "Nodes that this process reports for", registry=REGISTRY)
 BUILD = Info("trimtab_agent_build", "Version of this agent", registry=REGISTRY)
 BUILD.info({"version": __version__})
+PORTS = PortMetrics(REGISTRY)
 
 GpuRow = tuple[tuple[str, str, str], Mapping[str, float]]
 """Labels of a GPU (index, UUID, product), and its readings by their names in GPU_GAUGES; NaN: not known."""

@@ -37,16 +37,3 @@ EXTENDER_BLIND = Gauge(
     "1 while nodes and pods cannot be followed, and only plans are checked",
     registry=REGISTRY,
 )
-EXTENDER_CONNECTIONS = Gauge("trimtab_extender_connections", "Open connections", registry=REGISTRY)
-EXTENDER_CUT = Counter(
-    "trimtab_extender_connections_cut_total",
-    "Connections cut off, by reason (silent, slow_request, slow_body, slow_reader, full)",
-    ["reason"],
-    registry=REGISTRY,
-)
-EXTENDER_CERTIFICATES = Counter(
-    "trimtab_extender_certificates_total",
-    "Times that the files of certificates changed, by result (taken, refused)",
-    ["result"],
-    registry=REGISTRY,
-)

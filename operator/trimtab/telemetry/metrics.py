@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 
 from trimtab import __version__
+from trimtab.telemetry.ports import PortMetrics
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -329,6 +330,7 @@ LEADER_EPOCH = Gauge(
 )
 BUILD = Info("trimtab_build", "Version of this controller", registry=REGISTRY)
 BUILD.info({"version": __version__})
+PORTS = PortMetrics(REGISTRY)
 
 
 # --- Kueue -----------------------------------------------------------------------------------------------------------

@@ -6,18 +6,25 @@ Health is the heartbeat of our own rounds, never the API server's: otherwise its
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from trimtab.errors import SettingsError
-from trimtab.telemetry.metrics import REGISTRY
+from trimtab.serving.guard import Guard, Limits
+from trimtab.serving.listener import Listener, seats
+from trimtab.telemetry.metrics import PORTS, REGISTRY
+from trimtab.telemetry.ports import PortCounts, PortMetrics
 
 Check = Callable[[], str]
 """Says what is wrong; empty when all is well."""
+SEATS = 256
+"""Connections: many more than anybody needs, so that each of a flood of them stays for long enough to ask something."""
+SPARED = 4.0
+"""Metrics are rendered anew after so many times as long as it took the last time; until then, all get the same."""
 
 
 class Address(Protocol):
@@ -33,43 +40,64 @@ class Address(Protocol):
 class TelemetryServer:
     """`async with TelemetryServer(settings.metrics, healthy, ready) as server:` serves at `server.url`."""
 
-    def __init__(self, settings: Address, healthy: Check, ready: Check, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(
+        self,
+        settings: Address,
+        healthy: Check,
+        ready: Check,
+        registry: CollectorRegistry = REGISTRY,
+        ports: PortMetrics = PORTS,
+    ) -> None:
         self.url = ""
         self._settings = settings
-        app = web.Application()
-        app.router.add_get("/metrics", _metrics(registry))
-        app.router.add_get("/healthz", _answer(healthy))
-        app.router.add_get("/readyz", _answer(ready))
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        self._checks = {"/healthz": healthy, "/readyz": ready}
+        self._exposition = Exposition(registry)
+        self._ports = ports
 
     async def __aenter__(self) -> TelemetryServer:
-        await self._runner.setup()
-        host, port = self._settings.host, self._settings.port
-        try:
-            await web.TCPSite(self._runner, host, port).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise SettingsError(f"metrics cannot be served on {host}:{port}: {error}; set metrics.port") from error
-        host, port = self._runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
+        limits = Limits(connections=(room := seats(SEATS)), per_address=max(room // 2, 1))
+        guard = Guard(self._answer, limits, PortCounts(self._ports, "metrics", room), "metrics")
+        self._listener = Listener(guard, self._settings.host, self._settings.port, "metrics.port")
+        await self._listener.open(None)
+        self.url = self._listener.url
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._runner.cleanup()
+        await self._listener.close()
 
-
-def _metrics(registry: CollectorRegistry) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    return answer
-
-
-def _answer(check: Check) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(request: web.Request) -> web.Response:
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        check = self._checks.get(request.path)
+        if check is None and request.path != "/metrics":
+            return _last(web.Response(status=404, text=f"there is no {request.path[:100]}\n"))
+        if request.method not in ("GET", "HEAD"):
+            return _last(web.Response(status=405, text="GET only\n", headers={"Allow": "GET, HEAD"}))
+        if check is None:
+            return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
         problem = check()
         return web.Response(status=503 if problem else 200, text=(problem or "ok") + "\n")
 
-    return answer
+
+class Exposition:
+    """A registry as Prometheus reads it. However many read, most of the loop's time stays for others."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._text = b""
+        self._until = 0.0
+
+    def text(self) -> bytes:
+        """The metrics of this moment, or of one shortly before."""
+        started = time.monotonic()
+        if started >= self._until:
+            self._text = generate_latest(self._registry)
+            ended = time.monotonic()
+            self._until = ended + SPARED * (ended - started)
+        return self._text
+
+
+def _last(response: web.Response) -> web.Response:
+    """Who asks this wants nothing that is here: the connection ends."""
+    response.force_close()
+    return response

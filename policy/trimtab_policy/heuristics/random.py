@@ -27,7 +27,7 @@ class Random:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Start jobs as the dice fall; nobody blocks anybody."""
-        dice = Dice(self._digest(snapshot))
+        dice = Dice(self._digest(snapshot))  # noqa: S311 - reproducible by its seed
 
         def choose(snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | None:
             known = candidates(snapshot, capacity, job)

@@ -11,6 +11,7 @@ POLICIES = (
     "trimtab-job-limits",
     "trimtab-job-queues",
     "trimtab-job-authors",
+    "trimtab-job-pods",
     "trimtab-job-deletion",
     "trimtab-finalizers",
     "trimtab-marks",
@@ -30,12 +31,15 @@ LIMITED = "trimtab-job-limits"
 LIMITS = (
     "maxGpusPerJob",
     "maxPodsPerJob",
-    "maxTemplateCharacters",
+    "maxJobBytes",
     "maxMinRuntimeSeconds",
     "maxTerminationGraceSeconds",
     "openPriorityClasses",
     "fakeAnnotations",
+    "resourceClaims",
 )
+OPEN = ("openResources", "openAnnotations")
+"""Lists of trimtab-job-pods, its first variables: what else is open to authors who may not create pods."""
 _APPLY = "kubectl apply --server-side --force-conflicts -f manifests"
 INSTALL = f"{_APPLY}/admission.yaml (of the chart: admission.enabled=true)"
 INSTALL_OF_AGENTS = f"{_APPLY}/agent.yaml (the chart has it with the agents)"
