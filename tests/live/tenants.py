@@ -123,7 +123,7 @@ def tenancy(live: Live, directory: Path) -> Iterator[Tenants]:
     """Two namespaces with people, queues and priorities; the policies are there for so long only: other tests do as
     administrators do."""
     files = [argument for file in ("roles.yaml", "admission.yaml") for argument in ("-f", str(MANIFESTS / file))]
-    spaces = [f"namespace/{name}" for name in (A, B, STRICT)]
+    spaces = [f"namespace/{name}" for name in (A, B, STRICT, EMPTY)]
     live.cluster.kubectl("wait", "--for=delete", *spaces, "--timeout=60s", timeout=70)  # of those who were here before
     live.cluster.kubectl("apply", "--server-side", *files)
     live.apply(*set_up())
