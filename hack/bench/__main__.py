@@ -15,6 +15,7 @@ from hack.bench import (
     agreement,
     artifact,
     binding,
+    burden,
     decisions,
     extender,
     flood,
@@ -48,6 +49,7 @@ class Part(StrEnum):
     VERDICTS = "verdicts"
     ROOM = "room"
     FLOOD = "flood"
+    BURDEN = "burden"
 
 
 class Format(StrEnum):
@@ -118,6 +120,9 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
     if Part.FLOOD in parts:
         _say("flood")
         report.flood = await flood.measure(*((300, 1.0, 1) if tiny else (10_000, 8.0, 10)))
+    if Part.BURDEN in parts:
+        _say("burden")
+        report.burden = await burden.measure(*((30, 2) if tiny else (5000, 30)))
     return report
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ CROWD = "crowd"
 QUOTA = 8
 TEMPLATE_BYTES = 63 * 1024
 """Of each job's template: the API takes little more."""
+ANNOTATION_BYTES = 4 * 1024
 ENVIRONMENT = 250
 """Variables among which these bytes are spread: many small parts cost more than one large."""
 AT_ONCE = 50
@@ -47,12 +49,21 @@ class Burden(Struct):
     jobs: int
     alone: Spread
     """From a job's creation to its bound pod, with nobody else there."""
+    coming: Spread
+    """The same, while the crowd is being created."""
     crowded: Spread
-    """The same, when the controller has seen the crowd come."""
+    """The same, when it is there."""
+    recovery: float
+    """From the start of another controller, with the crowd there, to the bound pod of a job that waited for it."""
     anew: Spread
-    """The same, when the controller has been started with the crowd there."""
+    """From a job's creation to its bound pod with that controller."""
     memory: dict[str, float]
     """Of a controller: `alone`, `crowded` and `anew`, and what was the most of each (`crowded peak`, `anew peak`)."""
+
+    @property
+    def most(self) -> float:
+        """MiB: the most that a controller ever had."""
+        return max(self.memory.values())
 
 
 async def measure(jobs: int, repeat: int) -> Burden:
@@ -64,13 +75,16 @@ async def measure(jobs: int, repeat: int) -> Burden:
         async with where.controller() as pid:
             alone = [await bound(where, f"alone-{i}") for i in range(repeat)]
             memory["alone"] = rss_mib(pid)["now"]
-            await _come(where, jobs)
+            coming = await _come(where, jobs, repeat)
             crowded = [await bound(where, f"crowded-{i}") for i in range(repeat)]
             memory |= _memory("crowded", pid)
+        started = time.perf_counter()
         async with where.controller() as pid:
+            await bound(where, "recovery")
+            recovery = time.perf_counter() - started
             anew = [await bound(where, f"anew-{i}") for i in range(repeat)]
             memory |= _memory("anew", pid)
-        return Burden(jobs, spread(alone), spread(crowded), spread(anew), memory)
+        return Burden(jobs, spread(alone), spread(coming), spread(crowded), round(recovery, 2), spread(anew), memory)
 
 
 def crowd(count: int) -> list[Object]:
@@ -82,11 +96,12 @@ def _one_of_many(i: int) -> Object:
     made = job(f"crowd-{i:05}", gpus=LARGE if i % 3 == 1 else 8, tensor=1)
     made["metadata"]["namespace"] = CROWD
     spec = made["spec"]
-    spec["training"]["globalBatchSize"] = 1024 * (1 + i)
+    spec["training"]["globalBatchSize"] = 1024 + 8 * i
     spec["queue"] = CROWD
     spec["suspend"] = i % 3 == 0
     each = "x" * (TEMPLATE_BYTES // ENVIRONMENT - len('{"name":"V000","value":""},'))
     container = spec["template"]["spec"]["containers"][0]
+    made["metadata"]["annotations"] = {"example.test/note": "x" * ANNOTATION_BYTES}
     container["env"] = [{"name": f"V{n:03}", "value": each} for n in range(ENVIRONMENT)]
     return made
 
@@ -98,13 +113,20 @@ async def _prepare(where: Lab) -> None:
     await where.client.create(QUEUES.path(), queue)
 
 
-async def _come(where: Lab, count: int) -> None:
-    jobs = crowd(count)
+async def _come(where: Lab, count: int, repeat: int) -> list[float]:
+    """Create the crowd, and meanwhile so many jobs of somebody else: their seconds."""
+    jobs, seconds = crowd(count), list[float]()
+    pause = max(count // repeat, 1)
     for i in range(0, count, AT_ONCE):
         print(f"{i} of {count} jobs of the crowd", end="\r", file=sys.stderr)
-        await _create(where, jobs[i : i + AT_ONCE])
+        if i // pause >= len(seconds):
+            both = asyncio.gather(bound(where, f"coming-{i}"), _create(where, jobs[i : i + AT_ONCE]))
+            seconds.append((await both)[0])
+        else:
+            await _create(where, jobs[i : i + AT_ONCE])
     last = [each["metadata"]["name"] for each in jobs[-LAST:] if not each["spec"]["suspend"]]
     await until("the last of the crowd have been answered", lambda: _answered(where, last), PATIENCE_SECONDS)
+    return seconds
 
 
 async def _answered(where: Lab, crowd: Iterable[str]) -> bool:

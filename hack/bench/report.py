@@ -10,6 +10,7 @@ from hack.bench import artifact, flood, gangs, room, simulator
 from hack.bench.agreement import Agreement
 from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
+from hack.bench.burden import Burden
 from hack.bench.decisions import Line
 from hack.bench.extender import KINDS, Times
 from hack.bench.latency import Latencies
@@ -47,6 +48,7 @@ class Report(Struct):
     verdicts: Verdicts | None = None
     room: room.Outcome | None = None
     flood: flood.Floods | None = None
+    burden: Burden | None = None
 
 
 class Goal(Struct):
@@ -116,6 +118,12 @@ def goals(report: Report) -> Iterator[Goal]:
         )
         yield Goal("memory that a flood takes, MiB", most, 30, False)
         yield Goal("lines that a flood writes to a log", max(e.log_lines for e in report.flood.floods), 100, False)
+    if found := report.burden:
+        what = f"{found.jobs:,} jobs at the size limit"
+        yield Goal(f"{what}: memory of the controller, MiB (peak)", found.most, 700, False)
+        for when in ("coming", "crowded", "anew"):
+            cost: Spread = getattr(found, when)
+            yield Goal(f"{what}, {when}: another's job created to bound, s (max)", cost.max, 2, False)
     if report.rounds:
         yield Goal("unchanged round, ms of CPU (p50)", report.rounds.unchanged.p50, 10, False)
 
@@ -134,6 +142,7 @@ def show(report: Report, console: Console) -> None:
         (report.room, lambda found: room.table(found.room)),
         (report.room, lambda found: room.think_table(found.room)),
         (report.flood, lambda found: flood.table(found.flood)),
+        (report.burden, _burden),
         (report.plans, _plans),
         (report.agreement, _agreement),
         (report.artifact, lambda found: artifact.table(found.artifact or [])),
@@ -224,6 +233,20 @@ def _latency(report: Report) -> Table:
     if found := report.latency:
         table.add_row("job created to pod bound", f"{found.bound.p50:.3f}", f"{found.bound.p99:.3f}")
         table.add_row("controller started to first plan", f"{found.started.p50:.2f}", f"{found.started.p99:.2f}")
+    return table
+
+
+def _burden(report: Report) -> Table:
+    table = _table(
+        "a crowd of jobs at the size limit", "JOBS", "ANOTHER'S JOB TO BOUND, s p50", "p99", "MAX", "MiB", "PEAK"
+    )
+    if found := report.burden:
+        for when in ("alone", "coming", "crowded", "anew"):
+            cost: Spread = getattr(found, when)
+            times = (f"{seconds:.2f}" for seconds in (cost.p50, cost.p99, cost.max))
+            kept = (f"{found.memory[each]:.0f}" if each in found.memory else "" for each in (when, f"{when} peak"))
+            table.add_row("0" if when == "alone" else f"{found.jobs:,} {when}", *times, *kept)
+        table.add_row("", f"controller started to bound: {found.recovery:.1f}")
     return table
 
 

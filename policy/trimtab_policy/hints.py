@@ -7,16 +7,18 @@ fewer GPUs, other GPUs, and then what others would have to give up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy.candidates import Candidate, candidates, could_ever_fit, nodes_for
+from trimtab_policy.candidates import Candidate, candidates, could_ever_fit, has_room, nodes_for
 from trimtab_policy.capacity import Capacity
+from trimtab_policy.perf import constants
 from trimtab_policy.perf.constants import OTHER
+from trimtab_policy.perf.memo import Memo
 from trimtab_policy.specs import GpuSpec
 from trimtab_policy.tenure import may_be_stopped
 from trimtab_policy.types import Bounds, Job, Pending, PendingReason, Requirements, Snapshot
@@ -159,12 +161,28 @@ def more_quota(case: Case, smallest: Candidate, left: int) -> Iterator[str]:
 
 
 def _room_beyond_quota(case: Case, candidate: Candidate) -> bool:
-    free = replace(case.job, queue="")
-    return nodes_for(case.capacity, free, candidate) is not None
+    return has_room(case.capacity, replace(case.job, queue=""), candidate)
 
 
-def would_work_if(case: Case) -> Iterator[str]:
-    """The smallest change under which there is a plan at all."""
+def would_work_if(case: Case) -> tuple[str, ...]:
+    """The smallest change under which there is a plan at all.
+
+    That takes up to a dozen searches, and depends on nothing that changes from decision to decision: it is remembered.
+    """
+    job, capacity = case.job, case.capacity
+    cluster = tuple(
+        (gpu, capacity.node_gpus(name), capacity.gpus(job, name, free=False), tuple(capacity.lower_speeds(name)))
+        for name, gpu in sorted(case.snapshot.gpu_types.items())
+    )
+    asked = job.model, job.training, job.requirements, job.speeds, job.corrections, job.steps_done > 0, job.restarts > 0
+    return _helpful.get((asked, cluster, constants.active()), lambda: tuple(_first_that_works(case)))
+
+
+_helpful: Memo[Hashable, tuple[str, ...]] = Memo(1 << 14, len)
+"""What has been found to help jobs that have no plan."""
+
+
+def _first_that_works(case: Case) -> Iterator[str]:
     for change, job in _wider(case).items():
         found = candidates(case.snapshot, case.capacity, job) if job != case.job else []
         if found:

@@ -36,6 +36,13 @@ def why_pending(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
     return replace(capacity.remember(asked, lambda: _explain(snapshot, capacity, job)), job=job.uid)
 
 
+def search(snapshot: Snapshot, capacity: Capacity, job: Job) -> None:
+    """Do at once what takes long about a job that nobody has decided about yet, and is remembered: find its plans, or,
+    where it has none, what keeps it from them and what would help."""
+    if not candidates(snapshot, capacity, job):
+        _explain(snapshot, capacity, job)
+
+
 def _explain(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
     case = Case(
         snapshot,
@@ -127,7 +134,7 @@ def _no_feasible_plan(case: Case) -> Pending | None:
     message = why_none(job.model, job.training, job.requirements, largest, size)
     if len(case.types) > 1:
         message += f"; nor does it work on the {len(case.types) - 1} other GPU types allowed here"
-    hints = tuple(would_work_if(case)) or ("use a smaller model or larger GPUs",)
+    hints = would_work_if(case) or ("use a smaller model or larger GPUs",)
     return case.answer(PendingReason.NO_FEASIBLE_PLAN, message, (), *hints)
 
 

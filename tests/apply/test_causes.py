@@ -90,6 +90,57 @@ def test_a_containers_end_tells_who_is_to_blame_and_what_to_do(
     assert advice in found.message
 
 
+FORGED = (
+    'exec: "/x/nvidia-start": stat /x/nvidia-start: no such file or directory',
+    'exec: "/opt/nvidia/nvidia_entrypoint.sh": no such file or directory',
+    'runc create failed: unable to start container process: chdir to cwd ("/nvml error") set in config.json failed: x',
+    'unable to start container process: error during container init: exec: "nvml error: driver not loaded": not found',
+    "crun: executable file `x` nvidia-container-cli: nvml error: driver not loaded` not found in $PATH: No such file",
+    "crun: chdir to `/x nvidia-container-cli: nvml error`: Permission denied",
+    'error mounting "/var/lib/kubelet/pods/u/volumes/kubernetes.io~configmap/nvidia" to rootfs at "/usr/nvml": denied',
+    "error mounting /var/lib/kubelet/pods/u/volume-subpaths/libcuda to rootfs at /usr/lib/nvidia/CDI: invalid argument",
+    'failed to generate spec: failed to stat (/run/nvidia) "CDI" `nvml`: context deadline exceeded',
+    'failed to generate container spec: mkdir "/a\\" nvidia-container-cli: nvml error": not a directory',
+    "crun: mount `a` to ` nvidia-container-cli: nvml error: driver not loaded: Invalid argument",
+    'mkdir nvml/error/driver: not a directory; image "nvcr.io/nvidia/pytorch" (nvidia)',
+    "unable to find user nvidia-container-cli: no matching entries in passwd file",
+    "exec /x/ nvidia-container-cli: initialization error: nvml error: driver not loaded: exec format error",
+)
+
+
+@pytest.mark.parametrize("message", FORGED)
+def test_words_that_quote_the_job_blame_no_node(message: str) -> None:
+    found = ending(pod(containerStatuses=[ended(128, "StartError", message)]))
+    assert (found.cause in (USER, OTHER), found.at_fault) == (True, False)
+    assert message in found.message
+
+
+HONEST = (
+    NO_DRIVER,
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
+    "unable to start container process: error during container init: error running prestart hook #0: exit status 1, "
+    "stdout: , stderr: Auto-detected mode as 'legacy'\nnvidia-container-cli: initialization error: nvml error: driver "
+    "not loaded: unknown",
+    "failed to create containerd container: failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=0",
+    "nvidia-container-cli: detection error: nvml error: unknown error: couldn't communicate with the driver",
+    "nvidia-container-cli: mount error: file creation failed: /run/io/rootfs/usr/lib/libcuda.so.1: file exists",
+    'error gathering device information while adding custom device "/dev/kfd": no such file or directory',
+    "nvidia-container-runtime-hook: fork/exec /usr/bin/nvidia-container-cli: no such file or directory",
+)
+
+
+@pytest.mark.parametrize("message", HONEST)
+def test_words_of_the_gpu_runtime_itself_do(message: str) -> None:
+    found = ending(pod(containerStatuses=[ended(128, "StartError", message)]))
+    assert (found.cause, found.at_fault) == (NODE, True)
+
+
+@given(st.text(), st.sampled_from(['exec: "{}": no such file', 'chdir to cwd ("{}") set in config.json failed: x']))
+def test_whatever_is_quoted_blames_nobody(text: str, message: str) -> None:
+    said = message.replace("{}", text.replace("\\", "\\\\").replace('"', '\\"') + " nvml error")
+    assert not ending(pod(containerStatuses=[ended(128, "StartError", said)])).at_fault
+
+
 def test_a_failed_init_container_is_told_by_its_name() -> None:
     found = ending(pod(initContainerStatuses=[ended(127, name="fetch")], containerStatuses=[]))
     assert (found.cause, "container fetch" in found.message) == (USER, True)
@@ -118,6 +169,8 @@ def test_a_failed_pod_that_tells_nothing_has_failed_by_itself() -> None:
         ("Evicted", OLD_HOG, MEMORY, False),
         ("Evicted", FULL_DISK, PROGRAM, False),
         ("Evicted", LOW_DISK, NODE, True),
+        ("Evicted", "The node was low on resource: pids. Threshold quantity: 1638, available: 9. ", OTHER, False),
+        ("Evicted", "The node was low on resource: inodes. Threshold quantity: 9, available: 3. ", OTHER, False),
         ("Evicted", EPHEMERAL, PROGRAM, False),
         ("Evicted", SIZE_LIMIT, PROGRAM, False),
         ("NodeShutdown", "Pod was rejected as the node is shutting down.", NODE, True),
@@ -164,6 +217,29 @@ def test_why_a_pod_was_deleted_is_in_its_condition(reason: str, cause: FailureCa
     assert f"{reason}: because" in found.message
 
 
+def deleted(message: str = "because", reason: str = "TerminationByKubelet", **pod_: Any) -> PodObject:
+    told = [{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}]
+    status = {"conditions": told} | pod_.pop("status", {})
+    return gang_pod("job", 1, 1, "n1", metadata={"deletionTimestamp": "2026-01-02T03:04:05Z"}, status=status, **pod_)
+
+
+@pytest.mark.parametrize(("message", "cause"), [(HOG, MEMORY), (FULL_DISK, PROGRAM), (SIZE_LIMIT, PROGRAM)])
+def test_a_job_that_is_evicted_for_its_own_use_and_deletes_the_pod_blames_no_node(
+    message: str, cause: FailureCause
+) -> None:
+    for of in (deleted(message), deleted(phase="Failed", status={"reason": "Evicted", "message": message})):
+        found = ending(of)
+        assert (found.cause, found.at_fault) == (cause, False)
+
+
+def test_who_tolerates_a_taint_for_a_while_has_asked_to_be_deleted_then() -> None:
+    stays = {"tolerations": [{"key": "x", "effect": "NoExecute", "tolerationSeconds": 5}]}
+    found = ending(deleted(reason="DeletionByTaintManager", spec=stays))
+    assert (found.cause, found.at_fault) == (OTHER, False)
+    ours = {"tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}]}
+    assert ending(deleted(reason="DeletionByTaintManager", spec=ours)).at_fault
+
+
 def test_a_pod_that_runs_has_no_ending() -> None:
     assert causes.ending_of(gang_pod("job", 1, 1, "n1", phase="Running")) is None
     assert causes.ending_of(gang_pod("job", 1, 1, "n1", phase="Succeeded")) is None
@@ -207,6 +283,15 @@ def test_who_is_to_blame_for_a_gang_that_does_not_start(
     assert (found.cause, found.at_fault, found.reason) == (cause, at_fault, "StartTimeout")
     assert f"1 of {gang} pods do not run 1800 s" in found.message
     assert f"job-1-1 on n1: ImagePullBackOff {message}" in found.message
+
+
+def test_who_has_a_hook_to_wait_for_waits_for_himself() -> None:
+    hook = {"containers": [{"name": "trainer", "lifecycle": {"postStart": {"exec": {"command": ["sleep", "9999"]}}}}]}
+    found = causes.not_started([gang_pod("job", 1, 1, "n1", spec=hook)], 4, 1800.0)
+    assert (found.cause, found.at_fault) == (OTHER, False)
+    without = {"containers": [{"name": "trainer", "lifecycle": {"preStop": {"sleep": {"seconds": 5}}}}]}
+    assert causes.not_started([gang_pod("job", 1, 1, "n1", spec=without)], 4, 1800.0).at_fault
+    assert not causes.not_started([waiting("CreateContainerConfigError", "x")], 4, 1800.0).at_fault
 
 
 def test_of_many_pods_that_do_not_start_a_few_are_named() -> None:

@@ -62,6 +62,18 @@ def test_giving_way_is_measured_in_the_simulator() -> None:
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report).room == report.room
 
 
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_the_burden_of_a_crowd_is_measured(cluster: LocalCluster, state_home: Path) -> None:
+    report = asyncio.run(measure({Part.BURDEN}, 1, tiny=True))
+    found = report.burden
+    assert found
+    assert 0 < found.memory["alone"] <= found.most
+    assert all(0 < each.p50 <= each.max for each in (found.alone, found.coming, found.crowded, found.anew))
+    assert "30 anew" in _shown(report)
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
 def test_plans_are_measured_for_every_batch() -> None:
     report = asyncio.run(measure({Part.PLANS}, 1, tiny=True))
     assert [found.batch for found in report.plans or ()] == [1024, 960]

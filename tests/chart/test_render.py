@@ -277,6 +277,19 @@ def test_rules_for_authors_are_the_manifests() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "bytes_"),
+    [
+        ("{maxTemplateCharacters: 30000}", "30000"),
+        ("{maxTemplateCharacters: 30000, maxJobBytes: 40000}", "40000"),
+        ("{}", "73728"),
+    ],
+)
+def test_a_limit_is_still_known_by_its_former_name(values: str, bytes_: str) -> None:
+    policy = the("ValidatingAdmissionPolicy", "trimtab-job-limits", objects(f"admission: {{limits: {values}}}"))["spec"]
+    assert {each["name"]: each["expression"] for each in policy["variables"]}["maxJobBytes"] == bytes_
+
+
+@pytest.mark.parametrize(
     ("file", "kind", "name"),
     [
         ("agent.yaml", "DaemonSet", "trimtab-agent"),

@@ -1,4 +1,7 @@
-"""Writes take turns: what completes goes before what reports, that before what begins, and no turn is ever lost."""
+"""Writes take turns: what completes goes before what reports, that before what begins, and last what only explains.
+
+Namespaces take turns, too, and no turn is ever lost.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ async def _served(turns: Turns, arrivals: Sequence[Urgency], cancelled: frozense
     served: list[int] = []
 
     async def write(position: int) -> None:
-        async with turns.turn(arrivals[position]):
+        async with turns.turn(arrivals[position], "n"):
             served.append(position)
             await asyncio.sleep(0)
 
-    async with turns.turn(Urgency.BEGIN):
+    async with turns.turn(Urgency.BEGIN, "n"):
         writers = [asyncio.create_task(write(position)) for position in range(len(arrivals))]
         await asyncio.sleep(0)
         assert not served
@@ -47,7 +50,7 @@ def test_who_stops_waiting_leaves_the_turn_to_the_others(arrivals: list[Urgency]
 
 async def test_a_turn_given_to_somebody_who_was_cancelled_in_that_moment_is_passed_on() -> None:
     turns = Turns(1)
-    holding = turns.turn(Urgency.BEGIN)
+    holding = turns.turn(Urgency.BEGIN, "n")
     await holding.__aenter__()
     unlucky = asyncio.create_task(_served_one(turns))
     await asyncio.sleep(0)
@@ -63,7 +66,7 @@ async def test_as_many_as_the_limit_are_in_flight_at_once() -> None:
 
     async def write() -> None:
         nonlocal inside, most
-        async with turns.turn(Urgency.BEGIN):
+        async with turns.turn(Urgency.BEGIN, "n"):
             inside += 1
             most = max(most, inside)
             await asyncio.sleep(0)
@@ -73,6 +76,49 @@ async def test_as_many_as_the_limit_are_in_flight_at_once() -> None:
     assert most == 3
 
 
+@given(st.sampled_from([Urgency.REPORT, Urgency.BEGIN, Urgency.EXPLAIN]), st.integers(1, 60), st.integers(1, 6))
+def test_many_of_one_namespace_are_not_in_the_way_of_few_of_another(urgency: Urgency, many: int, few: int) -> None:
+    served: list[str] = []
+    turns = Turns(1)
+
+    async def write(namespace: str) -> None:
+        async with turns.turn(urgency, namespace):
+            served.append(namespace)
+
+    async def all_at_once() -> None:
+        async with turns.turn(Urgency.COMPLETE, "other"):
+            crowd = [asyncio.create_task(write("crowd")) for _ in range(many)]
+            await asyncio.sleep(0)
+            others = [asyncio.create_task(write("few")) for _ in range(few)]
+            await asyncio.sleep(0)
+        await asyncio.gather(*crowd, *others)
+
+    asyncio.run(all_at_once())
+    assert len(served) == many + few
+    assert all("few" in served[i : i + 2] for i in range(min(many, few)))
+
+
+async def test_words_never_take_all_places() -> None:
+    turns, inside, most = Turns(8), 0, 0
+    told = asyncio.Event()
+
+    async def explain() -> None:
+        nonlocal inside, most
+        async with turns.turn(Urgency.EXPLAIN, "crowd"):
+            inside += 1
+            most = max(most, inside)
+            await told.wait()
+            inside -= 1
+
+    words = [asyncio.create_task(explain()) for _ in range(20)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(1):
+        assert await _served_one(turns)
+    told.set()
+    await asyncio.gather(*words)
+    assert most == 2
+
+
 async def _served_one(turns: Turns) -> bool:
-    async with turns.turn(Urgency.COMPLETE):
+    async with turns.turn(Urgency.COMPLETE, "n"):
         return True

@@ -162,14 +162,14 @@ def test_so_it_goes_with_every_stage(stage: str, monkeypatch: pytest.MonkeyPatch
 def test_what_a_search_for_plans_fails_for_costs_the_job_alone_and_no_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     from trimtab.decide import intake
 
-    real = intake.candidates
+    real = intake.search
 
     def stumbling(now: Snapshot, capacity: Any, one: Job) -> Any:
         if one.uid == "uid-j3":
             raise OverflowError("too large")
         return real(now, capacity, one)
 
-    monkeypatch.setattr(intake, "candidates", stumbling)
+    monkeypatch.setattr(intake, "search", stumbling)
     stumbles = Stumbles()
     outcome = decide(stumbles, crowd())
     assert failed(outcome) == {"uid-j3"}

@@ -351,3 +351,60 @@ async def test_what_is_for_all_is_for_templates_as_well(tenants: Tenants) -> Non
     }
     for said, asked in refused.items():
         assert said in await me.creates(JOBS, asked)
+
+
+def with_text(text: str, note: str = "") -> Object:
+    """A job with one text in its template, and another one in an annotation."""
+    made = part(env=[{"name": f"V{at}", "value": text[at : at + 16000]} for at in range(0, len(text), 16000)])
+    made["metadata"] |= annotated(**{"example.test/note": note})
+    return made
+
+
+async def test_a_job_is_as_large_as_it_is_sent_and_not_as_it_is_spelt(tenants: Tenants) -> None:
+    me, k = tenants.person(AUTHOR), 1024
+    most = with_text("x" * 60 * k, "y" * 4 * k)
+    assert await me.creates(JOBS, most) == ""
+    refused = {
+        "characters of four bytes": with_text("\N{GRINNING FACE}" * 19 * k),
+        "characters of six as JSON": with_text("<" * 13 * k),
+        "characters of six, too": with_text("\x01" * 13 * k),
+        "annotations": with_text("", "y" * 73 * k),
+        "both": with_text("x" * 40 * k, "y" * 40 * k),
+    }
+    for what, asked in refused.items():
+        said = await me.creates(JOBS, asked)
+        assert "bytes as it is sent, at most 73728 are taken here" in said, what
+        assert "spec.template: " in said
+        assert " bytes, metadata.annotations: " in said
+    assert await me.tries("POST", JOBS.path(A), most, dry=False) == ""
+    larger = await me.patches(JOBS.path(A, "tried"), {"metadata": annotated(**{"example.test/more": "x" * 16 * k})})
+    assert "at most 73728" in larger
+    assert await me.patches(JOBS.path(A, "tried"), {"metadata": annotated(**{"example.test/note": ""})}) == ""
+    tenants.kubectl("delete", "ltj", "tried", "-n", A)
+
+
+async def test_rules_can_afford_the_most_complicated_job_that_is_small_enough(tenants: Tenants) -> None:
+    """The API server ends expressions that cost too much, which refuses what they look at."""
+
+    def containers(kind: str) -> list[Object]:
+        env = [{"name": f"V{number}", "value": ""} for number in range(122)]
+        mounts = [{"name": f"v{number}", "mountPath": f"/{number}"} for number in range(20)]
+        return [
+            {
+                "name": f"{kind}{number}",
+                "image": "i",
+                "env": env,
+                "volumeMounts": mounts,
+                "securityContext": {"runAsUser": 1},
+            }
+            for number in range(8)
+        ]
+
+    tolerations = [{"key": f"team-{number}", "operator": "Exists"} for number in range(32)]
+    volumes = [{"name": f"v{number}", "emptyDir": {}} for number in range(64)]
+    most = with_pod(
+        containers=containers("c"), initContainers=containers("i"), tolerations=tolerations, volumes=volumes
+    )
+    most["spec"]["template"]["metadata"] = annotated(**{f"prometheus.io/{number}": "" for number in range(64)})
+    assert len(json.dumps(most, separators=(",", ":"))) > 65536
+    assert await tenants.person(JOBS_ONLY).creates(JOBS, most) == ""

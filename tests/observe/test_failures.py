@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.builders import NOW, gang_pod, gpunode_object, job_object, node_object, placement, plan_of
+from tests.builders import (
+    NOW,
+    fault,
+    gang_pod,
+    gpu_reading,
+    gpunode_object,
+    job_object,
+    node_object,
+    placement,
+    plan_of,
+)
 
 from trimtab import names
 from trimtab.api.history import FailureCause, FailureRecord
@@ -37,8 +47,9 @@ def blow(node: str | None, ago: float, cause: FailureCause = FailureCause.NODE, 
     return FailureRecord(time=wire(NOW - ago * MINUTE), epoch=epoch, cause=cause, reason="NodeLost", node=node)
 
 
-def job(name: str, *failures: FailureRecord, **status: Any) -> JobObject:
-    return job_object(name, status=JobStatus(failures=failures, **({"last_epoch": 1} | status)))
+def job(name: str, *failures: FailureRecord, namespace: str = "default", **status: Any) -> JobObject:
+    told = JobStatus(failures=failures, **({"last_epoch": 1} | status))
+    return job_object(name, status=told, namespace=namespace)
 
 
 def nodes(*there: str, **changes: Any) -> list[NodeObject]:
@@ -57,6 +68,10 @@ def look(
 ) -> Observation:
     observer = Observer((), heard, failures=Failures(rules, share=0.25, apart=MINUTE))
     return observer.observe(Caches(there, pods, jobs), NOW)
+
+
+def suspect(seen: Observation) -> dict[str, list[str]]:
+    return {namespace: sorted(names_) for namespace, names_ in seen.held.suspect.items()}
 
 
 def bad(seen: Observation) -> list[str]:
@@ -181,6 +196,89 @@ def test_events_are_apart(times: list[float], apart: float) -> None:
     span = max(times, default=0.0) - min(times, default=0.0)
     assert events <= span / apart + 1
     assert (events >= 1) == bool(times)
+
+
+# --- who is believed -----------------------------------------------------------------------------------------------
+OTHERS = job("others", namespace="team-b")
+"""Somebody else is there, who has nothing to say."""
+
+
+def start(node: str, ago: float, running: bool = False) -> FailureRecord:
+    """A gang that could not be started, as a pod's words say."""
+    record = blow(node, ago)
+    return record.model_copy(update={"reason": "CannotStart", "running": running})
+
+
+def test_one_tenant_however_many_jobs_condemns_no_node_for_others() -> None:
+    lies = [job(f"lie-{number}", start("n1", 5 * number + 5)) for number in range(20)]
+    seen = look([*lies, OTHERS])
+    assert (bad(seen), suspect(seen)) == ([], {"default": ["n1"]})
+    assert seen.snapshot.unavailable == {}
+    eligible = {known.name: known.eligible for known in seen.snapshot.jobs}
+    assert eligible["others"] is None
+    assert "n1" not in (eligible["lie-0"] or ())
+    [problem] = [each for each in seen.problems if each.name == "n1"]
+    assert problem.reason == "SuspectNode"
+    assert "several jobs of namespace default, as their pods say and nobody else does" in problem.message
+    more = look([*lies, job("another", start("n1", 1)), OTHERS])
+    assert [each for each in more.problems if each.name == "n1"] == [problem]  # no event for every lie
+    assert [each.reason for each in seen.problems if each.reason == "BadNode"] == []
+
+
+def test_a_second_namespace_makes_it_so_for_everybody() -> None:
+    seen = look([job("a", start("n1", 30)), job("b", start("n1", 10), namespace="team-b")])
+    assert (bad(seen), suspect(seen)) == (["n1"], {})
+    one = look([job("a", start("n1", 30)), OTHERS, job("b", start("n2", 10), namespace="team-b")])
+    assert (bad(one), suspect(one)) == ([], {})
+
+
+def test_where_all_jobs_are_of_one_namespace_its_word_is_enough() -> None:
+    jobs = [job("a", start("n1", 30)), job("b", start("n1", 10))]
+    assert bad(look(jobs)) == ["n1"]
+    assert bad(look([*jobs, OTHERS])) == []
+
+
+def test_what_the_cluster_has_seen_itself_needs_no_second_namespace() -> None:
+    assert bad(look([job("a", blow("n1", 30)), job("b", blow("n1", 10)), OTHERS])) == ["n1"]
+    gpu = [job(name, blow("n1", ago, FailureCause.GPU)) for name, ago in (("a", 30), ("b", 10))]
+    assert bad(look([*gpu, OTHERS])) == ["n1"]
+    assert bad(look([job("a", start("n1", 30)), job("b", blow("n1", 10)), OTHERS])) == ["n1"]
+
+
+def test_the_node_or_its_agent_may_agree_and_programs_cannot_make_it() -> None:
+    jobs = [job("a", start("n1", 30)), job("b", start("n1", 10)), OTHERS]
+    there = [*nodes("n1", ready="False"), *(node for node in EIGHT if node.metadata.name != "n1")]
+    assert bad(look(jobs, there)) == ["n1"]
+    for status, agrees in (({"error": "no driver", "gpus": []}, ["n1"]), ({}, [])):
+        heard = GpuNodes(TelemetrySettings())
+        heard.take(gpunode_object("n1", **status))
+        assert bad(look(jobs, heard=heard)) == agrees
+    heard = GpuNodes(TelemetrySettings())
+    heard.take(gpunode_object("n1", gpus=[gpu_reading(0, faults=[fault(code=13)])]))
+    assert bad(look(jobs, heard=heard)) == []
+    heard.take(gpunode_object("n1", gpus=[gpu_reading(0, faults=[fault(code=79)])], observed=1))
+    assert bad(look(jobs, heard=heard)) == ["n1"]
+
+
+def test_who_could_not_start_is_no_witness_where_others_have_run_since() -> None:
+    lie = job("a", start("n1", 30))
+    ran = job("b", start("n1", 10, running=True), namespace="team-b")
+    assert bad(look([lie, ran])) == []
+    assert bad(look([job("a", start("n1", 30, running=True)), ran])) == ["n1"]
+    assert bad(look([job("a", start("n1", 5)), ran])) == ["n1"]
+    late = job("c", start("n1", 5), namespace="team-c")
+    assert bad(look([lie, late])) == ["n1"]
+    runs = _running("runs", "n1")  # since NOW, in the namespace default
+    both = [job("a", start("n1", 30), namespace="team-b"), job("b", start("n1", 10), namespace="team-c")]
+    assert bad(look([*both, runs])) == []
+
+
+def test_a_liar_takes_nobodys_share_of_nodes_that_may_be_held_back() -> None:
+    lies = [job(f"lie-{n}", *(start(f"n{k}", 50 - 9 * n - k) for k in range(6))) for n in range(3)]
+    sick = [job("c", start("n7", 30), namespace="team-c"), job("d", start("n7", 10), namespace="team-d")]
+    seen = look([*lies, *sick])
+    assert bad(seen) == ["n7"]
+    assert len(suspect(seen)["default"]) <= 1
 
 
 # --- warm spares ---------------------------------------------------------------------------------------------------

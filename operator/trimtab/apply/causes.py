@@ -3,6 +3,10 @@
 The cause decides who pays for the next attempt: the job (`maxRestarts`), or nobody. Where the words leave it open, the
 job is innocent; a node is blamed only for what would hit any gang on it, for several blames keep it from others.
 
+Kubelets and runtimes quote the job: its command, working directory, image, volumes, paths. Whoever writes those writes
+the message. So mistakes in the command are looked for first, and a node is blamed only by words outside all quotation
+marks, parentheses and paths. That what is left may still be forged, `observe/failures.py` reckons with.
+
     the pod's own reason    the kubelet has refused it (OutOfcpu, UnexpectedAdmissionError) or evicted it
     DisruptionTarget        why somebody has deleted it: a taint, a drain, a node that is gone
     a container's end       exit code, OOMKilled, or that it could not be started at all
@@ -44,18 +48,29 @@ say that this pod and this node do not go together now."""
 _LOCAL_STORAGE: Final = re.compile(r"exceed(s|ed) (the|its) ")
 """Ends an eviction because the pod itself has used more than it may: no node is short of anything."""
 _LOW_ON: Final = re.compile(r"low on resource: ([-a-z]+)")
+_UNASKED: Final = ("pids", "inodes")
+"""What no pod asks for: who has taken too much of it, the kubelet does not say. It may be the pod itself."""
 _BEYOND_REQUEST: Final = re.compile(r"[Cc]ontainer (\S+) was using \S+, (request is|which exceeds its request of)")
 """In the words of an eviction: a container of this very pod had more than it had asked for. The kubelet says so of no
 other pods, and of none that keeps to its request (`evictionMessage` in eviction/helpers.go)."""
-_GPU_RUNTIME: Final = re.compile(r"nvidia|nvml|libcuda|\bCDI\b|amdgpu|/dev/kfd|/dev/dri", re.IGNORECASE)
-"""In the words of a container runtime: it is the node's driver or toolkit that stands in the way."""
+_GPU_RUNTIME: Final = re.compile(r"nvidia|nvml|libcuda|\bCDI\b|amdgpu|adding custom device", re.IGNORECASE)
+"""In a container runtime's own words: it is the node's driver or toolkit that stands in the way. Devices are never the
+user's to name: `error gathering device information while adding custom device "/dev/kfd"` is of the device plugin's."""
 _COMMAND: Final = re.compile(
-    r"executable file|open executable|exec format error|chdir to cwd"
+    r"executable file|open executable|exec format error|chdir to|set in config\.json|unable to find (user|group)"
     r"|(?<!/)\bexec\S* .*(no such file or directory|permission denied|is a directory)",
     re.IGNORECASE,
 )
 """In the words of runc and crun: what the job wants to run is not in its image, or cannot be run. All else (a full
 disk, a shim that hangs, a mount that is gone) passes, or is the node's matter; a hook or shim is run by fork/exec."""
+_QUOTED: Final = re.compile(r"""
+    "(?:[^"\\]|\\.)*" | (?<!\w)'[^']*'(?!\w) | `[^`]*` | “[^”]*” | \([^()]*\)  # what is quoted, or in parentheses
+    | \S*[/\\]\S*                                                             # a path
+""", re.VERBOSE)  # fmt: skip
+"""What may be the job's own words."""
+_MOST_READ: Final = 4096
+_UNBALANCED: Final = re.compile('["`“”()]')
+"""Left after that, somebody else's quotation mark has closed one of the runtime's: the rest is not believed."""
 _NO_IMAGE: Final = re.compile(r"not found|manifest unknown|denied|unauthorized|authorization failed|does not exist")
 _DELETED_BECAUSE: Final = {
     "DeletionByTaintManager": FailureCause.NODE,
@@ -110,8 +125,8 @@ def hopeless(pod: PodObject, seconds: float) -> Ending | None:
 def not_started(stuck: Sequence[PodObject], gang: int, seconds: float) -> Ending:
     """Why some pods of a gang of so many have been bound for so long and do not run.
 
-    An image that is not there is the user's matter. Where the other pods run, the node is to blame. Else it may be
-    anything that they share: a registry, a volume.
+    An image that is not there is the user's matter. Where the other pods run, the node is to blame, unless the pod
+    has a hook of its own to wait for. Else it may be anything that they share: a registry, a volume.
     """
     said = "; ".join(f"{pod.metadata.name} on {pod.spec.node_name}: {_in_words(pod)}" for pod in stuck[:3])
     others = f"; and {len(stuck) - 3} more" if len(stuck) > 3 else ""
@@ -119,7 +134,7 @@ def not_started(stuck: Sequence[PodObject], gang: int, seconds: float) -> Ending
     pulls = [w.message for pod in stuck for c in _containers(pod) if (w := c.state.waiting) and w.reason in _PULLING]
     if any(_NO_IMAGE.search(text) for text in pulls):
         return Ending(FailureCause.USER_ERROR, "StartTimeout", f"{message}; correct the image, or imagePullSecrets")
-    alone = len(stuck) < gang
+    alone = len(stuck) < gang and not any(map(_waits_for_itself, stuck))
     return Ending(FailureCause.NODE if alone else FailureCause.OTHER, "StartTimeout", message, at_fault=alone)
 
 
@@ -139,38 +154,52 @@ def still_for(pod: PodObject, seconds: float, now: float) -> float:
 
 def _deleted(pod: PodObject) -> Ending:
     message = f"pod {pod.metadata.name} was deleted"
+    if pod.status.phase == _FAILED and pod.status.reason:  # its kubelet had ended it before
+        return _by_kubelet(pod)
     for told in pod.status.conditions:
         if told.type == "DisruptionTarget" and told.status == "True":
-            cause = _DELETED_BECAUSE.get(told.reason, FailureCause.OTHER)
             why = f"{message}, {told.reason}: {told.message}"
+            if told.reason == "TerminationByKubelet" and (ending := _by_its_own_doing(told.message, why)):
+                return ending
+            cause = _DELETED_BECAUSE.get(told.reason, FailureCause.OTHER)
+            if told.reason == "DeletionByTaintManager" and _stays_for_a_while(pod):
+                cause = FailureCause.OTHER
             return Ending(cause, POD_DELETED, why, at_fault=cause is FailureCause.NODE)
     return Ending(FailureCause.OTHER, POD_DELETED, message)
+
+
+def _stays_for_a_while(pod: PodObject) -> bool:
+    """Whether it tolerates some taint for a time only: that it was deleted then is what it had asked for. Those that
+    Trimtab adds have no end."""
+    return any(each.toleration_seconds is not None for each in pod.spec.tolerations)
 
 
 def _by_kubelet(pod: PodObject) -> Ending:
     """The kubelet has refused or evicted the pod."""
     reason, said = pod.status.reason, f"pod {pod.metadata.name}: {pod.status.reason} {pod.status.message}".strip()
-    if reason == "Evicted" and (ending := _evicted_for_its_own_use(pod.status.message, said)):
+    if reason == "Evicted" and (ending := _by_its_own_doing(pod.status.message, said)):
         return ending
-    if reason == "Evicted" and _LOCAL_STORAGE.search(pod.status.message):
-        said += "; raise its ephemeral-storage limit, or the sizeLimit of its emptyDir"
-        return Ending(FailureCause.PROGRAM, POD_FAILED, said)
     if reason == "DeadlineExceeded":
         said += "; raise activeDeadlineSeconds in spec.template, or leave it out"
         return Ending(FailureCause.PROGRAM, POD_FAILED, said)
     return Ending(FailureCause.NODE, POD_REFUSED, said, at_fault=reason in _OF_A_NODE)
 
 
-def _evicted_for_its_own_use(message: str, said: str) -> Ending | None:
-    """The node was short of what this pod had taken beyond its request: it would be so on any other node."""
+def _by_its_own_doing(message: str, said: str) -> Ending | None:
+    """An eviction for what this pod has taken itself: it would be so on any other node."""
     short, beyond = _LOW_ON.search(message), _BEYOND_REQUEST.search(message)
-    if short is None or beyond is None:
-        return None
-    what = f"{said}; container {beyond[1]} had more than it asks for"
-    if short[1] == "memory":
-        return Ending(FailureCause.OUT_OF_MEMORY, OUT_OF_MEMORY, f"{what}: raise spec.resources.memoryPerGpu")
-    if short[1] == "ephemeral-storage":
-        return Ending(FailureCause.PROGRAM, POD_FAILED, f"{what}: raise its ephemeral-storage request, or write less")
+    if short and short[1] in _UNASKED:
+        return Ending(FailureCause.OTHER, POD_REFUSED, said)
+    if short and beyond:
+        what = f"{said}; container {beyond[1]} had more than it asks for"
+        if short[1] == "memory":
+            return Ending(FailureCause.OUT_OF_MEMORY, OUT_OF_MEMORY, f"{what}: raise spec.resources.memoryPerGpu")
+        if short[1] == "ephemeral-storage":
+            told = f"{what}: raise its ephemeral-storage request, or write less"
+            return Ending(FailureCause.PROGRAM, POD_FAILED, told)
+    if not short and _LOCAL_STORAGE.search(message):
+        said += "; raise its ephemeral-storage limit, or the sizeLimit of its emptyDir"
+        return Ending(FailureCause.PROGRAM, POD_FAILED, said)
     return None
 
 
@@ -200,14 +229,22 @@ def _how(code: int, reason: str, message: str) -> tuple[FailureCause, str, str, 
     if reason == "ContainerStatusUnknown":  # the kubelet has lost it: its machine was started anew
         return FailureCause.NODE, POD_FAILED, f"was lost by its node ({reason})", True
     if reason in ("StartError", "ContainerCannotRun"):
-        ours = bool(_GPU_RUNTIME.search(message))
-        others = FailureCause.USER_ERROR if _COMMAND.search(message) else FailureCause.OTHER
-        cause = FailureCause.NODE if ours else others
-        return cause, CANNOT_START, f"could not be started ({reason}): {message}", ours
+        cause = _of_a_start(message)
+        return cause, CANNOT_START, f"could not be started ({reason}): {message}", cause is FailureCause.NODE
     how = f"exited with {code}" + (f" ({reason})" if reason else "")
     if code in _EXITS:
         return FailureCause.USER_ERROR, CANNOT_START, f"{how}: {_EXITS[code]}", False
     return FailureCause.PROGRAM, POD_FAILED, how, False
+
+
+def _of_a_start(message: str) -> FailureCause:
+    """Why a container runtime has refused to start a container."""
+    message = message[:_MOST_READ]
+    if _COMMAND.search(message):
+        return FailureCause.USER_ERROR
+    own = _QUOTED.sub(" ", message)
+    blames = _GPU_RUNTIME.search(own) and not _UNBALANCED.search(own)
+    return FailureCause.NODE if blames else FailureCause.OTHER
 
 
 def most_telling(endings: Iterable[Ending]) -> Ending:
@@ -225,6 +262,14 @@ def _in_words(pod: PodObject) -> str:
         if waiting := container.state.waiting:
             return " ".join(filter(None, (waiting.reason, waiting.message)))
     return f"its kubelet says nothing but {pod.status.phase or 'Pending'}"
+
+
+def _waits_for_itself(pod: PodObject) -> bool:
+    """Whether it has a hook that runs before the pod does, for as long as it likes, or refers to what is not there."""
+    waits = (container.state.waiting for container in _containers(pod))
+    specs = *pod.spec.init_containers, *pod.spec.containers
+    lacks = any(each and each.reason in (CONFIG_ERROR, *HOPELESS) for each in waits)
+    return lacks or any(each.lifecycle.post_start is not None for each in specs)
 
 
 def _posix(timestamp: str | None) -> float:

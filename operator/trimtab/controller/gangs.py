@@ -17,7 +17,7 @@ from functools import cache, partial
 import structlog
 
 from trimtab import names
-from trimtab.api.status import JobStatus, Leaving
+from trimtab.api.status import JobStatus, Leaving, Plan
 from trimtab.apply import steps, stops, transitions, write
 from trimtab.apply.actions import (
     Action,
@@ -222,7 +222,7 @@ class Gangs:
                     raise error
 
     async def _act(self, view: View, gang: Gang, action: Action, plan: Callable[[], GangPlan]) -> None:
-        async with self._turns.turn(_urgency(action)):
+        async with self._turns.turn(_urgency(action, view.status.plan), view.meta.namespace):
             match action:
                 case WriteStatus():
                     await self._write_status(view, gang, action)
@@ -323,11 +323,11 @@ def _mistaken(uid: str) -> None:
     metrics.DRIVER_ERRORS.inc()
 
 
-def _urgency(action: Action) -> Urgency:
+def _urgency(action: Action, plan: Plan | None) -> Urgency:
     match action:
         case BindPod() | ReleasePod() | DeletePod() | AnnotatePod():
             return Urgency.COMPLETE
-        case WriteStatus():
-            return Urgency.REPORT
+        case WriteStatus(status):
+            return Urgency.REPORT if plan or status.plan else Urgency.EXPLAIN
         case _:
             return Urgency.BEGIN

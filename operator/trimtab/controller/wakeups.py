@@ -209,6 +209,7 @@ class Wakeups:
         settings.execution.default_backoff = timing.ready_seconds
         settings.scanning.disabled = True
         settings.posting.enabled = False
+        settings.persistence.diffbase_storage = _NothingToCompare()
         return settings
 
     # --- handlers ---------------------------------------------------------------------------------------------------
@@ -227,6 +228,13 @@ class Wakeups:
             return credentials(await connect(self._settings))
         except SettingsError as error:
             raise kopf.TemporaryError(str(error), delay=self._timing.ready_seconds) from error
+
+
+class _NothingToCompare(kopf.AnnotationsDiffBaseStorage):  # type: ignore[misc]  # kopf tells no types
+    """kopf copies every object that it sees, whole, to tell its handlers what has changed. Ours do not ask."""
+
+    def build(self, *, body: kopf.Body, extra_fields: object = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence({})
 
 
 async def _end(tasks: Collection[asyncio.Task[None]]) -> None:

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy.candidates import candidates, is_known
+from trimtab_policy.candidates import is_known
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
+from trimtab_policy.why import search
 
 FEWEST = 32
 """Jobs that are considered however slow the machine is."""
@@ -101,7 +102,7 @@ class Intake:
         if _key(job) in self._searched:
             return None
         try:
-            candidates(snapshot, capacity, job)
+            search(snapshot, capacity, job)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this job's alone
             return error
         self._searched[_key(job)] = job.model, job.training, job.requirements

@@ -181,12 +181,23 @@ class Resources(Struct, frozen=True):
     limits: dict[str, str] = {}
 
 
+class Hook(Struct, frozen=True):
+    """v1.LifecycleHandler, none of it."""
+
+
+class Lifecycle(Struct, frozen=True, rename="camel"):
+    """v1.Lifecycle, as far as it keeps a pod from running: what a hook does is not looked at."""
+
+    post_start: Hook | None = None
+
+
 class Container(Struct, frozen=True, rename="camel"):
     """v1.Container. `restart_policy` is `Always` for a sidecar among the init containers."""
 
     name: str = ""
     resources: Resources = Resources()
     restart_policy: str = ""
+    lifecycle: Lifecycle = Lifecycle()
 
 
 class Toleration(Struct, frozen=True, rename="camel"):

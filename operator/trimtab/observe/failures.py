@@ -2,11 +2,20 @@
 
 Bad nodes. Every job keeps its last failures in its status, with the node that was to blame. Read together they tell of
 nodes that fail again and again though each single failure has an excuse. Nothing is remembered here: a new controller
-reads the same. A node is bad when it has ended gangs of different jobs, at different times, within a window: one job
-that fails wherever it goes condemns no node, and a restart that ends two gangs at once is one failure, not two. It is
-told as a problem, takes no new gangs, and those that run there stay. It comes back when the last failure is a window
-ago, when somebody annotates it (or its GPUNode) with `trimtab.dev/repaired`, or as a new object. At most a part of all
-nodes is held back, agents' verdicts included: where most nodes are bad, something else is.
+reads the same. A node is suspect when it has ended gangs of different jobs, at different times, within a window: one
+job that fails wherever it goes says nothing of nodes, and a restart that ends two gangs at once is one failure, not
+two.
+
+What a pod died of is told by words that its author may have put there, so nobody condemns a node for others. A suspect
+node is bad, takes no new gangs and is told as a problem, when one of these agrees: gangs of a second namespace, the
+node itself (not ready), its agent (a broken GPU, or no readings), or the cluster, which has given it up under a gang
+before. A gang that has never run there is no witness once one of another namespace has. Otherwise the node is kept from
+the namespace alone whose gangs it has ended: who says so is believed for himself. Where all jobs are of one namespace,
+there is nobody to be misled.
+
+A gang that runs on such a node stays. The node comes back when the last failure is a window ago, when somebody
+annotates it (or its GPUNode) with `trimtab.dev/repaired`, or as a new object. At most a part of all nodes is held back
+from anybody, agents' verdicts included: where most nodes are bad, something else is.
 
 Warm spares. Nodes fail independently, at a known rate, and are away for a known time: how many are out at once is
 Poisson distributed. So many free nodes are kept for gangs that have just lost one that a further one is needed with a
@@ -18,12 +27,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from msgspec import Struct
 
 from trimtab import names
+from trimtab.api import conditions
 from trimtab.api.history import FailureCause
 from trimtab.observe import health
 from trimtab.observe.gpunodes import Look
@@ -33,8 +43,15 @@ from trimtab.observe.problems import Problem
 from trimtab.settings import FailureSettings
 
 BLAMES = (FailureCause.NODE, FailureCause.GPU)
-BAD_NODE = "BadNode"
+BAD_NODE, SUSPECT_NODE = "BadNode", "SuspectNode"
+NODE_LOST = "NodeLost"
+"""Reason of a failure that no pod tells of: the node was not ready, or its agent had it left."""
 KEPT = "kept as a warm spare for gangs that lose a node"
+SUSPECTED = (
+    "it has ended gangs of several jobs of namespace {}, as their pods say and nobody else does: it is kept from that "
+    "namespace alone"
+)
+"""Always the same words: one tenant's pods make one event of it, and not one with every end of theirs."""
 MAX_SAID = 4
 DAY_SECONDS = 86_400.0
 
@@ -45,10 +62,15 @@ class Blow(Struct, frozen=True):
     node: str
     job: str
     """UID."""
+    namespace: str
     said: str
     """The job and the reason, in words."""
     time: float
     """POSIX seconds."""
+    ran: bool = False
+    """Whether the gang had run as a whole before."""
+    seen: bool = False
+    """Whether the cluster itself has seen that, and not only a pod's words say so."""
 
 
 class Bad(Struct, frozen=True):
@@ -58,6 +80,8 @@ class Bad(Struct, frozen=True):
     events: int
     """How often it did, what came at once counted once."""
     message: str
+    namespace: str = ""
+    """The only one that says so; empty where it is so for everybody."""
 
 
 class Held(Struct, frozen=True):
@@ -67,6 +91,8 @@ class Held(Struct, frozen=True):
     """Node -> why nobody gets it."""
     bad: tuple[str, ...] = ()
     """Those of them that are bad."""
+    suspect: Mapping[str, frozenset[str]] = {}
+    """Namespace -> nodes that only its own gangs speak against, and that its jobs do not get."""
     spares: Mapping[str, str] = {}
     """Free node that is kept -> its GPU type."""
     bereft: frozenset[str] = frozenset()
@@ -76,10 +102,13 @@ class Held(Struct, frozen=True):
     or resizes it. It goes on, or its node is given up."""
     problems: tuple[Problem, ...] = ()
 
-    def leave(self, job: str, admitted: tuple[str, ...] | None, takes: Iterable[str]) -> tuple[str, ...] | None:
+    def leave(
+        self, job: str, namespace: str, admitted: tuple[str, ...] | None, takes: Iterable[str]
+    ) -> tuple[str, ...] | None:
         """Of the nodes that admit a job (None: all of `takes`), those that it may have."""
-        kept = self.spares.keys() - self.unavailable.keys()
-        if not kept or job in self.bereft:
+        spares = frozenset() if job in self.bereft else self.spares.keys() - self.unavailable.keys()
+        kept = spares | self.suspect.get(namespace, frozenset())
+        if not kept:
             return admitted
         return tuple(name for name in (takes if admitted is None else admitted) if name not in kept)
 
@@ -107,10 +136,14 @@ class Failures:
     ) -> Held:
         """Judge all nodes. Those that are `unfit` take no pods anyway; `requested` gives the GPUs of all pods that are
         on a node or on their way."""
-        bad = self._bad(nodes, jobs, reports, now)
-        acted_on = bad[: health.room(len(reports.unavailable), len(nodes), self._share)]
-        out = {each.node: each.message for each in acted_on}
-        problems = [_problem(nodes[each.node], each, acted_on=each.node in out) for each in bad]
+        found = self._bad(nodes, jobs, reports, now)
+        acted_on = self._acted_on(found, len(reports.unavailable), len(nodes))
+        out = {each.node: each.message for each in acted_on if not each.namespace}
+        suspect: dict[str, frozenset[str]] = {}
+        for each in acted_on:
+            if each.namespace:
+                suspect[each.namespace] = suspect.get(each.namespace, frozenset()) | {each.node}
+        problems = [_problem(nodes[each.node], each, acted_on=each in acted_on) for each in found]
         spares: dict[str, str] = {}
         bereft: frozenset[str] = frozenset()
         if self._settings.spares == "Auto":
@@ -120,23 +153,91 @@ class Failures:
             bereft = frozenset(facts.meta.uid for facts in jobs if is_bereft(facts))
         hidden = {} if bereft else dict.fromkeys(spares, KEPT)
         deaf = frozenset(facts.meta.uid for facts in jobs if _is_deaf(facts, nodes))
-        return Held(hidden | out, tuple(out), spares, bereft, deaf, tuple(problems))
+        return Held(hidden | out, tuple(out), suspect, spares, bereft, deaf, tuple(problems))
 
-    def _bad(self, nodes: Mapping[str, NodeFacts], jobs: Iterable[JobFacts], reports: Look, now: float) -> list[Bad]:
-        """Bad nodes, the worst first."""
-        window, least = self._settings.bad_node_seconds, self._settings.bad_node_gangs
+    def _acted_on(self, found: Iterable[Bad], held: int, nodes: int) -> list[Bad]:
+        """As many as may be held back: from everybody, and besides from each namespace; the worst first."""
+        taken: Counter[str] = Counter()
+        chosen = []
+        for each in sorted(found, key=lambda bad: (bool(bad.namespace), -bad.events, bad.node)):
+            used = held + taken[""] + (taken[each.namespace] if each.namespace else 0)
+            if health.room(used, nodes, self._share):
+                taken[each.namespace] += 1
+                chosen.append(each)
+        return chosen
+
+    def _bad(self, nodes: Mapping[str, NodeFacts], jobs: Collection[JobFacts], reports: Look, now: float) -> list[Bad]:
+        """Nodes that are bad for everybody or for one namespace, the worst first."""
         by_node: dict[str, list[Blow]] = {}
-        for blow in blows(jobs, now - window):
+        for blow in blows(jobs, now - self._settings.bad_node_seconds):
             told = reports.telemetry.get(blow.node)
             if blow.node in nodes and blow.time > max(nodes[blow.node].renewed, told.repaired if told else 0.0):
                 by_node.setdefault(blow.node, []).append(blow)
-        found = []
+        if not by_node:
+            return []
+        runs = _running(jobs, by_node)
+        alone = len({facts.meta.namespace for facts in jobs if not facts.finished or facts.status.failures}) < 2
+        agents = _agents_agree(reports)
+        found: list[Bad] = []
         for name, dealt in by_node.items():
             dealt.sort(key=lambda blow: blow.time)
-            events = count_events([blow.time for blow in dealt], self._apart)
-            if events >= least and len({blow.job for blow in dealt}) >= min(2, least):
-                found.append(Bad(name, events, _in_words(dealt, dealt[-1].time + window)))
-        return sorted(found, key=lambda bad: (-bad.events, bad.node))
+            agreed = alone or name in agents or not nodes[name].ready
+            found += self._verdicts(name, dealt, runs.get(name, ()), agreed=agreed)
+        return sorted(found, key=lambda bad: (bool(bad.namespace), -bad.events, bad.node))
+
+    def _verdicts(
+        self, node: str, dealt: list[Blow], runs: Collection[tuple[str, float]], *, agreed: bool
+    ) -> Iterator[Bad]:
+        """What is thought of a node, for everybody or for single namespaces."""
+        believed = [blow for blow in dealt if not _refuted(blow, dealt, runs)]
+        voices = {"" if blow.seen else blow.namespace for blow in believed}
+        if agreed and self._enough(dealt):
+            yield self._as_bad(node, dealt)
+        elif self._enough(believed) and (len(voices) > 1 or voices == {""}):
+            yield self._as_bad(node, believed)
+        else:
+            for namespace in dict.fromkeys(blow.namespace for blow in dealt):
+                if self._enough(own := [blow for blow in dealt if blow.namespace == namespace]):
+                    yield self._as_bad(node, own, namespace)
+
+    def _enough(self, dealt: Sequence[Blow]) -> bool:
+        least = self._settings.bad_node_gangs
+        events = count_events([blow.time for blow in dealt], self._apart)
+        return events >= least and len({blow.job for blow in dealt}) >= min(2, least)
+
+    def _as_bad(self, node: str, dealt: list[Blow], namespace: str = "") -> Bad:
+        events = count_events([blow.time for blow in dealt], self._apart)
+        return Bad(
+            node, events, _in_words(dealt, dealt[-1].time + self._settings.bad_node_seconds, namespace), namespace
+        )
+
+
+def _running(jobs: Iterable[JobFacts], nodes: Collection[str]) -> dict[str, list[tuple[str, float]]]:
+    """Node -> namespace of each gang that runs there, and since when, of the nodes that are asked for."""
+    found: dict[str, list[tuple[str, float]]] = {}
+    for facts in jobs:
+        plan = facts.status.plan if facts.holds_gpus else None
+        ready = conditions.find(facts.status.conditions, names.PODS_READY) if plan else None
+        if plan and ready and ready.status == "True":
+            for node in plan.nodes:
+                if node.name in nodes:
+                    since = ready.last_transition_time.timestamp()
+                    found.setdefault(node.name, []).append((facts.meta.namespace, since))
+    return found
+
+
+def _refuted(blow: Blow, dealt: Iterable[Blow], runs: Iterable[tuple[str, float]]) -> bool:
+    """Whether a gang of another namespace has run since where this one did not start."""
+    if blow.ran or blow.seen:
+        return False
+    later = any(each.ran and each.namespace != blow.namespace and each.time > blow.time for each in dealt)
+    return later or any(namespace != blow.namespace and since > blow.time for namespace, since in runs)
+
+
+def _agents_agree(reports: Look) -> set[str]:
+    """Nodes of which their agents say as well that something is wrong now; what programs do to GPUs is not."""
+    blind = {problem.name for problem in reports.problems if problem.reason == names.REASON_NO_READINGS}
+    return blind | {name for name, told in reports.telemetry.items() if health.bad_gpus(told)}
 
 
 def blows(jobs: Iterable[JobFacts], since: float) -> Iterator[Blow]:
@@ -147,7 +248,9 @@ def blows(jobs: Iterable[JobFacts], since: float) -> Iterator[Blow]:
                 break
             if record.node and record.cause in BLAMES:
                 said = f"{facts.meta.key} ({record.reason})"
-                yield Blow(record.node, facts.meta.uid, said, record.time.timestamp())
+                seen = record.cause is FailureCause.GPU or record.reason == NODE_LOST
+                time = record.time.timestamp()
+                yield Blow(record.node, facts.meta.uid, facts.meta.namespace, said, time, record.running, seen)
 
 
 def count_events(times: Iterable[float], apart: float) -> int:
@@ -226,4 +329,5 @@ def _clock(moment: float) -> str:
 
 def _problem(node: NodeFacts, bad: Bad, *, acted_on: bool) -> Problem:
     left = "" if acted_on else "; not acted on: too large a part of the nodes is held back already"
-    return Problem("Node", "", node.name, node.uid, BAD_NODE, bad.message + left)
+    reason = SUSPECT_NODE if bad.namespace else BAD_NODE
+    return Problem("Node", "", node.name, node.uid, reason, bad.message + left)

@@ -318,7 +318,8 @@ class Observer:
         kept = leaves or uid in held.deaf
         movable_from = math.inf if kept else runs.movable_from
         movable = movable_from <= now
-        admitted = held.leave(uid, _without(avoided, self._eligible_nodes(facts), takes), takes) if movable else None
+        left = _without(avoided, self._eligible_nodes(facts), takes)
+        admitted = held.leave(uid, facts.meta.namespace, left, takes) if movable else None
         usual = 1.0 if runs.restart_ratio else self._usual.of(facts.meta.namespace)
         returns = self._ends.expected(facts, slow, runs.since, now) if math.isnan(runs.returns or 0.0) else runs.returns
         return facts.as_job(

@@ -28,6 +28,10 @@ MOST_OPTIONS = 400_000
 """That are remembered, of all jobs together: some 200 MB."""
 
 
+MOST_REASONS = 1 << 20
+"""Characters of sentences that are remembered."""
+
+
 class InvalidPlan(ValueError):
     """A plan that no launcher would start for this job: the message names the rule."""
 
@@ -80,6 +84,7 @@ def forget() -> None:
     """Forget all searches, e.g. to measure how long one takes."""
     _of_jobs.clear()
     _searches.clear()
+    _reasons.clear()
 
 
 def options(
@@ -169,7 +174,17 @@ def check(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpus_per
 
 
 def why_none(model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, node_gpus: int) -> str:
-    """A sentence for people: what keeps every plan of this job off this GPU type, with the nearest miss in numbers."""
+    """A sentence for people: what keeps every plan of this job off this GPU type, with the nearest miss in numbers.
+
+    It takes as long as a search of one type, and is remembered like one.
+    """
+    key = model, _once(training), _relevant(requirements), gpu, node_gpus, constants.active()
+    return _reasons.get(key, lambda: _why_none(model, training, requirements, gpu, node_gpus))
+
+
+def _why_none(
+    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, node_gpus: int
+) -> str:
     if training.precision not in gpu.peak_flops:
         return f"{gpu.name} does not support {training.precision}, only {', '.join(sorted(gpu.peak_flops))}"
     gangs = space.gangs(requirements, node_gpus)
@@ -229,6 +244,7 @@ def _weight(found: Found) -> int:
 _searches: Memo[_Key, Found] = Memo(MOST_OPTIONS, _weight)
 _of_jobs: Memo[_Key, Found] = Memo(MOST_OPTIONS, _weight)
 """Jobs that differ only in their number of steps share one search, and of each the run times are kept, too."""
+_reasons: Memo[tuple[ModelSpec, TrainingSpec, Requirements, GpuSpec, int, Constants], str] = Memo(MOST_REASONS, len)
 
 
 def _fastest(
