@@ -81,7 +81,9 @@ class _View:
     def _choice(self, gpu: GpuSpec, width: int, plan: ParallelPlan, prediction: Prediction) -> Choice:
         price = self._prices.get(gpu.name)
         software = self._job.requirements.software
-        apart = breakdown(self._job.model, self._job.training, plan, gpu, width, price=price, software=software)
+        apart = breakdown(
+            self._job.model, self._job.training, plan, gpu, width, price=price, software=software, expected=prediction
+        )
         return Choice(gpu.name, plan.gpus, plan, prediction, apart)
 
     def _width(self, gpu: GpuSpec, plan: ParallelPlan, prediction: Prediction) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trimtab_policy.perf import columns, hardware, memory, shape, speed, uncertainty
-from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, TrainingSpec
+from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Prediction, TrainingSpec
 
 BILLION = 1e9
 """Tokens that energy and cost are told for."""
@@ -44,8 +44,12 @@ def breakdown(
     *,
     price: float | None = None,
     software: str = hardware.CURRENT,
+    expected: Prediction | None = None,
 ) -> Breakdown:
     """Take a plan apart. `price` is that of one GPU-hour, in any currency.
+
+    `expected`: what is predicted of it where that is not what the model says of the plan alone, because of what runs
+    have taught or on slow cards. All parts of a step are then told in the same proportion.
 
     Raises ValueError when the GPU lacks the precision.
     """
@@ -54,12 +58,14 @@ def breakdown(
     times = speed.step_time(work, rows, machine, gpus_per_node, hardware.software(software))
     total = float(times.total[0])
     factor = float(uncertainty.factor(times.computing, gpu, plan.gpus, gpus_per_node, software)[0])
-    rate = training.tokens_per_step / total
+    seconds = expected.step_seconds if expected else total
+    factor = expected.uncertainty if expected else factor
+    rate = training.tokens_per_step / seconds
     hours = BILLION / rate / 3600
     return Breakdown(
-        step={name: float(seconds[0]) for name, seconds in times._asdict().items()},
-        low=total / factor,
-        high=total * factor,
+        step={name: float(part[0]) * seconds / total for name, part in times._asdict().items()},
+        low=seconds / factor,
+        high=seconds * factor,
         memory=_memory(memory.footprint(work, rows, loss_bytes=hardware.facts(software).loss_bytes)),
         card_bytes=gpu.memory_bytes,
         mfu=utilisation(model, training, gpu, plan.gpus, rate),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +69,25 @@ def test_a_generation_that_was_never_measured_has_a_wider_interval() -> None:
     known = apart()
     unknown = breakdown.breakdown(LLAMA, TRAINING, PLAN, catalog.gpu("MI300X"), 8)
     assert unknown.high / unknown.low > known.high / known.low
+
+
+def test_what_runs_have_taught_is_in_every_part_and_in_the_interval() -> None:
+    said = plans.predict(LLAMA, TRAINING, PLAN, H100, 8)
+    learned = msgspec.structs.replace(said.at(0.5), uncertainty=1.1, correction=2.0)
+    found = breakdown.breakdown(LLAMA, TRAINING, PLAN, H100, 8, price=3.0, expected=learned)
+    before = apart(price=3.0)
+    assert sum(found.step.values()) == pytest.approx(2 * said.step_seconds)
+    assert (found.low, found.high) == (
+        pytest.approx(learned.step_seconds / 1.1),
+        pytest.approx(learned.step_seconds * 1.1),
+    )
+    assert found.mfu == pytest.approx(before.mfu / 2)
+    assert found.kwh_per_billion == pytest.approx(2 * before.kwh_per_billion)
+    assert (before.cost_per_billion, found.cost_per_billion) == (
+        pytest.approx(sum(before.step.values()) * 16 * 3.0 / 3600 * 1e9 / TRAINING.tokens_per_step),
+        pytest.approx(2 * (before.cost_per_billion or 0)),
+    )
+    assert found.memory == before.memory
 
 
 def test_a_precision_that_the_gpu_lacks_is_an_error() -> None:
