@@ -83,6 +83,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("targets", nargs="*", choices=[*target.NAMES, ROUNDS, []], metavar="TARGET")
     parser.add_argument("--seconds", type=int, default=0, help="of each target (one hour, if --runs is not given)")
     parser.add_argument("--runs", type=int, default=0, help="executions of each target at most")
+    parser.add_argument("--unguided", action="store_true", help="without coverage: several times as many executions")
     parser.add_argument("--minimise", action="store_true", help="write what covers most into the kept corpus, too")
     parser.add_argument("--show", type=Path, metavar="FILE", help="feed this input to TARGET and show what fails")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="make this input of TARGET a test")
@@ -103,7 +104,7 @@ def _fuzz(name: str, asked: argparse.Namespace) -> Outcome:
     corpus.mkdir(parents=True, exist_ok=True)
     for data in (*target.kept(name), *_seeds(name)):
         (corpus / hashlib.sha1(data).hexdigest()).write_bytes(data)
-    limits = ["--runs", str(asked.runs), "--seconds", str(asked.seconds)]
+    limits = ["--runs", str(asked.runs), "--seconds", str(asked.seconds), *(["--unguided"] if asked.unguided else [])]
     begun = time.monotonic()
     executions = 0
     with subprocess.Popen(_command(name, "fuzz", *limits), stderr=subprocess.PIPE, text=True) as child:
@@ -115,7 +116,7 @@ def _fuzz(name: str, asked: argparse.Namespace) -> Outcome:
             raise
     seconds = time.monotonic() - begun
     crash = _crash(name, said) if child.returncode else ""
-    if not crash and _guided():
+    if not crash and _guided() and not asked.unguided:
         _minimise(name, corpus, kept=asked.minimise)
     return Outcome(name, executions, seconds, crash)
 
@@ -222,12 +223,12 @@ def _rounds(asked: argparse.Namespace) -> Outcome:
 
 # --- and from inside -------------------------------------------------------------------------------------------------
 def _guided() -> bool:
-    return not os.environ.get("TRIMTAB_FUZZ_UNGUIDED") and importlib.util.find_spec("atheris") is not None
+    return importlib.util.find_spec("atheris") is not None
 
 
 def _child(asked: argparse.Namespace) -> int:
     name = asked.targets[0]
-    if not _guided():
+    if asked.unguided or not _guided():
         return _unguided(name, asked)
     import atheris
 
@@ -257,40 +258,51 @@ def _itself(name: str) -> Path:
 
 
 def _unguided(name: str, asked: argparse.Namespace) -> int:
-    """Where there is no atheris for this machine: inputs by hypothesis, which knows nothing of what they reach."""
-    from hypothesis import HealthCheck, given, settings
-    from hypothesis import strategies as st
-
+    """Inputs that are kept, mutated without knowing what they reach: without atheris, or as many as can be."""
     found, begun, done = target.load(name), time.monotonic(), 0
-    inputs = list(target.kept(name)) or [b""]
+    inputs = [*target.kept(name), *(path.read_bytes() for path in sorted((WORK / "corpus" / name).glob("*")))]
     chance = random.Random()
-
-    @settings(max_examples=1000, database=None, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.binary(max_size=800) | st.builds(lambda data: chance.choice(inputs) + data, st.binary(max_size=80)))
-    def some(data: bytes) -> None:
+    while not asked.runs or done < asked.runs:
+        data = _mutated(inputs, chance)
         try:
             target.execute(found, data)
-        except Exception:
-            _written(name, data)
-            raise
-
-    while (not asked.runs or done < asked.runs) and (not asked.seconds or time.monotonic() - begun < asked.seconds):
-        try:
-            some()
         except Exception:  # noqa: BLE001 - whatever it is, it is a finding
             traceback.print_exc()
-            print(f"Test unit written to {WORK / 'crashes' / name / 'latest'}", file=sys.stderr)
+            print(f"Test unit written to {_written(name, data)}", file=sys.stderr)
             return 1
-        done += 1000
-        rate = done / (time.monotonic() - begun)
-        print(f"#{done} pulse cov: 0 exec/s: {rate:.0f}", file=sys.stderr, flush=True)
+        done += 1
+        if done % 1000 == 0 or done == asked.runs:
+            seconds = time.monotonic() - begun
+            print(f"#{done} pulse cov: 0 exec/s: {done / seconds:.0f}", file=sys.stderr, flush=True)
+            if asked.seconds and seconds > asked.seconds:
+                break
     return 0
 
 
-def _written(name: str, data: bytes) -> None:
+def _mutated(inputs: list[bytes], chance: random.Random) -> bytes:
+    if chance.random() < 0.1:
+        return chance.randbytes(chance.choice((10, 60, 200, 600)))
+    data = bytearray(chance.choice(inputs))
+    for _ in range(chance.randrange(1, 6)):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(4):
+            case 0:
+                data[at : at + 1] = chance.randbytes(1)
+            case 1:
+                data[at:at] = chance.randbytes(chance.randrange(1, 9))
+            case 2:
+                del data[at : at + chance.randrange(1, 9)]
+            case 3:
+                data[at:] = chance.choice(inputs)[at:]
+    return bytes(data[: target.LONGEST])
+
+
+def _written(name: str, data: bytes) -> Path:
     folder = WORK / "crashes" / name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "latest").write_bytes(data)
+    path = folder / f"crash-{hashlib.sha1(data).hexdigest()}"
+    path.write_bytes(data)
+    return path
 
 
 if __name__ == "__main__":
