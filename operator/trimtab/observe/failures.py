@@ -206,10 +206,9 @@ class Failures:
         return events >= least and len({blow.job for blow in dealt}) >= min(2, least)
 
     def _as_bad(self, node: str, dealt: list[Blow], namespace: str = "") -> Bad:
-        events = count_events([blow.time for blow in dealt], self._apart)
-        return Bad(
-            node, events, _in_words(dealt, dealt[-1].time + self._settings.bad_node_seconds, namespace), namespace
-        )
+        events, until = count_events([blow.time for blow in dealt], self._apart), dealt[-1].time
+        said = SUSPECTED.format(namespace) if namespace else _in_words(dealt, until + self._settings.bad_node_seconds)
+        return Bad(node, events, said, namespace)
 
 
 def _running(jobs: Iterable[JobFacts], nodes: Collection[str]) -> dict[str, list[tuple[str, float]]]:
