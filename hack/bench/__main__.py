@@ -24,6 +24,7 @@ from hack.bench import (
     room,
     rounds,
     simulator,
+    tenants,
     verdicts,
 )
 from hack.bench.report import Machine, Report, show
@@ -48,6 +49,7 @@ class Part(StrEnum):
     VERDICTS = "verdicts"
     ROOM = "room"
     BURDEN = "burden"
+    TENANTS = "tenants"
 
 
 class Format(StrEnum):
@@ -115,6 +117,9 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
     if Part.ROOM in parts:
         _say("room")
         report.room = room.measure(*((3, 4, 1) if tiny else ()))
+    if Part.TENANTS in parts:
+        _say("tenants")
+        report.tenants = await tenants.measure(tenants.TINY if tiny else None)
     if Part.BURDEN in parts:
         _say("burden")
         report.burden = await burden.measure(*((30, 2) if tiny else (5000, 30)))
