@@ -1,10 +1,11 @@
 """What tenants teach one another, and what a liar among them changes: `trimtab_policy.correction` with many namespaces.
 
-The models are those of the shipped samples, the GPU types those of the large profile; of what could run sixteen kinds do,
-drawn by lot. Each of them (a model, a type, a class of plans) has an error of the performance model that nobody knows: that of its type (10 %) and its own (15 %); a job shows
-it with 10 % of its own luck. Jobs of all namespaces come in an order drawn by lot, and each is predicted before it
-teaches. The gain is by how much that makes the error of predictions smaller, against what one book for all namespaces
-would gain; the liar then comes with half as many jobs as all others have together, a third of all.
+The models are those of the shipped samples, the GPU types those of the large profile; of what could run sixteen kinds
+(a model, a type, a class of plans) do, drawn by lot. Each has an error of the performance model that nobody knows: that
+of its type (10 %) and its own (15 %); a job shows it with 10 % of its own luck. Jobs of all namespaces come in an order
+drawn by lot, and each is predicted before it teaches. The gain is by how much that makes the error of predictions
+smaller, against what one book for all namespaces would gain; the liar then comes with half as many jobs as all others
+have together, a third of all.
 """
 
 from __future__ import annotations
@@ -98,11 +99,15 @@ async def measure(size: Size | None = None) -> Outcome:
     keys = sorted(_keys(snapshot))
     gains, lies = list[Gain](), list[Lie]()
     for namespaces, jobs in size.tenants:
-        taught = [_lessons(random.Random(seed), keys, namespaces, jobs) for seed in range(size.seeds)]
+        taught = [_lessons(_dice(seed), keys, namespaces, jobs) for seed in range(size.seeds)]
         gains.append(_gain(namespaces, jobs, taught))
         if namespaces > 1:
             lies += [_lie(snapshot, keys, namespaces, lie, taught) for lie in LIES]
     return Outcome(gains, lies)
+
+
+def _dice(seed: int) -> random.Random:
+    return random.Random(seed)  # noqa: S311 - reproducible by its seed
 
 
 def _keys(snapshot: Snapshot) -> set[Key]:
@@ -157,8 +162,8 @@ def _expected(known: Estimates, key: Key) -> float:
 def _lie(snapshot: Snapshot, keys: Sequence[Key], namespaces: int, lie: float, taught: Sequence[list[Lesson]]) -> Lie:
     predictions, placements = list[float](), list[float]()
     for seed, lessons in enumerate(taught):
-        dice = random.Random(1000 + seed)
-        truth = _truth(random.Random(seed), keys)  # the first that the dice of the lessons have drawn
+        dice = _dice(1000 + seed)
+        truth = _truth(_dice(seed), keys)  # the first that the dice of the lessons have drawn
         lies = [
             (LIAR, key, dice.gauss(truth[key] + lie, OF_JOBS)) for key in dice.choices(list(truth), k=len(lessons) // 2)
         ]
