@@ -25,7 +25,7 @@ from trimtab.decide.engine import Engine
 from trimtab.observe.calibration import corrected
 from trimtab_policy.candidates import candidates
 from trimtab_policy.capacity import Capacity
-from trimtab_policy.correction import Corrections, Estimates, Key, Learned, State, key_of, learn
+from trimtab_policy.correction import Corrections, Estimates, Key, Learned, State, anonymous, key_of, learn
 from trimtab_policy.types import Placement, Snapshot
 
 OF_TYPES, OF_KEYS, OF_JOBS = 0.1, 0.15, 0.1
@@ -35,6 +35,7 @@ LIES = (math.log(1000), math.log(3), -math.log(10), math.log(1.3))
 KINDS = 16
 LIAR = "liar"
 DEADLINE_SECONDS = 60.0
+TITLE = "what tenants teach one another; what changes for them when a liar comes who has a third of all jobs"
 
 
 class Size(Struct, frozen=True):
@@ -79,6 +80,8 @@ class Lie(Struct):
     """Mean change of a prediction for an honest job, as part of it."""
     placements: float
     """Part of the honest jobs that are placed otherwise: on another type, on more or fewer GPUs, divided otherwise."""
+    together: tuple[float, float]
+    """Both as they would be with one book for all namespaces."""
 
 
 class Outcome(Struct):
@@ -150,8 +153,8 @@ def _errors(lessons: Sequence[Lesson]) -> Iterator[float]:
     """Of each job's prediction, made when those before it had taught."""
     state = State()
     for number, (namespace, key, error) in enumerate(lessons):
-        yield abs(error - _expected(Learned(state).by(namespace), key))
-        state = learn(state, key, f"job-{number}", error, namespace=namespace)
+        yield abs(error - _expected(Learned(state).of(namespace), key))
+        state = learn(state, key, f"job-{number}", error, namespace=anonymous(namespace))
 
 
 def _expected(known: Estimates, key: Key) -> float:
@@ -160,7 +163,7 @@ def _expected(known: Estimates, key: Key) -> float:
 
 
 def _lie(snapshot: Snapshot, keys: Sequence[Key], namespaces: int, lie: float, taught: Sequence[list[Lesson]]) -> Lie:
-    predictions, placements = list[float](), list[float]()
+    apart, together = list[tuple[float, float]](), list[tuple[float, float]]()
     for seed, lessons in enumerate(taught):
         dice = _dice(1000 + seed)
         truth = _truth(_dice(seed), keys)  # the first that the dice of the lessons have drawn
@@ -169,26 +172,40 @@ def _lie(snapshot: Snapshot, keys: Sequence[Key], namespaces: int, lie: float, t
         ]
         mixed = [*lessons, *lies]
         dice.shuffle(mixed)
-        before, after = Learned(_state(lessons)), Learned(_state(mixed))
-        for number in range(namespaces):
-            was, now = before.by(f"team-{number}"), after.by(f"team-{number}")
-            predictions += [abs(math.expm1(_expected(now, key) - _expected(was, key))) for key in truth]
-        placements.append(_otherwise(_placed(snapshot, namespaces, before), _placed(snapshot, namespaces, after)))
-    return Lie(namespaces, math.exp(lie), fmean(predictions), fmean(placements))
+        teams = [f"team-{number}" for number in range(namespaces)]
+        apart.append(_changes(snapshot, list(truth), teams, lessons, mixed))
+        one_book = ([("", key, error) for _, key, error in each] for each in (lessons, mixed))
+        together.append(_changes(snapshot, list(truth), [""], *one_book))
+    predictions, placements = (fmean(each) for each in zip(*apart, strict=True))
+    shared = tuple(fmean(each) for each in zip(*together, strict=True))
+    return Lie(namespaces, math.exp(lie), predictions, placements, (shared[0], shared[1]))
+
+
+def _changes(
+    snapshot: Snapshot, keys: Sequence[Key], teams: Sequence[str], lessons: Sequence[Lesson], mixed: Sequence[Lesson]
+) -> tuple[float, float]:
+    """Mean change of these namespaces' predictions, and part of their jobs that are placed otherwise."""
+    before, after = Learned(_state(lessons)), Learned(_state(mixed))
+    changes = [
+        abs(math.expm1(_expected(after.of(team), key) - _expected(before.of(team), key)))
+        for team in teams
+        for key in keys
+    ]
+    return fmean(changes), _otherwise(_placed(snapshot, teams, before), _placed(snapshot, teams, after))
 
 
 def _state(lessons: Sequence[Lesson]) -> State:
     state = State()
     for number, (namespace, key, error) in enumerate(lessons):
-        state = learn(state, key, f"{namespace}-{number}", error, namespace=namespace)
+        state = learn(state, key, f"{namespace}-{number}", error, namespace=anonymous(namespace))
     return state
 
 
-def _placed(snapshot: Snapshot, namespaces: int, known: Learned) -> Mapping[str, Placement]:
+def _placed(snapshot: Snapshot, teams: Sequence[str], known: Learned) -> Mapping[str, Placement]:
     """What best_fit decides about the waiting jobs when they are the honest namespaces', in turn."""
     waiting = {job.uid: number for number, job in enumerate(snapshot.waiting())}
     jobs = (
-        replace(job, namespace=f"team-{waiting[job.uid] % namespaces}") if job.uid in waiting else job
+        replace(job, namespace=teams[waiting[job.uid] % len(teams)]) if job.uid in waiting else job
         for job in snapshot.jobs
     )
     now = corrected(replace(snapshot, jobs=tuple(jobs)), Corrections(known))
@@ -219,12 +236,13 @@ def goals(found: Outcome) -> Iterator[tuple[str, float, float, bool]]:
 def table(found: Outcome) -> Table:
     """Gains, and what a liar changes."""
     made = Table("NAMESPACES", "JOBS OF EACH", "LIE", "ERROR BEFORE", "ONE BOOK", "OURS", "GAIN KEPT",
-                 "PREDICTIONS", "PLACEMENTS", title="what tenants teach one another; a liar has a third of all jobs",
+                 "PREDICTIONS", "PLACEMENTS", title=TITLE,
                  title_justify="left", box=None, pad_edge=False)  # fmt: skip
     for gain in found.gains:
         errors = (f"{100 * error:.1f} %" for error in (gain.uncorrected, gain.together, gain.apart))
         made.add_row(str(gain.namespaces), str(gain.jobs), "", *errors, f"{gain.kept:.2f}", "", "")
     for lie in found.lies:
-        changes = (f"{100 * part:.2f} % changed" for part in (lie.predictions, lie.placements))
-        made.add_row(str(lie.namespaces), "", f"×{lie.factor:.3g}", "", "", "", "", *changes)
+        changes = (f"{100 * part:.2f} %" for part in (lie.predictions, lie.placements))
+        before = (f"{100 * part:.0f} %" for part in lie.together)
+        made.add_row(str(lie.namespaces), "", f"×{lie.factor:.3g}", "", " and ".join(before), "", "", *changes)
     return made
