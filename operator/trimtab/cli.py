@@ -29,7 +29,7 @@ from trimtab.commands import (
     train,
     whatif,
 )
-from trimtab.printable import say
+from trimtab.printable import Cleaned, say
 
 app = typer.Typer(
     name="trimtab",
@@ -66,6 +66,8 @@ def version() -> None:
 
 def main() -> None:
     """Entry point of `trimtab` and `kubectl-trimtab`. A traceback is cleaned as well."""
+    if not all(word.isprintable() for word in sys.argv):
+        sys.stderr = Cleaned(sys.stderr)
     try:
         app()
     except Exception:  # noqa: BLE001  # as the interpreter would, except for the escape codes

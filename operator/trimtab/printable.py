@@ -11,7 +11,9 @@ conditions and the extender's page call `printable` themselves.
 
 from __future__ import annotations
 
+import io
 import sys
+from typing import TextIO
 
 UNPRINTABLE = "�"
 BLANKS = "\t\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
@@ -41,6 +43,20 @@ def escaped(text: str) -> str:
 def say(text: str = "", *, error: bool = False) -> None:
     """Print a line, or several, for people: to standard output, or to standard error."""
     print(printable(text, lines=True), file=sys.stderr if error else sys.stdout, flush=error)
+
+
+class Cleaned(io.TextIOBase):
+    """A stream that is no terminal, for libraries that repeat what they were given: all that is written passes here."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(printable(text, lines=True))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 def _escape(character: str) -> str:

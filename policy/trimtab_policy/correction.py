@@ -261,7 +261,7 @@ def learn(
             return state
         again = tuple(replace(seen, error=error) if seen is earlier else seen for seen in before)
         return replace(state, version=VERSION, known=(*others, Known(key, again, namespace)))
-    count = state.count + 1
+    count = min(state.count + 1, _LARGEST_COUNT)
     latest = (*(seen for seen in before if seen is not earlier), Seen(job, count, error, settled))[-rules.window :]
     known = _within(rules.keys, (*others, Known(key, latest, namespace)))
     after = replace(state, version=VERSION, count=count, known=known)

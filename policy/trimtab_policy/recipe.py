@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 import msgspec
-import yaml
 from msgspec import Struct
 
+from trimtab_policy import documents
 from trimtab_policy.agents.learner import Learner
 
 AGENTS = {name: f"trimtab_policy.agents.{name}" for name in ("dqn_cnn", "q_learning", "sac_imitation", "sarsa", "vdn")}
@@ -74,12 +74,12 @@ def read(agent: str, source: str | Path = DEFAULT_TASK) -> Struct:
     """
     config, path = imported(module(agent)).Config, _path(agent, source)
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = documents.parse(path.read_bytes())
         # PyYAML takes 1e-4 for a text, as YAML 1.1 did
         return msgspec.convert(found if found is not None else {}, config, strict=False)
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}; name another file") from error
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise RecipeError(f"{path}: {' '.join(str(error).split())}") from error
 
 

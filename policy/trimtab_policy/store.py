@@ -101,7 +101,7 @@ def load(source: str | Path, schema: str, names: Collection[str] = ()) -> Weight
         told = f"{len(data)} bytes whose SHA-256 is not that in {path.stem}.json"
         raise WeightsError(f"{path}: {told}: cut short or changed; copy both files again, or train anew")
     if card.schema != schema:
-        told = f"{card.agent} learned from observations {card.schema!r}, here they are {schema!r}"
+        told = f"{card.agent!r} learned from observations {card.schema!r}, here they are {schema!r}"
         raise WeightsError(f"{path}: {told}; train it for them, or name other weights")
     arrays = unpack(path, data)
     if names and arrays.keys() != set(names):
@@ -152,11 +152,15 @@ def pack(path: Path, arrays: Mapping[str, NDArray[Any]]) -> bytes:
 def unpack(path: Path, data: bytes) -> Arrays:
     """The arrays of a safetensors file, read-only. Raises WeightsError, naming `path`, when it is none."""
     try:
-        return safetensors.load(data)
-    except SafetensorError as error:
+        found: Arrays = safetensors.load(data)
+    except (SafetensorError, ValueError, OverflowError) as error:
         raise WeightsError(f"{path}: no safetensors file ({_line(error)}); name another file") from error
     except KeyError as error:
         raise WeightsError(f"{path}: holds {error.args[0]} numbers, which numpy lacks; name another file") from error
+    for name, array in found.items():
+        if array.dtype.name not in _STORABLE:
+            raise WeightsError(f"{path}: {name!r} holds {array.dtype}, which no weights are; name another file")
+    return found
 
 
 def replace(path: Path, data: bytes) -> None:
@@ -196,9 +200,10 @@ def _read(path: Path) -> bytes:
 
 
 def _card(path: Path) -> Card:
+    raw = _read(path)
     try:
-        return msgspec.json.decode(_read(path), type=Card)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return msgspec.json.decode(raw, type=Card)
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path}: no card of trained weights ({_line(error)}); name another file") from error
 
 

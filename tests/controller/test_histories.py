@@ -276,7 +276,15 @@ class Rounds(RuleBasedStateMachine):
             made["metadata"]["uid"] = f"pod-{facts.meta.uid}-{plan.epoch}-{rank}"
             made["spec"]["nodeName"] = share.node
             made["status"] = {"phase": "Running"}
-            self.pods[made["metadata"]["uid"]] = msgspec.json.decode(json.dumps(made), type=PodObject)
+            kept = without_nulls(json.loads(json.dumps(made)))
+            self.pods[made["metadata"]["uid"]] = msgspec.convert(kept, PodObject)
+
+
+def without_nulls(value: Any) -> Any:
+    """What the API server keeps of a pod: null is the same as absent to it."""
+    if isinstance(value, dict):
+        return {name: without_nulls(part) for name, part in value.items() if part is not None}
+    return [without_nulls(part) for part in value if part is not None] if isinstance(value, list) else value
 
 
 def placement_of(measured: Measured) -> Placement:

@@ -27,7 +27,7 @@ from trimtab.settings import KubeSettings
 Object = dict[str, Any]
 RBAC = "rbac.authorization.k8s.io/v1"
 MANIFESTS = checkout() / "manifests"
-A, B, STRICT = "tenancy-a", "tenancy-b", "tenancy-strict"
+A, B, STRICT, EMPTY = "tenancy-a", "tenancy-b", "tenancy-strict", "tenancy-empty"
 A100 = "A100-SXM4-80GB"
 OPEN, URGENT = "tenancy-open", "tenancy-urgent"
 FOR_ALL = "tenancy-all"
@@ -51,7 +51,7 @@ class Person:
         self._settings = KubeSettings(kubeconfig=kubeconfig)
 
     async def tries(
-        self, method: str, path: str, body: Object | None = None, content_type: str = JSON, *, dry: bool = True
+        self, method: str, path: str, body: Any = None, content_type: str = JSON, *, dry: bool = True
     ) -> str:
         """What is said against it; empty where it is done, in a dry run unless that is not wanted."""
         params = {"dryRun": "All"} if dry and method != "GET" else {}
@@ -123,7 +123,7 @@ def tenancy(live: Live, directory: Path) -> Iterator[Tenants]:
     """Two namespaces with people, queues and priorities; the policies are there for so long only: other tests do as
     administrators do."""
     files = [argument for file in ("roles.yaml", "admission.yaml") for argument in ("-f", str(MANIFESTS / file))]
-    spaces = [f"namespace/{name}" for name in (A, B, STRICT)]
+    spaces = [f"namespace/{name}" for name in (A, B, STRICT, EMPTY)]
     live.cluster.kubectl("wait", "--for=delete", *spaces, "--timeout=60s", timeout=70)  # of those who were here before
     live.cluster.kubectl("apply", "--server-side", *files)
     live.apply(*set_up())
@@ -217,7 +217,7 @@ def annotated(**annotations: str) -> Object:
 def set_up() -> list[Object]:
     """What an administrator has made: A may borrow, B has what it is guaranteed and no more."""
     strict = {"pod-security.kubernetes.io/enforce": "restricted"}
-    spaces: dict[str, dict[str, str]] = {A: {}, B: {}, STRICT: strict}
+    spaces: dict[str, dict[str, str]] = {A: {}, B: {}, STRICT: strict, EMPTY: {}}
     return [
         *(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
@@ -242,7 +242,7 @@ def taken_down(cluster: LocalCluster) -> None:
     cluster.kubectl("delete", "clusterrolebinding", *(f"{space}-{QUEUE_ADMIN}-trimtab-queue-admin" for space in (A, B)))
     cluster.kubectl("delete", "ltq", A, B, FOR_ALL)
     cluster.kubectl("delete", "priorityclass", OPEN, URGENT)
-    cluster.kubectl("delete", "namespace", A, B, STRICT, "--wait=false")
+    cluster.kubectl("delete", "namespace", A, B, STRICT, EMPTY, "--wait=false")
 
 
 def _people(namespace: str) -> Iterator[Object]:

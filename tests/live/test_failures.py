@@ -37,8 +37,8 @@ def play(live: Live, pod: str, **status: Any) -> None:
     live.cluster.kubectl("patch", "pod", pod, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", patch)
 
 
-def exited(code: int, reason: str) -> dict[str, Any]:
-    end = {"exitCode": code, "reason": reason, "finishedAt": "2026-01-02T03:04:05Z"}
+def exited(code: int, reason: str, message: str = "") -> dict[str, Any]:
+    end = {"exitCode": code, "reason": reason, "message": message, "finishedAt": "2026-01-02T03:04:05Z"}
     told = {"name": "trainer", "image": "example.test/trainer:1", "imageID": "", "ready": False, "restartCount": 0}
     return {"phase": "Failed", "containerStatuses": [{**told, "state": {"terminated": end}}]}
 
@@ -85,9 +85,11 @@ async def test_a_mistake_of_the_user_ends_the_job_after_two_attempts_and_short_m
     live: Live, controller: ControllerProcess
 ) -> None:
     live.apply(training_job("mistaken", gpus=8, seconds=LONG), training_job("hungry", gpus=16, seconds=LONG))
-    for attempt in (1, 2):
-        await runs(live, "mistaken", attempt)
-        play(live, f"mistaken-{attempt}-0", **exited(127, "Error"))
+    await runs(live, "mistaken", 1)
+    quoted = 'exec: "/x/nvidia-start": stat /x/nvidia-start: no such file or directory'
+    play(live, "mistaken-1-0", **exited(128, "StartError", quoted))
+    await runs(live, "mistaken", 2)
+    play(live, "mistaken-2-0", **exited(127, "Error"))
     await live.until("mistaken", "Failed")
     assert failures(live, "mistaken") == [("UserError", "CannotStart", "")] * 2
     assert "the command was not found" in message(live, "mistaken", "Failed")

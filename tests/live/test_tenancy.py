@@ -16,6 +16,7 @@ import pytest
 import yaml
 from tests.faults.ledger import condition, status_of
 from tests.faults.watcher import Watcher
+from tests.live import thief
 from tests.live.harness import ControllerProcess, Live
 from tests.live.tenants import (
     AUTHOR,
@@ -74,6 +75,7 @@ RESTRICTED = {
 }
 MODEST = {"policy": "Fixed", "minRuntimeSeconds": 0, "checkpoint": {"graceSeconds": 60}}
 OURS = {names.LABEL_JOB: "there"}
+STAYS = "would keep what has been deleted from going"
 OF_A_JOB = "what belongs to an LLMTrainingJob is for the controller to say"
 GATED: Object = {"schedulingGates": [{"name": names.SCHEDULING_GATE}]}
 SECRET = {"valueFrom": {"secretKeyRef": {"name": "token", "key": "t"}}}
@@ -101,6 +103,8 @@ FORBIDDEN: dict[str, tuple[str, Resource, Object, str]] = {
     "checkpoint": (AUTHOR, JOBS, job(meta=annotated(**{names.ANNOTATION_CHECKPOINT: "x"})), "leave them out"),
     "job-label": (AUTHOR, JOBS, job(meta={"labels": OURS}), "trimtab.dev/job: names that begin with trimtab.dev/"),
     "fake": (AUTHOR, JOBS, job(meta=annotated(**{names.ANNOTATION_FAKE_FAIL: "0@0.5"})), "only where trainings are"),
+    "finalizer": (AUTHOR, JOBS, job(meta={"finalizers": ["evil.example/keep"]}), STAYS),
+    "finalizer-like-another": (AUTHOR, JOBS, job(meta={"finalizers": ["kueue.x-k8s.io.evil.example/x"]}), STAYS),
     "orphans": (AUTHOR, JOBS, job(meta={"finalizers": ["orphan"]}), "without a job: leave it out"),
     "shared-gpus": (
         AUTHOR,
@@ -163,6 +167,8 @@ ALLOWED: dict[str, tuple[str, Resource, Object]] = {
     "secret-of-who-makes-pods": (AUTHOR, JOBS, with_pod(volumes=[{"name": "s", "secret": {"secretName": "x"}}])),
     "account-of-who-makes-pods": (AUTHOR, JOBS, with_pod(serviceAccountName=AUTHOR)),
     "job-of-jobs-only": (JOBS_ONLY, JOBS, with_pod(serviceAccountName="default", volumes=[PVC])),
+    "kueues-finalizer": (AUTHOR, JOBS, job(meta={"finalizers": ["kueue.x-k8s.io/managed"]})),
+    "finalizer-of-a-plain-pod": (AUTHOR, PODS, pod(meta={"finalizers": ["example.test/keep"]})),
     "plain-pod": (AUTHOR, PODS, pod(meta={"labels": {"app": "x"}})),
     "pod-with-gpus": (AUTHOR, PODS, pod(gpus=1)),
     "pod-on-a-node-without-gpus": (AUTHOR, PODS, pod(nodeName="live-0")),
@@ -301,13 +307,18 @@ async def test_a_job_takes_its_pods_with_it(tenants: Tenants) -> None:
 
 async def test_what_belongs_to_a_job_stays_its_own_in_every_part(tenants: Tenants) -> None:
     """It would count as nobody's, and hold its GPUs all the same."""
-    tenants.live.apply(pod("of-a-gang", meta=owned()))
+    tenants.live.apply(job("its-own", managedBy="example.test/nobody"))
+    uid = tenants.get("ltj", "its-own", A)["metadata"]["uid"]
+    tenants.live.apply(pod("of-a-gang", meta=owned(uid, "its-own") | {"labels": OURS}))
     me, own = tenants.person(AUTHOR), PODS.path(A, "of-a-gang")
     parts = ({"name": "x"}, {"kind": "X"}, {"apiVersion": "x/v1"}, {"uid": "x"}, {"controller": False})
-    for references in (*(owned(**part) for part in parts), {"ownerReferences": []}):
+    for references in (*(owned(**{"uid": uid, "name": "its-own"} | part) for part in parts), {"ownerReferences": []}):
         assert OF_A_JOB in await me.patches(own, {"metadata": references})
+    kept = {"finalizers": ["evil.example/keep"]}
+    assert STAYS in await me.patches(own, {"metadata": kept})
     assert await me.patches(own, {"metadata": {"labels": {"team": "a"}}}) == ""
     tenants.kubectl("delete", "pod", "of-a-gang", "-n", A, "--force", "--grace-period=0", "--ignore-not-found")
+    tenants.kubectl("delete", "ltj", "its-own", "-n", A)
 
 
 async def test_limits_that_come_later_do_not_tie_the_hands_of_who_is_over_them(tenants: Tenants) -> None:
@@ -402,6 +413,36 @@ async def test_what_the_controller_adds_to_a_restricted_pod_is_restricted(
     tenants.kubectl("delete", "ltj", *refused, "-n", STRICT)  # they are tried again for as long as they are there
 
 
+async def test_the_controllers_token_is_good_for_gangs_only(tenants: Tenants, live: Live, tmp_path: Path) -> None:
+    """Each line of the table in docs/security.md is tried."""
+    holder, gone = Person(live.kubeconfig(tmp_path)), ("--force", "--grace-period=0", "--ignore-not-found")
+    reaching = job("reaching", managedBy="example.test/nobody", template={"spec": thief.TEMPLATE})
+    there = [pod("theirs"), pod("waiting", schedulerName="nobody"), pod("of-a-gang", meta=owned())]
+    tenants.live.apply(reaching)
+    uid = tenants.get("ltj", "reaching", A)["metadata"]["uid"]
+    there[-1]["metadata"]["ownerReferences"][0] |= {"name": "reaching", "uid": uid}
+    tenants.live.apply(*there)
+    try:
+        wrong = {}
+        for each in thief.attempts(uid):
+            said = await holder.tries(each.method, each.path, each.body, each.content_type)
+            if (each.refused not in said) if each.refused else said:
+                wrong[each.what] = said or "done"
+        assert wrong == {}
+    finally:
+        tenants.kubectl("delete", "pod", *(each["metadata"]["name"] for each in there), "-n", A, *gone)
+        tenants.kubectl("delete", "ltj", "reaching", "-n", A)
+
+
+async def test_a_gang_that_reaches_as_its_author_may_is_made(
+    tenants: Tenants, controller: ControllerProcess, seen: Watcher
+) -> None:
+    """By who may make pods: the controller's own pods pass what a thief's do not."""
+    template = {key: value for key, value in thief.TEMPLATE.items() if key != "hostNetwork"}
+    tenants.live.apply(job("reaches", seconds=1.0, launcher="DeepSpeed", template={"spec": template}))
+    await reaches(seen, A, "reaches", names.COMPLETE)
+
+
 async def test_however_much_one_tenant_asks_for_the_other_gets_what_it_is_guaranteed(
     tenants: Tenants, controller: ControllerProcess, seen: Watcher
 ) -> None:
@@ -418,20 +459,3 @@ async def test_however_much_one_tenant_asks_for_the_other_gets_what_it_is_guaran
     )
     await reaches(seen, B, "b-first", names.COMPLETE)
     await reaches(seen, B, "b-second", names.COMPLETE)
-
-
-async def test_the_controllers_token_is_good_for_gangs_only(tenants: Tenants, live: Live, tmp_path: Path) -> None:
-    thief = Person(live.kubeconfig(tmp_path))
-    bounds = "may touch nothing but what belongs to an LLMTrainingJob"
-    live.apply(pod("theirs", B))
-    theirs = PODS.path(B, "theirs")
-    try:
-        assert bounds in await thief.creates(PODS, pod())
-        assert bounds in await thief.creates(SERVICES, service())
-        assert bounds in await thief.patches(theirs, {"metadata": {"labels": {"x": "y"}}})
-        assert bounds in await thief.patches(theirs, {"metadata": owned()})
-        assert bounds in await thief.tries("DELETE", theirs)
-        assert "does not create them on a node" in await thief.creates(PODS, pod(meta=owned(), nodeName="live-0"))
-        assert await thief.creates(PODS, pod(meta=owned() | {"labels": OURS}, schedulerName=names.SCHEDULER_NAME)) == ""
-    finally:
-        tenants.kubectl("delete", "pod", "theirs", "-n", B, "--force", "--grace-period=0")

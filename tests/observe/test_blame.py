@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pytest
-from tests.builders import NOW, job_object, node_object
+from tests.builders import NOW, job_object, node_object, placement, plan_of
 
 from trimtab.api.history import FailureCause, FailureRecord
 from trimtab.api.status import JobStatus
+from trimtab.apply import transitions
 from trimtab.kube.objects import JobObject
 from trimtab.observe.failures import Failures, count_events
 from trimtab.observe.snapshot import Caches, Observer
@@ -33,7 +34,7 @@ class World(NamedTuple):
     """Jobs of namespace `liar`, each gang of which says that its node has kept it from starting."""
     honest: int = 12
     sick: frozenset[str] = frozenset()
-    seconds: float = 12 * HOUR
+    seconds: float = 8 * HOUR
     flaw: float = 0.8
     """Probability with which a sick node ends a gang at its start."""
 
@@ -81,10 +82,13 @@ def days(world: World, judge: Verdict, seed: int) -> Found:
     people += [(f"lie-{number}", "liar") for number in range(world.liars)]
     told: dict[str, list[FailureRecord]] = {name: [] for name, _ in people}
     condemned: set[str] = set()
+    runs: dict[str, str] = {}
     lost, now = 0, NOW
     while now < NOW + world.seconds:
         now += STEP
-        bad, suspect = judge([_object(name, namespace, told[name]) for name, namespace in people], now)
+        jobs = [_object(name, namespace, told[name], runs.get(name, ""), now - STEP) for name, namespace in people]
+        bad, suspect = judge(jobs, now)
+        runs = {}
         for name, namespace in people:
             kept = bad | suspect.get(namespace, frozenset())
             condemned |= kept if namespace != "liar" else set()
@@ -93,6 +97,8 @@ def days(world: World, judge: Verdict, seed: int) -> Found:
             if sick or namespace == "liar":
                 told[name] = [*told[name], _record(node, now + dice.random() * STEP / 2)][-16:]
                 lost += namespace != "liar"
+            else:
+                runs[name] = node
     return Found(condemned, lost)
 
 
@@ -101,11 +107,17 @@ def _record(node: str, time: float) -> FailureRecord:
     return FailureRecord(time=moment, epoch=1, cause=FailureCause.NODE, reason="CannotStart", node=node)
 
 
-def _object(name: str, namespace: str, records: Sequence[FailureRecord]) -> JobObject:
-    return job_object(name, status=JobStatus(failures=tuple(records), last_epoch=1), namespace=namespace)
+def _object(name: str, namespace: str, records: Sequence[FailureRecord], node: str, since: float) -> JobObject:
+    """The job, whose gang runs on the node unless that is empty."""
+    status, meta = JobStatus(), job_object(name).metadata
+    if node:
+        status = transitions.planned(status, meta, plan_of(placement(nodes={node: 8})), since)
+        status = transitions.scheduled(status, meta, since, all_running=True)
+    told = status.model_copy(update={"failures": tuple(records), "last_epoch": 1})
+    return job_object(name, status=told, namespace=namespace)
 
 
-SEEDS = range(4)
+SEEDS = range(2)
 
 
 @pytest.mark.parametrize("namespaces", [1, 2, 4])
@@ -115,11 +127,11 @@ def test_a_liar_with_a_third_of_all_jobs_condemns_no_node_of_others(namespaces: 
     assert all(days(world, before, seed).condemned for seed in SEEDS)
 
 
-@pytest.mark.parametrize("namespaces", [1, 2, 4, 12])
-def test_honest_jobs_find_the_sick_nodes_that_they_found_before(namespaces: int) -> None:
+@pytest.mark.parametrize(("namespaces", "flaw"), [(1, 0.8), (2, 0.8), (4, 0.8), (4, 0.4), (12, 0.8)])
+def test_honest_jobs_find_the_sick_nodes_that_they_found_before(namespaces: int, flaw: float) -> None:
     """As many, and at the cost of about as many gangs."""
     sick = frozenset({"n2", "n5", "n11"})
-    world = World(namespaces, sick=sick)
+    world = World(namespaces, sick=sick, flaw=flaw)
     now, then = ([days(world, judge, seed) for seed in SEEDS] for judge in (ruled, before))
     found, earlier = (sum(len(each.condemned & sick) for each in some) for some in (now, then))
     assert found >= 0.95 * earlier

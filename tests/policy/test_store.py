@@ -162,7 +162,7 @@ def test_half_a_pair_is_refused(file: Path, suffix: str) -> None:
 
 
 def test_weights_for_other_observations_are_refused(file: Path) -> None:
-    said = f"{file}: q_learning learned from observations 'offers/1', here they are 'adlro/1'"
+    said = f"{file}: 'q_learning' learned from observations 'offers/1', here they are 'adlro/1'"
     assert refusal(file, "adlro/1").startswith(said)
 
 

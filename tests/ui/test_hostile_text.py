@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import sys
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,7 @@ from typer.testing import CliRunner, Result
 
 from trimtab.api.status import JobStatus
 from trimtab.apply import change, events, transitions
-from trimtab.cli import app
+from trimtab.cli import app, main
 from trimtab.commands import explain, get
 from trimtab.commands import snapshot as dumps
 from trimtab.doctor import show as doctor
@@ -223,6 +224,21 @@ def test_commands_on_a_hostile_dump(dump: Path, form: Output, tmp_path: Path) ->
     assert ran("replay", dump, "--policies", "fcfs,sjf", "-o", form.value).exit_code == 0
     ran("whatif", "-f", edit, "--snapshot", dump, "-o", form.value)
     ran("explain", LONE, "--snapshot", dump, "-o", form.value)
+
+
+@pytest.mark.parametrize("arguments", [(), ("get",), ("get", "jobs", "--as"), ("policies",), ("plan", "-f")])
+def test_mistakes_in_arguments_are_quoted_harmlessly(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the library of the command line says itself; the stream is put back by `monkeypatch`."""
+    monkeypatch.setattr("sys.argv", ["trimtab", *arguments, HOSTILE])
+    monkeypatch.setattr("sys.stderr", sys.stderr)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert ended.value.code == 2
+    assert harmless(said.out + said.err), said.err
+    assert said.err
 
 
 def test_errors_quote_files_and_fields_harmlessly(tmp_path: Path) -> None:

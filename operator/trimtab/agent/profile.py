@@ -33,12 +33,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta, Struct
 
 from trimtab.agent.backend import BackendError
 from trimtab.agent.plausible import BOUNDS
-from trimtab_policy import catalog
+from trimtab_policy import catalog, documents
+from trimtab_policy.documents import NotYaml
 from trimtab_policy.specs import GpuSpec
 
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -122,8 +122,8 @@ class Profile(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
 def load_profile(path: Path) -> Profile:
     """Read and check a profile. Raises BackendError that names file and field."""
     try:
-        profile = msgspec.convert(yaml.safe_load(path.read_text()), Profile)
-    except (OSError, yaml.YAMLError) as error:
+        profile = msgspec.convert(documents.parse(path.read_bytes()), Profile)
+    except (OSError, NotYaml) as error:
         raise BackendError(f"cannot read the profile {path}: {error}") from error
     except msgspec.ValidationError as error:
         raise BackendError(f"{path}: {_explain(str(error))}") from error
@@ -135,8 +135,8 @@ def load_profile(path: Path) -> Profile:
 def parse_faults(text: str, gpus: int) -> tuple[Injected, ...]:
     """A YAML list of faults, as in a profile. Raises ValueError that names the field."""
     try:
-        faults = msgspec.convert(yaml.safe_load(text) or [], tuple[Injected, ...])
-    except yaml.YAMLError as error:
+        faults = msgspec.convert(documents.parse(text) or [], tuple[Injected, ...])
+    except NotYaml as error:
         raise ValueError(f"no YAML: {error}") from error
     except msgspec.ValidationError as error:
         raise ValueError(_explain(str(error))) from error

@@ -48,7 +48,9 @@ def extra(**keywords: Any) -> Any:
     )
 
 
-def _checked(value: int | str) -> int | str:
+def _checked(value: object) -> object:
+    if not isinstance(value, int | str):
+        raise ValueError(f"{type(value).__name__} is no quantity: write a number or a text, as in 8 or 64Gi")
     parse(value)
     return value
 

@@ -31,7 +31,7 @@ from trimtab.api.convert import to_quotas
 from trimtab.api.v1alpha1 import ElasticPolicy, QueueSpec
 from trimtab.commands import plan
 from trimtab.errors import UsageError
-from trimtab_policy import changes
+from trimtab_policy import changes, documents
 from trimtab_policy.catalog import UnknownGpu
 from trimtab_policy.policy import UnknownPolicy, entry
 from trimtab_policy.types import Bounds, Job, Snapshot
@@ -85,10 +85,10 @@ class Change(Struct, frozen=True, forbid_unknown_fields=True):
 def read(file: Path) -> Change:
     """Raises UsageError naming file and field."""
     try:
-        found = msgspec.yaml.decode(file.read_bytes(), type=Change)
+        found = msgspec.convert(documents.parse(file.read_bytes()), Change)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except (msgspec.DecodeError, ValueError) as error:
+    except ValueError as error:
         raise UsageError(f"{file}: {error}") from error
     if found == Change():
         raise UsageError(f"{file} changes nothing: say something of nodes, policy, jobs, queues or submit")

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-import yaml
 from msgspec import Struct
 
 from trimtab import settings
@@ -38,8 +37,9 @@ from trimtab.ui import explain as ui
 from trimtab.ui import output, tables
 from trimtab.ui.choices import overview
 from trimtab.ui.output import Output
-from trimtab_policy import catalog
+from trimtab_policy import catalog, documents
 from trimtab_policy.correction import Corrections, Learned
+from trimtab_policy.documents import NotYaml
 from trimtab_policy.types import Job, Pending, Placement, Snapshot
 
 PolicyOption = Annotated[str, typer.Option("--policy", help="Policy to ask; `fcfs` answers when it fails.")]
@@ -159,14 +159,16 @@ def _answer(
 def manifest(file: Path) -> JobFacts:
     """The job of a manifest file. Raises UsageError naming file and field."""
     try:
-        document = yaml.safe_load(file.read_text())
+        document = documents.parse(file.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except NotYaml as error:
         raise UsageError(f"{file} is no YAML: {error}") from error
     if not isinstance(document, dict) or document.get("kind") != JOB_KIND:
         raise UsageError(f"{file} holds no {JOB_KIND}: `kind` must be {JOB_KIND}, and one document a file")
     meta = document.get("metadata") or {}
+    if not isinstance(meta, dict):
+        raise UsageError(f"{file}: metadata must be a mapping")
     raw = msgspec.Raw(msgspec.json.encode(document.get("spec") or {}))
     known = Meta(name=str(meta.get("name", file.stem)), namespace=str(meta.get("namespace", "default")), uid="planned")
     facts = job_facts.facts(JobObject(known, raw))

@@ -16,6 +16,7 @@ from trimtab.commands.options import ContextOption, KubeconfigOption, OutputOpti
 from trimtab.errors import UsageError
 from trimtab.ui import output, tables
 from trimtab.ui.output import Output
+from trimtab_policy import documents
 from trimtab_policy.normalise import (
     JOB_FEATURES,
     NODE_FEATURES,
@@ -24,6 +25,7 @@ from trimtab_policy.normalise import (
     named,
     node_features,
 )
+from trimtab_policy.soundness import problem
 from trimtab_policy.types import Snapshot
 
 NEVER = 1e12
@@ -80,9 +82,14 @@ def read(path: Path) -> Snapshot:
     """Read a dumped snapshot. Raises UsageError naming the file and the field that is wrong."""
     try:
         content = path.read_bytes()
-        decode = msgspec.yaml.decode if path.suffix in (".yaml", ".yml") else msgspec.json.decode
-        return _with_times(decode(content, type=Snapshot), lambda time: math.inf if time >= NEVER else time)
+        if path.suffix in (".yaml", ".yml"):
+            found = msgspec.convert(documents.parse(content), Snapshot)
+        else:
+            found = msgspec.json.decode(content, type=Snapshot)
     except OSError as error:
         raise UsageError(f"cannot read snapshot {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no snapshot (make one with `trimtab snapshot -o json`): {error}") from error
+    if wrong := problem(found):
+        raise UsageError(f"{path} holds what cannot be: {wrong}")
+    return _with_times(found, lambda time: math.inf if time >= NEVER else time)

@@ -120,7 +120,10 @@ def args(body: bytes) -> Args:
     names = said.get("nodenames")
     if names is not None and not names.startswith(b"["):
         raise WireError("NodeNames is not a list")
-    return Args(_pod(said), names, said.get("nodes") if names is None else None)
+    nodes = said.get("nodes") if names is None else None
+    if nodes is not None and not nodes.startswith(b"{"):
+        raise WireError("Nodes is no NodeList")
+    return Args(_pod(said), names, nodes)
 
 
 def binding_args(body: bytes) -> BindingArgs:
@@ -140,6 +143,8 @@ def preemption_args(body: bytes) -> PreemptionArgs:
     if meta is None:
         victims = members(said.get("nodenametovictims", b"{}"), fold=False)
         meta = msgspec.json.encode({node: _as_meta(members(those)) for node, those in victims.items()})
+    if not meta.startswith(b"{"):
+        raise WireError("NodeNameToMetaVictims is no map")
     return PreemptionArgs(_pod(said), meta)
 
 

@@ -24,12 +24,13 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import yaml
 from msgspec import Meta, Struct
 
 from trimtab.checkout import checkout
 from trimtab.errors import UsageError
 from trimtab.fake.products import known
+from trimtab_policy import documents
+from trimtab_policy.documents import NotYaml
 
 Count = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
@@ -88,9 +89,9 @@ def load_profile(path: Path) -> Profile:
     """Read and check a profile. Raises UsageError that names file, pool and field."""
     content: object = None
     try:
-        content = yaml.safe_load(path.read_text())
+        content = documents.parse(path.read_bytes())
         profile = msgspec.convert(content, Profile)
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, NotYaml) as error:
         raise UsageError(f"cannot read the profile {path}: {error}") from error
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: {_explain(str(error), content)}") from error

@@ -70,9 +70,12 @@ def admission(workload: Workload, flavors: Mapping[str, FlavorObject]) -> Admiss
     named = sorted(set(assigned.flavors.values()))
     if missing := [name for name in named if name not in flavors]:
         return f"admitted to ResourceFlavor {missing[0]}, which does not exist"
-    found = Admission(workload.granted.cluster_queue, workload.gpus, workload.resource, **_topology(assigned))
-    for name in named:
-        found = _with(found, msgspec.json.decode(flavors[name].spec, type=_Flavor))
+    try:
+        found = Admission(workload.granted.cluster_queue, workload.gpus, workload.resource, **_topology(assigned))
+        for name in named:
+            found = _with(found, msgspec.json.decode(flavors[name].spec, type=_Flavor))
+    except ValueError as error:  # a msgspec.DecodeError is one, too
+        return f"Workload {workload.meta.name} is admitted in a way that cannot be understood: {error}"
     for check in workload.checks:
         for update in check.pod_set_updates:
             if update.name == PODSET:

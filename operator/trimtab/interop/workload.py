@@ -25,6 +25,8 @@ Json = dict[str, Any]
 
 QUOTA_RESERVED, ADMITTED, EVICTED = "QuotaReserved", "Admitted", "Evicted"
 FINISHED, PODS_READY, REQUEUED = "Finished", "PodsReady", "Requeued"
+MOST_DOMAINS = 100_000
+"""Of one slice, as Kueue's own schema has it."""
 PODSET = "main"
 """Name of the one podset that we ask for."""
 
@@ -46,11 +48,13 @@ class Values(Struct, frozen=True):
     individual: Roots | None = None
 
     def each(self, count: int) -> Iterator[str]:
-        """The value of each of so many domains."""
+        """The value of each of so many domains. Raises ValueError where there are more or fewer."""
         if self.individual is None:
             yield from (self.universal or "" for _ in range(count))
         else:
             given = self.individual
+            if len(given.roots) != count:
+                raise ValueError(f"a slice has {count} domains and {len(given.roots)} values of a level")
             yield from (f"{given.prefix or ''}{root}{given.suffix or ''}" for root in given.roots)
 
 
@@ -77,8 +81,10 @@ class TopologyAssignment(Struct, frozen=True):
     slices: tuple[Slice, ...]
 
     def domains(self) -> Iterator[tuple[str, ...]]:
-        """The values of `levels`, domain by domain."""
+        """The values of `levels`, domain by domain. Raises ValueError where slices do not fit the levels."""
         for part in self.slices:
+            if len(part.values_per_level) != len(self.levels) or not 0 < part.domain_count <= MOST_DOMAINS:
+                raise ValueError(f"a slice has {len(part.values_per_level)} values for {len(self.levels)} levels")
             yield from zip(*(values.each(part.domain_count) for values in part.values_per_level), strict=True)
 
 
@@ -125,10 +131,26 @@ class Reclaimable(Struct, frozen=True):
     count: int
 
 
+class _Resources(Struct, frozen=True):
+    requests: Json | None = None
+
+
+class _Container(Struct, frozen=True):
+    resources: _Resources | None = None
+
+
+class _PodSpec(Struct, frozen=True):
+    containers: tuple[_Container, ...] | None = None
+
+
+class _Template(Struct, frozen=True):
+    spec: _PodSpec | None = None
+
+
 class PodSet(Struct, frozen=True, rename="camel"):
     """How many pods of which kind are asked for."""
 
-    template: Json
+    template: _Template
     name: str = PODSET
     count: int = 1
 
@@ -208,7 +230,7 @@ def read(obj: WorkloadObject) -> Workload:
     """Understand a Workload. Raises msgspec.DecodeError where it is none of v1beta2."""
     spec = msgspec.json.decode(obj.spec, type=_Spec)
     status = msgspec.json.decode(obj.status, type=_Status)
-    podset = next((each for each in spec.pod_sets if each.name == PODSET), PodSet(template={}, count=0))
+    podset = next((each for each in spec.pod_sets if each.name == PODSET), PodSet(template=_Template(), count=0))
     return Workload(
         meta=obj.metadata,
         queue=spec.queue_name,
@@ -223,7 +245,7 @@ def read(obj: WorkloadObject) -> Workload:
     )
 
 
-def _gpu_resource(template: Json) -> str:
-    containers = (template.get("spec") or {}).get("containers") or ()
-    asked = [key for container in containers for key in (container.get("resources") or {}).get("requests") or {}]
+def _gpu_resource(template: _Template) -> str:
+    containers = (template.spec.containers if template.spec else None) or ()
+    asked = [key for each in containers for key in (each.resources.requests if each.resources else None) or ()]
     return next((key for key in asked if key in names.GPU_RESOURCES), "")

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
 from msgspec import Struct
 
 from trimtab.errors import SettingsError
+from trimtab_policy import documents
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REFRESH_SECONDS = 60.0
@@ -120,8 +120,8 @@ def endpoint(kubeconfig: Path | None = None, context: str | None = None) -> Endp
         return _in_cluster()
     path = Path(explicit or "~/.kube/config").expanduser()
     try:
-        return _of_kubeconfig(yaml.safe_load(path.read_text()), path, context)
-    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        return _of_kubeconfig(documents.parse(path.read_bytes()), path, context)
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise SettingsError(
             f"cannot use the kubeconfig {path} ({problem}); set KUBECONFIG or kube.kubeconfig"

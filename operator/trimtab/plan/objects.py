@@ -19,6 +19,7 @@ from trimtab import names
 from trimtab.api.template import trainer_of
 from trimtab.plan.affinity import pinned
 from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, Gang, Launch, launch
+from trimtab.plan.reach import reaches
 from trimtab_policy.specs import ParallelPlan, TrainingSpec
 from trimtab_policy.types import NodeShare
 
@@ -111,7 +112,7 @@ def pod(plan: GangPlan, rank: int) -> Object:
         "metadata": {
             "name": name,
             "namespace": plan.namespace,
-            "labels": {**(meta.get("labels") or {}), **_labels(plan, rank)},
+            "labels": {**(meta.get("labels") or {}), **_labels(plan, rank), **_reach(plan)},
             "annotations": {**_own_annotations(meta), **_annotations(plan, name, share, started)},
             "ownerReferences": [owner(plan)],
         },
@@ -211,6 +212,10 @@ def _mirrored(annotation: str, path: str) -> Object:
 
 def _labels(plan: GangPlan, rank: int) -> dict[str, str]:
     return {names.LABEL_JOB: plan.job, names.LABEL_EPOCH: str(plan.epoch), names.LABEL_RANK: str(rank)}
+
+
+def _reach(plan: GangPlan) -> dict[str, str]:
+    return {names.LABEL_REACH: "template"} if reaches(plan.template["spec"]) else {}
 
 
 def _own_annotations(meta: Object) -> dict[str, str]:

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -44,6 +43,8 @@ from trimtab.settings.living import (
     PreemptionSettings,
     QueueSettings,
 )
+from trimtab_policy import documents
+from trimtab_policy.documents import NotYaml
 
 __all__ = [
     "AgentSettings",
@@ -171,8 +172,8 @@ def _refuse_unknown_environment() -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+        content = documents.parse(path.read_bytes())
+    except (OSError, NotYaml) as error:
         raise SettingsError(f"cannot read the settings file {path}: {error}") from error
     if not isinstance(content, dict | None):
         raise SettingsError(f"the settings file {path} must hold a mapping, not a {type(content).__name__}")

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trimtab_policy import documents
 from trimtab_policy.bench.report import Report
 
 Progress = Callable[[str], None]
@@ -68,8 +68,8 @@ def entries(text: str | None = None) -> dict[str, Entry]:
     """
     source = (files("trimtab_policy") / "bench.yaml").read_text(encoding="utf-8") if text is None else text
     try:
-        found = msgspec.convert(yaml.safe_load(source), dict[str, Entry])
-    except (msgspec.ValidationError, yaml.YAMLError) as error:
+        found = msgspec.convert(documents.parse(source), dict[str, Entry])
+    except ValueError as error:
         raise BenchError(f"bench.yaml: {' '.join(str(error).split())}") from error
     return found
 

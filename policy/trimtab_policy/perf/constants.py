@@ -21,9 +21,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import yaml
 from msgspec import Struct
 
+from trimtab_policy import documents
 from trimtab_policy.perf.shape import Array, Number
 from trimtab_policy.specs import GpuSpec
 
@@ -287,8 +287,8 @@ class _File(Struct, forbid_unknown_fields=True):
 
 def _parse(text: str, where: str) -> Constants:
     try:
-        file = msgspec.convert(yaml.safe_load(text), _File)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        file = msgspec.convert(documents.parse(text), _File)
+    except ValueError as error:
         raise ConstantsError(f"{where}: {error}") from error
     if missing := sorted(set(KINDS) - set(file.families)):
         raise ConstantsError(f"{where}: no constant {', '.join(missing)}")

@@ -23,6 +23,8 @@ MAX_GPUS = 4096
 """Largest gang that is considered where the user sets no maximum."""
 MAX_MICRO_BATCH_TOKENS = 65536
 """A micro-batch of more tokens gains no speed any more, on any GPU of the catalogue."""
+MAX_MICRO_BATCH = 16384
+"""Sequences, as many as the status of a job may say."""
 MIN_CONTEXT_TOKENS = 4096
 """Context parallelism leaves every rank this much of the sequence, unless the user asks for a higher degree."""
 
@@ -189,7 +191,7 @@ def _contexts(training: TrainingSpec, bounds: Bounds) -> list[int]:
 
 
 def _micro_batches(training: TrainingSpec) -> list[int]:
-    most = max(1, MAX_MICRO_BATCH_TOKENS // training.sequence_length)
+    most = max(1, min(MAX_MICRO_BATCH, MAX_MICRO_BATCH_TOKENS // training.sequence_length))
     return _powers_of_two(min(most, training.global_batch_size))
 
 

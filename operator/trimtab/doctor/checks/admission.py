@@ -13,10 +13,15 @@ POLICIES = (
     "trimtab-job-authors",
     "trimtab-job-pods",
     "trimtab-job-deletion",
+    "trimtab-finalizers",
     "trimtab-marks",
     "trimtab-pods",
     "trimtab-gpus-by-jobs",
     "trimtab-controller",
+    "trimtab-controller-pods",
+    "trimtab-controller-templates",
+    "trimtab-controller-elsewhere",
+    "trimtab-controller-records",
 )
 """Those of manifests/admission.yaml, which a test holds equal: the installed package has no manifests."""
 OF_AGENTS = "trimtab-agent-own-node"

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from trimtab import names
 from trimtab.doctor.findings import Finding, Reason, count, error, not_checked, some, warning, well
 from trimtab.doctor.needs import BINDING_MODE
@@ -15,6 +13,7 @@ from trimtab.doctor.seen import Lease, Pod, Seen, Unknown, known, posix
 from trimtab.errors import SettingsError
 from trimtab.extender.config import Tls, scheduler_configuration
 from trimtab.ui.words import duration
+from trimtab_policy import documents
 
 UNSEEN_SECONDS = 30.0
 """kube-scheduler says within a second what it thinks of a pod; a busy one within some."""
@@ -158,7 +157,7 @@ def _complaint(pod: Pod) -> str:
 def _misconfigured(text: str, profile: str) -> list[str]:
     """Fields that are not as the generator would have them, given what is up to whoever installs it."""
     try:
-        told: dict[str, Any] = yaml.safe_load(text)
+        told: dict[str, Any] = documents.parse(text)
         (theirs,) = told["extenders"]
         beside = [each["schedulerName"] for each in told["profiles"] if each["schedulerName"] != profile]
         files = theirs.get("tlsConfig") or {}
@@ -167,7 +166,7 @@ def _misconfigured(text: str, profile: str) -> list[str]:
         ours = next((each for each in told["profiles"] if each["schedulerName"] == profile), None)
     except SettingsError as refused:
         return [str(refused)]
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         return [f"{KEY} is no KubeSchedulerConfiguration with one extender ({type(error).__name__}: {error})"]
     (mine,) = wanted["extenders"]
     fields = ("filterVerb", "preemptVerb", "enableHTTPS", "nodeCacheCapable", "ignorable", "managedResources")

@@ -95,7 +95,7 @@ def _obstacle(empty: Snapshot, job: Job) -> str:
     if job.placement:
         lost = _elsewhere(job, {node.name for node in empty.nodes})
         return f"runs on {lost}, which takes no new pods: no policy changes that" if lost else ""
-    alone = registry.load("fcfs").decide(replace(empty, jobs=(job,)))
+    alone = registry.load("fcfs").decide(replace(empty, jobs=(replace(job, not_before=empty.time),)))
     return "" if alone.placements else alone.pending[0].message
 
 

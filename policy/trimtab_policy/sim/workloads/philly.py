@@ -57,7 +57,9 @@ def read_log(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
     counts = [len(entry.attempts) for entry in entries]
     of_job = np.repeat(np.arange(len(entries)), counts)
     seconds = np.asarray(np.bincount(of_job, np.maximum(lasted, 0.0), len(entries)), dtype=np.float64)
-    last_open = np.array([bool(each.attempts) and not _said(each.attempts[-1].end_time) for each in entries])
+    last_open = np.array(
+        [bool(each.attempts) and not _said(each.attempts[-1].end_time) for each in entries], dtype=np.bool_
+    )
     table.leave_out(last_open, "still running when the log was taken")
     table.leave_out(seconds == 0, "no attempt of known length")
     return table.finish(

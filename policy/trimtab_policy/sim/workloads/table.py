@@ -148,7 +148,7 @@ class Table:
             self.leave_out(wanted == 0, CPU_ONLY)
         self.refuse(wanted == 0, name, "asks for 0 GPUs", "a job needs at least one")
         self.refuse(wanted > 1e6, name, "is more than a million GPUs", "check the column")
-        whole = rounded_up(wanted)
+        whole = np.maximum(rounded_up(wanted), wanted > 0)  # a millionth of one takes a whole one, too
         self.change(whole - wanted > _EXACT, ROUNDED_GPUS)
         return whole
 
