@@ -18,6 +18,7 @@ from hack.bench import (
     burden,
     decisions,
     extender,
+    flood,
     gangs,
     latency,
     plans,
@@ -48,6 +49,7 @@ class Part(StrEnum):
     GANGS = "gangs"
     VERDICTS = "verdicts"
     ROOM = "room"
+    FLOOD = "flood"
     BURDEN = "burden"
     TENANTS = "tenants"
 
@@ -120,6 +122,9 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
     if Part.TENANTS in parts:
         _say("tenants")
         report.tenants = await tenants.measure(tenants.TINY if tiny else None)
+    if Part.FLOOD in parts:
+        _say("flood")
+        report.flood = await flood.measure(*((300, 1.0, 1) if tiny else (10_000, 8.0, 10)))
     if Part.BURDEN in parts:
         _say("burden")
         report.burden = await burden.measure(*((30, 2) if tiny else (5000, 30)))

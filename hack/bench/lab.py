@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from resource import RLIMIT_NOFILE, setrlimit
 from typing import Any
 
 import aiohttp
@@ -51,7 +52,7 @@ class Lab:
         self.extender_files = cluster.extender_files
         self._cluster = cluster
         self.kubeconfig = cluster.kubeconfig
-        self._log = cluster.log("controller")
+        self.log = cluster.log("controller")
 
     async def add_nodes(self, profile: Profile) -> None:
         """Make fake nodes and wait until KWOK has made all of them Ready."""
@@ -89,33 +90,43 @@ class Lab:
         await until(f"{component} is there again", anew)
 
     @asynccontextmanager
-    async def extender(self, port: int) -> AsyncIterator[None]:
-        """A real `trimtab extender` process, which answers the second scheduler only."""
-        files, health = self.extender_files, free_port()
+    async def extender(self, port: int, *, health: int = 0, descriptors: int = 0) -> AsyncIterator[int]:
+        """A real `trimtab extender` process, by its pid, which answers the second scheduler only.
+
+        `health` is its other port, `descriptors` how many files it may open.
+        """
+        files, health = self.extender_files, health or free_port()
         tls = {"CERTIFICATE": files.certificate, "KEY": files.key, "CLIENT_CA": files.ca, "PORT": port}
         own = {f"TRIMTAB_EXTENDER__{name}": str(value) for name, value in tls.items()}
         own |= {"TRIMTAB_METRICS__PORT": str(health), "TRIMTAB_METRICS__HOST": HOST, "TRIMTAB_LOG__FORMAT": "json"}
         command = (sys.executable, "-m", "trimtab", "extender", "--host", HOST, "--kubeconfig", str(self.kubeconfig))
-        with self._log.with_name("extender.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(*command, env=os.environ | own, stdout=log, stderr=log)
+        with self.log.with_name("extender.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *command, env=os.environ | own, stdout=log, stderr=log, preexec_fn=_may_open(descriptors)
+            )
         try:
             await until("the extender is ready", lambda: _answers(f"http://{HOST}:{health}/readyz"))
-            yield
+            yield process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             await process.wait()
 
     @asynccontextmanager
     async def controller(
-        self, *, standby: bool = False, variables: Mapping[str, str] | None = None
+        self, *, standby: bool = False, variables: Mapping[str, str] | None = None, port: int = 0, descriptors: int = 0
     ) -> AsyncIterator[int]:
-        """A real `trimtab controller` process, by its pid, that leads; or one on standby, ready to take over."""
+        """A real `trimtab controller` process, by its pid, that leads; or one on standby, ready to take over.
+
+        `port` is that of its metrics, `descriptors` how many files it may open.
+        """
         command = (sys.executable, "-m", "trimtab", "controller", "--kubeconfig", str(self.kubeconfig))
-        port = free_port()
+        port = port or free_port()
         own = {"TRIMTAB_METRICS__PORT": str(port), "TRIMTAB_METRICS__HOST": "127.0.0.1", "TRIMTAB_LOG__FORMAT": "json"}
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             environment = os.environ | own | dict(variables or {})
-            process = await asyncio.create_subprocess_exec(*command, env=environment, stderr=log)
+            process = await asyncio.create_subprocess_exec(
+                *command, env=environment, stderr=log, preexec_fn=_may_open(descriptors)
+            )
         try:
             await until("the controller is ready", lambda: _answers(f"http://127.0.0.1:{port}/readyz"))
             if not standby:
@@ -188,6 +199,11 @@ async def _answers(url: str) -> bool:
             return answer.status == 200
     except aiohttp.ClientConnectionError:
         return False
+
+
+def _may_open(descriptors: int) -> Callable[[], None] | None:
+    """What limits a new process's files."""
+    return (lambda: setrlimit(RLIMIT_NOFILE, (descriptors, descriptors))) if descriptors else None
 
 
 def free_port() -> int:

@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 
-from hack.bench import artifact, gangs, room, simulator, tenants
+from hack.bench import artifact, flood, gangs, room, simulator, tenants
 from hack.bench.agreement import Agreement
 from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
@@ -47,6 +47,7 @@ class Report(Struct):
     gangs: Outcome | None = None
     verdicts: Verdicts | None = None
     room: room.Outcome | None = None
+    flood: flood.Floods | None = None
     burden: Burden | None = None
     tenants: tenants.Outcome | None = None
 
@@ -114,6 +115,13 @@ def goals(report: Report) -> Iterator[Goal]:
     if report.tenants:
         for what, value, goal, at_least in tenants.goals(report.tenants):
             yield Goal(what, value, goal, at_least)
+    if report.flood:
+        most = max(each.memory_mib for each in report.flood.floods)
+        yield Goal(
+            "probes without an answer within 1 s in a flood", sum(e.failed for e in report.flood.floods), 0, False
+        )
+        yield Goal("memory that a flood takes, MiB", most, 30, False)
+        yield Goal("lines that a flood writes to a log", max(e.log_lines for e in report.flood.floods), 100, False)
     if found := report.burden:
         what = f"{found.jobs:,} jobs at the size limit"
         yield Goal(f"{what}: memory of the controller, MiB (peak)", found.most, 700, False)
@@ -137,6 +145,7 @@ def show(report: Report, console: Console) -> None:
         (report.verdicts, _punctual),
         (report.room, lambda found: room.table(found.room)),
         (report.room, lambda found: room.think_table(found.room)),
+        (report.flood, lambda found: flood.table(found.flood)),
         (report.burden, _burden),
         (report.tenants, lambda found: tenants.table(found.tenants)),
         (report.plans, _plans),

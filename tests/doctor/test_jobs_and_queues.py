@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from msgspec.structs import replace
 from tests.builders import MOMENT, job_object, placement, plan_of, queue_object
-from tests.doctor.world import healthy, only, time_at, wrong
+from tests.doctor.world import healthy, only, quota, time_at, wrong
 
 from trimtab import names
 from trimtab.api import conditions
@@ -173,3 +175,21 @@ def test_kueue(served: tuple[str, ...], jobs_there: tuple[JobObject, ...], reaso
 
 def test_without_a_right_to_jobs_kueue_is_judged_all_the_same() -> None:
     assert only(kueue.version, healthy(jobs=Unknown("this user may not"))).level is Level.OK
+
+
+def test_a_namespace_whose_jobs_nobody_bounds_is_a_warning() -> None:
+    of_b = job_object("other", namespace="b")
+    pods_only = (quota("default", queues.COUNTED), quota("b", "pods"))
+    (finding,) = wrong(queues.bounds, healthy(jobs=(job_object(), of_b), quotas=pods_only))
+    assert (finding.level, finding.reason) == (Level.WARNING, Reason.JOBS_UNBOUNDED)
+    assert finding.objects == ("Namespace/b",)
+    assert finding.fix.startswith("kubectl -n b create quota jobs --hard=count/llmtrainingjobs.trimtab.dev=200;")
+    both = (quota("default", queues.COUNTED), quota("b", "pods", queues.COUNTED))
+    assert not wrong(queues.bounds, healthy(jobs=(job_object(), of_b), quotas=both))
+    assert not wrong(queues.bounds, healthy(jobs=(), quotas=()))
+
+
+def test_the_sample_of_a_tenants_namespace_has_that_bound() -> None:
+    sample = Path(__file__).resolve().parents[2] / "manifests" / "samples" / "tenancy" / "team-a.yaml"
+    hard = [each["spec"]["hard"] for each in yaml.safe_load_all(sample.read_text()) if each["kind"] == "ResourceQuota"]
+    assert any(queues.COUNTED in each for each in hard)

@@ -17,8 +17,9 @@ from trimtab import __version__, names
 from trimtab.api.schema import definitions
 from trimtab.doctor import needs
 from trimtab.doctor.checks import admission
+from trimtab.doctor.checks.queues import COUNTED
 from trimtab.doctor.findings import Finding, Level
-from trimtab.doctor.seen import Crd, Deployment, Grant, InForce, Lease, Part, Pod, Rules, Seen, Version
+from trimtab.doctor.seen import Crd, Deployment, Grant, InForce, Lease, Part, Pod, Quota, Rules, Seen, Version
 from trimtab.settings import Settings
 
 OWN = names.SYSTEM_NAMESPACE
@@ -121,6 +122,12 @@ def in_force(name: str, action: str = "Deny") -> InForce:
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, InForce)
 
 
+def quota(namespace: str, *counted: str) -> Quota:
+    """A ResourceQuota of 200 of each."""
+    meta = {"name": "jobs", "namespace": namespace}
+    return msgspec.convert({"metadata": meta, "spec": {"hard": dict.fromkeys(counted, "200")}}, Quota)
+
+
 def granted(wanted: tuple[needs.Need, ...], *, without: str = "") -> tuple[Grant, ...]:
     """All rights of these needs but the one told so."""
     rights = [(need, right) for need in wanted for right in need.rights(OWN)]
@@ -162,6 +169,7 @@ def healthy(**changes: Any) -> Seen:
         node_leases=(lease("n1", -8.0, name="n1", leaseDurationSeconds=40),),
         jobs=(job_object(creation_timestamp=time_at(-5)),),
         queues=(queue_object("research", {"gpuType": "A100-SXM4-80GB", "gpus": 8}),),
+        quotas=(quota("default", COUNTED),),
         classes=(priority_class("high", 1000),),
         reports=(gpunode_object("n1", observedTime=time_at(-20)),),
         policy={"policy": "fcfs"},

@@ -29,6 +29,8 @@ from tests.live.tenants import (
 )
 
 from trimtab import names
+from trimtab.doctor.checks import queues
+from trimtab.errors import LocalClusterError
 from trimtab.kube.resources import JOBS, PODS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -381,6 +383,20 @@ async def test_a_job_is_as_large_as_it_is_sent_and_not_as_it_is_spelt(tenants: T
     assert "at most 73728" in larger
     assert await me.patches(JOBS.path(A, "tried"), {"metadata": annotated(**{"example.test/note": ""})}) == ""
     tenants.kubectl("delete", "ltj", "tried", "-n", A)
+
+
+async def test_the_sample_of_a_tenants_namespace_is_taken_and_keeps_pods_from_urgency(tenants: Tenants) -> None:
+    sample = str(MANIFESTS / "samples" / "tenancy" / "team-a.yaml")
+    urgent = pod("urgent", "team-a", priorityClassName="urgent")
+    tenants.kubectl("create", "priorityclass", "urgent", "--value=1000")
+    try:
+        tenants.kubectl("apply", "-f", sample)
+        assert tenants.get("quota", "jobs", "team-a")["spec"]["hard"][queues.COUNTED] == "200"
+        with pytest.raises(LocalClusterError, match="quota: no-urgent-pods"):
+            tenants.live.apply(urgent)
+    finally:
+        tenants.kubectl("delete", "--ignore-not-found", "-f", sample, "--wait=false")
+        tenants.kubectl("delete", "priorityclass", "urgent")
 
 
 async def test_rules_can_afford_the_most_complicated_job_that_is_small_enough(tenants: Tenants) -> None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import yaml
 from tests.live.harness import NAMESPACE, ControllerProcess, Live, eventually, gpu_node, training_job
 
 from trimtab.checkout import checkout
+from trimtab.doctor.checks import queues
 from trimtab.local.build import build
 from trimtab.local.cluster import LocalCluster
 from trimtab.local.kubeconfig import kubectl, service_account_kubeconfig
@@ -49,6 +51,15 @@ def installation(state_home: Path) -> Iterator[Live]:
         live.apply(gpu_node("doctor-0"), gpu_node("doctor-1"))
         cluster.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=30s")
         yield live
+
+
+@contextmanager
+def bounded(live: Live) -> Iterator[None]:
+    """Somebody has said how many jobs there may be. Only after jobs are made: where
+    there is a quota of a kind that is new, none is made for minutes."""
+    live.cluster.kubectl("create", "quota", "jobs", f"--hard={queues.COUNTED}=200", "-n", NAMESPACE)
+    yield
+    live.cluster.kubectl("delete", "quota", "jobs", "-n", NAMESPACE)
 
 
 @pytest.fixture
@@ -97,10 +108,11 @@ async def test_a_healthy_installation_has_nothing_wrong(installation: Live, cont
     installation.apply(training_job("healthy", seconds=600))
     try:
         await installation.until("healthy", "PodsReady", START_SECONDS)
-        assert [each["check"] for each in findings(installation, "--strict")] == ["version"], (
-            "it is no pod: its version"
-        )
-        shown = doctor(installation.cluster.kubeconfig).stdout
+        with bounded(installation):
+            assert [each["check"] for each in findings(installation, "--strict")] == ["version"], (
+                "it is no pod: its version"
+            )
+            shown = doctor(installation.cluster.kubeconfig).stdout
         assert "live-test leads" in shown
         assert "this machine and the API server agree" in shown
         assert "controller: trimtab-controller has its 59 rights" in shown
@@ -205,6 +217,18 @@ async def test_a_policy_that_nobody_knows(installation: Live, controller: Contro
         installation.cluster.kubectl("delete", "configmap", "trimtab-policy", "-n", SYSTEM)
 
 
+async def test_a_namespace_whose_jobs_nobody_bounds(installation: Live, controller: ControllerProcess) -> None:
+    installation.apply(training_job("bounded", seconds=600, suspend=True))
+    try:
+        (unbounded,) = faults(installation, expected=0)
+        assert (unbounded["reason"], unbounded["objects"]) == ("JobsUnbounded", [f"Namespace/{NAMESPACE}"])
+        remedy(installation, unbounded)
+        assert faults(installation, expected=0) == []
+    finally:
+        installation.cluster.kubectl("delete", "quota", "jobs", "-n", NAMESPACE, "--ignore-not-found")
+        await installation.gone("bounded")
+
+
 async def test_a_lease_from_a_backup_is_mended_by_the_command_that_is_told(installation: Live, tmp_path: Path) -> None:
     kubeconfig = installation.kubeconfig(tmp_path)
     installation.apply(training_job("fenced", seconds=600))
@@ -214,11 +238,12 @@ async def test_a_lease_from_a_backup_is_mended_by_the_command_that_is_told(insta
             await installation.until("fenced", "PodsReady", START_SECONDS)
         old = json.dumps({"spec": {"leaseTransitions": 0}})
         installation.cluster.kubectl("patch", "lease", "trimtab-controller", "-n", SYSTEM, "--type=merge", "-p", old)
-        found = {each["reason"]: each for each in faults(installation, expected=2)}
-        assert found.keys() == {"NoLeader", "EpochBehind"}
-        assert found["EpochBehind"]["objects"] == [f"LLMTrainingJob/{NAMESPACE}/fenced"]
-        remedy(installation, found["EpochBehind"])
-        assert [each["reason"] for each in faults(installation, expected=2)] == ["NoLeader"]
+        with bounded(installation):
+            found = {each["reason"]: each for each in faults(installation, expected=2)}
+            assert found.keys() == {"NoLeader", "EpochBehind"}
+            assert found["EpochBehind"]["objects"] == [f"LLMTrainingJob/{NAMESPACE}/fenced"]
+            remedy(installation, found["EpochBehind"])
+            assert [each["reason"] for each in faults(installation, expected=2)] == ["NoLeader"]
     finally:
         await installation.gone("fenced")
         installation.cluster.kubectl("delete", "lease", "trimtab-controller", "-n", SYSTEM, "--ignore-not-found")

@@ -219,7 +219,9 @@ def test_one_tenant_however_many_jobs_condemns_no_node_for_others() -> None:
     assert "n1" not in (eligible["lie-0"] or ())
     [problem] = [each for each in seen.problems if each.name == "n1"]
     assert problem.reason == "SuspectNode"
-    assert "it takes none of namespace default, as nobody else says so, until" in problem.message
+    assert "several jobs of namespace default, as their pods say and nobody else does" in problem.message
+    more = look([*lies, job("another", start("n1", 1)), OTHERS])
+    assert [each for each in more.problems if each.name == "n1"] == [problem]  # no event for every lie
     assert [each.reason for each in seen.problems if each.reason == "BadNode"] == []
 
 

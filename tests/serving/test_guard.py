@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
@@ -19,8 +20,9 @@ from tests.extender.desk import eventually
 
 from trimtab.local.pki import Authority
 from trimtab.serving import listener as listeners
-from trimtab.serving.guard import Guard, Limits, network
+from trimtab.serving.guard import Check, Guard, Limits
 from trimtab.serving.listener import ACCEPTS, DESCRIPTORS, Listener, seats
+from trimtab.serving.places import network
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 ASK = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -48,12 +50,12 @@ class Ledger:
 class Port:
     """A guard that says "ok", and what it counts."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, health: Check | None = None) -> None:
         self.ledger = Ledger()
         self.hold = asyncio.Event()
         self.hold.set()
         self.working = 0
-        self.guard = Guard(self.answer, limits, self.ledger, "test")
+        self.guard = Guard(self.answer, limits, self.ledger, "test", {"/healthz": health} if health else {})
         self.listener = Listener(self.guard, HERE, 0)
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
@@ -65,14 +67,14 @@ class Port:
             self.working -= 1
         return web.Response(text="ok\n")
 
-    async def ask(self, source: str = HERE, tls: ssl.SSLContext | None = None) -> bytes:
+    async def ask(self, source: str = HERE, tls: ssl.SSLContext | None = None, asked: bytes = ASK) -> bytes:
         """First line of the answer to a request from this address; empty when it was cut off."""
         try:
             reader, writer = await asyncio.open_connection(
                 HERE, self.listener.port, local_addr=(source, 0), ssl=tls, server_hostname=HERE if tls else None
             )
             with closing(writer):
-                writer.write(ASK)
+                writer.write(asked)
                 return await reader.readline()
         except OSError:
             return b""
@@ -92,8 +94,10 @@ class Port:
 
 
 @asynccontextmanager
-async def port(limits: Limits = FEW, tls: ssl.SSLContext | None = None) -> AsyncIterator[Port]:
-    made = Port(limits)
+async def port(
+    limits: Limits = FEW, tls: ssl.SSLContext | None = None, health: Check | None = None
+) -> AsyncIterator[Port]:
+    made = Port(limits, health)
     await made.listener.open(tls)
     try:
         yield made
@@ -119,7 +123,7 @@ async def test_a_crowd_that_asks_for_nothing_keeps_nobody_out(sent: bytes) -> No
                 assert await made.ask(THERE) == b"HTTP/1.1 200 OK\r\n", "also from behind the same address"
                 assert made.ledger.open <= 17
         assert made.ledger.most <= 32
-        assert made.ledger.cuts["evicted"] >= 300
+        assert made.ledger.cuts["evicted"] + made.ledger.cuts["full"] >= 300
 
 
 async def test_many_addresses_together_have_no_more_than_all_the_room() -> None:
@@ -207,6 +211,30 @@ async def test_nothing_is_left_of_a_crowd() -> None:
         await eventually(lambda: not made.ledger.open and len(os.listdir("/proc/self/fd")) <= descriptors)
 
 
+async def test_health_is_answered_however_many_requests_wait_for_their_turn() -> None:
+    trouble = [""]
+    async with port(msgspec.structs.replace(FEW, pace=0.001), health=lambda: trouble[0]) as made:
+        with made.crowd(100, THERE, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), made.crowd(100, HERE, ASK[:9]):
+            for source in (HERE, THERE):
+                assert await made.ask(source) == b"HTTP/1.1 200 OK\r\n"
+            trouble[0] = "stuck"
+            assert await made.ask() == b"HTTP/1.1 503 Service Unavailable\r\n"
+            assert made.ledger.most <= 32
+
+
+async def test_requests_are_read_in_turn_and_at_a_pace() -> None:
+    async with port(Limits(pace=100.0)) as made:
+        answers = await asyncio.gather(*(made.ask() for _ in range(80)))
+        assert answers == [b"HTTP/1.1 200 OK\r\n"] * 80
+
+
+async def test_who_waits_for_a_turn_too_long_is_cut_off() -> None:
+    async with port(Limits(pace=0.001, seconds=0.2)) as made:
+        assert await made.ask() == b"HTTP/1.1 200 OK\r\n"
+        assert await made.ask() == b""
+        assert made.ledger.cuts == {"full": 1}
+
+
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     made = Authority("servers")
@@ -216,7 +244,11 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.mark.usefixtures("authority")
-@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"], ids=repr)
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"\x16\x03\x01\x02\x00\x01", ASK, b"\x16\x02", b"\x80\x01", b"\x16\x03\x01\x00\x02\x01\x01"],
+    ids=repr,
+)
 async def test_half_a_handshake_keeps_nobody_out(sent: bytes, tmp_path: Path) -> None:
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
@@ -226,6 +258,17 @@ async def test_half_a_handshake_keeps_nobody_out(sent: bytes, tmp_path: Path) ->
             assert await made.ask(HERE, client) == b"HTTP/1.1 200 OK\r\n"
             assert made.ledger.most <= 17
         assert len(lines) <= 1
+
+
+@pytest.mark.usefixtures("authority")
+async def test_over_tls_health_alone_is_told_in_plain_text(tmp_path: Path) -> None:
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    client = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+    async with port(tls=served, health=lambda: "") as made:
+        assert await made.ask() == b"HTTP/1.1 200 OK\r\n"
+        assert await made.ask(asked=b"GET /metrics HTTP/1.1\r\n\r\n") == b"HTTP/1.1 400 Bad Request\r\n"
+        assert await made.ask(tls=client) == b"HTTP/1.1 200 OK\r\n"
 
 
 def test_whose_connection_it_is() -> None:

@@ -38,6 +38,8 @@ CONNECTIONS, PER_ADDRESS = 512, 256
 """Open at once, in all and of one address: many trainings may be behind one, and nobody alone locks everybody out."""
 AT_ONCE = 64
 """Requests in work."""
+PACE = 400.0
+"""Reports a second: those of 4,000 jobs."""
 REFUSALS = ("401", "403", "422")
 """Counted from 0 on: an alert asks for their rates, and Prometheus does not see a counter be born at 1."""
 LATER = "5"
@@ -63,7 +65,7 @@ class ReportServer:
         for result in REFUSALS:
             metrics.REPORTS.labels(result)
         room = seats(CONNECTIONS, SEATS)
-        limits = Limits(room, min(PER_ADDRESS, room), SECONDS, LARGEST_BODY, AT_ONCE, keep_alive=False)
+        limits = Limits(room, min(PER_ADDRESS, room), SECONDS, LARGEST_BODY, AT_ONCE, keep_alive=False, pace=PACE)
         self._guard = Guard(self._answer, limits, PortCounts(metrics.PORTS, "reports", room), "reports")
         self._listener = Listener(self._guard, self._settings.host, self._settings.port, "reports.port")
         await self._listener.open(None)

@@ -55,6 +55,7 @@ CHECKS = (
     Check(Group.SCHEDULER, "configuration", scheduler.configuration),
     Check(Group.SCHEDULER, "certificates", scheduler.certificates),
     Check(Group.JOBS, "queues", queues.contradictions),
+    Check(Group.JOBS, "bounds of namespaces", queues.bounds),
     Check(Group.JOBS, "statuses", jobs.readable),
     Check(Group.JOBS, "stuck jobs", jobs.stuck),
     Check(Group.JOBS, "priorities", jobs.priorities),

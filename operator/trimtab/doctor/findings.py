@@ -91,6 +91,7 @@ class Reason(StrEnum):
     QUEUE_MALFORMED = "MalformedQueue"
     NAMESPACE_CLAIMED = "NamespaceClaimed"
     GUARANTEE_TOO_LARGE = "GuaranteeTooLarge"
+    JOBS_UNBOUNDED = "JobsUnbounded"
     JOB_UNREADABLE = "JobUnreadable"
     JOB_UNSEEN = "JobUnseen"
     JOB_NEVER_STARTS = "JobNeverStarts"

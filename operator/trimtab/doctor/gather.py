@@ -27,6 +27,7 @@ from trimtab.doctor.seen import (
     Lease,
     Part,
     Pod,
+    Quota,
     Rules,
     Seen,
     Unknown,
@@ -64,6 +65,7 @@ CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 RULES = Resource("admissionregistration.k8s.io/v1", "validatingadmissionpolicies")
 IN_FORCE = Resource("admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings")
 DEPLOYMENTS = Resource("apps/v1", "deployments")
+QUOTAS = Resource("v1", "resourcequotas")
 SERVICE_ACCOUNTS = Resource("v1", "serviceaccounts")
 SECRETS = Resource("v1", "secrets")
 SELF_REVIEWS = Resource("authorization.k8s.io/v1", "selfsubjectaccessreviews")
@@ -142,6 +144,7 @@ class _Look:
             "node_leases": self._list(LEASES, Lease, namespace=needs.NODE_LEASES),
             "jobs": self._list(JOBS, JobObject),
             "queues": self._list(QUEUES, QueueObject),
+            "quotas": self._list(QUOTAS, Quota),
             "classes": self._list(PRIORITY_CLASSES, PriorityClassObject),
             "reports": self._list(GPUNODES, GpuNodeObject),
             "crds": self._crds(),

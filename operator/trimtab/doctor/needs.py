@@ -157,6 +157,7 @@ OF_DOCTOR = (
         ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
         ("list",),
     ),
+    Need("whether the jobs of a namespace have a bound", "", ("resourcequotas",), ("list",)),
     Need("what service accounts may do", "authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
     Need("whether the clocks of nodes agree", _COORDINATION, ("leases",), ("list",)),
     Need("which service accounts there are", "", ("serviceaccounts",), ("list",), own=True),

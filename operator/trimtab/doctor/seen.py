@@ -240,6 +240,19 @@ class InForce(Struct, frozen=True):
     spec: InForceSpec = InForceSpec()
 
 
+class QuotaSpec(Struct, frozen=True):
+    """v1.ResourceQuotaSpec."""
+
+    hard: dict[str, Any] = {}
+
+
+class Quota(Struct, frozen=True):
+    """v1.ResourceQuota."""
+
+    metadata: Meta
+    spec: QuotaSpec = QuotaSpec()
+
+
 class CrdVersion(Struct, frozen=True):
     """apiextensions.k8s.io/v1 CustomResourceDefinitionVersion."""
 
@@ -340,6 +353,8 @@ class Seen(Struct, frozen=True):
     node_leases: tuple[Lease, ...] | Unknown = ()
     jobs: tuple[JobObject, ...] | Unknown = ()
     queues: tuple[QueueObject, ...] | Unknown = ()
+    quotas: tuple[Quota, ...] | Unknown = ()
+    """ResourceQuotas of all namespaces."""
     classes: tuple[PriorityClassObject, ...] | Unknown = ()
     reports: tuple[GpuNodeObject, ...] | Unknown = ()
     policy: Mapping[str, str] | Unknown | None = None

@@ -32,7 +32,7 @@ from trimtab.settings import ExtenderSettings, Settings
 from trimtab.telemetry import logs, metrics
 from trimtab.telemetry.extender_metrics import EXTENDER_BLIND, EXTENDER_REQUESTS, EXTENDER_SECONDS
 from trimtab.telemetry.ports import PortCounts
-from trimtab.telemetry.server import SEATS, Exposition
+from trimtab.telemetry.server import SEATS, Exposition, limits_of
 
 log = structlog.get_logger(__name__)
 
@@ -170,13 +170,10 @@ class Extender:
 
     # --- the other door ---------------------------------------------------------------------------------------------
     def _other_guard(self) -> Guard:
-        room = seats(SEATS, self._limits.connections)
-        return Guard(
-            self._answer_health,
-            Limits(connections=room, per_address=max(room // 2, 1)),
-            PortCounts(metrics.PORTS, "metrics", room),
-            "metrics",
-        )
+        limits = limits_of(seats(SEATS, self._limits.connections))
+        counts = PortCounts(metrics.PORTS, "metrics", limits.connections)
+        health = {"/healthz": lambda: "", "/readyz": self._unready}
+        return Guard(self._answer_health, limits, counts, "metrics", health)
 
     def _metrics(self, _: web.BaseRequest) -> web.Response:
         return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -187,9 +184,12 @@ class Extender:
             return _text(404, f"there is no {request.path[:100]}")
         return found(request) if request.method == "GET" else _text(405, "GET only")
 
-    def _ready(self, request: web.BaseRequest) -> web.Response:
+    def _unready(self) -> str:
         """Without the API server the plans in pods can still be checked: not ready is who never knew the cluster."""
-        problem = "stopping" if self._stopping else ("" if self._watch.synced else self._watch.trouble)
+        return "stopping" if self._stopping else ("" if self._watch.synced else self._watch.trouble)
+
+    def _ready(self, request: web.BaseRequest) -> web.Response:
+        problem = self._unready()
         return _text(503 if problem else 200, problem or "ok")
 
 

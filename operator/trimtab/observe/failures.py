@@ -47,6 +47,11 @@ BAD_NODE, SUSPECT_NODE = "BadNode", "SuspectNode"
 NODE_LOST = "NodeLost"
 """Reason of a failure that no pod tells of: the node was not ready, or its agent had it left."""
 KEPT = "kept as a warm spare for gangs that lose a node"
+SUSPECTED = (
+    "it has ended gangs of several jobs of namespace {}, as their pods say and nobody else does: it is kept from that "
+    "namespace alone"
+)
+"""Always the same words: one tenant's pods make one event of it, and not one with every end of theirs."""
 MAX_SAID = 4
 DAY_SECONDS = 86_400.0
 
@@ -201,10 +206,9 @@ class Failures:
         return events >= least and len({blow.job for blow in dealt}) >= min(2, least)
 
     def _as_bad(self, node: str, dealt: list[Blow], namespace: str = "") -> Bad:
-        events = count_events([blow.time for blow in dealt], self._apart)
-        return Bad(
-            node, events, _in_words(dealt, dealt[-1].time + self._settings.bad_node_seconds, namespace), namespace
-        )
+        events, until = count_events([blow.time for blow in dealt], self._apart), dealt[-1].time
+        said = SUSPECTED.format(namespace) if namespace else _in_words(dealt, until + self._settings.bad_node_seconds)
+        return Bad(node, events, said, namespace)
 
 
 def _running(jobs: Iterable[JobFacts], nodes: Collection[str]) -> dict[str, list[tuple[str, float]]]:
@@ -308,13 +312,12 @@ def _spares(
             yield facts.name, gpu_type
 
 
-def _in_words(dealt: list[Blow], until: float, namespace: str) -> str:
+def _in_words(dealt: list[Blow], until: float) -> str:
     said = list(dict.fromkeys(blow.said for blow in dealt))
     more = f" and {len(said) - MAX_SAID} more" if len(said) > MAX_SAID else ""
-    alone = f" of namespace {namespace}, as nobody else says so," if namespace else ""
     return (
         f"it has ended the gangs of {len({blow.job for blow in dealt})} jobs since {_clock(dealt[0].time)}: "
-        f"{', '.join(said[:MAX_SAID])}{more}; it takes none{alone} until {_clock(until)}, or until it is annotated "
+        f"{', '.join(said[:MAX_SAID])}{more}; it takes none until {_clock(until)}, or until it is annotated "
         f"{names.ANNOTATION_REPAIRED}=$(date -u +%FT%TZ)"
     )
 

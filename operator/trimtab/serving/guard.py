@@ -11,14 +11,17 @@ answer; any of these, dripped, keeps a connection and its memory for good (slowl
 and connections have a number, in all and of one address. One too many does not go away: whoever comes last may be the
 kubelet that asks whether we live. It takes the place of another:
 
-    evicted         the one that waited longest for a request to be complete; then, of those that are between two
-                    requests, in a body or fetching an answer, again the longest
-    full            none: requests are in work in all of them, and the new one is closed at once
+    evicted         the one that has waited longest for a request to be complete; or, of those that are between two
+                    requests, in a body or fetching an answer, the longest
+    full            the last of those whose request waits for its turn, where these are the many; where requests are in
+                    work in all places, the new one itself
     descriptors     the process has no file descriptor left
 
 A connection costs little until a request is complete: a socket, its place in a dict and the bytes that came. Only then
-does it get what aiohttp has for one. What is cut off is counted, and told in the log once a minute at most. Requests in
-work are limited by number and by the bytes that they announced.
+does it get what aiohttp has for one, or a handshake; so many a second and no more, in the order in which they came, for
+the loop is not ours alone. Questions for our health need none of it: they are answered from here, in plain text also
+where a port speaks TLS, for kubelets ask without. What is cut off is counted, and told in the log once a minute at
+most. Requests in work are limited by number and by the bytes that they announced.
 """
 
 from __future__ import annotations
@@ -28,14 +31,15 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from enum import IntEnum
-from ipaddress import IPv6Address, ip_address
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import structlog
 from aiohttp import web
 from msgspec import Struct
+
+from trimtab.serving.places import Places, Rank, network
 
 IDLE_SECONDS = 120.0
 """Go closes connections that were idle for 90 s: it must be the first to, or it may write into a closed one."""
@@ -45,12 +49,21 @@ BODIES = 128 << 20
 """Bytes of bodies in work at once."""
 TOLD_SECONDS = 60.0
 """Between two lines in the log about connections for which there was no room."""
+_HANDSHAKE, _TLS, _RECORD = 22, 3, 5
+"""First and second byte of a TLS record that begins a handshake, and how long its header is."""
+_LETTERS = tuple(bytes([letter]) for letter in b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+"""With one of these begins a request in plain text."""
+_AGAIN_SECONDS = 0.05
+_QUICK = b"HTTP/1.1 %b\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+_SECRET = _QUICK % (b"400 Bad Request", 26, b"this port speaks TLS only\n")
 CROWDED = ("evicted", "full", "descriptors")
 """Reasons that tell of too many connections, and not of one that is too slow."""
 
 log = structlog.get_logger(__name__)
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.Response]]
+Check = Callable[[], str]
+"""Says what is wrong; empty when all is well."""
 
 
 class Limits(Struct, frozen=True):
@@ -68,6 +81,10 @@ class Limits(Struct, frozen=True):
     """In work at once, of those that take `Guard.work`."""
     keep_alive: bool = True
     """A connection may serve several requests."""
+    pace: float = 200.0
+    """Connections a second whose first request is read; half as many may come at once, and those behind them wait."""
+    handshakes: int = 32
+    """Over TLS, that are under way at once."""
 
 
 class Counts(Protocol):
@@ -97,75 +114,114 @@ class Busy(Exception):
     """Too much is in work already."""
 
 
-class Rank(IntEnum):
-    """Who makes room first."""
-
-    WAITING = 0
-    IDLE = 1
-    HEADERS = 2
-    BODY = 3
-    FETCHING = 4
-    WORKING = 5
-    """Never does."""
-
-
 class Seat:
     """One connection's place, from its acceptance to its end."""
 
-    __slots__ = ("_guard", "_head", "_peer", "_task", "address", "connection", "rank", "since", "socket", "tls")
+    __slots__ = (
+        "_guard",
+        "_head",
+        "_paused",
+        "_task",
+        "address",
+        "connection",
+        "rank",
+        "seated",
+        "since",
+        "socket",
+        "tls",
+    )
 
     def __init__(self, guard: Guard, conn: socket.socket, address: str, tls: ssl.SSLContext | None) -> None:
         self.address = address
         self.socket: socket.socket | None = conn
         self.tls = tls
         self.rank = Rank.WAITING
+        self.seated = True
         self.since = time.monotonic()
         self.connection: Connection | None = None
         self._guard = guard
         self._head = b""
+        self._paused = False
         self._task: asyncio.Task[None] | None = None
 
     def wait(self) -> None:
         """Look what is there already, and whenever something comes."""
-        if not self.look() and self.socket is not None:
+        self.look()
+        if self.rank is Rank.WAITING and self.socket is not None and not self._paused:
             self._guard.loop.add_reader(self.socket, self.look)
 
-    def look(self) -> bool:
-        """Whether a request is complete by now, as far as its headers go: then it is being read."""
+    def look(self) -> None:
+        """See whether a request is complete by now, as far as its headers go: then it waits for its turn."""
         conn = self.socket
-        if conn is None:
-            return False
+        if conn is None or self.rank is not Rank.WAITING:
+            return
         try:
-            came = conn.recv(1, socket.MSG_PEEK) if self.tls else conn.recv(LARGEST_HEADER + 1 - len(self._head))
+            first = self._head[:1] or (conn.recv(1, socket.MSG_PEEK) if self.tls else b"")
+            secret = self.tls is not None and not (self._guard.tells_health and first in _LETTERS)
+            came = conn.recv(LARGEST_HEADER, socket.MSG_PEEK) if secret else conn.recv(LARGEST_HEADER + 1)
         except (BlockingIOError, InterruptedError):
-            return False
+            return
         except OSError:
-            came = b""
+            came, secret = b"", False
         if not came:
             self.end()
-            return False
-        if not self.tls:
-            self._head += came
-            if len(self._head) <= LARGEST_HEADER and b"\r\n\r\n" not in self._head and b"\n\n" not in self._head:
-                return False
+        elif secret:
+            self._greeted(conn, came)
+        else:
+            self._asked(conn, came)
+
+    def _asked(self, conn: socket.socket, came: bytes) -> None:
+        """What came is plain text."""
+        self._head += came
+        whole = b"\r\n\r\n" in self._head or b"\n\n" in self._head or len(self._head) > LARGEST_HEADER
+        if not whole:
+            return
+        quick = self._guard.quick(self._head) or (_SECRET if self.tls else b"")
+        if not quick:
+            self._ready(conn)
+            return
+        with contextlib.suppress(OSError):
+            conn.send(quick)
+            conn.shutdown(socket.SHUT_WR)
+        self.end()
+
+    def _greeted(self, conn: socket.socket, came: bytes) -> None:
+        """What came is to be the beginning of a handshake: a record that is whole is worth one."""
+        if came[0] != _HANDSHAKE or (len(came) > 1 and came[1] != _TLS):
+            self.cut("handshake")
+        elif len(came) < _RECORD or len(came) < min(_RECORD + int.from_bytes(came[3:_RECORD]), LARGEST_HEADER):
+            if not self._paused:  # what was looked at is still there: it would be told of again and again
+                self._paused = True
+                self._guard.loop.remove_reader(conn)
+                self._guard.loop.call_later(_AGAIN_SECONDS, self._again)
+        else:
+            self._ready(conn)
+
+    def _again(self) -> None:
+        self._paused = False
+        self.wait()
+
+    def _ready(self, conn: socket.socket) -> None:
         self._guard.loop.remove_reader(conn)
+        self.move(Rank.READY)
+        self._guard.ready()
+
+    def begin(self) -> None:
+        """Read the request, or shake hands."""
         self.move(Rank.HEADERS)
-        self._task = self._guard.loop.create_task(self._adopt(conn))
-        self._task.add_done_callback(self._adopted)
-        return True
+        if self.socket is not None:
+            self._task = self._guard.loop.create_task(self._adopt(self.socket))
+            self._task.add_done_callback(self._adopted)
 
     def move(self, rank: Rank) -> None:
         """It has come to another state of its life."""
-        self.rank = rank
+        self._guard.moving(self, rank)
         self.since = time.monotonic()
-        self._guard.moved(self)
 
-    def standing(self) -> Rank:
-        """As `rank`, but for answers that are still on their way."""
+    def fetching(self) -> bool:
+        """Whether a part of the answer is still on its way."""
         transport = self.connection.transport if self.connection else None
-        if self.rank is Rank.IDLE and transport is not None and transport.get_write_buffer_size():
-            return Rank.FETCHING
-        return self.rank
+        return transport is not None and transport.get_write_buffer_size() > 0
 
     def cut(self, reason: str) -> None:
         """End it, for this reason."""
@@ -187,7 +243,7 @@ class Seat:
 
     def late(self) -> str:
         """Why it is to be cut off, while it waits for its first request."""
-        return "slow_request" if self._head else "silent"
+        return "full" if self.rank is Rank.READY else "slow_request" if self._head else "silent"
 
     async def _adopt(self, conn: socket.socket) -> None:
         """Give it what aiohttp has for a connection; over TLS, after a handshake."""
@@ -209,6 +265,7 @@ class Seat:
     def _adopted(self, task: asyncio.Task[None]) -> None:
         """Also where the task was cancelled before it began: then nobody else closes the socket."""
         self._task = None
+        self._guard.adopted()
         if self.socket is not None:
             self.socket.close()
             self.socket = None
@@ -238,7 +295,7 @@ class Connection(web.RequestHandler):
             loop=guard.loop,
             access_log=cast(Any, None),  # what its default, a logger, is tested for
             keepalive_timeout=IDLE_SECONDS,
-            lingering_time=LINGER_SECONDS,
+            lingering_time=LINGER_SECONDS if guard.limits.keep_alive else 0.0,
             max_line_size=LARGEST_HEADER,
             max_field_size=LARGEST_HEADER,
             auto_decompress=False,  # none of our clients compresses
@@ -354,16 +411,28 @@ class Request(web.BaseRequest):
 class Guard(web.Server):
     """Seats connections, counts them, and measures what they may take."""
 
-    def __init__(self, answer: Answer, limits: Limits, counts: Counts | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        limits: Limits,
+        counts: Counts | None = None,
+        name: str = "",
+        health: Mapping[str, Check] = MappingProxyType({}),
+    ) -> None:
+        """`health` is answered without further ado, by path."""
         super().__init__(self._served, request_factory=self._request)
+        self._health = {f"GET {path} HTTP/1.".encode(): check for path, check in health.items()}
+        self._pumping: asyncio.TimerHandle | None = None
+        self._shaking = 0
+        self._spent = self._at = 0.0
+        """Turns that were given and are not paid for by the time that passed, at that time."""
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self._answer = answer
         self._counts = counts or Uncounted()
         self._name = name
-        self._seats: dict[Seat, None] = {}
-        """In the order in which they came to the state that they are in."""
-        self._of: dict[str, dict[Seat, None]] = {}
+        self._seats = Places()
+        self._of: dict[str, Places] = {}
         """The same, by address."""
         self._empty = asyncio.Event()
         self._empty.set()
@@ -377,38 +446,81 @@ class Guard(web.Server):
     def welcome(self, conn: socket.socket, peer: str, tls: ssl.SSLContext | None) -> None:
         """Seat a connection that was accepted, in another one's place if need be; or close it."""
         address = network(peer)
-        own, limits = self._of.get(address, {}), self.limits
-        crowded = len(own) >= limits.per_address and not self._evict(own)
-        if crowded or (len(self._seats) >= limits.connections and not self._evict(self._seats)):
+        own, limits = self._of.get(address), self.limits
+        crowded = own is not None and own.taken >= limits.per_address and not self._evict(own)
+        if crowded or (self._seats.taken >= limits.connections and not self._evict(self._seats)):
             conn.close()
             self.count("full")
             return
         seat = Seat(self, conn, address, tls)
-        self._seats[seat] = None
-        self._of.setdefault(address, {})[seat] = None
+        self._seats.add(seat)
+        self._of.setdefault(address, Places()).add(seat)
         self._empty.clear()
         self._counts.opened()
         if self._sweeping is None:
             self._sweeping = self.loop.call_later(limits.seconds / 4, self._sweep)
         seat.wait()
 
-    def moved(self, seat: Seat) -> None:
-        """A seat has come to another state: it is the last of those in it."""
-        if seat in self._seats:
-            for among in (self._seats, self._of[seat.address]):
-                del among[seat]
-                among[seat] = None
+    def moving(self, seat: Seat, rank: Rank) -> None:
+        """A seat comes to another state: it is the last of those in it."""
+        places = (self._seats, self._of[seat.address]) if seat.seated else ()
+        for each in places:
+            each.remove(seat)
+        seat.rank = rank
+        for each in places:
+            each.add(seat)
+
+    @property
+    def tells_health(self) -> bool:
+        """Whether questions for it are answered here."""
+        return bool(self._health)
+
+    def quick(self, head: bytes) -> bytes:
+        """The answer to a question for our health; empty for all others."""
+        for asked, check in self._health.items():
+            if head.startswith(asked):
+                problem = check()
+                text = f"{problem or 'ok'}\n".encode()
+                status = b"503 Service Unavailable" if problem else b"200 OK"
+                return _QUICK % (status, len(text), text)
+        return b""
+
+    def ready(self) -> None:
+        """A request is complete: it is read when its turn comes."""
+        if self._pumping is None:
+            self._pump()
+
+    def adopted(self) -> None:
+        """A handshake has ended, or there was none to be made."""
+        self._shaking -= 1
+        self.ready()
+
+    def _pump(self) -> None:
+        """Give turns, as many as there are."""
+        self._pumping = None
+        now, pace = time.monotonic(), self.limits.pace
+        self._spent, self._at = max(0.0, self._spent - (now - self._at) * pace), now
+        while (seat := self._seats.first(Rank.READY)) is not None:
+            if self._shaking >= self.limits.handshakes and seat.tls:
+                return  # `adopted` goes on
+            if self._spent >= pace / 2:
+                self._pumping = self.loop.call_later(1.0 / pace, self._pump)
+                return
+            seat.begin()
+            self._spent += 1.0
+            self._shaking += 1
 
     def dismiss(self, seat: Seat) -> None:
         """Count a connection out."""
-        if seat in self._seats:
-            del self._seats[seat]
+        if seat.seated:
+            seat.seated = False
+            self._seats.remove(seat)
             self._counts.closed()
             own = self._of[seat.address]
-            del own[seat]
-            if not own:
+            own.remove(seat)
+            if not own.taken:
                 del self._of[seat.address]
-        if not self._seats:
+        if not self._seats.taken:
             self._empty.set()
 
     def starved(self) -> None:
@@ -429,39 +541,38 @@ class Guard(web.Server):
                 port=self._name,
                 last=reason,
                 cut=self._crowded,
-                open=len(self._seats),
+                open=self._seats.taken,
                 addresses=len(self._of),
             )
             self._told, self._crowded = now, 0
 
-    def _evict(self, among: Iterable[Seat], reason: str = "evicted") -> bool:
+    def _evict(self, among: Places, reason: str = "evicted") -> bool:
         """End the one of these that is the least loss. Whether there was one."""
-        for seat in tuple(among):  # most floods end with the first of them
-            if seat.rank is not Rank.WAITING:
-                continue
-            if not seat.look():  # not even now
-                if seat in self._seats:
-                    seat.cut(reason)
+        while (seat := among.least()) is not None:
+            waits = seat.rank is Rank.WAITING
+            if waits:
+                seat.look()  # not even now?
+            if seat.seated and waits == (seat.rank is Rank.WAITING):
+                seat.cut("full" if seat.rank is Rank.READY else reason)
+            if not seat.seated:
                 return True
-        left = [seat for seat in among if seat.standing() is not Rank.WORKING]
-        if not left:
-            return False
-        min(left, key=Seat.standing).cut(reason)
-        return True
+        return False
 
     def _sweep(self) -> None:
-        """Cut off who has not come to a request in time."""
+        """Cut off who has not come to a request, or to a turn, in time."""
         self._sweeping = None
         late = time.monotonic() - self.limits.seconds
-        for seat in tuple(self._seats):
-            if seat.rank is Rank.WAITING and seat.since <= late and not seat.look() and seat in self._seats:
-                seat.cut(seat.late())
-        if self._seats:
+        for seat in self._seats.all(Rank.WAITING, Rank.READY):
+            if seat.since <= late:
+                seat.look()
+                if seat.seated and seat.rank in (Rank.WAITING, Rank.READY) and seat.since <= late:
+                    seat.cut(seat.late())
+        if self._seats.taken:
             self._sweeping = self.loop.call_later(self.limits.seconds / 4, self._sweep)
 
     def retire(self, *, now: bool) -> None:
         """Let all connections end, as each of them does it; `now`: also those that have not come to a request."""
-        for seat in tuple(self._seats):
+        for seat in self._seats.all():
             if seat.connection is not None:
                 seat.connection.retire(now=now)
             elif now:
@@ -472,10 +583,11 @@ class Guard(web.Server):
         self.retire(now=True)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), self.limits.seconds)
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        for timer in (self._sweeping, self._pumping):
+            if timer is not None:
+                timer.cancel()
         await self.shutdown(0.1)
-        for seat in tuple(self._seats):
+        for seat in self._seats.all():
             seat.end()
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -529,19 +641,6 @@ class Guard(web.Server):
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
         most = self.limits.largest_request
         return Request(message, payload, protocol, writer, task, self.loop, client_max_size=most)
-
-
-def network(peer: str) -> str:
-    """Whose connection it is: an IPv4 address, or an IPv6 network of 64 bits, of which one machine has all."""
-    try:
-        address = ip_address(peer.partition("%")[0])
-    except ValueError:
-        return peer
-    if not isinstance(address, IPv6Address):
-        return peer
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(IPv6Address(int(address) >> 64 << 64)) + "/64"
 
 
 def _common_name(certificate: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,6 +22,8 @@ from msgspec import Struct
 from trimtab.errors import SettingsError
 
 LOOK_SECONDS = 5.0
+BUFFER = 32 << 10
+"""Bytes that asyncio sets aside for each TLS connection, instead of 256 KiB: 256 of those are 64 MiB."""
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +70,7 @@ def context(files: TlsFiles) -> ssl.SSLContext | None:
         return None
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
+    sslproto.SSLProtocol.max_size = BUFFER
     try:
         made.load_cert_chain(files.certificate, files.key)
         if files.client_ca:

@@ -7,22 +7,21 @@ Health is the heartbeat of our own rounds, never the API server's: otherwise its
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from trimtab.serving.guard import Guard, Limits
+from trimtab.serving.guard import Check, Guard, Limits
 from trimtab.serving.listener import Listener, seats
 from trimtab.telemetry.metrics import PORTS, REGISTRY
 from trimtab.telemetry.ports import PortCounts, PortMetrics
 
-Check = Callable[[], str]
-"""Says what is wrong; empty when all is well."""
 SEATS = 256
 """Connections: many more than anybody needs, so that each of a flood of them stays for long enough to ask something."""
+PACE = 50.0
+"""Requests a second, those for health left out."""
 SPARED = 4.0
 """Metrics are rendered anew after so many times as long as it took the last time; until then, all get the same."""
 
@@ -55,8 +54,9 @@ class TelemetryServer:
         self._ports = ports
 
     async def __aenter__(self) -> TelemetryServer:
-        limits = Limits(connections=(room := seats(SEATS)), per_address=max(room // 2, 1))
-        guard = Guard(self._answer, limits, PortCounts(self._ports, "metrics", room), "metrics")
+        limits = limits_of(seats(SEATS))
+        counts = PortCounts(self._ports, "metrics", limits.connections)
+        guard = Guard(self._answer, limits, counts, "metrics", self._checks)
         self._listener = Listener(guard, self._settings.host, self._settings.port, "metrics.port")
         await self._listener.open(None)
         self.url = self._listener.url
@@ -77,6 +77,11 @@ class TelemetryServer:
             return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
         problem = check()
         return web.Response(status=503 if problem else 200, text=(problem or "ok") + "\n")
+
+
+def limits_of(room: int) -> Limits:
+    """Limits of a port for metrics and health with so many seats."""
+    return Limits(connections=room, per_address=max(room // 2, 1), keep_alive=False, pace=PACE)
 
 
 class Exposition:
