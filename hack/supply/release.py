@@ -32,6 +32,8 @@ ROOT = PYPROJECT.parent
 DIST = ROOT / "dist"
 IMAGES = ROOT / "hack" / "kind" / "images"
 TARGETS = ("operator", "agent")
+EXPECTED = (sign.KeyProblem, sign.Refused, LayoutError)
+OF_IMAGES = (subprocess.CalledProcessError, OSError, ValueError, tarfile.TarError)
 
 
 def version() -> str:
@@ -144,7 +146,7 @@ def main() -> int:
             sign_all(given.folders, given.key, given.name)
         else:
             verify_all(given.folders, given.key, given.name)
-    except (sign.KeyProblem, sign.Refused, LayoutError, subprocess.CalledProcessError, OSError, ValueError) as error:
+    except (*EXPECTED, *OF_IMAGES) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -23,6 +23,11 @@ TIMES = ("2026-01-02T03:04:05Z", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z",
 NUMBERS = (0, 1, -1, 0.5, 2, 8, 1e-300, 1e308, -1e308, INT32, INT64, -INT64 - 1, 1 << 53, (1 << 64) - 1, 10**30, 1e15)
 
 
+def served(value: Any) -> Any:
+    """The value as an API server would send it: it is Go, and makes Unicode of every text."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
 class Draw:
     """Reads choices off bytes, from the first to the last."""
 

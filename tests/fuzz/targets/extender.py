@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from tests.builders import gang_pod, node_object, pod_object
-from tests.fuzz.draw import QUANTITIES, Draw, Json
+from tests.fuzz.draw import QUANTITIES, Draw, Json, served
 from tests.fuzz.target import Target
 from tests.fuzz.targets.tokens import finished
 
@@ -43,7 +43,7 @@ class _Binder:
     async def get(self, path: str) -> bytes:
         if self._draw.chance(8):
             raise NotFound("gone")
-        kept = _without_nulls(json.loads(json.dumps(self._pod).replace("\\ud800", "")))
+        kept = _without_nulls(served(self._pod))
         return msgspec.json.encode(kept | {"spec": {"nodeName": self._draw.pick(("", "n1"))}})
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from tests.builders import NOW
-from tests.fuzz.draw import Draw, Json
+from tests.fuzz.draw import Draw, Json, served
 from tests.fuzz.target import Target
 
 from trimtab.controller.tokens import Caller, NotKnown, Tokens, TooMany
@@ -41,7 +41,7 @@ class _Server:
             "user": {"username": self._draw.text(), "extra": extra},
             "audiences": self._draw.pick(([AUDIENCE], [], ["else", AUDIENCE])),
         }
-        return msgspec.json.encode({"status": json.loads(json.dumps(status).replace("\\ud800", ""))})
+        return msgspec.json.encode({"status": served(status)})
 
 
 def finished(work: Coroutine[Any, Any, T]) -> T:
