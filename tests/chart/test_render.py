@@ -276,6 +276,20 @@ def test_rules_for_authors_are_the_manifests() -> None:
     assert (limits["maxPodsPerJob"], limits["openPriorityClasses"]) == ("256", "'low,normal'")
 
 
+def test_what_webhooks_add_is_known_to_both_rules_of_the_controllers_pods() -> None:
+    changed = objects('{admission: {limits: {addedByWebhooks: "istio-proxy,istio-envoy"}}}')
+    for name in ("trimtab-controller-pods", "trimtab-controller-templates"):
+        variables = the("ValidatingAdmissionPolicy", name, changed)["spec"]["variables"]
+        told = {each["name"]: each["expression"] for each in variables}
+        assert told["addedByWebhooks"] == "'istio-proxy,istio-envoy'"
+
+
+def test_no_gang_is_in_the_namespace_of_the_release() -> None:
+    spec = the("ValidatingAdmissionPolicyBinding", "trimtab-controller-elsewhere", objects())["spec"]
+    (where,) = spec["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert where["values"] == ["kube-system", "kube-public", "kube-node-lease", "trimtab-system"]
+
+
 @pytest.mark.parametrize(
     ("values", "bytes_"),
     [
