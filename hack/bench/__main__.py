@@ -25,6 +25,7 @@ from hack.bench import (
     room,
     rounds,
     simulator,
+    tenants,
     verdicts,
 )
 from hack.bench.report import Machine, Report, show
@@ -50,6 +51,7 @@ class Part(StrEnum):
     ROOM = "room"
     FLOOD = "flood"
     BURDEN = "burden"
+    TENANTS = "tenants"
 
 
 class Format(StrEnum):
@@ -117,6 +119,9 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
     if Part.ROOM in parts:
         _say("room")
         report.room = room.measure(*((3, 4, 1) if tiny else ()))
+    if Part.TENANTS in parts:
+        _say("tenants")
+        report.tenants = await tenants.measure(tenants.TINY if tiny else None)
     if Part.FLOOD in parts:
         _say("flood")
         report.flood = await flood.measure(*((300, 1.0, 1) if tiny else (10_000, 8.0, 10)))

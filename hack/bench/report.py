@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 
-from hack.bench import artifact, flood, gangs, room, simulator
+from hack.bench import artifact, flood, gangs, room, simulator, tenants
 from hack.bench.agreement import Agreement
 from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
@@ -49,6 +49,7 @@ class Report(Struct):
     room: room.Outcome | None = None
     flood: flood.Floods | None = None
     burden: Burden | None = None
+    tenants: tenants.Outcome | None = None
 
 
 class Goal(Struct):
@@ -111,6 +112,9 @@ def goals(report: Report) -> Iterator[Goal]:
             yield Goal(f"{what}: one more created to its reason in status, s (max)", found.live.one.max, 2, False)
         for policy, starts in found.punctual.items():
             yield Goal(f"{policy}: starts within their 80 % interval, %", 100 * starts.covered, 75, True)
+    if report.tenants:
+        for what, value, goal, at_least in tenants.goals(report.tenants):
+            yield Goal(what, value, goal, at_least)
     if report.flood:
         most = max(each.memory_mib for each in report.flood.floods)
         yield Goal(
@@ -143,6 +147,7 @@ def show(report: Report, console: Console) -> None:
         (report.room, lambda found: room.think_table(found.room)),
         (report.flood, lambda found: flood.table(found.flood)),
         (report.burden, _burden),
+        (report.tenants, lambda found: tenants.table(found.tenants)),
         (report.plans, _plans),
         (report.agreement, _agreement),
         (report.artifact, lambda found: artifact.table(found.artifact or [])),

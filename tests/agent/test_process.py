@@ -143,7 +143,7 @@ def test_the_manifests_and_the_program_agree_on_names() -> None:
     assert f"'{names.ANNOTATION_REPAIRED}' in object.metadata.annotations" in text
     assert set(documents()) == {
         "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet",
-        "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+        "NetworkPolicy", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
     }  # fmt: skip
 
 

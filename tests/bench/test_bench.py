@@ -62,6 +62,16 @@ def test_giving_way_is_measured_in_the_simulator() -> None:
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report).room == report.room
 
 
+def test_what_tenants_teach_is_measured() -> None:
+    report = asyncio.run(measure({Part.TENANTS}, 1, tiny=True))
+    assert report.tenants
+    assert [gain.namespaces for gain in report.tenants.gains] == [1, 3]
+    assert report.tenants.gains[0].kept == 1, "one namespace learns as if there were one book"
+    assert [lie.namespaces for lie in report.tenants.lies] == [3, 3, 3, 3]
+    assert "GAIN KEPT" in _shown(report)
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report).tenants == report.tenants
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_the_burden_of_a_crowd_is_measured(cluster: LocalCluster, state_home: Path) -> None:

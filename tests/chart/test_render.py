@@ -276,6 +276,20 @@ def test_rules_for_authors_are_the_manifests() -> None:
     assert (limits["maxPodsPerJob"], limits["openPriorityClasses"]) == ("256", "'low,normal'")
 
 
+def test_what_webhooks_add_is_known_to_both_rules_of_the_controllers_pods() -> None:
+    changed = objects('{admission: {limits: {addedByWebhooks: "istio-proxy,istio-envoy"}}}')
+    for name in ("trimtab-controller-pods", "trimtab-controller-templates"):
+        variables = the("ValidatingAdmissionPolicy", name, changed)["spec"]["variables"]
+        told = {each["name"]: each["expression"] for each in variables}
+        assert told["addedByWebhooks"] == "'istio-proxy,istio-envoy'"
+
+
+def test_no_gang_is_in_the_namespace_of_the_release() -> None:
+    spec = the("ValidatingAdmissionPolicyBinding", "trimtab-controller-elsewhere", objects())["spec"]
+    (where,) = spec["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert where["values"] == ["kube-system", "kube-public", "kube-node-lease", "trimtab-system"]
+
+
 @pytest.mark.parametrize(
     ("values", "bytes_"),
     [
@@ -321,6 +335,8 @@ def test_pods_are_those_of_the_manifests(file: str, kind: str, name: str) -> Non
         ("extender.yaml", "Service", "trimtab-extender"),
         ("reports.yaml", "Service", "trimtab-reports"),
         ("extender.yaml", "NetworkPolicy", "trimtab-extender"),
+        ("reports.yaml", "NetworkPolicy", "trimtab-controller"),
+        ("agent.yaml", "NetworkPolicy", "trimtab-agent"),
     ],
 )
 def test_what_is_reached_is_what_the_manifests_let_reach(file: str, kind: str, name: str) -> None:
@@ -473,6 +489,30 @@ def test_every_pod_that_listens_has_a_policy_for_every_port(name: str) -> None:
         listens = {port["name"] for port in container_of(workload)["ports"]}
         probes_only = workload["metadata"]["name"] in ("trimtab-scheduler", "trimtab-kwok")
         assert opened == (set() if probes_only else listens)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nobody_is_let_in_or_out_whom_no_rule_names(name: str) -> None:
+    for each in (each for each in objects_of(name) if each["kind"] == "NetworkPolicy"):
+        spec = each["spec"]
+        assert spec["policyTypes"] == ["Ingress", "Egress"]
+        assert all(rule["from"] for rule in spec["ingress"]), "a rule without peers lets everybody in"
+        assert all(rule["ports"] for rule in spec["egress"])
+
+
+def test_who_scrapes_from_elsewhere_is_let_in() -> None:
+    def peers(values: str) -> object:
+        return the("NetworkPolicy", "trimtab-controller", objects(values))["spec"]["ingress"][-1].get("from")
+
+    own, other = (
+        [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}]
+        for namespace in ("trimtab-system", "monitoring")
+    )
+    assert peers("{}") == own
+    found = peers("networkPolicy: {metricsScraperNamespace: monitoring}")
+    assert isinstance(found, list)
+    assert found[:1] == other
+    assert peers('networkPolicy: {metricsScraperNamespace: "*"}') is None
 
 
 def test_notes_say_what_to_do_next_with_these_values() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,15 @@ def test_what_is_a_gpu_is_the_same_for_the_kind_and_for_every_rule() -> None:
     assert told == {rule: list(ACCELERATORS) for rule in ("trimtab-job-authors", "trimtab-gpus-by-jobs")}
     for name in GPU_RESOURCES:
         assert name.startswith(ACCELERATORS)
+
+
+def test_the_readme_names_no_accelerator_that_is_let_through() -> None:
+    readme = (MANIFESTS.parent / "README.md").read_text()
+    told = re.search(r"no template has resources of that kind \((.*?), \.\.\.", readme, re.DOTALL)
+    assert told
+    names = re.findall(r"`([^`]+)\*`", told[1])
+    assert len(names) >= 5
+    assert [name for name in names if not name.startswith(ACCELERATORS)] == []
 
 
 def test_none_at_all_is_a_warning_with_the_manifest_that_has_them() -> None:

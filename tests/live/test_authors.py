@@ -331,6 +331,15 @@ async def test_gpus_without_a_resource_are_refused_as_well(tenants: Tenants) -> 
     assert "past every scheduler" in await me.creates(PODS, claims)
 
 
+async def test_no_controller_takes_devices_past_the_scheduler_for_whoever_wrote_its_template(tenants: Tenants) -> None:
+    for controller in ("daemon-set", "replicaset", "job"):
+        account = f"--as=system:serviceaccount:kube-system:{controller}-controller"
+        create = ["create", "-f", "-", "--dry-run=server", account]
+        with pytest.raises(LocalClusterError, match="past every scheduler"):
+            tenants.kubectl(*create, stdin=json.dumps(pod(gpus=1, nodeName="live-0")))
+        tenants.kubectl(*create, stdin=json.dumps(pod(gpus=1)))
+
+
 async def test_a_gang_does_not_begin_where_it_has_to_leave(tenants: Tenants) -> None:
     leaves = {"key": "team", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
     silent = leaves | {"key": "node.kubernetes.io/not-ready"}

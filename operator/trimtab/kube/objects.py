@@ -10,7 +10,7 @@ Attribute names are the API's in snake_case (`node_name` is `nodeName`). Points 
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from msgspec import Raw, Struct, field
@@ -47,7 +47,7 @@ class OwnerReference(Struct, frozen=True, rename="camel"):
     controller: bool = False
 
 
-class Meta(Struct, frozen=True, rename="camel", eq=False):
+class Meta(Struct, frozen=True, rename="camel", eq=False, dict=True):
     """metav1.ObjectMeta. Equality leaves `resource_version` out."""
 
     name: str
@@ -77,9 +77,9 @@ class Meta(Struct, frozen=True, rename="camel", eq=False):
         """The resourceVersion as the number that it is: comparable since KEP-5504 (Kubernetes 1.35). 0 when unset."""
         return int(self.resource_version) if self.resource_version.isdecimal() else 0
 
-    @property
+    @cached_property
     def identity(self) -> Identity:
-        """Of the object itself."""
+        """Of the object itself. Kept: each round asks it of each job once per pod."""
         return Identity(self.key, self.uid)
 
     @property

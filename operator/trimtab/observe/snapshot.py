@@ -288,12 +288,16 @@ class Observer:
         news = [claim for claim in promised if claim.job in known and (claim.job, claim.epoch) not in seen]
         used = Books(gpu_nodes, (*held, *news), now)
         seats: set[Seat] = set()
+        leavers = used.leavers
         for _, pod in self._pods.all(members):
-            pod = _its_own(pod, ours)
+            if pod.seat and (facts := ours.get(pod.seat[0])) and facts.meta.identity != pod.job:
+                pod = replace(
+                    pod, seat=None, job=None
+                )  # it says that it is of a job whose name or namespace is another
             if pod.node:
                 used.pod(pod)
             if pod.seat and pod.job:
-                leaves = bool(used.leavers) and pod.job.digest in used.leavers
+                leaves = bool(leavers) and pod.job.digest in leavers
                 if leaves or not pod.failed:  # else what it held is its gang's until that is given up, and starts anew
                     seats.add(pod.seat)
                 if leaves:
@@ -399,12 +403,6 @@ def _without(
         return admitted
     left = tuple(name for name in (takes if admitted is None else admitted) if name not in avoided)
     return left or admitted
-
-
-def _its_own(pod: PodFacts, jobs: Mapping[str, JobFacts]) -> PodFacts:
-    """The pod as it counts: nobody's, where it says that it is of a job whose name or namespace is another."""
-    facts = jobs.get(pod.seat[0]) if pod.seat else None
-    return replace(pod, seat=None, job=None) if facts and facts.meta.identity != pod.job else pod
 
 
 def _namespace(pod: PodFacts) -> str:
