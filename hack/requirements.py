@@ -24,6 +24,8 @@ from typing import Any
 HACK = Path(__file__).resolve().parent
 PYPROJECT = HACK.parent / "pyproject.toml"
 LOCK = HACK / "constraints.txt"
+FUZZ = HACK / "fuzz.txt"
+"""The lock of what `hack/fuzz` needs beside it, which not every machine can have."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from hack.requirements import LOCK, PYPROJECT, Locked, normal, read_lock
+from hack.requirements import FUZZ, LOCK, PYPROJECT, Locked, normal, read_lock
 from hack.supply import advisories
 
 BIN = Path(sys.executable).parent
@@ -35,6 +35,9 @@ def ask(locked: Collection[Locked], osv: str | None = None) -> list[dict[str, An
 
     Raises CannotAsk.
     """
+    firsts = list({each.name: each for each in locked}.values())
+    if others := [each for each in locked if each not in firsts]:  # it takes one version of each at a time
+        return ask(firsts, osv) + ask(others, osv)
     with tempfile.TemporaryDirectory(prefix="trimtab-audit-") as folder:
         lines = Path(folder, "lock.txt")
         # A marker would leave out what this machine does not need: all are asked about.
@@ -79,7 +82,7 @@ def findings(answers: Collection[Mapping[str, Any]], accepted: Mapping[str, str]
 
 def vulnerabilities(names: Collection[str], saved: Path | None) -> int:
     """Print what there is. Returns the exit code."""
-    locked = read_lock(LOCK.read_text(encoding="utf-8"))
+    locked = [each for lock in (LOCK, FUZZ) for each in read_lock(lock.read_text(encoding="utf-8"))]
     if unknown := {normal(name) for name in names} - {each.name for each in locked}:
         print(f"error: not in hack/constraints.txt: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2

@@ -29,8 +29,10 @@ def locked(name: str, version: str) -> Locked:
 
 def test_pip_audit_finds_what_a_saved_advisory_says_and_nothing_else() -> None:
     with advisories.served(advisories.read(SAVED)) as address:
-        answers = audit.ask([locked("aiohttp", "3.9.1"), locked("kopf", "1.45.2")], address)
-        assert [(each["name"], len(each["vulns"])) for each in answers] == [("aiohttp", 1), ("kopf", 0)]
+        versions = [locked("aiohttp", "3.9.1"), locked("kopf", "1.45.2"), locked("aiohttp", "3.9.2")]
+        answers = audit.ask(versions, address)
+        found = {(each["name"], each["version"]): len(each["vulns"]) for each in answers}
+        assert found == {("aiohttp", "3.9.1"): 1, ("aiohttp", "3.9.2"): 0, ("kopf", "1.45.2"): 0}
         lines, met = audit.findings(answers, {})
         assert (len(lines), met) == (1, set())
         assert lines[0].startswith("aiohttp 3.9.1: ")

@@ -295,11 +295,11 @@ class Gangs:
             metrics.STOP_SECONDS.labels(outcome.cause.value).observe(outcome.seconds)
             metrics.LOST_GPU_SECONDS.labels(outcome.cause.value).inc(outcome.lost_gpu_seconds)
         if (last := _last_failed(action.status)) and last != _last_failed(view.status):
-            metrics.FAILURES.labels(action.status.failures[-1].cause).inc()
+            metrics.FAILURES.labels(view.meta.namespace, action.status.failures[-1].cause).inc()
         if action.happening:
             self._recorder.job(view.meta, action.happening)
             if plan and not after and not action.outcome:
-                metrics.ROLLBACKS.labels(action.happening.reason).inc()
+                metrics.ROLLBACKS.labels(view.meta.namespace, action.happening.reason).inc()
 
     async def _refresh(self, view: View) -> None:
         """Read the job itself: whether an unanswered write arrived, and what somebody else has changed."""

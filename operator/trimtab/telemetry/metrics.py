@@ -176,8 +176,9 @@ SPARE_NODES = Gauge(
 )
 FAILURES = Counter(
     "trimtab_failures_total",
-    "Gangs that came to an unwanted end, by cause (UserError, Program, OutOfMemory, Node, Gpu, Other)",
-    ["cause"],
+    "Gangs that came to an unwanted end, by the namespace of the job and by cause"
+    " (UserError, Program, OutOfMemory, Node, Gpu, Other)",
+    ["tenant", "cause"],
     registry=REGISTRY,
 )
 STRAGGLERS = Gauge("trimtab_stragglers", "GPUs that do less than their peers, by type", ["type"], registry=REGISTRY)
@@ -222,7 +223,12 @@ LOST_GPU_SECONDS = Counter(
     ["cause"],
     registry=REGISTRY,
 )
-ROLLBACKS = Counter("trimtab_rollbacks_total", "Gangs taken down again, by reason", ["reason"], registry=REGISTRY)
+ROLLBACKS = Counter(
+    "trimtab_rollbacks_total",
+    "Gangs taken down again, by the namespace of the job and by reason",
+    ["tenant", "reason"],
+    registry=REGISTRY,
+)
 HAPPENINGS = Counter(
     "trimtab_happenings_total", "What was told about jobs, by event reason", ["reason"], registry=REGISTRY
 )
