@@ -25,7 +25,8 @@ its time is over, and goes on from its last checkpoint; TRIMTAB_RESUME_STEP name
 It sends nothing where TRIMTAB_REPORT_URL is unset (outside Trimtab), and in every process but that of global rank 0.
 Time per step is measured between calls: the median of the latest ones, the first few left out; a call may also stand
 for several steps. The token is read anew for each report, since the kubelet renews it, and goes nowhere but to that
-URL: no proxy, no redirection.
+URL: no proxy, no redirection. Where that is https, the server must have a certificate of the authority in
+TRIMTAB_REPORT_CA (PEM, or the path of a file of it), or without that, of one that this machine trusts.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 TOKEN_FILE = "/var/run/secrets/trimtab.dev/report/token"  # noqa: S105 - a path
@@ -66,6 +68,17 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
+
+
+def _trusting(env: Mapping[str, str]) -> list[urllib.request.BaseHandler]:
+    """What checks the certificate of an https URL. Raises OSError or ValueError where that cannot be done."""
+    if not env["TRIMTAB_REPORT_URL"].startswith("https:"):
+        return []
+    import ssl  # here: a Python without it can still report in plain text
+
+    given = env.get("TRIMTAB_REPORT_CA", "")
+    text, path = (given, None) if "-----BEGIN" in given else (None, given or None)
+    return [urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=path, cadata=text))]
 
 
 class Reporter:
@@ -93,7 +106,13 @@ class Reporter:
         if self._url:
             with contextlib.suppress(ValueError):
                 self._period = max(0.1, float(env.get("TRIMTAB_REPORT_SECONDS", "10")))
-            self._open = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirection()).open
+            direct: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirection()]
+            try:
+                self._open = urllib.request.build_opener(*direct, *_trusting(env)).open
+            except Exception as error:  # noqa: BLE001  # certificates that cannot be read, a Python without TLS
+                self._url = ""
+                self._warn("tls", f"steps are not reported: TRIMTAB_REPORT_CA cannot be used: {error}")
+        if self._url:
             self._thread = threading.Thread(target=self._run, name="trimtab-report", daemon=True)
             self._thread.start()
             atexit.register(self.close)

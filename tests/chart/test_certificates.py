@@ -11,6 +11,7 @@ from tests.chart.rendered import objects_of
 
 from trimtab.extender import tls
 from trimtab.names import SYSTEM_NAMESPACE
+from trimtab.serving import tls as serving_tls
 from trimtab.settings import load
 
 pytestmark = pytest.mark.timeout(1800)  # the first test builds helm
@@ -27,7 +28,7 @@ def test_extender_and_kube_scheduler_shake_hands(tmp_path: Path, monkeypatch: py
     server, client = tmp_path / "trimtab-extender-tls", tmp_path / "trimtab-scheduler-tls"
     for variable, file in (("CERTIFICATE", "tls.crt"), ("KEY", "tls.key"), ("CLIENT_CA", "client-ca.crt")):
         monkeypatch.setenv(f"TRIMTAB_EXTENDER__{variable}", str(server / file))
-    here = tls.context(load().extender)
+    here = serving_tls.context(tls.files(load().extender))
     assert here is not None
     there = ssl.create_default_context(cafile=str(client / "ca.crt"))
     there.load_cert_chain(client / "tls.crt", client / "tls.key")

@@ -198,7 +198,7 @@ async def test_clients_of_an_authority_that_was_replaced_are_answered_no_more(th
 )
 def test_settings_that_promise_more_than_they_give_are_refused(given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SettingsError, match=complaint):
-        tls.context(ExtenderSettings(**given))
+        serving_tls.context(tls.files(ExtenderSettings(**given)))
 
 
 @pytest.mark.parametrize(

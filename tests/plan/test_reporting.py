@@ -39,6 +39,13 @@ def test_where_nobody_listens_pods_are_what_they_were() -> None:
     assert names.REPORT_TOKEN_DIRECTORY not in str(objects.pod(without, 0))
 
 
+def test_a_pod_knows_whom_to_trust_where_reports_go_over_https() -> None:
+    pem = "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n"
+    secure = env(objects.pod(replace(gang(url="https://reports.test"), report_ca=pem), 0))
+    assert (secure["TRIMTAB_REPORT_URL"], secure["TRIMTAB_REPORT_CA"]) == ("https://reports.test", pem)
+    assert "TRIMTAB_REPORT_CA" not in env(objects.pod(gang(), 0))
+
+
 def test_the_user_may_send_reports_elsewhere_or_mount_a_token_of_their_own() -> None:
     trainer: dict[str, Any] = {
         "name": "trainer",

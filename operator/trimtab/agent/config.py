@@ -7,11 +7,19 @@ from typing import Literal
 from msgspec import Struct
 
 
+class Tls(Struct, frozen=True):
+    """As `trimtab.settings.section.TlsSettings`."""
+
+    certificate: str = ""
+    key: str = ""
+
+
 class Http(Struct, frozen=True):
     """Where /metrics, /healthz and /readyz are served."""
 
     host: str
     port: int
+    tls: Tls = Tls()
 
 
 class Log(Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
-from trimtab.agent.config import Config, Http, Kube, Log
+from trimtab.agent.config import Config, Http, Kube, Log, Tls
 from trimtab.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def node_name(settings: Settings) -> str:
 
 def config_of(settings: Settings, node: str) -> Config:
     """What the agent needs of all settings, as plain values."""
-    ours, kube = settings.agent, settings.kube
+    ours, kube, tls = settings.agent, settings.kube, settings.metrics.tls
     return Config(
         node=node,
         backend=ours.backend,
@@ -41,7 +41,7 @@ def config_of(settings: Settings, node: str) -> Config:
         dcgm_url=ours.dcgm_url,
         pod_resources=str(ours.pod_resources),
         boot_id=str(ours.boot_id),
-        http=Http(settings.metrics.host, settings.metrics.port),
+        http=Http(settings.metrics.host, settings.metrics.port, Tls(str(tls.certificate or ""), str(tls.key or ""))),
         log=Log(settings.log.level, settings.log.format),
         kube=Kube(str(kube.kubeconfig or ""), kube.context or "", kube.request_timeout),
     )

@@ -25,6 +25,7 @@ from trimtab.controller.tokens import NotKnown, Tokens, TooMany
 from trimtab.errors import ApiError, LeadershipLost
 from trimtab.serving.guard import Busy, Guard, Limits
 from trimtab.serving.listener import Listener, seats
+from trimtab.serving.tls import of_server
 from trimtab.settings import ReportSettings
 from trimtab.telemetry import metrics
 from trimtab.telemetry.ports import PortCounts
@@ -66,9 +67,10 @@ class ReportServer:
             metrics.REPORTS.labels(result)
         room = seats(CONNECTIONS, SEATS)
         limits = Limits(room, min(PER_ADDRESS, room), SECONDS, LARGEST_BODY, AT_ONCE, keep_alive=False, pace=PACE)
-        self._guard = Guard(self._answer, limits, PortCounts(metrics.PORTS, "reports", room), "reports")
+        counts = PortCounts(metrics.PORTS, "reports", room)
+        self._guard = Guard(self._answer, limits, counts, "reports")
         self._listener = Listener(self._guard, self._settings.host, self._settings.port, "reports.port")
-        await self._listener.open(None)
+        await self._listener.secure(of_server("reports.tls", self._settings.tls), counts.certificates)
         self.url = self._listener.url
         log.info("listening", reports=f"{self.url}{PATH}")
         return self

@@ -236,7 +236,7 @@ class Views:
         speedup = self._settings.fake.speedup
         faked = self._settings.fake.enabled
         annotations = fake.pod_annotations(facts.meta, plan, speedup, stopping.left(facts)) if faked else None
-        epoch = str(plan.epoch)
+        epoch, reports = str(plan.epoch), self._settings.reports
         return gang_plan(
             facts.meta,
             facts.spec,
@@ -244,7 +244,8 @@ class Views:
             facts.training,
             plan,
             annotations,
-            report_url=self._settings.reports.url if self._settings.reports.listens else "",
+            report_url=reports.url if reports.listens else "",
+            report_ca=reports.ca,
             scheduler=self._settings.binding.scheduler_name if self._by_scheduler else "",
             resume_step=stopping.saved_step(facts),
             grouped=any(group.labels.get(names.LABEL_EPOCH) == epoch for group in view.pod_groups or ()),

@@ -25,9 +25,9 @@ from trimtab.extender.books import Watch
 from trimtab.extender.verbs import Verb, Verbs
 from trimtab.extender.wire import WireError
 from trimtab.kube.client import KubeClient
-from trimtab.serving import tls as serving_tls
 from trimtab.serving.guard import Busy, Connection, Guard, Limits
 from trimtab.serving.listener import Listener, seats
+from trimtab.serving.tls import loopback, of_server
 from trimtab.settings import ExtenderSettings, Settings
 from trimtab.telemetry import logs, metrics
 from trimtab.telemetry.extender_metrics import EXTENDER_BLIND, EXTENDER_REQUESTS, EXTENDER_SECONDS
@@ -87,24 +87,19 @@ class Extender:
         Yields the task that follows the certificates: it ends by an error only.
         """
         ours = tls.files(self._settings)
-        stamp = serving_tls.stamp(ours)
-        context = tls.context(self._settings)
         main = Listener(self._guard, self._settings.host, self._settings.port, "extender.port")
-        health = Listener(self._other_guard(), self._health.host, self._health.port, "metrics.port")
+        guard, counts = self._other_guard()
+        health = Listener(guard, self._health.host, self._health.port, "metrics.port")
         self.ports = main.port, health.port
-        await main.open(context)
-        await health.open(None)
-        log.info("serving", version=__version__, port=main.port, tls=bool(context), health_port=health.port)
-        if not self._settings.client_ca and not serving_tls.loopback(self._settings.host):
+        changing = await main.secure(ours, self._counts.certificates)
+        await health.secure(of_server("metrics.tls", self._health.tls), counts.certificates)
+        log.info("serving", version=__version__, kube_scheduler=main.url, metrics=f"{health.url}/metrics")
+        if not self._settings.client_ca and not loopback(self._settings.host):
             log.warning("whoever reaches the port may ask, and read the names of all gangs: set extender.client_ca")
-        following = serving_tls.follow(ours, stamp, main.open, self._counts.certificates)
-        changing = asyncio.create_task(following, name="certificates")
         try:
             yield changing
         finally:
             self._stopping = True
-            changing.cancel()
-            await asyncio.gather(changing, return_exceptions=True)
             await main.close()
             await health.close()
 
@@ -169,11 +164,11 @@ class Extender:
             return _last(response)
 
     # --- the other door ---------------------------------------------------------------------------------------------
-    def _other_guard(self) -> Guard:
+    def _other_guard(self) -> tuple[Guard, PortCounts]:
         limits = limits_of(seats(SEATS, self._limits.connections))
         counts = PortCounts(metrics.PORTS, "metrics", limits.connections)
         health = {"/healthz": lambda: "", "/readyz": self._unready}
-        return Guard(self._answer_health, limits, counts, "metrics", health)
+        return Guard(self._answer_health, limits, counts, "metrics", health), counts
 
     def _metrics(self, _: web.BaseRequest) -> web.Response:
         return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})

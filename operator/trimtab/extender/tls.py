@@ -6,29 +6,20 @@ everything. `check` refuses where that is more than the settings say openly.
 
 from __future__ import annotations
 
-import ssl
-
 from trimtab.errors import SettingsError
-from trimtab.serving import tls
 from trimtab.serving.tls import TlsFiles, loopback
 from trimtab.settings import ExtenderSettings
 
 
 def files(settings: ExtenderSettings) -> TlsFiles:
-    """Its files."""
-    paths = settings.certificate, settings.key, settings.client_ca
-    return TlsFiles("extender", *(str(path or "") for path in paths))
-
-
-def context(settings: ExtenderSettings) -> ssl.SSLContext | None:
-    """TLS as the settings have it; None for plain HTTP. Raises SettingsError, also for files that cannot be used."""
+    """Its files. Raises SettingsError as `check`."""
     check(settings)
-    return tls.context(files(settings))
+    return _files(settings)
 
 
 def check(settings: ExtenderSettings) -> None:
     """Raises SettingsError for settings that promise more than they give, or give more than they say."""
-    files(settings).check()
+    _files(settings).check()
     if settings.client_names and not settings.client_ca:
         raise SettingsError("extender.client_names: names of certificates mean nothing without extender.client_ca")
     if settings.inspect_names and not settings.client_names:
@@ -47,3 +38,8 @@ def check(settings: ExtenderSettings) -> None:
             f"{where}: give extender.certificate and key, listen on 127.0.0.1 (--host), or set extender.insecure: true "
             "for plain HTTP, which shows the names of all gangs to whoever reaches the port"
         )
+
+
+def _files(settings: ExtenderSettings) -> TlsFiles:
+    paths = settings.certificate, settings.key, settings.client_ca
+    return TlsFiles("extender", *(str(path or "") for path in paths))

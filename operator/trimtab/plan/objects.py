@@ -62,6 +62,8 @@ class GangPlan(Struct, frozen=True):
     """The gang has a PodGroup."""
     report_url: str = ""
     """Where the trainer reports its steps; empty where nobody listens."""
+    report_ca: str = ""
+    """PEM of the authority that the certificate there is of; empty: one that the trainer's image knows."""
     resume_step: int = 0
     """Step of the last checkpoint that was known of when the plan was made; 0 for none."""
 
@@ -176,7 +178,8 @@ def _report_env(plan: GangPlan) -> dict[str, str]:
     """What `trimtab.report` needs to know."""
     if not plan.report_url:
         return {}
-    return {"TRIMTAB_REPORT_URL": plan.report_url, "TRIMTAB_REPORT_JOB": f"{plan.namespace}/{plan.job}"}
+    values = {"TRIMTAB_REPORT_URL": plan.report_url, "TRIMTAB_REPORT_JOB": f"{plan.namespace}/{plan.job}"}
+    return values | ({"TRIMTAB_REPORT_CA": plan.report_ca} if plan.report_ca else {})
 
 
 def _checkpoint_env(plan: GangPlan) -> dict[str, str]:

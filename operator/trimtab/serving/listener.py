@@ -11,12 +11,20 @@ where the clients' authority has changed.
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import socket
 import ssl
+from collections.abc import Callable
+
+import structlog
 
 from trimtab.errors import SettingsError
+from trimtab.serving import tls as files_of_tls
 from trimtab.serving.guard import Guard
+from trimtab.serving.tls import TlsFiles
+
+log = structlog.get_logger(__name__)
 
 BACKLOG = 4096
 """The kernel keeps so many (or fewer, net.core.somaxconn) until they are accepted: a loop may be busy for a while."""
@@ -51,6 +59,7 @@ class Listener:
         self._guard = guard
         self._tls: ssl.SSLContext | None = None
         self._accepting = False
+        self._following: asyncio.Task[None] | None = None
         try:
             self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
         except OSError as error:
@@ -69,6 +78,23 @@ class Listener:
         host, port = self._socket.getsockname()[:2]
         return f"{'https' if self._tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
+    async def secure(self, files: TlsFiles, count: Callable[[str], None]) -> asyncio.Task[None]:
+        """Accept connections with the TLS of these files, from now on with what they hold whenever they change.
+
+        `count` is told of changes, as by `tls.follow`. Returns the task that follows the files: it ends by an error
+        only, and with the port. Raises SettingsError for files that cannot be used; the port is closed then.
+        """
+        taken = files_of_tls.stamp(files)
+        try:
+            context = files_of_tls.context(files)
+        except SettingsError:
+            self._socket.close()
+            raise
+        await self.open(context)
+        self._following = asyncio.create_task(files_of_tls.follow(files, taken, self.open, count), name="certificates")
+        self._following.add_done_callback(_followed)
+        return self._following
+
     async def open(self, tls: ssl.SSLContext | None, other_clients: bool = False) -> None:
         """Accept connections, from now on with this TLS. `other_clients`: who was let in before may not be by it."""
         again, self._tls = self._accepting, tls
@@ -78,6 +104,9 @@ class Listener:
 
     async def close(self) -> None:
         """Accept no more, and answer what is in work."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
         if self._accepting:
             self._guard.loop.remove_reader(self._socket)
         self._accepting = False
@@ -104,3 +133,8 @@ class Listener:
                 return
             conn.setblocking(False)
             self._guard.welcome(conn, str(peer[0]), self._tls)
+
+
+def _followed(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        log.error("certificates are followed no more: this is a bug, please report it", exc_info=error)

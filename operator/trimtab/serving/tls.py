@@ -15,6 +15,7 @@ from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 from msgspec import Struct
@@ -28,6 +29,16 @@ BUFFER = 32 << 10
 log = structlog.get_logger(__name__)
 
 Stamp = tuple[tuple[int, int, int], ...]
+
+
+class Pair(Protocol):
+    """`trimtab.settings.section.TlsSettings`, or what has the same two fields."""
+
+    @property
+    def certificate(self) -> Path | str | None: ...
+
+    @property
+    def key(self) -> Path | str | None: ...
 
 
 class TlsFiles(Struct, frozen=True):
@@ -51,6 +62,11 @@ class TlsFiles(Struct, frozen=True):
             raise SettingsError(
                 f"{self.section}.client_ca: clients can only be checked over TLS; give certificate and key"
             )
+
+
+def of_server(section: str, pair: Pair) -> TlsFiles:
+    """The files of a port that asks nobody for a certificate; `section` of the settings says which they are."""
+    return TlsFiles(section, str(pair.certificate or ""), str(pair.key or ""))
 
 
 def loopback(host: str) -> bool:
@@ -102,6 +118,8 @@ async def follow(
     `count` is told what came of it: taken, refused. An OSError of `use` is tried again. Ends with any other error only:
     whoever starts this watches it.
     """
+    if not files.certificate:
+        await asyncio.Event().wait()
     seen = taken
     while True:
         await asyncio.sleep(LOOK_SECONDS)

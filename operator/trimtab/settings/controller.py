@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from trimtab.names import LEASE_NAME, POLICY_CONFIG_MAP, SCHEDULER_NAME, SYSTEM_NAMESPACE
-from trimtab.settings.section import Port, Seconds, Section
+from trimtab.settings.section import Port, Seconds, Section, TlsSettings
 
 
 class KubeSettings(Section):
@@ -169,6 +169,8 @@ class HttpSettings(Section):
     port: Port = 8080
     """Port of /metrics, /healthz and /readyz, 0 takes a free one: by default 8080 of the controller, 8081 of the
     extender, 8082 of agents."""
+    tls: TlsSettings = TlsSettings()
+    """Speak TLS; /healthz and /readyz are answered in plain text, too, for kubelets have no CA."""
     stale_round_seconds: Seconds = 180.0
     """/healthz fails when the last round is older than this, so that a stuck controller is restarted."""
 

@@ -5,13 +5,14 @@ Durations are seconds.
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from trimtab.names import CALIBRATION_CONFIG_MAP, SYSTEM_NAMESPACE
-from trimtab.settings.section import Port, Seconds, Section
+from trimtab.settings.section import Port, Seconds, Section, TlsSettings
 
 
 class TelemetrySettings(Section):
@@ -58,6 +59,12 @@ class ReportSettings(Section):
     url: str = ""
     """Where pods reach it, e.g. `http://trimtab-reports.trimtab-system.svc:8090`; empty: pods are told nothing, nobody
     listens, and nothing is learned."""
+    tls: TlsSettings = TlsSettings()
+    """Take reports over TLS only. `url` must begin with `https://` then."""
+    ca: str = ""
+    """Certificates (PEM, the text itself) of the authority of that certificate, which pods get in their environment;
+    empty: they trust whom their image trusts. A new authority is to be here before it signs, beside the old one:
+    pods keep what they were made with."""
     namespace: str = SYSTEM_NAMESPACE
     """Namespace of the ConfigMap that keeps what was learned."""
     config_map: str = CALIBRATION_CONFIG_MAP
@@ -68,6 +75,21 @@ class ReportSettings(Section):
     """Bound of a correction, and of its inverse."""
     drift_factor: Annotated[float, Field(gt=1)] = 1.25
     """A job whose steps take so many times the predicted time, or so many times less, gets the condition Drifted."""
+
+    def model_post_init(self, _: Any, /) -> None:
+        secure = self.url.startswith("https://")
+        if self.tls.certificate and self.url and not secure:
+            raise ValueError("url must begin with https://, since tls is given, or pods would not get through")
+        if self.ca and not secure:
+            raise ValueError("ca is for an url that begins with https://")
+        if "PRIVATE KEY" in self.ca:
+            raise ValueError("ca holds a private key, which all pods would get: give the certificates only")
+        try:
+            found = ssl.create_default_context(cadata=self.ca).cert_store_stats()["x509_ca"] if self.ca else 1
+        except (ssl.SSLError, ValueError) as error:
+            raise ValueError(f"ca is no PEM certificate: {error}") from error
+        if not found:
+            raise ValueError("ca holds no certificate of an authority")
 
     @property
     def listens(self) -> bool:

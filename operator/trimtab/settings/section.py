@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,3 +15,16 @@ class Section(BaseModel):
     """A part of the tree: immutable, no unknown keys, documented by its field docstrings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class TlsSettings(Section):
+    """Certificate of a port, as PEM files. They are read again when they change."""
+
+    certificate: Path | None = None
+    """Certificate of the server, with those between it and its authority; without one the port speaks plain HTTP."""
+    key: Path | None = None
+    """Its private key."""
+
+    def model_post_init(self, _: Any, /) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key go together; give both, or neither for plain HTTP")

@@ -1,5 +1,6 @@
 """HTTP server for /metrics, /healthz and /readyz.
 
+In plain text, or over TLS (`metrics.tls`); health is told in plain text to whoever asks so, for kubelets have no CA.
 It runs in the event loop of the controller on purpose: a loop that is stuck cannot answer, and the kubelet restarts it.
 Health is the heartbeat of our own rounds, never the API server's: otherwise its outage would become our crash loop.
 """
@@ -15,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from trimtab.serving.guard import Check, Guard, Limits
 from trimtab.serving.listener import Listener, seats
+from trimtab.serving.tls import Pair, of_server
 from trimtab.telemetry.metrics import PORTS, REGISTRY
 from trimtab.telemetry.ports import PortCounts, PortMetrics
 
@@ -27,13 +29,16 @@ SPARED = 4.0
 
 
 class Address(Protocol):
-    """`HttpSettings`, or what has the same two fields."""
+    """`HttpSettings`, or what has the same fields."""
 
     @property
     def host(self) -> str: ...
 
     @property
     def port(self) -> int: ...
+
+    @property
+    def tls(self) -> Pair: ...
 
 
 class TelemetryServer:
@@ -58,7 +63,7 @@ class TelemetryServer:
         counts = PortCounts(self._ports, "metrics", limits.connections)
         guard = Guard(self._answer, limits, counts, "metrics", self._checks)
         self._listener = Listener(guard, self._settings.host, self._settings.port, "metrics.port")
-        await self._listener.open(None)
+        await self._listener.secure(of_server("metrics.tls", self._settings.tls), counts.certificates)
         self.url = self._listener.url
         return self
 

@@ -1,0 +1,107 @@
+"""Metrics over TLS: certificates that change while they are served, and health in plain text all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.extender.desk import eventually
+
+from trimtab.errors import SettingsError
+from trimtab.local.pki import Authority
+from trimtab.serving import tls as serving_tls
+from trimtab.settings import HttpSettings
+from trimtab.settings.section import TlsSettings
+from trimtab.telemetry.metrics import REGISTRY
+from trimtab.telemetry.server import TelemetryServer
+
+LOCAL = "127.0.0.1"
+
+
+class Keys:
+    """An authority, and the server's certificate of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._authority = Authority("metrics")
+        self._ca, self.stem = directory / "ca.crt", directory / "server"
+        self._authority.save(self._ca)
+        self.issue("first")
+
+    def issue(self, name: str) -> None:
+        self._authority.issue(self.stem, name, hosts=[LOCAL])
+
+    def settings(self) -> HttpSettings:
+        pair = TlsSettings(certificate=self.stem.with_suffix(".crt"), key=self.stem.with_suffix(".key"))
+        return HttpSettings(host=LOCAL, port=0, tls=pair)
+
+    def client(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self._ca)
+
+    async def shown(self, server: TelemetryServer) -> str:
+        """Common name of the server's certificate."""
+        port = int(server.url.rpartition(":")[2])
+        _, writer = await asyncio.open_connection(LOCAL, port, ssl=self.client())
+        (subject,) = (pair for (pair,) in writer.get_extra_info("peercert")["subject"])
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+        return str(subject[1])
+
+
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keys:
+    monkeypatch.setattr(serving_tls, "LOOK_SECONDS", 0.02)
+    return Keys(tmp_path)
+
+
+@pytest.fixture
+async def server(keys: Keys) -> AsyncIterator[TelemetryServer]:
+    async with TelemetryServer(keys.settings(), healthy=lambda: "", ready=lambda: "not yet") as server:
+        yield server
+
+
+def changes(result: str) -> float:
+    return REGISTRY.get_sample_value("trimtab_certificates_total", {"port": "metrics", "result": result}) or 0
+
+
+async def get(url: str, context: ssl.SSLContext | None = None) -> tuple[int, str]:
+    connector = aiohttp.TCPConnector(ssl=context) if context else None
+    async with aiohttp.ClientSession(connector=connector) as session, session.get(url) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_metrics_are_told_over_tls_only(keys: Keys, server: TelemetryServer) -> None:
+    assert server.url.startswith("https://")
+    status, text = await get(f"{server.url}/metrics", keys.client())
+    assert (status, "trimtab_connections" in text) == (200, True)
+    assert await get(f"{server.url}/readyz", keys.client()) == (503, "not yet\n")
+    assert await get(f"{server.url}/metrics".replace("https", "http")) == (400, "this port speaks TLS only\n")
+    with pytest.raises(aiohttp.ClientConnectorCertificateError):
+        await get(f"{server.url}/metrics", ssl.create_default_context())
+
+
+async def test_a_kubelet_asks_for_health_in_plain_text(server: TelemetryServer) -> None:
+    plain = server.url.replace("https", "http")
+    assert await get(f"{plain}/healthz") == (200, "ok\n")
+    assert await get(f"{plain}/readyz") == (503, "not yet\n")
+
+
+async def test_a_new_certificate_is_taken_and_a_broken_one_counted(keys: Keys, server: TelemetryServer) -> None:
+    assert await keys.shown(server) == "first"
+    refused, taken = changes("refused"), changes("taken")
+    keys.stem.with_suffix(".crt").write_text("half a certifi")
+    await eventually(lambda: changes("refused") > refused)
+    assert await keys.shown(server) == "first"
+    keys.issue("second")
+    await eventually(lambda: changes("taken") > taken)
+    assert await keys.shown(server) == "second"
+
+
+async def test_files_that_cannot_be_used_are_one_clear_error(keys: Keys) -> None:
+    keys.stem.with_suffix(".key").unlink()
+    with pytest.raises(SettingsError, match=r"metrics\.tls: cannot use the TLS files"):
+        async with TelemetryServer(keys.settings(), healthy=lambda: "", ready=lambda: ""):
+            pytest.fail("it serves without its key")
