@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +38,8 @@ from trimtab.telemetry.metrics import REGISTRY
 
 NAMESPACE = "reports"
 SETTINGS = ReportSettings(host="127.0.0.1", port=0, url="http://reports.test")
+BOMB = 8 << 20
+"""Bytes that are few when packed: few enough that nobody can refuse them before they are unpacked."""
 REPORT = {"job": f"{NAMESPACE}/mine", "epoch": 1, "step": 10, "stepSeconds": 0.5}
 
 
@@ -280,6 +285,26 @@ async def test_a_big_body_is_refused_whether_its_size_is_told_or_not(open_desk: 
     )
     chunk = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
     assert (await raw(open_desk, head.encode() + chunk * 6 + b"0\r\n\r\n")).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a token that is believed", "one that is not"])
+@pytest.mark.parametrize("coding", ["deflate", "gzip"])
+async def test_what_is_small_only_while_it_is_packed_takes_no_memory(coding: str, known: bool, open_desk: Desk) -> None:
+    packed = zlib.compress(bytes(BOMB)) if coding == "deflate" else gzip.compress(bytes(BOMB), mtime=0)
+    head = (
+        f"POST {reports.PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {'pod-a' if known else 'rubbish'}\r\n"
+        f"Content-Encoding: {coding}\r\nContent-Length: {len(packed)}\r\n\r\n"
+    )
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        answer = await raw(open_desk, head.encode() + packed)
+        most = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert answer.startswith(b"HTTP/1.1 4")
+    assert most < BOMB / 8
 
 
 async def raw(desk: Desk, sent: bytes) -> bytes:

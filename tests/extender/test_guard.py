@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -160,6 +163,24 @@ async def test_a_request_that_is_too_large_is_refused_with_what_to_do(there: Des
     for _ in range(2):
         writer.write(b"f000\r\n" + b" " * 0xF000 + b"\r\n")
     assert b"413 " in await reader.readline()
+
+
+@pytest.mark.parametrize("coding", ["deflate", "gzip"])
+async def test_what_is_small_only_while_it_is_packed_takes_no_memory(there: Desk, coding: str) -> None:
+    bomb = bytes(64 << 20)
+    packed = zlib.compress(bomb) if coding == "deflate" else gzip.compress(bomb, mtime=0)
+    head = f"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Encoding: {coding}\r\nContent-Length: {len(packed)}\r\n\r\n"
+    reader, writer = await there.dial()
+    tracemalloc.start()
+    try:
+        writer.write(head.encode() + packed)
+        answer = await reader.readline()
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert b"413 " in answer or b"400 " in answer
+    assert most < len(bomb) / 8
+    assert await serves(there)
 
 
 async def test_what_cannot_be_understood_is_refused_and_the_next_request_is_not(there: Desk) -> None:
