@@ -23,13 +23,15 @@ from tests.conftest import Kubectl
 
 from trimtab import names
 from trimtab.api.status import JobStatus
-from trimtab.controller import reports, tokens
+from trimtab.controller import reports
 from trimtab.controller.progress import Progress, Refused
 from trimtab.controller.reports import LARGEST_BODY, ReportServer
-from trimtab.controller.tokens import Caller, NotKnown, Tokens, TooMany
+from trimtab.controller.tokens import Caller, Tokens
 from trimtab.errors import LeadershipLost, Unreachable
+from trimtab.kube import reviews
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import Identity, JobObject, PodObject
+from trimtab.kube.reviews import NotKnown, TooMany
 from trimtab.local.cluster import LocalCluster
 from trimtab.local.kubeconfig import service_account_kubeconfig
 from trimtab.observe.jobs import facts
@@ -391,7 +393,7 @@ def jwt(**claims: Any) -> str:
 
 def tokens_of(reviewer: Reviewer, clock: list[float] | None = None) -> Tokens:
     now = clock or [0.0]
-    return Tokens(reviewer, names.REPORT_AUDIENCE, clock=lambda: now[0])  # type: ignore[arg-type]  # a client's only method that is used
+    return Tokens(reviewer, names.REPORT_AUDIENCE, clock=lambda: now[0])
 
 
 async def test_a_good_token_is_asked_about_once_a_minute() -> None:
@@ -444,9 +446,9 @@ async def test_an_answer_without_our_audience_or_without_a_pod_is_no_answer(chan
 async def test_only_so_many_tokens_are_reviewed_at_once() -> None:
     reviewer = Reviewer()
     known = tokens_of(reviewer)
-    asked = (known.caller(f"Bearer {jwt(number=n)}", f"10.0.0.{n}") for n in range(tokens.REVIEWS_AT_ONCE + 5))
+    asked = (known.caller(f"Bearer {jwt(number=n)}", f"10.0.0.{n}") for n in range(reviews.REVIEWS_AT_ONCE + 5))
     answers = await asyncio.gather(*asked, return_exceptions=True)
-    assert sum(isinstance(answer, Caller) for answer in answers) == tokens.REVIEWS_AT_ONCE
+    assert sum(isinstance(answer, Caller) for answer in answers) == reviews.REVIEWS_AT_ONCE
     assert sum(isinstance(answer, TooMany) for answer in answers) == 5
 
 
@@ -498,7 +500,7 @@ def test_no_claims_make_it_stumble(claims: dict[str, Any]) -> None:
 async def test_tokens_that_nobody_can_have_signed_slow_their_address_down() -> None:
     reviewer = Reviewer()
     known = tokens_of(reviewer)
-    for _ in range(tokens.STRIKES):
+    for _ in range(reviews.STRIKES):
         with pytest.raises(NotKnown):
             await known.caller(f"Bearer {jwt(exp=10**400)}", "10.0.0.9")
     with pytest.raises(TooMany):
@@ -535,10 +537,10 @@ async def test_who_sends_rubbish_is_soon_asked_about_seldom_and_others_as_before
     reviewer, clock = Reviewer(), [0.0]
     known, good = tokens_of(reviewer, clock), reviewer.status
     bad(reviewer)
-    assert await rubbish(known, tokens.STRIKES + 20) == [NotKnown] * tokens.STRIKES + [TooMany] * 20
+    assert await rubbish(known, reviews.STRIKES + 20) == [NotKnown] * reviews.STRIKES + [TooMany] * 20
     reviewer.status = good
     assert await known.caller(f"Bearer {jwt(another=1)}", "10.0.0.1")
-    clock[0] = tokens.STRIKE_SECONDS
+    clock[0] = reviews.STRIKE_SECONDS
     assert await known.caller(f"Bearer {jwt(mended=1)}", "10.0.0.9")
 
 
@@ -550,7 +552,7 @@ async def test_however_much_rubbish_comes_so_many_reviews_a_second_are_made_of_i
         clock[0] = number / 10
         with pytest.raises((NotKnown, TooMany)):
             await known.caller(f"Bearer {jwt(rubbish=number)}", "10.0.0.9")
-    assert len(reviewer.asked) <= tokens.STRIKES + 60 / tokens.STRIKE_SECONDS
+    assert len(reviewer.asked) <= reviews.STRIKES + 60 / reviews.STRIKE_SECONDS
 
 
 async def test_rubbish_from_one_address_does_not_lock_out_the_good_tokens_from_there() -> None:
@@ -572,7 +574,7 @@ async def test_a_token_that_names_a_pod_of_ours_does_not_wait_behind_rubbish_tha
     reviewer, clock = Reviewer(), [0.0]
     pods = {(f"{NAMESPACE}/mine", "uid-of-mine"), (f"{NAMESPACE}/other", "uid-of-other")}
     known = Tokens(
-        reviewer,  # type: ignore[arg-type]  # a client's only method that is used
+        reviewer,
         names.REPORT_AUDIENCE,
         clock=lambda: clock[0],
         reports=lambda key, uid: (key, uid) in pods,
@@ -583,10 +585,10 @@ async def test_a_token_that_names_a_pod_of_ours_does_not_wait_behind_rubbish_tha
     with pytest.raises(TooMany):
         await known.caller(f"Bearer {named('invented')}", "10.0.0.9")
     reviewer.status = good
-    known._asking[tokens.Standing.NEW] = tokens.REVIEWS_AT_ONCE
+    known.reviews.asking[reviews.Standing.NEW] = reviews.REVIEWS_AT_ONCE
     assert await known.caller(f"Bearer {named('mine')}", "10.0.0.9")
     bad(reviewer)
-    for number in range(tokens.STRIKES):  # who knows the UID of a pod makes it slow for that one
+    for number in range(reviews.STRIKES):  # who knows the UID of a pod makes it slow for that one
         with pytest.raises(NotKnown):
             await known.caller(f"Bearer {named('mine', number=number)}", "10.0.0.9")
     reviewer.status = good
@@ -594,13 +596,13 @@ async def test_a_token_that_names_a_pod_of_ours_does_not_wait_behind_rubbish_tha
         await known.caller(f"Bearer {named('mine', renewed=1)}", "10.0.0.9")
     assert await known.caller(f"Bearer {named('mine')}", "10.0.0.9")
     assert await known.caller(f"Bearer {named('other')}", "10.0.0.9")
-    clock[0] += tokens.STRIKE_SECONDS
+    clock[0] += reviews.STRIKE_SECONDS
     assert await known.caller(f"Bearer {named('mine', renewed=1)}", "10.0.0.9")
 
 
 async def test_many_good_tokens_may_come_from_one_address() -> None:
     known = tokens_of(Reviewer())
-    for number in range(3 * tokens.STRIKES):
+    for number in range(3 * reviews.STRIKES):
         assert await known.caller(f"Bearer {jwt(number=number)}", "10.0.0.1")
 
 
@@ -608,7 +610,7 @@ async def test_an_api_server_that_is_away_is_nobodys_fault() -> None:
     reviewer = Reviewer()
     known, answer = tokens_of(reviewer), reviewer.request
     reviewer.request = lambda *_, **__: 1 / 0  # type: ignore[assignment,method-assign]  # on purpose
-    for _ in range(2 * tokens.STRIKES):
+    for _ in range(2 * reviews.STRIKES):
         with pytest.raises(ZeroDivisionError):
             await known.caller(f"Bearer {jwt()}", "10.0.0.1")
     reviewer.request = answer  # type: ignore[method-assign]  # as it was
@@ -616,7 +618,7 @@ async def test_an_api_server_that_is_away_is_nobodys_fault() -> None:
 
 
 async def test_rubbish_neither_pushes_a_known_token_out_nor_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "REMEMBERED", 4)
+    monkeypatch.setattr(reviews, "REMEMBERED", 4)
     reviewer, clock = Reviewer(), [0.0]
     known, good = tokens_of(reviewer, clock), reviewer.status
     await known.caller(f"Bearer {jwt()}", "10.0.0.1")
@@ -626,5 +628,5 @@ async def test_rubbish_neither_pushes_a_known_token_out_nor_takes_its_place(monk
     await known.caller(f"Bearer {jwt()}", "10.0.0.1")
     assert len(reviewer.asked) == asked
     clock[0], reviewer.status = 61.0, good
-    known._asking[tokens.Standing.NEW] = tokens.REVIEWS_AT_ONCE  # slow reviews of rubbish, as many as there may be
+    known.reviews.asking[reviews.Standing.NEW] = reviews.REVIEWS_AT_ONCE  # slow ones of rubbish
     assert await known.caller(f"Bearer {jwt()}", "10.0.0.1")

@@ -32,6 +32,7 @@ from trimtab.agent.profile import Profile, Running, parse_faults
 from trimtab.agent.publish import Previous, Publisher, all_previous, reason
 from trimtab.agent.schedule import Cause, Schedule
 from trimtab.agent.simulation import SimulatedNode
+from trimtab.agent.start import refuse_authentication
 from trimtab.agent.wire import MAX_GPUS
 from trimtab.errors import ApiError, QuantityError
 from trimtab.kube.backoff import Backoff
@@ -76,6 +77,7 @@ class Member(Struct):
 
 async def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT."""
+    refuse_authentication(settings)
     logs.configure(settings.log)
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):

@@ -30,6 +30,7 @@ def node_name(settings: Settings) -> str:
 
 def config_of(settings: Settings, node: str) -> Config:
     """What the agent needs of all settings, as plain values."""
+    refuse_authentication(settings)
     ours, kube, tls = settings.agent, settings.kube, settings.metrics.tls
     return Config(
         node=node,
@@ -45,6 +46,13 @@ def config_of(settings: Settings, node: str) -> Config:
         log=Log(settings.log.level, settings.log.format),
         kube=Kube(str(kube.kubeconfig or ""), kube.context or "", kube.request_timeout),
     )
+
+
+def refuse_authentication(settings: Settings) -> None:
+    """Raises SettingsError where agents are to let in some scrapers only: it takes the right to review tokens, which
+    is more than their account on every node should have."""
+    if settings.metrics.authentication != "None":
+        raise SettingsError("metrics.authentication: agents cannot ask who a scraper is; leave it out for them")
 
 
 def become(config: Config) -> NoReturn:

@@ -11,6 +11,8 @@ import asyncio
 import gc
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import structlog
 
@@ -44,6 +46,7 @@ from trimtab.observe.snapshot import Observer
 from trimtab.observe.stragglers import Rules, Stragglers
 from trimtab.settings import PolicySettings, Settings, TelemetrySettings
 from trimtab.telemetry import logs, metrics
+from trimtab.telemetry.scrapers import Scrapers, scrapers_of
 from trimtab.telemetry.server import TelemetryServer
 
 WRONG_SECONDS = 5.0
@@ -78,15 +81,30 @@ async def _stand(settings: Settings, stop: asyncio.Event) -> None:
     async with (
         await KubeClient.connect(settings.kube, observer=kube_metrics, clock=clock) as client,
         await KubeClient.connect(settings.kube, observer=kube_metrics, clock=clock) as lease_client,
+        _letting_in(settings, kube_metrics) as scrapers,
     ):
-        await Controller(settings, client, Leadership(lease_client, settings.leadership)).run(stop)
+        await Controller(settings, client, Leadership(lease_client, settings.leadership), scrapers).run(stop)
+
+
+@asynccontextmanager
+async def _letting_in(settings: Settings, observer: metrics.KubeMetrics) -> AsyncIterator[Scrapers | None]:
+    """Who decides about scrapers, if anybody does. It has a connection of its own: the others write as leader only, and
+    renew the lease."""
+    if settings.metrics.authentication == "None":
+        yield None
+        return
+    async with await KubeClient.connect(settings.kube, observer=observer) as client:
+        yield scrapers_of(settings.metrics, client)
 
 
 class Controller:
     """All parts of one controller."""
 
-    def __init__(self, settings: Settings, client: KubeClient, leadership: Leadership) -> None:
+    def __init__(
+        self, settings: Settings, client: KubeClient, leadership: Leadership, scrapers: Scrapers | None = None
+    ) -> None:
         self._settings = settings
+        self._scrapers = scrapers
         self._leadership = leadership
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake = Wake()
@@ -206,7 +224,8 @@ class Controller:
         metrics.CLOCK_AHEAD.set_function(self._clock.ahead)
         for reflector in self._cluster.reflectors:
             metrics.watch_age(reflector.resource.plural, reflector.age_seconds)
-        async with TelemetryServer(self._settings.metrics, self._unhealthy, self._unready) as server:
+        server = TelemetryServer(self._settings.metrics, self._unhealthy, self._unready, scrapers=self._scrapers)
+        async with server:
             log.info("serving", metrics=f"{server.url}/metrics")
             parts = [
                 asyncio.create_task(self._cluster.run(), name="caches"),

@@ -21,8 +21,9 @@ import structlog
 from aiohttp import web
 
 from trimtab.controller.progress import Asked, Body, Progress, Refused
-from trimtab.controller.tokens import NotKnown, Tokens, TooMany
+from trimtab.controller.tokens import Tokens
 from trimtab.errors import ApiError, LeadershipLost
+from trimtab.kube.reviews import NotKnown, TooMany
 from trimtab.serving.guard import Busy, Guard, Limits
 from trimtab.serving.listener import Listener, seats
 from trimtab.serving.tls import of_server

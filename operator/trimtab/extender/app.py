@@ -32,6 +32,7 @@ from trimtab.settings import ExtenderSettings, Settings
 from trimtab.telemetry import logs, metrics
 from trimtab.telemetry.extender_metrics import EXTENDER_BLIND, EXTENDER_REQUESTS, EXTENDER_SECONDS
 from trimtab.telemetry.ports import PortCounts
+from trimtab.telemetry.scrapers import PATH, scrapers_of
 from trimtab.telemetry.server import SEATS, Exposition, limits_of
 
 log = structlog.get_logger(__name__)
@@ -72,6 +73,7 @@ class Extender:
         self._stopping = False
         self.ports: tuple[int, int] = (0, 0)
         """Of kube-scheduler's door and of the other one."""
+        self._scrapers = scrapers_of(settings.metrics, client)
         self._verbs = Verbs(watch, client if settings.extender.bind else None).by_path
         self._exposition = Exposition(metrics.REGISTRY)
         self._pages: dict[str, Page] = {"/metrics": self._metrics, "/healthz": _healthy, "/readyz": self._ready}
@@ -112,6 +114,8 @@ class Extender:
             return await self._asked(verb, request)
         if request.path == "/inspect":
             return await self._inspect(request) if request.method == "GET" else _text(405, "GET only")
+        if request.path == PATH and self._scrapers:  # here tokens might be shown in plain text
+            return _text(404, f"metrics are told at port {self.ports[1]} (metrics.authentication)")
         return await self._answer_health(request)
 
     def _forbidden(self, request: web.BaseRequest) -> str:
@@ -177,7 +181,11 @@ class Extender:
         found = self._pages.get(request.path)
         if found is None:
             return _text(404, f"there is no {request.path[:100]}")
-        return found(request) if request.method == "GET" else _text(405, "GET only")
+        if request.method != "GET":
+            return _text(405, "GET only")
+        if request.path == PATH and self._scrapers and (refusal := await self._scrapers.refused(request)) is not None:
+            return refusal
+        return found(request)
 
     def _unready(self) -> str:
         """Without the API server the plans in pods can still be checked: not ready is who never knew the cluster."""

@@ -171,6 +171,9 @@ class HttpSettings(Section):
     extender, 8082 of agents."""
     tls: TlsSettings = TlsSettings()
     """Speak TLS; /healthz and /readyz are answered in plain text, too, for kubelets have no CA."""
+    authentication: Literal["None", "Kubernetes"] = "None"
+    """Who may read /metrics: everybody who reaches the port; or only whom the API server knows by a bearer token and
+    lets `get` the path /metrics. That needs `tls`, or a loopback address as `host`; agents do not know it."""
     stale_round_seconds: Seconds = 180.0
     """/healthz fails when the last round is older than this, so that a stuck controller is restarted."""
 

@@ -19,6 +19,7 @@ from trimtab.serving.listener import Listener, seats
 from trimtab.serving.tls import Pair, of_server
 from trimtab.telemetry.metrics import PORTS, REGISTRY
 from trimtab.telemetry.ports import PortCounts, PortMetrics
+from trimtab.telemetry.scrapers import PATH, Scrapers
 
 SEATS = 256
 """Connections: many more than anybody needs, so that each of a flood of them stays for long enough to ask something."""
@@ -51,12 +52,14 @@ class TelemetryServer:
         ready: Check,
         registry: CollectorRegistry = REGISTRY,
         ports: PortMetrics = PORTS,
+        scrapers: Scrapers | None = None,
     ) -> None:
         self.url = ""
         self._settings = settings
         self._checks = {"/healthz": healthy, "/readyz": ready}
         self._exposition = Exposition(registry)
         self._ports = ports
+        self._scrapers = scrapers
 
     async def __aenter__(self) -> TelemetryServer:
         limits = limits_of(seats(SEATS))
@@ -74,11 +77,13 @@ class TelemetryServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         check = self._checks.get(request.path)
-        if check is None and request.path != "/metrics":
+        if check is None and request.path != PATH:
             return _last(web.Response(status=404, text=f"there is no {request.path[:100]}\n"))
         if request.method not in ("GET", "HEAD"):
             return _last(web.Response(status=405, text="GET only\n", headers={"Allow": "GET, HEAD"}))
         if check is None:
+            if self._scrapers and (refusal := await self._scrapers.refused(request)) is not None:
+                return refusal
             return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
         problem = check()
         return web.Response(status=503 if problem else 200, text=(problem or "ok") + "\n")
