@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.core import CollectorRegistry
-from tests.chart.rendered import Object, chart_file, manifest, objects, the
+from tests.chart.rendered import Object, chart_file, container_of, environment_of, manifest, objects, pod_of, the
 
 from trimtab.doctor.checks.jobs import FOREVER
 from trimtab.telemetry import agent_metrics, metrics
@@ -141,3 +141,53 @@ def test_scrapes_find_every_process() -> None:
     }  # fmt: skip
     assert {each["metadata"]["namespace"] for each in services} == set(monitor["namespaceSelector"]["matchNames"])
     assert {port["name"] for each in services for port in each["spec"]["ports"]} == {monitor["endpoints"][0]["port"]}
+
+
+def test_over_tls_agents_have_a_key_of_their_own_and_do_not_see_prometheus_token() -> None:
+    secure = """
+    agent: {namespace: agents}
+    extender: {enabled: true}
+    metrics: {tls: {secretName: ours, agentSecretName: theirs}, authentication: Kubernetes}
+    serviceMonitor: {enabled: true, tokenSecretName: shown}
+    """
+    found = objects(secure)
+    ca = {"secret": {"name": "ours", "key": "ca.crt"}}
+    for name, operator, server in (
+        ("trimtab", "NotIn", "trimtab-controller-metrics.trimtab-system.svc"),
+        ("trimtab-agent", "In", "trimtab-agent-metrics.agents.svc"),
+    ):
+        spec = the("ServiceMonitor", name, found)["spec"]
+        (which,) = spec["selector"]["matchExpressions"]
+        assert (which["operator"], which["values"]) == (operator, ["agent"])
+        (endpoint,) = spec["endpoints"]
+        assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"serverName": server, "ca": ca})
+        token = {"credentials": {"name": "shown", "key": "token"}} if name == "trimtab" else None
+        assert endpoint.get("authorization") == token
+        assert "bearerTokenFile" not in endpoint
+    for kind, name, secret, asks in (
+        ("Deployment", "trimtab-controller", "ours", "Kubernetes"),
+        ("Deployment", "trimtab-extender", "ours", "Kubernetes"),
+        ("DaemonSet", "trimtab-agent", "theirs", None),
+    ):
+        workload = the(kind, name, found)
+        assert environment_of(workload).get("TRIMTAB_METRICS__AUTHENTICATION") == asks
+        (volume,) = (each for each in pod_of(workload)["volumes"] if each["name"] == "metrics-tls")
+        assert volume["secret"]["secretName"] == secret
+        (mount,) = (each for each in container_of(workload)["volumeMounts"] if each["name"] == "metrics-tls")
+        assert environment_of(workload)["TRIMTAB_METRICS__TLS__KEY"] == f"{mount['mountPath']}/tls.key"
+
+
+def test_who_asks_about_scrapers_may_and_by_default_nobody_does() -> None:
+    found = objects("metrics: {tls: {secretName: ours}, authentication: Kubernetes}")
+    rules = the("ClusterRole", "trimtab-metrics-reviewer", found)["rules"]
+    assert [(each["resources"], each["verbs"]) for each in rules] == [
+        (["tokenreviews"], ["create"]),
+        (["subjectaccessreviews"], ["create"]),
+    ]
+    bound = the("ClusterRoleBinding", "trimtab-controller-metrics", found)
+    assert bound["roleRef"]["name"] == "trimtab-metrics-reviewer"
+    reader = the("ClusterRole", "trimtab-metrics-reader", found)
+    assert reader["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    assert "subjectaccessreviews" not in str(
+        [each.get("rules") for each in objects() if each["metadata"]["name"] != "trimtab-test-doctor"]
+    )

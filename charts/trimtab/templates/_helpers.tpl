@@ -217,6 +217,9 @@ imagePullSecrets:
 {{- $root := index . 0 -}}
 prometheus.io/scrape: "true"
 prometheus.io/port: {{ include "trimtab.metricsPort" (index . 1) | quote }}
+{{- if include "trimtab.metricsSecret" (list $root (index . 1)) }}
+prometheus.io/scheme: https
+{{- end }}
 {{- with $root.Values.settings }}
 checksum/settings: {{ toYaml . | sha256sum }}
 {{- end }}
@@ -234,6 +237,44 @@ checksum/settings: {{ toYaml . | sha256sum }}
 {{- with .Values.settings }}
 - name: TRIMTAB_CONFIG
   value: /etc/trimtab/settings/settings.yaml
+{{- end }}
+{{- end }}
+
+{{/* Secret of the certificate under which a component tells its metrics; empty for plain HTTP. Argument: list of root and component. */}}
+{{- define "trimtab.metricsSecret" -}}
+{{- $tls := (index . 0).Values.metrics.tls -}}
+{{- get (dict "controller" $tls.secretName "extender" $tls.secretName "agent" $tls.agentSecretName) (index . 1) -}}
+{{- end }}
+
+{{/* How metrics are told. Those of agents are told to all. Argument: list of root and component. */}}
+{{- define "trimtab.metricsEnv" -}}
+{{- $metrics := (index . 0).Values.metrics -}}
+{{- if include "trimtab.metricsSecret" . }}
+- name: TRIMTAB_METRICS__TLS__CERTIFICATE
+  value: /etc/trimtab/metrics-tls/tls.crt
+- name: TRIMTAB_METRICS__TLS__KEY
+  value: /etc/trimtab/metrics-tls/tls.key
+{{- end }}
+{{- if and (ne $metrics.authentication "None") (ne (index . 1) "agent") }}
+- name: TRIMTAB_METRICS__AUTHENTICATION
+  value: {{ $metrics.authentication }}
+{{- end }}
+{{- end }}
+
+{{/* A mount and a volume of a Secret with a certificate, if there is one. Argument: list of their name and the Secret's. */}}
+{{- define "trimtab.certificateMount" -}}
+{{- if index . 1 }}
+- name: {{ index . 0 }}
+  mountPath: /etc/trimtab/{{ index . 0 }}
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- define "trimtab.certificateVolume" -}}
+{{- if index . 1 }}
+- name: {{ index . 0 }}
+  secret:
+    secretName: {{ index . 1 }}
+    defaultMode: 0440
 {{- end }}
 {{- end }}
 

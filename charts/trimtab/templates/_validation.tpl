@@ -4,7 +4,7 @@ All mistakes are told at once.
 */}}
 {{- define "trimtab.validate" -}}
 {{- $mistakes := list -}}
-{{- range $check := list "accounts" "binding" "tls" "policy" "agent" "fakeNodes" "network" "settings" "replicas" -}}
+{{- range $check := list "accounts" "binding" "tls" "policy" "agent" "fakeNodes" "network" "ports" "settings" "replicas" -}}
 {{- range include (printf "trimtab.validate.%s" $check) $ | fromYamlArray -}}
 {{- $mistakes = append $mistakes . -}}
 {{- end -}}
@@ -114,8 +114,30 @@ All mistakes are told at once.
 {{- end }}
 {{- end }}
 
+{{- define "trimtab.validate.ports" -}}
+{{- $metrics := .Values.metrics }}
+{{- if and (ne $metrics.authentication "None") (not $metrics.tls.secretName) }}
+- "metrics.authentication Kubernetes: tokens would be shown in plain text; name the Secret of a certificate in metrics.tls.secretName"
+{{- end }}
+{{- if and $metrics.tls.agentSecretName (not $metrics.tls.secretName) }}
+- "metrics.tls.agentSecretName: name that of the controller in metrics.tls.secretName, too; its ca.crt is what Prometheus trusts"
+{{- end }}
+{{- if and $metrics.tls.secretName (eq $metrics.tls.secretName $metrics.tls.agentSecretName) }}
+- "metrics.tls.agentSecretName: agents are on every node, and one of these could pass for the controller: take another key"
+{{- end }}
+{{- if and .Values.serviceMonitor.tokenSecretName (eq $metrics.authentication "None") }}
+- "serviceMonitor.tokenSecretName: nobody asks for a token; set metrics.authentication to Kubernetes, or leave it out"
+{{- end }}
+{{- if and .Values.reports.tls.ca (not .Values.reports.tls.secretName) }}
+- "reports.tls.ca: the authority of what? Name the Secret of the certificate in reports.tls.secretName"
+{{- end }}
+{{- if and .Values.reports.tls.secretName (not .Values.reports.enabled) }}
+- "reports.tls: nobody listens for reports; set reports.enabled, or leave it out"
+{{- end }}
+{{- end }}
+
 {{- define "trimtab.validate.settings" -}}
-{{- $ours := dict "log" (dict "level" "log.level" "format" "log.format") "binding" (dict "mode" "binding.mode" "scheduler_name" "binding.schedulerName" "timeout_seconds" "binding.timeoutSeconds") "leadership" (dict "namespace" "the release's namespace" "name" "nothing: it is fixed") "policy" (dict "name" "policy.name" "fallback" "policy.fallback" "shadow" "policy.shadow" "deadline_seconds" "policy.deadlineSeconds" "config_map" "nothing: it is fixed") "reports" (dict "enabled" "reports.enabled" "port" "reports.port" "url" "reports.enabled" "namespace" "the release's namespace" "config_map" "nothing: it is fixed") "interop" (dict "kueue" "kueue.enabled") "fake" (dict "enabled" "fakeNodes.enabled" "speedup" "fakeNodes.speedup") "metrics" (dict "host" "nothing: it is fixed" "port" "nothing: it is fixed") "agent" (dict "backend" "agent.backend" "profile" "agent.profile" "dcgm_url" "agent.dcgmUrl" "sample_seconds" "agent.sampleSeconds" "report_seconds" "agent.reportSeconds" "pod_resources" "nothing: it is fixed" "node" "nothing: it is the pod's") "extender" (dict "host" "nothing: it is fixed" "port" "nothing: it is fixed" "certificate" "extender.tls" "key" "extender.tls" "client_ca" "extender.tls" "client_names" "extender.clientNames" "inspect_names" "extender.inspectNames" "bind" "nothing: its pods have no right to bind") "kube" (dict "kubeconfig" "nothing: pods use their ServiceAccount" "context" "nothing: pods use their ServiceAccount") }}
+{{- $ours := dict "log" (dict "level" "log.level" "format" "log.format") "binding" (dict "mode" "binding.mode" "scheduler_name" "binding.schedulerName" "timeout_seconds" "binding.timeoutSeconds") "leadership" (dict "namespace" "the release's namespace" "name" "nothing: it is fixed") "policy" (dict "name" "policy.name" "fallback" "policy.fallback" "shadow" "policy.shadow" "deadline_seconds" "policy.deadlineSeconds" "config_map" "nothing: it is fixed") "reports" (dict "enabled" "reports.enabled" "port" "reports.port" "url" "reports.enabled" "namespace" "the release's namespace" "config_map" "nothing: it is fixed" "tls" "reports.tls" "ca" "reports.tls") "interop" (dict "kueue" "kueue.enabled") "fake" (dict "enabled" "fakeNodes.enabled" "speedup" "fakeNodes.speedup") "metrics" (dict "tls" "metrics.tls" "authentication" "metrics.authentication" "host" "nothing: it is fixed" "port" "nothing: it is fixed") "agent" (dict "backend" "agent.backend" "profile" "agent.profile" "dcgm_url" "agent.dcgmUrl" "sample_seconds" "agent.sampleSeconds" "report_seconds" "agent.reportSeconds" "pod_resources" "nothing: it is fixed" "node" "nothing: it is the pod's") "extender" (dict "host" "nothing: it is fixed" "port" "nothing: it is fixed" "certificate" "extender.tls" "key" "extender.tls" "client_ca" "extender.tls" "client_names" "extender.clientNames" "inspect_names" "extender.inspectNames" "bind" "nothing: its pods have no right to bind") "kube" (dict "kubeconfig" "nothing: pods use their ServiceAccount" "context" "nothing: pods use their ServiceAccount") }}
 {{- range $section, $fields := .Values.settings }}
 {{- range $field, $_ := $fields }}
 {{- with index (index $ours $section | default dict) $field }}

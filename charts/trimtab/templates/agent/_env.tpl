@@ -11,6 +11,7 @@
   value: utility
 {{- end }}
 {{ include "trimtab.commonEnv" . }}
+{{- with include "trimtab.metricsEnv" (list . "agent") | trim }}{{ . | nindent 0 }}{{ end }}
 - name: TRIMTAB_AGENT__BACKEND
   value: {{ .Values.agent.backend }}
 - name: TRIMTAB_AGENT__SAMPLE_SECONDS

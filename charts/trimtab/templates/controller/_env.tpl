@@ -2,6 +2,7 @@
 {{- define "trimtab.controllerEnv" -}}
 {{- $weights := .Values.policy.weights -}}
 {{ include "trimtab.commonEnv" . }}
+{{- with include "trimtab.metricsEnv" (list . "controller") | trim }}{{ . | nindent 0 }}{{ end }}
 - name: TRIMTAB_LEADERSHIP__NAMESPACE
   value: {{ .Release.Namespace }}
 - name: TRIMTAB_POLICY__CONFIG_MAP__NAMESPACE
@@ -24,7 +25,17 @@
 - name: TRIMTAB_REPORTS__PORT
   value: {{ .Values.reports.port | quote }}
 - name: TRIMTAB_REPORTS__URL
-  value: http://trimtab-reports.{{ .Release.Namespace }}.svc:{{ .Values.reports.port }}
+  value: {{ ternary "https" "http" (ne .Values.reports.tls.secretName "") }}://trimtab-reports.{{ .Release.Namespace }}.svc:{{ .Values.reports.port }}
+{{- if .Values.reports.tls.secretName }}
+- name: TRIMTAB_REPORTS__TLS__CERTIFICATE
+  value: /etc/trimtab/reports-tls/tls.crt
+- name: TRIMTAB_REPORTS__TLS__KEY
+  value: /etc/trimtab/reports-tls/tls.key
+{{- with .Values.reports.tls.ca }}
+- name: TRIMTAB_REPORTS__CA
+  value: {{ . | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if .Values.fakeNodes.enabled }}
 - name: TRIMTAB_FAKE__ENABLED

@@ -78,6 +78,7 @@ checksum/tls: {{ include "trimtab.tls" . | sha256sum }}
 {{/* Environment of the extender. */}}
 {{- define "trimtab.extenderEnv" -}}
 {{ include "trimtab.commonEnv" . }}
+{{- with include "trimtab.metricsEnv" (list . "extender") | trim }}{{ . | nindent 0 }}{{ end }}
 - name: TRIMTAB_EXTENDER__CERTIFICATE
   value: /etc/trimtab/tls/tls.crt
 - name: TRIMTAB_EXTENDER__KEY
