@@ -263,7 +263,7 @@ def verdict(standing: Standing, told: NodeTelemetry, recovery: float, *, withdra
     faults = _in_words(standing.bad)
     match standing.state:
         case State.UNHEALTHY if not standing.bad and told.judged:  # after a restart, before the first fresh report
-            return Verdict("False", told.judged.reason, told.judged.message)
+            return Verdict("False", told.judged.reason or names.REASON_GPU_UNHEALTHY, told.judged.message)
         case State.UNHEALTHY:
             message = "; ".join(filter(None, (faults, WITHDRAWN if withdrawn else "", _vouch(standing, told))))
             return Verdict("False", standing.bad[0].reason if standing.bad else names.REASON_GPU_UNHEALTHY, message)
