@@ -8,13 +8,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from tests.extender.desk import eventually
 
+from trimtab.agent.config import Config
+from trimtab.agent.start import config_of
 from trimtab.errors import SettingsError
 from trimtab.local.pki import Authority
 from trimtab.serving import tls as serving_tls
-from trimtab.settings import HttpSettings
+from trimtab.settings import HttpSettings, Settings
 from trimtab.settings.section import TlsSettings
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab.telemetry.server import TelemetryServer
@@ -105,3 +108,14 @@ async def test_files_that_cannot_be_used_are_one_clear_error(keys: Keys) -> None
     with pytest.raises(SettingsError, match=r"metrics\.tls: cannot use the TLS files"):
         async with TelemetryServer(keys.settings(), healthy=lambda: "", ready=lambda: ""):
             pytest.fail("it serves without its key")
+
+
+async def test_agents_are_told_of_the_files_and_serve_with_them(keys: Keys) -> None:
+    told = msgspec.json.encode(config_of(Settings(metrics=keys.settings()), "n1"))
+    http = msgspec.json.decode(told, type=Config).http
+    async with TelemetryServer(http, healthy=lambda: "", ready=lambda: "") as server:
+        assert server.url.startswith("https://")
+        assert await get(f"{server.url}/healthz", keys.client()) == (200, "ok\n")
+    plain = config_of(Settings(metrics=HttpSettings(host=LOCAL, port=0)), "n1").http
+    async with TelemetryServer(plain, healthy=lambda: "", ready=lambda: "") as server:
+        assert server.url.startswith("http://")
