@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trimtab_policy import catalog
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.correction import corrected
 from trimtab_policy.perf import plans
@@ -175,9 +176,17 @@ def _slowed(capacity: Capacity, shares: tuple[NodeShare, ...], speed: float) -> 
     return f"at {speed:.2f} of the usual rate, because node {slowest} has a slow GPU"
 
 
+def type_of(snapshot: Snapshot, held: Placement) -> GpuSpec:
+    """What a running job's GPUs are: the snapshot tells it only of types of which some node takes pods now.
+
+    Raises UnknownGpu for one that neither it nor the catalogue has.
+    """
+    return snapshot.gpu_types.get(held.gpu_type) or catalog.gpu(held.gpu_type)
+
+
 def holding(snapshot: Snapshot, job: Job, held: Placement) -> Candidate:
     """What a running job has, as the candidate to stay with."""
-    gpu, largest = snapshot.gpu_types[held.gpu_type], max(share.gpus for share in held.shares)
+    gpu, largest = type_of(snapshot, held), max(share.gpus for share in held.shares)
     rate, cost = held.prediction.tokens_per_second, held.gpus * weight(gpu)
     if job.speeds is None:
         option = Option(held.gpus, len(held.shares), largest, held.plan, held.prediction)

@@ -179,6 +179,11 @@ def all_gpus() -> tuple[GpuSpec, ...]:
     return tuple(_by_name().values())
 
 
+def is_known(name: str) -> bool:
+    """Whether `gpu` knows the name."""
+    return _normal(name) in _by_name()
+
+
 def gpu(name: str) -> GpuSpec:
     """The GPU type of this canonical name (case is ignored).
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.candidates import Candidate, candidates, could_ever_fit, weight
+from trimtab_policy.candidates import Candidate, candidates, could_ever_fit, type_of, weight
 from trimtab_policy.capacity import Capacity
 from trimtab_policy.knapsack import Assignment, FloatArray, IntArray, Solution
 from trimtab_policy.perf.plans import Option
@@ -108,7 +108,7 @@ def holding(snapshot: Snapshot, job: Job) -> Candidate:
     placement = job.placement
     if placement is None:
         raise ValueError(f"{job.namespace}/{job.name} holds no GPUs")
-    nodes, gpu = len(placement.shares), snapshot.gpu_types[placement.gpu_type]
+    nodes, gpu = len(placement.shares), type_of(snapshot, placement)
     largest = max(share.gpus for share in placement.shares)
     option = Option(placement.gpus, nodes, largest, placement.plan, placement.prediction)
     rate, cost = placement.prediction.tokens_per_second, placement.gpus * weight(gpu)

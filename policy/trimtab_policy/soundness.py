@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from trimtab_policy.catalog import is_known
 from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Prediction, TrainingSpec
 from trimtab_policy.types import Job, Node, NodeShare, Placement, Quota, Readings, Snapshot, Speed
 
@@ -88,9 +89,13 @@ def _references(now: Snapshot) -> Iterator[str]:
             twice = next(key for key in keys if keys.count(key) > 1)
             yield f"{what}: {twice!r} is there twice"
     types = [(f"nodes[{n}]", node.gpu_type) for n, node in enumerate(now.nodes)]
+    here = {node.name for node in now.nodes}
     for number, job in enumerate(now.jobs):
         if job.placement:
-            types.append((f"jobs[{number}].placement", job.placement.gpu_type))
+            # Nodes that take no pods now are not told of, nor what they have: the catalogue may know it.
+            gone = here.isdisjoint(share.node for share in job.placement.shares)
+            if not (gone and is_known(job.placement.gpu_type)):
+                types.append((f"jobs[{number}].placement", job.placement.gpu_type))
             if not job.placement.shares:
                 yield f"jobs[{number}].placement.shares: is empty"
     for path, name in types:

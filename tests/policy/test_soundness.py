@@ -13,6 +13,8 @@ from tests.builders import A100, changed, job, node, running, snapshot
 
 from trimtab.commands.snapshot import portable, read
 from trimtab.errors import UsageError
+from trimtab_policy import catalog
+from trimtab_policy.candidates import holding
 from trimtab_policy.sim.evaluation.replay import case
 from trimtab_policy.soundness import problem
 
@@ -60,3 +62,13 @@ def test_what_the_controller_dumps_is_sound() -> None:
 def test_a_job_that_comes_back_in_a_moment_can_be_replayed() -> None:
     later = msgspec.structs.replace(NOW.jobs[1], not_before=NOW.time + 60)
     assert len(case(msgspec.structs.replace(NOW, jobs=(later,))).snapshot.jobs) == 1
+
+
+def test_a_gang_on_nodes_that_take_no_pods_now_has_gpus_that_the_catalogue_knows() -> None:
+    now = snapshot([], [running("held", {"gone": 8}), job("waits")])
+    assert not problem(now)
+    unheard = changed(json.loads(msgspec.json.encode(now)), {"jobs.0.placement.gpu_type": "B0"})
+    assert "does not tell what a 'B0' is" in problem(msgspec.convert(unheard, type(now)))
+    held = now.jobs[0].placement
+    assert held
+    assert holding(now, now.jobs[0], held).gpu == catalog.gpu(held.gpu_type)
