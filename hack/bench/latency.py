@@ -38,9 +38,9 @@ async def measure(repeat: int, starts: int) -> Latencies:
     async with lab("latency") as where:
         await where.add_nodes(load_profile(checkout() / "manifests" / "fake" / "heterogeneous.yaml"))
         async with where.controller():
-            bound = [await bound(where, f"small-{i}") for i in range(repeat)]
+            waited = [await bound(where, f"small-{i}") for i in range(repeat)]
         await where.clear()
-        return Latencies(spread(bound), spread([await _started(where) for _ in range(starts)]))
+        return Latencies(spread(waited), spread([await _started(where) for _ in range(starts)]))
 
 
 async def bound(where: Lab, name: str) -> float:

@@ -95,7 +95,8 @@ class Extender:
         self.ports = main.port, health.port
         changing = await main.secure(ours, self._counts.certificates)
         await health.secure(of_server("metrics.tls", self._health.tls), counts.certificates)
-        log.info("serving", version=__version__, kube_scheduler=main.url, metrics=f"{health.url}/metrics")
+        where = {"kube_scheduler": main.url, "metrics": f"{health.url}/metrics"}
+        log.info("serving", version=__version__, port=main.port, health_port=health.port, **where)
         if not self._settings.client_ca and not loopback(self._settings.host):
             log.warning("whoever reaches the port may ask, and read the names of all gangs: set extender.client_ca")
         try:
