@@ -24,8 +24,8 @@ from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Prediction, R
 from trimtab_policy.types import Bounds, Requirements
 
 _GIB = float(1 << 30)
-MOST_OPTIONS = 400_000
-"""That are remembered, of all jobs together: some 200 MB."""
+MOST_OPTIONS = 200_000
+"""That each of two memories keeps, of all jobs together: some 100 MB."""
 
 
 MOST_REASONS = 1 << 20
