@@ -76,7 +76,13 @@ def test_pods_that_have_ended_need_not_be_told() -> None:
 
 
 def test_a_pod_whose_time_runs_is_told_before_statuses_are_written() -> None:
-    assert _urgency(AnnotatePod("p", "u", DEADLINE)) is Urgency.COMPLETE < _urgency(WriteStatus(RUNNING))
+    assert _urgency(AnnotatePod("p", "u", DEADLINE), PLAN) is Urgency.COMPLETE < _urgency(WriteStatus(RUNNING), PLAN)
+
+
+def test_what_only_tells_why_a_job_waits_is_written_after_all_that_gangs_need() -> None:
+    waits = _urgency(WriteStatus(JobStatus()), None)
+    assert waits is Urgency.EXPLAIN > _urgency(WriteStatus(RUNNING), None)
+    assert _urgency(WriteStatus(JobStatus()), PLAN) is Urgency.REPORT, "a plan that is given up frees GPUs"
 
 
 # --- a place that is not there any more ------------------------------------------------------------------------------
