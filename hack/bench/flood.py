@@ -149,7 +149,7 @@ async def _crowd(port: int, way: str, count: int) -> AsyncIterator[asyncio.subpr
         await process.stdout.readline()
         yield process
     finally:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # it has ended by itself
             process.kill()
         await process.wait()
 
@@ -179,7 +179,7 @@ class _Probes:
         while True:
             self.asked += 1
             began = time.monotonic()
-            with suppress(OSError, TimeoutError):
+            with suppress(OSError, TimeoutError):  # asked and not in `took`: that is what is counted
                 async with asyncio.timeout(PROBE_SECONDS):
                     reader, writer = await asyncio.open_connection(HOST, self._port)
                     with closing(writer):

@@ -180,7 +180,7 @@ class Seat:
         if not quick:
             self._ready(conn)
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # who is gone needs no answer
             conn.send(quick)
             conn.shutdown(socket.SHUT_WR)
         self.end()
@@ -581,7 +581,7 @@ class Guard(web.Server):
     async def close(self) -> None:
         """Answer what is in work, for as long as a request may take, and end."""
         self.retire(now=True)
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # who has not fetched his answer by then is cut off below
             await asyncio.wait_for(self._empty.wait(), self.limits.seconds)
         for timer in (self._sweeping, self._pumping):
             if timer is not None:

@@ -93,8 +93,9 @@ def run(data: bytes) -> None:
     verb, pod = draw.pick(("filter", "prioritize", "preempt", "bind")), _pod(draw)
     _WATCH.trouble = draw.pick(("", "", "away"))
     said = {"preempt": _preemption, "bind": lambda draw, pod: _binding(draw)}.get(verb, _args)(draw, pod)
-    binder = _Binder(draw, pod)
-    verbs = Verbs(_WATCH, binder)  # type: ignore[arg-type]
+    binder: Any = _Binder(draw, pod)
+    watch: Any = _WATCH  # both answer what the verbs ask, and nothing else
+    verbs = Verbs(watch, binder)
     body = draw.rest() if draw.chance(16) else draw.encoded(draw.spoiled(said))
     try:
         answer = finished(verbs.by_path[f"/{verb}"](body))
