@@ -2,6 +2,8 @@
 
     python -m tests.killed FOLDER steps     killed before every step of a checkpoint on the disk, one after another
     python -m tests.killed FOLDER any       killed after times that are random
+    python -m tests.killed FOLDER last      killed before every step on the disk from the last segment on, each time in
+                                            a copy of its own, FOLDER/1, FOLDER/2 and so on, where it then goes on
 
 Prints how often it was killed. Processes are forked, so that hundreds of them take seconds.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -84,14 +87,39 @@ def killed(folder: Path, prepare: Callable[[], None], after: float | None) -> bo
     return status != 0
 
 
-def main() -> None:
-    folder, how = Path(sys.argv[1]), {"steps": at_every_step, "any": at_random}[sys.argv[2]]
+def again_and_again(folder: Path, how: Iterator[tuple[Callable[[], None], float | None]]) -> int:
+    """Kill one training until it is done; how often that was."""
     times = 0
-    for prepare, after in how():
+    for prepare, after in how:
         if not killed(folder, prepare, after):
             break
         times += 1
-    print(times)
+    return times
+
+
+def from_the_last_segment_on(folder: Path) -> int:
+    """Kill one training after another once, near its end, and let it end; how many that were."""
+    events = learn(task(folder / "begun"))
+    for _ in range(CONFIG.training.segments):
+        next(events)
+    events.close()
+    for number in count(1):
+        copy = folder / str(number)
+        shutil.copytree(folder / "begun", copy)
+        if not killed(copy, before_step(number), None):
+            shutil.rmtree(copy)
+            shutil.rmtree(folder / "begun")
+            return number - 1
+        assert not killed(copy, lambda: None, None)
+    raise AssertionError("a training takes no endless number of steps")
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    if sys.argv[2] == "last":
+        print(from_the_last_segment_on(folder))
+    else:
+        print(again_and_again(folder, {"steps": at_every_step, "any": at_random}[sys.argv[2]]()))
 
 
 if __name__ == "__main__":

@@ -67,9 +67,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     store.replace(path, data)
     state = replace(checkpoint.state, arrays=path.name, sha256=hashlib.sha256(data).hexdigest())
     store.replace(folder / NAME, msgspec.json.encode(state))
-    for older in folder.glob("checkpoint-*.safetensors"):
-        if older != path:
-            older.unlink()
+    tidy(folder, state)
 
 
 def load(folder: Path) -> Checkpoint | None:
@@ -97,7 +95,11 @@ def _below(prefix: str, arrays: store.Arrays) -> store.Arrays:
     return {name.removeprefix(prefix): np.array(array) for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def tidy(folder: Path) -> None:
-    """Remove what processes left that were killed while they wrote."""
-    for path in folder.glob(".*.part"):
-        path.unlink()
+def tidy(folder: Path, last: State) -> None:
+    """Remove what no longer counts besides the `last` checkpoint: its predecessors, and what killed processes left.
+
+    Who goes on needs it as well as who saves: after the last segment nobody saves any more.
+    """
+    for path in (*folder.glob(".*.part"), *folder.glob("checkpoint-*.safetensors")):
+        if path.name != last.arrays:
+            path.unlink()

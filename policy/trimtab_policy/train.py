@@ -102,8 +102,10 @@ def learn(task: Task) -> Events:
     if learner.segments < 1:
         raise TrainingError(f"{task.agent}: its configuration leaves nothing to train: {learner.segments} segments")
     task.folder.mkdir(parents=True, exist_ok=True)
-    checkpoint.tidy(task.folder)
     reached = _begun(task, learner)
+    checkpoint.tidy(task.folder, reached.state)
+    if reached.state.rows:  # killed between the last checkpoint and the figures, nothing else would write them
+        _write_csv(task.folder, reached.state.rows)
     yield _step(task, learner, reached.state)
     with _events(task.folder, reached.state.rows) as write:
         for segment in range(reached.state.segment, learner.segments):

@@ -130,6 +130,14 @@ def test_a_training_that_was_stopped_ends_where_the_others_end(tmp_path: Path, s
     assert seconds == sorted(seconds)
 
 
+WHOLE = {"checkpoint-000012.safetensors", "checkpoint.json", "figures.csv", "stub.json", "stub.safetensors"}
+"""What a training of `killed.CONFIG` keeps, besides the events."""
+
+
+def kept(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if "events" not in path.name}
+
+
 @pytest.mark.parametrize("how", ["steps", "any"])
 def test_a_training_that_is_killed_time_and_again_ends_bit_for_bit_where_the_others_end(
     tmp_path: Path, how: str
@@ -143,9 +151,20 @@ def test_a_training_that_is_killed_time_and_again_ends_bit_for_bit_where_the_oth
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     (again,) = trained(train.learn(killed.task(tmp_path / "killed")))
     assert without_clock(again.rows) == without_clock(whole.rows)
-    assert {path.name for path in (tmp_path / "killed").iterdir() if "events" not in path.name} == {
-        "checkpoint-000012.safetensors", "checkpoint.json", "figures.csv", "stub.json", "stub.safetensors",
-    }  # fmt: skip
+    assert kept(tmp_path / "killed") == WHOLE
+
+
+def test_a_training_that_is_killed_at_any_step_of_its_end_keeps_all_that_others_keep(tmp_path: Path) -> None:
+    (whole,) = trained(train.learn(killed.task(tmp_path / "whole")))
+    command = [sys.executable, "-m", "tests.killed", str(tmp_path / "killed"), "last"]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    assert int(done.stdout) == len(list((tmp_path / "killed").iterdir())) >= 20
+    for folder in (tmp_path / "killed").iterdir():
+        assert kept(folder) == WHOLE, folder.name
+        for name in ("stub.safetensors", "stub.json"):
+            assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), folder.name
+        with (folder / "figures.csv").open(newline="") as file:
+            assert [row["segment"] for row in csv.DictReader(file)] == [str(row["segment"]) for row in whole.rows]
 
 
 @pytest.mark.parametrize(
