@@ -219,7 +219,8 @@ class FakeApiServer:
         start = int(request.query.get("continue", "0"))
         end = start + int(request.query.get("limit") or len(items) or 1)
         meta = {"resourceVersion": str(self.store.version), **({"continue": str(end)} if end < len(items) else {})}
-        return {"kind": "List", "apiVersion": "v1", "metadata": meta, "items": items[start:end]}
+        shown = [as_accepted(request, obj) for obj in items[start:end]]
+        return {"kind": "List", "apiVersion": "v1", "metadata": meta, "items": shown}
 
     async def _watch(self, request: web.Request, plural: str) -> web.StreamResponse:
         since = int(request.query.get("resourceVersion") or self.store.version)
@@ -230,8 +231,11 @@ class FakeApiServer:
         while loop.time() < end and not self._stopping.is_set():
             changed = self.store.changed
             for version, event in self._since(plural, since):
-                if event["type"] == "ERROR" or selected(request, event["object"]):
+                if event["type"] == "ERROR":
                     await response.write(json.dumps(event).encode() + b"\n")
+                elif selected(request, event["object"]):
+                    shown = event | {"object": as_accepted(request, event["object"])}
+                    await response.write(json.dumps(shown).encode() + b"\n")
                 since = version
             if not await self._wait(changed, min(end - loop.time(), self._bookmark_seconds)):
                 await response.write(json.dumps(bookmark(self.store.version)).encode() + b"\n")
@@ -256,6 +260,17 @@ def selected(request: web.Request, obj: Object) -> bool:
     """Whether the object has the name that the request asks for, if it asks for one."""
     _, _, name = request.query.get("fieldSelector", "").partition("metadata.name=")
     return name in ("", obj["metadata"]["name"])
+
+
+def as_accepted(request: web.Request, obj: Object) -> Object:
+    """The object, or its metadata alone where the request accepts that first. Like the API server, it refuses a list
+    to those who accept the metadata of one object, and the other way round."""
+    accepted = request.headers.get("Accept", "").split(",")[0]
+    if "as=PartialObjectMetadata" not in accepted:
+        return obj
+    if ("as=PartialObjectMetadataList" in accepted) == ("watch" in request.query):
+        raise Refused(406, "NotAcceptable", accepted)
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
 def bookmark(version: int) -> Object:

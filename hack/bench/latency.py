@@ -17,6 +17,7 @@ from hack.bench.lab import NAMESPACE, Lab, create_jobs, job, lab
 from hack.bench.spread import Spread, spread
 from msgspec import Struct
 
+from trimtab import names
 from trimtab.checkout import checkout
 from trimtab.fake.profile import load_profile
 from trimtab.kube.resources import JOBS, PODS, Resource
@@ -45,7 +46,11 @@ async def measure(repeat: int, starts: int) -> Latencies:
 
 async def bound(where: Lab, name: str) -> float:
     """Seconds from the request that creates a job of one GPU until its pod is on a node. The job is deleted then."""
-    async with _first(where, PODS, lambda pod: "nodeName" in pod["spec"]) as seen:
+
+    def wanted(pod: Object) -> bool:  # and no other: the job before this one may still be leaving
+        return "nodeName" in pod["spec"] and pod["metadata"]["labels"].get(names.LABEL_JOB) == name
+
+    async with _first(where, PODS, wanted) as seen:
         began = time.monotonic()
         await create_jobs(where.client, [job(name, gpus=1, tensor=1)])
         took = await seen - began

@@ -18,7 +18,7 @@ import pytest
 from tests.fakeserver import FakeApiServer
 from tests.faultproxy import FaultProxy
 
-from trimtab.controller.wakeups import Endless, Timing, Wakeups, credentials
+from trimtab.controller.wakeups import PAGE_SIZE, Endless, Timing, Wakeups, credentials
 from trimtab.kube.client import KubeClient
 from trimtab.kube.connection import connect
 from trimtab.kube.objects import JobObject
@@ -36,7 +36,7 @@ SHORT = Timing(
     restart_max_seconds=0.1,
 )
 WATCH = "llmtrainingjobs.*watch="
-LIST = "llmtrainingjobs$"
+LIST = r"llmtrainingjobs\?limit="
 
 
 class Bell:
@@ -247,8 +247,33 @@ async def test_stopping_before_kopf_has_started_leaves_nothing_behind(proxy: Fau
 
 async def test_kopf_is_told_our_credentials_and_when_to_ask_again(proxy: FaultProxy) -> None:
     info = credentials(await connect(KubeSettings(kubeconfig=proxy.kubeconfig)))
-    assert (info.server, info.scheme, info.token) == (proxy.server, "Bearer", "sesame")
+    async with info.aiohttp_session as session:
+        assert (info.server, session.headers["Authorization"]) == (proxy.server, "Bearer sesame")
     assert info.expiration is not None
+
+
+async def test_kopf_sees_metadata_only_and_lists_page_by_page(
+    server: FakeApiServer, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of large objects are else decoded whole, and listed at once."""
+    seen: list[dict[str, Any]] = []
+    bell = Bell()
+
+    async def see(self: Wakeups, body: dict[str, Any], **_: object) -> None:
+        seen.append(dict(body))
+        bell.ring()
+
+    monkeypatch.setattr(Wakeups, "_on_event", see)
+    names = {f"before-{i:03}" for i in range(PAGE_SIZE + 1)}
+    for name in names:
+        server.store.create("llmtrainingjobs", job(name))
+    async with running(proxy, bell):
+        await until(lambda: len(seen) > PAGE_SIZE)
+        server.store.create("llmtrainingjobs", job("later"))
+        await until(lambda: "later" in {body["metadata"]["name"] for body in seen})
+    assert {body["metadata"]["name"] for body in seen} == names | {"later"}
+    assert [body for body in seen if "spec" in body] == []
+    assert server.requests.count("GET /apis/trimtab.dev/v1alpha1/llmtrainingjobs") >= 3, "two pages and a watch"
 
 
 def test_the_pauses_between_attempts_never_end_and_start_anew_each_time() -> None:

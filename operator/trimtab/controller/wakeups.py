@@ -27,8 +27,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
+import aiohttp
 import kopf
 import structlog
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 from msgspec import Struct
 
 from trimtab.errors import SettingsError
@@ -41,6 +43,13 @@ from trimtab.telemetry import metrics
 CREDENTIALS_SECONDS = 600.0
 HEALTHY_SECONDS = 60.0
 """An operator that ran for so long before it ended is restarted at once."""
+
+PAGE_SIZE = 100
+"""Objects of a list that are in kopf's hands at a time."""
+RESOURCES = tuple(f"/apis/{GROUP}/{VERSION}/{plural}" for plural in (JOB_PLURAL, QUEUE_PLURAL))
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+"""What the Accept header says for no more than metadata: of one object, as watches send them, and of a list."""
 
 SECONDS_TO_CLEAN_UP, SECONDS_TO_END, ROUNDS_TO_END = 2.0, 0.2, 5
 
@@ -206,6 +215,7 @@ class Wakeups:
         settings.watching.server_timeout = timing.watch_seconds
         settings.watching.client_timeout = timing.watch_seconds + timing.request_seconds
         settings.watching.inactivity_timeout = timing.inactivity_seconds
+        settings.watching.chunk_size = PAGE_SIZE
         settings.execution.default_backoff = timing.ready_seconds
         settings.scanning.disabled = True
         settings.posting.enabled = False
@@ -223,7 +233,7 @@ class Wakeups:
     async def _probe(self, **_: object) -> float:
         return self._round_age()
 
-    async def _login(self, **_: object) -> kopf.ConnectionInfo:
+    async def _login(self, **_: object) -> kopf.AiohttpSession:
         try:
             return credentials(await connect(self._settings))
         except SettingsError as error:
@@ -261,19 +271,23 @@ def _others() -> set[asyncio.Task[Any]]:
     return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 
-def credentials(connection: Connection) -> kopf.ConnectionInfo:
-    """Our credentials in kopf's words; they expire, so that kopf asks for rotated ones."""
-    scheme, _, token = (connection.authorization or "").partition(" ")
-    lifetime = datetime.timedelta(seconds=CREDENTIALS_SECONDS)
-    files = connection.files
-    return kopf.ConnectionInfo(
-        server=connection.server,
-        ca_path=files.ca,
-        certificate_path=files.certificate,
-        private_key_path=files.key,
-        insecure=not connection.verify_tls,
-        scheme=scheme or None,
-        token=token or None,
-        proxy_url=connection.proxy,
-        expiration=datetime.datetime.now(datetime.UTC) + lifetime,
+def credentials(connection: Connection) -> kopf.AiohttpSession:
+    """Our credentials as a session, which kopf closes; they expire, so that kopf asks for rotated ones.
+
+    Must be called where an event loop runs. What the session lists and watches of our resources is metadata only.
+    """
+
+    async def ask(request: ClientRequest, handle: ClientHandlerType) -> ClientResponse:
+        if request.url.path in RESOURCES:
+            request.headers["Accept"] = METADATA if "watch" in request.url.query else METADATA_LIST
+        request.server_hostname = connection.tls_server_name
+        return await handle(request)
+
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context()),
+        headers={"Authorization": connection.authorization} if connection.authorization else None,
+        proxy=connection.proxy,
+        middlewares=(ask,),
     )
+    expiration = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=CREDENTIALS_SECONDS)
+    return kopf.AiohttpSession(server=connection.server, aiohttp_session=session, expiration=expiration)
