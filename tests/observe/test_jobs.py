@@ -98,3 +98,19 @@ def test_suspension_and_back_off() -> None:
 
 def test_times_are_posix_seconds() -> None:
     assert (posix("2026-01-02T03:04:05Z"), posix(None)) == (NOW, 0.0)
+
+
+def test_a_spec_is_read_again_only_when_it_has_changed() -> None:
+    """Searches for plans are remembered by the objects that are made of it."""
+    before = facts(job_object("a", {"maxRestarts": 3}))
+    after = facts(job_object("a", {"maxRestarts": 3}, status=JobStatus(restarts=2)), before)
+    assert (after.spec is before.spec, after.training is before.training) == (True, True)
+    assert (before.status.restarts, after.status.restarts) == (0, 2)
+    edited = facts(job_object("a", {"maxRestarts": 4}, status=JobStatus(restarts=2)), after)
+    assert edited.spec is not None
+    assert edited.spec.max_restarts == 4
+    broken = facts(job_object("a", {"maxRestarts": "many"}), edited)
+    assert (broken.spec, "maxRestarts" in broken.error) == (None, True)
+    mended = facts(job_object("a", {"maxRestarts": 4}), broken)
+    assert mended.spec is not None
+    assert mended.template == edited.template

@@ -164,13 +164,20 @@ def speedup_of(jobs: Iterable[JobFacts]) -> float:
     return (latest.predicted.speedup_permille or 1000) / 1000 if latest else 1.0
 
 
-def facts(job: JobObject) -> JobFacts:
-    """Understand a job object; what cannot be understood is said in `error`."""
+def facts(job: JobObject, before: JobFacts | None = None) -> JobFacts:
+    """Understand a job object; what cannot be understood is said in `error`.
+
+    `before` is what an earlier version of it was understood as. Most versions differ in the status only, and the spec
+    is the larger part by far: it is not read again as long as it is the same, byte for byte.
+    """
     created = posix(job.metadata.creation_timestamp)
     try:
         status = JobStatus.model_validate_json(bytes(job.status))
     except ValidationError as error:
         return JobFacts(job.metadata, JobStatus(), created, f"status cannot be read: {_words(error)}", unreadable=True)
+    if before and before.spec and not before.error and bytes(before.source) == bytes(job.spec):
+        # The source is the object's own: else two copies were held.
+        return msgspec.structs.replace(before, meta=job.metadata, status=status, created=created, source=job.spec)
     try:
         spec = JobSpec.model_validate_json(bytes(job.spec))
         template = msgspec.json.decode(job.spec)["template"]

@@ -148,7 +148,9 @@ class Observer:
             "node", lambda node: nodes.facts(node, levels), nodes.broken
         )
         self._pods: Memo[PodObject, PodFacts] = Memo("pod", pods.facts, pods.broken)
-        self._jobs: Memo[JobObject, JobFacts] = Memo("job", jobs.facts, jobs.broken)
+        self._jobs: Memo[JobObject, JobFacts] = Memo("job", self._understood, jobs.broken)
+        self._latest: dict[str, JobFacts] = {}
+        """UID -> what its latest version was understood as."""
         self._queues: Memo[QueueObject, QueueFacts] = Memo("queue", queues.facts, queues.broken)
         self._ends = Ends()
         self._running: Memo[JobFacts, Running] = Memo(
@@ -168,6 +170,16 @@ class Observer:
         """Facts of one node; None when it is gone or has no GPUs."""
         return self._nodes.one(node) if node else None
 
+    def _understood(self, job: JobObject) -> JobFacts:
+        uid = job.metadata.uid
+        found = self._latest[uid] = jobs.facts(job, self._latest.get(uid))
+        return found
+
+    def _ours(self, objects: Iterable[JobObject]) -> dict[str, JobFacts]:
+        """UID -> facts, of exactly these jobs as far as this controller is in charge of them."""
+        self._latest = {facts.meta.uid: facts for _, facts in self._jobs.all(objects)}
+        return {uid: facts for uid, facts in self._latest.items() if facts.ours}
+
     def next_deadline(self, now: float) -> float:
         """Seconds until a GPU is to be judged slow, or no longer, though nothing is reported."""
         return self._stragglers.next_deadline(now)
@@ -185,7 +197,7 @@ class Observer:
         kube-scheduler would not take for that job lately. `held_back` and `limited`, by job UID, are what Kueue
         says: who must not be planned yet, and the facts of jobs that may have less than their own spec allows."""
         gpu_nodes = {facts.name: facts for _, facts in self._nodes.all(caches.nodes) if facts}
-        ours = {f.meta.uid: f for _, f in self._jobs.all(caches.jobs) if f.ours}
+        ours = self._ours(caches.jobs)
         known = {uid: facts for uid, facts in ours.items() if not facts.meta.deletion_timestamp}
         known |= {uid: facts for uid, facts in (limited or {}).items() if uid in known}
         used = self._books(gpu_nodes, ours, known, promised, caches.pods, now)
