@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
+from collections.abc import Callable
 from typing import Any, cast
 
+from tests.builders import job_object
+
 from trimtab.apply.steps import View
-from trimtab.controller.gangs import Gangs
-from trimtab.controller.views import Gang
+from trimtab.controller.gangs import REST_SECONDS, Gangs
+from trimtab.controller.views import Gang, Rest
 from trimtab.settings import Settings
 from trimtab.telemetry.metrics import REGISTRY
+from trimtab_policy.types import Pending, PendingReason
 
 
 class Views:
     """Views that break for one job; remembers who was looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, due: float = 0.0) -> None:
         self.seen: list[str] = []
+        self.due = due
+        self.rests: dict[str, Rest] = {}
+
+    def rest(self, uid: str, gang: Gang) -> Rest | None:
+        return self.rests.get(uid)
 
     def view(self, uid: str, gang: Gang) -> View | None:
         self.seen.append(uid)
-        gang.due = 0.0
+        gang.due = self.due
         if uid == "cursed":
             raise ZeroDivisionError
         return None
@@ -34,11 +44,9 @@ class NoJobs:
         return object()
 
 
-def drivers(views: Views) -> Gangs:
-    unused = cast(Any, None)
-    return Gangs(
-        unused, cast(Any, NoJobs()), cast(Any, views), unused, Settings(), leader_epoch=unused, wake=unused, fail=unused
-    )
+def drivers(views: Views, wall: Callable[[], float] = time.time) -> Gangs:
+    unused, cluster, shown = cast(Any, None), cast(Any, NoJobs()), cast(Any, views)
+    return Gangs(unused, cluster, shown, unused, Settings(), leader_epoch=unused, wake=unused, fail=unused, wall=wall)
 
 
 def mistakes() -> float:
@@ -62,3 +70,36 @@ async def test_what_is_due_wakes_nobody_for_a_job_that_is_worked_at_or_breaks() 
     task = gangs._gang("blessed").task = asyncio.create_task(asyncio.sleep(0))
     assert gangs.next_deadline() == math.inf
     await task
+
+
+async def test_a_job_that_only_waits_is_not_looked_at_again_and_again_while_nothing_happens() -> None:
+    """Thousands may wait. What happens to one is seen at once, and what time alone changes, after a while."""
+    views, now = Views(due=math.inf), 1000.0
+    gangs = drivers(views, lambda: now)
+    job, other = job_object("a"), job_object("b")
+    views.rests = {"a": Rest(job, None, None), "b": Rest(other, None, None)}
+    gangs.advance(["a", "b", "runs"])
+    gangs.advance(["a", "b", "runs"])
+    assert views.seen == ["a", "b", "runs", "runs"]
+    views.rests["a"] = Rest(job, Pending("a", PendingReason.INSUFFICIENT_GPUS, "8 are free"), None)
+    views.rests["b"] = Rest(job_object("b"), None, None)  # another version of it
+    gangs.advance(["a", "b"])
+    assert views.seen[4:] == ["a", "b"]
+    now += REST_SECONDS
+    gangs.advance(["a", "b"])
+    assert views.seen[6:] == ["a", "b"]
+    now -= REST_SECONDS / 2  # a clock that was set back must not keep it from being looked at
+    gangs.advance(["a"])
+    assert views.seen[8:] == ["a"]
+
+
+async def test_a_job_that_only_waits_is_looked_at_when_its_time_has_come() -> None:
+    views, now = Views(due=1005.0), 1000.0
+    gangs = drivers(views, lambda: now)
+    views.rests = {"a": Rest(job_object("a"), None, None)}
+    gangs.look("a")
+    gangs.look("a")
+    assert views.seen == ["a"]
+    now = 1005.0
+    gangs.look("a")
+    assert views.seen == ["a", "a"]

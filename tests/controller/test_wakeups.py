@@ -7,6 +7,8 @@ nine errors that its own settings survive.
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from inspect import isawaitable
@@ -243,6 +245,19 @@ async def test_stopping_before_kopf_has_started_leaves_nothing_behind(proxy: Fau
     await asyncio.to_thread(wakeups.stop)
     assert not wakeups.alive
     assert wakeups._loop is None or not asyncio.all_tasks(wakeups._loop)
+
+
+async def test_what_was_woken_is_forgotten_after_the_end(server: FakeApiServer, proxy: FaultProxy) -> None:
+    """kopf may keep our handlers for ever; whoever stands for election again would hold every job twice."""
+    server.store.create("llmtrainingjobs", job("a"))
+    bell = Bell()
+    woken = weakref.ref(bell)
+    async with running(proxy, bell) as kept:
+        await bell.rings()
+    del bell
+    gc.collect()
+    assert woken() is None
+    assert not kept.alive
 
 
 async def test_kopf_is_told_our_credentials_and_when_to_ask_again(proxy: FaultProxy) -> None:

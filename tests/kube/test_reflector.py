@@ -255,6 +255,25 @@ def test_whatever_happens_the_copy_ends_equal_to_the_server(steps: list[tuple[st
     virtually(scenario)
 
 
+def test_a_new_list_keeps_the_objects_that_have_not_changed() -> None:
+    """Else every object was in memory twice for a moment, and all that is remembered of it computed anew."""
+
+    async def scenario(watcher: Watcher) -> None:
+        for name in ("a", "b", "c"):
+            watcher.put(name, 1)
+        await asyncio.sleep(1)
+        before, lists = dict(watcher.reflector.items), watcher.source.lists
+        watcher.source.inject("drop")
+        watcher.put("b", 2)
+        await asyncio.sleep(2 * SETTINGS.resync_seconds)
+        assert watcher.source.lists > lists
+        kept = {name: watcher.reflector.items[name] is thing for name, thing in before.items()}
+        assert kept == {"a": True, "b": False, "c": True}
+        assert watcher.reflector.items["b"].value == 2
+
+    virtually(scenario)
+
+
 def test_deletions_during_a_gap_are_found_by_the_next_list() -> None:
     """kopf's trap K3: after 410 it never hears of them. A re-created object is a deletion and a creation."""
 

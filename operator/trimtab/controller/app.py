@@ -72,6 +72,8 @@ async def run(settings: Settings) -> None:
             await _stand(settings, stop)
         except LeadershipLost as lost:
             log.warning("standing for election again", because=str(lost))
+        gc.unfreeze()  # what is forgotten refers to itself in circles, and the next candidacy holds as much again
+        gc.collect()
 
 
 async def _stand(settings: Settings, stop: asyncio.Event) -> None:

@@ -39,7 +39,7 @@ from trimtab.apply.stops import StopOrder
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.turns import Turns, Urgency
-from trimtab.controller.views import Decided, Gang, Promise, Views, Watched
+from trimtab.controller.views import Decided, Gang, Promise, Rest, Views, Watched
 from trimtab.errors import ApiError, Conflict, LeadershipLost, NotFound
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
@@ -56,6 +56,8 @@ from trimtab.telemetry import metrics
 from trimtab_policy.types import Pending
 
 MISTAKE_SECONDS = 10.0
+REST_SECONDS = 10.0
+"""How long a job without a gang is not looked at while nothing happens to it: thousands may wait, or be suspended."""
 
 log = structlog.get_logger(__name__)
 
@@ -173,8 +175,13 @@ class Gangs:
 
     def _has_work(self, uid: str, gang: Gang) -> bool:
         try:
+            rest, now = self._views.rest(uid, gang), self._wall()
+            if rest and _rests(gang, rest, now):
+                return False
             view = self._views.view(uid, gang)
-            return bool(view and steps.next_step(view))
+            work = bool(view and steps.next_step(view))
+            gang.rest = (rest, now) if rest and not work else None
+            return work
         except Exception:  # noqa: BLE001 - a mistake of ours about one job must not stop the others
             _mistaken(uid)
             gang.due = math.inf
@@ -311,6 +318,14 @@ class Gangs:
 
     def _gang(self, uid: str) -> Gang:
         return self._gangs.setdefault(uid, Gang())
+
+
+def _rests(gang: Gang, rest: Rest, now: float) -> bool:
+    """Whether there was nothing to do for the job a moment ago, and nothing has happened since."""
+    if gang.rest is None or now >= gang.due:
+        return False
+    before, since = gang.rest
+    return rest.same(before) and 0 <= now - since < REST_SECONDS
 
 
 def _last_failed(status: JobStatus) -> int:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
@@ -29,7 +29,7 @@ from trimtab.controller.brake import GONE, Brake
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.progress import Progress
 from trimtab.errors import NotFound
-from trimtab.kube.objects import PodObject
+from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe import queues
 from trimtab.observe.books import Claim
 from trimtab.observe.gpunodes import GpuNodes
@@ -90,6 +90,18 @@ class Watched(Struct, frozen=True):
     """Of the plan that was decided at the same time; None where the job had to wait."""
 
 
+class Rest(NamedTuple):
+    """All that the next step of a job depends on that has no gang, and nothing of one, but for the time."""
+
+    job: JobObject
+    pending: Pending | None
+    watched: Watched | None
+
+    def same(self, other: Rest) -> bool:
+        """Whether nothing has happened in between."""
+        return self.job is other.job and (self.pending, self.watched) == (other.pending, other.watched)
+
+
 class Gang(Struct):
     """What is remembered of one job between two looks: confirmed by the API server, but not visible yet."""
 
@@ -117,6 +129,8 @@ class Gang(Struct):
     """Epoch of the plan whose PodGroup was refused."""
     refused: dict[str, float] = field(default_factory=dict)
     """Node -> monotonic time until which it is left out of this job's plans: kube-scheduler would not take it."""
+    rest: tuple[Rest, float] | None = None
+    """When there was last found to be nothing to do for it, as a POSIX time, and in which state."""
 
 
 class Views:
@@ -139,6 +153,18 @@ class Views:
         """Jobs (`namespace/name`) whose pods still hold GPUs that a plan waits for."""
         self._by_scheduler = settings.binding.mode == "Extender"
         self.brake = Brake(settings.gang, settings.failures, wall=wall)
+
+    def rest(self, uid: str, gang: Gang) -> Rest | None:
+        """What the next step of a job without a gang depends on; None where it depends on more."""
+        job = self._cluster.job(uid)
+        facts = self._observer.job(job) if job else None
+        if job is None or facts is None or facts.holds_gpus:
+            return None
+        if gang.promise or gang.setback or gang.order or gang.refused:
+            return None
+        if self._cluster.pods_of(facts.meta.identity.digest) or self._cluster.pod_groups_of(facts.meta.identity):
+            return None
+        return Rest(job, gang.pending, gang.watched)
 
     def view(self, uid: str, gang: Gang) -> View | None:
         """What the next step of the job depends on; None for a job that is gone, or unreadable."""

@@ -139,6 +139,8 @@ class Wakeups:
             self._thread.join(timeout_seconds)
         if self.alive:
             log.warning("kopf did not stop in time", seconds=timeout_seconds)
+        # kopf keeps our handlers after its end, and through them it would keep all that the loop holds.
+        self._wake, self._ready, self._round_age = _nothing, _not_served, _no_age
 
     @property
     def alive(self) -> bool:
@@ -245,6 +247,18 @@ class _NothingToCompare(kopf.AnnotationsDiffBaseStorage):  # type: ignore[misc] 
 
     def build(self, *, body: kopf.Body, extra_fields: object = None) -> kopf.BodyEssence:
         return kopf.BodyEssence({})
+
+
+def _nothing() -> None:
+    """Who is to be woken after the end."""
+
+
+def _not_served() -> bool:
+    return False
+
+
+def _no_age() -> float:
+    return 0.0
 
 
 async def _end(tasks: Collection[asyncio.Task[None]]) -> None:

@@ -165,8 +165,9 @@ class Reflector(Generic[T]):
         async for content in self._source.pages(self._path, self._settings.page_size, self._selector):
             page = self._page(content)
             version = page.metadata.number
+            rewound = version < self._cache.version  # then one version may be two different objects
             for raw in page.items:
-                if (obj := self._decode(raw, unreadable)) is not None:
+                if (obj := (None if rewound else self._known(raw)) or self._decode(raw, unreadable)) is not None:
                     listed[obj.metadata.key] = obj
         self._refuse_stale(version)
         self._observer.relist(self.resource.plural, reason)
@@ -174,6 +175,16 @@ class Reflector(Generic[T]):
         self.unreadable = unreadable
         self._heard_something()
         self.synced.set()
+
+    def _known(self, raw: msgspec.Raw) -> T | None:
+        """The object as we hold it, if that is the same version: else all were in memory twice for a moment."""
+        try:
+            meta = _ANY.decode(raw).metadata
+        except msgspec.DecodeError:
+            return None
+        held = self._cache.items.get(meta.key)
+        same = held is not None and (held.metadata.uid, held.metadata.version) == (meta.uid, meta.version)
+        return held if same else None
 
     def _page(self, content: bytes) -> _Page:
         try:
