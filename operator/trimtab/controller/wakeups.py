@@ -114,6 +114,8 @@ class Wakeups:
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._operator: asyncio.Task[None] | None = None
+        self._sessions: list[aiohttp.ClientSession] = []
+        """All that kopf was given in this life: it does not close them when it ends in the middle of its start."""
         self._thread = threading.Thread(target=self._supervise, name="kopf", daemon=True)
 
     def __enter__(self) -> Wakeups:
@@ -194,6 +196,8 @@ class Wakeups:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await _end(tasks or _others())  # stop() may come while kopf spawns: then it tells us of none
+            while self._sessions:
+                await self._sessions.pop().close()
         for task in ended:
             task.result()
 
@@ -237,9 +241,12 @@ class Wakeups:
 
     async def _login(self, **_: object) -> kopf.AiohttpSession:
         try:
-            return credentials(await connect(self._settings))
+            found = credentials(await connect(self._settings))
         except SettingsError as error:
             raise kopf.TemporaryError(str(error), delay=self._timing.ready_seconds) from error
+        self._sessions = [session for session in self._sessions if not session.closed]
+        self._sessions.append(found.aiohttp_session)
+        return found
 
 
 class _NothingToCompare(kopf.AnnotationsDiffBaseStorage):  # type: ignore[misc]  # kopf tells no types
