@@ -46,6 +46,8 @@ HEALTHY_SECONDS = 60.0
 
 PAGE_SIZE = 100
 """Objects of a list that are in kopf's hands at a time."""
+IDLE_SECONDS = 0.1
+"""kopf's worker for an object, and what it has seen of it, stays for so long after an event."""
 RESOURCES = tuple(f"/apis/{GROUP}/{VERSION}/{plural}" for plural in (JOB_PLURAL, QUEUE_PLURAL))
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
@@ -222,6 +224,7 @@ class Wakeups:
         settings.watching.client_timeout = timing.watch_seconds + timing.request_seconds
         settings.watching.inactivity_timeout = timing.inactivity_seconds
         settings.watching.chunk_size = PAGE_SIZE
+        settings.queueing.idle_timeout = IDLE_SECONDS
         settings.execution.default_backoff = timing.ready_seconds
         settings.scanning.disabled = True
         settings.posting.enabled = False
