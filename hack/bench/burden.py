@@ -3,7 +3,9 @@
 The crowd: thousands of jobs in one namespace, each as large as its object may be and with a plan space of its own. A
 third is suspended, a third asks for more GPUs than the cluster has, and a third waits for the quota of its queue. Then
 another tenant's jobs of one GPU come, one after the other. Their clock is that of `latency`: from the request that
-creates the job to its bound pod; without the crowd, with it, and with it after the controller has been started anew.
+creates the job to its bound pod; without the crowd, while it comes, with it, and with it after the controller has been
+started anew. After each of them the stock kube-scheduler gets a pod of one GPU: what it waits, the API server alone is
+slow by, which shares the machine's cores with everybody.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 
 import msgspec
 from hack.bench.lab import Lab, job, lab, rss_mib, until
-from hack.bench.latency import bound
+from hack.bench.latency import bound, bound_by_stock
 from hack.bench.spread import Spread, spread
 from msgspec import Struct
 
@@ -41,6 +43,7 @@ LARGE = 1 << 10
 """GPUs: more than the cluster has."""
 
 Object = dict[str, Any]
+Pair = tuple[float, float]
 
 
 class Burden(Struct):
@@ -57,6 +60,8 @@ class Burden(Struct):
     """From the start of another controller, with the crowd there, to the bound pod of a job that waited for it."""
     anew: Spread
     """From a job's creation to its bound pod with that controller."""
+    stock: dict[str, Spread]
+    """From a pod's creation to its binding by the stock kube-scheduler: `alone`, `coming`, `crowded`, `anew`."""
     memory: dict[str, float]
     """Of a controller: `alone`, `crowded` and `anew`, and what was the most of each (`crowded peak`, `anew peak`)."""
 
@@ -73,18 +78,29 @@ async def measure(jobs: int, repeat: int) -> Burden:
         await _prepare(where)
         memory: dict[str, float] = {}
         async with where.controller() as pid:
-            alone = [await bound(where, f"alone-{i}") for i in range(repeat)]
+            alone = await _probes(where, "alone", repeat)
             memory["alone"] = rss_mib(pid)["now"]
             coming = await _come(where, jobs, repeat)
-            crowded = [await bound(where, f"crowded-{i}") for i in range(repeat)]
+            crowded = await _probes(where, "crowded", repeat)
             memory |= _memory("crowded", pid)
         started = time.perf_counter()
         async with where.controller() as pid:
             await bound(where, "recovery")
             recovery = time.perf_counter() - started
-            anew = [await bound(where, f"anew-{i}") for i in range(repeat)]
+            anew = await _probes(where, "anew", repeat)
             memory |= _memory("anew", pid)
-        return Burden(jobs, spread(alone), spread(coming), spread(crowded), round(recovery, 2), spread(anew), memory)
+    found = {"alone": alone, "coming": coming, "crowded": crowded, "anew": anew}
+    ours, stock = ({when: spread([pair[side] for pair in pairs]) for when, pairs in found.items()} for side in (0, 1))
+    return Burden(jobs=jobs, recovery=round(recovery, 2), stock=stock, memory=memory, **ours)
+
+
+async def _probes(where: Lab, when: str, count: int) -> list[Pair]:
+    return [await _probe(where, f"{when}-{i}") for i in range(count)]
+
+
+async def _probe(where: Lab, name: str) -> Pair:
+    """Seconds of a job of somebody else, and of a pod that the stock kube-scheduler binds."""
+    return await bound(where, name), await bound_by_stock(where, f"stock-{name}")
 
 
 def crowd(count: int) -> list[Object]:
@@ -113,17 +129,18 @@ async def _prepare(where: Lab) -> None:
     await where.client.create(QUEUES.path(), queue)
 
 
-async def _come(where: Lab, count: int, repeat: int) -> list[float]:
+async def _come(where: Lab, count: int, repeat: int) -> list[Pair]:
     """Create the crowd, and meanwhile so many jobs of somebody else: their seconds."""
-    jobs, seconds = crowd(count), list[float]()
+    jobs, seconds = crowd(count), list[Pair]()
     pause = max(count // repeat, 1)
+    probe: asyncio.Task[Pair] | None = None
     for i in range(0, count, AT_ONCE):
         print(f"{i} of {count} jobs of the crowd", end="\r", file=sys.stderr)
-        if i // pause >= len(seconds):
-            both = asyncio.gather(bound(where, f"coming-{i}"), _create(where, jobs[i : i + AT_ONCE]))
-            seconds.append((await both)[0])
-        else:
-            await _create(where, jobs[i : i + AT_ONCE])
+        if i // pause >= len(seconds) and (probe is None or probe.done()):
+            seconds += [probe.result()] if probe else []
+            probe = asyncio.create_task(_probe(where, f"coming-{i}"))
+        await _create(where, jobs[i : i + AT_ONCE])
+    seconds += [await probe] if probe else []
     last = [each["metadata"]["name"] for each in jobs[-LAST:] if not each["spec"]["suspend"]]
     await until("the last of the crowd have been answered", lambda: _answered(where, last), PATIENCE_SECONDS)
     return seconds

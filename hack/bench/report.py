@@ -243,12 +243,21 @@ def _latency(report: Report) -> Table:
 
 def _burden(report: Report) -> Table:
     table = _table(
-        "a crowd of jobs at the size limit", "JOBS", "ANOTHER'S JOB TO BOUND, s p50", "p99", "MAX", "MiB", "PEAK"
+        "a crowd of jobs at the size limit",
+        "JOBS",
+        "ANOTHER'S JOB TO BOUND, s p50",
+        "p99",
+        "MAX",
+        "kube-scheduler's POD p50",
+        "p99",
+        "MiB",
+        "PEAK",
     )
     if found := report.burden:
         for when in ("alone", "coming", "crowded", "anew"):
             cost: Spread = getattr(found, when)
-            times = (f"{seconds:.2f}" for seconds in (cost.p50, cost.p99, cost.max))
+            stock = found.stock[when]
+            times = (f"{seconds:.2f}" for seconds in (cost.p50, cost.p99, cost.max, stock.p50, stock.p99))
             kept = (f"{found.memory[each]:.0f}" if each in found.memory else "" for each in (when, f"{when} peak"))
             table.add_row("0" if when == "alone" else f"{found.jobs:,} {when}", *times, *kept)
         table.add_row("", f"controller started to bound: {found.recovery:.1f}")

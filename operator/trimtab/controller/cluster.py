@@ -41,6 +41,8 @@ from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.snapshot import Caches
 from trimtab.settings import ConfigMapSettings, ReflectorSettings
 
+JOBS_PER_PAGE = 100
+"""Of a list: a job may have 72 KiB, and a page is in memory several times for a moment."""
 OPTIONAL_SECONDS = 10.0
 """How long the first round waits for what may be missing: the ConfigMap that chooses policies, PodGroups."""
 
@@ -80,7 +82,10 @@ class Cluster:
 
         self.nodes: Reflector[NodeObject] = reflect(NODES, NodeObject, self._changed)
         self.pods: Reflector[PodObject] = reflect(PODS, PodObject, self._pod_changed)
-        self.jobs: Reflector[JobObject] = reflect(JOBS, JobObject, self._job_changed)
+        few = settings.model_copy(update={"page_size": min(settings.page_size, JOBS_PER_PAGE)})
+        self.jobs: Reflector[JobObject] = Reflector(
+            client, JOBS, JobObject, few, on_change=self._job_changed, observer=observer
+        )
         self.queues: Reflector[QueueObject] = reflect(QUEUES, QueueObject, self._changed)
         self.priority_classes: Reflector[PriorityClassObject] = reflect(
             PRIORITY_CLASSES, PriorityClassObject, self._changed

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
+from functools import partial
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
@@ -31,6 +32,7 @@ from trimtab.decide.outcome import Fallback, Move, Outcome
 from trimtab.decide.rules import Rules
 from trimtab.decide.running import Powers
 from trimtab.decide.shield import Refusal, judge
+from trimtab.decide.times import Times
 from trimtab.errors import PolicyError
 from trimtab_policy.arbiter.advice import advice
 from trimtab_policy.arbiter.etas import expected_starts
@@ -61,6 +63,11 @@ class Asks(Protocol):
 
     def take(self, snapshot: Snapshot, limits: Limits, deadline: float) -> Taken:
         """The snapshot with those waiting jobs that are considered."""
+        ...
+
+    @property
+    def times(self) -> Times:
+        """What is known of the starts of those that wait."""
         ...
 
 
@@ -288,8 +295,12 @@ class Deliberation:
         if not pending or not self._rules.times or self._rules == Rules():
             return pending
         view, reserved = self._ledger.view(), self._rules.reservations > 0
-        none: dict[str, Eta] = {}
-        etas = self._stage("etas", lambda: expected_starts(view, pending, reserve=reserved), none, "no times are told")
+        etas = self._asks.times.recent(each.job for each in pending) if self._rules.limits != Limits() else None
+        if etas is None:
+            none: dict[str, Eta] = {}
+            work = partial(expected_starts, view, pending, reserve=reserved)
+            etas = self._stage("etas", work, none, "no times are told")
+            self._asks.times.note(etas, (each.job for each in pending), self._stages["etas"])
         return tuple(replace(each, eta=etas[each.job]) if each.job in etas else each for each in pending)
 
     def _named(self, stop: Stop) -> Stop:

@@ -28,6 +28,7 @@ from trimtab.decide.intake import Intake, Limits, Taken
 from trimtab.decide.isolation import Isolated, Isolation
 from trimtab.decide.outcome import Fallback, Outcome
 from trimtab.decide.rules import Rules
+from trimtab.decide.times import Times
 from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
 from trimtab_policy.policy import Policy, load
@@ -56,6 +57,7 @@ class Engine:
         self._running: dict[str, Future[Any]] = {}
         self._intake = Intake()
         self._isolation = Isolation()
+        self.times = Times()
 
     def prepare(self, names: Iterable[str]) -> dict[str, str]:
         """Load these policies and try them, so that no round has to; for each that fails, why."""
