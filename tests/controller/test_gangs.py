@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
 from tests.builders import job_object
 
 from trimtab.apply.steps import View
-from trimtab.controller.gangs import REST_SECONDS, Gangs
+from trimtab.controller.gangs import MOST_TOLD, REST_SECONDS, Gangs
 from trimtab.controller.views import Gang, Rest
 from trimtab.settings import Settings
 from trimtab.telemetry.metrics import REGISTRY
@@ -44,9 +45,9 @@ class NoJobs:
         return object()
 
 
-def drivers(views: Views, wall: Callable[[], float] = time.time) -> Gangs:
+def drivers(views: Views, wall: Callable[[], float] = time.time, wake: Any = None) -> Gangs:
     unused, cluster, shown = cast(Any, None), cast(Any, NoJobs()), cast(Any, views)
-    return Gangs(unused, cluster, shown, unused, Settings(), leader_epoch=unused, wake=unused, fail=unused, wall=wall)
+    return Gangs(unused, cluster, shown, unused, Settings(), leader_epoch=unused, wake=wake, fail=unused, wall=wall)
 
 
 def mistakes() -> float:
@@ -103,3 +104,37 @@ async def test_a_job_that_only_waits_is_looked_at_when_its_time_has_come() -> No
     now = 1005.0
     gangs.look("a")
     assert views.seen == ["a", "a"]
+
+
+async def test_of_very_many_that_wait_only_some_are_told_at_a_time_and_nobody_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crowd of drivers in line for a turn would fill the memory. It is no hindrance to another namespace."""
+    views, going = Views(due=math.inf), asyncio.Semaphore(0)
+    names = [f"crowd-{i}" for i in range(MOST_TOLD + 3)]
+    views.rests = {name: Rest(job_object(name, namespace="crowd"), None, None) for name in names}
+    views.rests["other"] = Rest(job_object("other", namespace="other"), None, None)
+    told: list[str] = []
+
+    async def take(self: Gangs, view: View, gang: Gang, step: object) -> None:
+        await going.acquire()
+        told.append(str(view))
+
+    monkeypatch.setattr(Gangs, "_take", take)
+    monkeypatch.setattr("trimtab.controller.gangs.steps.next_step", lambda view: () if view in told else ("tell",))
+    monkeypatch.setattr(Views, "view", lambda self, uid, gang: uid)
+    ended = asyncio.Semaphore(0)
+    gangs = drivers(views, wake=ended.release)
+    gangs.advance([*names, "other"])
+    assert sum(gangs._gang(name).task is not None for name in names) == MOST_TOLD
+    assert gangs._gang("other").task is not None
+    for _ in range(MOST_TOLD + 1):
+        going.release()
+        await ended.acquire()
+    gangs.advance([*names, "other"])
+    for _ in range(3):
+        going.release()
+        await ended.acquire()
+    assert sorted(told) == sorted([*names, "other"])
+    await gangs.stop()
+    assert gangs._told.total() == 0

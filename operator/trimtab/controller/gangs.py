@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 
@@ -56,6 +57,9 @@ from trimtab.telemetry import metrics
 from trimtab_policy.types import Pending
 
 MISTAKE_SECONDS = 10.0
+MOST_TOLD = 64
+"""Jobs of a namespace that are told at the same time why they wait: drivers that stand in line for a turn take memory,
+and thousands of jobs may come at once. The next begins when one has ended, which starts a round."""
 REST_SECONDS = 10.0
 """How long a job without a gang is not looked at while nothing happens to it: thousands may wait, or be suspended."""
 
@@ -89,6 +93,8 @@ class Gangs:
         self._wall = wall
         self._gangs: dict[str, Gang] = {}
         self._turns = Turns(settings.kube.connections)
+        self._told: Counter[str | None] = Counter()
+        """Drivers by namespace of those jobs that are only told something; None: all others."""
 
     def promised(self) -> list[Claim]:
         """What counts as taken although no status shows it yet."""
@@ -150,7 +156,10 @@ class Gangs:
         """Start a driver for the job if it has something to do and none yet."""
         gang = self._gang(uid)
         if gang.task is None and self._has_work(uid, gang):
-            gang.task = asyncio.create_task(self._drive(uid), name=f"drive {uid}")
+            rest = self._views.rest(uid, gang)
+            namespace = rest.job.metadata.namespace if rest else None
+            self._told[namespace] += 1
+            gang.task = asyncio.create_task(self._drive(uid, namespace), name=f"drive {uid}")
 
     def next_deadline(self) -> float:
         """Seconds until a gang runs out of time, half bound or asked to stop; infinite when none does.
@@ -176,7 +185,7 @@ class Gangs:
     def _has_work(self, uid: str, gang: Gang) -> bool:
         try:
             rest, now = self._views.rest(uid, gang), self._wall()
-            if rest and _rests(gang, rest, now):
+            if rest and (_rests(gang, rest, now) or self._told[rest.job.metadata.namespace] >= MOST_TOLD):
                 return False
             view = self._views.view(uid, gang)
             work = bool(view and steps.next_step(view))
@@ -188,7 +197,8 @@ class Gangs:
             return False
 
     # --- one driver -----------------------------------------------------------------------------------------------
-    async def _drive(self, uid: str) -> None:
+    async def _drive(self, uid: str, told: str | None) -> None:
+        """`told` is the namespace of a job that has no gang, and is only told something."""
         gang = self._gangs[uid]
         backoff, contention = Backoff(initial=0.2, cap=5.0), Backoff(initial=0.01, cap=1.0)
         try:
@@ -211,6 +221,7 @@ class Gangs:
             await asyncio.sleep(MISTAKE_SECONDS)
         finally:
             gang.task = None
+            self._told[told] -= 1
             self._wake()
 
     async def _take(self, view: View, gang: Gang, step: Step) -> None:
