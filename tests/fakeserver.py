@@ -219,8 +219,7 @@ class FakeApiServer:
         start = int(request.query.get("continue", "0"))
         end = start + int(request.query.get("limit") or len(items) or 1)
         meta = {"resourceVersion": str(self.store.version), **({"continue": str(end)} if end < len(items) else {})}
-        shown = [as_accepted(request, obj) for obj in items[start:end]]
-        return {"kind": "List", "apiVersion": "v1", "metadata": meta, "items": shown}
+        return {"kind": "List", "apiVersion": "v1", "metadata": meta, "items": items[start:end]}
 
     async def _watch(self, request: web.Request, plural: str) -> web.StreamResponse:
         since = int(request.query.get("resourceVersion") or self.store.version)
@@ -263,13 +262,10 @@ def selected(request: web.Request, obj: Object) -> bool:
 
 
 def as_accepted(request: web.Request, obj: Object) -> Object:
-    """The object, or its metadata alone where the request accepts that first. Like the API server, it refuses a list
-    to those who accept the metadata of one object, and the other way round."""
+    """The object, or its metadata alone where the request accepts that first."""
     accepted = request.headers.get("Accept", "").split(",")[0]
-    if "as=PartialObjectMetadata" not in accepted:
+    if "as=PartialObjectMetadata;" not in accepted:
         return obj
-    if ("as=PartialObjectMetadataList" in accepted) == ("watch" in request.query):
-        raise Refused(406, "NotAcceptable", accepted)
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 

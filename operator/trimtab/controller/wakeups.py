@@ -44,14 +44,13 @@ CREDENTIALS_SECONDS = 600.0
 HEALTHY_SECONDS = 60.0
 """An operator that ran for so long before it ended is restarted at once."""
 
-PAGE_SIZE = 100
-"""Objects of a list that are in kopf's hands at a time."""
+NONE = "metadata.name=none.of.them"
+"""Field selector of kopf's lists."""
 IDLE_SECONDS = 0.1
 """kopf's worker for an object, and what it has seen of it, stays for so long after an event."""
 RESOURCES = tuple(f"/apis/{GROUP}/{VERSION}/{plural}" for plural in (JOB_PLURAL, QUEUE_PLURAL))
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-"""What the Accept header says for no more than metadata: of one object, as watches send them, and of a list."""
+"""What the Accept header of a watch says for no more than metadata."""
 
 SECONDS_TO_CLEAN_UP, SECONDS_TO_END, ROUNDS_TO_END = 2.0, 0.2, 5
 
@@ -223,7 +222,6 @@ class Wakeups:
         settings.watching.server_timeout = timing.watch_seconds
         settings.watching.client_timeout = timing.watch_seconds + timing.request_seconds
         settings.watching.inactivity_timeout = timing.inactivity_seconds
-        settings.watching.chunk_size = PAGE_SIZE
         settings.queueing.idle_timeout = IDLE_SECONDS
         settings.execution.default_backoff = timing.ready_seconds
         settings.scanning.disabled = True
@@ -244,7 +242,7 @@ class Wakeups:
 
     async def _login(self, **_: object) -> kopf.AiohttpSession:
         try:
-            found = credentials(await connect(self._settings))
+            found = credentials(await connect(self._settings), lambda: self._wake())
         except SettingsError as error:
             raise kopf.TemporaryError(str(error), delay=self._timing.ready_seconds) from error
         self._sessions = [session for session in self._sessions if not session.closed]
@@ -295,17 +293,25 @@ def _others() -> set[asyncio.Task[Any]]:
     return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 
-def credentials(connection: Connection) -> kopf.AiohttpSession:
+def credentials(connection: Connection, listed: Callable[[], None] = _nothing) -> kopf.AiohttpSession:
     """Our credentials as a session, which kopf closes; they expire, so that kopf asks for rotated ones.
 
-    Must be called where an event loop runs. What the session lists and watches of our resources is metadata only.
+    Must be called where an event loop runs. Of our resources the session lists none and watches the metadata; `listed`
+    is called after every list.
     """
 
     async def ask(request: ClientRequest, handle: ClientHandlerType) -> ClientResponse:
-        if request.url.path in RESOURCES:
-            request.headers["Accept"] = METADATA if "watch" in request.url.query else METADATA_LIST
         request.server_hostname = connection.tls_server_name
-        return await handle(request)
+        if request.url.path not in RESOURCES:
+            return await handle(request)
+        if "watch" in request.url.query:
+            request.headers["Accept"] = METADATA
+            return await handle(request)
+        request.url = request.url.update_query(fieldSelector=NONE)
+        answer = await handle(request)
+        if answer.ok:
+            listed()
+        return answer
 
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context()),
