@@ -20,7 +20,7 @@ import pytest
 from tests.fakeserver import FakeApiServer
 from tests.faultproxy import FaultProxy
 
-from trimtab.controller.wakeups import Endless, Timing, Wakeups, credentials
+from trimtab.controller.wakeups import RESOURCES, Endless, Timing, Wakeups, credentials
 from trimtab.kube.client import KubeClient
 from trimtab.kube.connection import connect
 from trimtab.kube.objects import JobObject
@@ -95,11 +95,18 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.02)
 
 
+async def watched(server: FakeApiServer, bell: Bell) -> None:
+    """Wait until kopf has listed jobs and queues, and watches both: from then on, only changes ring."""
+    await until(lambda: all(server.requests.count(f"GET {path}") >= 2 for path in RESOURCES))
+    await asyncio.sleep(0.1)
+    await bell.rings()
+
+
 async def test_a_change_of_a_job_wakes_the_loop_from_kopfs_thread(server: FakeApiServer, proxy: FaultProxy) -> None:
     bell = Bell()
     server.store.create("llmtrainingjobs", job("before"))
     async with running(proxy, bell) as wakeups:
-        await bell.rings()
+        await watched(server, bell)
         server.store.create("llmtrainingjobs", job("later"))
         await bell.rings()
         assert wakeups.restarts == 0
@@ -280,7 +287,7 @@ async def test_kopf_sees_no_more_than_the_metadata_of_what_changes(
     monkeypatch.setattr(Wakeups, "_on_event", see)
     server.store.create("llmtrainingjobs", job("before"))
     async with running(proxy, bell):
-        await bell.rings()  # it has listed: whatever was there before is found by who is woken
+        await watched(server, bell)  # it has rung for its lists: what was there before is found by who is woken
         server.store.create("llmtrainingjobs", job("later"))
         await until(lambda: seen)
     assert [body["metadata"]["name"] for body in seen] == ["later"]
