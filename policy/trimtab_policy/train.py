@@ -224,7 +224,9 @@ def _write_csv(folder: Path, rows: Sequence[Row]) -> None:
     table = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), restval="")
     table.writeheader()
     table.writerows(rows)
-    store.replace(folder / "figures.csv", text.getvalue().encode())
+    path, data = folder / "figures.csv", text.getvalue().encode()
+    if not path.exists() or path.read_bytes() != data:  # a training that is done is left as it is
+        store.replace(path, data)
 
 
 @contextmanager
