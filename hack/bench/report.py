@@ -256,8 +256,8 @@ def _burden(report: Report) -> Table:
     if found := report.burden:
         for when in ("alone", "coming", "crowded", "anew"):
             cost: Spread = getattr(found, when)
-            stock = found.stock[when]
-            times = (f"{seconds:.2f}" for seconds in (cost.p50, cost.p99, cost.max, stock.p50, stock.p99))
+            shown = found.shown[when]
+            times = (f"{seconds:.2f}" for seconds in (cost.p50, cost.p99, cost.max, shown.p50, shown.p99))
             kept = (f"{found.memory[each]:.0f}" if each in found.memory else "" for each in (when, f"{when} peak"))
             table.add_row("0" if when == "alone" else f"{found.jobs:,} {when}", *times, *kept)
         table.add_row("", f"controller started to bound: {found.recovery:.1f}")

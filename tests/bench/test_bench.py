@@ -80,7 +80,7 @@ def test_the_burden_of_a_crowd_is_measured(cluster: LocalCluster, state_home: Pa
     assert found
     assert 0 < found.memory["alone"] <= found.most
     assert all(0 < each.p50 <= each.max for each in (found.alone, found.coming, found.crowded, found.anew))
-    assert {when: 0 < each.p50 <= each.max for when, each in found.stock.items()} == dict.fromkeys(
+    assert {when: 0 < each.p50 <= each.max for when, each in found.shown.items()} == dict.fromkeys(
         ("alone", "coming", "crowded", "anew"), True
     )
     assert "30 anew" in _shown(report)
