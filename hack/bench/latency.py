@@ -89,17 +89,15 @@ async def _first(
 
     async def look() -> float:
         version = msgspec.json.decode(await where.client.get(resource.path()))["metadata"]["resourceVersion"]
-        async with (
-            asyncio.timeout(patience),
-            aclosing(where.client.watch(resource.path(), {"resourceVersion": version})) as stream,
-        ):
-            async for lines in stream:
-                moment = time.monotonic()
-                standing.set()
-                events = [msgspec.json.decode(line) for line in lines]
-                if any(e["type"] in ("ADDED", "MODIFIED") and wanted(e["object"]) for e in events):
-                    return moment
-        raise ConnectionError(f"the watch of {resource.plural} ended")
+        async with asyncio.timeout(patience):
+            while True:  # the API server ends a watch that falls behind: the next goes through it all again
+                async with aclosing(where.client.watch(resource.path(), {"resourceVersion": version})) as stream:
+                    async for lines in stream:
+                        moment = time.monotonic()
+                        standing.set()
+                        events = [msgspec.json.decode(line) for line in lines]
+                        if any(e["type"] in ("ADDED", "MODIFIED") and wanted(e["object"]) for e in events):
+                            return moment
 
     task = asyncio.create_task(look())
     try:
