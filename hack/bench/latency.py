@@ -98,6 +98,7 @@ async def _first(
                         events = [msgspec.json.decode(line) for line in lines]
                         if any(e["type"] in ("ADDED", "MODIFIED") and wanted(e["object"]) for e in events):
                             return moment
+                await asyncio.sleep(0.1)
 
     task = asyncio.create_task(look())
     try:
