@@ -95,6 +95,8 @@ class Gangs:
         self._turns = Turns(settings.kube.connections)
         self._told: Counter[str | None] = Counter()
         """Drivers by namespace of those jobs that are only told something; None: all others."""
+        self._next = 0
+        """Place in the line of jobs at which the next round begins to look."""
 
     def promised(self) -> list[Claim]:
         """What counts as taken although no status shows it yet."""
@@ -147,7 +149,10 @@ class Gangs:
 
     def advance(self, uids: Iterable[str]) -> None:
         """Start a driver for every job that has something to do and none yet; forget jobs that are gone."""
-        for uid in uids:
+        line = tuple(uids)
+        start = self._next % max(1, len(line))  # else those who come first are told every change, and the last nothing
+        self._next += MOST_TOLD
+        for uid in (*line[start:], *line[:start]):
             self.look(uid)
         for uid in [uid for uid, gang in self._gangs.items() if gang.task is None and not self._cluster.job(uid)]:
             del self._gangs[uid]
