@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -55,13 +55,17 @@ async def bound_and_shown(where: Lab, name: str, patience: float = PATIENCE_SECO
     Raises TimeoutError after `patience` seconds.
     """
 
-    def wanted(pod: Object) -> bool:  # and no other: the job before this one may still be leaving
+    def placed(pod: Object) -> bool:  # and no other: the job before this one may still be leaving
         return "nodeName" in pod["spec"] and pod["metadata"]["labels"].get(names.LABEL_JOB) == name
 
     def itself(made: Object) -> bool:
         return bool(made["metadata"]["name"] == name)
 
-    async with _first(where, PODS, wanted, patience) as seen, _first(where, JOBS, itself, patience) as shown:
+    its_pods, itself_only = {"labelSelector": f"{names.LABEL_JOB}={name}"}, {"fieldSelector": f"metadata.name={name}"}
+    async with (
+        _first(where, PODS, its_pods, placed, patience) as seen,
+        _first(where, JOBS, itself_only, itself, patience) as shown,
+    ):
         began = time.monotonic()
         await create_jobs(where.client, [job(name, gpus=1, tensor=1)])
         took = await seen - began, await shown - began
@@ -72,7 +76,7 @@ async def bound_and_shown(where: Lab, name: str, patience: float = PATIENCE_SECO
 
 async def _started(where: Lab) -> float:
     await create_jobs(where.client, [job("waiting", gpus=1, tensor=1)])
-    async with _first(where, JOBS, lambda made: "plan" in made.get("status", {})) as seen:
+    async with _first(where, JOBS, {}, lambda made: "plan" in made.get("status", {})) as seen:
         began = time.monotonic()
         async with where.controller():
             took = await seen - began
@@ -82,27 +86,41 @@ async def _started(where: Lab) -> float:
 
 @asynccontextmanager
 async def _first(
-    where: Lab, resource: Resource, wanted: Callable[[Object], bool], patience: float = PATIENCE_SECONDS
+    where: Lab,
+    resource: Resource,
+    among: Mapping[str, str],
+    wanted: Callable[[Object], bool],
+    patience: float = PATIENCE_SECONDS,
 ) -> AsyncIterator[asyncio.Task[float]]:
-    """A task that ends with the monotonic time at which an object that changes now first is as wanted."""
+    """A task that ends with the monotonic time at which an object first is as wanted.
+
+    The watch is of all objects, as a controller's is; the lists before it are only of those that `among` selects.
+    """
     standing = asyncio.Event()
 
     async def look() -> float:
-        version = msgspec.json.decode(await where.client.get(resource.path()))["metadata"]["resourceVersion"]
         async with asyncio.timeout(patience):
-            while True:  # the API server ends a watch that falls behind: the next goes through it all again
-                async with aclosing(where.client.watch(resource.path(), {"resourceVersion": version})) as stream:
+            while True:  # the API server ends a watch that falls behind, and soon remembers no more of what it missed
+                listed = msgspec.json.decode(await where.client.get(resource.path(), among))
+                if any(wanted(found) for found in listed["items"]):
+                    return time.monotonic()
+                since = {"resourceVersion": listed["metadata"]["resourceVersion"]}
+                async with aclosing(where.client.watch(resource.path(), since)) as stream:
                     async for lines in stream:
                         moment = time.monotonic()
                         standing.set()
                         events = [msgspec.json.decode(line) for line in lines]
                         if any(e["type"] in ("ADDED", "MODIFIED") and wanted(e["object"]) for e in events):
                             return moment
+                        if any(e["type"] == "ERROR" for e in events):
+                            break
                 await asyncio.sleep(0.1)
 
     task = asyncio.create_task(look())
+    stands = asyncio.create_task(standing.wait())
     try:
-        await standing.wait()
+        await asyncio.wait((task, stands), return_when=asyncio.FIRST_COMPLETED)  # it may have failed before
         yield task
     finally:
         task.cancel()
+        stands.cancel()

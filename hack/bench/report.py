@@ -248,7 +248,7 @@ def _burden(report: Report) -> Table:
         "ANOTHER'S JOB TO BOUND, s p50",
         "p99",
         "MAX",
-        "kube-scheduler's POD p50",
+        "SHOWN BY A WATCH p50",
         "p99",
         "MiB",
         "PEAK",
