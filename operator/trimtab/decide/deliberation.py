@@ -295,12 +295,14 @@ class Deliberation:
         if not pending or not self._rules.times or self._rules == Rules():
             return pending
         view, reserved = self._ledger.view(), self._rules.reservations > 0
-        etas = self._asks.times.recent(each.job for each in pending) if self._rules.limits != Limits() else None
+        hurried = self._rules.limits != Limits()  # else times may take theirs, and nobody is told old ones
+        etas = self._asks.times.recent(each.job for each in pending) if hurried else None
         if etas is None:
             none: dict[str, Eta] = {}
             work = partial(expected_starts, view, pending, reserve=reserved)
             etas = self._stage("etas", work, none, "no times are told")
-            self._asks.times.note(etas, (each.job for each in pending), self._stages["etas"])
+            if hurried:
+                self._asks.times.note(etas, (each.job for each in pending), self._stages["etas"])
         return tuple(replace(each, eta=etas[each.job]) if each.job in etas else each for each in pending)
 
     def _named(self, stop: Stop) -> Stop:
