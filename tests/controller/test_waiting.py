@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
-from tests.builders import job_object, placement, plan_of
+from tests.builders import NOW, job_object, placement, plan_of
 
 from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.status import MAX_ITEMS, JobStatus
+from trimtab.apply import transitions
 from trimtab.controller.waiting import told
 from trimtab.observe.jobs import JobFacts, facts
+from trimtab.observe.queues import Queues
 from trimtab_policy.types import Pending, PendingReason
 
 SAVED = JobStatus(degrees=plan_of(placement(nodes={"n1": 8})).parallelism)
@@ -61,3 +65,30 @@ def test_what_is_said_fits_into_a_status() -> None:
     assert said.blockers[0] == "node n1 is left out: kube-scheduler refused it"
     assert max(map(len, (*said.blockers, *said.alternatives))) == TEXT
     assert told(None, waits(), ()) is None
+
+
+def test_what_jobs_are_told_comes_to_rest_however_many_no_time_helps() -> None:
+    """Each is told by what was written of it before. Two at the ends of both lines once changed places for ever."""
+    line, most = Queues([]), 3
+    jobs = {f"job-{i:02}": JobStatus() for i in range(5 * most)}
+
+    def round_at(now: float) -> int:
+        """Consider as many as there are places for, and write what they are told; how often that is."""
+        seen = {name: facts(job_object(name, status=status)) for name, status in jobs.items()}
+        out, written = line.beyond([(each, 0) for each in seen.values()], now, most), 0
+        for i, (name, each) in enumerate(seen.items()):
+            too_large, waits = PendingReason.NO_FEASIBLE_PLAN, PendingReason.INSUFFICIENT_GPUS
+            pending = out.get(each.meta.uid) or Pending(each.meta.uid, too_large if i < 7 else waits, "considered")
+            said = told(pending, each, ())
+            assert said
+            status = transitions.waiting(each.status, each.meta, said, now)
+            written += status != each.status
+            jobs[name] = status
+        return written
+
+    until_all_are_known = 5 * most
+    for _ in range(until_all_are_known):
+        round_at(NOW)
+    assert [round_at(NOW + seconds) for seconds in range(0, 600, 20)] == [0] * 30
+    reasons = Counter(status.pending.reason for status in jobs.values() if status.pending)
+    assert reasons == {"NoFeasiblePlan": 7, "InsufficientGpus": most, "NotConsidered": 8 - most}

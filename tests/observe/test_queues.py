@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -22,10 +23,14 @@ from tests.builders import (
 
 from trimtab.api.status import JobStatus, Pending
 from trimtab.kube.objects import JobObject, NodeObject, QueueObject
+from trimtab.observe.jobs import facts
+from trimtab.observe.queues import TURN_SECONDS, Queues
+from trimtab.observe.queues import facts as queue_facts
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab_policy.types import PendingReason, Quota
 
 N1 = node_object("n1")
+IN_VAIN = JobStatus(pending=Pending(reason=PendingReason.NO_FEASIBLE_PLAN, message="large"), observed_generation=1)
 
 
 def look(
@@ -135,11 +140,28 @@ def test_jobs_that_run_take_no_place_and_other_queues_have_their_own() -> None:
 
 
 def test_jobs_that_no_time_helps_do_not_close_the_queue_to_others() -> None:
-    told = Pending(reason=PendingReason.NO_FEASIBLE_PLAN, message="too large")
-    bad = [job_object(f"a{i}", {"queue": "q"}, JobStatus(pending=told)) for i in range(3)]
+    bad = [job_object(f"a{i}", {"queue": "q"}, IN_VAIN) for i in range(3)]
     seen = look([queue_object("q", maxPendingJobs=1)], [*bad, *jobs_of("q", 2)])
     assert sorted(job.name for job in seen.snapshot.jobs) == ["a0", "a1", "a2", "j000"]
     assert set(seen.refused) == {"uid-j001"}
+
+
+def test_one_that_was_mended_is_no_longer_among_them() -> None:
+    mended = job_object("a", {"queue": "q"}, IN_VAIN, generation=2)
+    seen = look([queue_object("q", maxPendingJobs=0)], [mended])
+    assert {uid: said.reason for uid, said in seen.refused.items()} == {"uid-a": PendingReason.QUEUE_FULL}
+
+
+def test_where_they_are_too_many_they_take_turns_and_others_notice_nothing() -> None:
+    """The cluster may have changed in favour of any of them."""
+    bad = [facts(job_object(f"a{i}", {"queue": "q"}, IN_VAIN)) for i in range(5)]
+    good = [facts(each) for each in jobs_of("q", 3)]
+    waiting = [(job, 0) for job in (*bad, *good)]
+    line = Queues([queue_facts(queue_object("q"))])
+    turns = [set(line.beyond(waiting, NOW + turn * TURN_SECONDS, 2)) for turn in range(5)]
+    assert [out & {"uid-j000", "uid-j001", "uid-j002"} for out in turns] == [{"uid-j002"}] * 5
+    considered = Counter(job.meta.uid for out in turns for job in bad if job.meta.uid not in out)
+    assert considered == {f"uid-a{i}": 2 for i in range(5)}
 
 
 def test_who_has_failed_and_comes_back_in_a_moment_keeps_its_place() -> None:

@@ -9,6 +9,7 @@ from trimtab.api.convert import to_degrees, to_start_time
 from trimtab.api.status import MAX_ITEMS
 from trimtab.api.status import Pending as WirePending
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.queues import hopeless
 from trimtab.observe.running import pinned, startable
 from trimtab_policy.types import Pending, PendingReason
 
@@ -29,6 +30,10 @@ def told(pending: Pending | None, facts: JobFacts, refused: Iterable[str]) -> Wi
     would not take for it."""
     if pending is None:
         return None
+    if pending.reason is PendingReason.NOT_CONSIDERED and hopeless(facts):
+        # It stands in line by what it was told last: forgotten, it would take the place of another job, be told the
+        # same again, and give the place back, round after round.
+        return facts.status.pending
     message, blockers, alternatives = pending.message, pending.blockers, pending.alternatives
     if pending.reason in OF_ITS_SHAPE and (pin := _pin(facts)):
         message = f"{message[: LONG_TEXT // 2]}; {pin}"

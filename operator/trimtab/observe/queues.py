@@ -6,8 +6,8 @@ lists the namespace, of several the first by name. A queue that lists namespaces
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -32,6 +32,8 @@ HOPELESS = (
     PendingReason.CLUSTER_TOO_SMALL,
 )
 """Reasons of the job's own, or the cluster's: the end of other jobs does not remove them."""
+TURN_SECONDS = 60.0
+"""Of more hopeless jobs than are considered, others have their turn then: the cluster may have changed for them."""
 MOST_EXACT = 10
 """Places behind the last that counts up to which a job is told its own. Further behind it is told roughly: else each
 start would be a write for each job in line."""
@@ -147,24 +149,30 @@ class Queues:
 
         A queue takes as many as it says (`maxPendingJobs`), and of each queue, or namespace without one, no more than
         `most` are considered. Who has been told that no time helps takes no place of a queue, or a few bad jobs would
-        close it to everybody; of these, too, no more than `most` are considered. Nor does who has run and comes back in
-        a moment.
+        close it to everybody; of these, too, no more than `most` are considered at a time, and they take turns. Nor
+        does who has run and comes back in a moment.
         """
         line = [
             (-priority, f.created, f.meta.namespace, f.meta.name, f) for f, priority in waiting if f.retry_at() <= now
         ]
         line.sort(key=lambda each: each[:4])
-        places: Counter[tuple[str, bool]] = Counter()
+        places: Counter[str] = Counter()
+        in_vain: defaultdict[str, list[JobFacts]] = defaultdict(list)
         out: dict[str, Pending] = {}
         for *_, facts in line:
-            queue, hopeless = self.of(facts), _hopeless(facts)
-            kind = queue or f"namespace/{facts.meta.namespace}", hopeless
+            queue = self.of(facts)
+            kind = queue or f"namespace/{facts.meta.namespace}"
+            if hopeless(facts):
+                in_vain[kind].append(facts)
+                continue
             places[kind] += 1
-            cap = self.by_name[queue].max_pending if queue in self.by_name and not hopeless else None
+            cap = self.by_name[queue].max_pending if queue in self.by_name else None
             if cap is not None and places[kind] > cap:
                 out[facts.meta.uid] = _full(facts.meta.uid, queue, places[kind], cap)
             elif places[kind] > most:
                 out[facts.meta.uid] = _not_considered(facts.meta, queue, most)
+        for jobs in in_vain.values():
+            out |= {f.meta.uid: _not_considered(f.meta, self.of(f), most) for f in _not_in_turn(jobs, now, most)}
         return out
 
     def problems(self, nodes: Iterable[NodeFacts]) -> tuple[Problem, ...]:
@@ -225,8 +233,18 @@ def _gpus(nodes: Iterable[NodeFacts]) -> Counter[str]:
     return gpus
 
 
-def _hopeless(job: JobFacts) -> bool:
-    return job.status.pending is not None and job.status.pending.reason in HOPELESS
+def hopeless(job: JobFacts) -> bool:
+    """Whether a waiting job was told, of its spec as it stands, that the end of no other job helps it."""
+    pending, seen = job.status.pending, job.status.observed_generation == job.meta.generation
+    return seen and pending is not None and pending.reason in HOPELESS
+
+
+def _not_in_turn(jobs: Sequence[JobFacts], now: float, most: int) -> Sequence[JobFacts]:
+    """All but the `most` whose turn it is; `now` is a POSIX time."""
+    if len(jobs) <= most:
+        return ()
+    first = int(now // TURN_SECONDS) * most % len(jobs)
+    return (*jobs, *jobs)[first + most : first + len(jobs)]
 
 
 def _problem(queue: QueueFacts, reason: str, message: str) -> Problem:
