@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.checkout import checkout
+from trimtab.errors import NotFound
 from trimtab.fake.profile import load_profile
 from trimtab.kube.resources import JOBS, PODS, Resource
 
@@ -61,10 +62,10 @@ async def bound_and_shown(where: Lab, name: str, patience: float = PATIENCE_SECO
     def itself(made: Object) -> bool:
         return bool(made["metadata"]["name"] == name)
 
-    its_pods, itself_only = {"labelSelector": f"{names.LABEL_JOB}={name}"}, {"fieldSelector": f"metadata.name={name}"}
+    pods, itself_alone = _Place(PODS, PODS.path(), {"labelSelector": f"{names.LABEL_JOB}={name}"}), _only(name)
     async with (
-        _first(where, PODS, its_pods, placed, patience) as seen,
-        _first(where, JOBS, itself_only, itself, patience) as shown,
+        _first(where, pods, placed, patience) as seen,
+        _first(where, itself_alone, itself, patience) as shown,
     ):
         began = time.monotonic()
         await create_jobs(where.client, [job(name, gpus=1, tensor=1)])
@@ -76,7 +77,7 @@ async def bound_and_shown(where: Lab, name: str, patience: float = PATIENCE_SECO
 
 async def _started(where: Lab) -> float:
     await create_jobs(where.client, [job("waiting", gpus=1, tensor=1)])
-    async with _first(where, JOBS, {}, lambda made: "plan" in made.get("status", {})) as seen:
+    async with _first(where, _only("waiting"), lambda made: "plan" in made.get("status", {})) as seen:
         began = time.monotonic()
         async with where.controller():
             took = await seen - began
@@ -84,28 +85,44 @@ async def _started(where: Lab) -> float:
     return took
 
 
+class _Place(Struct, frozen=True):
+    """Where to look for something: a watch of all objects, as a controller's is, and a request for these alone."""
+
+    resource: Resource
+    path: str
+    among: Mapping[str, str] = {}
+
+    async def version(self, where: Lab) -> str:
+        """Since when to watch. Of thousands of large objects the API server lists one in time, and all of them not."""
+        listed = await where.client.get(self.resource.path(), {"limit": "1"})
+        return str(msgspec.json.decode(listed)["metadata"]["resourceVersion"])
+
+    async def now(self, where: Lab) -> list[Object]:
+        try:
+            found = msgspec.json.decode(await where.client.get(self.path, self.among))
+        except NotFound:
+            return []
+        return list(found.get("items", [found]))
+
+
+def _only(name: str) -> _Place:
+    return _Place(JOBS, JOBS.path(NAMESPACE, name))
+
+
 @asynccontextmanager
 async def _first(
-    where: Lab,
-    resource: Resource,
-    among: Mapping[str, str],
-    wanted: Callable[[Object], bool],
-    patience: float = PATIENCE_SECONDS,
+    where: Lab, place: _Place, wanted: Callable[[Object], bool], patience: float = PATIENCE_SECONDS
 ) -> AsyncIterator[asyncio.Task[float]]:
-    """A task that ends with the monotonic time at which an object first is as wanted.
-
-    The watch is of all objects, as a controller's is; the lists before it are only of those that `among` selects.
-    """
+    """A task that ends with the monotonic time at which an object first is as wanted."""
     standing = asyncio.Event()
 
     async def look() -> float:
         async with asyncio.timeout(patience):
             while True:  # the API server ends a watch that falls behind, and soon remembers no more of what it missed
-                listed = msgspec.json.decode(await where.client.get(resource.path(), among))
-                if any(wanted(found) for found in listed["items"]):
+                since = {"resourceVersion": await place.version(where)}
+                if any(map(wanted, await place.now(where))):
                     return time.monotonic()
-                since = {"resourceVersion": listed["metadata"]["resourceVersion"]}
-                async with aclosing(where.client.watch(resource.path(), since)) as stream:
+                async with aclosing(where.client.watch(place.resource.path(), since)) as stream:
                     async for lines in stream:
                         moment = time.monotonic()
                         standing.set()
