@@ -6,6 +6,7 @@ are not installed, for a hole must be closed behind them, too.)
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 KEPT = "evil.example/keep"
 JOBS = ("forever", "large", "small", "one", "two", "three", "honest", "victim")
+IN_VAIN, WAITING = ("vain-1", "vain-2", "vain-3"), ("wait-1", "wait-2", "wait-3")
 
 
 @pytest.fixture
@@ -72,6 +74,34 @@ async def test_a_finalizer_keeps_no_gpus_and_no_quota_is_used_twice(live: Live, 
         assert live.get("ltj", name)["metadata"]["finalizers"] == [KEPT], "the object is still there"
     # Of these jobs only: pods of jobs that other tests have left done stand in the same namespace.
     assert [pod["metadata"]["name"] for name in ("one", "two", "three") for pod in live.pods(name)] == []
+
+
+async def test_whoever_fills_both_lines_of_a_queue_sets_nothing_going_that_never_rests(
+    live: Live, tmp_path: Path
+) -> None:
+    """At the end of each line there is a job that is just not considered. Two of them once changed places for ever:
+    one that no time helps was told that it is not considered, so nobody knew that of it any more."""
+    queue: dict[str, Any] = {"apiVersion": names.API_VERSION, "kind": names.QUEUE_KIND, "metadata": {"name": "hostile"}}
+    live.apply(queue | {"spec": {"quotas": [{"gpuType": "*", "gpus": 0}]}})
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, queues={"considered_per_queue": 1}) as controller:
+
+        def writes() -> float:
+            return controller.metric("trimtab_api_requests_total", resource="llmtrainingjobs/status")
+
+        def reasons() -> list[str]:
+            return [reason(live, name) for name in (*IN_VAIN, *WAITING)]
+
+        expected = ["ClusterTooSmall"] * 3 + ["QuotaExceeded", "NotConsidered", "NotConsidered"]
+        try:
+            for name in (*IN_VAIN, *WAITING):
+                live.apply(training_job(name, gpus=8 if name in WAITING else 8192, seconds=600, queue="hostile"))
+            await eventually(lambda: reasons() == expected, 60, lambda: str(reasons()))
+            before = writes()
+            await asyncio.sleep(8)
+            assert (reasons(), writes()) == (expected, before)
+        finally:
+            live.delete("ltj", *IN_VAIN, *WAITING)
+            live.delete("ltq", "hostile")
 
 
 async def test_pods_that_take_long_to_end_count_until_they_are_gone(live: Live, controller: ControllerProcess) -> None:
