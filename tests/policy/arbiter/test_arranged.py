@@ -16,7 +16,7 @@ from trimtab_policy.policy import load
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.engine import Rules, simulate
 from trimtab_policy.sim.result import Run
-from trimtab_policy.types import Decision, Job, Quota, Snapshot, Stop
+from trimtab_policy.types import Decision, Job, Quota, Snapshot
 
 CLUSTER = replace(snapshot([node("n0"), node("n1")]), time=0.0)
 QUEUES = (Quota("a", A100, 16, 8), Quota("b", A100, 16, 8))
@@ -27,16 +27,14 @@ class Watched(Arranged):
 
     def __init__(self, how: Arrangement | None = None) -> None:
         super().__init__(load("best_fit"), how)
-        self.stops: list[Stop] = []
-        self.stopped: list[tuple[float, str, str]] = []
+        self.stops: list[tuple[float, str, str]] = []
         """When who stopped for whom."""
         self.touched: Counter[str] = Counter()
 
     def decide(self, snapshot: Snapshot) -> Decision:
         decision = super().decide(snapshot)
         running = {each.uid for each in snapshot.jobs if each.placement}
-        self.stops += decision.stops
-        self.stopped += [(snapshot.time, stop.job, stop.beneficiary) for stop in decision.stops]
+        self.stops += [(snapshot.time, stop.job, stop.beneficiary) for stop in decision.stops]
         self.touched.update(stop.job for stop in decision.stops)
         self.touched.update(each.job for each in decision.placements if each.job in running)
         return decision
@@ -62,7 +60,7 @@ def test_an_urgent_job_does_not_wait_for_long_ones() -> None:
     arranged = Watched()
     run = history(arranged, jobs)
     assert seconds(run, "uid-urgent") < seconds(alone, "uid-urgent") / 5
-    assert [(stop.job, stop.beneficiary) for stop in arranged.stops] == [("uid-long", "uid-urgent")]
+    assert [(loser, winner) for _, loser, winner in arranged.stops] == [("uid-long", "uid-urgent")]
     assert all(record.finished is not None for record in run.jobs)
 
 
@@ -121,6 +119,6 @@ def test_in_no_history_do_two_jobs_take_turns(jobs: list[Job], quotas: tuple[Quo
     run = history(arranged, jobs, quotas)
     assert all(record.finished is not None for record in run.jobs)
     events = [moment for record in run.jobs for moment in (record.submitted, record.finished) if moment is not None]
-    for (then, loser, winner), (now, *others) in combinations(arranged.stopped, 2):
+    for (then, loser, winner), (now, *others) in combinations(arranged.stops, 2):
         assert others != [winner, loser] or any(then < moment <= now for moment in events)
     assert max(arranged.touched.values(), default=0) <= len(events)
