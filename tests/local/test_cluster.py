@@ -44,6 +44,24 @@ def test_clusters_run_side_by_side_and_leave_nothing(cluster: LocalCluster, stat
     assert not _files(state_home, "second")
 
 
+def test_a_machine_without_a_network_can_have_one(state_home: Path) -> None:
+    alone = ["unshare", "--net", "--map-root-user", "bash", "-c"]
+    loopback = "ip link set lo up"
+    try:
+        subprocess.run([*alone, loopback], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"this machine cannot be cut off from its network for a test: {error}")
+    trimtab = f"{sys.executable} -m trimtab cluster"
+    here = subprocess.run(
+        [*alone, f"{loopback} && {trimtab} up --name offline && {trimtab} down --name offline"],
+        env=os.environ | {"XDG_STATE_HOME": str(state_home)},
+        capture_output=True,
+        text=True,
+    )
+    assert here.returncode == 0, here.stdout + here.stderr
+    assert not _files(state_home, "offline")
+
+
 def test_a_name_is_taken_only_once(cluster: LocalCluster) -> None:
     with pytest.raises(LocalClusterError, match="running already"):
         LocalCluster(cluster.name).start()

@@ -149,6 +149,7 @@ def kube_apiserver(
         "etcd-certfile": pki / "etcd-client.crt",
         "etcd-keyfile": pki / "etcd-client.key",
         "bind-address": HOST,
+        "advertise-address": HOST,  # else it looks for a default route, and ends on a machine that has none
         "secure-port": ports["kube-apiserver"],
         "tls-cert-file": pki / "server.crt",
         "tls-private-key-file": pki / "server.key",
