@@ -143,6 +143,25 @@ def test_scrapes_find_every_process() -> None:
     assert {port["name"] for each in services for port in each["spec"]["ports"]} == {monitor["endpoints"][0]["port"]}
 
 
+def test_who_verifies_clients_has_their_authority_and_prometheus_shows_a_certificate() -> None:
+    found = objects("""
+    extender: {enabled: true}
+    metrics: {tls: {secretName: ours, agentSecretName: theirs, verifyClients: true}}
+    serviceMonitor: {enabled: true, clientSecretName: shown}
+    """)
+    for name in ("trimtab", "trimtab-agent"):
+        (endpoint,) = the("ServiceMonitor", name, found)["spec"]["endpoints"]
+        assert endpoint["tlsConfig"]["cert"] == {"secret": {"name": "shown", "key": "tls.crt"}}
+        assert endpoint["tlsConfig"]["keySecret"] == {"name": "shown", "key": "tls.key"}
+    for kind, name in (
+        ("Deployment", "trimtab-controller"),
+        ("Deployment", "trimtab-extender"),
+        ("DaemonSet", "trimtab-agent"),
+    ):
+        asked = environment_of(the(kind, name, found))["TRIMTAB_METRICS__TLS__CLIENT_CA"]
+        assert asked == "/etc/trimtab/metrics-tls/client-ca.crt"
+
+
 def test_over_tls_agents_have_a_key_of_their_own_and_do_not_see_prometheus_token() -> None:
     secure = """
     agent: {namespace: agents}

@@ -148,6 +148,11 @@ WRONG = {
     "metrics: {authentication: Kubernetes}": "name the Secret of a certificate in metrics.tls.secretName",
     "metrics: {tls: {agentSecretName: a}}": "what Prometheus trusts",
     "metrics: {tls: {secretName: a, agentSecretName: a}}": "could pass for the controller",
+    "metrics: {tls: {secretName: a, verifyClients: true}}": "name both Secrets",
+    "serviceMonitor: {clientSecretName: a}": "nobody asks for a certificate",
+    "{metrics: {tls: {secretName: a, agentSecretName: b, verifyClients: true}}, serviceMonitor: {enabled: true}}": (
+        "every scrape would be refused"
+    ),
     "serviceMonitor: {tokenSecretName: a}": "nobody asks for a token",
     'reports: {tls: {secretName: a, ca: "-----BEGIN PRIVATE KEY-----"}}': "/reports/tls/ca",
     'reports: {tls: {ca: "-----BEGIN CERTIFICATE-----"}}': "in reports.tls.secretName",

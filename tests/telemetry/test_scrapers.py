@@ -15,7 +15,7 @@ from trimtab.agent.start import config_of
 from trimtab.errors import Forbidden, Overloaded, SettingsError, Unreachable
 from trimtab.kube import reviews
 from trimtab.settings import HttpSettings, Settings
-from trimtab.settings.section import TlsSettings
+from trimtab.settings.section import MutualTlsSettings
 from trimtab.telemetry.scrapers import Scrapers, scrapers_of
 from trimtab.telemetry.server import TelemetryServer
 
@@ -179,7 +179,7 @@ def test_tokens_are_not_asked_for_in_plain_text_beyond_this_machine() -> None:
         scrapers_of(HttpSettings(authentication="Kubernetes"), api)
     with pytest.raises(SettingsError, match="no API server"):
         scrapers_of(LOCAL, None)
-    secure = TlsSettings(certificate=Path("a.crt"), key=Path("a.key"))
+    secure = MutualTlsSettings(certificate=Path("a.crt"), key=Path("a.key"))
     assert scrapers_of(HttpSettings(authentication="Kubernetes", tls=secure), api)
     assert scrapers_of(LOCAL, api)
     assert scrapers_of(HttpSettings(), None) is None

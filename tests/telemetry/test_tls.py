@@ -18,7 +18,7 @@ from trimtab.errors import SettingsError
 from trimtab.local.pki import Authority
 from trimtab.serving import tls as serving_tls
 from trimtab.settings import HttpSettings, Settings
-from trimtab.settings.section import TlsSettings
+from trimtab.settings.section import MutualTlsSettings
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab.telemetry.server import TelemetryServer
 
@@ -37,12 +37,20 @@ class Keys:
     def issue(self, name: str) -> None:
         self._authority.issue(self.stem, name, hosts=[LOCAL])
 
-    def settings(self) -> HttpSettings:
-        pair = TlsSettings(certificate=self.stem.with_suffix(".crt"), key=self.stem.with_suffix(".key"))
-        return HttpSettings(host=LOCAL, port=0, tls=pair)
+    def settings(self, client_ca: Path | None = None) -> HttpSettings:
+        certificate, key = self.stem.with_suffix(".crt"), self.stem.with_suffix(".key")
+        tls = MutualTlsSettings(certificate=certificate, key=key, client_ca=client_ca)
+        return HttpSettings(host=LOCAL, port=0, tls=tls)
 
     def client(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self._ca)
+
+    def scraper(self, authority: Authority, stem: Path) -> ssl.SSLContext:
+        """A client with a certificate of this authority."""
+        authority.issue(stem, "prometheus")
+        context = self.client()
+        context.load_cert_chain(stem.with_suffix(".crt"), stem.with_suffix(".key"))
+        return context
 
     async def shown(self, server: TelemetryServer) -> str:
         """Common name of the server's certificate."""
@@ -119,3 +127,23 @@ async def test_agents_are_told_of_the_files_and_serve_with_them(keys: Keys) -> N
     plain = config_of(Settings(metrics=HttpSettings(host=LOCAL, port=0)), "n1").http
     async with TelemetryServer(plain, healthy=lambda: "", ready=lambda: "") as server:
         assert server.url.startswith("http://")
+
+
+async def test_only_scrapers_with_a_certificate_of_the_authority_read_metrics(keys: Keys, tmp_path: Path) -> None:
+    authority = Authority("scrapers")
+    authority.save(tmp_path / "scrapers.crt")
+    told = config_of(Settings(metrics=keys.settings(client_ca=tmp_path / "scrapers.crt")), "n1")
+    http = msgspec.json.decode(msgspec.json.encode(told), type=Config).http  # as an agent is told
+    async with TelemetryServer(http, healthy=lambda: "", ready=lambda: "") as server:
+        status, text = await get(f"{server.url}/metrics", keys.scraper(authority, tmp_path / "prometheus"))
+        assert (status, "trimtab_connections" in text) == (200, True)
+        for nobody in (keys.client(), keys.scraper(Authority("scrapers"), tmp_path / "stranger")):
+            with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+                await get(f"{server.url}/metrics", nobody)
+        assert (await get(f"{server.url}/metrics".replace("https", "http")))[0] == 400
+        assert await get(f"{server.url}/healthz".replace("https", "http")) == (200, "ok\n")
+
+
+def test_an_authority_of_clients_without_tls_is_refused() -> None:
+    with pytest.raises(ValueError, match="client_ca: clients can only be checked over TLS"):
+        MutualTlsSettings(client_ca=Path("ca.crt"))

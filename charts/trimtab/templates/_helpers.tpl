@@ -246,7 +246,7 @@ checksum/settings: {{ toYaml . | sha256sum }}
 {{- get (dict "controller" $tls.secretName "extender" $tls.secretName "agent" $tls.agentSecretName) (index . 1) -}}
 {{- end }}
 
-{{/* How metrics are told. Those of agents are told to all. Argument: list of root and component. */}}
+{{/* How metrics are told, and whom: agents ask for a certificate at most. Argument: list of root and component. */}}
 {{- define "trimtab.metricsEnv" -}}
 {{- $metrics := (index . 0).Values.metrics -}}
 {{- if include "trimtab.metricsSecret" . }}
@@ -254,6 +254,10 @@ checksum/settings: {{ toYaml . | sha256sum }}
   value: /etc/trimtab/metrics-tls/tls.crt
 - name: TRIMTAB_METRICS__TLS__KEY
   value: /etc/trimtab/metrics-tls/tls.key
+{{- if $metrics.tls.verifyClients }}
+- name: TRIMTAB_METRICS__TLS__CLIENT_CA
+  value: /etc/trimtab/metrics-tls/client-ca.crt
+{{- end }}
 {{- end }}
 {{- if and (ne $metrics.authentication "None") (ne (index . 1) "agent") }}
 - name: TRIMTAB_METRICS__AUTHENTICATION

@@ -125,6 +125,15 @@ All mistakes are told at once.
 {{- if and $metrics.tls.secretName (eq $metrics.tls.secretName $metrics.tls.agentSecretName) }}
 - "metrics.tls.agentSecretName: agents are on every node, and one of these could pass for the controller: take another key"
 {{- end }}
+{{- if and $metrics.tls.verifyClients (not (and $metrics.tls.secretName $metrics.tls.agentSecretName)) }}
+- "metrics.tls.verifyClients: clients are known by certificate over TLS only; name both Secrets, in secretName and agentSecretName"
+{{- end }}
+{{- if and $metrics.tls.verifyClients .Values.serviceMonitor.enabled (not .Values.serviceMonitor.clientSecretName) }}
+- "metrics.tls.verifyClients: every scrape would be refused; name what Prometheus shows in serviceMonitor.clientSecretName"
+{{- end }}
+{{- if and .Values.serviceMonitor.clientSecretName (not $metrics.tls.verifyClients) }}
+- "serviceMonitor.clientSecretName: nobody asks for a certificate; set metrics.tls.verifyClients, or leave it out"
+{{- end }}
 {{- if and .Values.serviceMonitor.tokenSecretName (eq $metrics.authentication "None") }}
 - "serviceMonitor.tokenSecretName: nobody asks for a token; set metrics.authentication to Kubernetes, or leave it out"
 {{- end }}

@@ -8,10 +8,11 @@ from msgspec import Struct
 
 
 class Tls(Struct, frozen=True):
-    """As `trimtab.settings.section.TlsSettings`."""
+    """As `trimtab.settings.section.MutualTlsSettings`."""
 
     certificate: str = ""
     key: str = ""
+    client_ca: str = ""
 
 
 class Http(Struct, frozen=True):

@@ -42,7 +42,11 @@ def config_of(settings: Settings, node: str) -> Config:
         dcgm_url=ours.dcgm_url,
         pod_resources=str(ours.pod_resources),
         boot_id=str(ours.boot_id),
-        http=Http(settings.metrics.host, settings.metrics.port, Tls(str(tls.certificate or ""), str(tls.key or ""))),
+        http=Http(
+            settings.metrics.host,
+            settings.metrics.port,
+            Tls(str(tls.certificate or ""), str(tls.key or ""), str(tls.client_ca or "")),
+        ),
         log=Log(settings.log.level, settings.log.format),
         kube=Kube(str(kube.kubeconfig or ""), kube.context or "", kube.request_timeout),
     )
@@ -52,7 +56,9 @@ def refuse_authentication(settings: Settings) -> None:
     """Raises SettingsError where agents are to let in some scrapers only: it takes the right to review tokens, which
     is more than their account on every node should have."""
     if settings.metrics.authentication != "None":
-        raise SettingsError("metrics.authentication: agents cannot ask who a scraper is; leave it out for them")
+        raise SettingsError(
+            "metrics.authentication: agents cannot ask who a scraper is; leave it out, and give metrics.tls.client_ca"
+        )
 
 
 def become(config: Config) -> NoReturn:

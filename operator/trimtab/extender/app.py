@@ -94,7 +94,7 @@ class Extender:
         health = Listener(guard, self._health.host, self._health.port, "metrics.port")
         self.ports = main.port, health.port
         changing = await main.secure(ours, self._counts.certificates)
-        await health.secure(of_server("metrics.tls", self._health.tls), counts.certificates)
+        await health.secure(of_server("metrics.tls", self._health.tls, self._health.tls.client_ca), counts.certificates)
         where = {"kube_scheduler": main.url, "metrics": f"{health.url}/metrics"}
         log.info("serving", version=__version__, port=main.port, health_port=health.port, **where)
         if not self._settings.client_ca and not loopback(self._settings.host):

@@ -41,6 +41,13 @@ class Pair(Protocol):
     def key(self) -> Path | str | None: ...
 
 
+class MutualPair(Pair, Protocol):
+    """`trimtab.settings.section.MutualTlsSettings`, or what has the same fields."""
+
+    @property
+    def client_ca(self) -> Path | str | None: ...
+
+
 class TlsFiles(Struct, frozen=True):
     """PEM files of one port."""
 
@@ -64,9 +71,9 @@ class TlsFiles(Struct, frozen=True):
             )
 
 
-def of_server(section: str, pair: Pair) -> TlsFiles:
-    """The files of a port that asks nobody for a certificate; `section` of the settings says which they are."""
-    return TlsFiles(section, str(pair.certificate or ""), str(pair.key or ""))
+def of_server(section: str, pair: Pair, client_ca: Path | str | None = None) -> TlsFiles:
+    """The files of a port; `section` of the settings says which. Without `client_ca` clients need no certificate."""
+    return TlsFiles(section, str(pair.certificate or ""), str(pair.key or ""), str(client_ca or ""))
 
 
 def loopback(host: str) -> bool:

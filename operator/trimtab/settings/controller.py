@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from trimtab.names import LEASE_NAME, POLICY_CONFIG_MAP, SCHEDULER_NAME, SYSTEM_NAMESPACE
-from trimtab.settings.section import Port, Seconds, Section, TlsSettings
+from trimtab.settings.section import MutualTlsSettings, Port, Seconds, Section
 
 
 class KubeSettings(Section):
@@ -169,11 +169,12 @@ class HttpSettings(Section):
     port: Port = 8080
     """Port of /metrics, /healthz and /readyz, 0 takes a free one: by default 8080 of the controller, 8081 of the
     extender, 8082 of agents."""
-    tls: TlsSettings = TlsSettings()
+    tls: MutualTlsSettings = MutualTlsSettings()
     """Speak TLS; /healthz and /readyz are answered in plain text, too, for kubelets have no CA."""
     authentication: Literal["None", "Kubernetes"] = "None"
     """Who may read /metrics: everybody who reaches the port; or only whom the API server knows by a bearer token and
-    lets `get` the path /metrics. That needs `tls`, or a loopback address as `host`; agents do not know it."""
+    lets `get` the path /metrics. That needs `tls`, or a loopback address as `host`. Agents do not know it: there,
+    and beside it, `tls.client_ca` says who may."""
     stale_round_seconds: Seconds = 180.0
     """/healthz fails when the last round is older than this, so that a stuck controller is restarted."""
 

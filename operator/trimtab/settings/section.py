@@ -28,3 +28,16 @@ class TlsSettings(Section):
     def model_post_init(self, _: Any, /) -> None:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key go together; give both, or neither for plain HTTP")
+
+
+class MutualTlsSettings(TlsSettings):
+    """Certificate of a port, and the authority of those who may ask there. Files are read again when they change."""
+
+    client_ca: Path | None = None
+    """Authority (PEM) of clients: over TLS, only those with a certificate of it get an answer. Needs no right in the
+    cluster to ask about anybody, so agents know it, too."""
+
+    def model_post_init(self, context: Any, /) -> None:
+        super().model_post_init(context)
+        if self.client_ca is not None and self.certificate is None:
+            raise ValueError("client_ca: clients can only be checked over TLS; give certificate and key")

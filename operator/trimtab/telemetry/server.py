@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from trimtab.serving.guard import Check, Guard, Limits
 from trimtab.serving.listener import Listener, seats
-from trimtab.serving.tls import Pair, of_server
+from trimtab.serving.tls import MutualPair, of_server
 from trimtab.telemetry.metrics import PORTS, REGISTRY
 from trimtab.telemetry.ports import PortCounts, PortMetrics
 from trimtab.telemetry.scrapers import PATH, Scrapers
@@ -39,7 +39,7 @@ class Address(Protocol):
     def port(self) -> int: ...
 
     @property
-    def tls(self) -> Pair: ...
+    def tls(self) -> MutualPair: ...
 
 
 class TelemetryServer:
@@ -65,8 +65,9 @@ class TelemetryServer:
         limits = limits_of(seats(SEATS))
         counts = PortCounts(self._ports, "metrics", limits.connections)
         guard = Guard(self._answer, limits, counts, "metrics", self._checks)
+        tls = self._settings.tls
         self._listener = Listener(guard, self._settings.host, self._settings.port, "metrics.port")
-        await self._listener.secure(of_server("metrics.tls", self._settings.tls), counts.certificates)
+        await self._listener.secure(of_server("metrics.tls", tls, tls.client_ca), counts.certificates)
         self.url = self._listener.url
         return self
 
