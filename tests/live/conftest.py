@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.faultproxy import FaultProxy
-from tests.faults.invariants import Limits
 from tests.faults.watcher import Watcher
 from tests.live.harness import Live, gpu_node
 
 from trimtab.local.cluster import LocalCluster
 
-APART = Limits(unplanned=30.0)
-"""On a machine half as fast, the witness' streams of pods and of jobs were seen to be more than five seconds apart."""
 NODES = [f"live-{index}" for index in range(4)]
 
 
@@ -31,7 +28,7 @@ def live_cluster(cluster: LocalCluster) -> Iterator[Live]:
 @pytest.fixture
 async def live(live_cluster: Live) -> AsyncIterator[Live]:
     """The cluster with the witness watching: a test fails if an invariant was ever violated while it ran."""
-    async with Watcher(live_cluster.cluster.kubeconfig, APART) as watcher:
+    async with Watcher(live_cluster.cluster.kubeconfig) as watcher:
         live_cluster.excuse = watcher.excuse
         yield live_cluster
     assert not watcher.violations, watcher.violations
