@@ -196,6 +196,9 @@ async def in_force(tenants: Tenants) -> None:
         while message not in (said := await tenants.person(account).creates(kind, obj)):
             assert time.monotonic() < limit, f"{message}: {said or 'done'}"
             await asyncio.sleep(0.1)
+    for name in ("open-priority", "granted-priority", "chosen-policy"):  # what an administrator has opened, too
+        account, _, obj = ALLOWED[name]
+        await tenants.told(tenants.person(account), obj, "")
     tenants.ready = True
 
 
