@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from tests.builders import job_object, owned_by
 
@@ -67,6 +68,20 @@ async def test_what_names_all_of_it_is(cluster: Cluster, version: str) -> None:
     assert owned(cluster) == (1, True, 1)
     write(cluster, obj(2, apiVersion="evil.example/v1"))
     assert owned(cluster) == (0, False, 0)
+
+
+async def test_pods_without_their_job_name_it_until_it_is_seen_or_they_are_gone(cluster: Cluster) -> None:
+    assert cluster.without_job() == []
+    write(cluster, obj())
+    assert cluster.without_job() == [JOB]
+    cluster.jobs.apply_written(msgspec.json.encode(job_object("victim", namespace="theirs", uid="uid-of-the-next")))
+    assert cluster.without_job() == [JOB], "the next one of its name is another job"
+    cluster.jobs.apply_written(msgspec.json.encode(job_object("victim", namespace="theirs", resource_version="2")))
+    assert cluster.without_job() == []
+    cluster.jobs._cache.remove(cluster.jobs.items[JOB.key].metadata)
+    assert cluster.without_job() == [JOB]
+    write(cluster, obj(2, controller=False))
+    assert cluster.without_job() == []
 
 
 async def test_a_service_of_another_namespace_hides_none_and_takes_none_with_it(cluster: Cluster) -> None:

@@ -14,6 +14,7 @@ from tests.builders import job_object
 from trimtab.apply.steps import View
 from trimtab.controller.gangs import MOST_TOLD, REST_SECONDS, Gangs
 from trimtab.controller.views import Gang, Rest
+from trimtab.kube.objects import Identity
 from trimtab.settings import Settings
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab_policy.types import Pending, PendingReason
@@ -43,6 +44,9 @@ class NoJobs:
 
     def job(self, uid: str) -> object:
         return object()
+
+    def without_job(self) -> list[Identity]:
+        return []
 
 
 def drivers(views: Views, wall: Callable[[], float] = time.time, wake: Any = None) -> Gangs:

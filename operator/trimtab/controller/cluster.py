@@ -74,6 +74,8 @@ class Cluster:
         self._on_change = on_change
         self._pods_of: dict[str, dict[str, str]] = {}
         """Digest of a job's identity -> UID of a pod of its gang -> `namespace/name` of that."""
+        self._owners: dict[str, Identity] = {}
+        """Digest of a job's identity -> that, of all jobs that pods say they belong to."""
         self._job_keys: dict[str, str] = {}
         self._services: set[Identity] = set()
 
@@ -197,6 +199,11 @@ class Cluster:
         pods = self.pods.items
         return tuple(pods[key] for key in self._pods_of.get(job, {}).values())
 
+    def without_job(self) -> list[Identity]:
+        """Jobs that pods say they belong to, and that are not among those that are known: gone, or not seen yet."""
+        jobs = self.jobs.items
+        return [job for job in self._owners.values() if (it := jobs.get(job.key)) is None or it.metadata.uid != job.uid]
+
     def reports(self, key: str, uid: str) -> bool:
         """Whether the pod `namespace/name` is there with this UID, and of node rank 0 of a job."""
         pod = self.pods.items.get(key)
@@ -223,8 +230,9 @@ class Cluster:
             of_owner = self._pods_of[job.digest]
             del of_owner[old.metadata.uid]
             if not of_owner:
-                del self._pods_of[job.digest]
+                del self._pods_of[job.digest], self._owners[job.digest]
         if new and (job := new.metadata.job):
+            self._owners[job.digest] = job
             self._pods_of.setdefault(job.digest, {})[new.metadata.uid] = new.metadata.key
         self._on_change()
 

@@ -38,6 +38,7 @@ from trimtab.apply.setbacks import Setback
 from trimtab.apply.steps import View
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.orphans import Orphans
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.turns import Turns, Urgency
 from trimtab.controller.views import Decided, Gang, Promise, Rest, Views, Watched
@@ -93,6 +94,7 @@ class Gangs:
         self._wall = wall
         self._gangs: dict[str, Gang] = {}
         self._turns = Turns(settings.kube.connections)
+        self._orphans = Orphans(client, cluster, views, self._turns, wake)
         self._told: Counter[str | None] = Counter()
         """Drivers by namespace of those jobs that are only told something; None: all others."""
         self._next = 0
@@ -148,7 +150,8 @@ class Gangs:
         gang.order, gang.unwanted = None, epoch
 
     def advance(self, uids: Iterable[str]) -> None:
-        """Start a driver for every job that has something to do and none yet; forget jobs that are gone."""
+        """Start a driver for every job that has something to do and none yet; forget jobs that are gone, once their
+        pods are taken down."""
         line = tuple(uids)
         start = self._next % max(1, len(line))  # else those who come first are told every change, and the last nothing
         self._next += MOST_TOLD
@@ -156,6 +159,7 @@ class Gangs:
             self.look(uid)
         for uid in [uid for uid, gang in self._gangs.items() if gang.task is None and not self._cluster.job(uid)]:
             del self._gangs[uid]
+        self._orphans.advance()
 
     def look(self, uid: str) -> None:
         """Start a driver for the job if it has something to do and none yet."""
@@ -174,7 +178,8 @@ class Gangs:
         gangs = [gang for gang in self._gangs.values() if gang.task is None]
         ends = [gang.binding_since + gang.binding_limit for gang in gangs if gang.binding_since is not None]
         bound = min(ends, default=float("inf")) - time.monotonic()
-        return max(0.0, min(bound, min((gang.due for gang in gangs), default=float("inf")) - self._wall()))
+        due = min((gang.due for gang in gangs), default=float("inf"))
+        return max(0.0, min(bound, min(due, self._orphans.next_deadline()) - self._wall()))
 
     def refused(self) -> dict[str, frozenset[str]]:
         """Nodes by job UID that kube-scheduler would not take for the job lately."""
@@ -185,7 +190,7 @@ class Gangs:
         tasks = [gang.task for gang in self._gangs.values() if gang.task]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, self._orphans.stop(), return_exceptions=True)
 
     def _has_work(self, uid: str, gang: Gang) -> bool:
         try:

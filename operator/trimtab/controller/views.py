@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from trimtab import names
 from trimtab.api.convert import to_grants, to_plan
 from trimtab.api.history import FailureCause
-from trimtab.api.status import Leaving, Plan, PlanTerms, Shadow
+from trimtab.api.status import JobStatus, Leaving, Plan, PlanTerms, Shadow
 from trimtab.apply import steps, transitions
 from trimtab.apply.gates import released
 from trimtab.apply.setbacks import FAILED, SUCCEEDED, Setback
@@ -29,7 +29,7 @@ from trimtab.controller.brake import GONE, Brake
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.progress import Progress
 from trimtab.errors import NotFound
-from trimtab.kube.objects import JobObject, PodObject
+from trimtab.kube.objects import JobObject, Meta, PodObject
 from trimtab.observe import queues
 from trimtab.observe.books import Claim
 from trimtab.observe.gpunodes import GpuNodes
@@ -171,7 +171,7 @@ class Views:
         job = self._cluster.job(uid)
         facts = self._observer.job(job) if job else None
         if facts and facts.ours and facts.meta.deletion_timestamp:
-            return self._last_view(facts, gang)
+            return self.last_view(facts.meta, facts.status, gang)
         if facts is None or not facts.ours or facts.unreadable:
             gang.due, gang.binding_since = math.inf, None  # nothing is done for it when its time comes
             return None
@@ -225,16 +225,18 @@ class Views:
             shadow=_said(gang.watched, plan),
         )
 
-    def _last_view(self, facts: JobFacts, gang: Gang) -> View:
-        """That of a job which is being deleted: what is left to do is to take its gang down. The garbage collector
-        does so, too, but not before all finalizers are gone, and anybody may have put one there."""
-        pods, now = self._cluster.pods_of(facts.meta.identity.digest), self._wall()
-        _settle(gang, facts, {pod.metadata.uid for pod in pods})
+    def last_view(self, meta: Meta, status: JobStatus, gang: Gang) -> View:
+        """That of a job which is being deleted, or gone: what is left to do is to take its gang down. The garbage
+        collector does so, too, but not before all finalizers are gone, and anybody may have put one there; nor before
+        it knows the kind, and not at all while any API of the cluster does not answer."""
+        pods, now = self._cluster.pods_of(meta.identity.digest), self._wall()
+        known = {pod.metadata.uid for pod in pods}
+        gang.deleted = {pod: force for pod, force in gang.deleted.items() if pod in known}
         silent, rules = self._silent(pods), self._settings.failures
         gang.due, gang.binding_since, gang.promise = steps.due(pods, silent, rules, now), None, None
         return View(
-            meta=facts.meta,
-            status=facts.status,
+            meta=meta,
+            status=status,
             suspended=False,
             finished=False,
             max_restarts=0,
