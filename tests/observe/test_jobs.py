@@ -15,6 +15,8 @@ from trimtab.api import conditions
 from trimtab.api.status import Condition, JobStatus
 from trimtab.observe.jobs import JobFacts, facts, posix, speedup_of
 
+TRAINER = {"name": "trainer", "image": "trainer:1"}
+
 
 def holding(kind: str) -> JobStatus:
     condition = Condition(type=kind, status="True", reason="X", last_transition_time=MOMENT)
@@ -42,12 +44,23 @@ def test_a_sound_job_is_understood() -> None:
         ({"resources.memoryPerGpu": "lots"}, "resources.memoryPerGpu: "),
         ({"template": None}, "template: "),
         ({"template.spec.containers": []}, "template.spec.containers: "),
+        ({"template.spec.overhead": [0]}, "spec.template.spec: "),
     ],
 )
 def test_what_is_wrong_is_said_with_the_field(change: dict[str, Any], field: str) -> None:
     known = facts(job_object(spec=change))
     assert known.error.startswith(field)
     assert (known.spec, known.unreadable) == (None, False)
+
+
+def test_what_the_template_asks_for_in_ways_that_trimtab_does_not_count_is_left_alone() -> None:
+    claims = {"claims": [{"name": "fabric"}], "newer": "x"}
+    containers = [{"name": "proxy", "image": "proxy:1"}, TRAINER | {"resources": {"requests": {"cpu": "9"}, **claims}}]
+    known = facts(job_object(spec={"template.spec.containers": containers, "resources.cpusPerGpu": "2"}))
+    assert known.error == ""
+    assert known.requirements
+    assert (known.requirements.cpu_milli_per_gpu, known.requirements.cpu_milli_per_pod) == (2000, 0)
+    assert known.template["spec"]["containers"] == containers
 
 
 def test_a_status_of_another_version_is_never_overwritten() -> None:

@@ -267,4 +267,9 @@ class PodTemplate(ApiModel):
 
 def trainer_of(containers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the container (as JSON) that gets the GPUs, ranks and flags: the one named `trainer`, or the first."""
-    return next((container for container in containers if container["name"] == TRAINER_CONTAINER), containers[0])
+    return containers[trainer_among([container["name"] for container in containers])]
+
+
+def trainer_among(container_names: Sequence[str]) -> int:
+    """Index of the trainer among the containers of these names: the one named `trainer`, or the first."""
+    return container_names.index(TRAINER_CONTAINER) if TRAINER_CONTAINER in container_names else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.convert import to_model_spec, to_requirements, to_training
 from trimtab.api.status import JobStatus, PlanTerms
-from trimtab.api.template import PodTemplate, trainer_of
+from trimtab.api.template import PodTemplate, trainer_among
 from trimtab.api.v1alpha1 import JobSpec
 from trimtab.errors import QuantityError, SpecError
 from trimtab.kube.objects import Container, JobObject, Meta, PodObject
@@ -214,18 +214,24 @@ def _with_template(requirements: Requirements, pod_spec: Mapping[str, Any]) -> R
     A pod that needs more before its trainer starts (init containers) than with one GPU needs that much at least.
     """
     per_gpu = {"cpu": requirements.cpu_milli_per_gpu, "memory": requirements.memory_per_gpu}
-    pod = pods.from_template(_without_trainer(pod_spec, [resource for resource, amount in per_gpu.items() if amount]))
+    given = {resource for resource, amount in per_gpu.items() if amount}
+    pod = _without_trainer(pods.from_template(pod_spec), given)
     cpu, memory = (_beside(pod, resource, amount) for resource, amount in per_gpu.items())
     return msgspec.structs.replace(requirements, cpu_milli_per_pod=cpu, memory_per_pod=memory)
 
 
-def _without_trainer(pod_spec: Mapping[str, Any], resources: list[str]) -> Mapping[str, Any]:
-    """The pod spec with the trainer asking for none of these resources."""
-    trainer = trainer_of(pod_spec["containers"])
-    asked = trainer.get("resources") or {}
-    kept = {kind: {k: v for k, v in (table or {}).items() if k not in resources} for kind, table in asked.items()}
-    containers = [{**c, "resources": kept} if c is trainer else c for c in pod_spec["containers"]]
-    return {**pod_spec, "containers": containers}
+def _without_trainer(pod: PodObject, resources: Collection[str]) -> PodObject:
+    """The pod with the trainer asking for none of these resources."""
+    containers = list(pod.spec.containers)
+    at = trainer_among([container.name for container in containers])
+    asked = containers[at].resources
+    requests, limits = (
+        {resource: amount for resource, amount in table.items() if resource not in resources}
+        for table in (asked.requests, asked.limits)
+    )
+    kept = msgspec.structs.replace(asked, requests=requests, limits=limits)
+    containers[at] = msgspec.structs.replace(containers[at], resources=kept)
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=tuple(containers)))
 
 
 def _beside(pod: PodObject, resource: str, per_gpu: int) -> int:
