@@ -24,6 +24,9 @@ from trimtab.local.cluster import LocalCluster
 from trimtab.local.kubeconfig import service_account_kubeconfig
 
 NAMESPACE = "default"
+PATIENCE = 5.0
+"""A wait gives up after so many times what it takes where there is nothing else to do: a machine may have a quarter of
+that speed. Only a test that fails lasts so long."""
 SETTINGS = {
     "leadership": {"identity": "live-test", "lease_seconds": 6, "renew_seconds": 4, "retry_seconds": 0.3},
     "metrics": {"host": "127.0.0.1", "port": 0},
@@ -191,12 +194,21 @@ class Live:
 async def eventually(
     happened: Callable[[], bool], seconds: float = 20, what: str | Callable[[], str] = "", pause: float = 0.15
 ) -> None:
-    """Wait until something is so. Fails with `what` was waited for."""
-    limit = time.monotonic() + seconds
+    """Wait until something is so. Fails with `what` was waited for, after PATIENCE times so many seconds."""
+    limit = time.monotonic() + PATIENCE * seconds
     while not await asyncio.to_thread(happened):
         if time.monotonic() > limit:
-            raise AssertionError(f"waited {seconds:g} s for {what() if callable(what) else what}")
+            raise AssertionError(f"waited {PATIENCE * seconds:g} s for {what() if callable(what) else what}")
         await asyncio.sleep(pause)
+
+
+def wait_until(happened: Callable[[], bool], what: str | Callable[[], str], seconds: float = 30) -> None:
+    """The same, of what cannot be asynchronous."""
+    limit = time.monotonic() + PATIENCE * seconds
+    while not happened():
+        if time.monotonic() > limit:
+            raise AssertionError(f"waited {PATIENCE * seconds:g} s for {what() if callable(what) else what}")
+        time.sleep(0.05)
 
 
 def gpu_node(name: str, gpus: int = 8, product: str = "NVIDIA-A100-SXM4-80GB", **labels: str) -> dict[str, Any]:

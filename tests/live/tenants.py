@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.faults import ledger
 from tests.faults.watcher import Watcher
-from tests.live.harness import Live, training_job
+from tests.live.harness import PATIENCE, Live, training_job
 
 from trimtab import names
 from trimtab.checkout import checkout
@@ -109,7 +109,7 @@ class Tenants:
 
     async def told(self, person: Person, obj: Object, said: str) -> None:
         """Wait until this is said to who creates the object: parameters arrive by a watch."""
-        kind, limit = PODS if obj["kind"] == "Pod" else JOBS, time.monotonic() + 20
+        kind, limit = PODS if obj["kind"] == "Pod" else JOBS, time.monotonic() + PATIENCE * 20
         while True:
             answer = await person.creates(kind, obj)
             if (said in answer) if said else not answer:

@@ -33,7 +33,7 @@ from trimtab.doctor.checks import queues
 from trimtab.errors import LocalClusterError
 from trimtab.kube.resources import JOBS, PODS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 CORE = "io.k8s.api.core.v1."
 LISTED = "trimtab-job-pods lists"

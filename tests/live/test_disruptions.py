@@ -10,7 +10,7 @@ import pytest
 from tests.faultproxy import FaultProxy
 from tests.live.harness import ControllerProcess, Live, eventually, gpu_node, training_job
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 LONG = 600.0
 

@@ -28,7 +28,7 @@ from trimtab.local.build import build
 from trimtab.local.cluster import LocalCluster
 from trimtab.local.kubeconfig import kubectl, service_account_kubeconfig
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 ROOT = checkout()
 SYSTEM = "trimtab-system"

@@ -15,7 +15,7 @@ import pytest
 from tests.live.conftest import NODES
 from tests.live.harness import NAMESPACE, ControllerProcess, Live, eventually, training_job
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 LONG = 600.0
 GRACE = 2.0

@@ -20,7 +20,7 @@ from tests.live.test_disruptions import LONG, epoch, nodes_of, pending, replanne
 
 from trimtab import names
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 LOST = {"kind": "Xid", "code": 79, "time": "2026-01-02T03:00:00Z", "count": 1}
 BUSY = {"smUtilizationPercent": 95, "memoryUsedBytes": 70 << 30}

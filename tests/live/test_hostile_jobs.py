@@ -17,7 +17,7 @@ from tests.live.trainings import AT_ONCE, REPORTS, tells
 
 from trimtab import names
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 KEPT = "evil.example/keep"
 JOBS = ("forever", "large", "small", "one", "two", "three", "honest", "victim")

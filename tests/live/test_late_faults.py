@@ -19,7 +19,7 @@ from tests.live.test_room import plan
 
 from trimtab import names
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 LONG = 600.0
 LATE = 2.0

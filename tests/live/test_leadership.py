@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.live.harness import ControllerProcess, Live, eventually, training_job
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 def leads(controller: ControllerProcess) -> bool:

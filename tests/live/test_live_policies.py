@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from tests.live.accounts import clear
-from tests.live.harness import NAMESPACE, ControllerProcess, Live, training_job
+from tests.live.harness import NAMESPACE, ControllerProcess, Live, training_job, wait_until
 
 from trimtab import names
 from trimtab.settings import PreemptionSettings
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PREEMPTIVE = ["las", "srtf", "sia", "gavel"]
 BUDGET = PreemptionSettings().per_job_per_hour
@@ -56,7 +55,7 @@ def controller(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> 
     process = ControllerProcess(
         live_cluster.kubeconfig(directory), directory, preemption=calm, elasticity={"interval_seconds": 3600.0}
     ).start()
-    _await(lambda: "leading" in process.tail(), process.tail)
+    wait_until(lambda: "leading" in process.tail(), process.tail)
     yield process
     assert process.alive, process.tail()
     process.stop()
@@ -73,18 +72,11 @@ def choose(live: Live, controller: ControllerProcess) -> Iterator[Callable[[str]
         meta = {"name": names.POLICY_CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
         data = {names.KEY_POLICY: policy, names.KEY_DEADLINE: "10"}  # this machine may have other things to do
         live.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
-        _await(decides(policy), controller.tail)
+        wait_until(decides(policy), controller.tail)
 
     yield choose
     live.cluster.kubectl("delete", "configmap", names.POLICY_CONFIG_MAP, *WHERE, "--ignore-not-found")
-    _await(decides("best_fit"), controller.tail)
-
-
-def _await(happened: Callable[[], bool], otherwise: Callable[[], str], seconds: float = 90) -> None:
-    limit = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < limit, otherwise()
-        time.sleep(0.05)
+    wait_until(decides("best_fit"), controller.tail)
 
 
 def elastic(name: str, low: int, high: int, seconds: float, **spec: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from tests.faultproxy import FaultProxy
 from tests.live.harness import ControllerProcess, Live, eventually, training_job
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 EVERYTHING_BUT_LEASES = r"^(?!.*/leases)"
 

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live.harness import ControllerProcess, Live, eventually, gpu_node, training_job
+from tests.live.harness import ControllerProcess, Live, eventually, gpu_node, training_job, wait_until
 
 from trimtab import names
 from trimtab.controller.shadow import PAUSE_SECONDS
 from trimtab_policy.policy import Kind, entry
 from trimtab_policy.policy import names as policy_names
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 ROGUES = Path(__file__).resolve().parents[1] / "rogues"
 LEARNED = [name for name in policy_names() if entry(name).kind is Kind.LEARNED]
@@ -45,7 +44,7 @@ def controller(
     environment = {"PYTHONPATH": str(ROGUES), "ROGUE_WEIGHTS": str(weights)}
     process = ControllerProcess(live_cluster.kubeconfig(directory), directory, environment=environment).start()
     pid = process.pid
-    _await(lambda: "leading" in process.tail(), "it does not lead")
+    wait_until(lambda: "leading" in process.tail(), "it does not lead")
     yield process
     assert process.alive, process.tail()
     assert process.pid == pid
@@ -61,11 +60,11 @@ def choose(live: Live, controller: ControllerProcess) -> Iterator[Choose]:
         before = _changes(controller)
         meta = {"name": names.POLICY_CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
         live.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
-        _await(lambda: _changes(controller) > before, "it took no notice of the ConfigMap")
+        wait_until(lambda: _changes(controller) > before, "it took no notice of the ConfigMap")
 
     yield write
     live.cluster.kubectl("delete", "configmap", names.POLICY_CONFIG_MAP, *WHERE, "--ignore-not-found")
-    _await(
+    wait_until(
         lambda: controller.metric("trimtab_policy_info", policy="best_fit", role="policy") == 1,
         "it took no notice that the ConfigMap has gone",
     )
@@ -74,13 +73,6 @@ def choose(live: Live, controller: ControllerProcess) -> Iterator[Choose]:
 
 def _changes(controller: ControllerProcess) -> float:
     return controller.metric("trimtab_policy_changes_total")
-
-
-def _await(happened: Callable[[], bool], otherwise: str, seconds: float = 30) -> None:
-    limit = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < limit, otherwise
-        time.sleep(0.05)
 
 
 def told(live: Live, reason: str) -> list[str]:

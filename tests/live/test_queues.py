@@ -9,16 +9,15 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.live.harness import ControllerProcess, Live, eventually, training_job
+from tests.live.harness import ControllerProcess, Live, eventually, training_job, wait_until
 
 from trimtab import names
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 A100 = "A100-SXM4-80GB"
 LONG = 600.0
@@ -31,10 +30,7 @@ def controller(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> 
     directory = tmp_path_factory.mktemp("queues")
     kubeconfig = live_cluster.kubeconfig(directory)
     process = ControllerProcess(kubeconfig, directory, preemption=CALM, queues={"status_seconds": 0.3}).start()
-    limit = time.monotonic() + 30
-    while "leading" not in process.tail():
-        assert time.monotonic() < limit, process.tail()
-        time.sleep(0.05)
+    wait_until(lambda: "leading" in process.tail(), process.tail)
     yield process
     assert process.alive, process.tail()
     process.stop()

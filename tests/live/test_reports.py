@@ -22,7 +22,7 @@ from trimtab import names, report
 from trimtab.observe import calibration
 from trimtab_policy.correction import State
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 JOBS = ("teacher", "pupil", "late")
 ELSEWHERE = "reports-elsewhere"

@@ -15,7 +15,7 @@ from tests.live.harness import ControllerProcess, Live, eventually, training_job
 
 from trimtab import names
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 URGENT = "room-urgent"
 ANSWERS = {"minRuntimeSeconds": 0, "checkpoint": {"graceSeconds": 60}}

@@ -17,7 +17,7 @@ from tests.live.test_failures import blockers, failures, not_ready
 
 from trimtab import names
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 A100 = "A100-SXM4-80GB"
 LONG = 600.0

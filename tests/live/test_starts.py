@@ -21,7 +21,7 @@ from tests.live.test_room import plan
 
 from trimtab import names
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 LONG = 600.0
 TIMEOUT = 4.0

@@ -15,7 +15,7 @@ from tests.live.harness import ControllerProcess, Live, eventually, training_job
 from trimtab import names
 from trimtab.plan.fake import COMPLETE_DELAY, IGNORES
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 LONG = 600.0
 

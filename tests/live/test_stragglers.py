@@ -18,7 +18,7 @@ from tests.live.test_disruptions import LONG, nodes_of, replanned
 from tests.live.test_health import report
 from tests.live.test_reports import trimtab
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 SLOW, *FAST = NODES
 FULL_MHZ = 1410

@@ -17,7 +17,7 @@ import yaml
 from tests.faults.ledger import condition, status_of
 from tests.faults.watcher import Watcher
 from tests.live import thief
-from tests.live.harness import ControllerProcess, Live
+from tests.live.harness import PATIENCE, ControllerProcess, Live
 from tests.live.tenants import (
     AUTHOR,
     CHOOSER,
@@ -56,7 +56,7 @@ from trimtab.errors import LocalClusterError
 from trimtab.kube.client import MERGE_PATCH
 from trimtab.kube.resources import CONFIG_MAPS, GPUNODES, JOBS, PODS, PRIORITY_CLASSES, QUEUES, SERVICES, Resource
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 ADMISSION = list(yaml.safe_load_all((MANIFESTS / "admission.yaml").read_text()))
 LIMITS: dict[str, str] = {
@@ -189,7 +189,7 @@ async def in_force(tenants: Tenants) -> None:
     """Policies, their parameters and aggregated roles take a moment to be in force."""
     if tenants.ready:
         return
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + PATIENCE * 30
     for account, kind, obj, message in (
         FORBIDDEN[name] for name in ("label", "scheduler", "policy", "their-queue", "gpus")
     ):

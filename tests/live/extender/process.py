@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from trimtab.local.options import ExtenderFiles
 
-READY_SECONDS = 30.0
+READY_SECONDS = 150.0
 
 
 class ExtenderProcess:

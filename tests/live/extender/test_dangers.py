@@ -24,7 +24,7 @@ from trimtab.kube.resources import POD_GROUPS
 from trimtab.local.cluster import LocalCluster
 from trimtab.settings import KubeSettings
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PRIORITIES = [
     {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}

@@ -9,7 +9,7 @@ from tests.live.extender.gangs import bound, epoch, gang, gone, runs_whole
 from tests.live.extender.process import ExtenderProcess
 from tests.live.harness import ControllerProcess, Live, eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("pod_groups", ["Auto", "Never"])

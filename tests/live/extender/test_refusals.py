@@ -22,7 +22,7 @@ from tests.live.extender.gangs import (
 from tests.live.extender.process import ExtenderProcess
 from tests.live.harness import ControllerProcess, Live, eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
