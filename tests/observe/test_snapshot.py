@@ -115,9 +115,19 @@ def test_a_promise_to_a_job_that_is_gone_is_void() -> None:
     assert free(look([N1], promised={"uid-gone": placement(nodes={"n1": 8})})) == {"n1": 8}
 
 
-def test_a_gang_that_has_ended_gives_its_gpus_back() -> None:
+def test_a_gang_whose_pods_have_ended_has_its_gpus_until_it_is_complete() -> None:
+    """It is shown with them: a policy that moved it would give them away a second time, besides as free."""
     ended = [gang_pod("job", 1, rank, node, gpus=4, phase="Succeeded") for rank, node in enumerate(("n1", "n2"))]
-    assert free(look([N1, N2], ended, [planned(("n1", 4), ("n2", 4))])) == {"n1": 8, "n2": 8}
+    seen = look([N1, N2], ended, [planned(("n1", 4), ("n2", 4))])
+    assert free(seen) == {"n1": 4, "n2": 4}
+    assert [job.placement.gpus for job in seen.snapshot.jobs if job.placement] == [8]
+
+
+def test_what_comes_to_a_node_after_a_pod_has_ended_there_takes_nothing_from_its_gang() -> None:
+    members = [gang_pod("job", 1, 0, "n1", phase="Succeeded"), pod_object("stranger", "n1", gpus=6)]
+    seen = look([N1, N2], members, [planned(("n1", 8), ("n2", 8))])
+    assert (free(seen), seen.overallocated) == ({"n1": -6, "n2": 0}, {})
+    assert look([N1], [*members, pod_object("other", "n1", gpus=3)], [planned(("n1", 8))]).overallocated == {"n1": 1}
 
 
 def test_what_a_failed_pod_held_is_its_gang_s_until_that_is_given_up() -> None:
@@ -189,7 +199,9 @@ RANKS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["none", "unbound"
 def test_every_gpu_is_counted_exactly_once(
     foreign: list[tuple[str, int, str]], first: list[tuple[int, str]], second: list[tuple[int, str]], promise: bool
 ) -> None:
-    """Free is allocatable less foreign pods, less the ranks of plans and promises that have not ended."""
+    """Free is allocatable less foreign pods, less the ranks of plans and promises. Ranks that have ended are no reason
+    to give a gang up."""
+    vacant = {f"n{i}": 0 for i in range(3)}
     expected = {f"n{i}": 8 for i in range(3)}
     members = [pod_object(f"f{i}", node, gpus=gpus, phase=phase) for i, (node, gpus, phase) in enumerate(foreign)]
     for node, gpus, phase in foreign:
@@ -205,7 +217,8 @@ def test_every_gpu_is_counted_exactly_once(
                 members.append(
                     gang_pod(name, 1, rank, "" if state == "unbound" else f"n{rank}", gpus=gpus, phase=phase)
                 )
-            expected[f"n{rank}"] -= 0 if state == "ended" else gpus
+            expected[f"n{rank}"] -= gpus
+            vacant[f"n{rank}"] += gpus if state == "ended" else 0
         placed = placement(f"uid-{name}", {f"n{rank}": gpus for rank, (gpus, _) in enumerate(ranks)})
         objects.append(job_object(name, status=JobStatus(plan=plan_of(placed), last_epoch=1)))
     if promise:
@@ -214,7 +227,8 @@ def test_every_gpu_is_counted_exactly_once(
         expected["n2"] -= 3
     seen = look([node_object(f"n{i}") for i in range(3)], members, objects, promised)
     assert free(seen) == expected
-    assert seen.overallocated == {name: -left for name, left in expected.items() if left < 0}
+    beyond = {name: -left - vacant[name] for name, left in expected.items()}
+    assert seen.overallocated == {name: gpus for name, gpus in beyond.items() if gpus > 0}
 
 
 # --- which jobs are shown --------------------------------------------------------------------------------------------

@@ -79,6 +79,8 @@ class Books:
         """Node -> GPUs of pods that have been deleted, and that no job counts on. Without pods that have overstayed:
         nobody is to count on theirs."""
         self._leaving: dict[str, list[tuple[str, int, Totals]]] = {}
+        self._vacant: dict[str, int] = {}
+        """Node -> GPUs that are charged to gangs whose pods there have ended."""
         self._standing = {(claim.job, str(claim.epoch)) for claim in claims}
         self._lingering: list[PodFacts] = []
 
@@ -102,14 +104,21 @@ class Books:
             use = pod.use
             self._leaving.setdefault(pod.node, []).append((job, epoch, (use.gpus, use.cpu_milli, use.memory, 1)))
 
-    def settle(self, needs: Mapping[str, Requirements | None], seats: Set[Seat]) -> None:
-        """Charge the ranks whose pods are not on a node yet: what waits only as far as it needs more than what it waits
-        for gives back. `needs` are the requirements by job UID."""
+    def settle(
+        self, needs: Mapping[str, Requirements | None], seats: Set[Seat], ended: Set[Seat] = frozenset()
+    ) -> None:
+        """Charge the ranks that have no pod on a node: what waits only as far as it needs more than what it waits for
+        gives back. `needs` are the requirements by job UID, `seats` the ranks that have a pod.
+
+        Ranks whose pods have `ended` are charged for as long as the plan stands: policies are shown that the gang has
+        these GPUs, and would give them away a second time, once as free and once as its own.
+        """
         waiting: dict[str, dict[frozenset[int], Totals]] = {}
         for claim in self._claims:
             need, after = needs[claim.job] or Requirements(Bounds()), dict(claim.after)
             for rank, share in enumerate(claim.placement.shares):
-                if (claim.job, str(claim.epoch), str(rank)) in seats or share.node not in self._nodes:
+                seat = claim.job, str(claim.epoch), str(rank)
+                if seat in seats or share.node not in self._nodes:
                     continue
                 asked = share.gpus, need.cpu_milli(share.gpus), need.memory(share.gpus), 1
                 here = self._leaving.get(share.node, ()) if after else ()
@@ -117,8 +126,10 @@ class Books:
                 if first:
                     kinds = waiting.setdefault(share.node, {})
                     kinds[first] = _sum(kinds.get(first, NOTHING), asked)
-                else:
-                    self._add(share.node, asked)
+                    continue
+                self._add(share.node, asked)
+                if seat in ended:
+                    self._vacant[share.node] = self._vacant.get(share.node, 0) + share.gpus
         for node, kinds in waiting.items():
             leaving = [totals for _, _, totals in self._leaving[node]]
             stays = _less(self.used[node], _sum(*leaving))
@@ -149,12 +160,10 @@ class Books:
         return self.used.get(node, NOTHING)[0]
 
     def beyond(self) -> dict[str, int]:
-        """GPUs requested beyond what a node has. What is foreign has no part in this: nobody is to go because of it."""
-        return {
-            name: used[0] - facts.gpus
-            for name, used in self.used.items()
-            if (facts := self._nodes[name]).gpu and used[0] > facts.gpus
-        }
+        """GPUs requested beyond what a node has. What is foreign has no part in this: nobody is to go because of it.
+        Nor have pods that have ended, though their plan stands."""
+        held = {name: used[0] - self._vacant.get(name, 0) for name, used in self.used.items() if self._nodes[name].gpu}
+        return {name: gpus - self._nodes[name].gpus for name, gpus in held.items() if gpus > self._nodes[name].gpus}
 
     def _add(self, node: str, more: Totals) -> None:
         before = self.used.get(node, NOTHING)

@@ -53,7 +53,6 @@ class PodFacts(Struct, frozen=True):
     """That it counts against, as it was made; empty where it was made without saying so."""
     ends: float | None = None
     """POSIX time by which it is to have ended, where it has been deleted and holds its resources until then."""
-    failed: bool = False
 
 
 def facts(pod: PodObject) -> PodFacts:
@@ -69,7 +68,6 @@ def facts(pod: PodObject) -> PodFacts:
         pod.metadata.job,
         pod.metadata.annotations.get(names.ANNOTATION_QUEUE, ""),
         ends,
-        failed=pod.status.phase == "Failed",
     )
 
 

@@ -300,6 +300,7 @@ class Observer:
         news = [claim for claim in promised if claim.job in known and (claim.job, claim.epoch) not in seen]
         used = Books(gpu_nodes, (*held, *news), now)
         seats: set[Seat] = set()
+        ended: set[Seat] = set()
         leavers = used.leavers
         for _, pod in self._pods.all(members):
             if pod.seat and (facts := ours.get(pod.seat[0])) and facts.meta.identity != pod.job:
@@ -310,11 +311,11 @@ class Observer:
                 used.pod(pod)
             if pod.seat and pod.job:
                 leaves = bool(leavers) and pod.job.digest in leavers
-                if leaves or not pod.failed:  # else what it held is its gang's until that is given up, and starts anew
-                    seats.add(pod.seat)
+                # who is waited for has left; what any other gang held is its own until it is given up or complete
+                (seats if leaves or pod.node else ended).add(pod.seat)
                 if leaves:
                     used.leaves(pod)
-        used.settle({uid: facts.asks for uid, facts in known.items()}, seats)
+        used.settle({uid: facts.asks for uid, facts in known.items()}, seats, ended)
         return used
 
     def _job(
