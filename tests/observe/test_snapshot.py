@@ -227,6 +227,9 @@ def test_every_gpu_is_counted_exactly_once(
         expected["n2"] -= 3
     seen = look([node_object(f"n{i}") for i in range(3)], members, objects, promised)
     assert free(seen) == expected
+    shares = [share for job in seen.snapshot.jobs if job.placement for share in job.placement.shares]
+    held = {name: sum(share.gpus for share in shares if share.node == name) for name in expected}
+    assert all(held[name] <= 8 - left for name, left in expected.items()), "what a policy can give back is not free"
     beyond = {name: -left - vacant[name] for name, left in expected.items()}
     assert seen.overallocated == {name: gpus for name, gpus in beyond.items() if gpus > 0}
 
