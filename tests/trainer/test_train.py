@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -32,10 +33,13 @@ Line = dict[str, Any]
 
 
 def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """One that nobody listens on. torchrun binds it seconds later: it is not of those that the kernel hands out to
+    whoever wants any, above 32,767, or another test could have it by then."""
+    while True:
+        port = random.SystemRandom().randrange(16_384, 32_768)
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 class Storage:
