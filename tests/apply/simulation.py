@@ -131,8 +131,8 @@ class Controller:
             case AnnotatePod(name, uid, deadline):
                 answer = await write.annotate(server, "default", name, uid, deadline)
                 self._pods[uid] = msgspec.json.decode(answer, type=PodObject)
-            case DeletePod(name, uid, force):
-                await write.delete_pod(server, "default", name, uid, force=force)
+            case DeletePod(uid=uid, force=force):
+                await write.delete_pod(server, "default", action)
                 self._deleted[uid] = force
             case CreateService():
                 await write.create(server, SERVICES, objects.service(self._gang()), JOB)

@@ -333,6 +333,30 @@ def test_what_is_being_deleted_is_left_alone() -> None:
     assert next_step(view(WITHOUT_PLAN, *pods("Running"), deleted={"pod-job-1-0": False})) == deletions("job-1-1")
 
 
+@pytest.mark.parametrize(
+    ("deletion", "seconds"),
+    [("2311-03-16T19:04:05Z", 9_000_000_000), ("1759-03-26T00:00:00Z", 10_000_000_000), ("2026-01-02T03:05:05Z", 90)],
+    ids=["for centuries", "for so many that they overflow", "for a moment more than its spec says"],
+)
+def test_a_pod_that_somebody_has_deleted_with_more_time_than_it_has_is_given_its_own(
+    deletion: str, seconds: int
+) -> None:
+    """Who may delete his pods could keep GPUs from those whom they were taken back for."""
+    meta = {"metadata": {"deletionTimestamp": deletion, "deletionGracePeriodSeconds": seconds}}
+    given = pods("Running", **meta, spec={"terminationGracePeriodSeconds": 45})
+    assert [(each.name, each.force, each.grace) for each in next_step(view(WITHOUT_PLAN, *given))] == [
+        ("job-1-0", False, 45),
+        ("job-1-1", False, 45),
+    ]
+    asked = {"pod-job-1-0": False, "pod-job-1-1": False}
+    assert not any(isinstance(each, DeletePod) for each in next_step(view(WITHOUT_PLAN, *given, deleted=asked)))
+    none = pods("Running", **DELETED, spec={"terminationGracePeriodSeconds": 0})
+    assert next_step(view(WITHOUT_PLAN, *none)) == (), "nothing to shorten"
+    [first, _] = next_step(view(WITHOUT_PLAN, *pods("Running", spec={"terminationGracePeriodSeconds": 0})))
+    assert isinstance(first, DeletePod)
+    assert first.grace == 1, "with none the API server would forget it before its kubelet has ended it"
+
+
 def test_pods_of_a_node_that_is_gone_are_forced_out_for_nobody_would_confirm_their_end() -> None:
     gone = {"gone_nodes": frozenset({"n1"})}
     both = pods("Running", **DELETED)

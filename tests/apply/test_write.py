@@ -15,6 +15,7 @@ from tests.builders import NOW, owned_by
 from trimtab import names
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions, write
+from trimtab.apply.actions import DeletePod
 from trimtab.apply.events import NOTE_LIMIT, event, post
 from trimtab.apply.transitions import Happening
 from trimtab.errors import AlreadyExists, Conflict, Forbidden, Invalid, LeadershipLost, NotFound, Overloaded
@@ -157,13 +158,13 @@ async def test_a_pod_that_is_gone_cannot_be_told(error: Exception) -> None:
 @pytest.mark.parametrize("error", [None, NotFound("gone"), Conflict("another one has its name")])
 async def test_a_pod_that_is_gone_counts_as_deleted(error: Exception | None) -> None:
     client: Any = Answers(raising=error)
-    await write.delete_pod(client, "default", "job-1-0", "u", force=False)
-    assert client.sent == [("delete", PODS.path("default", "job-1-0"), "u", None)]
+    await write.delete_pod(client, "default", DeletePod("job-1-0", "u", grace=45))
+    assert client.sent == [("delete", PODS.path("default", "job-1-0"), "u", 45)]
 
 
 async def test_force_means_without_waiting_for_the_kubelet() -> None:
     client: Any = Answers()
-    await write.delete_pod(client, "default", "job-1-0", "u", force=True)
+    await write.delete_pod(client, "default", DeletePod("job-1-0", "u", force=True, grace=45))
     assert client.sent == [("delete", PODS.path("default", "job-1-0"), "u", 0)]
 
 

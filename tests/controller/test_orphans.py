@@ -101,7 +101,7 @@ async def test_the_pods_of_a_job_that_is_not_there_are_deleted_by_their_uids(sta
     stand.pod(rank=1)
     await stand.look()
     assert stand.api.asked == [JOB]
-    assert stand.api.deleted == [(path(), "pod-gone-1-0", None), (path(1), "pod-gone-1-1", None)]
+    assert stand.api.deleted == [(path(), "pod-gone-1-0", 30), (path(1), "pod-gone-1-1", 30)]
     assert not await stand.look(), "what was answered is not asked for again while nothing has shown it yet"
 
 

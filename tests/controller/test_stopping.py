@@ -229,14 +229,17 @@ def anew(grace: float, told: float) -> JobStatus:
     return asked.model_copy(update={"stop": asked.stop.model_copy(update=again)})
 
 
-def held(deletion: str | None = None) -> PodObject:
-    return gang_pod("old", 1, 0, "n1", phase="Running", metadata={"deletionTimestamp": deletion})
+def held(deletion: str | None = None, seconds: int = 0) -> PodObject:
+    meta = {"deletionTimestamp": deletion, "deletionGracePeriodSeconds": seconds}
+    return gang_pod("old", 1, 0, "n1", phase="Running", metadata=meta)
 
 
 @pytest.mark.parametrize(
     ("pod", "holder", "end"),
     [
         (held("2026-01-02T03:09:05Z"), job(**HOLDER), NOW + 300),
+        (held("2311-03-16T19:09:05Z", 9_000_000_000), job(**HOLDER), NOW + 330),
+        (held("1759-03-26T00:00:00Z", 10_000_000_000), job(**HOLDER), NOW),
         (held(), job(**HOLDER), NOW + 100),
         (held(), job(stops.requested(RUNNING, META, ORDER, 100, NOW + 60), **HOLDER), NOW + 160),
         (held(), job(**SLOW), NOW + MOST),
@@ -244,7 +247,17 @@ def held(deletion: str | None = None) -> PodObject:
         (held(), job(anew(86_400, NOW + 600), **SLOW), NOW + 600 + MOST),
         (held(), None, NOW),
     ],
-    ids=["being deleted", "asked", "asked later", "slow", "slow and asked", "given its time anew", "its job is gone"],
+    ids=[
+        "being deleted",
+        "for centuries",
+        "for too many",
+        "asked",
+        "asked later",
+        "slow",
+        "slow and asked",
+        "given its time anew",
+        "its job is gone",
+    ],
 )
 def test_a_plan_waits_for_a_pod_as_long_as_that_may_take_to_go_and_no_longer(
     pod: PodObject, holder: JobFacts | None, end: float

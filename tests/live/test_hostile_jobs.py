@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live.harness import ControllerProcess, Live, eventually, training_job
+from tests.live.harness import NAMESPACE, ControllerProcess, Live, eventually, training_job
 from tests.live.trainings import AT_ONCE, REPORTS, tells
 
 from trimtab import names
@@ -20,7 +20,7 @@ from trimtab import names
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 KEPT = "evil.example/keep"
-JOBS = ("forever", "large", "small", "one", "two", "three", "honest", "victim")
+JOBS = ("lasting", "forever", "large", "small", "one", "two", "three", "honest", "victim")
 IN_VAIN, WAITING = ("vain-1", "vain-2", "vain-3"), ("wait-1", "wait-2", "wait-3")
 
 
@@ -145,3 +145,25 @@ async def test_what_another_namespace_says_is_a_jobs_is_not(live: Live, controll
         assert there == ["pod/victim", "service/victim"], "and they were there all the time"
     finally:
         live.cluster.kubectl("delete", "namespace", "hostile", "--wait=false")
+
+
+async def test_who_deletes_pods_with_centuries_to_end_gives_them_no_more_than_their_own_spec(
+    live: Live, controller: ControllerProcess
+) -> None:
+    """The API server takes any time from whoever may delete a pod, and a kubelet would wait for so long."""
+    lasting = training_job("lasting", gpus=16, seconds=6000)
+    stubborn = {"annotations": {"pod-delete.stage.kwok.x-k8s.io/delay": "48h"}}  # it ignores SIGTERM
+    lasting["spec"]["template"] |= {"metadata": stubborn}
+    live.apply(lasting)
+    await live.until("lasting", names.PODS_READY)
+    for rank, seconds in enumerate((9_000_000_000, 10_000_000_000)):
+        live.delete("pod", f"lasting-1-{rank}", f"--grace-period={seconds}", "--wait=false")
+    given = {pod["metadata"]["name"]: pod["metadata"] for pod in live.pods("lasting")}
+    assert given, "they are still there"
+
+    def graces() -> list[int]:
+        return [pod["metadata"]["deletionGracePeriodSeconds"] for pod in live.pods("lasting")]
+
+    await eventually(lambda: graces() == [30, 30], what=lambda: f"all to have 30 s: {graces()}")
+    live.cluster.kubectl("delete", "pods", *given, "-n", NAMESPACE, "--force", "--grace-period=0")  # as kubelets would
+    await eventually(lambda: live.status("lasting").get("plan", {}).get("epoch") == 2, 40, "it to start anew")

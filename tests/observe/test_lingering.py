@@ -85,6 +85,18 @@ def test_what_another_plan_of_the_queue_inherits_counts_once() -> None:
     assert left(look([pod("old")], [planned("heir", "n1", queue="other", after="old")]), "other") == 0
 
 
+def test_what_is_left_of_a_large_gang_counts_beside_a_small_heir() -> None:
+    """Else a small job of higher priority would free all that a large one holds, for as long as that takes to end."""
+    queues = [queue_object("q", {"gpuType": "*", "gpus": 16})]
+    large = [gang_pod("old", 1, rank, node, phase="Running") for rank, node in enumerate(("n1", "n2"))]
+    old = job_object("old", {"queue": "q"}, JobStatus(last_epoch=1))
+    assert left(look(large, [old, planned("heir", "n1", after="old")], queues)) == 0
+    assert left(look(large[:1], [old, planned("heir", "n1", after="old")], queues)) == 8
+    smaller = plan_of(placement("uid-old", {"n2": 8}), 2, terms=PlanTerms(queue="q"))
+    shrunk = job_object("old", {"queue": "q"}, JobStatus(plan=smaller, last_epoch=2))
+    assert left(look(large, [shrunk], queues)) == 0, "nor does a gang that goes on with less"
+
+
 def test_a_standing_plan_and_its_own_pods_count_once() -> None:
     assert left(look([pod("runs")], [planned("runs", "n1")])) == 0
 

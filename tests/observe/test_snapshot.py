@@ -176,6 +176,23 @@ def test_nobody_counts_on_the_gpus_of_a_pod_that_should_have_ended_long_ago() ->
         assert free(seen) == {"n1": 0}
 
 
+@pytest.mark.parametrize(
+    ("deletion", "told"),
+    [
+        ({"deletionTimestamp": "2026-01-02T03:05:05Z", "deletionGracePeriodSeconds": 600}, {"n1": 8}),
+        ({"deletionTimestamp": "2026-01-02T03:05:06Z", "deletionGracePeriodSeconds": 600}, {}),
+        ({"deletionTimestamp": "2311-03-16T19:04:05Z", "deletionGracePeriodSeconds": 9_000_000_000}, {}),
+        ({"deletionTimestamp": "1759-03-26T00:00:00Z", "deletionGracePeriodSeconds": 10_000_000_000}, {}),
+    ],
+    ids=["ends in a moment", "has time", "has centuries", "has so many that they overflow"],
+)
+def test_gpus_are_told_to_be_ending_where_that_is_a_matter_of_a_moment(
+    deletion: dict[str, Any], told: dict[str, int]
+) -> None:
+    pod = gang_pod("gone", 1, 0, "n1", phase="Running", metadata=deletion, spec={"terminationGracePeriodSeconds": 600})
+    assert look([N1], [pod]).snapshot.ending == told
+
+
 def test_overallocation_is_told_by_node() -> None:
     crowd = [pod_object(f"p{i}", "n1", gpus=4) for i in range(3)]
     seen = look([N1, N2], crowd)

@@ -72,6 +72,9 @@ class DeletePod(Struct, frozen=True):
     force: bool = False
     why: str = ""
     """What users are told of it, where its node may come back."""
+    grace: int = 30
+    """Seconds that it has to end, by its own spec. They are said in any case: else whoever had deleted it before, with
+    any time that he liked, would have the last word."""
 
 
 Action = (

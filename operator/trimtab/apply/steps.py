@@ -208,7 +208,7 @@ def _clear(view: View, pods: Iterable[PodObject]) -> Step:
     """Delete pods that no plan wants, unless they are going already: by force where no kubelet would let them go."""
     abandoned = silence.abandoned(view.pods, view.silent, view.rules, view.now)
     return tuple(
-        DeletePod(pod.metadata.name, pod.metadata.uid, force=force, why=abandoned.get(pod.metadata.uid, ""))
+        DeletePod(pod.metadata.name, pod.metadata.uid, force, abandoned.get(pod.metadata.uid, ""), pod.grace)
         for pod in pods
         if not _goes(view, pod, force := pod.spec.node_name in view.gone_nodes or pod.metadata.uid in abandoned)
     )
@@ -227,7 +227,7 @@ def _goes(view: View, pod: PodObject, force: bool) -> bool:
     asked = view.deleted.get(pod.metadata.uid)
     if force:
         return asked is True
-    return asked is not None or pod.metadata.deletion_timestamp is not None
+    return asked is not None or (pod.metadata.deletion_timestamp is not None and not pod.given_longer)
 
 
 def _status(view: View, status: JobStatus, happening: Happening | None = None) -> Step:

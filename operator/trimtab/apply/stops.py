@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Literal
 
 from msgspec import Struct
@@ -144,20 +143,16 @@ def answered(status: JobStatus, report: Report | None) -> bool:
 
 def hung(strays: Iterable[PodObject], now: float) -> tuple[str, ...]:
     """Pods of an earlier gang that are still there though the time that they have to end is over, in words."""
-    going = ((pod, pod.metadata.deletion_timestamp) for pod in strays)
     return tuple(
         f"pod {pod.metadata.name} of its earlier gang on node {pod.spec.node_name or '(none)'}"
-        for pod, end in going
-        if end and now > datetime.fromisoformat(end).timestamp()
+        for pod in strays
+        if pod.ends is not None and now > pod.ends
     )
 
 
 def hangs_at(strays: Iterable[PodObject], after: float) -> float:
     """POSIX time at which the time of another one of them to end is over; infinite where none is ending."""
-    ends = (pod.metadata.deletion_timestamp for pod in strays)
-    return min(
-        (at for end in ends if end and (at := datetime.fromisoformat(end).timestamp()) > after), default=math.inf
-    )
+    return min((pod.ends for pod in strays if pod.ends is not None and pod.ends > after), default=math.inf)
 
 
 def next_change(gang: Standing) -> Change | None:

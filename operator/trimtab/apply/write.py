@@ -19,6 +19,7 @@ import msgspec
 
 from trimtab import names
 from trimtab.api.status import JobStatus
+from trimtab.apply.actions import DeletePod
 from trimtab.errors import AlreadyExists, Conflict, Forbidden, Invalid, LeadershipLost, NotFound, TrimtabError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import AnyObject, Identity, Meta, PodObject
@@ -126,9 +127,9 @@ async def delete_pod_group(client: KubeClient, kind: Resource, namespace: str, n
         return
 
 
-async def delete_pod(client: KubeClient, namespace: str, pod: str, uid: str, *, force: bool) -> None:
-    """Delete the pod with this UID, if it still exists."""
+async def delete_pod(client: KubeClient, namespace: str, pod: DeletePod) -> None:
+    """Delete the pod with this name and UID, if it still exists."""
     try:
-        await client.delete(PODS.path(namespace, pod), uid=uid, grace_seconds=0 if force else None)
+        await client.delete(PODS.path(namespace, pod.name), uid=pod.uid, grace_seconds=0 if pod.force else pod.grace)
     except (NotFound, Conflict):
         return

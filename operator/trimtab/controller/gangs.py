@@ -265,9 +265,9 @@ class Gangs:
                 case AnnotatePod(name, uid, deadline):
                     answer = await write.annotate(self._client, view.meta.namespace, name, uid, deadline)
                     self._cluster.pods.apply_written(answer)
-                case DeletePod(name, uid, force, why):
-                    await write.delete_pod(self._client, view.meta.namespace, name, uid, force=force)
-                    gang.deleted[uid] = force
+                case DeletePod(uid=uid, why=why):
+                    await write.delete_pod(self._client, view.meta.namespace, action)
+                    gang.deleted[uid] = action.force
                     if why:
                         told = transitions.Happening("Warning", names.REASON_FORCED, why, view.status.last_epoch or 0)
                         self._recorder.job(view.meta, told)

@@ -117,7 +117,7 @@ class Orphans:
 
     async def _delete(self, namespace: str, gang: Gang, pod: DeletePod) -> None:
         async with self._turns.turn(Urgency.COMPLETE, namespace):
-            await write.delete_pod(self._client, namespace, pod.name, pod.uid, force=pod.force)
+            await write.delete_pod(self._client, namespace, pod)
             gang.deleted[pod.uid] = pod.force
         if pod.why:
             log.warning("a pod of a job that is gone was deleted by force", pod=f"{namespace}/{pod.name}", why=pod.why)

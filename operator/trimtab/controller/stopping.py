@@ -176,10 +176,10 @@ def without_room(plan: Plan, pod: PodObject, holder: JobFacts | None, now: float
     """Why a plan waits for this pod no longer; None while it may still go in time.
 
     It has its grace to save its state, of which nobody waits for more than `most` seconds, and once it is deleted its
-    grace to end: `deletionTimestamp` is when that is over. `holder` is the job whose pod it is, None where it is gone.
+    grace to end. `holder` is the job whose pod it is, None where it is gone.
     """
-    if pod.metadata.deletion_timestamp:
-        what, end = "is being deleted", datetime.fromisoformat(pod.metadata.deletion_timestamp).timestamp()
+    if pod.ends is not None:  # it may have been over before the plan was made, which has not waited for so long
+        what, end = "is being deleted", max(pod.ends, plan.created_time.timestamp())
     else:
         what, end = "is not deleted", plan.created_time.timestamp()
         end += min(most, holder.spec.elasticity.checkpoint.grace_seconds if holder and holder.spec else 0.0)

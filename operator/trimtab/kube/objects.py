@@ -10,6 +10,7 @@ Attribute names are the API's in snake_case (`node_name` is `nodeName`). Points 
 from __future__ import annotations
 
 import hashlib
+from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -57,6 +58,8 @@ class Meta(Struct, frozen=True, rename="camel", eq=False, dict=True):
     generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    """What whoever deleted it gave it to end, which `deletion_timestamp` counts in."""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     """Only those that anything depends on: users have 256 KiB for theirs, on each object."""
@@ -105,6 +108,7 @@ class Meta(Struct, frozen=True, rename="camel", eq=False, dict=True):
             self.generation,
             self.creation_timestamp,
             self.deletion_timestamp,
+            self.deletion_grace_period_seconds,
             self.labels,
             self.annotations,
             self.owner_references,
@@ -229,6 +233,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     priority: int = 0
     tolerations: tuple[Toleration, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()
+    termination_grace_period_seconds: int = 30
 
 
 class Terminated(Struct, frozen=True, rename="camel"):
@@ -282,6 +287,27 @@ class PodObject(Struct, frozen=True):
     metadata: Meta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    @property
+    def grace(self) -> int:
+        """Seconds that it has to end once it is deleted, by its own spec. With none it would be gone before its kubelet
+        has ended it."""
+        return max(1, self.spec.termination_grace_period_seconds)
+
+    @property
+    def given_longer(self) -> bool:
+        """Whether who deleted it gave it more time to end than its spec does: anybody who may delete a pod may give it
+        any, and centuries have been seen. A second request that names less shortens it."""
+        return (self.metadata.deletion_grace_period_seconds or 0) > self.grace
+
+    @property
+    def ends(self) -> float | None:
+        """POSIX time by which it is to have ended, of which no more counts than its own grace; None while it is not
+        deleted."""
+        if self.metadata.deletion_timestamp is None:
+            return None
+        told = datetime.fromisoformat(self.metadata.deletion_timestamp).timestamp()
+        return told - max(0, (self.metadata.deletion_grace_period_seconds or 0) - self.grace)
 
 
 # --- ours, and what they refer to ------------------------------------------------------------------------------------

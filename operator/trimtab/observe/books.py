@@ -16,7 +16,7 @@ from msgspec import Struct
 from trimtab.kube.objects import Identity
 from trimtab.observe.gpunodes import Look
 from trimtab.observe.nodes import NodeFacts
-from trimtab.observe.pods import OVERSTAY_SECONDS, PodFacts, Seat
+from trimtab.observe.pods import ENDING_SECONDS, OVERSTAY_SECONDS, PodFacts, Seat
 from trimtab_policy.grants import highest
 from trimtab_policy.tenure import holder
 from trimtab_policy.types import Bounds, Grant, Job, Node, NodeShare, Placement, Readings, Requirements
@@ -76,11 +76,13 @@ class Books:
             for job, epoch in claim.after:
                 self.leavers[job] = max(epoch, self.leavers.get(job, 0))
         self.ending: dict[str, int] = {}
-        """Node -> GPUs of pods that have been deleted, and that no job counts on. Without pods that have overstayed:
-        nobody is to count on theirs."""
+        """Node -> GPUs of pods that have been deleted and end in a moment, and that no job counts on. Without pods that
+        have overstayed: nobody is to count on theirs."""
         self._leaving: dict[str, list[tuple[str, int, Totals]]] = {}
         self._vacant: dict[str, int] = {}
         """Node -> GPUs that are charged to gangs whose pods there have ended."""
+        self._heirs: dict[str, list[tuple[Claim, int]]] = {}
+        """Node -> claims that wait for others, and how many GPUs of theirs they are to have there."""
         self._standing = {(claim.job, str(claim.epoch)) for claim in claims}
         self._lingering: list[PodFacts] = []
 
@@ -91,7 +93,7 @@ class Books:
             self._add(node, (use.gpus, use.cpu_milli, use.memory, 1))
             if pod.seat and use.gpus and pod.seat[:2] not in self._standing:
                 self._lingering.append(pod)
-            ending = pod.ends is not None and self._now < pod.ends + OVERSTAY_SECONDS
+            ending = pod.ends is not None and pod.ends - ENDING_SECONDS <= self._now < pod.ends + OVERSTAY_SECONDS
             if ending and use.gpus and not (pod.seat and pod.seat[0] in self.placements):
                 self.ending[node] = self.ending.get(node, 0) + use.gpus
 
@@ -120,6 +122,8 @@ class Books:
                 seat = claim.job, str(claim.epoch), str(rank)
                 if seat in seats or share.node not in self._nodes:
                     continue
+                if after:
+                    self._heirs.setdefault(share.node, []).append((claim, share.gpus))
                 asked = share.gpus, need.cpu_milli(share.gpus), need.memory(share.gpus), 1
                 here = self._leaving.get(share.node, ()) if after else ()
                 first = frozenset(i for i, (job, epoch, _) in enumerate(here) if epoch <= after.get(job, -1))
@@ -140,20 +144,24 @@ class Books:
         jobs that are being deleted and of such as are gone. Their GPUs count against the queue that they were given
         for until the last one is free: else whoever deletes fast, or has a finalizer, would have more than its quota.
 
-        Left out are those whose GPUs another plan of the same queue is to have: they count once.
+        Left out are GPUs that another plan of the same queue is to have, on that node: they count once. The rest of a
+        large gang that makes room for a small one counts on.
         """
-        heirs: dict[str, list[tuple[int, str]]] = {}
-        for claim in self._claims:
-            for job, epoch in claim.after:
-                heirs.setdefault(job, []).append((epoch, queue_of_job(claim.job)))
-        held: dict[tuple[Identity, str, str], list[PodFacts]] = {}
+        held: dict[tuple[Identity, str, str], dict[str, int]] = {}
+        wanted = {node: [gpus for _, gpus in heirs] for node, heirs in self._heirs.items()}
         for pod in self._lingering:
-            gpu, queue = self._nodes[pod.node].gpu, queue_of(pod)
-            told = heirs.get(pod.job.digest, ()) if pod.job else ()
-            inherited = any(_epoch_of(pod) <= epoch and queue == heir for epoch, heir in told)
-            if gpu and pod.job and not inherited:
-                held.setdefault((pod.job, queue, gpu.name), []).append(pod)
-        return [_holder(*key, pods) for key, pods in held.items()]
+            gpu, queue, gpus = self._nodes[pod.node].gpu, queue_of(pod), pod.use.gpus
+            if not (gpu and pod.job):
+                continue
+            for i, (claim, _) in enumerate(self._heirs.get(pod.node, ())):
+                if queue == queue_of_job(claim.job) and _epoch_of(pod) <= dict(claim.after).get(pod.job.digest, -1):
+                    inherited = min(wanted[pod.node][i], gpus)
+                    wanted[pod.node][i] -= inherited
+                    gpus -= inherited
+            if gpus:
+                shares = held.setdefault((pod.job, queue, gpu.name), {})
+                shares[pod.node] = shares.get(pod.node, 0) + gpus
+        return [_holder(*key, shares) for key, shares in held.items()]
 
     def requested(self, node: str) -> int:
         """GPUs that are requested of a node."""
@@ -176,11 +184,8 @@ def _epoch_of(pod: PodFacts) -> int:
     return int(told) if told.isdecimal() else 0
 
 
-def _holder(job: Identity, queue: str, gpu_type: str, pods: Sequence[PodFacts]) -> Job:
-    """The pods of one gang that linger, on GPUs of one type."""
-    gpus: dict[str, int] = {}
-    for pod in pods:
-        gpus[pod.node] = gpus.get(pod.node, 0) + pod.use.gpus
+def _holder(job: Identity, queue: str, gpu_type: str, gpus: Mapping[str, int]) -> Job:
+    """What pods of one gang that linger hold of each node, GPUs of one type."""
     shares = tuple(NodeShare(node, count) for node, count in gpus.items())
     namespace, _, name = job.key.partition("/")
     return holder(f"{job.uid}/{gpu_type}/{queue}", namespace, name, queue=queue, gpu_type=gpu_type, shares=shares)

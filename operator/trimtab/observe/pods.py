@@ -8,7 +8,6 @@ override where they are set.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -23,6 +22,8 @@ TERMINAL = ("Succeeded", "Failed")
 OVERSTAY_SECONDS = 120.0
 """A pod that is still there so long after its time was over is not waited for: its node cannot end it, or a finalizer
 keeps it. Kubelets that are busy take some ten seconds."""
+ENDING_SECONDS = 60.0
+"""A pod that is to have ended so soon is worth waiting for. It may have hours, where its spec says so."""
 _QUANTITIES = ("requests", "limits", "overhead")
 
 
@@ -58,8 +59,7 @@ class PodFacts(Struct, frozen=True):
 def facts(pod: PodObject) -> PodFacts:
     """Everything that the books need to know about a pod."""
     node = pod.spec.node_name if holds_resources(pod) else ""
-    deleted = pod.metadata.deletion_timestamp if node else None
-    ends = datetime.fromisoformat(deleted).timestamp() if deleted else None
+    ends = pod.ends if node else None
     seat = _seat(pod) if pod.spec.node_name else None
     return PodFacts(
         node,

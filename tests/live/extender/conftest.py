@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.live.accounts import clear
 from tests.live.extender.front import Front
 from tests.live.extender.process import ExtenderProcess
 from tests.live.extender.stand_in import Answer, StandIn
-from tests.live.harness import ControllerProcess, Live, gpu_node
+from tests.live.harness import ControllerProcess, Live, gpu_node, wait_until
 
 from trimtab.checkout import checkout
 from trimtab.extender.config import FEATURE_GATES, Tls, scheduler_configuration
 from trimtab.local.build import build
 from trimtab.local.cluster import LocalCluster
+from trimtab.local.components import SECOND_SCHEDULER
 from trimtab.local.kubeconfig import service_account_kubeconfig
-from trimtab.local.layout import Layout
+from trimtab.local.layout import Layout, Phase
 from trimtab.local.options import ClusterOptions, SecondScheduler
 
 DEEP = [f"deep-{index}" for index in range(4)]
@@ -52,6 +55,7 @@ def live_cluster(state_home: Path, front: Front) -> Iterator[Live]:
         apis=("scheduling.k8s.io/v1alpha2",),
         controllers=("podgroup-protection-controller", "persistentvolume-binder-controller"),
         second_scheduler=SecondScheduler(configuration, dict(FEATURE_GATES)),
+        restarted=(SECOND_SCHEDULER,),
     )
     with LocalCluster(name, options=options) as cluster:
         live = Live(cluster)
@@ -62,6 +66,29 @@ def live_cluster(state_home: Path, front: Front) -> Iterator[Live]:
         cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
         cluster.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
         yield live
+
+
+@pytest.fixture(autouse=True)
+def clean(live_cluster: Live) -> Iterator[None]:
+    """No job of a test that failed is in the way of the next one."""
+    yield
+    if live_cluster.list("ltj"):
+        clear(live_cluster)
+
+
+@pytest.fixture
+def fresh_scheduler(live_cluster: Live) -> None:
+    """kube-scheduler without the GPUs that it may take for taken since a gang was rolled back in an earlier test
+    (`trimtab.apply.unscheduled`): for gangs that are to be bound at the first attempt."""
+    cluster = live_cluster.cluster
+    pid = cluster.status().components[SECOND_SCHEDULER]
+    os.kill(pid, signal.SIGKILL)
+
+    def anew() -> bool:
+        state = cluster.status()
+        return state.phase == Phase.READY and state.components[SECOND_SCHEDULER] != pid
+
+    wait_until(anew, "another kube-scheduler")
 
 
 NewExtender = Callable[[], ExtenderProcess]

@@ -54,18 +54,24 @@ async def runs_whole(live: Live, job: str, seconds: float = 40) -> None:
     assert bound(live, job) == sorted(planned_nodes(live, job))
 
 
-def setbacks(live: Live, job: str) -> dict[str, str]:
+def setbacks(live: Live, job: str) -> list[tuple[str, str]]:
     """Reasons and messages of the Warning events about a job."""
     events = [event for event in live.list("events") if event["involvedObject"]["name"] == job]
-    return {event["reason"]: event["message"] for event in events if event["type"] == "Warning"}
+    return [(event["reason"], event["message"]) for event in events if event["type"] == "Warning"]
 
 
-async def rolled_back(live: Live, job: str, reason: str, seconds: float = 20) -> str:
-    """Wait until the gang was given up for this reason; returns the message."""
-    await eventually(
-        lambda: reason in setbacks(live, job), seconds, lambda: f"{reason} of {job}: {setbacks(live, job)}"
-    )
-    return setbacks(live, job)[reason]
+async def rolled_back(live: Live, job: str, reason: str, said: str = "", seconds: float = 20) -> str:
+    """Wait until the gang was given up for this reason, in a message with these words; returns it.
+
+    It may be given up for another one before: kube-scheduler may take the GPUs of an earlier test's pods for taken, by
+    which time they are gone (`trimtab.apply.unscheduled`).
+    """
+
+    def found() -> list[str]:
+        return [message for why, message in setbacks(live, job) if why == reason and said in message]
+
+    await eventually(lambda: bool(found()), seconds, lambda: f"{reason} of {job} ({said}): {setbacks(live, job)}")
+    return found()[0]
 
 
 def foreign_pod(name: str, node: str = "", *, gpus: int = 0, scheduler: str = "", **spec: Any) -> dict[str, Any]:

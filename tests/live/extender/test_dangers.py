@@ -177,7 +177,7 @@ async def test_a_release_is_safe_to_repeat_and_meant_for_one_pod_only(live: Live
 
 
 async def test_a_gang_whose_pod_group_is_refused_is_held_together_by_its_gates(
-    live: Live, patient_controller: ControllerProcess, extender: ExtenderProcess
+    live: Live, fresh_scheduler: None, patient_controller: ControllerProcess, extender: ExtenderProcess
 ) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "groups", "namespace": "default"}}
     live.apply({**quota, "spec": {"hard": {"count/podgroups.scheduling.k8s.io": "0"}}})

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 @pytest.mark.parametrize("pod_groups", ["Auto", "Never"])
 async def test_gangs_of_one_and_eight_and_sixty_four_pods_are_bound_as_planned(
-    live: Live, extender: ExtenderProcess, tmp_path: Path, pod_groups: str
+    live: Live, fresh_scheduler: None, extender: ExtenderProcess, tmp_path: Path, pod_groups: str
 ) -> None:
     settings = {"binding": {"mode": "Extender", "pod_groups": pod_groups}}
     sizes = {f"{pod_groups.lower()}-{pods}": pods for pods in (1, 8, 64)}

@@ -59,9 +59,7 @@ async def test_a_wrong_answer_binds_nothing_and_blames_no_node(
     job = f"answer-{answer.__name__}"
     stand_in(answer)
     live.apply(gang(job, 2))
-    message = await rolled_back(live, job, "BindTimeout")
-    assert words in message
-    assert "0 of 2 pods" in message
+    assert "0 of 2 pods" in await rolled_back(live, job, "BindTimeout", words)
     assert bound(live, job) == []
     front.to(extender.port)
     await runs_whole(live, job)
@@ -74,8 +72,7 @@ async def test_a_gang_is_not_placed_without_an_extender(
 ) -> None:
     front.down()
     live.apply(gang("down", 2))
-    message = await rolled_back(live, "down", "BindTimeout")
-    assert "/filter" in message
+    await rolled_back(live, "down", "BindTimeout", "/filter")
     assert bound(live, "down") == []
     front.to(extender.port)
     await runs_whole(live, "down")
@@ -87,8 +84,7 @@ async def test_a_gang_is_not_placed_by_an_extender_that_answers_too_late(
 ) -> None:
     front.delay = 1.5  # httpTimeout is 1 s
     live.apply(gang("late", 2))
-    message = await rolled_back(live, "late", "BindTimeout")
-    assert "/filter" in message
+    await rolled_back(live, "late", "BindTimeout", "/filter")
     assert bound(live, "late") == []
     front.delay = 0.0
     await runs_whole(live, "late")
@@ -101,7 +97,7 @@ async def test_a_gang_that_is_half_bound_when_its_time_is_over_is_taken_back_as_
     front.delay = 0.2  # for one pod after another: 32 take longer than the 5 s that they have
     async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **GATES_ALONE):
         live.apply(gang("half", 32))
-        message = await rolled_back(live, "half", "BindTimeout", 30)
+        message = await rolled_back(live, "half", "BindTimeout", seconds=30)
         front.delay = 0.0
         assert " 0 of 32" not in message
         await runs_whole(live, "half")
@@ -111,7 +107,12 @@ async def test_a_gang_that_is_half_bound_when_its_time_is_over_is_taken_back_as_
 
 
 async def test_an_extender_that_is_killed_and_started_again_while_a_gang_is_bound_delays_it(
-    live: Live, extender: ExtenderProcess, new_extender: NewExtender, front: Front, tmp_path: Path
+    live: Live,
+    fresh_scheduler: None,
+    extender: ExtenderProcess,
+    new_extender: NewExtender,
+    front: Front,
+    tmp_path: Path,
 ) -> None:
     settings = {**GATES_ALONE, "binding": {**GATES_ALONE["binding"], "timeout_seconds": 60}}
     mortal = new_extender()
