@@ -84,8 +84,10 @@ class ReportServer:
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         asked: Asked | None = None
         try:
-            async with self._guard.work(0):
-                (result, asked), status, message = await self._take(request), 200, ""
+            self._fits(request)
+            raw = await self._read(request)  # before it has a place among those in work, of which there are few
+            async with self._guard.work(len(raw)):
+                (result, asked), status, message = await self._take(request, raw), 200, ""
         except Busy:
             result, status, message = "429", 429, "too many reports at once: try again later"
         except Refused as refused:
@@ -105,7 +107,7 @@ class ReportServer:
         answer.force_close()
         return answer
 
-    async def _take(self, request: web.BaseRequest) -> tuple[str, Asked | None]:
+    def _fits(self, request: web.BaseRequest) -> None:
         if request.path != PATH:
             raise Refused(404, f"there is only {PATH}")
         if request.method != "POST":
@@ -114,6 +116,8 @@ class ReportServer:
             raise Refused(503, "this controller does not lead: try again, another one does")
         if (request.content_length or 0) > LARGEST_BODY:
             raise Refused(413, f"a report has at most {LARGEST_BODY} bytes")
+
+    async def _take(self, request: web.BaseRequest, raw: bytes) -> tuple[str, Asked | None]:
         try:
             caller = await self._tokens.caller(request.headers.get("Authorization", ""), request.remote or "")
         except NotKnown as error:
@@ -122,7 +126,7 @@ class ReportServer:
             raise Refused(429, str(error)) from error
         except (ApiError, LeadershipLost) as error:
             raise Refused(503, f"the token could not be reviewed: {error}") from error
-        body = _understood(await self._read(request))
+        body = _understood(raw)
         return self._progress.take(body, caller.uid), self._progress.asked(body.job)
 
     async def _read(self, request: web.BaseRequest) -> bytes:

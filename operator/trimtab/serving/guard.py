@@ -56,6 +56,8 @@ _LETTERS = tuple(bytes([letter]) for letter in b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _AGAIN_SECONDS = 0.05
 _QUICK = b"HTTP/1.1 %b\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
 _SECRET = _QUICK % (b"400 Bad Request", 26, b"this port speaks TLS only\n")
+MANY_PARTS = 16
+"""Who has more than such a part of all connections makes room for others first."""
 CROWDED = ("evicted", "full", "descriptors")
 """Reasons that tell of too many connections, and not of one that is too slow."""
 
@@ -265,7 +267,7 @@ class Seat:
     def _adopted(self, task: asyncio.Task[None]) -> None:
         """Also where the task was cancelled before it began: then nobody else closes the socket."""
         self._task = None
-        self._guard.adopted()
+        self._guard.adopted(self)
         if self.socket is not None:
             self.socket.close()
             self.socket = None
@@ -423,7 +425,10 @@ class Guard(web.Server):
         super().__init__(self._served, request_factory=self._request)
         self._health = {f"GET {path} HTTP/1.".encode(): check for path, check in health.items()}
         self._pumping: asyncio.TimerHandle | None = None
-        self._shaking = 0
+        self._line: dict[str, None] = {}
+        """Addresses with requests that wait for a turn, in the order of their turns: who sends many waits alone."""
+        self._shaking: dict[str, dict[Seat, None]] = {}
+        """Connections that are being taken, over TLS by a handshake, by address: the oldest first."""
         self._spent = self._at = 0.0
         """Turns that were given and are not paid for by the time that passed, at that time."""
         self.limits = limits
@@ -448,7 +453,7 @@ class Guard(web.Server):
         address = network(peer)
         own, limits = self._of.get(address), self.limits
         crowded = own is not None and own.taken >= limits.per_address and not self._evict(own)
-        if crowded or (self._seats.taken >= limits.connections and not self._evict(self._seats)):
+        if crowded or (self._seats.taken >= limits.connections and not self._make_room()):
             conn.close()
             self.count("full")
             return
@@ -469,6 +474,8 @@ class Guard(web.Server):
         seat.rank = rank
         for each in places:
             each.add(seat)
+        if rank is Rank.READY and seat.seated:
+            self._line.setdefault(seat.address)
 
     @property
     def tells_health(self) -> bool:
@@ -490,25 +497,57 @@ class Guard(web.Server):
         if self._pumping is None:
             self._pump()
 
-    def adopted(self) -> None:
+    def adopted(self, seat: Seat) -> None:
         """A handshake has ended, or there was none to be made."""
-        self._shaking -= 1
+        self._shaken(seat)
         self.ready()
+
+    def _shaken(self, seat: Seat) -> None:
+        own = self._shaking.get(seat.address, {})
+        own.pop(seat, None)
+        if not own:
+            self._shaking.pop(seat.address, None)
 
     def _pump(self) -> None:
         """Give turns, as many as there are."""
         self._pumping = None
         now, pace = time.monotonic(), self.limits.pace
         self._spent, self._at = max(0.0, self._spent - (now - self._at) * pace), now
-        while (seat := self._seats.first(Rank.READY)) is not None:
-            if self._shaking >= self.limits.handshakes and seat.tls:
-                return  # `adopted` goes on
+        while (seat := self._next()) is not None:
             if self._spent >= pace / 2:
                 self._pumping = self.loop.call_later(1.0 / pace, self._pump)
                 return
+            del self._line[seat.address]
+            self._shaking.setdefault(seat.address, {})[seat] = None
             seat.begin()
             self._spent += 1.0
-            self._shaking += 1
+            if (own := self._of.get(seat.address)) and own.first(Rank.READY):
+                self._line[seat.address] = None
+
+    def _next(self) -> Seat | None:
+        """Whose turn it is: one of each address, over and over, and of one address the oldest. None also where nobody
+        may shake hands now: then `adopted` goes on."""
+        for address in list(self._line):
+            own = self._of.get(address)
+            seat = own.first(Rank.READY) if own else None
+            if seat is None:
+                del self._line[address]
+            elif not seat.tls or self._may_shake(seat):
+                return seat
+        return None
+
+    def _may_shake(self, seat: Seat) -> bool:
+        """Whether there is room for its handshake. Who has several under way makes room for who has fewer: a handshake
+        that was begun and is not gone on with costs its client nothing."""
+        if sum(map(len, self._shaking.values())) < self.limits.handshakes:
+            return True
+        most = max(self._shaking.values(), key=len)
+        if len(most) <= len(self._shaking.get(seat.address, ())) + 1:
+            return False
+        oldest = next(iter(most))
+        self._shaken(oldest)
+        oldest.cut("handshake")
+        return True
 
     def dismiss(self, seat: Seat) -> None:
         """Count a connection out."""
@@ -525,7 +564,7 @@ class Guard(web.Server):
 
     def starved(self) -> None:
         """The process has no file descriptor left: one of ours goes, if it can be spared."""
-        if not self._evict(self._seats, "descriptors"):
+        if not self._make_room("descriptors"):
             self.count("descriptors")
 
     def count(self, reason: str) -> None:
@@ -545,6 +584,16 @@ class Guard(web.Server):
                 addresses=len(self._of),
             )
             self._told, self._crowded = now, 0
+
+    def _make_room(self, reason: str = "evicted") -> bool:
+        """End a connection that has not come to a request; else one of the address that has most, where that is many;
+        else the least loss among all."""
+        least = self._seats.least()
+        if least is not None and least.rank is not Rank.WAITING:
+            most = max(self._of.values(), key=lambda own: own.taken)
+            if most.taken > self.limits.connections // MANY_PARTS and self._evict(most, reason):
+                return True
+        return self._evict(self._seats, reason)
 
     def _evict(self, among: Places, reason: str = "evicted") -> bool:
         """End the one of these that is the least loss. Whether there was one."""
