@@ -25,7 +25,7 @@ from trimtab import names
 from trimtab.api.status import JobStatus
 from trimtab.controller import reports
 from trimtab.controller.progress import Progress, Refused
-from trimtab.controller.reports import LARGEST_BODY, ReportServer
+from trimtab.controller.reports import AT_ONCE, LARGEST_BODY, ReportServer
 from trimtab.controller.tokens import Caller, Tokens
 from trimtab.errors import LeadershipLost, Unreachable
 from trimtab.kube import reviews
@@ -278,6 +278,22 @@ async def test_tokens_that_nobody_vouches_for(failure: Exception, status: int) -
     desk = Desk(Known({"mine": "pod-a"}), Vouching(failure))
     async with desk.server:
         assert (await desk.post("pod-a"))[0] == status
+
+
+async def test_bodies_that_do_not_come_are_in_nobodys_way() -> None:
+    """A token is worth as many connections as an address may have, and of places in work there are fewer."""
+    desk = Desk(Known({"mine": "pod-a", "other": "pod-b"}), Vouching())
+    async with desk.server:
+        port = int(desk.server.url.rpartition(":")[2])
+        head = b"POST /v1/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer pod-b\r\nContent-Length: 100\r\n\r\n"
+        held = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.9", 0)) for _ in range(AT_ONCE)]
+        for _, writer in held:
+            writer.write(head)
+            await writer.drain()
+        await asyncio.sleep(0.3)  # until all have been read: a few milliseconds
+        assert (await desk.post("pod-a"))[0] == 200
+        for _, writer in held:
+            writer.close()
 
 
 async def test_a_big_body_is_refused_whether_its_size_is_told_or_not(open_desk: Desk) -> None:

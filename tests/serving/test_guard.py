@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -54,7 +54,7 @@ class Port:
         self.ledger = Ledger()
         self.hold = asyncio.Event()
         self.hold.set()
-        self.working = 0
+        self.working = self.answered = 0
         self.guard = Guard(self.answer, limits, self.ledger, "test", {"/healthz": health} if health else {})
         self.listener = Listener(self.guard, HERE, 0)
 
@@ -65,6 +65,7 @@ class Port:
             await self.guard.body(request)
         finally:
             self.working -= 1
+            self.answered += 1
         return web.Response(text="ok\n")
 
     async def ask(self, source: str = HERE, tls: ssl.SSLContext | None = None, asked: bytes = ASK) -> bytes:
@@ -228,6 +229,15 @@ async def test_requests_are_read_in_turn_and_at_a_pace() -> None:
         assert answers == [b"HTTP/1.1 200 OK\r\n"] * 80
 
 
+async def test_who_asks_most_waits_alone() -> None:
+    """Requests that are complete, more of them than the pace allows, from as few addresses as can fill the port."""
+    async with port(Limits(connections=64, per_address=32, pace=20.0, seconds=60)) as made:
+        with made.crowd(32, THERE, ASK), made.crowd(32, "127.0.0.3", ASK):
+            for _ in range(2):
+                assert await made.ask() == b"HTTP/1.1 200 OK\r\n"
+            assert made.answered < 32, "most of the others still wait for their turn"
+
+
 async def test_who_waits_for_a_turn_too_long_is_cut_off() -> None:
     async with port(Limits(pace=0.001, seconds=0.2)) as made:
         assert await made.ask() == b"HTTP/1.1 200 OK\r\n"
@@ -258,6 +268,26 @@ async def test_half_a_handshake_keeps_nobody_out(sent: bytes, tmp_path: Path) ->
             assert await made.ask(HERE, client) == b"HTTP/1.1 200 OK\r\n"
             assert made.ledger.most <= 17
         assert len(lines) <= 1
+
+
+def hello() -> bytes:
+    """The whole beginning of a handshake."""
+    sent = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname=HERE).do_handshake()
+    return sent.read()
+
+
+@pytest.mark.usefixtures("authority")
+@pytest.mark.parametrize("count", [40, 200], ids=["as many as shake hands at once", "as many as there are places"])
+async def test_a_handshake_that_is_begun_and_left_keeps_nobody_out(count: int, tmp_path: Path) -> None:
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    client = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+    async with port(Limits(connections=100, per_address=100, seconds=600), tls=served) as made:
+        with made.crowd(count, THERE, hello()):
+            for _ in range(3):
+                assert await made.ask(HERE, client) == b"HTTP/1.1 200 OK\r\n"
 
 
 @pytest.mark.usefixtures("authority")
