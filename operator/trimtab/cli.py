@@ -29,7 +29,7 @@ from trimtab.commands import (
     train,
     whatif,
 )
-from trimtab.printable import Cleaned, say
+from trimtab.printable import Cleaned, printable, say
 
 app = typer.Typer(
     name="trimtab",
@@ -66,7 +66,7 @@ def version() -> None:
 
 def main() -> None:
     """Entry point of `trimtab` and `kubectl-trimtab`. A traceback is cleaned as well."""
-    if not all(word.isprintable() for word in sys.argv):
+    if any(printable(word) != word for word in sys.argv):
         sys.stderr = Cleaned(sys.stderr)
     try:
         app()

@@ -12,12 +12,18 @@ conditions and the extender's page call `printable` themselves.
 from __future__ import annotations
 
 import io
+import re
 import sys
 from typing import TextIO
 
 UNPRINTABLE = "�"
 BLANKS = "\t\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 """Tabulators and the blanks of typography, which become spaces: no line is longer than it looks."""
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Printable by their category, and yet nothing is seen of them: what else Unicode calls Default_Ignorable_Code_Point
+(fillers, joiners, variation selectors), and the empty braille pattern."""
 _BLANK = dict.fromkeys(map(ord, BLANKS), " ")
 
 
@@ -25,19 +31,24 @@ def printable(text: str, *, lines: bool = False) -> str:
     """`text` with nothing in it that a terminal obeys or that has no width; line ends stay if `lines`.
 
     What counts is Unicode's category (`str.isprintable`): controls, formats (bidirectional and zero-width ones are
-    among them), surrogates, private and unassigned characters go. Markup stays: who prints it must not read it.
+    among them), surrogates, private and unassigned characters go, and those of which nothing is seen. Markup stays: who
+    prints it must not read it.
     """
-    if text.isprintable():
+    if _is_seen(text):
         return text
     text = text.replace("\r\n", "\n").translate(_BLANK)
-    return "".join(each if each.isprintable() or (lines and each == "\n") else UNPRINTABLE for each in text)
+    return "".join(each if _is_seen(each) or (lines and each == "\n") else UNPRINTABLE for each in text)
 
 
 def escaped(text: str) -> str:
     r"""JSON as it is, with `\u` escapes for what is not printable inside its strings: the value stays the same."""
-    if text.isprintable():
+    if _is_seen(text):
         return text
-    return "".join(each if each.isprintable() or each == "\n" else _escape(each) for each in text)
+    return "".join(each if _is_seen(each) or each == "\n" else _escape(each) for each in text)
+
+
+def _is_seen(text: str) -> bool:
+    return text.isprintable() and (text.isascii() or not _UNSEEN.search(text))
 
 
 def say(text: str = "", *, error: bool = False) -> None:

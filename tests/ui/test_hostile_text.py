@@ -94,6 +94,14 @@ def test_nothing_that_has_no_width_or_moves_a_cursor_is_left(text: str) -> None:
     told.encode()
 
 
+@pytest.mark.parametrize("unseen", "\u034f\u115f\u17b4\u180b\u2800\u3164\ufe0f\uffa0\U000e0100\u200b\u00ad", ids=ascii)
+def test_nothing_that_is_not_seen_is_left(unseen: str) -> None:
+    """By Unicode's category some of them are letters, and two names of jobs would look alike."""
+    assert printable(f"team{unseen}-a") == "team�-a"
+    assert escaped(f'"{unseen}"') != f'"{unseen}"'
+    assert json.loads(escaped(f'"{unseen}"')) == unseen
+
+
 def test_what_is_printable_stays_as_it_is() -> None:
     for text in ("", "größe 8×H100 → 3 → ✓", "日本語 [b] :smile:", "⣿ │ 😀"):
         assert printable(text) == text

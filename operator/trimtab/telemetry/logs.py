@@ -88,7 +88,8 @@ def _shown(value: Any, lines: bool) -> Any:
     if isinstance(value, str):
         return printable(value, lines=lines)
     told = repr(value)
-    return value if told.isprintable() else printable(told)
+    clean = printable(told)
+    return value if clean == told else clean
 
 
 def _traceback(stream: TextIO, exc_info: ExcInfo) -> None:

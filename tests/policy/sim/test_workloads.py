@@ -178,6 +178,7 @@ BAD_FILES = {
     "cut.csv.gz": (gzip.compress(HEADER.encode() * 100)[:-20], "fetch it again"),
     "packed.csv": (gzip.compress(HEADER.encode()), "is no UTF-8 text"),
     "cut.json": (b'[{"status": "Pass", "vc"', "is no intact JSON"),
+    "long.csv": (f"{HEADER}\n{GOOD}\n{'x' * 300},5,1,60,,,\n".encode(), "has 300 characters in one of 2 rows"),
     "nul.csv": (f"{HEADER}\n".encode() + b"a,0,1,\x00" + b"x" * 200_000 + b",,,\n", "is no CSV"),
 }
 

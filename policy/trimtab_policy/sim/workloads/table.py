@@ -76,6 +76,10 @@ class Schema(Struct, frozen=True):
     """The file that it reads besides, if it has a second one: found by the name of the first."""
 
 
+LONGEST_FIELD = 256
+"""Characters. All names of a trace take as much memory as the longest one."""
+
+
 class Table:
     """Columns of text. Only rows that are still `usable` are checked further."""
 
@@ -87,6 +91,7 @@ class Table:
         self.left_out: dict[str, int] = {}
         self.changed: dict[str, int] = {}
         self._columns: list[list[str]] = [[] for _ in self.header]
+        self._at = first
         widths = [width for chunk in self._load(lines) for width in chunk]
         self.row: IntArray = np.arange(first, first + len(widths))
         width = np.array(widths, dtype=np.int64)
@@ -219,8 +224,15 @@ class Table:
             widths = [len(row) for row in chunk]
             if any(each != width for each in widths):
                 chunk = [row[:width] + [""] * (width - len(row)) for row in chunk]
-            for column, values in zip(self._columns, zip(*chunk, strict=True), strict=True):
+            for name, column, values in zip(self.header, self._columns, zip(*chunk, strict=True), strict=True):
+                longest = max(map(len, values))
+                if longest > LONGEST_FIELD:
+                    problem = (
+                        f"has {longest:,} characters in one of {len(chunk):,} rows, at most {LONGEST_FIELD} may be"
+                    )
+                    raise FileError(self.path, self._at, name, f"{problem}: shorten it")
                 column.extend(values)
+            self._at += len(chunk)
             yield widths
 
     def _check_widths(self, width: IntArray) -> None:
