@@ -511,13 +511,13 @@ def _doubted(namespaces: Iterable[str], votes: Mapping[Key, Mapping[str, _Vote]]
 
 
 def _oddness(name: str, here: Set[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: Rules) -> float:
-    """How far what a namespace shows lies from the median of the others, over all keys that two others have seen, too:
+    """How far what a namespace shows lies from the median of the others, over all keys that three others have seen, too:
     on average, or in its spread; over what chance would do. 0 where nothing can be compared."""
     compared = 0
     weights = total = squares = 0.0
     for of_key in votes.values():
         others = [vote for other, vote in of_key.items() if other != name and other in here]
-        if name not in of_key or len(others) < 2:
+        if name not in of_key or len(others) < 3:
             continue
         vote, compared = of_key[name], compared + 1
         variance = rules.noise**2 * (1 / vote.weight + MEDIAN_VARIANCE / math.fsum(each.weight for each in others))

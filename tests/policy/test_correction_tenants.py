@@ -175,3 +175,17 @@ def test_one_voter_among_three_others_moves_it_no_farther_than_these_are_apart(l
 
 def test_a_namespace_has_one_vote_whatever_its_jobs_are() -> None:
     assert by_namespace([("a", 1.0), ("a", 9.0), ("a", 2.0), ("b", 5.0)]) == {"a": 2.0, "b": 5.0}
+
+
+@pytest.mark.parametrize("lie", [-2.0, -1.0, -0.5, 0.5, 1.0, 2.0])
+def test_one_job_of_a_liar_does_not_make_one_of_two_honest_namespaces_look_odd(lie: float) -> None:
+    """It says little, so that what it says may be anything; the median of it and one other says no more."""
+    dice, key = random.Random(2), KEYS[0]
+    known = State()
+    for namespace in ("a", "b"):
+        known = taught(known, namespace, [(key, 0.5 + dice.gauss(0, 0.05)) for _ in range(24)])
+    before = Learned(known).by("new").of(key)
+    after = Learned(taught(known, "liar", [(key, 0.5 + lie)])).by("new").of(key)
+    assert before
+    assert after
+    assert after.factor == pytest.approx(before.factor, rel=0.02)
