@@ -511,8 +511,9 @@ def _doubted(namespaces: Iterable[str], votes: Mapping[Key, Mapping[str, _Vote]]
 
 
 def _oddness(name: str, here: Set[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: Rules) -> float:
-    """How far what a namespace shows lies from the median of the others, over all keys that three others have seen, too:
-    on average, or in its spread; over what chance would do. 0 where nothing can be compared."""
+    """How far what a namespace shows lies from the median of the others, over all keys that three others have seen:
+    on average, or in its spread; over what chance would do. 0 where nothing can be compared. With two others, one of
+    which lies, the median would be half a lie."""
     compared = 0
     weights = total = squares = 0.0
     for of_key in votes.values():
