@@ -511,17 +511,32 @@ def _doubted(namespaces: Iterable[str], votes: Mapping[Key, Mapping[str, _Vote]]
 
 
 def _oddness(name: str, here: Set[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: Rules) -> float:
-    """How far what a namespace shows lies from the median of the others, over all keys that three others have seen:
-    on average, or in its spread; over what chance would do. 0 where nothing can be compared. With two others, one of
-    which lies, the median would be half a lie."""
+    """How far what a namespace shows lies from what the others do; over what chance would do.
+
+    Of two others one may lie, and the median of the two is half a lie: only who is odd beside each of them is odd. Of
+    two namespaces alone nobody can tell which one it is.
+    """
+    others = here - {name}
+    if len(others) < 2:
+        return 0.0
+    if len(others) == 2:
+        return min(_apart(name, {other}, votes, rules) for other in others)
+    return _apart(name, others, votes, rules)
+
+
+def _apart(name: str, beside: Set[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: Rules) -> float:
+    """How far what a namespace shows lies from the median of these, over all keys that two of them have seen, too (or
+    the one that there is): on average, or in its spread; over what chance would do. 0 where nothing can be compared."""
+    least = min(2, len(beside))
     compared = 0
     weights = total = squares = 0.0
     for of_key in votes.values():
-        others = [vote for other, vote in of_key.items() if other != name and other in here]
-        if name not in of_key or len(others) < 3:
+        others = [vote for other, vote in of_key.items() if other in beside]
+        if name not in of_key or len(others) < least:
             continue
         vote, compared = of_key[name], compared + 1
-        variance = rules.noise**2 * (1 / vote.weight + MEDIAN_VARIANCE / math.fsum(each.weight for each in others))
+        doubt = (MEDIAN_VARIANCE if len(others) > 1 else 1) / math.fsum(each.weight for each in others)
+        variance = rules.noise**2 * (1 / vote.weight + doubt)
         apart = vote.mean - median(each.mean for each in others)
         weights, total, squares = weights + 1 / variance, total + apart / variance, squares + apart**2 / variance
     if not compared:

@@ -19,6 +19,7 @@ from trimtab import names
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
+FORCED = ("-n", NAMESPACE, "--force", "--grace-period=0")
 KEPT = "evil.example/keep"
 JOBS = ("lasting", "forever", "large", "small", "one", "two", "three", "honest", "victim")
 IN_VAIN, WAITING = ("vain-1", "vain-2", "vain-3"), ("wait-1", "wait-2", "wait-3")
@@ -162,8 +163,11 @@ async def test_who_deletes_pods_with_centuries_to_end_gives_them_no_more_than_th
     assert given, "they are still there"
 
     def graces() -> list[int]:
-        return [pod["metadata"]["deletionGracePeriodSeconds"] for pod in live.pods("lasting")]
+        return [pod["metadata"].get("deletionGracePeriodSeconds", 0) for pod in live.pods("lasting")]
 
     await eventually(lambda: graces() == [30, 30], what=lambda: f"all to have 30 s: {graces()}")
-    live.cluster.kubectl("delete", "pods", *given, "-n", NAMESPACE, "--force", "--grace-period=0")  # as kubelets would
+    live.cluster.kubectl("delete", "pods", *given, *FORCED)  # as kubelets would by now
     await eventually(lambda: live.status("lasting").get("plan", {}).get("epoch") == 2, 40, "it to start anew")
+    live.delete("ltj", "lasting", "--wait=false")
+    await eventually(lambda: graces() == [30, 30], what="the second gang to be deleted, too")
+    live.cluster.kubectl("delete", "pods", "-l", f"{names.LABEL_JOB}=lasting", *FORCED)
