@@ -502,31 +502,22 @@ def _doubted(namespaces: Iterable[str], votes: Mapping[Key, Mapping[str, _Vote]]
     """
     here, out = set(namespaces), set[str]()
     while True:
-        odd = {name: oddness for name in here if (oddness := _oddness(name, here, votes, rules)) > 1}
+        if len(here) < 3:
+            return frozenset(out)
+        odd = {name: apart for name in here if (apart := _apart(name, here - {name}, votes, rules)) > 1}
         if not odd:
             return frozenset(out)
+        if len(here) == 3:  # the median of two others, of which one may lie, is half a lie: who agree best stay
+            odd = {name: min(_apart(name, {other}, votes, rules) for other in here - {name}) for name in here}
         worst = max(sorted(odd), key=lambda name: odd[name])
         here.discard(worst)
         out.add(worst)
 
 
-def _oddness(name: str, here: Set[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: Rules) -> float:
-    """How far what a namespace shows lies from what the others do; over what chance would do.
-
-    Of two others one may lie, and the median of the two is half a lie: only who is odd beside each of them is odd. Of
-    two namespaces alone nobody can tell which one it is.
-    """
-    others = here - {name}
-    if len(others) < 2:
-        return 0.0
-    if len(others) == 2:
-        return min(_apart(name, {other}, votes, rules) for other in others)
-    return _apart(name, others, votes, rules)
-
-
 def _apart(name: str, beside: Set[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: Rules) -> float:
     """How far what a namespace shows lies from the median of these, over all keys that two of them have seen, too (or
-    the one that there is): on average, or in its spread; over what chance would do. 0 where nothing can be compared."""
+    the one that is asked about): on average, or in its spread; over what chance would do. 0 where nothing can be
+    compared."""
     least = min(2, len(beside))
     compared = 0
     weights = total = squares = 0.0
