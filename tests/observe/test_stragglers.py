@@ -157,14 +157,6 @@ def test_of_two_nodes_the_one_that_is_far_below_its_own_highest_clock_is_slow() 
     assert speeds(unknown, node("b", gang="j")) == {}
 
 
-def test_of_two_nodes_none_is_slow_that_is_as_fast_as_the_rest_of_the_fleet() -> None:
-    """Clocks may be set, to save power, and no card says so: the other one's agent alone would condemn it."""
-    fleet = [node(f"n{number}", 1.4e9, gang=f"other{number}") for number in range(6)]
-    liar = member("liar", gpu(0, FULL, uuid="liar-0"), gang="j")
-    assert speeds(node("honest", 1.4e9, gang="j"), liar, *fleet) == {}
-    assert speeds(node("slow", 0.9e9, gang="j"), liar, *fleet).keys() == {"slow"}
-
-
 def test_of_two_nodes_one_that_is_at_full_speed_again_is_well_again() -> None:
     stragglers = after(Stragglers(RULES), [node("a", 1.0e9, gang="j"), node("b", gang="j")], 0, 120)
     assert set(stragglers.slow()) == {"a"}

@@ -234,9 +234,7 @@ class _Peers:
             yield median(each.clock for each in voices), _median(draws)
         elif len(voices) > 1 and gpu.sm_clock_max > 0 and not _only_limited(gpu):
             other = next(each for each in voices if each is not pulse)
-            # a fleet may be set to a lower clock, of which no card says why: then the other one's word is not enough
-            known = (gpu.sm_clock_max, self._usual(member.gpu_type, pulse.clock))
-            low = gpu.sm_clock < SURE * min(clock for clock in known if not math.isnan(clock))
+            low = gpu.sm_clock < SURE * gpu.sm_clock_max
             yield min(other.clock, gpu.sm_clock_max) if low else gpu.sm_clock, math.nan
 
     def _usual(self, gpu_type: str, own: float) -> float:
