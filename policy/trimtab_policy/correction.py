@@ -501,17 +501,16 @@ def _doubted(namespaces: Iterable[str], votes: Mapping[Key, Mapping[str, _Vote]]
     both can be compared. Found one after the other, the oddest first: what a liar says makes the honest look odd, too.
     """
     here, out = set(namespaces), set[str]()
-    while True:
-        if len(here) < 3:
-            return frozenset(out)
+    while len(here) > 2:  # of two nobody can tell which one it is
         odd = {name: apart for name in here if (apart := _apart(name, here - {name}, votes, rules)) > 1}
         if not odd:
-            return frozenset(out)
+            break
         if len(here) == 3:  # the median of two others, of which one may lie, is half a lie: who agree best stay
             odd = {name: min(_apart(name, {other}, votes, rules) for other in here - {name}) for name in here}
         worst = max(sorted(odd), key=lambda name: odd[name])
         here.discard(worst)
         out.add(worst)
+    return frozenset(out)
 
 
 def _apart(name: str, beside: Set[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: Rules) -> float:

@@ -517,6 +517,10 @@ class Guard(web.Server):
             if self._spent >= pace / 2:
                 self._pumping = self.loop.call_later(1.0 / pace, self._pump)
                 return
+            if seat.tls and self._shakes() >= self.limits.handshakes:
+                oldest = next(iter(self._most_shaking()))
+                self._shaken(oldest)
+                oldest.cut("handshake")
             del self._line[seat.address]
             self._shaking.setdefault(seat.address, {})[seat] = None
             seat.begin()
@@ -537,17 +541,17 @@ class Guard(web.Server):
         return None
 
     def _may_shake(self, seat: Seat) -> bool:
-        """Whether there is room for its handshake. Who has several under way makes room for who has fewer: a handshake
-        that was begun and is not gone on with costs its client nothing."""
-        if sum(map(len, self._shaking.values())) < self.limits.handshakes:
+        """Whether there is room for its handshake, or who has several under way is to make some: a handshake that was
+        begun and is not gone on with costs its client nothing."""
+        if self._shakes() < self.limits.handshakes:
             return True
-        most = max(self._shaking.values(), key=len)
-        if len(most) <= len(self._shaking.get(seat.address, ())) + 1:
-            return False
-        oldest = next(iter(most))
-        self._shaken(oldest)
-        oldest.cut("handshake")
-        return True
+        return len(self._most_shaking()) > len(self._shaking.get(seat.address, ())) + 1
+
+    def _shakes(self) -> int:
+        return sum(map(len, self._shaking.values()))
+
+    def _most_shaking(self) -> dict[Seat, None]:
+        return max(self._shaking.values(), key=len)
 
     def dismiss(self, seat: Seat) -> None:
         """Count a connection out."""
