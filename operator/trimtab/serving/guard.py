@@ -279,17 +279,7 @@ class Seat:
 class Connection(web.RequestHandler):
     """One connection from its first request on, with an eye on the clock."""
 
-    __slots__ = (
-        "_answer_timer",
-        "_guard",
-        "_head",
-        "_heard",
-        "_request_timer",
-        "_retiring",
-        "_seat",
-        "_serving",
-        "peer",
-    )
+    __slots__ = ("_guard", "_head", "_heard", "_read_timer", "_request_timer", "_retiring", "_seat", "_serving", "peer")
 
     def __init__(self, guard: Guard, seat: Seat, head: bytes = b"") -> None:
         super().__init__(
@@ -311,7 +301,7 @@ class Connection(web.RequestHandler):
         self._retiring = not guard.limits.keep_alive
         self._heard = False
         self._request_timer: asyncio.TimerHandle | None = None
-        self._answer_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
 
     @property
     def retiring(self) -> bool:
@@ -345,7 +335,7 @@ class Connection(web.RequestHandler):
         """Forget it."""
         self._guard.dismiss(self._seat)
         self._seat.connection = None
-        for timer in (self._request_timer, self._answer_timer):
+        for timer in (self._request_timer, self._read_timer):
             if timer:
                 timer.cancel()
         super().connection_lost(exc)
@@ -372,9 +362,9 @@ class Connection(web.RequestHandler):
         """It has been answered: the answer is on its way."""
         self._serving = False
         self._seat.move(Rank.IDLE)
-        if self._answer_timer:
-            self._answer_timer.cancel()
-        self._answer_timer = self._later(self._cut_reader)
+        if self._read_timer:
+            self._read_timer.cancel()
+        self._read_timer = self._later(self._cut_reader)
         if self._retiring:
             self.close()
 
@@ -396,7 +386,7 @@ class Connection(web.RequestHandler):
         self._seat.cut(reason)
 
     def _cut_reader(self) -> None:
-        self._answer_timer = None
+        self._read_timer = None
         if self.transport is not None and self.transport.get_write_buffer_size():
             self._seat.cut("slow_reader")
         elif self._retiring:
