@@ -33,7 +33,7 @@ import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -335,10 +335,24 @@ def train(options: argparse.Namespace, device: torch.device) -> bool:
             log("saved", step)
         if stop and step < options.steps:
             reporter.checkpointed(step)
+            reporter.close()
             log("stopped", step)
             return True
+    reporter.close()  # sends what is left
     log("done", options.steps)
     return False
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with this code, and leave out how the interpreter would end it.
+
+    Threads of gloo may give back Python objects a moment after the last reduction. Where the interpreter is ending by
+    then, it ends them, inside C++ that does not bear it: "terminate called without an active exception", SIGABRT, and
+    a gang that had saved everything has failed.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -354,4 +368,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

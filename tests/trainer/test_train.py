@@ -111,6 +111,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return storage.losses()
 
 
+def test_what_the_interpreter_does_at_its_end_is_no_failure_of_the_training(tmp_path: Path) -> None:
+    """Threads of gloo have been seen to abort there, after everything was saved."""
+    storage = Storage(tmp_path)
+    (tmp_path / "sitecustomize.py").write_text("import atexit, os\natexit.register(os.abort)\n")
+    aborting = environment(storage, PYTHONPATH=tmp_path)
+    with started(storage, aborting, "--steps", "1", launcher=(sys.executable,)) as process:
+        assert ended(process) == 0
+    assert len(storage.losses()) == 1
+
+
 def test_it_learns(undisturbed: list[float]) -> None:
     assert len(undisturbed) == STEPS
     assert undisturbed[-1] < undisturbed[0] - 0.1
