@@ -28,8 +28,8 @@ from trimtab.kube.objects import (
     QueueObject,
 )
 from trimtab_policy import catalog
-from trimtab_policy.capacity import Capacity
 from trimtab_policy.perf import plans
+from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.specs import ParallelPlan, Prediction, TrainingSpec
 from trimtab_policy.types import Bounds, Job, Node, NodeShare, Placement, Quota, Requirements, Snapshot, StopCause
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.builders import A100, NOW, T4, job
 
 from trimtab_policy import catalog
-from trimtab_policy.candidates import weight
+from trimtab_policy.placement.candidates import weight
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Job, NodeShare, Placement, Speed
 

@@ -25,12 +25,12 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from trimtab_policy.arbiter.aftermath import after
-from trimtab_policy.arbiter.arranged import Arranged, Arrangement
-from trimtab_policy.arbiter.resize import ResizeRules, resizes
-from trimtab_policy.arbiter.room import RoomRules, make_room
-from trimtab_policy.arbiter.shares import in_line
 from trimtab_policy.policy import Policy, load
+from trimtab_policy.scheduling.aftermath import after
+from trimtab_policy.scheduling.arranged import Arranged, Arrangement
+from trimtab_policy.scheduling.fair_share import in_line
+from trimtab_policy.scheduling.preemption import RoomRules, make_room
+from trimtab_policy.scheduling.resize import ResizeRules, resizes
 from trimtab_policy.sim import clusters, llm, metrics
 from trimtab_policy.sim.engine import Rules, simulate
 from trimtab_policy.sim.result import Run

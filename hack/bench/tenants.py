@@ -1,4 +1,4 @@
-"""What tenants teach one another, and what a liar among them changes: `trimtab_policy.correction` with many namespaces.
+"""What tenants teach one another, and what a liar among them changes: `perf.correction` with many namespaces.
 
 The models are those of the shipped samples, the GPU types those of the large profile; of what could run sixteen kinds
 (a model, a type, a class of plans) do, drawn by lot. Each has an error of the performance model that nobody knows: that
@@ -23,9 +23,9 @@ from rich.table import Table
 from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.observe.calibration import corrected
-from trimtab_policy.candidates import candidates
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.correction import Corrections, Estimates, Key, Learned, State, anonymous, key_of, learn
+from trimtab_policy.perf.correction import Corrections, Estimates, Key, Learned, State, anonymous, key_of, learn
+from trimtab_policy.placement.candidates import candidates
+from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.types import Placement, Snapshot
 
 OF_TYPES, OF_KEYS, OF_JOBS = 0.1, 0.15, 0.1

@@ -32,8 +32,8 @@ from trimtab.decide.rules import rules_of
 from trimtab.fake.profile import Pool, Profile
 from trimtab.kube.resources import JOBS
 from trimtab.settings import Settings
-from trimtab_policy.arbiter.etas import expected_starts
 from trimtab_policy.perf import plans
+from trimtab_policy.scheduling.etas import expected_starts
 from trimtab_policy.sim import clusters
 from trimtab_policy.sim.evaluation.punctuality import Punctuality, Told, punctuality, witness
 from trimtab_policy.sim.workloads import generator

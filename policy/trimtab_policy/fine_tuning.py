@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from trimtab_policy.encode import Floats, Ints, Offers
+from trimtab_policy.observation.encode import Floats, Ints, Offers
 
 Weights = Mapping[str, NDArray[Any]]
 Answer = Callable[[Weights, Offers], Ints]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from trimtab_policy import encode, policy, store
+from trimtab_policy import policy, store
+from trimtab_policy.observation import encode
 from trimtab_policy.policy import Kind
 from trimtab_policy.store import Card, WeightsError
 

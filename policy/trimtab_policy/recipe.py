@@ -15,8 +15,8 @@ from typing import Any, Protocol, cast
 import msgspec
 from msgspec import Struct
 
-from trimtab_policy import documents
 from trimtab_policy.agents.learner import Learner
+from trimtab_policy.inputs import documents
 
 AGENTS = {name: f"trimtab_policy.agents.{name}" for name in ("dqn_cnn", "q_learning", "sac_imitation", "sarsa", "vdn")}
 """Name -> module."""

@@ -18,7 +18,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.observe.calibration import written
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab.settings import KubeSettings, ReportSettings
-from trimtab_policy.correction import Learned, State, anonymous, key_of, learn
+from trimtab_policy.perf.correction import Learned, State, anonymous, key_of, learn
 from trimtab_policy.specs import Prediction
 
 META = job_object().metadata

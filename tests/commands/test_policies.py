@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from trimtab.cli import app
-from trimtab_policy import encode, listing, policy, store
+from trimtab_policy import listing, policy, store
+from trimtab_policy.observation import encode
 from trimtab_policy.policy import Kind
 from trimtab_policy.store import Card
 

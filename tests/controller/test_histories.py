@@ -47,8 +47,9 @@ from trimtab.plan import objects
 from trimtab.plan.gang import gang_plan
 from trimtab.settings import Settings, TelemetrySettings
 from trimtab.telemetry.metrics import REGISTRY
-from trimtab_policy import correction, policy
-from trimtab_policy.correction import Corrections, Learned, anonymous
+from trimtab_policy import policy
+from trimtab_policy.perf import correction
+from trimtab_policy.perf.correction import Corrections, Learned, anonymous
 from trimtab_policy.types import Job, Placement, Snapshot
 
 HISTORIES = int(os.environ.get("TRIMTAB_HISTORIES", "40"))

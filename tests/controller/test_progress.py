@@ -21,7 +21,7 @@ from trimtab.controller.progress import (
 )
 from trimtab.kube.objects import Identity, JobObject, PodObject
 from trimtab.observe.jobs import JobFacts, facts
-from trimtab_policy.drift import MIN_STEPS
+from trimtab_policy.perf.drift import MIN_STEPS
 
 KEY, UID = "default/job", "uid-job"
 

@@ -18,7 +18,7 @@ from trimtab.kube.objects import JobObject, NodeObject
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab.observe.stragglers import Member, Rules, Stragglers
 from trimtab.observe.telemetry import GpuFacts, NodeTelemetry
-from trimtab_policy.arbiter.reservations import Reservation
+from trimtab_policy.scheduling.reservations import Reservation
 from trimtab_policy.specs import Prediction
 from trimtab_policy.types import NodeShare, StopCause
 

@@ -14,8 +14,8 @@ from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.decide.outcome import Outcome
 from trimtab_policy import policy, store
-from trimtab_policy.encode import SCHEMA, Offers
 from trimtab_policy.learned.offers import Answers, OfferPolicy, best
+from trimtab_policy.observation.encode import SCHEMA, Offers
 from trimtab_policy.policy import Policy
 
 CLUSTER = snapshot([node("a"), node("b")], [job("one", gpus=(8, 8)), job("two", gpus=(8, 8), created=NOW)])

@@ -16,8 +16,8 @@ from trimtab.decide.outcome import Outcome
 from trimtab.decide.rules import Rules, rules_of
 from trimtab.settings import Settings
 from trimtab.settings.living import ElasticitySettings, PreemptionSettings, QueueSettings
-from trimtab_policy.arbiter.resize import ResizeRules
-from trimtab_policy.arbiter.room import RoomRules
+from trimtab_policy.scheduling.preemption import RoomRules
+from trimtab_policy.scheduling.resize import ResizeRules
 from trimtab_policy.types import (
     Decision,
     Grant,

@@ -20,7 +20,7 @@ from tests.live.trainings import AT_ONCE, REPORTS, desk, tells, token
 
 from trimtab import names, report
 from trimtab.observe import calibration
-from trimtab_policy.correction import State
+from trimtab_policy.perf.correction import State
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -14,8 +14,8 @@ from tests.builders import MOMENT, NOW, job_object, node, node_object, placement
 from trimtab import names
 from trimtab.api.status import Condition, JobStatus, Observed, TrainerStatus
 from trimtab.observe.snapshot import Caches, Observer
+from trimtab_policy.placement.runtime import LONGEST, due, may_be_touched
 from trimtab_policy.specs import Prediction
-from trimtab_policy.tenure import LONGEST, due, may_be_touched
 from trimtab_policy.types import Job
 
 HOUR = 3600.0

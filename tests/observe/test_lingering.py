@@ -22,8 +22,8 @@ from trimtab import names
 from trimtab.api.status import JobStatus, PlanTerms
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.snapshot import Caches, Observation, Observer
-from trimtab_policy.arbiter.shares import standings
-from trimtab_policy.capacity import Capacity
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.scheduling.fair_share import standings
 
 NODES = [node_object("n1"), node_object("n2")]
 QUEUES = [queue_object("q", {"gpuType": "*", "gpus": 8}), queue_object("other", {"gpuType": "*", "gpus": 8})]

@@ -15,7 +15,7 @@ from trimtab.api.status import Condition, JobStatus, Observed, StopRequest
 from trimtab.kube.objects import JobObject
 from trimtab.observe.running import COMES_UP_SECONDS, HOUR, Mobility
 from trimtab.observe.snapshot import Caches, Observer
-from trimtab_policy.restarts import restart_seconds
+from trimtab_policy.perf.restarts import restart_seconds
 from trimtab_policy.types import Bounds, Job, StopCause
 
 ELASTIC = {"elasticity.policy": "Elastic"}

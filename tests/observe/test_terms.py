@@ -22,7 +22,7 @@ from trimtab import names
 from trimtab.api.status import Condition, JobStatus, PlanTerms
 from trimtab.kube.objects import JobObject, PriorityClassObject, QueueObject
 from trimtab.observe.snapshot import Caches, Observation, Observer
-from trimtab_policy.capacity import Capacity
+from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.types import Job, PendingReason
 
 TERMS = PlanTerms(queue="team-a", priority_class="vip", priority=1000, memory_bytes_per_gpu=64 << 30)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from tests.builders import A100, H100, T4, job, node, snapshot
 from tests.traced import traced
 
-from trimtab_policy.capacity import Capacity
 from trimtab_policy.heuristics.fgd import Fgd, Nodes, Tasks, fragmentation, typical
+from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.types import Node, Snapshot
 
 

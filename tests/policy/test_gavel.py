@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from tests.builders import A100, NOW, T4, job, node, running, snapshot
 from tests.traced import traced
 
-from trimtab_policy.heuristics.conic import ConeProgram, solve
 from trimtab_policy.heuristics.gavel import (
     Fifo,
     FinishTimeFairness,
@@ -24,13 +23,14 @@ from trimtab_policy.heuristics.gavel import (
 )
 from trimtab_policy.heuristics.gavel_finish import fastest_finish, least_unfair
 from trimtab_policy.heuristics.gavel_programs import Demand, equal_share, largest_minimum, largest_sum
-from trimtab_policy.knapsack import FloatArray
-from trimtab_policy.menu import market
-from trimtab_policy.milp import Unsolved
+from trimtab_policy.placement.options import market
 from trimtab_policy.sim import clusters, rigid
 from trimtab_policy.sim.engine import Rules, simulate
 from trimtab_policy.sim.rigid import RigidRules
 from trimtab_policy.sim.workloads.trace import trace
+from trimtab_policy.solvers.conic import ConeProgram, solve
+from trimtab_policy.solvers.knapsack import FloatArray
+from trimtab_policy.solvers.milp import Unsolved
 from trimtab_policy.types import Decision, Node, NodeShare, Speed
 
 ALL = (MaxSumThroughput, MaxMinFairness, MinJct, FinishTimeFairness, Fifo)

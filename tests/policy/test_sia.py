@@ -9,8 +9,8 @@ from tests.builders import A100, NOW, T4, job, node, running, snapshot
 from tests.traced import traced
 
 from trimtab_policy.heuristics.sia import IDLE, Sia, costs, restart_factor
-from trimtab_policy.knapsack import solve, total
-from trimtab_policy.menu import Menu, assignment, market
+from trimtab_policy.placement.options import Menu, assignment, market
+from trimtab_policy.solvers.knapsack import solve, total
 from trimtab_policy.types import Decision, Job, Node, Snapshot, Speed
 
 

@@ -12,7 +12,7 @@ from tests.builders import A100, NOW, T4, job, node, running, snapshot
 from tests.traced import traced
 
 from trimtab_policy.heuristics.themis import Themis, finish_times, unfairness, waiting
-from trimtab_policy.menu import Menu, market
+from trimtab_policy.placement.options import Menu, market
 from trimtab_policy.sim import clusters, rigid
 from trimtab_policy.sim.engine import simulate
 from trimtab_policy.sim.workloads.trace import trace

@@ -15,7 +15,7 @@ from trimtab.ui import canvas, pictures
 from trimtab.ui.charts import NARROWEST
 from trimtab.ui.pictures import Panel
 from trimtab_policy.sim import clusters
-from trimtab_policy.sim.evaluation.timeline import Timeline, timelines
+from trimtab_policy.sim.timeline import Timeline, timelines
 
 EMPTY = clusters.cluster(CLUSTER)
 NAMES = ["job-0", "job-1", "job-2"]

@@ -37,8 +37,9 @@ from msgspec import Meta, Struct
 
 from trimtab.agent.backend import BackendError
 from trimtab.agent.plausible import BOUNDS
-from trimtab_policy import catalog, documents
-from trimtab_policy.documents import NotYaml
+from trimtab_policy import catalog
+from trimtab_policy.inputs import documents
+from trimtab_policy.inputs.documents import NotYaml
 from trimtab_policy.specs import GpuSpec
 
 Share = Annotated[float, Meta(ge=0, le=1)]

@@ -31,8 +31,8 @@ from trimtab.api.convert import to_quotas
 from trimtab.api.v1alpha1 import ElasticPolicy, QueueSpec
 from trimtab.commands import plan
 from trimtab.errors import UsageError
-from trimtab_policy import changes, documents
 from trimtab_policy.catalog import UnknownGpu
+from trimtab_policy.inputs import changes, documents
 from trimtab_policy.policy import UnknownPolicy, entry
 from trimtab_policy.types import Bounds, Job, Snapshot
 

@@ -21,7 +21,7 @@ from trimtab.ui import canvas, output, pictures
 from trimtab.ui import evaluation as ui
 from trimtab.ui.output import Output, spaced
 from trimtab.ui.terminal import Text
-from trimtab_policy.sim.evaluation.timeline import Timeline, timelines
+from trimtab_policy.sim.timeline import Timeline, timelines
 
 if TYPE_CHECKING:
     from trimtab.commands.runs import Plan

@@ -16,7 +16,7 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.printable import say
 from trimtab.settings import KubeSettings, ReportSettings
 from trimtab.ui import words
-from trimtab_policy.correction import Estimate, Learned, Rules, key_of
+from trimtab_policy.perf.correction import Estimate, Learned, Rules, key_of
 
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
 

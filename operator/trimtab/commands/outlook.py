@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from trimtab.ui.choices import Choice
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.correction import corrected
 from trimtab_policy.perf.breakdown import breakdown
+from trimtab_policy.perf.correction import corrected
 from trimtab_policy.perf.plans import Offer, Option, options_by_type, why_none
+from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.specs import GpuSpec, ParallelPlan, Prediction
 from trimtab_policy.types import Job, Placement, Snapshot
 

@@ -37,9 +37,10 @@ from trimtab.ui import explain as ui
 from trimtab.ui import output, tables
 from trimtab.ui.choices import overview
 from trimtab.ui.output import Output
-from trimtab_policy import catalog, documents
-from trimtab_policy.correction import Corrections, Learned
-from trimtab_policy.documents import NotYaml
+from trimtab_policy import catalog
+from trimtab_policy.inputs import documents
+from trimtab_policy.inputs.documents import NotYaml
+from trimtab_policy.perf.correction import Corrections, Learned
 from trimtab_policy.types import Job, Pending, Placement, Snapshot
 
 PolicyOption = Annotated[str, typer.Option("--policy", help="Policy to ask; `fcfs` answers when it fails.")]

@@ -26,7 +26,7 @@ from trimtab.ui.output import Output, spaced
 from trimtab.ui.progress import step
 from trimtab.ui.replay import Fate, Story
 from trimtab.ui.terminal import Text
-from trimtab_policy.sim.evaluation.timeline import Timeline, timelines
+from trimtab_policy.sim.timeline import Timeline, timelines
 from trimtab_policy.types import Snapshot
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _of_snapshot(source: str, policies: Sequence[str], preempt: bool) -> Replay:
     now = read(Path(source))
     calibration.use(settings.load().perf)
     with runs.simulator():
-        from trimtab_policy.sim.evaluation import replay as lives
+        from trimtab_policy.sim import replay as lives
 
         with runs.input_errors():
             start = lives.case(now)

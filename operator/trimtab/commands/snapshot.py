@@ -16,8 +16,9 @@ from trimtab.commands.options import ContextOption, KubeconfigOption, OutputOpti
 from trimtab.errors import UsageError
 from trimtab.ui import output, tables
 from trimtab.ui.output import Output
-from trimtab_policy import documents
-from trimtab_policy.normalise import (
+from trimtab_policy.inputs import documents
+from trimtab_policy.inputs.soundness import problem
+from trimtab_policy.observation.features import (
     JOB_FEATURES,
     NODE_FEATURES,
     READING_FEATURES,
@@ -25,7 +26,6 @@ from trimtab_policy.normalise import (
     named,
     node_features,
 )
-from trimtab_policy.soundness import problem
 from trimtab_policy.types import Snapshot
 
 NEVER = 1e12
@@ -55,7 +55,7 @@ async def snapshot(
 
 
 def as_features(now: Snapshot) -> dict[str, Any]:
-    """Nodes and jobs of a snapshot by name, as `trimtab_policy.normalise` has them."""
+    """Nodes and jobs of a snapshot by name, as `trimtab_policy.observation.features` has them."""
     nodes = named((*READING_FEATURES, *NODE_FEATURES), node_features(now))
     jobs = named(JOB_FEATURES, job_features(now, now.jobs))
     return {

@@ -29,8 +29,8 @@ from trimtab.ui import output
 from trimtab.ui import whatif as ui
 from trimtab.ui.output import Output
 from trimtab.ui.progress import step
-from trimtab_policy.arbiter.arranged import Arrangement, Memory
-from trimtab_policy.correction import Corrections
+from trimtab_policy.perf.correction import Corrections
+from trimtab_policy.scheduling.arranged import Arrangement, Memory
 from trimtab_policy.types import Snapshot
 
 MIN_RUNTIME = Arrangement().min_runtime_seconds
@@ -96,8 +96,8 @@ def _compare(
     controller: Callable[[str, Snapshot], Simulated],
 ) -> None:
     with runs.simulator():
-        from trimtab_policy.sim.evaluation import replay
-        from trimtab_policy.sim.evaluation import whatif as lives
+        from trimtab_policy.sim import replay
+        from trimtab_policy.sim import whatif as lives
     with runs.input_errors():
         cases = replay.sorted_out(now), replay.sorted_out(then)
         if not any(each.snapshot.jobs for each in cases):

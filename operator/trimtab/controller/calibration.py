@@ -39,8 +39,8 @@ from trimtab.observe.calibration import NotUnderstood
 from trimtab.observe.snapshot import Observation, Observer
 from trimtab.settings import ReportSettings
 from trimtab.telemetry import metrics
-from trimtab_policy import correction
-from trimtab_policy.correction import Corrections, Learned, Rules, State, anonymous
+from trimtab_policy.perf import correction
+from trimtab_policy.perf.correction import Corrections, Learned, Rules, State, anonymous
 from trimtab_policy.types import Snapshot
 
 TURN_SECONDS = 5.0

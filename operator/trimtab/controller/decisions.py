@@ -26,7 +26,7 @@ from trimtab.observe.books import Claim
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab.telemetry import metrics
-from trimtab_policy.arbiter.reservations import Reservation
+from trimtab_policy.scheduling.reservations import Reservation
 from trimtab_policy.types import Job, Node, PendingReason, Snapshot
 
 REVIEW_SECONDS = 300.0

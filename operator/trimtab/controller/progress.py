@@ -23,7 +23,7 @@ from trimtab.apply.transitions import Report
 from trimtab.errors import TrimtabError
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.jobs import JobFacts
-from trimtab_policy.drift import MIN_STEPS
+from trimtab_policy.perf.drift import MIN_STEPS
 from trimtab_policy.specs import TrainingSpec
 
 LEAST_SECONDS = 1.0

@@ -25,8 +25,8 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.observe.pods import OVERSTAY_SECONDS, TERMINAL, epoch_of
 from trimtab.observe.queues import Queues
 from trimtab.plan import fake
-from trimtab_policy.capacity import ALL_TYPES
-from trimtab_policy.limits import user_limits
+from trimtab_policy.placement.capacity import ALL_TYPES
+from trimtab_policy.placement.limits import user_limits
 from trimtab_policy.types import Requirements, StopCause
 
 

@@ -28,8 +28,8 @@ from trimtab.decide.outcome import Move as Order
 from trimtab.observe.eligibility import eligible
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
-from trimtab_policy.arbiter.reservations import Guard, Reservation
-from trimtab_policy.capacity import Capacity
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.scheduling.reservations import Guard, Reservation
 from trimtab_policy.types import Job, NodeShare, Placement, StopCause
 
 MARGIN = 1.5

@@ -29,7 +29,7 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.observe.running import GAVE_WAY, HOUR, gave_way
 from trimtab.observe.snapshot import Observation
 from trimtab.telemetry import metrics
-from trimtab_policy.grants import granted
+from trimtab_policy.placement.grants import granted
 from trimtab_policy.types import Grant, Job, StopCause
 
 

@@ -34,12 +34,12 @@ from trimtab.decide.running import Powers
 from trimtab.decide.shield import Refusal, judge
 from trimtab.decide.times import Times
 from trimtab.errors import PolicyError
-from trimtab_policy.arbiter.advice import advice
-from trimtab_policy.arbiter.etas import expected_starts
-from trimtab_policy.arbiter.reservations import IN_LINE, Guard, Reservation, hidden, refusal, reserve, told
-from trimtab_policy.arbiter.resize import ResizeRules, resizes
-from trimtab_policy.arbiter.room import RoomRules, make_room
-from trimtab_policy.arbiter.shares import borrowed, in_line
+from trimtab_policy.scheduling.advice import advice
+from trimtab_policy.scheduling.etas import expected_starts
+from trimtab_policy.scheduling.fair_share import borrowed, in_line
+from trimtab_policy.scheduling.preemption import RoomRules, make_room
+from trimtab_policy.scheduling.reservations import IN_LINE, Guard, Reservation, hidden, refusal, reserve, told
+from trimtab_policy.scheduling.resize import ResizeRules, resizes
 from trimtab_policy.types import Decision, Eta, Job, Pending, PendingReason, Placement, Snapshot, Stop, StopCause
 
 INTAKE, ROOM, RESIZES = "intake", "room", "resize"

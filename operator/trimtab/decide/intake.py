@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy.candidates import is_known
-from trimtab_policy.capacity import Capacity
+from trimtab_policy.placement.candidates import is_known
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.pending_reasons import search
 from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
-from trimtab_policy.why import search
 
 FEWEST = 32
 """Jobs that are considered however slow the machine is."""

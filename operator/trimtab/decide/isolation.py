@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy.tenure import quiet
+from trimtab_policy.placement.runtime import quiet
 from trimtab_policy.types import Pending, PendingReason, Snapshot
 
 ASIDE_SECONDS = 300.0

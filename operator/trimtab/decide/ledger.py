@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy.capacity import ALL_TYPES
-from trimtab_policy.grants import granted, highest
-from trimtab_policy.limits import Violation
-from trimtab_policy.tenure import within_reach
+from trimtab_policy.placement.capacity import ALL_TYPES
+from trimtab_policy.placement.grants import granted, highest
+from trimtab_policy.placement.limits import Violation
+from trimtab_policy.placement.runtime import within_reach
 from trimtab_policy.types import Grant, Job, Node, Placement, Quota, Snapshot
 
 Amounts = tuple[int, int, int, int]

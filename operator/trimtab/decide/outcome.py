@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from trimtab.decide.isolation import Isolated
 from trimtab.decide.shield import Refusal
-from trimtab_policy.arbiter.reservations import Reservation
+from trimtab_policy.scheduling.reservations import Reservation
 from trimtab_policy.types import Grant, Pending, Placement, Stop, StopCause
 
 

@@ -8,8 +8,8 @@ from trimtab.api.status import MAX_LEAVING
 from trimtab.decide.intake import Limits
 from trimtab.decide.running import UNBOUNDED
 from trimtab.settings import Settings
-from trimtab_policy.arbiter.resize import ResizeRules
-from trimtab_policy.arbiter.room import RoomRules
+from trimtab_policy.scheduling.preemption import RoomRules
+from trimtab_policy.scheduling.resize import ResizeRules
 
 SEARCH_PART = 0.25
 """Of the deadline, for plans of jobs that are new."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 from msgspec import Struct
 
 from trimtab.decide.ledger import Ledger
-from trimtab_policy.limits import Violation
+from trimtab_policy.placement.limits import Violation
 from trimtab_policy.types import Job, Placement, Stop, StopCause
 
 UNBOUNDED = 1 << 20

@@ -18,9 +18,9 @@ from msgspec import Struct
 from trimtab.api.status import MAX_LEAVING
 from trimtab.decide.ledger import Ledger
 from trimtab.decide.running import Powers, no_gain, not_moved, not_stopped
-from trimtab_policy.limits import Violation, user_limits
 from trimtab_policy.perf.plans import InvalidPlan, fits
 from trimtab_policy.perf.plans import check as check_degrees
+from trimtab_policy.placement.limits import Violation, user_limits
 from trimtab_policy.types import Decision, Job, Node, Placement, Snapshot, Stop
 
 LARGEST_FIGURE = 1e18

@@ -29,8 +29,8 @@ from msgspec import Meta, Struct
 from trimtab.checkout import checkout
 from trimtab.errors import UsageError
 from trimtab.fake.products import known
-from trimtab_policy import documents
-from trimtab_policy.documents import NotYaml
+from trimtab_policy.inputs import documents
+from trimtab_policy.inputs.documents import NotYaml
 
 Count = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from trimtab.errors import SettingsError
-from trimtab_policy import documents
+from trimtab_policy.inputs import documents
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REFRESH_SECONDS = 60.0

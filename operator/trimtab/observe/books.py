@@ -17,8 +17,8 @@ from trimtab.kube.objects import Identity
 from trimtab.observe.gpunodes import Look
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.pods import ENDING_SECONDS, OVERSTAY_SECONDS, PodFacts, Seat
-from trimtab_policy.grants import highest
-from trimtab_policy.tenure import holder
+from trimtab_policy.placement.grants import highest
+from trimtab_policy.placement.runtime import holder
 from trimtab_policy.types import Bounds, Grant, Job, Node, NodeShare, Placement, Readings, Requirements
 
 Totals = tuple[int, int, int, int]

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trimtab.errors import TrimtabError
-from trimtab_policy.correction import Corrections, State
+from trimtab_policy.perf.correction import Corrections, State
 from trimtab_policy.types import Snapshot
 
 KEY: Final = "state.json"

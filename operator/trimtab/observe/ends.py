@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.stragglers import Verdict, expected_finish
-from trimtab_policy.tenure import within_reach
+from trimtab_policy.placement.runtime import within_reach
 
 TOLERANCE = 0.25
 """Part of the time from a gang's start to the end that it spoke of, by which it may be later."""

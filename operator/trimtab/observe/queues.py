@@ -20,9 +20,9 @@ from trimtab.kube.objects import Meta, QueueObject
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.problems import Problem
-from trimtab_policy.arbiter import shares
-from trimtab_policy.arbiter.shares import Standing
-from trimtab_policy.capacity import ALL_TYPES
+from trimtab_policy.placement.capacity import ALL_TYPES
+from trimtab_policy.scheduling import fair_share
+from trimtab_policy.scheduling.fair_share import Standing
 from trimtab_policy.types import Pending, PendingReason, Quota, Snapshot
 
 HOPELESS = (
@@ -291,8 +291,8 @@ def usage(queues: Iterable[QueueFacts], jobs: Iterable[JobFacts], snapshot: Snap
             running[lines.of(job)] += 1
         elif not (job.finished or job.suspended or lines.refusal(job)):
             pending[lines.of(job)] += 1
-    standings, first = shares.standings(snapshot), dict[str, str]()
-    for waiting in shares.in_line(snapshot).waiting():
+    standings, first = fair_share.standings(snapshot), dict[str, str]()
+    for waiting in fair_share.in_line(snapshot).waiting():
         first.setdefault(waiting.queue, f"{waiting.namespace}/{waiting.name}")
     return {
         name: Usage(standings.get(name, Standing()), running[name], pending[name], first.get(name, ""))

@@ -20,11 +20,11 @@ from trimtab.api.status import PlanParallelism
 from trimtab.api.v1alpha1 import ElasticPolicy
 from trimtab.observe.books import Claim
 from trimtab.observe.jobs import JobFacts
-from trimtab_policy.capacity import ALL_TYPES
-from trimtab_policy.limits import narrowed
-from trimtab_policy.restarts import restart_seconds
+from trimtab_policy.perf.restarts import restart_seconds
+from trimtab_policy.perf.votes import by_namespace, consensus
+from trimtab_policy.placement.capacity import ALL_TYPES
+from trimtab_policy.placement.limits import narrowed
 from trimtab_policy.types import Requirements, StopCause
-from trimtab_policy.votes import by_namespace, consensus
 
 HOUR = 3600.0
 COMES_UP_SECONDS = 120.0

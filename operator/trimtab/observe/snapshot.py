@@ -34,8 +34,8 @@ from trimtab.observe.queues import QueueFacts, Queues
 from trimtab.observe.running import Mobility, Running, UsualRatio
 from trimtab.observe.stragglers import Stragglers, Verdict, members
 from trimtab.telemetry.isolation import isolated
+from trimtab_policy.placement.runtime import holder
 from trimtab_policy.specs import GpuSpec
-from trimtab_policy.tenure import holder
 from trimtab_policy.types import Job, Pending, PendingReason, Placement, Snapshot
 
 NEVER = "Never"

@@ -43,8 +43,8 @@ from trimtab.settings.living import (
     PreemptionSettings,
     QueueSettings,
 )
-from trimtab_policy import documents
-from trimtab_policy.documents import NotYaml
+from trimtab_policy.inputs import documents
+from trimtab_policy.inputs.documents import NotYaml
 
 __all__ = [
     "AgentSettings",

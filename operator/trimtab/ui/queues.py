@@ -10,7 +10,7 @@ from rich.table import Table
 from trimtab.api.convert import UNLIMITED
 from trimtab.observe.queues import QueueFacts, Usage, usage
 from trimtab.observe.snapshot import Observation
-from trimtab_policy.capacity import ALL_TYPES
+from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.types import Quota
 
 COLUMNS = ("NAME", "WEIGHT", "GPU TYPE", "GUARANTEED", "LIMIT", "HELD", "BORROWED", "SHARE", "PENDING", "NEXT")

@@ -11,7 +11,7 @@ from rich.table import Table
 from trimtab.ui import words
 from trimtab.ui.evaluation import USES_SIZES, sizes_note
 from trimtab.ui.terminal import Text
-from trimtab_policy.sim.evaluation.sizes import uses_sizes
+from trimtab_policy.sim.sizes import uses_sizes
 
 MOST_JOBS = 40
 """Lines; of more jobs those are shown whose fate depends most on the policy."""

@@ -19,7 +19,7 @@ NOTHING = 30.0
 
 
 class Course(Protocol):
-    """What becomes of one job; seconds from now (`trimtab_policy.sim.evaluation.whatif.Course`)."""
+    """What becomes of one job; seconds from now (`trimtab_policy.sim.whatif.Course`)."""
 
     @property
     def start(self) -> float | None: ...

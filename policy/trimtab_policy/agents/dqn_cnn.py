@@ -26,8 +26,8 @@ from trimtab_policy.agents import dqn_worlds
 from trimtab_policy.agents.dqn_worlds import VALIDATION, After, Arrays, Environment, Ints, Seen, World
 from trimtab_policy.agents.learner import segment_seed
 from trimtab_policy.buffers import Replay
-from trimtab_policy.hyperdimensional import Hypervectors
 from trimtab_policy.learned.dqn_cnn import cells
+from trimtab_policy.learned.hyperdimensional import Hypervectors
 
 Count = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]

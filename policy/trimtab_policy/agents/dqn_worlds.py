@@ -24,11 +24,12 @@ import numpy as np
 from msgspec import Struct, structs
 from numpy.typing import NDArray
 
-from trimtab_policy import catalog, encode, normalise
-from trimtab_policy import hyperdimensional as hd
-from trimtab_policy.encode import Offers
+from trimtab_policy import catalog
 from trimtab_policy.learned import dqn_cnn
+from trimtab_policy.learned import hyperdimensional as hd
 from trimtab_policy.learned.dqn_cnn import Inputs
+from trimtab_policy.observation import encode, features
+from trimtab_policy.observation.encode import Offers
 from trimtab_policy.sim.envs import arguments
 from trimtab_policy.sim.envs.adlro import AdlroEnv
 from trimtab_policy.sim.envs.adlro_cluster import GPUS, HOST_GPUS, HOSTS, MAKES
@@ -163,7 +164,7 @@ class Clusters:
         rows, mask = np.arange(len(actions)), self._seen.mask
         starts = mask[rows, actions] & (actions < mask.shape[1] - 1)
         option = np.where(starts, actions, 0)
-        seconds = normalise.seconds(self._seen.observation["options"][rows, option, _RUN_TIME])
+        seconds = features.seconds(self._seen.observation["options"][rows, option, _RUN_TIME])
         return np.where(starts, np.exp(-seconds / self._memory), 0.0)
 
     def inputs(self, observation: Arrays) -> Inputs:

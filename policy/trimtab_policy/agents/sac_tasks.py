@@ -29,9 +29,9 @@ from gymnasium.vector.utils import batch_space
 from msgspec import Struct, structs
 from numpy.typing import NDArray
 
-from trimtab_policy import normalise
-from trimtab_policy.encode import SCHEMA, Single
 from trimtab_policy.learned.sac_imitation import ACTIONS, AGE_RANK, DURATION_RANK, FEATURES, granted, state
+from trimtab_policy.observation import features
+from trimtab_policy.observation.encode import SCHEMA, Single
 from trimtab_policy.sim.envs.offers import OffersVectorEnv
 from trimtab_policy.sim.envs.rlalloc import RLAllocEnv
 from trimtab_policy.sim.envs.rlalloc_experts import EXPERTS, Expert
@@ -225,7 +225,7 @@ def _one(info: Info, number: int) -> Info:
 
 def seconds(times: Single) -> NDArray[np.float64]:
     """The durations that `encode` makes such features of."""
-    return normalise.seconds(times)
+    return features.seconds(times)
 
 
 def named(where: str, path: str) -> Any:

@@ -13,9 +13,9 @@ import numpy as np
 from msgspec import Struct, field, structs
 from numpy.typing import NDArray
 
-from trimtab_policy import encode, normalise
 from trimtab_policy.agents.tables import After, Ints, Seen, Training, World
 from trimtab_policy.learned import tables
+from trimtab_policy.observation import encode, features
 from trimtab_policy.sim.envs import cpu_usage, parallel_mode
 from trimtab_policy.sim.envs.offers import OffersVectorEnv
 from trimtab_policy.sim.envs.parallel_mode import ParallelModeVectorEnv
@@ -186,7 +186,7 @@ def _answered(vector: OffersVectorEnv, answers: Ints, actions: Ints) -> tuple[ND
 
 def _seconds(feature: encode.Single) -> NDArray[np.float64]:
     """Run times of their feature."""
-    return normalise.seconds(feature)
+    return features.seconds(feature)
 
 
 def _set(given: Struct, *without: str) -> dict[str, Any]:

@@ -32,9 +32,9 @@ from trimtab_policy.agents import vdn_tasks
 from trimtab_policy.agents.learner import Arrays, segment_seed
 from trimtab_policy.agents.vdn_tasks import After, Cluster, Columns, Hosts, Seen, World
 from trimtab_policy.buffers import Replay
-from trimtab_policy.encode import Bools, Floats, Ints, Offers
 from trimtab_policy.fine_tuning import Bound, Log, bounded
 from trimtab_policy.learned.vdn import Local, answers, local
+from trimtab_policy.observation.encode import Bools, Floats, Ints, Offers
 
 EXPLORATION, NETWORK = 1, 2
 """Streams of `segment_seed`; that of the environments is 0."""

@@ -27,9 +27,9 @@ from gymnasium.vector import SyncVectorEnv
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from trimtab_policy import encode, normalise
-from trimtab_policy.encode import Bools, Floats, Ints, Offers
 from trimtab_policy.learned.vdn import Local, local
+from trimtab_policy.observation import encode, features
+from trimtab_policy.observation.encode import Bools, Floats, Ints, Offers
 from trimtab_policy.sim.envs.adlro import AdlroEnv
 from trimtab_policy.sim.envs.adlro_cluster import GPUS, HOST_GPUS, HOSTS
 from trimtab_policy.sim.envs.offers import OffersVectorEnv
@@ -225,7 +225,7 @@ def toys(given: Cluster, number: int) -> OffersWorld:
 
 def _seconds(feature: NDArray[np.float32]) -> Floats:
     """What `encode` made a feature of."""
-    return normalise.seconds(feature)
+    return features.seconds(feature)
 
 
 def _starts(actions: Ints, mask: Bools, begun: Bools) -> Ints:

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy import documents
 from trimtab_policy.bench.report import Report
+from trimtab_policy.inputs import documents
 
 Progress = Callable[[str], None]
 """Told in a few words what is being done."""

@@ -23,8 +23,8 @@ from trimtab_policy import recipe, train
 from trimtab_policy.agents import vdn
 from trimtab_policy.agents.vdn_tasks import AdlroWorld, Columns, Hosts, Seen
 from trimtab_policy.bench.report import Report, interval, written
-from trimtab_policy.encode import Floats, Ints
 from trimtab_policy.learned.vdn import values
+from trimtab_policy.observation.encode import Floats, Ints
 from trimtab_policy.sim import statistics
 from trimtab_policy.sim.envs import adlro
 

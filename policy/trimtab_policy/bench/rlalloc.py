@@ -21,8 +21,8 @@ from trimtab_policy import recipe, train
 from trimtab_policy.agents import sac_tasks
 from trimtab_policy.agents.sac_imitation import Config
 from trimtab_policy.bench.report import Cell, Report, interval
-from trimtab_policy.encode import Single
 from trimtab_policy.learned.sac_imitation import mean_action
+from trimtab_policy.observation.encode import Single
 from trimtab_policy.sim import statistics
 from trimtab_policy.sim.envs.rlalloc_experts import EXPERTS
 from trimtab_policy.sim.statistics import Comparison

@@ -4,7 +4,7 @@ Jobs are taken by priority and age. For each one all feasible plans (GPU type, c
 recomputation) with room for them are ranked by cost, that is GPUs weighted by their peak FLOP/s. The job's budget is
 its equal share of the free GPUs; from its cheapest plan it climbs to faster ones within the budget for as long as a
 step pays: the marginal throughput per cost must reach `MARGINAL_RETURN` of the throughput per cost that the job has
-already. Where the gang goes is best fit by topology (`trimtab_policy.capacity`). Smaller jobs may pass a job that does
+already. Where the gang goes is best fit by topology (`placement.capacity`). Smaller jobs may pass a job that does
 not fit. Nothing is random, so the same snapshot always gives the same decision.
 """
 
@@ -14,7 +14,7 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from trimtab_policy.candidates import (
+from trimtab_policy.placement.candidates import (
     Candidate,
     Fitting,
     allowed_types,
@@ -25,9 +25,9 @@ from trimtab_policy.candidates import (
     weight,
     with_room,
 )
-from trimtab_policy.capacity import Capacity
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.pending_reasons import clock, free_again, why_pending
 from trimtab_policy.types import Alternative, Decision, Job, NodeShare, Pending, Placement, Snapshot
-from trimtab_policy.why import clock, free_again, why_pending
 
 MARGINAL_RETURN = 0.5
 """A step up must bring at least this part of the throughput per cost that the plan below it has."""

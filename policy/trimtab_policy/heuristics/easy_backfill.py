@@ -17,11 +17,11 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy.candidates import Candidate, could_ever_fit, placement, with_room
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import OUT_OF_LINE, behind, fastest, fastest_first, seconds_left, start_up
+from trimtab_policy.placement.candidates import Candidate, could_ever_fit, placement, with_room
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.pending_reasons import why_pending
+from trimtab_policy.placement.queueing import OUT_OF_LINE, behind, fastest, fastest_first, seconds_left, start_up
 from trimtab_policy.types import Decision, Job, Pending, Placement, Snapshot
-from trimtab_policy.why import why_pending
 
 
 class EasyBackfill:

@@ -6,8 +6,8 @@ priority class the order is that of creation.
 
 from __future__ import annotations
 
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import fastest, serve
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.queueing import fastest, serve
 from trimtab_policy.types import Decision, Snapshot
 
 

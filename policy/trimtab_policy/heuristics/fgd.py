@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.candidates import Candidate, has_room, nodes_for, placement
-from trimtab_policy.capacity import Capacity, IntArray
-from trimtab_policy.queueing import fastest_first, serve
+from trimtab_policy.placement.candidates import Candidate, has_room, nodes_for, placement
+from trimtab_policy.placement.capacity import Capacity, IntArray
+from trimtab_policy.placement.queueing import fastest_first, serve
 from trimtab_policy.types import Decision, Job, NodeShare, Placement, Snapshot
 
 FloatArray = NDArray[np.float64]

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from trimtab_policy.candidates import Candidate, candidates, placement, with_room
-from trimtab_policy.capacity import Capacity
+from trimtab_policy.placement.candidates import Candidate, candidates, placement, with_room
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.pending_reasons import why_pending
 from trimtab_policy.specs import Mode
 from trimtab_policy.types import Decision, Job, Pending, Placement, Snapshot
-from trimtab_policy.why import why_pending
 
 
 class Fixed:

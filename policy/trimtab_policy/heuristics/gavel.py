@@ -23,8 +23,6 @@ from itertools import groupby
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.candidates import Candidate, nodes_for
-from trimtab_policy.draft import Draft, Shares
 from trimtab_policy.heuristics.gavel_finish import fastest_finish, least_unfair
 from trimtab_policy.heuristics.gavel_programs import (
     DIGITS,
@@ -32,9 +30,11 @@ from trimtab_policy.heuristics.gavel_programs import (
     largest_minimum,
     largest_sum,
 )
-from trimtab_policy.knapsack import FloatArray, IntArray
-from trimtab_policy.menu import Market, Menu, holding, left, market
-from trimtab_policy.realise import keeps
+from trimtab_policy.placement.assign import keeps
+from trimtab_policy.placement.candidates import Candidate, nodes_for
+from trimtab_policy.placement.draft import Draft, Shares
+from trimtab_policy.placement.options import Market, Menu, holding, left, market
+from trimtab_policy.solvers.knapsack import FloatArray, IntArray
 from trimtab_policy.types import Decision, Job, NodeShare, Snapshot
 
 EFFICIENT = 0.5

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from trimtab_policy.heuristics.conic import ConeProgram, solve
 from trimtab_policy.heuristics.gavel_programs import Demand, equal_share
-from trimtab_policy.knapsack import FloatArray
+from trimtab_policy.solvers.conic import ConeProgram, solve
+from trimtab_policy.solvers.knapsack import FloatArray
 
 NEGLIGIBLE = 1e-5
 """Part of the longest job's work below which the others need not be told apart: it would be lost by rounding."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy import milp
-from trimtab_policy.knapsack import FloatArray, IntArray
-from trimtab_policy.milp import Program, by_column
+from trimtab_policy.solvers import milp
+from trimtab_policy.solvers.knapsack import FloatArray, IntArray
+from trimtab_policy.solvers.milp import Program, by_column
 
 DIGITS = 5
 """To which shares are rounded: what an interior-point solver leaves below is nothing."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import attained, preempt
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.queueing import attained, preempt
 from trimtab_policy.types import Decision, Job, Snapshot
 
 THRESHOLDS = (18000.0,)

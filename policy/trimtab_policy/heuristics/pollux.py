@@ -24,14 +24,14 @@ from itertools import islice
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.candidates import ANY_NODES, Candidate, nodes_for, weight, with_room
-from trimtab_policy.capacity import ALL_TYPES
-from trimtab_policy.draft import Draft, Shares
 from trimtab_policy.heuristics.pollux_search import Cluster, States, search
-from trimtab_policy.knapsack import FloatArray, IntArray
-from trimtab_policy.menu import Menu, market
 from trimtab_policy.perf.plans import Option
-from trimtab_policy.queueing import fastest_first
+from trimtab_policy.placement.candidates import ANY_NODES, Candidate, nodes_for, weight, with_room
+from trimtab_policy.placement.capacity import ALL_TYPES
+from trimtab_policy.placement.draft import Draft, Shares
+from trimtab_policy.placement.options import Menu, market
+from trimtab_policy.placement.queueing import fastest_first
+from trimtab_policy.solvers.knapsack import FloatArray, IntArray
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Decision, Job, Node, NodeShare, Snapshot
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from trimtab_policy.knapsack import FloatArray, IntArray
+from trimtab_policy.solvers.knapsack import FloatArray, IntArray
 
 States = NDArray[np.int16]
 """Allocations, (population, jobs, nodes)."""

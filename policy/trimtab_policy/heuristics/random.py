@@ -11,9 +11,9 @@ from random import Random as Dice
 
 import msgspec
 
-from trimtab_policy.candidates import candidates, placement, with_room
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import serve
+from trimtab_policy.placement.candidates import candidates, placement, with_room
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.queueing import serve
 from trimtab_policy.types import Decision, Job, Placement, Snapshot
 
 

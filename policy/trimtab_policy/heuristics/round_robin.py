@@ -7,8 +7,8 @@ and old ones cannot be starved by a stream of new ones, as they would be if turn
 
 from __future__ import annotations
 
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import attained, preempt
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.queueing import attained, preempt
 from trimtab_policy.types import Decision, Job, Snapshot
 
 QUANTUM = 1800.0

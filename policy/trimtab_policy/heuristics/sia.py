@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab_policy import milp
-from trimtab_policy.knapsack import FloatArray
-from trimtab_policy.menu import Menu, assignment, holding, left, market, taken
-from trimtab_policy.realise import realise
+from trimtab_policy.placement.assign import realise
+from trimtab_policy.placement.options import Menu, assignment, holding, left, market, taken
+from trimtab_policy.solvers import milp
+from trimtab_policy.solvers.knapsack import FloatArray
 from trimtab_policy.types import Decision, Snapshot
 
 POWER = -0.5

@@ -8,8 +8,8 @@ the fastest candidate that it has. Long and wide jobs may starve; that is the na
 
 from __future__ import annotations
 
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import fastest, serve, work_left
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.queueing import fastest, serve, work_left
 from trimtab_policy.types import Decision, Job, Snapshot
 
 

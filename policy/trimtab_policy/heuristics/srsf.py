@@ -7,8 +7,8 @@ bounds of rigid workloads.
 
 from __future__ import annotations
 
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import preempt, work_left
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.queueing import preempt, work_left
 from trimtab_policy.types import Decision, Job, Snapshot
 
 

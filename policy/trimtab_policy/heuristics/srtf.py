@@ -7,8 +7,8 @@ fit lets longer ones pass. What a stop and a restart cost does not count, as in 
 
 from __future__ import annotations
 
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import preempt, work_left
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.queueing import preempt, work_left
 from trimtab_policy.types import Decision, Job, Snapshot
 
 

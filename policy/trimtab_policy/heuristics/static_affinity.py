@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from trimtab_policy.candidates import Candidate, could_ever_fit, placement, with_room
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import fastest_first, serve
+from trimtab_policy.placement.candidates import Candidate, could_ever_fit, placement, with_room
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.pending_reasons import why_pending
+from trimtab_policy.placement.queueing import fastest_first, serve
 from trimtab_policy.types import Decision, Job, Pending, Placement, Snapshot
-from trimtab_policy.why import why_pending
 
 
 class StaticAffinity:

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab_policy import milp
-from trimtab_policy.candidates import Candidate
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.knapsack import FloatArray
-from trimtab_policy.menu import Market, Menu, assignment, holding, left, market, taken
-from trimtab_policy.queueing import fastest
-from trimtab_policy.realise import realise
+from trimtab_policy.placement.assign import realise
+from trimtab_policy.placement.candidates import Candidate
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.options import Market, Menu, assignment, holding, left, market, taken
+from trimtab_policy.placement.queueing import fastest
+from trimtab_policy.solvers import milp
+from trimtab_policy.solvers.knapsack import FloatArray
 from trimtab_policy.types import Decision, Job, Placement, Snapshot
 
 GAP = 1e-4

@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy import hyperdimensional as hd
 from trimtab_policy import store
-from trimtab_policy.encode import OCCUPANCY, POOL, SCHEMA, Offers
+from trimtab_policy.learned import hyperdimensional as hd
 from trimtab_policy.learned.layers import Single, convolution, dense, relu
 from trimtab_policy.learned.offers import Answers, OfferPolicy, best
+from trimtab_policy.observation.encode import OCCUPANCY, POOL, SCHEMA, Offers
 
 Inputs = dict[str, NDArray[Any]]
 """What the network takes of n states with p places, j jobs and a options.

@@ -11,12 +11,12 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.candidates import nodes_for, placement
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.encode import Offers, Scene
-from trimtab_policy.queueing import serve
+from trimtab_policy.observation.encode import Offers, Scene
+from trimtab_policy.placement.candidates import nodes_for, placement
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.pending_reasons import why_pending
+from trimtab_policy.placement.queueing import serve
 from trimtab_policy.types import Decision, Job, Pending, PendingReason, Placement, Snapshot
-from trimtab_policy.why import why_pending
 
 Answers = NDArray[np.int64]
 

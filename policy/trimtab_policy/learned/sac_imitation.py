@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_policy import store
-from trimtab_policy.encode import CLUSTER, JOB, SCHEMA, Bools, Ints, Offers, Single
 from trimtab_policy.learned.layers import dense, relu
 from trimtab_policy.learned.offers import Answers, BadAnswer, OfferPolicy
-from trimtab_policy.normalise import GPUS
+from trimtab_policy.observation.encode import CLUSTER, JOB, SCHEMA, Bools, Ints, Offers, Single
+from trimtab_policy.observation.features import GPUS
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
 _SUMMED = 5

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_policy import store
-from trimtab_policy.encode import MODES, SCHEMA, Bools, Floats, Ints, Offers, Single
 from trimtab_policy.learned.offers import Answers, BadAnswer, OfferPolicy
+from trimtab_policy.observation.encode import MODES, SCHEMA, Bools, Floats, Ints, Offers, Single
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 """Smallest number of GPUs of each class."""

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_policy import store
-from trimtab_policy.encode import SCHEMA, Ints, Offers, Single
 from trimtab_policy.learned.layers import dense, relu
 from trimtab_policy.learned.offers import Answers, OfferPolicy, best
+from trimtab_policy.observation.encode import SCHEMA, Ints, Offers, Single
 
 Weights = Mapping[str, NDArray[Any]]
 

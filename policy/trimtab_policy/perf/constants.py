@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy import documents
+from trimtab_policy.inputs import documents
 from trimtab_policy.perf.shape import Array, Number
 from trimtab_policy.specs import GpuSpec
 

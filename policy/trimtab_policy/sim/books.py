@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from trimtab_policy.capacity import ALL_TYPES
-from trimtab_policy.limits import user_limits
+from trimtab_policy.placement.capacity import ALL_TYPES
+from trimtab_policy.placement.limits import user_limits
 from trimtab_policy.types import Job, Node, Placement, Quota, Snapshot
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy.grants import granted, highest
+from trimtab_policy.placement.grants import granted, highest
 from trimtab_policy.policy import Policy
 from trimtab_policy.sim.active import Active
 from trimtab_policy.sim.books import Books, BrokenDecision

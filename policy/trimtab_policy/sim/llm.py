@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy.perf import plans
-from trimtab_policy.restarts import (
+from trimtab_policy.perf.restarts import (
     SCHEDULE_SECONDS,
     STARTUP_SECONDS,
     STORAGE_BANDWIDTH,

@@ -11,8 +11,8 @@ from tests.fuzz.target import Target
 
 from trimtab.observe import calibration
 from trimtab.observe.calibration import NotUnderstood
-from trimtab_policy import correction
-from trimtab_policy.correction import Corrections, Key, Learned, Rules, State
+from trimtab_policy.perf import correction
+from trimtab_policy.perf.correction import Corrections, Key, Learned, Rules, State
 from trimtab_policy.specs import ParallelPlan
 
 _JOB = job()

@@ -14,7 +14,7 @@ from tests.fuzz.targets.files import written
 from trimtab.commands.snapshot import portable, read
 from trimtab.errors import UsageError
 from trimtab_policy import policy
-from trimtab_policy.sim.evaluation.replay import sorted_out
+from trimtab_policy.sim.replay import sorted_out
 from trimtab_policy.types import Quota
 
 _NOW = snapshot(

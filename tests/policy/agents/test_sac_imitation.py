@@ -17,8 +17,8 @@ from torch.distributions.transforms import TanhTransform
 from trimtab_policy import recipe, store
 from trimtab_policy.agents import sac_imitation, sac_tasks
 from trimtab_policy.agents.sac_imitation import Actor, Config, SacImitation, log_density
-from trimtab_policy.encode import SCHEMA
 from trimtab_policy.learned.sac_imitation import FEATURES, NAMES, granted, mean_action
+from trimtab_policy.observation.encode import SCHEMA
 from trimtab_policy.sim.envs import toy
 from trimtab_policy.sim.envs.offers import OffersVectorEnv
 from trimtab_policy.sim.envs.rlalloc import RLAllocEnv

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.encode import CLUSTER, JOB, OPTION, POOL, Offers
+from trimtab_policy.observation.encode import CLUSTER, JOB, OPTION, POOL, Offers
 
 
 def random_offers(count: int, options: int = 6, types: int = 3, seed: int = 0) -> Offers:

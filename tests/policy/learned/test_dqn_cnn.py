@@ -17,11 +17,11 @@ from tests.strategies import snapshots
 from trimtab_policy import store
 from trimtab_policy.agents import dqn_worlds
 from trimtab_policy.agents.dqn_cnn import CnnQNetwork, Sizes
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.encode import CLUSTER, JOB, OPTION, POOL, SCHEMA, Offers
 from trimtab_policy.learned import dqn_cnn
 from trimtab_policy.learned.dqn_cnn import DqnCnn, Network
 from trimtab_policy.learned.offers import BadAnswer
+from trimtab_policy.observation.encode import CLUSTER, JOB, OPTION, POOL, SCHEMA, Offers
+from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.sim.envs.adlro import AdlroEnv
 from trimtab_policy.store import Arrays, Card
 from trimtab_policy.types import Snapshot

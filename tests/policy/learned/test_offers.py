@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.builders import NOW, job, node, running, snapshot
 
-from trimtab_policy.encode import Offers
 from trimtab_policy.learned.offers import PATIENCE_SECONDS, Answers, BadAnswer, OfferPolicy, best
+from trimtab_policy.observation.encode import Offers
 from trimtab_policy.types import PendingReason
 
 

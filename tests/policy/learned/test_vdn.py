@@ -13,9 +13,9 @@ from tests.policy.learned.random_offers import random_offers
 from tests.strategies import snapshots
 
 from trimtab_policy import store
-from trimtab_policy.encode import OPTION, SCHEMA
 from trimtab_policy.learned.offers import BadAnswer
 from trimtab_policy.learned.vdn import NAMES, Vdn, answers, local, predicted, values
+from trimtab_policy.observation.encode import OPTION, SCHEMA
 from trimtab_policy.store import Arrays, Card
 from trimtab_policy.types import Snapshot
 

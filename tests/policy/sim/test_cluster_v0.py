@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from trimtab_policy.candidates import placement, with_room
-from trimtab_policy.capacity import Capacity
-from trimtab_policy.queueing import fastest_first, serve
+from trimtab_policy.placement.candidates import placement, with_room
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.queueing import fastest_first, serve
 from trimtab_policy.sim import clusters, llm
 from trimtab_policy.sim.engine import simulate
 from trimtab_policy.sim.envs.cluster import ClusterVectorEnv

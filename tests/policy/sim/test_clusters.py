@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab_policy.capacity import Capacity
+from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.sim import gputypes
 from trimtab_policy.sim.clusters import (
     ClusterError,

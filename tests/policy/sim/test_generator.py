@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab_policy.candidates import weight
+from trimtab_policy.placement.candidates import weight
 from trimtab_policy.sim import clusters
 from trimtab_policy.sim.workloads.arrivals import HOUR, WEEK, Arrivals, times
 from trimtab_policy.sim.workloads.generator import (

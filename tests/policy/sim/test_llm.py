@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 from tests.builders import A100, H100, job, node, snapshot
 
+from trimtab_policy.perf.restarts import checkpoint_bytes
 from trimtab_policy.policy import load
-from trimtab_policy.restarts import checkpoint_bytes
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.engine import Rules, simulate
 from trimtab_policy.sim.llm import LlmRules

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.builders import A100, H100, NOW, job, node, placement, running, snapshot
 
-from trimtab_policy.sim.evaluation import replay
+from trimtab_policy.sim import replay
 from trimtab_policy.sim.result import Run
 from trimtab_policy.types import Job, Node, Quota, Snapshot
 

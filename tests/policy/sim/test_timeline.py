@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.outcomes import CLUSTER, NODES, drawn, span
 
-from trimtab_policy.sim import clusters
-from trimtab_policy.sim.evaluation import timeline
-from trimtab_policy.sim.evaluation.timeline import Bar, Timeline
+from trimtab_policy.sim import clusters, timeline
 from trimtab_policy.sim.result import Span
+from trimtab_policy.sim.timeline import Bar, Timeline
 
 EMPTY = clusters.cluster(CLUSTER)
 T4_0, T4_1, A100_0 = NODES

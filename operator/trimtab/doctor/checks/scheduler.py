@@ -13,7 +13,7 @@ from trimtab.doctor.seen import Lease, Pod, Seen, Unknown, known, posix
 from trimtab.errors import SettingsError
 from trimtab.extender.config import Tls, scheduler_configuration
 from trimtab.ui.words import duration
-from trimtab_policy import documents
+from trimtab_policy.inputs import documents
 
 UNSEEN_SECONDS = 30.0
 """kube-scheduler says within a second what it thinks of a pod; a busy one within some."""

@@ -29,7 +29,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from trimtab_policy.normalise import Crowd
+from trimtab_policy.observation.features import Crowd
 from trimtab_policy.sim.envs import adlro_cluster as cluster
 from trimtab_policy.sim.envs import arguments
 from trimtab_policy.sim.envs.adlro_cluster import GPUS, KINDS, MAKES, Floats, Jobs

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from trimtab_policy import catalog
-from trimtab_policy.encode import MODES
+from trimtab_policy.observation.encode import MODES
 from trimtab_policy.perf.plans import Offer, options_by_type
-from trimtab_policy.restarts import checkpoint_bytes
+from trimtab_policy.perf.restarts import checkpoint_bytes
 from trimtab_policy.sim.llm import LlmRules
 from trimtab_policy.specs import Precision, TrainingSpec
 from trimtab_policy.types import Bounds, Requirements, Snapshot

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.normalise import DURATION, GPU_DOUBLINGS, GPUS, JOBS_FULL, MONTH
+from trimtab_policy.observation.features import DURATION, GPU_DOUBLINGS, GPUS, JOBS_FULL, MONTH
 from trimtab_policy.sim.envs.cluster_jobs import Families, Floats, Ints, Machines, saturation
 from trimtab_policy.sim.envs.cluster_kernel import NONE, State, World
 from trimtab_policy.sim.jit import jit

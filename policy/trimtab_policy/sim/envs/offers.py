@@ -23,7 +23,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from trimtab_policy.encode import CLUSTER, JOB, MODES, OPTION, POOL, Facts, Floats, Ints, encode
+from trimtab_policy.observation.encode import CLUSTER, JOB, MODES, OPTION, POOL, Facts, Floats, Ints, encode
 from trimtab_policy.sim.envs import arguments, cluster_kernel
 from trimtab_policy.sim.envs.cluster import ClusterVectorEnv
 from trimtab_policy.sim.envs.cluster_jobs import draw, saturation

@@ -35,7 +35,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from trimtab_policy.normalise import columns
+from trimtab_policy.observation.features import columns
 from trimtab_policy.sim.envs import arguments, cpu_usage, parallel_physics
 from trimtab_policy.sim.envs.parallel_physics import MODES, OBJECTIVES, Floats, Ints, Physics
 from trimtab_policy.specs import Mode

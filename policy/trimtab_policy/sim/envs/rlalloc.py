@@ -32,7 +32,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from trimtab_policy.normalise import DAY, Crowd, Log, cut
+from trimtab_policy.observation.features import DAY, Crowd, Log, cut
 from trimtab_policy.sim.envs import arguments
 from trimtab_policy.sim.envs.rlalloc_jobs import (
     SLACK,

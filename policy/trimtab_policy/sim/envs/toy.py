@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_policy import catalog
-from trimtab_policy.encode import Ints, Offers
+from trimtab_policy.observation.encode import Ints, Offers
 from trimtab_policy.sim.envs.cluster_jobs import Families
 from trimtab_policy.sim.envs.offers import OffersVectorEnv
 from trimtab_policy.types import Node, Snapshot

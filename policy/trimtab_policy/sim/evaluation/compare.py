@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from trimtab_policy.sim import statistics
 from trimtab_policy.sim.evaluation.scenario import Outcome, Part
-from trimtab_policy.sim.evaluation.sizes import uses_sizes
+from trimtab_policy.sim.sizes import uses_sizes
 from trimtab_policy.sim.statistics import Regression
 
 Figures = dict[str, float | None]

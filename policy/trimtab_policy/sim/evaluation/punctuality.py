@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy import policy as registry
-from trimtab_policy.arbiter.etas import expected_starts
 from trimtab_policy.policy import Policy
+from trimtab_policy.scheduling.etas import expected_starts
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.books import Books
 from trimtab_policy.sim.engine import Rules, simulate

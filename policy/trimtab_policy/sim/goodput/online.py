@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from trimtab_policy.capacity import ALL_TYPES
+from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.sim.goodput.batching import Batching, best, given
 from trimtab_policy.sim.goodput.knowledge import Experience
 from trimtab_policy.sim.goodput.site import MOST_GPUS, Site

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.candidates import weight
 from trimtab_policy.heuristics.las import THRESHOLDS
+from trimtab_policy.placement.candidates import weight
 from trimtab_policy.sim.kernel.heap import Floats, Ints, heaps
 from trimtab_policy.sim.kernel.nodes import Jobs, Log, Nodes, Shapes, empty_log
 from trimtab_policy.sim.kernel.preemptive import LAS, SRSF, SRTF, Costs, nothing_runs, progress, run_preemptive

@@ -1,7 +1,7 @@
 """Nodes as arrays: what has room, who holds what, and the log of all allocations.
 
 Rigid jobs are as fast on scattered GPUs as on one node, so that a gang has room where its type has enough free GPUs.
-Which nodes it gets is the rule of `trimtab_policy.capacity` (`gather`).
+Which nodes it gets is the rule of `trimtab_policy.placement.capacity` (`gather`).
 """
 
 from __future__ import annotations

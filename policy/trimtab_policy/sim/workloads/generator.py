@@ -22,8 +22,8 @@ from numpy.random import Generator
 from scipy.special import ndtr, ndtri
 
 from trimtab_policy import catalog
-from trimtab_policy.candidates import weight
 from trimtab_policy.perf.plans import Offer, options_by_type
+from trimtab_policy.placement.candidates import weight
 from trimtab_policy.sim.clusters import gpus_by_type
 from trimtab_policy.sim.workloads.arrivals import Arrivals, times
 from trimtab_policy.sim.workloads.trace import Coded, FloatArray, IntArray, Trace, code_by, constant, trace

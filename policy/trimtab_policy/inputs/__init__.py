@@ -1,0 +1,1 @@
+"""What comes from files: YAML as text, snapshots that are to be reckoned with, changes to them."""

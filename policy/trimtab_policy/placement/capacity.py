@@ -1,0 +1,400 @@
+"""What is free, and where a gang fits: the one place that searches nodes.
+
+A gang of `nodes` pods with `gpus_per_node` GPUs each goes where its collectives travel the shortest way (`nearness`).
+Slow nodes (`Node.speed`) are a last resort: a gang goes where its slowest node is as fast as can be, and only among
+such places does the way of its collectives count. A caller may also say how fast all its nodes have to be at least.
+
+Jobs that bring their own speeds, as in traces, may take unequal parts: `gather` finds the fewest nodes for these.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab_policy.placement.topology import domain_codes, tightest
+from trimtab_policy.types import Job, NodeShare, Placement, Requirements, Snapshot
+
+IntArray = NDArray[np.int64]
+T = TypeVar("T")
+
+ALL_TYPES = "*"
+MOST_SPEEDS = 4
+"""Speeds of slow nodes that options are offered for: each is all options of the type once more."""
+
+
+class Capacity:
+    """Free resources of a snapshot as arrays over its nodes; `take` is how a policy spends them while it decides."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        nodes = snapshot.nodes
+        self.nodes = nodes
+        self.names = [node.name for node in nodes]
+        self.index = {name: i for i, name in enumerate(self.names)}
+        self.total = _column([node.gpus for node in nodes])
+        self.free = _column([max(0, node.free_gpus) for node in nodes])
+        self.cpu = _column([node.free_cpu_milli for node in nodes])
+        self.memory = _column([node.free_memory for node in nodes])
+        self.pods = _column([node.free_pods for node in nodes])
+        self._overdrawn = {i: -node.free_gpus for i, node in enumerate(nodes) if node.free_gpus < 0}
+        speeds = {node.speed for node in nodes}
+        self.slow = bool(speeds - {1.0})
+        """Whether any node is slow; where none is, nothing below looks at speeds."""
+        self.speed = np.array([node.speed for node in nodes]) if self.slow else np.ones(len(nodes))
+        self._members = _members(snapshot)
+        self._free_of_type = {name: int(self.free[rows].sum()) for name, rows in self._members.items()}
+        self._total_of_type = {name: int(self.total[rows].sum()) for name, rows in self._members.items()}
+        self._largest = {name: int(self.total[rows].max(initial=0)) for name, rows in self._members.items()}
+        self._pods_suffice = bool((self.pods >= self.total).all())
+        self._eligible: dict[tuple[str, tuple[str, ...]], IntArray] = {}
+        self._quota_left = _quota_left(snapshot)
+        self._snapshot = snapshot
+        self._large_enough: dict[tuple[str, str, int, float], int] = {}
+        self._known_fitting: dict[tuple[str, str, int], IntArray] = {}
+        self._remembered: dict[Hashable, Any] = {}
+        self.tried = 0
+        """Jobs for which other wishes than theirs were tried, to tell them what would help."""
+
+    def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What follows from what is free, computed once until something is taken or given back."""
+        if key not in self._remembered:
+            self._remembered[key] = compute()
+        found: T = self._remembered[key]
+        return found
+
+    def node_gpus(self, gpu_type: str) -> int:
+        """GPUs of the largest node of this type; 0 when there is none."""
+        return self._largest.get(gpu_type, 0)
+
+    def gpus(self, job: Job, gpu_type: str, *, free: bool = True) -> int:
+        """Free (or all) GPUs of a type on the nodes that the job's selectors admit."""
+        if free and job.eligible is None:
+            return self._free_of_type[gpu_type]
+        return int((self.free if free else self.total)[self.eligible(job, gpu_type)].sum())
+
+    def free_gpus(self, gpu_type: str) -> int:
+        """Free GPUs of a type, whoever may use them."""
+        return self._free_of_type.get(gpu_type, 0)
+
+    def finishes(self, gpu_type: str) -> list[tuple[float, int]]:
+        """When running jobs are expected to give GPUs of a type back, and how many, in order of time."""
+        return self._finishes.get(gpu_type, [])
+
+    def most_free(self, job: Job, gpu_type: str) -> int:
+        """Free GPUs on the emptiest of these nodes."""
+        return int(self.free[self.eligible(job, gpu_type)].max(initial=0))
+
+    def quota_left(self, queue: str, gpu_type: str) -> int | None:
+        """GPUs that the queue may still take of this type; None when it has no limit."""
+        if not self._quota_left:
+            return None
+        limits = [self._quota_left[key] for key in ((queue, gpu_type), (queue, ALL_TYPES)) if key in self._quota_left]
+        return min(limits) if limits else None
+
+    def within_quota(self, queue: str, gpu_type: str, gpus: int) -> bool:
+        """Whether the queue may take so many more."""
+        left = self.quota_left(queue, gpu_type)
+        return left is None or gpus <= left
+
+    def find(
+        self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int, least_speed: float = 0.0
+    ) -> tuple[NodeShare, ...] | None:
+        """Nodes for the gang in rank order, or None when it does not fit at this moment (quota included)."""
+        if not self.fits(job, gpu_type, nodes, gpus_per_node, least_speed):
+            return None
+        fitting = self._fitting(job, gpu_type, gpus_per_node)
+        if self.slow:
+            speeds = self.speed[fitting]
+            fitting = fitting[speeds >= np.sort(speeds)[-nodes]]
+        chosen = tightest(self.free[fitting] - gpus_per_node, [codes[fitting] for codes in self._levels], nodes)
+        return tuple(NodeShare(self.names[i], gpus_per_node) for i in fitting[chosen])
+
+    def fits(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int, least_speed: float = 0.0) -> bool:
+        """Whether `find` would find nodes, without choosing them."""
+        if not self.within_quota(job.queue, gpu_type, nodes * gpus_per_node):
+            return False
+        fitting = self._fitting(job, gpu_type, gpus_per_node)
+        if self.slow:
+            fitting = self._as_fast(fitting, least_speed)
+        return len(fitting) >= nodes
+
+    def speed_of(self, shares: Sequence[NodeShare]) -> float:
+        """Rate of the slowest of these nodes, 1 for those that are not here: what a gang on them is slowed to."""
+        if not self.slow:
+            return 1.0
+        rows = [self.index[share.node] for share in shares if share.node in self.index]
+        return float(self.speed[rows].min(initial=1.0))
+
+    def lower_speeds(self, gpu_type: str) -> tuple[float, ...]:
+        """Speeds of the slow nodes of a type, the highest first; of many some, the lowest among them."""
+        if not self.slow or gpu_type not in self._members:
+            return ()
+        found = sorted(set(self.speed[self._members[gpu_type]].tolist()) - {1.0}, reverse=True)
+        return tuple(found[:: -max(1, -(-len(found) // MOST_SPEEDS))][::-1])
+
+    def gather(
+        self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int, least_speed: float = 0.0
+    ) -> tuple[NodeShare, ...] | None:
+        """Nodes for a gang that may be uneven, in rank order: at best `nodes` of them, at most `spread`.
+
+        None when it does not fit at this moment (quota included). On nodes with 4 GPUs a gang of 6 gets 4 and 2.
+        """
+        if gpus > self._free_of_type.get(gpu_type, 0) or not self.within_quota(job.queue, gpu_type, gpus):
+            return None
+        for speed in self._speeds(gpu_type, least_speed):
+            rows = self.eligible(job, gpu_type, speed)
+            if parts := uneven(self._usable(job, rows), gpus, nodes, spread):
+                each = zip(rows[parts[0]].tolist(), parts[1], strict=True)
+                return tuple(NodeShare(self.names[i], part) for i, part in each)
+        return None
+
+    def gathers(self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int, least_speed: float = 0.0) -> bool:
+        """Whether `gather` would find nodes. Where nothing but GPUs can run out that is a look at their number."""
+        if gpus > self._free_of_type.get(gpu_type, 0) or not self.within_quota(job.queue, gpu_type, gpus):
+            return False
+        need = job.requirements
+        wherever = spread >= len(self.names) and job.eligible is None and not self.slow
+        if wherever and self._pods_suffice and not _asks_host(need):
+            return True
+        rows = self.eligible(job, gpu_type, least_speed)
+        return uneven(self._usable(job, rows), gpus, nodes, spread) is not None
+
+    def could_ever_fit(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int, least_speed: float = 0.0) -> bool:
+        """Whether the gang would fit if every GPU of the present nodes were free."""
+        key = job.uid, gpu_type, gpus_per_node, least_speed
+        if key not in self._large_enough:
+            rows = self.eligible(job, gpu_type, least_speed)
+            self._large_enough[key] = int((self.total[rows] >= gpus_per_node).sum())
+        return self._large_enough[key] >= nodes
+
+    def could_ever_gather(
+        self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int, least_speed: float = 0.0
+    ) -> bool:
+        """The same for a gang that may be uneven."""
+        if job.eligible is None and spread >= len(self.names) and not self.slow:
+            return gpus <= self._total_of_type.get(gpu_type, 0)
+        rows = self.eligible(job, gpu_type, least_speed)
+        return uneven(self.total[rows], gpus, nodes, spread) is not None
+
+    def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
+        """Spend the resources of a placement."""
+        gpus = sum(share.gpus for share in shares)
+        for share in shares:
+            i = self.index[share.node]
+            self.free[i] -= share.gpus
+            self._spend_host(job, i, share.gpus, pods=1)
+        self._count(job, gpu_type, free=-gpus, quota=-gpus)
+
+    def give(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
+        """Return what a placement holds, as if its job were stopped. Shares of nodes that are gone stay gone."""
+        back = 0
+        for share in shares:
+            if (i := self.index.get(share.node)) is None:
+                continue
+            owed = min(share.gpus, self._overdrawn.get(i, 0))
+            if owed:
+                self._overdrawn[i] -= owed
+            self.free[i] += share.gpus - owed
+            back += share.gpus - owed
+            self._spend_host(job, i, share.gpus, pods=-1)
+        self._count(job, gpu_type, free=back, quota=sum(share.gpus for share in shares))
+
+    def copy(self) -> Capacity:
+        """The same, to be spent without spending this one."""
+        other = copy.copy(self)
+        other.free, other.cpu = self.free.copy(), self.cpu.copy()
+        other.memory, other.pods = self.memory.copy(), self.pods.copy()
+        other._overdrawn, other._free_of_type = dict(self._overdrawn), dict(self._free_of_type)
+        other._quota_left, other._known_fitting, other._remembered = dict(self._quota_left), {}, {}
+        return other
+
+    def expect(self, ending: Mapping[str, int]) -> None:
+        """Take GPUs of pods that are just ending (`Snapshot.ending`) for free."""
+        for name, gpus in ending.items():
+            if (i := self.index.get(name)) is not None:
+                self._change(i, max(0, gpus - self.owed(i)))
+
+    def hide(self, shares: Iterable[NodeShare]) -> None:
+        """Leave these GPUs to others, as far as they are free. What is given back there later is free again."""
+        for share in shares:
+            if (i := self.index.get(share.node)) is not None:
+                self._change(i, -min(share.gpus, max(0, int(self.free[i]))))
+
+    def withhold(self, job: Job, placement: Placement) -> None:
+        """Leave to others what a job has given back: GPUs, as far as they are free, and its part of the quota."""
+        self.hide(placement.shares)
+        _charge(self._quota_left, job.queue, placement)
+
+    def owed(self, row: int) -> int:
+        """GPUs of an over-allocated node that have to be given back before any is free."""
+        return self._overdrawn.get(row, 0)
+
+    def eligible_nodes(self, job: Job, gpu_type: str) -> int:
+        """Nodes of the type that the job's selectors admit, whatever they hold."""
+        return len(self.eligible(job, gpu_type))
+
+    def eligible(self, job: Job, gpu_type: str, least_speed: float = 0.0) -> IntArray:
+        """Which nodes these are, by index; only those that are fast enough."""
+        rows = self._members[gpu_type]
+        if job.eligible is not None:
+            key = gpu_type, job.eligible
+            if key not in self._eligible:
+                admitted = [self.index[name] for name in job.eligible if name in self.index]
+                self._eligible[key] = np.intersect1d(rows, _column(admitted))
+            rows = self._eligible[key]
+        return self._as_fast(rows, least_speed) if self.slow else rows
+
+    @cached_property
+    def _levels(self) -> list[IntArray]:
+        return domain_codes(self.nodes)
+
+    @cached_property
+    def _finishes(self) -> dict[str, list[tuple[float, int]]]:
+        return _finishes(self._snapshot)
+
+    def _as_fast(self, rows: IntArray, least_speed: float) -> IntArray:
+        """Those of the nodes that are fast enough."""
+        return rows[self.speed[rows] >= least_speed] if least_speed > 0 else rows
+
+    def _speeds(self, gpu_type: str, least: float) -> Sequence[float]:
+        """Limits on the speed of a gang's nodes to try one after the other."""
+        if not self.slow:
+            return (0.0,)
+        found = set(self.speed[self._members[gpu_type]].tolist())
+        return sorted((speed for speed in found if speed >= least), reverse=True)
+
+    def _spend_host(self, job: Job, i: int, gpus: int, pods: int) -> None:
+        """Take what a pod with so many GPUs needs beside them (`pods` 1), or give it back (-1)."""
+        need = job.requirements
+        if _asks_host(need):
+            self.cpu[i] -= pods * need.cpu_milli(gpus)
+            self.memory[i] -= pods * need.memory(gpus)
+        self.pods[i] -= pods
+
+    def _change(self, i: int, gpus: int) -> None:
+        self.free[i] += gpus
+        self._free_of_type[self.nodes[i].gpu_type] += gpus
+        self._known_fitting.clear()
+        self._remembered.clear()
+
+    def _count(self, job: Job, gpu_type: str, *, free: int, quota: int) -> None:
+        self._known_fitting.clear()
+        self._remembered.clear()
+        self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + free
+        for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)) if self._quota_left else ():
+            if key in self._quota_left:
+                self._quota_left[key] += quota
+
+    def _fitting(self, job: Job, gpu_type: str, gpus: int) -> IntArray:
+        """Nodes with room for one pod. Remembered until something is taken: jobs have hundreds of options."""
+        key = job.uid, gpu_type, gpus
+        if key not in self._known_fitting:
+            self._known_fitting[key] = self._look_up(job, gpu_type, gpus)
+        return self._known_fitting[key]
+
+    def _look_up(self, job: Job, gpu_type: str, gpus: int) -> IntArray:
+        need, rows = job.requirements, self.eligible(job, gpu_type)
+        room = (self.free[rows] >= gpus) & (self.pods[rows] >= 1)
+        if cpu := need.cpu_milli(gpus):
+            room &= self.cpu[rows] >= cpu
+        if memory := need.memory(gpus):
+            room &= self.memory[rows] >= memory
+        return rows[room]
+
+    def _usable(self, job: Job, rows: IntArray) -> IntArray:
+        """GPUs that the job could take of each of these nodes: those that are free and have enough beside them."""
+        usable, need = self.free[rows], job.requirements
+        if not self._pods_suffice:
+            usable = np.where(self.pods[rows] >= 1, usable, 0)
+        for free, of_pod, of_gpu in (
+            (self.cpu, need.cpu_milli_per_pod, need.cpu_milli_per_gpu),
+            (self.memory, need.memory_per_pod, need.memory_per_gpu),
+        ):
+            if of_pod or of_gpu:
+                left = free[rows] - of_pod
+                usable = np.where(left < 0, 0, np.minimum(usable, left // of_gpu) if of_gpu else usable)
+        return usable
+
+
+def _column(values: Sequence[int]) -> IntArray:
+    return np.array(values, dtype=np.int64)
+
+
+def _asks_host(need: Requirements) -> bool:
+    return bool(need.cpu_milli_per_gpu or need.memory_per_gpu or need.cpu_milli_per_pod or need.memory_per_pod)
+
+
+def _members(snapshot: Snapshot) -> dict[str, IntArray]:
+    members: dict[str, list[int]] = {name: [] for name in snapshot.gpu_types}
+    for i, node in enumerate(snapshot.nodes):
+        members.setdefault(node.gpu_type, []).append(i)
+    return {name: _column(rows) for name, rows in members.items()}
+
+
+def uneven(usable: IntArray, gpus: int, nodes: int, spread: int) -> tuple[IntArray, list[int]] | None:
+    """Positions and parts of a gang over at most `spread` nodes with so many `usable` (n,) GPUs; None if none hold it.
+
+    The fewest nodes that hold it, the fullest parts first; where that is fewer than `nodes`, equal parts over these.
+    """
+    order = np.argsort(-usable, kind="stable")
+    most = np.cumsum(usable[order])
+    fewest = int(np.searchsorted(most, gpus)) + 1
+    if fewest > min(spread, len(usable)):
+        return None
+    if fewest < nodes and (balanced := _best_fit(usable, _equal_parts(gpus, nodes))):
+        return balanced
+    whole = order[: fewest - 1]
+    parts: list[int] = usable[whole].tolist()
+    rest = gpus - sum(parts)
+    others = np.where(usable >= rest, usable, _NEVER)
+    others[whole] = _NEVER
+    return np.append(whole, others.argmin()), [*parts, rest]
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def _equal_parts(gpus: int, nodes: int) -> list[int]:
+    """As equal as can be, larger ones first."""
+    part, larger = divmod(gpus, nodes)
+    return [part + 1] * larger + [part] * (nodes - larger)
+
+
+def _best_fit(usable: IntArray, parts: Sequence[int]) -> tuple[IntArray, list[int]] | None:
+    """A node of its own for each part, largest parts first, with the least left over."""
+    free, chosen = usable.copy(), []
+    for part in parts:
+        fitting = np.where(free >= part, free, _NEVER)
+        best = int(fitting.argmin()) if len(fitting) else 0
+        if part < 1 or not len(fitting) or fitting[best] == _NEVER:
+            return None
+        chosen.append(best)
+        free[best] = -1
+    return _column(chosen), list(parts)
+
+
+def _finishes(snapshot: Snapshot) -> dict[str, list[tuple[float, int]]]:
+    finishes: dict[str, list[tuple[float, int]]] = {}
+    for job in snapshot.jobs:
+        if job.placement and job.expected_finish is not None:
+            finishes.setdefault(job.placement.gpu_type, []).append((job.expected_finish, job.placement.gpus))
+    return {gpu_type: sorted(each) for gpu_type, each in finishes.items()}
+
+
+def _quota_left(snapshot: Snapshot) -> dict[tuple[str, str], int]:
+    left = {(quota.queue, quota.gpu_type): quota.gpus for quota in snapshot.quotas}
+    for job in snapshot.jobs if left else ():
+        if job.placement is not None:
+            _charge(left, job.queue, job.placement)
+    return left
+
+
+def _charge(left: dict[tuple[str, str], int], queue: str, placement: Placement) -> None:
+    for key in ((queue, placement.gpu_type), (queue, ALL_TYPES)):
+        if key in left:
+            left[key] -= placement.gpus

@@ -1,0 +1,238 @@
+"""Why a job waits, in words a user can act on.
+
+The checks go from what can never work (no such GPU, nothing fits in memory) to what only needs patience (all GPUs are
+busy), so that the first one that applies is the real obstacle. Each answer names the blockers and what would help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from trimtab_policy import catalog
+from trimtab_policy.perf.plans import why_none
+from trimtab_policy.placement.candidates import Candidate, allowed_types, candidates, could_ever_fit
+from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
+from trimtab_policy.placement.hints import MAX_HINTS, Case, count_of, more_quota, starts_now_if, would_work_if
+from trimtab_policy.placement.runtime import LONGEST
+from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
+
+DAY = 86_400.0
+YEAR = 365 * DAY
+_EPOCHS = 2 * LONGEST
+"""Seconds on either side of 1970 for which there are dates here: `tenure` looks ahead no farther than half of that."""
+
+
+def why_pending(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
+    """Explain why the job does not fit in what `capacity` has left. Jobs that ask for the same share the answer."""
+    if job.speeds is not None and (answer := _only_busy(capacity, job, candidates(snapshot, capacity, job))):
+        return answer
+    asked = (
+        "why", job.model, job.training, job.requirements, job.speeds, job.eligible, job.corrections, job.queue,
+        job.priority, bool(job.steps_done), bool(job.restarts),
+    )  # fmt: skip
+    return replace(capacity.remember(asked, lambda: _explain(snapshot, capacity, job)), job=job.uid)
+
+
+def search(snapshot: Snapshot, capacity: Capacity, job: Job) -> None:
+    """Do at once what takes long about a job that nobody has decided about yet, and is remembered: find its plans, or,
+    where it has none, what keeps it from them and what would help."""
+    if not candidates(snapshot, capacity, job):
+        _explain(snapshot, capacity, job)
+
+
+def _explain(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
+    case = Case(
+        snapshot,
+        capacity,
+        job,
+        allowed_types(snapshot, job.requirements),
+        sorted(candidates(snapshot, capacity, job), key=lambda candidate: candidate.cost),
+    )
+    for check in (_no_such_gpu, _no_eligible_node, _no_feasible_plan, _cluster_too_small, _quota_exceeded):
+        if answer := check(case):
+            return answer
+    return _no_room(case)
+
+
+def _only_busy(capacity: Capacity, job: Job, known: list[Candidate]) -> Pending | None:
+    """The short answer for a job that brings its own speeds and could run if others did not: a simulator asks often."""
+    for candidate in known:
+        gpus, name = candidate.option.gpus, candidate.gpu.name
+        if could_ever_fit(capacity, job, candidate) and capacity.within_quota(job.queue, name, gpus):
+            free = capacity.gpus(job, name)
+            reason = PendingReason.FRAGMENTED if free >= gpus else PendingReason.INSUFFICIENT_GPUS
+            return Pending(job.uid, reason, f"needs {candidate.describe()}, free: {free}×{name}")
+    return None
+
+
+def clock(moment: float, now: float | None = None) -> str:
+    """A point in time as people write it in a message: `~14:32 UTC`; more than a day from `now` with its date.
+
+    The farther away, the rounder: who says the same thing again should say it in the same words. Whatever is asked has
+    an answer, for what is told decides nothing.
+    """
+    if not -_EPOCHS < moment < _EPOCHS:
+        return "~a century from now"
+    ahead = 0.0 if now is None else moment - now
+    step = 60.0 if ahead < DAY / 24 else 300.0 if ahead < DAY / 4 else 3600.0
+    rounded = datetime.fromtimestamp(moment - moment % 60 if step == 60 else step * round(moment / step), UTC)
+    if ahead >= YEAR:
+        return rounded.strftime("~%b %Y")
+    return rounded.strftime("~%H:%M UTC" if ahead < DAY else "~%H:%M UTC on %d %b")
+
+
+def free_again(capacity: Capacity, now: float, gpu_type: str, gpus: int, free: int) -> float | None:
+    """When `gpus` GPUs of a type are expected to be free, as running jobs finish; None if that is not in sight."""
+    for finish, returned in capacity.finishes(gpu_type):
+        free += returned
+        if free >= gpus:
+            return max(finish, now)
+    return None
+
+
+def _no_such_gpu(case: Case) -> Pending | None:
+    if case.types:
+        return None
+    present = ", ".join(sorted(case.snapshot.gpu_types)) or "no GPU node that takes pods"
+    wanted = case.job.requirements.gpu_types
+    if not wanted:
+        return case.answer(PendingReason.NO_SUCH_GPU, f"the cluster has {present}", case.unavailable())
+    listed = {gpu.name for gpu in catalog.all_gpus()}
+    unknown = [name for name in wanted if name not in listed]
+    hint = f"; {', '.join(unknown)} is no GPU type that Trimtab knows" if unknown else ""
+    return case.answer(
+        PendingReason.NO_SUCH_GPU,
+        f"spec.resources.gpuTypes allows only {', '.join(wanted)}; the cluster has {present}{hint}",
+        case.unavailable(),
+        "allow a GPU type that the cluster has, or add nodes of an allowed type",
+    )
+
+
+def _no_eligible_node(case: Case) -> Pending | None:
+    if any(case.capacity.eligible_nodes(case.job, gpu.name) for gpu in case.types):
+        return None
+    return case.answer(
+        PendingReason.NO_ELIGIBLE_NODE,
+        "no GPU node matches the nodeSelector, affinity and tolerations of spec.template",
+        case.unavailable(),
+        "relax nodeSelector or affinity, or add a toleration for the taints of the GPU nodes",
+    )
+
+
+def _no_feasible_plan(case: Case) -> Pending | None:
+    if case.known:
+        return None
+    job, largest = case.job, max(case.types, key=lambda gpu: gpu.memory_bytes)
+    if job.speeds is not None:
+        measured = ", ".join(sorted({f"{speed.gpus}×{speed.gpu_type}" for speed in job.speeds})) or "nothing"
+        message = f"its speed is known for {measured}: none of that is allowed and in the cluster"
+        return case.answer(PendingReason.NO_FEASIBLE_PLAN, message, (), "allow the GPU types and counts that are known")
+    size = case.capacity.node_gpus(largest.name)
+    message = why_none(job.model, job.training, job.requirements, largest, size)
+    if len(case.types) > 1:
+        message += f"; nor does it work on the {len(case.types) - 1} other GPU types allowed here"
+    hints = would_work_if(case) or ("use a smaller model or larger GPUs",)
+    return case.answer(PendingReason.NO_FEASIBLE_PLAN, message, (), *hints)
+
+
+def _cluster_too_small(case: Case) -> Pending | None:
+    if case.possible():
+        return None
+    smallest = case.known[0]
+    option, name = smallest.option, smallest.gpu.name
+    have, nodes = case.capacity.gpus(case.job, name, free=False), case.capacity.eligible_nodes(case.job, name)
+    return case.answer(
+        PendingReason.CLUSTER_TOO_SMALL,
+        f"the smallest plan is {smallest.describe()} ({option.gpus_per_node} on each of {count_of(option.nodes)}); "
+        f"the job may use {count_of(nodes)} with {have} {name} in all",
+        case.unavailable(),
+        f"add {name} nodes, or allow other GPU types or fewer GPUs",
+    )
+
+
+def _quota_exceeded(case: Case) -> Pending | None:
+    if case.within_quota():
+        return None
+    queue = case.job.queue
+    smallest = min(case.possible(), key=lambda candidate: candidate.option.gpus)
+    allowed = ", ".join(f"{q.gpus}×{q.gpu_type}" for q in case.snapshot.quotas if q.queue == queue)
+    left = case.capacity.quota_left(queue, smallest.gpu.name) or 0
+    users = (
+        f"{other.namespace}/{other.name} holds {other.placement.gpus}×{other.placement.gpu_type}"
+        for other in case.snapshot.jobs
+        if other.placement and other.queue == queue
+    )
+    return case.answer(
+        PendingReason.QUOTA_EXCEEDED,
+        f"queue {queue} allows {allowed.replace(ALL_TYPES, 'any type')}; "
+        f"the job needs at least {smallest.describe()} and {max(0, left)} are left",
+        users,
+        *more_quota(case, smallest, max(0, left)),
+    )
+
+
+def _no_room(case: Case) -> Pending:
+    """All that is left is to wait: for GPUs, or for GPUs that lie together."""
+    able, capacity, job = case.within_quota(), case.capacity, case.job
+    free = {name: capacity.gpus(job, name) for name in sorted({candidate.gpu.name for candidate in able})}
+    scattered = next((c for c in able if free[c.gpu.name] >= c.option.gpus), None)
+    if scattered:
+        return case.answer(
+            PendingReason.FRAGMENTED,
+            _scattered(case, scattered, free),
+            _holders(case, able),
+            *starts_now_if(case, able),
+        )
+    message = f"needs at least {able[0].describe()}, free: {_listed(free)}{_expected(case, able, free)}"
+    return case.answer(PendingReason.INSUFFICIENT_GPUS, message, _holders(case, able), *starts_now_if(case, able))
+
+
+def _listed(free: dict[str, int]) -> str:
+    """`4×A100-SXM4-80GB, 0×T4`; of many types those that have any."""
+    some = {name: count for name, count in free.items() if count or len(free) <= MAX_HINTS}
+    told = [f"{count}×{name}" for name, count in some.items()]
+    return ", ".join([*told, *([f"none of {len(free) - len(some)} GPU types"] if len(some) < len(free) else [])])
+
+
+def _expected(case: Case, able: list[Candidate], free: dict[str, int]) -> str:
+    """When the first of the GPU types will have enough free GPUs, as running jobs finish."""
+    now, least = case.snapshot.time, dict[str, int]()
+    for candidate in able:
+        name, gpus = candidate.gpu.name, candidate.option.gpus
+        least[name] = min(gpus, least.get(name, gpus))
+    found = [(free_again(case.capacity, now, name, gpus, free[name]), name) for name, gpus in least.items()]
+    moments = [(moment, name) for moment, name in found if moment is not None and moment > now]
+    return f"; enough {min(moments)[1]} are expected {clock(min(moments)[0], now)}" if moments else ""
+
+
+def _scattered(case: Case, candidate: Candidate, free: dict[str, int]) -> str:
+    option, name = candidate.option, candidate.gpu.name
+    together = "together with the CPU and memory that the job asks for"
+    return (
+        f"{free[name]} {name} are free, but not {option.gpus_per_node} on each of {count_of(option.nodes)} {together}; "
+        f"the emptiest node has {case.capacity.most_free(case.job, name)}"
+    )
+
+
+def _holders(case: Case, able: list[Candidate]) -> Iterator[str]:
+    """Who holds the GPUs that the job could use, the first to finish first; what no job holds, and nobody may use."""
+    wanted = tuple(sorted({candidate.gpu.name for candidate in able}))
+    yield from case.capacity.remember(("holders", wanted), lambda: _told(case, wanted))
+    yield from case.unavailable()
+
+
+def _told(case: Case, wanted: tuple[str, ...]) -> list[str]:
+    now = case.snapshot.time
+    holding = [(job, job.placement) for job in case.snapshot.jobs if job.placement and job.placement.gpu_type in wanted]
+    holding.sort(key=lambda held: (held[0].expected_finish or float("inf"), held[0].namespace, held[0].name))
+    told = []
+    for job, placement in holding[:MAX_HINTS]:
+        until = f" until {clock(job.expected_finish, now)}" if job.expected_finish else ""
+        told.append(f"{job.namespace}/{job.name} holds {placement.gpus}×{placement.gpu_type}{until}")
+    for node in case.snapshot.nodes:
+        if node.foreign_gpus and node.gpu_type in wanted:
+            told.append(f"node {node.name}: {node.foreign_gpus} GPUs are busy with processes that no pod asked for")
+    return told

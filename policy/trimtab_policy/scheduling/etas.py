@@ -1,0 +1,124 @@
+"""When waiting jobs are expected to start, with an interval: what people ask first.
+
+Three forecasts (`forecast`) with running and waiting jobs that end early, as expected, and late. How far apart early
+and late are follows from the intervals of the predictions; a job behind many others has theirs to fear, too, and the
+jobs that are yet to come. What no running job's end brings nearer has no time: it is not in sight.
+
+How good these intervals are is measured in the simulator (`tests/policy/scheduling/test_etas.py`, `hack/bench etas`):
+about four of five jobs start within them, under policies that go by the line (`best_fit`, `fcfs`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.runtime import due
+from trimtab_policy.scheduling.forecast import MOST_JOBS, Line, Start
+from trimtab_policy.scheduling.vacancies import shapes_of
+from trimtab_policy.types import Eta, Job, Pending, PendingReason, Placement, Snapshot
+
+UNCERTAINTY = 1.3
+"""Factor of the 80 % interval of a run time whose prediction says nothing about that: the performance model's own."""
+WITNESSES = 32
+"""Running jobs from which it is concluded how many GPUs the policy gives."""
+SOONER = 1.35
+"""Jobs start sooner than any of the forecasts says, by such a factor of their wait: some end much earlier than told."""
+LATER = 1.1
+"""They start later ..."""
+OVERTAKEN = 1.6
+"""... and by this factor more where others have higher priority: further ones of these will come."""
+
+HOPELESS = frozenset(
+    (
+        PendingReason.NO_FEASIBLE_PLAN,
+        PendingReason.NO_SUCH_GPU,
+        PendingReason.NO_ELIGIBLE_NODE,
+        PendingReason.CLUSTER_TOO_SMALL,
+        PendingReason.QUEUE_NOT_FOUND,
+        PendingReason.PRIORITY_CLASS_NOT_FOUND,
+        PendingReason.INVALID_SPEC,
+        PendingReason.QUEUE_NOT_ALLOWED,
+        PendingReason.WAITING_FOR_ADMISSION,
+    )
+)
+"""Reasons that no finished job removes."""
+
+
+def expected_starts(snapshot: Snapshot, pending: Iterable[Pending], *, reserve: bool = True) -> dict[str, Eta]:
+    """UID -> when the job is expected to start, for those of `pending` whose start is in sight.
+
+    `snapshot` holds what is decided already. `reserve`: the first in line has a reservation.
+    """
+    starts = forecasts(snapshot, pending, reserve=reserve)
+    now, highest = snapshot.time, max((job.priority for job in snapshot.jobs), default=0)
+    priorities = {job.uid: job.priority for job in snapshot.jobs}
+    etas = {}
+    for uid, (early, expected, late) in starts.items():
+        later = LATER * (OVERTAKEN if priorities[uid] < highest else 1.0)
+        wait, soonest, latest = expected.time - now, early.time - now, late.time - now
+        etas[uid] = Eta(now + min(wait, soonest) / SOONER, now + wait, now + max(wait, latest) * later)
+    return etas
+
+
+def forecasts(
+    snapshot: Snapshot, pending: Iterable[Pending], *, reserve: bool = True
+) -> dict[str, tuple[Start, Start, Start]]:
+    """UID -> its start if all jobs end early, as expected, and late; in the order of the line."""
+    reasons = {each.job: each.reason for each in pending}
+    line = _line(snapshot, reasons, reserve=reserve)
+    running = [
+        (line.ending(job, held), _ends(job, held, snapshot.time)) for job in snapshot.jobs if (held := job.placement)
+    ]
+    typical = _typical(line)
+    early, expected, late = (
+        line.forecast([(ends[side], ending) for ending, ends in running], typical ** (side - 1) / snapshot.speedup)
+        for side in range(3)
+    )
+    return {uid: (early.get(uid, start), start, late.get(uid, start)) for uid, start in expected.items()}
+
+
+def _line(snapshot: Snapshot, reasons: dict[str, PendingReason], *, reserve: bool) -> Line:
+    capacity = Capacity(snapshot)
+    jobs = [job for job in snapshot.waiting() if reasons.get(job.uid, PendingReason.NO_FEASIBLE_PLAN) not in HOPELESS]
+    found = [(job, shapes) for job in jobs[:MOST_JOBS] if (shapes := shapes_of(snapshot, capacity, job))]
+    blocked = frozenset(uid for uid, reason in reasons.items() if reason is PendingReason.BEHIND_OTHERS)
+    return Line(
+        snapshot,
+        [job for job, _ in found],
+        [shapes for _, shapes in found],
+        blocked,
+        reserve=reserve,
+        generous=_generous(snapshot, capacity),
+    )
+
+
+def _generous(snapshot: Snapshot, capacity: Capacity) -> bool:
+    """Whether jobs get as many GPUs as make them fastest though others wait: most of those did that had the choice."""
+    since = min((job.created for job in snapshot.jobs if job.placement is None), default=snapshot.time)
+    latest = [job for job in snapshot.jobs if job.placement and since <= (job.started or since - 1) < snapshot.time]
+    votes = []
+    for job in sorted(latest, key=lambda job: -(job.started or 0.0))[:WITNESSES]:
+        sizes = [shape.gpus for shape in shapes_of(snapshot, capacity, job)]
+        if job.placement and sizes and min(sizes) < max(sizes):
+            votes.append(job.placement.gpus >= sizes[0])
+    return 2 * sum(votes) > len(votes)
+
+
+def _typical(line: Line) -> float:
+    """Factor of the interval of the run times in the line: their mean, for single errors cancel out."""
+    known = [math.log(max(shapes[0].uncertainty, 1.0)) or math.log(UNCERTAINTY) for shapes in line.shapes]
+    return math.exp(sum(known) / len(known)) if known else UNCERTAINTY
+
+
+def _ends(job: Job, held: Placement, now: float) -> tuple[float, float, float]:
+    """When a running job returns its GPUs: early, as expected, and late."""
+    factor = held.prediction.uncertainty if held.prediction.uncertainty > 1 else UNCERTAINTY
+    finish = due(job, now)
+    if finish is None:
+        finish = now + job.resuming + max(0, job.training.steps - job.steps_done) * held.prediction.step_seconds
+    began = now if job.started is None else job.started
+    since = now if job.steps_done else began
+    whole = finish - since
+    return max(now, since + whole / factor), finish, since + whole * factor

@@ -1,0 +1,278 @@
+"""Room for jobs that wait: who gives way, moves or shrinks so that a gang that fits nowhere can start.
+
+For the first jobs in line, one after the other. Each may have room by two ways, for each of a few shapes of its gang:
+
+- others move or shrink, and nobody stops (`consolidate`). They are of the same or of lower priority; what they lose by
+  it must be less than a part (`RoomRules.max_cost`) of what the gang would lose by waiting, `wait × its GPUs`.
+- others stop (`victims`): those of strictly lower priority, and, for a job whose queue holds less than it is
+  guaranteed, of the same priority what their queues have borrowed (`grounds`). That a gang's queue stays within its
+  guarantee with it keeps reclaim from going back and forth; strict order does for priorities.
+
+What is cheaper is done. In the end whoever was to stop, and still finds room, goes on there or with fewer GPUs. All is
+tried on a copy of the books before anybody is named: the whole gang can start, or nobody is touched. Nothing is done
+for a gang that will have room anyway sooner than a victim would have restarted.
+
+What is kept for others (`reservations.Guard`) is out of sight for those who come after them. Neither a gang that starts
+nor one that moves for it may delay a reserved one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from trimtab_policy.placement.candidates import Candidate, has_room, nodes_for, placement
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.queueing import seconds_left
+from trimtab_policy.scheduling.consolidation import Move, consolidate, could_move, moved, not_above, settle, spent
+from trimtab_policy.scheduling.outlook import Outlook
+from trimtab_policy.scheduling.preemption_rules import Grounds
+from trimtab_policy.scheduling.reservations import Guard, Reservation, hidden
+from trimtab_policy.scheduling.shapes import Way, chosen, possible, shortlist
+from trimtab_policy.scheduling.victims import Victim, choose, without
+from trimtab_policy.types import Decision, Job, Node, NodeShare, Placement, Snapshot
+
+NAME = "room"
+LONGEST_WAIT = 24 * 3600.0
+"""Seconds that a job is taken to wait at most, where no end is in sight."""
+
+
+class RoomRules(Struct, frozen=True):
+    """What may be done to running jobs for the good of waiting ones."""
+
+    preempt: bool = True
+    """Stop jobs of lower priority."""
+    reclaim: bool = True
+    """Stop jobs that hold what their queue has borrowed, for a job whose queue holds less than it is guaranteed."""
+    consolidate: bool = True
+    """Move jobs, divide them otherwise, or leave elastic ones fewer GPUs, where that is enough."""
+    at_once: int = 16
+    """Once this decision stops, moves or shrinks so many gangs no further job is helped: those that are being stopped
+    already have been taken off. For the last one more may stop, because half of a gang's room is none."""
+    for_one: int = 256
+    """Gangs that may give way by this decision, even if all of them do for one job: a plan names no more."""
+    looked_at: int = 16
+    """Waiting jobs, first in line, that room is looked for, of those that it could be made for."""
+    max_cost: float = 0.5
+    """What moves may cost others, at most, as a part of what the gang would lose by waiting. Both in GPU-seconds times
+    the peak FLOP/s of the GPUs."""
+
+
+def make_room(snapshot: Snapshot, waiting: Sequence[Job], rules: RoomRules, guard: Guard | None = None) -> Decision:
+    """Placements of jobs that wait, of jobs that move or shrink for them, and stops with cause and beneficiary.
+
+    `snapshot` contains what the policy has placed already; jobs that were placed just now must not be movable yet
+    (`Job.movable_from`). `waiting` are the jobs that are left, in line. A placement may take GPUs that jobs of this
+    decision give back. Jobs that are left waiting are not mentioned. `guard` knows what is kept, and for whom.
+    """
+    if not snapshot.nodes or not waiting or rules.at_once < 1:
+        return Decision(NAME)
+    room = _Room(snapshot, rules, guard)
+    room.serve(waiting)
+    return room.decision()
+
+
+class _Start(Struct, frozen=True):
+    """A waiting job that gets its GPUs."""
+
+    job: Job
+    wish: Candidate
+    shares: tuple[NodeShare, ...]
+
+
+class _Room:
+    """The books while room is made."""
+
+    def __init__(self, snapshot: Snapshot, rules: RoomRules, guard: Guard | None) -> None:
+        self._snapshot, self._rules, self._guard = snapshot, rules, guard
+        self._hidden: dict[tuple[Reservation, ...], tuple[NodeShare, ...]] = {}
+        self._at_first = Capacity(snapshot)
+        self._free = self._at_first.copy()
+        self._grounds = Grounds(snapshot, rules.preempt, rules.reclaim, rules.consolidate)
+        self._starts: list[_Start] = []
+        self._moves: list[tuple[Move, Job]] = []
+        self._stops: list[tuple[Victim, Job]] = []
+        self._promised: list[tuple[Job, Candidate]] = []
+        self._outlook = Outlook(snapshot, self._free)
+        self._hopeless: set[object] = set()
+        self._looked = 0
+
+    def serve(self, waiting: Sequence[Job]) -> None:
+        """Look at the jobs in line until too many others would have to give way."""
+        for job in waiting:
+            if self._looked >= self._rules.looked_at or self._left() < 1:
+                return
+            kind = _kind(job), self._before(job)
+            if kind in self._hopeless or not (self._starts or self._grounds.any_for(job)):
+                continue
+            known = possible(self._snapshot, self._free, job)
+            at_first = self._open_to(job, self._at_first)
+            if any(has_room(at_first, job, wish) for wish in known):
+                continue  # there was room, and the policy has left it
+            if not self._help(job, known):
+                self._hopeless.add(kind)
+
+    def decision(self) -> Decision:
+        """What is to be done: whoever still finds room somewhere goes on there instead of stopping."""
+        for_whom = {victim.job.uid: job for victim, job in self._stops}
+        stops = self._settle(for_whom) if self._rules.consolidate else [victim for victim, _ in self._stops]
+        starts = [_placement(self._free, start) for start in self._starts]
+        moving = [moved(self._free, move, job) for move, job in self._moves]
+        return Decision(
+            NAME,
+            (*starts, *moving),
+            stops=tuple(self._grounds.stop(victim, for_whom[victim.job.uid]) for victim in stops),
+        )
+
+    def _settle(self, for_whom: Mapping[str, Job]) -> list[Victim]:
+        """Who was to stop goes on with what is left, and kept for nobody. Returns those who stop all the same."""
+        left = self._left_by(self._guard.reservations if self._guard else (), self._free)
+        able = [victim for victim, _ in self._stops if self._grounds.movable(victim.job)]
+        moves, stops = settle(self._snapshot, left, able, 0.0)
+        for move in moves:
+            whom = for_whom[move.victim.job.uid]
+            if self._harmless([moved(self._free, move, whom)]):
+                self._moves.append((move, whom))
+            else:
+                stops.append(move.victim)
+        return stops + [victim for victim, _ in self._stops if not self._grounds.movable(victim.job)]
+
+    def _left(self) -> int:
+        return self._rules.at_once - self._given_way()
+
+    def _given_way(self) -> int:
+        return len(self._moves) + len(self._stops)
+
+    def _help(self, job: Job, known: Sequence[Candidate]) -> bool:
+        """Find room for a job; whether it has some now, or will have soon."""
+        free = self._open_to(job, not_above(self._free, job, (victim for victim, _ in self._stops)))
+        for wish in sorted(known, key=lambda each: -each.tokens_per_second):
+            shares = nodes_for(free, job, wish)  # somebody who made room for another left enough
+            if shares and self._harmless([_placement(self._free, start := _Start(job, wish, shares))]):
+                self._start(start)
+                return True
+        wishes = shortlist(self._snapshot, without(free, self._grounds.all_for(job)), job, known)
+        if not wishes:
+            return False
+        self._looked += 1
+        kept = [share for each in self._before(job) if not each.queue for share in each.shares]
+        wait = self._outlook.wait(job, sorted(known, key=lambda each: each.cost)[:MOST_WAITED_FOR], kept)
+        way = self._way(free, job, wishes, min(wait * self._snapshot.speedup, LONGEST_WAIT))
+        if way is None:
+            return False
+        if wait <= max(victim.job.restart_seconds for victim in way.victims) / self._snapshot.speedup:
+            self._promised.append((job, way.wish))
+            self._grounds.awaits(wait)
+            self._outlook = self._look()
+            return True
+        return self._go(job, way)
+
+    def _way(self, free: Capacity, job: Job, wishes: Sequence[Candidate], wait: float) -> Way | None:
+        """The best way to make room for one of these."""
+        movable = [each for each in self._grounds.may_move(job) if could_move(free, self._snapshot, each.job)]
+        ways = []
+        for wish in wishes:
+            options = (self._by_stops(free, job, wish, wait), self._by_moves(free, job, wish, wait, movable))
+            able = [way for way in options if way]
+            if able:
+                ways.append(min(able, key=lambda way: way.cost))
+        return chosen(job, ways) if ways else None
+
+    def _by_moves(
+        self, free: Capacity, job: Job, wish: Candidate, wait: float, movable: Sequence[Victim]
+    ) -> Way | None:
+        budget = self._rules.max_cost * wait * wish.cost
+        found = consolidate(self._snapshot, free, job, wish, movable, self._left(), budget)
+        return Way(wish, found.shares, found.cost, moves=found.moves) if found else None
+
+    def _by_stops(self, free: Capacity, job: Job, wish: Candidate, wait: float) -> Way | None:
+        idle = min(wait, seconds_left(job, wish))
+        victims = self._grounds.may_stop(job, wish, idle)
+        most = self._rules.for_one - self._given_way()
+        found = choose(free, job, wish, victims, most) if victims else None
+        shares = nodes_for(without(free, found), job, wish) if found else None
+        if not found or not shares:
+            return None
+        return Way(wish, shares, sum(victim.cost for victim in found), stops=found)
+
+    def _go(self, job: Job, way: Way) -> bool:
+        """Do it, unless that delays somebody who is to have kept GPUs before."""
+        start = _Start(job, way.wish, way.shares)
+        moving = [moved(self._free, move, job) for move in way.moves]
+        if not self._harmless([*moving, _placement(self._free, start)]):
+            return False
+        self._free = spent(self._free, way.moves, way.stops)
+        self._moves += [(move, job) for move in way.moves]
+        self._stops += [(victim, job) for victim in way.stops]
+        self._grounds.gone(victim.job for victim in way.victims)
+        self._start(start)
+        self._outlook = self._look()
+        self._hopeless.clear()
+        return True
+
+    def _start(self, start: _Start) -> None:
+        self._free.take(start.job, start.wish.gpu.name, start.shares)
+        self._grounds.starts(start.job, start.wish)
+        self._starts.append(start)
+
+    def _harmless(self, placements: Sequence[Placement]) -> bool:
+        """Whether all of these delay nobody whom they must not; they count as made then."""
+        if self._guard is None:
+            return True
+        guard = self._guard.copy()
+        if any(guard.delayed_by(each) for each in placements):
+            return False
+        self._guard = guard
+        return True
+
+    def _open_to(self, job: Job, free: Capacity) -> Capacity:
+        """What of it the job may take: not what is kept for those before it."""
+        return self._left_by(self._before(job), free)
+
+    def _before(self, job: Job) -> tuple[Reservation, ...]:
+        return self._guard.before(job) if self._guard else ()
+
+    def _left_by(self, kept: tuple[Reservation, ...], free: Capacity) -> Capacity:
+        if not kept:
+            return free
+        if kept not in self._hidden:
+            after = {node.name: node.free_gpus for node in hidden(self._snapshot, kept).nodes}
+            self._hidden[kept] = tuple(_taken(self._snapshot.nodes, after))
+        left = free.copy()
+        left.hide(self._hidden[kept])
+        return left
+
+    def _look(self) -> Outlook:
+        return Outlook(self._snapshot, self._free, self._grounds.touched, self._promised)
+
+
+MOST_WAITED_FOR = 8
+"""Candidates, the cheapest ones, that a job is taken to wait for."""
+
+
+def _kind(job: Job) -> object:
+    """Jobs that are alike in this have room made, or not, together."""
+    return (
+        job.model,
+        job.training,
+        job.requirements,
+        job.eligible,
+        job.queue,
+        job.priority,
+        job.entitled,
+        job.preempts,
+        id(job.speeds),
+    )
+
+
+def _taken(nodes: Iterable[Node], left: Mapping[str, int]) -> Iterator[NodeShare]:
+    for node in nodes:
+        if (gpus := node.free_gpus - left[node.name]) > 0:
+            yield NodeShare(node.name, gpus)
+
+
+def _placement(capacity: Capacity, start: _Start) -> Placement:
+    wish = start.wish
+    reason = f"{wish.describe()}, {wish.option.plan.describe()}: others make room for it"
+    return placement(capacity, start.job, wish, start.shares, reason)

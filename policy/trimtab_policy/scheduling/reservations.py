@@ -1,0 +1,396 @@
+"""GPUs kept for those who came first: nobody overtakes a gang in line if that would delay it.
+
+The first in line that have no room, and whoever has waited for too long, get a reservation each: the earliest time at
+which running gangs, as they are expected to end, will have left room for one of the gangs that the job could be, and
+the nodes that it would take then. A later job may start before it where that does no harm: it is sure to end in time,
+or the reserved gang could still start as early, on these nodes or on others (Lifka 1995, "EASY"; with several
+reservations Mu'alem and Feitelson 2001, "conservative"). What counts is nodes with all that a pod needs and what quotas
+leave, not the number of GPUs: scattered ones are of no use to a gang that takes whole nodes.
+
+Predictions have intervals. What is let in must have ended by the high end of its own, start-up included, before the
+reserved gang could start by the low ends of those that it waits for: else it would be the others' luck that delays it.
+A gang that is overdue may take a while yet (`tenure.due`): one that hangs would else keep nodes idle for ever.
+
+A reservation is made anew in every decision, from what is known then: it is kept by being found again, not by being
+remembered. As running gangs end no later than expected and nobody delays it, it does not move back.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from copy import copy
+from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, has_room, nodes_for
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.pending_reasons import clock
+from trimtab_policy.placement.queueing import seconds_left, start_up
+from trimtab_policy.placement.runtime import due
+from trimtab_policy.scheduling.aftermath import after
+from trimtab_policy.types import Decision, Job, NodeShare, Pending, PendingReason, Placement, Snapshot
+
+IN_LINE = (
+    PendingReason.INSUFFICIENT_GPUS,
+    PendingReason.FRAGMENTED,
+    PendingReason.BEHIND_OTHERS,
+    PendingReason.RESERVED,
+    PendingReason.QUOTA_EXCEEDED,
+)
+"""Reasons that go away when others end: time is all that such a job needs."""
+MOST_STARVING = 8
+"""Jobs that get a reservation because they have waited for too long, at most: the oldest ones."""
+MOST_LIMITED = 8
+"""Queues whose limits get reservations, at most."""
+MOST_NAMED = 4
+"""Nodes that a message lists."""
+
+
+class Reservation(Struct, frozen=True):
+    """What is kept for a waiting job."""
+
+    job: str
+    """Its UID."""
+    name: str
+    """namespace/name."""
+    gpu_type: str
+    shares: tuple[NodeShare, ...]
+    """Where it would start."""
+    start: float
+    """When, as things are expected to go."""
+    earliest: float
+    """When at the earliest, with 80 % intervals: whoever is let in has ended by then."""
+    seconds: float = 0.0
+    """How long it will hold them."""
+    starving: bool = False
+    """Whether it has it for having waited too long: then it counts for jobs before it in line, too, unless they are of
+    higher priority, or their queue is owed what they take."""
+    queue: str = ""
+    """Set where its queue's limit is what it waits for: it counts for jobs of this queue alone."""
+
+    def describe(self) -> str:
+        """`8×A100-SXM4-80GB on n1, n2`."""
+        named = ", ".join(share.node for share in self.shares[:MOST_NAMED])
+        more = f" and {len(self.shares) - MOST_NAMED} more" if len(self.shares) > MOST_NAMED else ""
+        return f"{sum(share.gpus for share in self.shares)}×{self.gpu_type} on {named}{more}"
+
+
+def reserve(
+    snapshot: Snapshot, pending: Sequence[Pending], count: int, starvation_seconds: float
+) -> tuple[Reservation, ...]:
+    """Reservations for the first `count` waiting jobs in line of those that only time can help (`pending` says which),
+    of each queue for as many that its limit stops, for those that have waited for `starvation_seconds`, and for those
+    that come back in a moment, whose place nobody is to take meanwhile; in line.
+
+    Who cannot start though all end gets none.
+    """
+    limited = {each.job for each in pending if each.reason is PendingReason.QUOTA_EXCEEDED}
+    helped = {each.job for each in pending if each.reason in IN_LINE}
+    line = [job for job in snapshot.line() if job.uid in helped or job.not_before > snapshot.time]
+    long = sorted((job for job in line if snapshot.time - _since(job) >= starvation_seconds), key=_since)
+    starving = {job.uid for job in long[:MOST_STARVING]}
+    found: list[Reservation] = []
+    if not count and not starving:
+        return ()
+    diary, places = _Diary(snapshot), Counter[str]()
+    for job in line:
+        queue = job.queue if job.uid in limited else ""
+        known = not queue or queue in places or len(places) <= MOST_LIMITED
+        first, returns = known and places[queue] < count, job.not_before > snapshot.time
+        if not (first or returns or job.uid in starving):
+            continue
+        if reservation := diary.enter(job, starving=not first and not returns, queue=queue):
+            found.append(reservation)
+            places[queue] += first and not returns
+    return tuple(found)
+
+
+def _since(job: Job) -> float:
+    """When it began to wait."""
+    return job.created if job.waits_since is None else job.waits_since
+
+
+def hidden(snapshot: Snapshot, reservations: Sequence[Reservation]) -> Snapshot:
+    """The snapshot without the free GPUs that are kept: what is left to jobs that are not sure to end in time."""
+    if not reservations:
+        return snapshot
+    course, kept = _Course(snapshot, 0), dict[str, int]()
+    jobs = {job.uid: job for job in snapshot.jobs}
+    for reservation in reservations:
+        then = course.at(reservation.start)
+        for share in () if reservation.queue else reservation.shares:
+            spare = max(0, int(then.free[then.index[share.node]]) - share.gpus)
+            kept[share.node] = min(spare, kept.get(share.node, spare))
+        course.promise(jobs[reservation.job], reservation)
+    nodes = tuple(
+        replace(node, free_gpus=min(node.free_gpus, kept[node.name])) if node.name in kept else node
+        for node in snapshot.nodes
+    )
+    return replace(snapshot, nodes=nodes)
+
+
+def refusal(snapshot: Snapshot, reservation: Reservation, placement: Placement) -> Pending:
+    """Why a job waits though there is room for it."""
+    job = next(job for job in snapshot.jobs if job.uid == placement.job)
+    now = snapshot.time
+    free, ends = clock(reservation.earliest, now), clock(_sure_end(snapshot, job, placement), now)
+    kept = f"what queue {reservation.queue} is allowed" if reservation.queue else reservation.describe()
+    message = (
+        f"there is room for {placement.gpus}×{placement.gpu_type}, but {kept} is kept for "
+        f"{reservation.name}, which can start {free} at the earliest; this job would be sure to have ended {ends}"
+    )
+    hint = f"a run that is sure to end before {free} could start now"
+    return Pending(placement.job, PendingReason.RESERVED, message, (reservation.name,), (hint,))
+
+
+def told(pending: Pending, reservation: Reservation, now: float) -> Pending:
+    """The same reason why a job waits, with what is kept for it."""
+    kept = f"{reservation.describe()} is kept for it, and expected to be free {clock(reservation.start, now)}"
+    return replace(pending, message=f"{pending.message}; {kept}")
+
+
+class Guard:
+    """Asked about placement after placement, which of them would delay a reserved job; those that would not count as
+    made from then on. Where one that came first takes what was kept, it is kept elsewhere, or for later."""
+
+    def __init__(self, snapshot: Snapshot, reservations: Sequence[Reservation]) -> None:
+        self._snapshot = snapshot
+        self._jobs = {job.uid: job for job in snapshot.jobs}
+        self._turn = {job.uid: turn for turn, job in enumerate(snapshot.line())}
+        self._made: list[Placement] = []
+        self._kept = self._watch(snapshot, reservations)
+
+    @property
+    def reservations(self) -> tuple[Reservation, ...]:
+        """As they are after all that was made."""
+        return tuple(kept.reservation for kept in self._kept)
+
+    def copy(self) -> Guard:
+        """The same, to try placements that belong together, which may come to nothing."""
+        other = copy(self)
+        other._made, other._kept = list(self._made), [copy(kept) for kept in self._kept]
+        return other
+
+    def before(self, job: Job) -> tuple[Reservation, ...]:
+        """What is kept for those whom the job has to let go first."""
+        return tuple(kept.reservation for kept in self._kept if kept.job.uid != job.uid and self._yields(job, kept))
+
+    def delayed_by(self, placement: Placement) -> Reservation | None:
+        """The first reservation that the placement would delay; where there is none, it is made."""
+        job = self._jobs[placement.job]
+        own = next((i for i, kept in enumerate(self._kept) if kept.job.uid == job.uid), None)
+        end, taken = _sure_end(self._snapshot, job, placement), own is not None
+        then_free: list[tuple[_Watched, Capacity]] = []
+        for kept in self._kept[:own]:
+            if end > kept.reservation.earliest and kept.reservation.queue in ("", job.queue):
+                then = kept.with_placed(self._snapshot, job, placement)
+                if not kept.still_starts(then):
+                    if self._yields(job, kept):
+                        return kept.reservation
+                    taken = True
+                then_free.append((kept, then))
+        self._made.append(placement)
+        for kept, then in then_free:
+            kept.then = then
+        if taken:
+            self._keep_anew()
+        return None
+
+    def _keep_anew(self) -> None:
+        made = {placement.job for placement in self._made}
+        now = after(self._snapshot, Decision("made", tuple(self._made)))
+        diary = _Diary(now)
+        left = [kept for kept in self._kept if kept.job.uid not in made]
+        found = [
+            diary.enter(kept.job, starving=kept.reservation.starving, queue=kept.reservation.queue) for kept in left
+        ]
+        self._kept = self._watch(now, [reservation for reservation in found if reservation])
+
+    def _watch(self, snapshot: Snapshot, reservations: Sequence[Reservation]) -> list[_Watched]:
+        course, watched = _Course(snapshot, 0), list[_Watched]()
+        for reservation in reservations:
+            if reservation.job in self._turn:
+                job = self._jobs[reservation.job]
+                watched.append(_Watched(reservation, job, course.at(reservation.start), course.options(job)))
+                course.promise(job, reservation)
+        return watched
+
+    def _yields(self, job: Job, kept: _Watched) -> bool:
+        """Whether the job has to let the reserved one go first."""
+        if kept.reservation.starving:
+            return job.priority <= kept.job.priority and (kept.job.entitled or not job.entitled)
+        return job.uid not in self._turn or self._turn[job.uid] > self._turn[kept.job.uid]
+
+
+class _Watched:
+    """A reservation, and what there will be when its job is to start."""
+
+    def __init__(self, reservation: Reservation, job: Job, then: Capacity, options: Sequence[Candidate]) -> None:
+        self.reservation, self.job, self.then = reservation, job, then
+        self._options = options
+
+    def with_placed(self, snapshot: Snapshot, job: Job, placement: Placement) -> Capacity:
+        """What there will be if the placement is made; a gang that moves gives back what it has."""
+        then = self.then.copy()
+        if job.placement and _finish(snapshot, job, job.placement, 0) > self.reservation.start:
+            then.give(job, job.placement.gpu_type, job.placement.shares)
+        then.take(job, placement.gpu_type, placement.shares)
+        return then
+
+    def still_starts(self, then: Capacity) -> bool:
+        """Whether the reserved job could start as early all the same, if need be elsewhere."""
+        return _fits(then, self.job, self._options)
+
+
+class _End(Struct, frozen=True, order=True):
+    """A gang gives its GPUs back."""
+
+    time: float
+    uid: str
+
+
+class _Course:
+    """What is free at which time, as running gangs end: as expected, or (`side` -1) at the low ends of their intervals.
+
+    Those who were promised something hold it from now on, in advance, until they are expected to end.
+    """
+
+    def __init__(self, snapshot: Snapshot, side: int) -> None:
+        self._snapshot, self._side = snapshot, side
+        self._held: dict[str, tuple[Job, str, Sequence[NodeShare]]] = {}
+        self._ends: list[_End] = []
+        self.certain = True
+        """Whether both sides are the same."""
+        for job in snapshot.jobs:
+            if (held := job.placement) and (end := _finish(snapshot, job, held, side)) < math.inf:
+                self._held[job.uid] = job, held.gpu_type, held.shares
+                self._ends.append(_End(end, job.uid))
+                self.certain = self.certain and held.prediction.uncertainty == 1.0
+        self._ends.sort()
+        self._now = Capacity(_settled(snapshot, (shares for _, _, shares in self._held.values())))
+
+    def at(self, time: float) -> Capacity:
+        """What is free then."""
+        return self._later(self._now, 0, self._ended(time))
+
+    def options(self, job: Job) -> list[Candidate]:
+        """What the job could run on, the fastest first."""
+        known = [each for each in candidates(self._snapshot, self._now, job) if could_ever_fit(self._now, job, each)]
+        return sorted(known, key=lambda each: (-each.tokens_per_second, each.cost))
+
+    def first(self, job: Job, options: Sequence[Candidate]) -> tuple[float, Capacity] | None:
+        """When there is room for the job first, and what is free then; None where there never is."""
+        now = self._snapshot.time
+        moments = [0, *sorted({self._ended(end.time) for end in self._ends})]
+        free = self._later(self._now, 0, self._ended(now))
+        if _fits(free, job, options):
+            return now, free
+        low, high = self._ended(now), len(self._ends)
+        found = self._later(free, low, high)
+        if not _fits(found, job, options):
+            return None
+        while between := [moment for moment in moments if low < moment < high]:
+            middle = between[len(between) // 2]
+            then = self._later(free, low, middle)
+            if _fits(then, job, options):
+                high, found = middle, then
+            else:
+                low, free = middle, then
+        return self._ends[high - 1].time, found
+
+    def promise(self, job: Job, reservation: Reservation) -> None:
+        """From now on the GPUs are those of the reserved job."""
+        self._now.take(job, reservation.gpu_type, reservation.shares)
+        self._held[job.uid] = job, reservation.gpu_type, reservation.shares
+        insort(self._ends, _End(reservation.start + reservation.seconds, job.uid))
+
+    def _ended(self, time: float) -> int:
+        """How many have ended by then."""
+        return bisect_right(self._ends, time, key=lambda end: end.time)
+
+    def _later(self, free: Capacity, first: int, last: int) -> Capacity:
+        """What is free when these have ended, too."""
+        free = free.copy()
+        for end in self._ends[first:last]:
+            free.give(*self._held[end.uid])
+        return free
+
+
+def _settled(snapshot: Snapshot, held: Iterable[Sequence[NodeShare]]) -> Snapshot:
+    """The snapshot with each GPU there once, for the short while in which things are told one after the other.
+
+    GPUs whose pods are just ending count as free: else whoever looks in that moment takes them from under a large gang.
+    Those of a gang whose pods have ended already count as held until the gang is over, too.
+    """
+    taken = Counter[str]()
+    for share in chain.from_iterable(held):
+        taken[share.node] += share.gpus
+    ending = snapshot.ending
+    nodes = tuple(
+        node if free == node.free_gpus else replace(node, free_gpus=free)
+        for node in snapshot.nodes
+        for free in (min(node.free_gpus + ending.get(node.name, 0), node.gpus - node.foreign_gpus - taken[node.name]),)
+    )
+    return replace(snapshot, nodes=nodes)
+
+
+class _Diary:
+    """Makes reservations one after the other, each with those before it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._speedup = snapshot.speedup
+        self._expected, self._early = _Course(snapshot, 0), _Course(snapshot, -1)
+
+    def enter(self, job: Job, *, starving: bool, queue: str) -> Reservation | None:
+        """The earliest start of the job; None where it could not start though all had ended."""
+        options = self._expected.options(job)
+        found = self._expected.first(job, options)
+        if found is None:
+            return None
+        start, free = found
+        chosen, shares = next((each, shares) for each in options if (shares := nodes_for(free, job, each)))
+        sooner = None if self._expected.certain else self._early.first(job, options)
+        made = Reservation(
+            job=job.uid,
+            name=f"{job.namespace}/{job.name}",
+            gpu_type=chosen.gpu.name,
+            shares=shares,
+            start=max(start, job.not_before),
+            earliest=max(min(start, sooner[0]) if sooner else start, job.not_before),
+            seconds=(seconds_left(job, chosen) + start_up(job)) / self._speedup,
+            starving=starving,
+            queue=queue,
+        )
+        self._expected.promise(job, made)
+        self._early.promise(job, made)
+        return made
+
+
+def _fits(free: Capacity, job: Job, options: Iterable[Candidate]) -> bool:
+    return any(has_room(free, job, option) for option in options)
+
+
+def _finish(snapshot: Snapshot, job: Job, held: Placement, side: int) -> float:
+    """When a gang gives its GPUs back; infinite for one whose GPUs another one will have at once."""
+    if (end := due(job, snapshot.time)) is not None:
+        left = end - snapshot.time
+    elif math.isinf(job.movable_from):
+        return math.inf
+    else:  # placed in this very decision
+        left = _seconds(job, held) / snapshot.speedup
+    return snapshot.time + left * held.prediction.uncertainty**side
+
+
+def _sure_end(snapshot: Snapshot, job: Job, placement: Placement) -> float:
+    """By when a job that starts now is sure to have ended."""
+    longest = start_up(job) + _seconds(job, placement) * placement.prediction.uncertainty
+    return snapshot.time + longest / snapshot.speedup
+
+
+def _seconds(job: Job, placement: Placement) -> float:
+    return (job.training.steps - job.steps_done) * placement.prediction.step_seconds

@@ -1,0 +1,105 @@
+"""A dumped snapshot lived on under a policy: what would become of the jobs that are there, if no others came.
+
+Running jobs go on where they are, and waiting ones are decided; all times are the cluster's (`tempo`). Jobs that no
+policy can do anything for are set aside: those that would not even start alone on the cluster, and those that run on
+nodes of which the snapshot knows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trimtab_policy import policy as registry
+from trimtab_policy.placement.runtime import due
+from trimtab_policy.sim import llm
+from trimtab_policy.sim.books import Books
+from trimtab_policy.sim.engine import Rules, Watch, simulate
+from trimtab_policy.sim.llm import LlmRules
+from trimtab_policy.sim.result import Run
+from trimtab_policy.sim.speedup import as_predicted
+from trimtab_policy.types import Job, Snapshot
+
+
+class NothingToReplay(ValueError):
+    """A snapshot without a job that a policy could decide about."""
+
+
+class Case(Struct, frozen=True):
+    """What a replay starts from."""
+
+    snapshot: Snapshot
+    """With the jobs that are replayed, and no others."""
+    set_aside: dict[str, str]
+    """Names of the other jobs -> why."""
+
+
+def case(snapshot: Snapshot) -> Case:
+    """Which jobs can be replayed. Raises NothingToReplay when none of them can."""
+    found = sorted_out(snapshot)
+    if not found.snapshot.jobs:
+        raise nothing(found)
+    return found
+
+
+def nothing(found: Case) -> NothingToReplay:
+    """What to tell whoever wants to see jobs of which there are none."""
+    told = "; ".join(f"{name}: {why}" for name, why in found.set_aside.items()) or "none waits or runs"
+    return NothingToReplay(f"the snapshot has no job that a policy could run: {told}")
+
+
+def sorted_out(snapshot: Snapshot) -> Case:
+    """Which jobs can be replayed; it may be that none can."""
+    snapshot = as_predicted(snapshot)
+    empty = _empty(snapshot)
+    reasons = {job.uid: _obstacle(empty, job) for job in snapshot.jobs}
+    jobs = tuple(job for job in snapshot.jobs if not reasons[job.uid])
+    aside = {f"{job.namespace}/{job.name}": why for job in snapshot.jobs if (why := reasons[job.uid])}
+    return Case(replace(snapshot, jobs=jobs), aside)
+
+
+def live_on(start: Case, policy: str, *, preempt: bool = False, watch: Watch | None = None) -> Run:
+    """Simulate from the moment of the snapshot, which is 0, until all jobs are done.
+
+    With `preempt` jobs may be stopped, moved and resized, at the price of a restart; the live controller does not.
+    Raises UnknownPolicy, and what `simulate` raises.
+    """
+    return simulate(registry.load(policy), jobs_of(start, preempt=preempt), start.snapshot, Rules(), watch)
+
+
+def jobs_of(start: Case, *, preempt: bool) -> list[llm.LlmJob]:
+    """The jobs to simulate. Those that run are as fast as they are seen to be: they end when they are expected to."""
+    now = start.snapshot
+    made = llm.jobs(now.jobs, now, LlmRules(preemptible=preempt))
+    for job, simulated in zip(now.jobs, made, strict=True):
+        if job.placement and (end := due(job, now.time)) is not None:
+            simulated.ends_in_sight(job.placement, end - now.time - job.resuming)
+    return made
+
+
+def _empty(snapshot: Snapshot) -> Snapshot:
+    """The cluster without its jobs; what others hold of it stays held."""
+    books, known = Books(snapshot), {node.name for node in snapshot.nodes}
+    for job in snapshot.jobs:
+        if job.placement and not _elsewhere(job, known):
+            books.give(job, job.placement)
+    return replace(snapshot, nodes=books.nodes, jobs=())
+
+
+def _obstacle(empty: Snapshot, job: Job) -> str:
+    """Why the job cannot be replayed; empty if it can."""
+    if job.speeds is not None:
+        return "brings speeds of its own, which only the simulation that it comes from can explain"
+    if job.placement:
+        lost = _elsewhere(job, {node.name for node in empty.nodes})
+        return f"runs on {lost}, which takes no new pods: no policy changes that" if lost else ""
+    alone = registry.load("fcfs").decide(replace(empty, jobs=(replace(job, not_before=empty.time),)))
+    return "" if alone.placements else alone.pending[0].message
+
+
+def _elsewhere(job: Job, known: Collection[str]) -> str:
+    """A node of the job that is none of those known; empty if there is none."""
+    shares = job.placement.shares if job.placement else ()
+    return next((share.node for share in shares if share.node not in known), "")

@@ -1,0 +1,1 @@
+"""Linear, integer and conic programs of the optimising policies."""
