@@ -22,13 +22,13 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.checkout import checkout
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.fake.profile import Profile, load_profile
 from trimtab.kube.resources import JOBS
 from trimtab.observe.snapshot import Observer
 from trimtab.settings import Settings
 from trimtab_policy.perf import plans
+from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.types import Snapshot
 
 FILLER_GPUS = 8

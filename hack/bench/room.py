@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trimtab_policy.policy import Policy, load
-from trimtab_policy.scheduling.aftermath import after
+from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.scheduling.arranged import Arranged, Arrangement
 from trimtab_policy.scheduling.fair_share import in_line
 from trimtab_policy.scheduling.preemption import RoomRules, make_room

@@ -27,13 +27,13 @@ from trimtab.controller.rounds import Rounds, Wake
 from trimtab.controller.shadow import ShadowMode
 from trimtab.controller.successions import Successions
 from trimtab.controller.views import Views
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine
 from trimtab.kube.resources import NODES, PODS, Resource
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.snapshot import Observer
 from trimtab.settings import Settings
+from trimtab_policy.scheduling.choice import Choice
 
 
 class Costs(Struct):

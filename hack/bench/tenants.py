@@ -20,12 +20,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.table import Table
 
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.observe.calibration import corrected
 from trimtab_policy.perf.correction import Corrections, Estimates, Key, Learned, State, anonymous, key_of, learn
 from trimtab_policy.placement.candidates import candidates
 from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.types import Placement, Snapshot
 
 OF_TYPES, OF_KEYS, OF_JOBS = 0.1, 0.15, 0.1

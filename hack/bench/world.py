@@ -20,7 +20,6 @@ from trimtab.api.convert import to_plan
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.controller.cluster import Cluster
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.fake.nodes import expand
 from trimtab.fake.profile import Profile
@@ -32,6 +31,7 @@ from trimtab.observe.snapshot import Observer
 from trimtab.plan import objects
 from trimtab.plan.gang import gang_plan
 from trimtab.settings import Settings
+from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.types import Placement
 
 Object = dict[str, Any]

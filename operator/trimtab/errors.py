@@ -21,6 +21,8 @@ TrimtabError                    everything that Trimtab raises on purpose; its m
 
 from __future__ import annotations
 
+from trimtab_policy.policy import PolicyFailure
+
 
 class TrimtabError(Exception):
     """Base of everything that Trimtab raises on purpose."""
@@ -46,16 +48,8 @@ class QuantityError(TrimtabError, ValueError):
     """A text is no Kubernetes quantity."""
 
 
-class PolicyError(TrimtabError):
-    """A policy is unknown, late, or returned something that is no decision.
-
-    `reason` is one word of a closed list (`decide.outcome.Fallback`), `kind` the type of what was raised, if anything.
-    """
-
-    def __init__(self, message: str, *, reason: str = "error", kind: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.kind = kind
+class PolicyError(TrimtabError, PolicyFailure):
+    """A policy is unknown, late, or returned something that is no decision."""
 
 
 class LocalClusterError(TrimtabError):

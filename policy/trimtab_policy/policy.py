@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 from importlib import import_module
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from trimtab_policy.types import Decision, Snapshot
+if TYPE_CHECKING:  # `trimtab.errors` imports this, and with it every command
+    from trimtab_policy.types import Decision, Snapshot
 
 
 class Kind(StrEnum):
@@ -75,6 +76,18 @@ class Policy(Protocol):
         Running jobs may be moved (a placement) or stopped (`stops`) if they are preemptible, and only then.
         """
         ...
+
+
+class PolicyFailure(Exception):
+    """A policy, or a stage of a decision, was late, raised, or returned something that is no decision.
+
+    `reason` is one word of a closed list (`scheduling.results.Fallback`), `kind` the type of what was raised, if any.
+    """
+
+    def __init__(self, message: str, *, reason: str = "error", kind: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.kind = kind
 
 
 class UnknownPolicy(ValueError):

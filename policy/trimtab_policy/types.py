@@ -18,6 +18,9 @@ from msgspec import Struct
 
 from trimtab_policy.specs import GpuSpec, Mode, ModelSpec, ParallelPlan, Prediction, Recompute, TrainingSpec
 
+MOST_LEAVING = 256
+"""Gangs that stop or move for one decision, and that one plan waits for: its status names each of them."""
+
 
 class Bounds(Struct, frozen=True):
     """Inclusive limits of one degree; `low == high` when the user fixed it."""

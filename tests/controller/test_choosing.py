@@ -16,7 +16,6 @@ from trimtab.controller import cluster
 from trimtab.controller.choosing import Choosing
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.recorder import Recorder
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import Meta
@@ -25,6 +24,7 @@ from trimtab.settings import ConfigMapSettings, KubeSettings, ReflectorSettings
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab_policy import policy
 from trimtab_policy.policy import Policy, UnknownPolicy
+from trimtab_policy.scheduling.choice import Choice
 
 STARTED = Choice("best_fit", "fcfs")
 KEY = "trimtab-system/trimtab-policy"

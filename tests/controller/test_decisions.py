@@ -14,16 +14,16 @@ from trimtab.apply.transitions import Happening
 from trimtab.controller import views
 from trimtab.controller.decisions import REVIEW_SECONDS, Decided, Decisions
 from trimtab.controller.successions import Successions
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
-from trimtab.decide.outcome import Outcome
-from trimtab.decide.rules import Rules
 from trimtab.kube.objects import Meta
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab.settings import Settings
 from trimtab_policy import policy
 from trimtab_policy.policy import Policy
+from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.scheduling.results import Outcome
+from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.sim import engine
 from trimtab_policy.types import Pending, StopCause
 

@@ -32,9 +32,7 @@ from trimtab.apply import transitions
 from trimtab.apply.setbacks import Setback
 from trimtab.controller import waiting
 from trimtab.controller.progress import Body, Measured, Progress, Refused
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
-from trimtab.decide.outcome import Outcome
 from trimtab.decide.rules import rules_of
 from trimtab.kube.objects import JobObject, NodeObject, PodObject, QueueObject
 from trimtab.observe import calibration
@@ -50,6 +48,8 @@ from trimtab.telemetry.metrics import REGISTRY
 from trimtab_policy import policy
 from trimtab_policy.perf import correction
 from trimtab_policy.perf.correction import Corrections, Learned, anonymous
+from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.types import Job, Placement, Snapshot
 
 HISTORIES = int(os.environ.get("TRIMTAB_HISTORIES", "40"))

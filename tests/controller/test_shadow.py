@@ -14,15 +14,15 @@ from tests.builders import NOW, job_object, node_object, placement
 from trimtab.api.status import JobStatus, Shadow
 from trimtab.controller.shadow import ShadowMode
 from trimtab.controller.views import Watched
-from trimtab.decide.outcome import Outcome
-from trimtab.decide.rules import Rules
-from trimtab.decide.shield import Refusal
 from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
 from trimtab.names import ANNOTATION_POLICY
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab.settings import Settings
 from trimtab.telemetry.metrics import REGISTRY
+from trimtab_policy.scheduling.results import Outcome
+from trimtab_policy.scheduling.rules import Rules
+from trimtab_policy.scheduling.shield import Refusal
 from trimtab_policy.types import Pending, PendingReason, Placement, Snapshot
 
 STARTS = placement(nodes={"a": 8})

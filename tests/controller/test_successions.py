@@ -16,12 +16,12 @@ from trimtab.api.status import Condition, JobStatus, Leaving, Plan, PlanGrant, P
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.successions import Successions, leaving
 from trimtab.controller.views import Decided, Promise
-from trimtab.decide.outcome import Move, Outcome
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.books import Claim
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab.telemetry import metrics
+from trimtab_policy.scheduling.results import Move, Outcome
 from trimtab_policy.types import Grant, Stop, StopCause
 
 READY = Condition(type=names.PODS_READY, status="True", reason="Running", last_transition_time=MOMENT)

@@ -7,11 +7,12 @@ import re
 import pytest
 
 from trimtab import names
-from trimtab.decide.choice import LONGEST_DEADLINE, Choice, read
+from trimtab.decide.choice import read
 from trimtab.decide.engine import LOAD_SECONDS, TRIAL_SECONDS
 from trimtab.errors import PolicyError
 from trimtab.settings import HttpSettings, PolicySettings
 from trimtab_policy.policy import UnknownPolicy
+from trimtab_policy.scheduling.choice import LONGEST_DEADLINE, Choice
 
 STARTED = Choice("best_fit", "fcfs", "sia", 2.0)
 

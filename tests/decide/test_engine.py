@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from tests.builders import NOW, job, node, placement, running, snapshot
 
 from trimtab.decide import engine as engines
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
-from trimtab.decide.outcome import Outcome
 from trimtab.decide.trial import trial
 from trimtab_policy import policy
 from trimtab_policy.policy import Policy
+from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.types import Decision, Pending, PendingReason, Snapshot, Stop
 
 CLUSTER = snapshot([node("a"), node("b")], [job("one", gpus=(8, 8)), job("two", gpus=(8, 8), created=NOW)])

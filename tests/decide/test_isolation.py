@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import NOW, job, node, running, snapshot
 
-from trimtab.decide import deliberation, isolation
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
-from trimtab.decide.isolation import ASIDE_SECONDS, Isolation
-from trimtab.decide.outcome import Outcome
-from trimtab.decide.rules import Rules, rules_of
+from trimtab.decide.rules import rules_of
 from trimtab.settings import Settings
 from trimtab_policy import policy
 from trimtab_policy.policy import Policy
+from trimtab_policy.scheduling import isolation, pipeline
+from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.scheduling.isolation import ASIDE_SECONDS, Isolation
+from trimtab_policy.scheduling.results import Outcome
+from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.types import Decision, Job, PendingReason, Quota, Snapshot
 
 LIVE = rules_of(Settings(), live=True)
@@ -135,14 +136,14 @@ def test_a_cluster_that_makes_it_fail_whatever_jobs_there_are_is_no_job_s_fault(
 
 @pytest.mark.parametrize("stage", ["in_line", "reserve", "make_room", "resizes", "expected_starts"])
 def test_so_it_goes_with_every_stage(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = getattr(deliberation, stage)
+    real = getattr(pipeline, stage)
 
     def stumbling(now: Snapshot, *given: Any, **named: Any) -> Any:
         if any(each.uid == "uid-bad" and each.movable_from < 1e300 for each in now.jobs):
             raise KeyError("bad")
         return real(now, *given, **named)
 
-    monkeypatch.setattr(deliberation, stage, stumbling)
+    monkeypatch.setattr(pipeline, stage, stumbling)
     bad = job("bad", gpus=(64, 64), namespace="evil", created=NOW - 1000)
     low = running("low", {"a": 8}, steps=10**7, finish=NOW + 1e6, started=NOW - 3600, restart_seconds=60.0)
     long = {"steps": 10**7, "finish": NOW + 1e6, "started": NOW - 3600, "priority": 20}
@@ -160,7 +161,7 @@ def test_so_it_goes_with_every_stage(stage: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_a_search_for_plans_fails_for_costs_the_job_alone_and_no_trying(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trimtab.decide import intake
+    from trimtab_policy.scheduling import intake
 
     real = intake.search
 

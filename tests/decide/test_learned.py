@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tests.builders import NOW, job, node, snapshot
 
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
-from trimtab.decide.outcome import Outcome
 from trimtab_policy import policy, store
 from trimtab_policy.learned.offers import Answers, OfferPolicy, best
 from trimtab_policy.observation.encode import SCHEMA, Offers
 from trimtab_policy.policy import Policy
+from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.scheduling.results import Outcome
 
 CLUSTER = snapshot([node("a"), node("b")], [job("one", gpus=(8, 8)), job("two", gpus=(8, 8), created=NOW)])
 RELEASE = threading.Event()

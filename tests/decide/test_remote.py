@@ -14,12 +14,12 @@ import pytest
 from tests.builders import NOW, job, node, snapshot
 
 from trimtab.decide import remote
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine
 from trimtab.decide.worker import Ask, frame
 from trimtab.errors import PolicyError
 from trimtab_policy.perf import constants
+from trimtab_policy.scheduling.choice import Choice
 
 ROGUES = Path(__file__).resolve().parents[1] / "rogues"
 CLUSTER = snapshot([node("a"), node("b")], [job("one", gpus=(8, 8)), job("two", gpus=(8, 8), created=NOW)])

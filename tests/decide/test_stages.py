@@ -9,15 +9,16 @@ import pytest
 from msgspec.structs import replace
 from tests.builders import NOW, job, node, running, snapshot
 
-from trimtab.decide import deliberation
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
-from trimtab.decide.outcome import Outcome
-from trimtab.decide.rules import Rules, rules_of
+from trimtab.decide.rules import rules_of
 from trimtab.settings import Settings
 from trimtab.settings.living import ElasticitySettings, PreemptionSettings, QueueSettings
+from trimtab_policy.scheduling import pipeline
+from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.preemption import RoomRules
 from trimtab_policy.scheduling.resize import ResizeRules
+from trimtab_policy.scheduling.results import Outcome
+from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.types import (
     Decision,
     Grant,
@@ -321,7 +322,7 @@ def fails(*_: Any, **__: Any) -> Any:
 def test_a_stage_that_fails_is_left_out_and_the_rest_stands(
     step: str, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliberation, step, fails)
+    monkeypatch.setattr(pipeline, step, fails)
     starts, late = waits("starts", created=NOW - HOUR), waits("late", 64)
     outcome = decide(snapshot([node("a"), *full("b")], [runs("old", "b"), starts, late]))
     assert [placed.job for placed in outcome.placements] == ["uid-starts"]

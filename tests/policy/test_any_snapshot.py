@@ -10,11 +10,11 @@ from tests.strategies import snapshots
 
 from trimtab.api.status import JobStatus
 from trimtab.api.v1alpha1 import JobSpec
-from trimtab.decide.shield import check
 from trimtab.observe.jobs import facts
 from trimtab.plan import objects
 from trimtab.plan.gang import gang_plan
 from trimtab_policy import policy
+from trimtab_policy.scheduling.shield import check
 from trimtab_policy.types import Decision, Placement, Snapshot
 
 LAUNCHERS = ["Torchrun", "Torchtitan", "Megatron", "DeepSpeed", "Custom"]

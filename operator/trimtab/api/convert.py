@@ -14,7 +14,6 @@ from msgspec import structs
 
 from trimtab.api.base import LONG_TEXT
 from trimtab.api.status import (
-    MAX_LEAVING,
     Leaving,
     Plan,
     PlanGrant,
@@ -43,7 +42,17 @@ from trimtab.kube.quantity import to_int, to_milli
 from trimtab_policy import catalog
 from trimtab_policy.perf.constants import OTHER
 from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Prediction, TrainingSpec
-from trimtab_policy.types import Bounds, Eta, Grant, NodeShare, PendingReason, Placement, Quota, Requirements
+from trimtab_policy.types import (
+    MOST_LEAVING,
+    Bounds,
+    Eta,
+    Grant,
+    NodeShare,
+    PendingReason,
+    Placement,
+    Quota,
+    Requirements,
+)
 
 UNLIMITED = 1 << 20
 """GPUs of a quota without a limit."""
@@ -253,7 +262,7 @@ def to_plan(
             speed_permille=_permille(placement.speed),
             speedup_permille=_permille(speedup),
         ),
-        waits_for=waits_for[:MAX_LEAVING] or None,
+        waits_for=waits_for[:MOST_LEAVING] or None,
         terms=terms,
     )
 

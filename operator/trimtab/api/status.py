@@ -14,12 +14,10 @@ from pydantic import Field, StringConstraints
 from trimtab.api.base import ApiModel, Degree, GpuType, Int32, Int64, LongText, Text, Time, extra, rule, rules
 from trimtab.api.history import FailureRecord, StopRecord
 from trimtab_policy.specs import Mode, Recompute
-from trimtab_policy.types import PendingReason, StopCause
+from trimtab_policy.types import MOST_LEAVING, PendingReason, StopCause
 
 MAX_ITEMS: Final = 32
 """Blockers, or alternatives, of a waiting job."""
-MAX_LEAVING: Final = 256
-"""Gangs that a plan waits for: no more have to go for one job."""
 
 
 def _never_decreases(field: str) -> dict[str, str]:
@@ -208,7 +206,7 @@ class Plan(ApiModel):
     predicted: Predicted
     """Expected step time, throughput, memory and end."""
     waits_for: (
-        Annotated[tuple[Leaving, ...], Field(min_length=1, max_length=MAX_LEAVING), extra(list_type="atomic")] | None
+        Annotated[tuple[Leaving, ...], Field(min_length=1, max_length=MOST_LEAVING), extra(list_type="atomic")] | None
     ) = None
     """Gangs that hold some of its GPUs still and have been asked to stop: no pod is made before theirs are gone. Absent
     where its GPUs were free."""

@@ -27,6 +27,7 @@ from trimtab.observe.jobs import speedup_of
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab.observe.stragglers import Rules, Stragglers
 from trimtab.settings import KubeSettings, PolicySettings, TelemetrySettings, TopologySettings
+from trimtab_policy.scheduling.choice import Choice
 
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
 
@@ -56,7 +57,7 @@ async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> 
 
 async def deciding(kube: KubeSettings, own: PolicySettings) -> str:
     """The policy that decides in the live cluster: as its ConfigMap says, else as the settings do."""
-    where, started = own.config_map, choice.Choice(own.name, own.fallback)
+    where, started = own.config_map, Choice(own.name, own.fallback)
     async with await KubeClient.connect(kube) as client:
         try:
             found = _CONFIG_MAP.decode(await client.get(CONFIG_MAPS.path(where.namespace, where.name)))

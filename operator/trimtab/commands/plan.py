@@ -21,9 +21,8 @@ from trimtab.commands.options import (
 )
 from trimtab.commands.outlook import outlook
 from trimtab.commands.snapshot import read
-from trimtab.decide.choice import Choice as Deciders
 from trimtab.decide.engine import Engine
-from trimtab.decide.rules import Rules, rules_of
+from trimtab.decide.rules import rules_of
 from trimtab.errors import UsageError
 from trimtab.kube.objects import JobObject, Meta
 from trimtab.names import JOB_KIND
@@ -41,6 +40,8 @@ from trimtab_policy import catalog
 from trimtab_policy.inputs import documents
 from trimtab_policy.inputs.documents import NotYaml
 from trimtab_policy.perf.correction import Corrections, Learned
+from trimtab_policy.scheduling.choice import Choice as Deciders
+from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.types import Job, Pending, Placement, Snapshot
 
 PolicyOption = Annotated[str, typer.Option("--policy", help="Policy to ask; `fcfs` answers when it fails.")]

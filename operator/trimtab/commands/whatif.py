@@ -21,7 +21,6 @@ from trimtab.commands.options import (
     kube_settings,
 )
 from trimtab.commands.snapshot import read
-from trimtab.decide.choice import Choice
 from trimtab.decide.rules import rules_of
 from trimtab.decide.simulated import Simulated
 from trimtab.observe.calibration import corrected
@@ -31,6 +30,7 @@ from trimtab.ui.output import Output
 from trimtab.ui.progress import step
 from trimtab_policy.perf.correction import Corrections
 from trimtab_policy.scheduling.arranged import Arrangement, Memory
+from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.types import Snapshot
 
 MIN_RUNTIME = Arrangement().min_runtime_seconds

@@ -33,7 +33,6 @@ from trimtab.controller.stragglers import Moves
 from trimtab.controller.successions import Successions, leaving
 from trimtab.controller.views import Views
 from trimtab.controller.wakeups import Wakeups
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine
 from trimtab.errors import LeadershipLost
@@ -48,6 +47,7 @@ from trimtab.settings import PolicySettings, Settings, TelemetrySettings
 from trimtab.telemetry import logs, metrics
 from trimtab.telemetry.scrapers import Scrapers, scrapers_of
 from trimtab.telemetry.server import TelemetryServer
+from trimtab_policy.scheduling.choice import Choice
 
 WRONG_SECONDS = 5.0
 """A clock that is so far off the API server's is told of."""

@@ -15,11 +15,12 @@ import structlog
 from trimtab.apply.transitions import Happening
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.recorder import Recorder
-from trimtab.decide.choice import Choice, read
+from trimtab.decide.choice import read
 from trimtab.decide.engine import Engine
 from trimtab.errors import PolicyError
 from trimtab.kube.objects import ConfigMapObject, Meta
 from trimtab.telemetry import metrics
+from trimtab_policy.scheduling.choice import Choice
 
 log = structlog.get_logger(__name__)
 

@@ -17,16 +17,17 @@ from trimtab.controller.gangs import Gangs
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.shadow import ShadowMode
 from trimtab.controller.successions import Successions
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import Engine
-from trimtab.decide.isolation import Isolated
-from trimtab.decide.outcome import Fallback, Move, Outcome
-from trimtab.decide.rules import Rules, rules_of
+from trimtab.decide.rules import rules_of
 from trimtab.observe.books import Claim
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab.telemetry import metrics
+from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.scheduling.isolation import Isolated
 from trimtab_policy.scheduling.reservations import Reservation
+from trimtab_policy.scheduling.results import Fallback, Move, Outcome
+from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.types import Job, Node, PendingReason, Snapshot
 
 REVIEW_SECONDS = 300.0

@@ -23,12 +23,12 @@ from trimtab.controller.queues import Tally
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.stragglers import Moves
 from trimtab.controller.views import Views
-from trimtab.decide.choice import Choice
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation, Observer
 from trimtab.settings import RoundSettings
 from trimtab.telemetry import metrics
 from trimtab.telemetry.isolation import isolated, told
+from trimtab_policy.scheduling.choice import Choice
 
 BREATH_SECONDS = 0.05
 """Shortest pause before a round that no change asked for: what is overdue may take its driver a while."""

@@ -18,16 +18,16 @@ from msgspec import structs
 from trimtab.api.convert import to_shadow
 from trimtab.controller.gangs import Gangs
 from trimtab.controller.views import Watched
-from trimtab.decide.compare import Difference, compare
-from trimtab.decide.outcome import Outcome
 from trimtab.decide.remote import RemoteEngine
-from trimtab.decide.rules import Rules
 from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
 from trimtab.kube.backoff import Backoff
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab.telemetry import metrics
+from trimtab_policy.scheduling.comparison import Difference, compare
+from trimtab_policy.scheduling.results import Outcome
+from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.types import PendingReason, Snapshot
 
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0

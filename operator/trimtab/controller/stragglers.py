@@ -24,12 +24,12 @@ from msgspec.structs import replace
 from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.status import Plan
-from trimtab.decide.outcome import Move as Order
 from trimtab.observe.eligibility import eligible
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.scheduling.reservations import Guard, Reservation
+from trimtab_policy.scheduling.results import Move as Order
 from trimtab_policy.types import Job, NodeShare, Placement, StopCause
 
 MARGIN = 1.5

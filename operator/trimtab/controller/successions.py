@@ -22,7 +22,6 @@ from trimtab.apply.stops import StopOrder
 from trimtab.controller.gangs import Gangs
 from trimtab.controller.stopping import held_by
 from trimtab.controller.views import Decided, Views
-from trimtab.decide.outcome import Move, Outcome
 from trimtab.kube.objects import PodObject
 from trimtab.observe.books import Claim
 from trimtab.observe.jobs import JobFacts
@@ -30,6 +29,7 @@ from trimtab.observe.running import GAVE_WAY, HOUR, gave_way
 from trimtab.observe.snapshot import Observation
 from trimtab.telemetry import metrics
 from trimtab_policy.placement.grants import granted
+from trimtab_policy.scheduling.results import Move, Outcome
 from trimtab_policy.types import Grant, Job, StopCause
 
 

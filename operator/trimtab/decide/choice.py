@@ -1,4 +1,4 @@
-"""Which policies decide, as one value: the settings say it at the start, a ConfigMap while the controller runs.
+"""Which policies decide (`Choice`): the settings say it at the start, a ConfigMap while the controller runs.
 
 A choice is read as a whole or not at all: a key or value that is not understood leaves the one before in force.
 """
@@ -8,45 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from trimtab import names
 from trimtab.errors import PolicyError
-from trimtab_policy.policy import Kind, UnknownPolicy, entry
-
-LONGEST_DEADLINE = 30.0
-"""Seconds. A round in which two new policies are loaded, and are late, ends before it counts as stuck (180 s). Jobs
-that name policies of their own, for tests, add a deadline each."""
+from trimtab_policy.policy import UnknownPolicy, entry
+from trimtab_policy.scheduling.choice import LONGEST_DEADLINE, Choice, check_fallback
 
 LONGEST_VALUE = 80
 """Characters of a value that are looked at: no name is as long, and what is told of a wrong one has to fit an event."""
-
-
-class Choice(Struct, frozen=True):
-    """Who decides, and how long they may take."""
-
-    policy: str
-    fallback: str
-    """Answers when the policy fails or is late."""
-    shadow: str = ""
-    """Is asked, too, and only watched; empty for none."""
-    deadline_seconds: float = 2.0
-
-    def roles(self) -> dict[str, str]:
-        """Role -> name of the policy that has it."""
-        named = {"policy": self.policy, "fallback": self.fallback, "shadow": self.shadow}
-        return {role: name for role, name in named.items() if name}
-
-    def check(self) -> None:
-        """Raise UnknownPolicy unless all names are registered, and the fallback one that can be relied on."""
-        for name in self.roles().values():
-            entry(name)
-        _reliable(self.fallback)
-
-    def describe(self) -> str:
-        """`best_fit decides within 2 s, else fcfs; shadow: sia`."""
-        shadow = f"; shadow: {self.shadow}" if self.shadow else ""
-        return f"{self.policy} decides within {self.deadline_seconds:g} s, else {self.fallback}{shadow}"
 
 
 def read(data: Mapping[str, str], started: Choice) -> Choice:
@@ -73,9 +43,7 @@ def _registered(text: str) -> str:
 
 
 def _reliable(text: str) -> str:
-    """Who has to answer when a policy fails must not be able to fail for want of weights."""
-    if entry(text).kind is Kind.LEARNED:
-        raise UnknownPolicy(f"{text} is learned and may fail itself; fall back on a rule such as fcfs or best_fit")
+    check_fallback(text)
     return text
 
 

@@ -22,16 +22,16 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from trimtab.decide.choice import Choice
-from trimtab.decide.deliberation import Deliberation
-from trimtab.decide.intake import Intake, Limits, Taken
-from trimtab.decide.isolation import Isolated, Isolation
-from trimtab.decide.outcome import Fallback, Outcome
-from trimtab.decide.rules import Rules
-from trimtab.decide.times import Times
 from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
 from trimtab_policy.policy import Policy, load
+from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.scheduling.eta_cache import Times
+from trimtab_policy.scheduling.intake import Intake, Limits, Taken
+from trimtab_policy.scheduling.isolation import Isolated, Isolation
+from trimtab_policy.scheduling.pipeline import Pipeline
+from trimtab_policy.scheduling.results import Fallback, Outcome
+from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.types import Decision, Pending, PendingReason, Snapshot
 
 LOAD_SECONDS = 30.0
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Engine:
-    """Asks policies by name; holds their instances and what they are busy with, nothing else."""
+    """Executor policies by name; holds their instances and what they are busy with, nothing else."""
 
     def __init__(self, find: Callable[[str], Policy] = load) -> None:
         self._find = find
@@ -103,7 +103,7 @@ class Engine:
     def _deliberate(self, snapshot: Snapshot, choice: Choice, rules: Rules) -> Outcome:
         """All stages; where what holds them together fails, all jobs wait."""
         try:
-            return Deliberation(snapshot, choice, rules, self).run()
+            return Pipeline(snapshot, choice, rules, self).run()
         except Exception as error:  # noqa: BLE001 - told as a fault, and searched for the job that it is due to
             waiting, kind = tuple(job.uid for job in snapshot.waiting()), type(error).__name__
             why = f"the decision failed ({kind})"

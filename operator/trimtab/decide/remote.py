@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 
 from trimtab.decide.engine import LOAD_SECONDS
-from trimtab.decide.outcome import Outcome
-from trimtab.decide.rules import Rules
 from trimtab.decide.worker import HEADER_BYTES, Ask, frame
 from trimtab.errors import PolicyError
+from trimtab_policy.scheduling.results import Outcome
+from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.types import Snapshot
 
 CLOSE_SECONDS = 1.0

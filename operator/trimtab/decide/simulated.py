@@ -10,10 +10,10 @@ import math
 
 from msgspec.structs import replace
 
-from trimtab.decide.choice import LONGEST_DEADLINE, Choice
 from trimtab.decide.engine import Engine
-from trimtab.decide.rules import Rules
 from trimtab_policy.scheduling.arranged import Memory
+from trimtab_policy.scheduling.choice import LONGEST_DEADLINE, Choice
+from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.types import Decision, Snapshot
 
 

@@ -19,10 +19,10 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-from trimtab.decide.choice import Choice
 from trimtab.decide.engine import LOAD_SECONDS, Engine
-from trimtab.decide.rules import Rules
 from trimtab_policy.perf import constants
+from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.types import Snapshot
 
 HEADER_BYTES = 4

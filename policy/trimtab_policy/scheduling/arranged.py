@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy.policy import Policy
-from trimtab_policy.scheduling.aftermath import after
+from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.scheduling.fair_share import in_line
 from trimtab_policy.scheduling.preemption import RoomRules, make_room
 from trimtab_policy.scheduling.resize import ResizeRules, resizes

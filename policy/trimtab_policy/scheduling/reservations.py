@@ -32,7 +32,7 @@ from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.pending_reasons import clock
 from trimtab_policy.placement.queueing import seconds_left, start_up
 from trimtab_policy.placement.runtime import due
-from trimtab_policy.scheduling.aftermath import after
+from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.types import Decision, Job, NodeShare, Pending, PendingReason, Placement, Snapshot
 
 IN_LINE = (

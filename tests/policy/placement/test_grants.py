@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.builders import A100, H100, NOW, job, node, placement, running, snapshot
 
 from trimtab_policy.placement.grants import MOST, granted, held, highest
-from trimtab_policy.scheduling.aftermath import after
+from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.scheduling.fair_share import borrowed
 from trimtab_policy.types import Decision, Grant, Job, Placement, Quota, Snapshot
 

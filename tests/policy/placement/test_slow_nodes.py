@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from tests.builders import A100, H100, T4, capacity, job, node, running, snapshot
 from tests.strategies import snapshots
 
-from trimtab.decide.shield import check
 from trimtab_policy import policy
 from trimtab_policy.placement.candidates import Candidate, candidates
 from trimtab_policy.placement.capacity import MOST_SPEEDS, Capacity
+from trimtab_policy.scheduling.shield import check
 from trimtab_policy.types import Decision, Job, Node, Snapshot, Speed
 
 LLAMA: dict[str, Any] = {"model": "llama3-8b", "gpus": (8, 8), "precision": "BF16"}

@@ -10,13 +10,12 @@ from msgspec.structs import replace
 from tests.builders import A100, NOW, job, node, running, snapshot
 from tests.policy.scheduling.crowds import crowds
 
-from trimtab.decide.ledger import Ledger
-from trimtab.decide.running import Powers
-from trimtab.decide.shield import judge
 from trimtab_policy.policy import load
-from trimtab_policy.scheduling.aftermath import after
+from trimtab_policy.scheduling.accounts import Accounts, after
 from trimtab_policy.scheduling.fair_share import borrowed, in_line
+from trimtab_policy.scheduling.permissions import Permissions
 from trimtab_policy.scheduling.preemption import RoomRules, make_room
+from trimtab_policy.scheduling.shield import judge
 from trimtab_policy.types import Decision, Job, Quota, Snapshot, StopCause
 
 ALL = RoomRules(at_once=1 << 10, looked_at=1 << 10)
@@ -45,8 +44,8 @@ def room(now: Snapshot, rules: RoomRules = ALL) -> Decision:
 
 
 def assert_right(now: Snapshot, decision: Decision, rules: RoomRules) -> None:
-    powers = Powers(for_others=True, at_once=rules.at_once, borrowed=borrowed(now))
-    verdict, _ = judge(Ledger(now), decision, powers)
+    permissions = Permissions(for_others=True, at_once=rules.at_once, borrowed=borrowed(now))
+    verdict, _ = judge(Accounts(now), decision, permissions)
     assert verdict.refused == ()
     starting = {each.job for each in decision.placements}
     assert all(stop.beneficiary in starting for stop in decision.stops)
@@ -176,7 +175,7 @@ def test_a_job_that_only_its_queues_quota_keeps_out_gets_the_part_of_a_less_urge
     now = in_line(snapshot([node("n0", free=0), node("n1")], [low, high], quotas=[Quota("q", A100, 8)]))
     decision = room(now)
     assert (stops(decision), places(decision)) == ({"low": StopCause.PREEMPTED}, {"high": {"n1": 8}})
-    verdict, _ = judge(Ledger(now), decision, Powers(for_others=True))
+    verdict, _ = judge(Accounts(now), decision, Permissions(for_others=True))
     assert verdict.waits == {"uid-high": ("uid-low",)}
 
 

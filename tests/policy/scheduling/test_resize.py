@@ -12,13 +12,12 @@ from tests.builders import A100, H100, NOW, T4, job, node, snapshot
 from tests.policy.scheduling.crowds import crowds
 from tests.policy.scheduling.test_preemption import settled
 
-from trimtab.decide.ledger import Ledger
-from trimtab.decide.running import Powers
-from trimtab.decide.shield import judge
 from trimtab_policy.placement.candidates import candidates, placement
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.scheduling.aftermath import after
+from trimtab_policy.scheduling.accounts import Accounts, after
+from trimtab_policy.scheduling.permissions import Permissions
 from trimtab_policy.scheduling.resize import ResizeRules, resizes
+from trimtab_policy.scheduling.shield import judge
 from trimtab_policy.types import Decision, Job, Node, NodeShare, Placement, Quota, Snapshot
 
 RULES = ResizeRules()
@@ -41,7 +40,7 @@ def elastic(name: str, nodes: dict[str, int], members: list[Node], **changes: An
 
 def changes(now: Snapshot, rules: ResizeRules = RULES) -> dict[str, dict[str, int]]:
     found = resizes(now, rules)
-    verdict, _ = judge(Ledger(now), Decision("resize", found), Powers(at_once=rules.at_once, about=frozenset()))
+    verdict, _ = judge(Accounts(now), Decision("resize", found), Permissions(at_once=rules.at_once, about=frozenset()))
     assert verdict.refused == ()
     return {each.job.removeprefix("uid-"): {s.node: s.gpus for s in each.shares} for each in found}
 

@@ -11,6 +11,7 @@ from trimtab.doctor.seen import Lease, Seen, known, posix
 from trimtab.errors import PolicyError
 from trimtab.observe import jobs
 from trimtab.ui.words import duration
+from trimtab_policy.scheduling.choice import Choice
 
 FEW_CHANGES, QUICK_LEASES = 6, 2.0
 """So many changes of leadership, each after so few lifetimes of the Lease on average, are no restarts any more."""
@@ -127,7 +128,7 @@ def policy(seen: Seen) -> Iterator[Finding]:
         yield well(f"no ConfigMap {name}: the controller decides as it was started")
         return
     try:
-        chosen = choice.read(data, choice.Choice(own.name, own.fallback, own.shadow, own.deadline_seconds))
+        chosen = choice.read(data, Choice(own.name, own.fallback, own.shadow, own.deadline_seconds))
     except PolicyError as refused:
         namespace = own.config_map.namespace
         message = f"ConfigMap {name} is not understood, and none of it is in force: {refused}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.decide.times import LONGEST_SECONDS, PART, Times
+from trimtab_policy.scheduling.eta_cache import LONGEST_SECONDS, PART, Times
 from trimtab_policy.types import Eta
 
 SOON = Eta(100.0, 200.0, 300.0)

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 from tests.builders import A100, H100, T4, V100, job, node, placement, running, snapshot
 
-from trimtab.decide.shield import Refusal, Verdict, check
 from trimtab_policy.placement.limits import user_limits
+from trimtab_policy.scheduling.shield import Refusal, Verdict, check
 from trimtab_policy.specs import Mode, ParallelPlan, Precision, Recompute
 from trimtab_policy.types import Bounds, Decision, Job, NodeShare, Placement, Quota, Stop
 

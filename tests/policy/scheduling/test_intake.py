@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import NOW, job, node, snapshot
 
-from trimtab.decide.intake import FEWEST, Intake, Limits, Taken
 from trimtab_policy.perf import plans
 from trimtab_policy.scheduling.fair_share import in_line
+from trimtab_policy.scheduling.intake import FEWEST, Intake, Limits, Taken
 from trimtab_policy.types import Job, PendingReason, Snapshot
 
 NODES = [node("a"), node("b")]

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Set
 
 from msgspec import Struct
 
-from trimtab.decide.ledger import Ledger
 from trimtab_policy.placement.limits import Violation
+from trimtab_policy.scheduling.accounts import Accounts
 from trimtab_policy.types import Job, Placement, Stop, StopCause
 
 UNBOUNDED = 1 << 20
 
 
-class Powers(Struct, frozen=True):
+class Permissions(Struct, frozen=True):
     """What the author of a decision may do."""
 
     for_others: bool = False
@@ -32,21 +32,21 @@ class Powers(Struct, frozen=True):
     """UID -> GPUs that a job holds beyond what its queue is guaranteed."""
 
 
-def not_stopped(ledger: Ledger, stop: Stop, powers: Powers) -> Violation | None:
+def not_stopped(accounts: Accounts, stop: Stop, permissions: Permissions) -> Violation | None:
     """Why a job must not be stopped."""
-    job = ledger.jobs.get(stop.job)
+    job = accounts.jobs.get(stop.job)
     if job is None:
         return "unknown_job", f"no job has UID {stop.job}"
     if job.placement is None:
         return "not_running", "the job holds no GPUs that a stop could free"
-    comes = job.stoppable_from if powers.for_others else None
+    comes = job.stoppable_from if permissions.for_others else None
     since = job.movable_from if comes is None else comes
-    return _untouchable(ledger, job, powers, "stopped", since) or _no_ground(ledger, job, stop, powers)
+    return _untouchable(accounts, job, permissions, "stopped", since) or _no_ground(accounts, job, stop, permissions)
 
 
-def not_moved(ledger: Ledger, job: Job, placement: Placement, powers: Powers) -> Violation | None:
+def not_moved(accounts: Accounts, job: Job, placement: Placement, permissions: Permissions) -> Violation | None:
     """Why a running job must not have this placement instead of the one that it has."""
-    if broken := _untouchable(ledger, job, powers, "moved or resized", job.movable_from):
+    if broken := _untouchable(accounts, job, permissions, "moved or resized", job.movable_from):
         return broken
     held = job.placement
     if held and placement.gpus != held.gpus and not job.preemptible:
@@ -54,35 +54,35 @@ def not_moved(ledger: Ledger, job: Job, placement: Placement, powers: Powers) ->
     return None
 
 
-def no_gain(ledger: Ledger, stop: Stop, starting: Set[str], powers: Powers) -> Violation | None:
+def no_gain(accounts: Accounts, stop: Stop, starting: Set[str], permissions: Permissions) -> Violation | None:
     """Why a stop is not worth it, or not right, once it is clear who starts."""
     if stop.beneficiary and stop.beneficiary not in starting:
         return "beneficiary_refused", "the job that it would be stopped for does not start"
-    waiting = ledger.awaited().get(stop.job)
+    waiting = accounts.awaited().get(stop.job)
     if not waiting:
         return "nobody_gains", "it would be stopped, and no gang starts because of it"
-    least = min(ledger.jobs[uid].priority for uid in waiting)
-    if least < ledger.jobs[stop.job].priority:
+    least = min(accounts.jobs[uid].priority for uid in waiting)
+    if least < accounts.jobs[stop.job].priority:
         return "not_more_urgent", f"it would give way to a job of priority {least}, its own is higher"
     return None
 
 
-def _untouchable(ledger: Ledger, job: Job, powers: Powers, what: str, since: float) -> Violation | None:
-    if job.uid in ledger.left:
+def _untouchable(accounts: Accounts, job: Job, permissions: Permissions, what: str, since: float) -> Violation | None:
+    if job.uid in accounts.left:
         return "already_stopped", "it was stopped or moved by the same decision before"
-    if not powers.for_others and not (powers.elastic and job.preemptible):
+    if not permissions.for_others and not (permissions.elastic and job.preemptible):
         return "not_preemptible", f"the job runs and is not preemptible: it must not be {what}"
-    if since > ledger.snapshot.time:
+    if since > accounts.snapshot.time:
         return "too_soon", f"the job has not run for long enough, or gave way too often, to be {what} now"
     return None
 
 
-def _no_ground(ledger: Ledger, job: Job, stop: Stop, powers: Powers) -> Violation | None:
-    if not powers.for_others:
+def _no_ground(accounts: Accounts, job: Job, stop: Stop, permissions: Permissions) -> Violation | None:
+    if not permissions.for_others:
         return None
-    gains = ledger.jobs.get(stop.beneficiary)
+    gains = accounts.jobs.get(stop.beneficiary)
     if stop.cause is StopCause.RECLAIMED:
-        lent = powers.borrowed.get(job.uid, 0) > 0
+        lent = permissions.borrowed.get(job.uid, 0) > 0
         if gains is None or not (gains.entitled and lent and gains.priority >= job.priority):
             return "not_borrowed", "it holds nothing that the other's queue is guaranteed, or is more urgent"
     elif stop.cause is not StopCause.PREEMPTED or gains is None or gains.priority <= job.priority:

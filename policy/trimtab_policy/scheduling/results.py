@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from trimtab.decide.isolation import Isolated
-from trimtab.decide.shield import Refusal
+from trimtab_policy.scheduling.isolation import Isolated
 from trimtab_policy.scheduling.reservations import Reservation
+from trimtab_policy.scheduling.shield import Refusal
 from trimtab_policy.types import Grant, Pending, Placement, Stop, StopCause
 
 

@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
-from trimtab.api.status import MAX_LEAVING
-from trimtab.decide.ledger import Ledger
-from trimtab.decide.running import Powers, no_gain, not_moved, not_stopped
 from trimtab_policy.perf.plans import InvalidPlan, fits
 from trimtab_policy.perf.plans import check as check_degrees
 from trimtab_policy.placement.limits import Violation, user_limits
-from trimtab_policy.types import Decision, Job, Node, Placement, Snapshot, Stop
+from trimtab_policy.scheduling.accounts import Accounts
+from trimtab_policy.scheduling.permissions import Permissions, no_gain, not_moved, not_stopped
+from trimtab_policy.types import MOST_LEAVING, Decision, Job, Node, Placement, Snapshot, Stop
 
 LARGEST_FIGURE = 1e18
 """Nothing that is predicted (seconds, tokens/s, bytes) comes near it, and it is still an int64 in the status."""
@@ -47,21 +46,21 @@ class Verdict(Struct, frozen=True):
     """UID of a job with a placement -> UIDs of those whose pods must be gone before its pods come."""
 
 
-def check(snapshot: Snapshot, decision: Decision, powers: Powers | None = None) -> Verdict:
+def check(snapshot: Snapshot, decision: Decision, permissions: Permissions | None = None) -> Verdict:
     """Split a decision into what keeps all rules and what does not."""
-    return judge(Ledger(snapshot), decision, powers or Powers())[0]
+    return judge(Accounts(snapshot), decision, permissions or Permissions())[0]
 
 
-def judge(ledger: Ledger, decision: Decision, powers: Powers) -> tuple[Verdict, Ledger]:
-    """The same for one decision of several about a snapshot; with the ledger as it is after it."""
-    return _Trial(ledger, decision, powers).verdict()
+def judge(accounts: Accounts, decision: Decision, permissions: Permissions) -> tuple[Verdict, Accounts]:
+    """The same for one decision of several about a snapshot; with the accounts as it is after it."""
+    return _Trial(accounts, decision, permissions).verdict()
 
 
 class _Trial:
     """One decision on its way through the rules."""
 
-    def __init__(self, ledger: Ledger, decision: Decision, powers: Powers) -> None:
-        self._before, self._powers = ledger, powers
+    def __init__(self, accounts: Accounts, decision: Decision, permissions: Permissions) -> None:
+        self._before, self._permissions = accounts, permissions
         self._placements = decision.placements
         self._stop_refusals: dict[int, Violation] = {}
         self._stops = dict(enumerate(decision.stops))
@@ -69,19 +68,19 @@ class _Trial:
         """By number of the placement: what is refused whatever becomes of the others."""
         self._moving = {i: placement for i, placement in enumerate(self._placements) if self._runs(placement)}
         for number, stop in self._stops.items():
-            if broken := not_stopped(ledger, stop, powers):
+            if broken := not_stopped(accounts, stop, permissions):
                 self._stop_refusals[number] = broken
         for number, placement in enumerate(self._placements):
             if broken := next(self._fixed(placement), None):
                 self._refusals[number] = broken
         self._bound()
 
-    def verdict(self) -> tuple[Verdict, Ledger]:
+    def verdict(self) -> tuple[Verdict, Accounts]:
         """Refuse until nothing is left that counts on what was refused."""
         while True:
-            ledger, accepted, broken = self._enter()
+            accounts, accepted, broken = self._enter()
             late = {i: rule for i, rule in broken.items() if i in self._moving}
-            idle = self._idle(ledger, accepted)
+            idle = self._idle(accounts, accepted)
             if not late and not any(idle):
                 break
             self._refusals |= late
@@ -92,7 +91,7 @@ class _Trial:
             *(Refusal(self._placements[i].job, *rule) for i, rule in sorted((self._refusals | broken).items())),
         ]
         placed = tuple(self._placements[i] for i in accepted)
-        return Verdict(placed, tuple(refused), tuple(self._kept().values()), ledger.waits_of(placed)), ledger
+        return Verdict(placed, tuple(refused), tuple(self._kept().values()), accounts.waits_of(placed)), accounts
 
     def _kept(self) -> dict[int, Stop]:
         return {number: stop for number, stop in self._stops.items() if number not in self._stop_refusals}
@@ -103,13 +102,13 @@ class _Trial:
     def _bound(self) -> None:
         """Once so many are stopped or moved nobody else is helped. But for whoever is, all go that it takes: half of a
         gang's room is none. A plan names those that it waits for, and has no place for more than so many names."""
-        counted, left = 0, MAX_LEAVING - len(self._before.left)
-        refused = "too_many_at_once", f"{self._powers.at_once} more gangs may be stopped at the moment"
+        counted, left = 0, MOST_LEAVING - len(self._before.left)
+        refused = "too_many_at_once", f"{self._permissions.at_once} more gangs may be stopped at the moment"
         for group in sorted(self._groups(), key=len):
-            if counted < self._powers.at_once and len(group) <= left:
+            if counted < self._permissions.at_once and len(group) <= left:
                 left -= len(group)
                 # whoever makes room has kept count of its moves: here nobody knows yet for whom they are
-                counted += 0 if self._powers.for_others and group[0][0] is self._refusals else len(group)
+                counted += 0 if self._permissions.for_others and group[0][0] is self._refusals else len(group)
             else:
                 for refusals, number in group:
                     refusals[number] = refused
@@ -121,33 +120,34 @@ class _Trial:
             groups.setdefault(stop.beneficiary or stop.job, []).append((self._stop_refusals, number))
         stops, moves = groups.values(), ([(self._refusals, number)] for number in self._movers())
         # who makes room has chosen moves where it could have stopped: without them the stops beside them are for nobody
-        return [*moves, *stops] if self._powers.for_others else [*stops, *moves]
+        return [*moves, *stops] if self._permissions.for_others else [*stops, *moves]
 
-    def _enter(self) -> tuple[Ledger, list[int], dict[int, Violation]]:
-        """The ledger with all that is not refused yet; which placements it holds, and why not the others."""
-        ledger = self._before.copy()
+    def _enter(self) -> tuple[Accounts, list[int], dict[int, Violation]]:
+        """The accounts with all that is not refused yet; which placements it holds, and why not the others."""
+        accounts = self._before.copy()
         for stop in self._kept().values():
-            ledger.leave(stop.job, stop.beneficiary)
+            accounts.give(stop.job, stop.beneficiary)
         for move in self._movers().values():
-            ledger.leave(move.job)
+            accounts.give(move.job)
         accepted, broken = [], {}
         for number, placement in enumerate(self._placements):
             if number in self._refusals:
                 continue
-            if rule := ledger.lacks(placement):
+            if rule := accounts.lacks(placement):
                 broken[number] = rule
             else:
-                ledger.enter(placement)
+                accounts.take(placement)
                 accepted.append(number)
-        return ledger, accepted, broken
+        return accounts, accepted, broken
 
-    def _idle(self, ledger: Ledger, accepted: Sequence[int]) -> tuple[dict[int, Violation], dict[int, Violation]]:
+    def _idle(self, accounts: Accounts, accepted: Sequence[int]) -> tuple[dict[int, Violation], dict[int, Violation]]:
         """Stops, and moves for others, that nobody gains by."""
         starting = {self._placements[number].job for number in accepted}
-        stops = {i: rule for i, stop in self._kept().items() if (rule := no_gain(ledger, stop, starting, self._powers))}
-        if not self._powers.for_others:
+        gains = ((i, no_gain(accounts, stop, starting, self._permissions)) for i, stop in self._kept().items())
+        stops = {i: rule for i, rule in gains if rule}
+        if not self._permissions.for_others:
             return stops, {}
-        awaited = ledger.awaited()
+        awaited = accounts.awaited()
         nobody = "nobody_gains", "it would move, and no gang starts because of it"
         return stops, {i: nobody for i, move in self._movers().items() if move.job not in awaited}
 
@@ -157,18 +157,18 @@ class _Trial:
 
     def _fixed(self, placement: Placement) -> Iterator[Violation]:
         """Broken rules that do not depend on what else is decided, the most basic first."""
-        job, about = self._before.jobs.get(placement.job), self._powers.about
+        job, about = self._before.jobs.get(placement.job), self._permissions.about
         if job is None or (job.placement is None and about is not None and job.uid not in about):
             yield "unknown_job", f"no waiting job has UID {placement.job}"
             return
-        if job.placement and (broken := not_moved(self._before, job, placement, self._powers)):
+        if job.placement and (broken := not_moved(self._before, job, placement, self._permissions)):
             yield broken
             return
         for rule in _RULES:
             yield from rule(self._before, job, placement)
 
 
-def _shape(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
+def _shape(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
     shares = placement.shares
     if not shares or any(share.gpus < 1 for share in shares):
         yield "empty_share", "every node of a gang must give at least one GPU"
@@ -180,11 +180,11 @@ def _shape(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation
         yield "degrees_mismatch", f"the degrees use {placement.plan.gpus} GPUs, the nodes give {placement.gpus}"
 
 
-def _nodes(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
+def _nodes(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
     for share in placement.shares:
-        node: Node | None = ledger.nodes.get(share.node)
+        node: Node | None = accounts.nodes.get(share.node)
         if node is None:
-            why = ledger.snapshot.unavailable.get(share.node, "no such GPU node")
+            why = accounts.snapshot.unavailable.get(share.node, "no such GPU node")
             yield "node_unavailable", f"node {share.node}: {why}"
         elif node.gpu_type != placement.gpu_type:
             yield "wrong_gpu_type", f"node {share.node} has {node.gpu_type}, the placement says {placement.gpu_type}"
@@ -192,11 +192,11 @@ def _nodes(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation
             yield "node_not_eligible", f"the job's selectors or tolerations do not admit node {share.node}"
 
 
-def _user_limits(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
+def _user_limits(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
     yield from user_limits(job.requirements, placement)
 
 
-def _degrees(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
+def _degrees(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
     width = placement.shares[0].gpus
     if placement.plan.tensor > width:
         yield "tensor_across_nodes", f"tensor degree {placement.plan.tensor} does not fit the {width} GPUs of a pod"
@@ -206,22 +206,22 @@ def _degrees(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violati
         yield "indivisible", str(invalid)
 
 
-def _gpu(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
-    gpu, plan = ledger.snapshot.gpu_types[placement.gpu_type], placement.plan
+def _gpu(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
+    gpu, plan = accounts.snapshot.gpu_types[placement.gpu_type], placement.plan
     if job.training.precision not in gpu.peak_flops:
         yield "precision", f"{gpu.name} has no {job.training.precision}"
     if not fits(job.model, job.training, plan, gpu, job.requirements.software):
         yield "memory", f"the plan {plan.describe()} does not fit in the {gpu.memory_bytes >> 30} GiB of {gpu.name}"
 
 
-def _numbers(ledger: Ledger, job: Job, placement: Placement) -> Iterator[Violation]:
+def _numbers(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
     predicted = placement.prediction
     values = (predicted.step_seconds, predicted.tokens_per_second, predicted.run_seconds, predicted.memory_bytes)
     if not all(math.isfinite(value) and 0 < value < LARGEST_FIGURE for value in values):
         yield "not_a_number", f"the prediction has a figure that is not between 0 and {LARGEST_FIGURE:g}"
 
 
-_RULES: tuple[Callable[[Ledger, Job, Placement], Iterator[Violation]], ...] = (
+_RULES: tuple[Callable[[Accounts, Job, Placement], Iterator[Violation]], ...] = (
     _shape,
     _nodes,
     _user_limits,

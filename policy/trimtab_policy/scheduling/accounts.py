@@ -8,7 +8,7 @@ part of a quota, it takes some. So whatever comes when, a node never holds more 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.placement.grants import granted, highest
 from trimtab_policy.placement.limits import Violation
 from trimtab_policy.placement.runtime import within_reach
-from trimtab_policy.types import Grant, Job, Node, Placement, Quota, Snapshot
+from trimtab_policy.types import Decision, Grant, Job, Node, Placement, Quota, Snapshot
 
 Amounts = tuple[int, int, int, int]
 """GPUs, CPU millicores, bytes of memory, pods."""
@@ -40,8 +40,8 @@ class Freed(Struct, frozen=True):
     amounts: Amounts
 
 
-class Ledger:
-    """The books of one decision. `leave` and `enter` change them, a `copy` may be thrown away."""
+class Accounts:
+    """The books of one decision. `give` and `take` change them, a `copy` may be thrown away."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -59,15 +59,15 @@ class Ledger:
             if job.placement:
                 self._charge(job, job.placement, 1)
 
-    def copy(self) -> Ledger:
+    def copy(self) -> Accounts:
         """The same books, to go on with by themselves."""
-        other = object.__new__(Ledger)
+        other = object.__new__(Accounts)
         other.__dict__.update(
             {name: value.copy() if name in _CHANGING else value for name, value in self.__dict__.items()}
         )
         return other
 
-    def leave(self, uid: str, beneficiary: str = "") -> None:
+    def give(self, uid: str, beneficiary: str = "") -> None:
         """A running job gives back what it holds."""
         job = self.jobs[uid]
         if uid in self.left or job.placement is None:
@@ -94,12 +94,12 @@ class Ledger:
                     return rule, f"node {share.node} has {there} {what} free, {asked} are needed"
         return self._beyond_quota(job, placement)
 
-    def enter(self, placement: Placement) -> None:
+    def take(self, placement: Placement) -> None:
         """A job gets its GPUs: those that are free now, and those of jobs that go."""
         job = self.jobs[placement.job]
         waits = dict.fromkeys(self._count_on(job, placement))
         for share in placement.shares:
-            waits |= dict.fromkeys(self._take(job, share.node, _needs(job, share.gpus)))
+            waits |= dict.fromkeys(self._draw(job, share.node, _needs(job, share.gpus)))
         self.placed[job.uid] = placement
         self._waits[job.uid] = tuple(waits)
         self._charge(job, placement, 1)
@@ -117,13 +117,17 @@ class Ledger:
         return found
 
     def view(self) -> Snapshot:
-        """The snapshot as if all of it were done. Who was touched by the decision is not touched again by it."""
+        """The snapshot as if all of it were done, without those that stop: they are not decided about again. Nor is
+        anybody touched again who is placed."""
+        return self._view(self._still_here)
+
+    def _view(self, jobs: Callable[[Mapping[str, tuple[Grant, ...]]], Iterable[Job]]) -> Snapshot:
         if not self.placed and not self.left:
             return self.snapshot
         nodes = tuple(self._shown(node) for node in self.snapshot.nodes)
         given = self.grants()
         top = highest(self.snapshot.granted, given.values())
-        return replace(self.snapshot, nodes=nodes, jobs=tuple(self._still_here(given)), granted=top)
+        return replace(self.snapshot, nodes=nodes, jobs=tuple(jobs(given)), granted=top)
 
     def _shown(self, node: Node) -> Node:
         gpus, cpu, memory, pods = self._room(node.name)
@@ -137,20 +141,23 @@ class Ledger:
 
     def _still_here(self, given: Mapping[str, tuple[Grant, ...]]) -> Iterator[Job]:
         for job in self.snapshot.jobs:
-            placement = self.placed.get(job.uid)
-            if placement:
-                left, now = 1 - job.steps_done / job.training.steps, self.snapshot.time
-                finish = within_reach(now + left * placement.prediction.run_seconds / self.snapshot.speedup, now)
-                never = {"preemptible": False, "movable_from": math.inf, "stoppable_from": None}
-                yield replace(job, placement=placement, grants=given[job.uid], expected_finish=finish, **never)
+            if placement := self.placed.get(job.uid):
+                yield _placed(self.snapshot, job, placement, given[job.uid])
             elif job.uid not in self.left:
                 yield job
+
+    def _all(self, given: Mapping[str, tuple[Grant, ...]]) -> Iterator[Job]:
+        for job in self.snapshot.jobs:
+            if placement := self.placed.get(job.uid):
+                yield _placed(self.snapshot, job, placement, given[job.uid])
+            else:
+                yield _stopped(job) if job.uid in self.left else job
 
     def _room(self, node: str) -> Amounts:
         """What is free, or will be."""
         return _plus(self._free[node], *(freed.amounts for freed in self._freed.get(node, ())))
 
-    def _take(self, job: Job, node: str, wanted: Amounts) -> list[str]:
+    def _draw(self, job: Job, node: str, wanted: Amounts) -> list[str]:
         """Spend what a pod needs; returns the jobs of which it takes something."""
         freed = sorted(self._freed.get(node, ()), key=lambda each: (each.job != job.uid, each.beneficiary != job.uid))
         left: list[Freed] = []
@@ -204,6 +211,33 @@ class Ledger:
         for gpu_type in (placement.gpu_type, ALL_TYPES):
             key = job.queue, gpu_type
             self._queue_use[key] = self._queue_use.get(key, 0) + sign * placement.gpus
+
+
+def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
+    """The snapshot once a decision is carried out: all placements made, all stops over, and who was stopped waits."""
+    accounts = Accounts(snapshot)
+    for stop in decision.stops:
+        accounts.give(stop.job)
+    for placement in decision.placements:
+        accounts.give(placement.job)
+    for placement in decision.placements:
+        accounts.take(placement)
+    return accounts._view(accounts._all)
+
+
+def _placed(snapshot: Snapshot, job: Job, placement: Placement, grants: tuple[Grant, ...]) -> Job:
+    """A job with what it was given. It is just being started: nobody touches it."""
+    now, left = snapshot.time, 1 - job.steps_done / job.training.steps
+    seconds = left * placement.prediction.run_seconds + (job.restart_seconds if job.placement else 0.0)
+    finish = within_reach(now + seconds / snapshot.speedup, now)
+    never = {"preemptible": False, "movable_from": math.inf, "stoppable_from": None}
+    begun = {"started": now, "lost_seconds": 0.0, "expected_finish": finish}
+    return replace(job, placement=placement, grants=grants, **begun, **never)
+
+
+def _stopped(job: Job) -> Job:
+    waits = {"placement": None, "started": None, "expected_finish": None, "stoppable_from": None}
+    return replace(job, grants=(), movable_from=0.0, lost_seconds=0.0, **waits)
 
 
 _CHANGING = ("placed", "left", "_free", "_freed", "_waits", "_queue_use")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import job, node, placement, running, snapshot
 
-from trimtab.decide.running import Powers
-from trimtab.decide.shield import Verdict, check
+from trimtab_policy.scheduling.permissions import Permissions
+from trimtab_policy.scheduling.shield import Verdict, check
 from trimtab_policy.types import Decision, Job, Placement, Snapshot, Stop
 
 NODES = ("a", "b", "c")
@@ -53,7 +53,7 @@ def test_no_order_of_events_takes_more_of_a_node_than_it_has(data: st.DataObject
     now = data.draw(clusters())
     if not now.jobs:
         return
-    verdict = check(now, data.draw(decisions(now)), Powers(for_others=room, at_once=3))
+    verdict = check(now, data.draw(decisions(now)), Permissions(for_others=room, at_once=3))
     held = {each.uid: each.placement for each in now.jobs if each.placement}
     leaves = {stop.job for stop in verdict.stops} | {placed.job for placed in verdict.accepted if placed.job in held}
     assert len(leaves) <= 3
@@ -84,7 +84,7 @@ def test_nobody_is_touched_who_must_not_be(data: st.DataObject) -> None:
     if not now.jobs:
         return
     later = replace(now, jobs=tuple(replace(each, movable_from=now.time + 1) for each in now.jobs))
-    for powers in (Powers(), Powers(for_others=True)):
-        verdict = check(later, data.draw(decisions(later)), powers)
+    for permissions in (Permissions(), Permissions(for_others=True)):
+        verdict = check(later, data.draw(decisions(later)), permissions)
         assert not verdict.stops
         assert not {placed.job for placed in verdict.accepted} & {each.uid for each in now.jobs if each.placement}

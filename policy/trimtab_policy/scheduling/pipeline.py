@@ -23,24 +23,34 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab.api.status import MAX_LEAVING
-from trimtab.decide.choice import Choice
-from trimtab.decide.intake import Limits, Taken
-from trimtab.decide.isolation import Isolated
-from trimtab.decide.ledger import Ledger
-from trimtab.decide.outcome import Fallback, Move, Outcome
-from trimtab.decide.rules import Rules
-from trimtab.decide.running import Powers
-from trimtab.decide.shield import Refusal, judge
-from trimtab.decide.times import Times
-from trimtab.errors import PolicyError
+from trimtab_policy.policy import PolicyFailure
+from trimtab_policy.scheduling.accounts import Accounts
 from trimtab_policy.scheduling.advice import advice
+from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.scheduling.eta_cache import Times
 from trimtab_policy.scheduling.etas import expected_starts
 from trimtab_policy.scheduling.fair_share import borrowed, in_line
+from trimtab_policy.scheduling.intake import Limits, Taken
+from trimtab_policy.scheduling.isolation import Isolated
+from trimtab_policy.scheduling.permissions import Permissions
 from trimtab_policy.scheduling.preemption import RoomRules, make_room
 from trimtab_policy.scheduling.reservations import IN_LINE, Guard, Reservation, hidden, refusal, reserve, told
 from trimtab_policy.scheduling.resize import ResizeRules, resizes
-from trimtab_policy.types import Decision, Eta, Job, Pending, PendingReason, Placement, Snapshot, Stop, StopCause
+from trimtab_policy.scheduling.results import Fallback, Move, Outcome
+from trimtab_policy.scheduling.rules import Rules
+from trimtab_policy.scheduling.shield import Refusal, judge
+from trimtab_policy.types import (
+    MOST_LEAVING,
+    Decision,
+    Eta,
+    Job,
+    Pending,
+    PendingReason,
+    Placement,
+    Snapshot,
+    Stop,
+    StopCause,
+)
 
 INTAKE, ROOM, RESIZES = "intake", "room", "resize"
 """Names of the stages that decide like a policy."""
@@ -50,7 +60,7 @@ FELL = "there would be room for it, but whoever were to leave it would take what
 T = TypeVar("T")
 
 
-class Asks(Protocol):
+class Executor(Protocol):
     """Who runs policies, and everything else that may fail, within a deadline."""
 
     def ask(self, name: str, snapshot: Snapshot, choice: Choice) -> tuple[str, Decision, list[Fallback]]:
@@ -58,7 +68,7 @@ class Asks(Protocol):
         ...
 
     def timed(self, name: str, work: Callable[[], T], deadline: float) -> T:
-        """What the work returns. Raises PolicyError."""
+        """What the work returns. Raises PolicyFailure."""
         ...
 
     def take(self, snapshot: Snapshot, limits: Limits, deadline: float) -> Taken:
@@ -71,30 +81,30 @@ class Asks(Protocol):
         ...
 
 
-class _Said(Struct, frozen=True):
+class _Proposal(Struct, frozen=True):
     """Somebody's decision, to be judged with others before and after it."""
 
     by: str
     decision: Decision
-    powers: Powers
+    permissions: Permissions
 
 
-class Deliberation:
+class Pipeline:
     """Everything that is known of one decision while it is made."""
 
-    def __init__(self, snapshot: Snapshot, choice: Choice, rules: Rules, asks: Asks) -> None:
-        self._choice, self._rules, self._asks = choice, rules, asks
+    def __init__(self, snapshot: Snapshot, choice: Choice, rules: Rules, executor: Executor) -> None:
+        self._choice, self._rules, self._executor = choice, rules, executor
         self._fallbacks: list[Fallback] = []
         self._seconds: dict[str, float] = {}
         self._stages: dict[str, float] = {}
         self._policies: dict[str, str] = {}
         self._pending: dict[str, Pending] = {}
-        self._said: list[_Said] = []
+        self._said: list[_Proposal] = []
         self._base = snapshot
         self._base = self._stage("line", lambda: in_line(snapshot), snapshot, "jobs are in line by priority and age")
-        self._taken = asks.take(self._base, rules.limits, choice.deadline_seconds)
+        self._taken = executor.take(self._base, rules.limits, choice.deadline_seconds)
         self._base = self._taken.snapshot
-        self._ledger, self._refused = Ledger(self._base), list[Refusal]()
+        self._accounts, self._refused = Accounts(self._base), list[Refusal]()
         self._reserved: tuple[Reservation, ...] = ()
         self._stops: list[Stop] = []
         self._moves: dict[str, str] = {}
@@ -103,7 +113,7 @@ class Deliberation:
         """All stages."""
         line = self._base.waiting()
         for name, jobs in _by_policy(line, self._choice.policy).items():
-            self._ask(name, jobs, self._ledger.view())
+            self._ask(name, jobs, self._accounts.view())
         if line and (self._rules.reservations or self._rules.starvation_seconds):
             self._keep_reserved()
         if self._rules.room and self._waiting():
@@ -115,12 +125,12 @@ class Deliberation:
         return self._outcome()
 
     def _outcome(self) -> Outcome:
-        waits = self._ledger.waits_of(self._ledger.placed.values())
+        waits = self._accounts.waits_of(self._accounts.placed.values())
         failed = [Isolated(uid, INTAKE, type(error).__name__) for uid, error in self._taken.failed.items()]
         left_out = (*self._taken.left_out.values(), *(each.pending() for each in failed))
         return Outcome(
             policies=self._policies | {pending.job: INTAKE for pending in left_out},
-            placements=tuple(p for p in self._ledger.placed.values() if self._ledger.jobs[p.job].placement is None),
+            placements=tuple(p for p in self._accounts.placed.values() if self._accounts.jobs[p.job].placement is None),
             pending=(*self._timed_pendings(), *left_out),
             refused=tuple(self._refused),
             fallbacks=tuple(self._fallbacks),
@@ -128,7 +138,7 @@ class Deliberation:
             stops=tuple(self._named(stop) for stop in self._stops),
             moves=tuple(self._move(uid, by) for uid, by in self._moves.items()),
             waits=waits,
-            grants=self._ledger.grants(),
+            grants=self._accounts.grants(),
             reserved=self._reserved,
             stages=self._stages,
             isolated=tuple(failed),
@@ -140,16 +150,16 @@ class Deliberation:
         uids = frozenset(job.uid for job in jobs)
         seen = replace(view, jobs=tuple(self._seen_by(name, view.jobs, uids)))
         began = time.perf_counter()
-        by, decision, failures = self._asks.ask(name, seen, self._choice)
+        by, decision, failures = self._executor.ask(name, seen, self._choice)
         self._seconds[by] = self._seconds.get(by, 0.0) + time.perf_counter() - began
         self._fallbacks += failures
-        powers = Powers(at_once=self._left(), about=uids, elastic=name == self._choice.policy)
-        refused = self._judge(_Said(by, decision, powers))
+        permissions = Permissions(at_once=self._left(), about=uids, elastic=name == self._choice.policy)
+        refused = self._judge(_Proposal(by, decision, permissions))
         self._policies |= dict.fromkeys((job.uid for job in jobs), by)
         broken = {refusal.job: f"{by} broke rule {refusal.rule}: {refusal.message}" for refusal in refused}
         said = {pending.job: pending for pending in decision.pending}
         said |= {uid: Pending(uid, PendingReason.DECISION_REFUSED, message) for uid, message in broken.items()}
-        self._pending |= {uid: said[uid] for uid in (job.uid for job in jobs) if uid not in self._ledger.placed}
+        self._pending |= {uid: said[uid] for uid in (job.uid for job in jobs) if uid not in self._accounts.placed}
 
     def _seen_by(self, name: str, jobs: Iterable[Job], mine: frozenset[str]) -> Iterable[Job]:
         for job in jobs:
@@ -168,7 +178,7 @@ class Deliberation:
         def find() -> tuple[tuple[Reservation, ...], dict[str, Reservation]]:
             kept = reserve(self._base, self._in_order(), rules.reservations, rules.starvation_seconds or math.inf)
             guard = Guard(self._base, kept)
-            asked = [(placed, guard.delayed_by(placed)) for placed in self._ledger.placed.values()]
+            asked = [(placed, guard.delayed_by(placed)) for placed in self._accounts.placed.values()]
             return guard.reservations, {placed.job: kept_for for placed, kept_for in asked if kept_for}
 
         none: tuple[tuple[Reservation, ...], dict[str, Reservation]] = (), {}
@@ -181,18 +191,18 @@ class Deliberation:
 
     def _ask_again(self, delaying: dict[str, Reservation]) -> None:
         """Take back what would delay others, and ask once more about those jobs, with what is kept out of sight."""
-        before = self._ledger.placed
+        before = self._accounts.placed
         self._take_back(delaying.keys())
         for uid, kept in delaying.items():
             self._pending[uid] = refusal(self._base, kept, before[uid])
         again = {uid: self._pending[uid] for uid in delaying}
-        view, settled = self._ledger.view(), set(self._ledger.placed)
+        view, settled = self._accounts.view(), set(self._accounts.placed)
         jobs = [job for job in self._base.waiting() if job.uid in delaying]
-        rest = self._stage("hidden", lambda: hidden(self._ledger.view(), self._reserved), None, "they wait")
+        rest = self._stage("hidden", lambda: hidden(self._accounts.view(), self._reserved), None, "they wait")
         if rest:
             for name, asked in _by_policy(jobs, self._choice.policy).items():
                 self._ask(name, asked, rest)
-        self._pending |= {uid: why for uid, why in again.items() if uid not in self._ledger.placed}
+        self._pending |= {uid: why for uid, why in again.items() if uid not in self._accounts.placed}
         self._let_pass(delaying.keys())
         self._keep_out(view, settled)
 
@@ -205,15 +215,15 @@ class Deliberation:
         known = {job.uid: self._pending[job.uid] for job in line if job.uid in ready}
         for jobs in ([job for job in line if job.uid in ready], [job for job in line if job.uid not in reserved]):
             for name, asked in _by_policy(jobs, self._choice.policy).items():
-                self._ask(name, asked, self._ledger.view())
-        self._pending |= {uid: why for uid, why in known.items() if uid not in self._ledger.placed}
+                self._ask(name, asked, self._accounts.view())
+        self._pending |= {uid: why for uid, why in known.items() if uid not in self._accounts.placed}
 
     def _keep_out(self, view: Snapshot, before: Set[str]) -> None:
         """Of what was placed since then, take back what would delay others all the same."""
 
         def late() -> dict[str, Pending]:
             guard = Guard(view, self._reserved)
-            asked = ((p, guard.delayed_by(p)) for p in self._ledger.placed.values() if p.job not in before)
+            asked = ((p, guard.delayed_by(p)) for p in self._accounts.placed.values() if p.job not in before)
             return {placed.job: refusal(view, kept, placed) for placed, kept in asked if kept}
 
         none: dict[str, Pending] = {}
@@ -223,42 +233,42 @@ class Deliberation:
 
     # --- room ------------------------------------------------------------------------------------------------------
     def _make_room(self, rules: RoomRules) -> None:
-        view, waiting = self._ledger.view(), self._waiting()
-        bounded = replace(rules, at_once=self._left(), for_one=MAX_LEAVING - len(self._ledger.left))
+        view, waiting = self._accounts.view(), self._waiting()
+        bounded = replace(rules, at_once=self._left(), for_one=MOST_LEAVING - len(self._accounts.left))
 
-        def find() -> tuple[Decision, Powers]:
+        def find() -> tuple[Decision, Permissions]:
             decision = make_room(view, waiting, bounded, Guard(view, self._reserved) if self._reserved else None)
             lent = borrowed(view) if decision.placements else {}
-            return decision, Powers(for_others=True, at_once=self._left(), borrowed=lent)
+            return decision, Permissions(for_others=True, at_once=self._left(), borrowed=lent)
 
         found = self._stage(ROOM, find, None, "no room was made")
         if found:
-            self._judge(_Said(ROOM, *found))
+            self._judge(_Proposal(ROOM, *found))
 
     def _resize(self, rules: ResizeRules) -> None:
-        view = self._ledger.view()
+        view = self._accounts.view()
         bounded = replace(rules, at_once=min(rules.at_once, self._left()))
         none: tuple[Placement, ...] = ()
         found = self._stage(RESIZES, lambda: resizes(view, bounded), none, "no job was resized")
-        self._judge(_Said(RESIZES, Decision(RESIZES, found), Powers(at_once=self._left(), about=frozenset())))
+        self._judge(_Proposal(RESIZES, Decision(RESIZES, found), Permissions(at_once=self._left(), about=frozenset())))
 
     def _advise(self) -> None:
         """The policies' hints were tried on what was free then."""
-        view, pending = self._ledger.view(), self._in_order()
+        view, pending = self._accounts.view(), self._in_order()
         none: dict[str, tuple[str, ...]] = {}
         for uid, hints in self._stage(HINTS, lambda: advice(view, pending, self._reserved), none, "as it was").items():
             self._pending[uid] = replace(self._pending[uid], alternatives=hints)
 
     # --- keeping account ---------------------------------------------------------------------------------------------
-    def _judge(self, said: _Said) -> tuple[Refusal, ...]:
+    def _judge(self, said: _Proposal) -> tuple[Refusal, ...]:
         """Let the shield have its say, and note what is left; returns what is not."""
-        verdict, self._ledger = judge(self._ledger, said.decision, said.powers)
+        verdict, self._accounts = judge(self._accounts, said.decision, said.permissions)
         self._said.append(said)
         self._refused += verdict.refused
-        self._stops += [stop if said.powers.for_others else _yielded(stop) for stop in verdict.stops]
+        self._stops += [stop if said.permissions.for_others else _yielded(stop) for stop in verdict.stops]
         for placed in verdict.accepted:
             self._pending.pop(placed.job, None)
-            if self._ledger.jobs[placed.job].placement:
+            if self._accounts.jobs[placed.job].placement:
                 self._moves[placed.job] = said.by
         for refused in verdict.refused:
             why = f"{said.by} broke rule {refused.rule}: {refused.message}"
@@ -268,23 +278,23 @@ class Deliberation:
     def _take_back(self, uids: Iterable[str]) -> None:
         """Judge all anew, without the placements of these jobs: what was to give way for them stays. What falls with
         them is no mistake of who decided it."""
-        out, mistakes, before = set(uids), set(self._refused), self._ledger.placed.keys()
+        out, mistakes, before = set(uids), set(self._refused), self._accounts.placed.keys()
         said, self._said = self._said, []
-        self._ledger, self._refused, self._stops, self._moves = Ledger(self._base), [], [], {}
+        self._accounts, self._refused, self._stops, self._moves = Accounts(self._base), [], [], {}
         for each in said:
             left = tuple(placed for placed in each.decision.placements if placed.job not in out)
             self._judge(replace(each, decision=replace(each.decision, placements=left)))
         self._refused = [refused for refused in self._refused if refused in mistakes]
-        for uid in before - out - self._ledger.placed.keys():
+        for uid in before - out - self._accounts.placed.keys():
             self._pending[uid] = Pending(uid, PendingReason.RESERVED, FELL)
 
     def _left(self) -> int:
         """Gangs that may still be stopped or moved before nobody else is helped."""
-        return max(0, self._rules.at_once - len(self._ledger.left))
+        return max(0, self._rules.at_once - len(self._accounts.left))
 
     def _waiting(self) -> list[Job]:
         """Jobs without a placement, in line."""
-        return [job for job in self._base.waiting() if job.uid not in self._ledger.placed]
+        return [job for job in self._base.waiting() if job.uid not in self._accounts.placed]
 
     def _in_order(self) -> tuple[Pending, ...]:
         return tuple(self._pending[job.uid] for job in self._waiting())
@@ -294,25 +304,25 @@ class Deliberation:
         pending = self._in_order()
         if not pending or not self._rules.times or self._rules == Rules():
             return pending
-        view, reserved = self._ledger.view(), self._rules.reservations > 0
+        view, reserved = self._accounts.view(), self._rules.reservations > 0
         hurried = self._rules.limits != Limits()  # else times may take theirs, and nobody is told old ones
-        etas = self._asks.times.recent(each.job for each in pending) if hurried else None
+        etas = self._executor.times.recent(each.job for each in pending) if hurried else None
         if etas is None:
             none: dict[str, Eta] = {}
             work = partial(expected_starts, view, pending, reserve=reserved)
             etas = self._stage("etas", work, none, "no times are told")
             if hurried:
-                self._asks.times.note(etas, (each.job for each in pending), self._stages["etas"])
+                self._executor.times.note(etas, (each.job for each in pending), self._stages["etas"])
         return tuple(replace(each, eta=etas[each.job]) if each.job in etas else each for each in pending)
 
     def _named(self, stop: Stop) -> Stop:
         """A stop names whom it is for: where the policy did not, the first who waits for it."""
-        return stop if stop.beneficiary else replace(stop, beneficiary=self._ledger.awaited()[stop.job][0])
+        return stop if stop.beneficiary else replace(stop, beneficiary=self._accounts.awaited()[stop.job][0])
 
     def _move(self, uid: str, by: str) -> Move:
-        placement, held = self._ledger.placed[uid], self._ledger.jobs[uid].placement
+        placement, held = self._accounts.placed[uid], self._accounts.jobs[uid].placement
         same = held is not None and (held.gpus, held.gpu_type) == (placement.gpus, placement.gpu_type)
-        starting = [other for other in self._ledger.awaited().get(uid, ()) if other not in self._moves]
+        starting = [other for other in self._accounts.awaited().get(uid, ()) if other not in self._moves]
         cause = StopCause.MOVED if same else StopCause.RESIZED
         return Move(placement, by, cause, starting[0] if by == ROOM and starting else "")
 
@@ -320,8 +330,8 @@ class Deliberation:
         """Do something that may fail, within the deadline of a policy."""
         began = time.perf_counter()
         try:
-            return self._asks.timed(name, work, self._choice.deadline_seconds)
-        except PolicyError as failure:
+            return self._executor.timed(name, work, self._choice.deadline_seconds)
+        except PolicyFailure as failure:
             jobs = tuple(job.uid for job in self._base.waiting()[:1])
             self._fallbacks.append(Fallback(name, failure.reason, str(failure), jobs, instead, failure.kind))
             return otherwise

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 from tests.builders import H100, placement
 
-from trimtab.decide.compare import Agreement, Difference, compare
-from trimtab.decide.outcome import Outcome
+from trimtab_policy.scheduling.comparison import Agreement, Difference, compare
+from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.specs import ParallelPlan
 from trimtab_policy.types import Pending, PendingReason, Placement
 

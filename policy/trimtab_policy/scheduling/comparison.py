@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from trimtab.decide.outcome import Outcome
+from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.types import Pending, Placement
 
 

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 from tests.builders import H100, NOW, job, node, placement, running, snapshot
 
-from trimtab.decide import shield
-from trimtab.decide.running import Powers
-from trimtab.decide.shield import Verdict, check
+from trimtab_policy.scheduling import shield
+from trimtab_policy.scheduling.permissions import Permissions
+from trimtab_policy.scheduling.shield import Verdict, check
 from trimtab_policy.types import Decision, Job, Placement, Stop, StopCause
 
-ROOM = Powers(for_others=True)
+ROOM = Permissions(for_others=True)
 URGENT = job("new", gpus=(8, 8), priority=10)
 FULL, FULL_TOO = node("a", free=0), node("b", free=0)
 
@@ -30,16 +30,16 @@ def old(name: str = "old", *nodes: str, gpus: int = 8, **changes: Any) -> Job:
     return running(name, dict.fromkeys(nodes or ("a",), gpus), **changes)
 
 
-def judge(decision: Decision, *jobs: Job, powers: Powers = ROOM, nodes: Any = (FULL, FULL_TOO)) -> Verdict:
-    return check(snapshot(nodes, jobs), decision, powers)
+def judge(decision: Decision, *jobs: Job, permissions: Permissions = ROOM, nodes: Any = (FULL, FULL_TOO)) -> Verdict:
+    return check(snapshot(nodes, jobs), decision, permissions)
 
 
 def rules(verdict: Verdict) -> list[tuple[str, str]]:
     return [(refusal.job, refusal.rule) for refusal in verdict.refused]
 
 
-def preempts(victim: Job, heir: Job = URGENT, powers: Powers = ROOM, **named: Any) -> Verdict:
-    return judge(Decision("x", (place("new", "a"),), stops=(stop(**named),)), victim, heir, powers=powers)
+def preempts(victim: Job, heir: Job = URGENT, permissions: Permissions = ROOM, **named: Any) -> Verdict:
+    return judge(Decision("x", (place("new", "a"),), stops=(stop(**named),)), victim, heir, permissions=permissions)
 
 
 def test_a_more_urgent_job_gets_the_gpus_of_another_and_waits_for_its_end() -> None:
@@ -64,16 +64,16 @@ def test_who_must_not_be_stopped_keeps_what_it_has_and_nobody_else_gets_it(victi
 def test_only_what_is_borrowed_is_reclaimed_and_only_for_who_is_entitled() -> None:
     entitled, lent = job("new", gpus=(8, 8), entitled=True), replace(ROOM, borrowed={"uid-old": 8})
     assert preempts(old(), entitled, lent, cause=StopCause.RECLAIMED).stops
-    for victim, heir, powers in (
+    for victim, heir, permissions in (
         (old(), entitled, ROOM),
         (old(), job("new", gpus=(8, 8)), lent),
         (old(priority=1), entitled, lent),
     ):
-        assert rules(preempts(victim, heir, powers, cause=StopCause.RECLAIMED))[0] == ("uid-old", "not_borrowed")
+        assert rules(preempts(victim, heir, permissions, cause=StopCause.RECLAIMED))[0] == ("uid-old", "not_borrowed")
 
 
 def test_a_policy_stops_elastic_jobs_only_and_none_for_one_that_is_less_urgent() -> None:
-    plain, by_policy = job("new", gpus=(8, 8)), Powers()
+    plain, by_policy = job("new", gpus=(8, 8)), Permissions()
     assert preempts(old(preemptible=True), plain, by_policy, beneficiary="").stops
     assert rules(preempts(old(), plain, by_policy, beneficiary=""))[0] == ("uid-old", "not_preemptible")
     assert rules(preempts(old(preemptible=True, priority=1), plain, by_policy, beneficiary=""))[0] == (
@@ -92,7 +92,7 @@ def test_nobody_is_stopped_for_a_gang_that_cannot_start() -> None:
 
 def test_nobody_is_stopped_for_nothing() -> None:
     decision = Decision("x", (place("new", "b"),), stops=(stop(beneficiary=""),))
-    verdict = judge(decision, old(preemptible=True), URGENT, nodes=(FULL, node("b")), powers=Powers())
+    verdict = judge(decision, old(preemptible=True), URGENT, nodes=(FULL, node("b")), permissions=Permissions())
     assert rules(verdict) == [("uid-old", "nobody_gains")]
     assert [placed.job for placed in verdict.accepted] == ["uid-new"]
 
@@ -115,10 +115,10 @@ def test_only_so_many_are_stopped_at_a_time() -> None:
         "x", (place("new", "a"), place("next", "b")), stops=(stop("one"), stop("two", beneficiary="uid-next"))
     )
     jobs = old("one", "a"), old("two", "b"), URGENT, job("next", gpus=(8, 8), priority=10)
-    verdict = judge(decision, *jobs, powers=replace(ROOM, at_once=1))
+    verdict = judge(decision, *jobs, permissions=replace(ROOM, at_once=1))
     assert [placed.job for placed in verdict.accepted] == ["uid-new"]
     assert rules(verdict) == [("uid-two", "too_many_at_once"), ("uid-next", "oversubscribed_gpus")]
-    assert judge(decision, *jobs, powers=replace(ROOM, at_once=0)).stops == ()
+    assert judge(decision, *jobs, permissions=replace(ROOM, at_once=0)).stops == ()
 
 
 def test_for_one_gang_all_go_that_it_takes_and_nobody_else_is_helped_then() -> None:
@@ -127,19 +127,19 @@ def test_for_one_gang_all_go_that_it_takes_and_nobody_else_is_helped_then() -> N
     jobs = [running(name, {"a": 1}, gpus=(1, 1), finish=NOW + 3600) for name in names]
     decision = Decision("x", (place("new", "a"), place("next", "b")), stops=(*victims, stop("two", "uid-next")))
     late = job("next", gpus=(8, 8), priority=10)
-    for powers in (replace(ROOM, at_once=1), replace(ROOM, at_once=2)):
-        verdict = judge(decision, *jobs, old("two", "b"), URGENT, late, powers=powers)
-        helped = ["uid-next"] if powers.at_once == 1 else ["uid-new", "uid-next"]
+    for permissions in (replace(ROOM, at_once=1), replace(ROOM, at_once=2)):
+        verdict = judge(decision, *jobs, old("two", "b"), URGENT, late, permissions=permissions)
+        helped = ["uid-next"] if permissions.at_once == 1 else ["uid-new", "uid-next"]
         assert [placed.job for placed in verdict.accepted] == helped
     alone = judge(
-        Decision("x", (place("new", "a"),), stops=tuple(victims)), *jobs, URGENT, powers=replace(ROOM, at_once=1)
+        Decision("x", (place("new", "a"),), stops=tuple(victims)), *jobs, URGENT, permissions=replace(ROOM, at_once=1)
     )
     assert len(alone.stops) == 8
     assert len(alone.waits["uid-new"]) == 8
 
 
 def test_no_more_go_than_a_plan_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shield, "MAX_LEAVING", 7)
+    monkeypatch.setattr(shield, "MOST_LEAVING", 7)
     names = [f"old-{i}" for i in range(8)]
     jobs = [running(name, {"a": 1}, gpus=(1, 1), finish=NOW + 3600) for name in names]
     verdict = judge(Decision("x", (place("new", "a"),), stops=tuple(stop(name) for name in names)), *jobs, URGENT)
@@ -161,12 +161,12 @@ def test_a_gang_does_not_move_for_a_job_that_is_not_started() -> None:
 
 def test_gangs_may_change_places() -> None:
     a, b = old("one", "a", preemptible=True), old("two", "b", preemptible=True)
-    verdict = judge(Decision("x", (place("one", "b"), place("two", "a"))), a, b, powers=Powers())
+    verdict = judge(Decision("x", (place("one", "b"), place("two", "a"))), a, b, permissions=Permissions())
     assert verdict.waits == {"uid-one": ("uid-two",), "uid-two": ("uid-one",)}
 
 
 def test_a_gang_that_shrinks_needs_nobody_elses_gpus() -> None:
-    verdict = judge(Decision("x", (place("old", "a", gpus=4),)), old(preemptible=True), powers=Powers())
+    verdict = judge(Decision("x", (place("old", "a", gpus=4),)), old(preemptible=True), permissions=Permissions())
     assert (rules(verdict), verdict.waits) == ([], {})
 
 
@@ -181,9 +181,9 @@ def test_a_gang_that_shrinks_needs_nobody_elses_gpus() -> None:
 def test_what_a_running_job_must_not_be_given(changes: dict[str, Any], rule: str) -> None:
     allowed = changes.pop("gpus_allowed", (1, 8))
     held = replace(job("old", gpus=allowed, **changes), placement=place("old", "a"))
-    assert rules(judge(Decision("x", (place("old", "b", gpus=4),)), held, powers=Powers(), nodes=(FULL, node("b"))))[
-        0
-    ] == ("uid-old", rule)
+    smaller = Decision("x", (place("old", "b", gpus=4),))
+    verdict = judge(smaller, held, permissions=Permissions(), nodes=(FULL, node("b")))
+    assert rules(verdict)[0] == ("uid-old", rule)
 
 
 def test_only_elastic_jobs_change_their_size_for_others() -> None:
@@ -195,5 +195,5 @@ def test_only_elastic_jobs_change_their_size_for_others() -> None:
 def test_what_a_refused_move_would_have_freed_is_not_given_away() -> None:
     decision = Decision("x", (place("new", "a"), place("old", "h", gpu_type=H100)))
     nodes = FULL, node("h", H100, free=7)
-    verdict = judge(decision, old(preemptible=True), URGENT, powers=Powers(), nodes=nodes)
+    verdict = judge(decision, old(preemptible=True), URGENT, permissions=Permissions(), nodes=nodes)
     assert rules(verdict) == [("uid-new", "oversubscribed_gpus"), ("uid-old", "oversubscribed_gpus")]
