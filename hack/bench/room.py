@@ -1,8 +1,8 @@
-"""What it is worth that others give way: the simulator with and without the arbiter, and how long it thinks.
+"""What it is worth that others give way: the simulator with and without the controller, and how long that takes.
 
 64 A100s, LLM jobs of the generator at 90 % load, half of them elastic, with three priorities (70, 20 and 10 % of the
-jobs). Policies meet the same jobs. `best_fit` never touches who runs; with the arbiter behind it room is made for those
-who wait (`+room`), and elastic jobs are resized, too (`+arbiter`); `srtf` and `sia` stop and move whom they like.
+jobs). Policies meet the same jobs. `best_fit` never touches who runs; under the controller room is made for those
+who wait (`+room`), and elastic jobs are resized, too (`+controller`); `srtf` and `sia` stop and move whom they like.
 
 A change back is a job that has again what it lost less than an hour before, in GPUs or in having none. GPU-hours idle
 are those held without computing: launches, and restarts. Intervals are of ratios to `best_fit` over seeds, paired.
@@ -27,11 +27,11 @@ from rich.table import Table
 
 from trimtab_policy.policy import Policy, load
 from trimtab_policy.scheduling.accounts import after
-from trimtab_policy.scheduling.arranged import Arranged, Arrangement
 from trimtab_policy.scheduling.fair_share import in_line
 from trimtab_policy.scheduling.preemption import RoomRules, make_room
 from trimtab_policy.scheduling.resize import ResizeRules, resizes
 from trimtab_policy.sim import clusters, llm, metrics
+from trimtab_policy.sim.controller import Controller, ControllerRules
 from trimtab_policy.sim.engine import Rules, simulate
 from trimtab_policy.sim.result import Run
 from trimtab_policy.sim.statistics import MIN_WINDOWS, Interval, compare
@@ -63,7 +63,7 @@ class Result(Struct, frozen=True):
 
 
 class Thinking(Struct, frozen=True):
-    """How long the arbiter takes on a large cluster, milliseconds of CPU."""
+    """How long room and resizes take on a large cluster, milliseconds of CPU."""
 
     room_p50: float
     room_max: float
@@ -101,11 +101,12 @@ def _workload(seed: int, jobs: int) -> Iterator[Result]:
 
 def _contestants(elastic: Callable[[Job], bool]) -> dict[str, tuple[Callable[[], Policy], float | None]]:
     """Name -> how to make it, and the length of its rounds."""
-    room_only = Arrangement(resize=None)
+    usual = ControllerRules()
+    room_only = replace(usual, rules=replace(usual.rules, resize=None))
     return {
         "best_fit": (lambda: load("best_fit"), None),
-        "best_fit+room": (lambda: Arranged(load("best_fit"), room_only, elastic), None),
-        "best_fit+arbiter": (lambda: Arranged(load("best_fit"), Arrangement(), elastic), None),
+        "best_fit+room": (lambda: Controller(load("best_fit"), room_only, elastic), None),
+        "best_fit+controller": (lambda: Controller(load("best_fit"), usual, elastic), None),
         "srtf": (lambda: load("srtf"), None),
         "sia": (lambda: load("sia"), 300.0),
     }
@@ -173,7 +174,7 @@ def large(seed: int = 1) -> Snapshot:
     held = {share.node for job in running if job.placement for share in job.placement.shares}
     nodes = tuple(node if node.name in held else _busy(node, random) for node in placed.nodes)
     now = replace(cluster, nodes=nodes, jobs=(*running, *waiting))
-    left = after(now, load("best_fit").decide(now))  # who fits as it is is not the arbiter's to place
+    left = after(now, load("best_fit").decide(now))  # who fits as it is is the policy's to place
     return in_line(left)
 
 

@@ -56,7 +56,7 @@ def test_reasons_and_expected_starts_are_measured(cluster: LocalCluster, state_h
 def test_giving_way_is_measured_in_the_simulator() -> None:
     report = asyncio.run(measure({Part.ROOM}, 1, tiny=True))
     assert report.room
-    assert len(report.room.of("best_fit+arbiter")) == 3
+    assert len(report.room.of("best_fit+controller")) == 3
     assert all(0 < result.utilisation <= 1 for result in report.room.results)
     assert "who gives way" in _shown(report)
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report).room == report.room

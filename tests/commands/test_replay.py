@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from trimtab.cli import app
 from trimtab_policy.types import Snapshot
 
-POLICIES = ("--policies", "fcfs,sjf")
+POLICIES = ("--policies", "fcfs,sjf+paper")
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def told(*arguments: str | Path) -> dict[str, Any]:
 # --- snapshots -------------------------------------------------------------------------------------------------------
 def test_every_job_is_told_under_every_policy(dump: Path) -> None:
     answer = told(dump, *POLICIES)
-    fcfs, sjf = (answer["policies"][policy]["jobs"] for policy in ("fcfs", "sjf"))
+    fcfs, sjf = (answer["policies"][policy]["jobs"] for policy in ("fcfs", "sjf+paper"))
     assert list(fcfs) == list(sjf) == ["running", "long", "short"]
     assert fcfs["running"] == sjf["running"]
     assert fcfs["running"]["jct"] == pytest.approx(fcfs["running"]["done"] + 3600)
@@ -75,8 +75,15 @@ def test_every_job_is_told_under_every_policy(dump: Path) -> None:
     assert fcfs["long"]["held"] == "8×A100"
 
 
+def test_who_decides_how_is_told(dump: Path) -> None:
+    answer = told(dump, *POLICIES)["policies"]
+    assert [answer[policy]["decided"] for policy in ("fcfs", "sjf+paper")] == ["controller", "paper"]
+    shown = " ".join(replay(dump, *POLICIES).stdout.split())
+    assert "Decisions: fcfs as the controller does, with its default settings; sjf+paper alone" in shown
+
+
 def test_figures_are_those_of_the_jobs(dump: Path) -> None:
-    found = told(dump, *POLICIES)["policies"]["sjf"]
+    found = told(dump, *POLICIES)["policies"]["sjf+paper"]
     times = [each["jct"] / 3600 for each in found["jobs"].values()]
     assert found["avg_jct_h"] == pytest.approx(sum(times) / 3)
     assert found["last_h"] == pytest.approx(max(each["done"] for each in found["jobs"].values()) / 3600)
@@ -102,7 +109,7 @@ def test_people_see_jobs_side_by_side_totals_the_winner_and_who_held_what(
     monkeypatch.setattr("trimtab.ui.output.WIDE_ENOUGH", 80)
     shown = replay(dump, *POLICIES).stdout
     assert max(map(len, shown.splitlines())) <= 80
-    for word in ("running  runs", "short    waits", "AVG JCT", "sjf has the lowest average JCT", "a100-0 │AAA"):
+    for word in ("running  runs", "short    waits", "AVG JCT", "sjf+paper has the lowest average JCT", "a100-0 │AAA"):
         assert word in shown
 
 
@@ -126,14 +133,14 @@ def test_yaml_is_read_as_well(now: Snapshot, dump: Path) -> None:
 def test_pictures_go_where_they_are_wanted(dump: Path, tmp_path: Path) -> None:
     told(dump, *POLICIES, "--plot", tmp_path / "pictures")
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == {
-        "gantt-fcfs.png", "gantt-sjf.png", "heat-fcfs.png", "heat-sjf.png",
+        "gantt-fcfs.png", "gantt-sjf+paper.png", "heat-fcfs.png", "heat-sjf+paper.png",
     }  # fmt: skip
 
 
 # --- traces ----------------------------------------------------------------------------------------------------------
 def test_a_trace_begins_on_an_empty_cluster_and_counts_from_submission(trace: Path) -> None:
     answer = told(trace, "--cluster", "T4=8", *POLICIES)
-    fcfs, sjf = (list(answer["policies"][policy]["jobs"].values()) for policy in ("fcfs", "sjf"))
+    fcfs, sjf = (list(answer["policies"][policy]["jobs"].values()) for policy in ("fcfs", "sjf+paper"))
     assert [each["done"] for each in fcfs] == pytest.approx([3600, 3659, 5458])
     assert [each["done"] for each in sjf] == pytest.approx([3600, 3659, 5458])
     assert [each["jct"] for each in fcfs] == [each["done"] for each in fcfs]

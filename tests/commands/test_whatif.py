@@ -30,6 +30,7 @@ def now() -> Snapshot:
         job("giant", gpus=(8, 8), model="llama3.1-405b"),
     ]
     nodes = [node("a-0", free=0), node("a-1", free=0)]
+    first, second = (replace(each, movable_from=NOW + 600) for each in (first, second))
     return snapshot(nodes, [first, second, *waiting], quotas=[Quota("q", "*", 8), Quota("r", "*", 8)])
 
 

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     from trimtab_policy.sim.evaluation.compare import Table
     from trimtab_policy.sim.evaluation.scenario import Outcome
 
-PoliciesOption = Annotated[str, typer.Option(help="Policies with commas between; NAME@SEED breaks ties by a seed.")]
+PoliciesOption = Annotated[
+    str,
+    typer.Option(
+        help="Policies with commas between; NAME@SEED breaks ties by a seed, NAME+paper decides without the controller."
+    ),
+]
 ClusterOption = Annotated[str, typer.Option(help="Preset, TYPE=COUNTxPER_NODE,... or a CSV file of nodes.")]
 SeedOption = Annotated[int, typer.Option(help="Of everything that is random, the same for all policies.", min=0)]
 ProfilesOption = Annotated[

@@ -26,6 +26,7 @@ from trimtab.ui.output import Output, spaced
 from trimtab.ui.progress import step
 from trimtab.ui.replay import Fate, Story
 from trimtab.ui.terminal import Text
+from trimtab_policy.sim.contestant import Decider, contestant
 from trimtab_policy.sim.timeline import Timeline, timelines
 from trimtab_policy.types import Snapshot
 
@@ -40,6 +41,7 @@ class Course(NamedTuple):
 
     records: Sequence[Record]
     spans: Sequence[Span]
+    decider: Decider
 
 
 class Replay(NamedTuple):
@@ -64,7 +66,10 @@ def replay(
     policies: evaluate.PoliciesOption,
     cluster: Annotated[str, typer.Option(help="Cluster that a trace runs on: preset, TYPE=COUNT or CSV file.")] = "",
     preempt: Annotated[
-        bool, typer.Option("--preempt", help="Let policies stop, move and resize jobs of a snapshot.")
+        bool,
+        typer.Option(
+            "--preempt", help="Let policies stop, move and resize all jobs of a snapshot, not only elastic ones."
+        ),
     ] = False,
     profiles: evaluate.ProfilesOption = None,
     knowledge: evaluate.KnowledgeOption = "fit",
@@ -106,7 +111,7 @@ def _of_snapshot(source: str, policies: Sequence[str], preempt: bool) -> Replay:
         for policy in policies:
             with step(f"replaying under {policy}"), runs.run_errors():
                 run = lives.live_on(start, policy, preempt=preempt)
-            courses[policy] = Course(run.jobs, run.spans)
+            courses[policy] = Course(run.jobs, run.spans, contestant(policy).decider or Decider.CONTROLLER)
     jobs = start.snapshot.jobs
     return Replay(
         names=_names([(job.namespace, job.name) for job in jobs]),
@@ -130,7 +135,7 @@ def _of_trace(asked: runs.Asked, jobs: int) -> Replay:
         heading="SUBMITTED",
         states=[f"at {words.duration(record.submitted)}" for record in found[0].jobs],
         since=[0.0] * len(found[0].jobs),
-        courses={each.scenario.policy: Course(each.jobs, each.held) for each in found},
+        courses={each.scenario.policy: Course(each.jobs, each.held, each.decider) for each in found},
         cluster=cluster(asked.cluster),
         set_aside={},
     )
@@ -139,14 +144,16 @@ def _of_trace(asked: runs.Asked, jobs: int) -> Replay:
 def _tell(form: Output, found: Replay, plot: Path | None) -> None:
     stories = _stories(found)
     figures = {policy: _figures(stories, course.records, policy) for policy, course in found.courses.items()}
+    deciders = {policy: course.decider for policy, course in found.courses.items()}
     value = {
         "policies": {
-            policy: figures[policy] | {"jobs": {story.name: story.fates[policy]._asdict() for story in stories}}
+            policy: figures[policy]
+            | {"decided": deciders[policy], "jobs": {story.name: story.fates[policy]._asdict() for story in stories}}
             for policy in found.courses
         },
         "set_aside": found.set_aside,
     }
-    parts: list[RenderableType] = [ui.table(stories, found.heading), ui.totals(stories, figures)]
+    parts: list[RenderableType] = [ui.table(stories, found.heading), ui.totals(stories, figures, deciders)]
     parts += [ui.set_aside(found.set_aside)] if found.set_aside else []
     parts += [ui.tempo(found.speedup)] if found.speedup != 1 else []
     spans = {policy: course.spans for policy, course in found.courses.items()}

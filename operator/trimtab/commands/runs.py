@@ -25,6 +25,7 @@ from trimtab.errors import TrimtabError, UsageError
 from trimtab.printable import say
 from trimtab.ui import evaluation as ui
 from trimtab_policy import policy as registry
+from trimtab_policy.sim.contestant import contestant
 from trimtab_policy.types import Quota
 
 if TYPE_CHECKING:
@@ -143,16 +144,17 @@ def input_errors() -> Iterator[None]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Policies as typed: names with commas between, each at most with a seed (`sia@3`). Raises UsageError."""
+    """Policies as typed, with commas between: `sim.contestant` says how each is written. Raises UsageError."""
     wanted = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     if not wanted:
         raise UsageError(f"--policies: name at least one of {', '.join(registry.names())}")
     for name in wanted:
-        base, at, seed = name.partition("@")
+        try:
+            base = contestant(name).name
+        except ValueError as error:
+            raise UsageError(f"--policies: {error}") from error
         if base not in registry.names():
             raise UsageError(f"--policies: unknown policy {base!r}; registered are: {', '.join(registry.names())}")
-        if at and not seed.isdecimal():
-            raise UsageError(f"--policies: {name!r}: write NAME@SEED, such as {base}@3")
     return wanted
 
 

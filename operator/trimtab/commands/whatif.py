@@ -22,19 +22,15 @@ from trimtab.commands.options import (
 )
 from trimtab.commands.snapshot import read
 from trimtab.decide.rules import rules_of
-from trimtab.decide.simulated import Simulated
 from trimtab.observe.calibration import corrected
 from trimtab.ui import output
 from trimtab.ui import whatif as ui
 from trimtab.ui.output import Output
 from trimtab.ui.progress import step
 from trimtab_policy.perf.correction import Corrections
-from trimtab_policy.scheduling.arranged import Arrangement, Memory
-from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.policy import load
+from trimtab_policy.sim.controller import Controller, ControllerRules
 from trimtab_policy.types import Snapshot
-
-MIN_RUNTIME = Arrangement().min_runtime_seconds
-"""What a snapshot does not say of each job: the default of `elasticity.minRuntimeSeconds`."""
 
 
 @command
@@ -74,18 +70,15 @@ async def whatif(
     _compare(form, now, change.apply(asked, now, file), policies, partial(_controller, configured, rigid))
 
 
-def _controller(configured: settings.Settings, rigid: bool, name: str, now: Snapshot) -> Simulated:
+def _controller(configured: settings.Settings, rigid: bool, name: str, now: Snapshot) -> Controller:
     """Who decides as a controller with these settings would."""
-    giving, elasticity = configured.preemption, configured.elasticity
-    rules = rules_of(configured, resize=True)
-    elastic = {job.uid for job in now.jobs if job.elastic or job.preemptible}
-    memory = Memory(MIN_RUNTIME, giving.per_job_per_hour, lambda job: elasticity.enabled and job.uid in elastic)
-    return Simulated(
-        Choice(name, configured.policy.fallback),
-        replace(rules, room=None, resize=None) if rigid else rules,
-        memory,
-        elasticity.interval_seconds,
+    elasticity, rules = configured.elasticity, replace(rules_of(configured, resize=True), times=False)
+    how = ControllerRules(
+        rules=replace(rules, room=None, resize=None) if rigid else rules,
+        resize_seconds=elasticity.interval_seconds,
+        per_job_per_hour=configured.preemption.per_job_per_hour,
     )
+    return Controller(load(name), how, lambda job: elasticity.enabled and job.elastic, begin=now)
 
 
 def _compare(
@@ -93,7 +86,7 @@ def _compare(
     now: Snapshot,
     then: Snapshot,
     policies: tuple[str, str],
-    controller: Callable[[str, Snapshot], Simulated],
+    controller: Callable[[str, Snapshot], Controller],
 ) -> None:
     with runs.simulator():
         from trimtab_policy.sim import replay

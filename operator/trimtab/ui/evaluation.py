@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 
 from trimtab.ui.progress import PlainProgress
 from trimtab.ui.terminal import Console, Text, column
-from trimtab_policy.sim.sizes import uses_sizes
+from trimtab_policy.sim.contestant import Decider, uses_sizes
 
 if TYPE_CHECKING:
     from trimtab_policy.sim.evaluation.compare import Ratio, Table
@@ -132,7 +132,7 @@ def _notes(found: Table) -> Iterator[Text]:
     if any(row.ratio and row.ratio.p is not None for row in found.rows):
         yield Text(f"Ratio: geometric mean over paired windows, 95 % interval; * p < {SURE} after Holm.", "dim")
     yield Text(sizes_note([row.policy for row in found.rows]), "dim")
-    yield Text(_rounds(found), "dim")
+    yield Text(_decisions(found), "dim")
     if found.used and max(abs(found.used.slope.low), abs(found.used.slope.high)) < TELLING:
         yield Text(_regression(found.used), "dim")
     if late := [f"{row.policy} {row.unfinished}" for row in found.rows if row.unfinished]:
@@ -152,13 +152,19 @@ def sizes_note(policies: Sequence[str]) -> str:
     return f"{USES_SIZES} decides by how long jobs will take, as far as it is known; {others}."
 
 
-def _rounds(found: Table) -> str:
-    by_length: dict[float | None, list[str]] = {}
+def _decisions(found: Table) -> str:
+    """Who decides as what, and when."""
+    groups: dict[tuple[Decider, float | None], list[str]] = {}
     for row in found.rows:
-        by_length.setdefault(row.round_seconds, []).append(row.policy)
+        groups.setdefault((row.decider, row.round_seconds), []).append(row.policy)
+    return decided_note((how, length, names) for (how, length), names in groups.items())
+
+
+def decided_note(groups: Iterable[tuple[Decider, float | None, Sequence[str]]]) -> str:
+    """`Decisions: best_fit at events, as the controller does, with its default settings; sia+paper every 60 s, ...`."""
     told = [
-        f"{', '.join(policies)} {f'every {length:g} s' if length else 'at events'}"
-        for length, policies in by_length.items()
+        f"{', '.join(policies)} {f'every {length:g} s' if length else 'at events'}, {how.described}"
+        for how, length, policies in groups
     ]
     return f"Decisions: {'; '.join(told)}."
 

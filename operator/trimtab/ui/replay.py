@@ -11,7 +11,7 @@ from rich.table import Table
 from trimtab.ui import words
 from trimtab.ui.evaluation import USES_SIZES, sizes_note
 from trimtab.ui.terminal import Text
-from trimtab_policy.sim.sizes import uses_sizes
+from trimtab_policy.sim.contestant import Decider, uses_sizes
 
 MOST_JOBS = 40
 """Lines; of more jobs those are shown whose fate depends most on the policy."""
@@ -61,8 +61,10 @@ def table(stories: Sequence[Story], state: str) -> Group:
     return Group(*parts)
 
 
-def totals(stories: Sequence[Story], figures: Mapping[str, Mapping[str, float | None]]) -> Group:
-    """A line a policy, and a sentence about the winner."""
+def totals(
+    stories: Sequence[Story], figures: Mapping[str, Mapping[str, float | None]], deciders: Mapping[str, Decider]
+) -> Group:
+    """A line a policy, how each decided, and a sentence about the winner."""
     made = _table("POLICY")
     for heading in ("AVG JCT", "P99 JCT", "LAST DONE", "GPU-H/JOB", "RESTARTS/JOB", "FIRST DONE"):
         made.add_column(heading, justify="right")
@@ -72,7 +74,13 @@ def totals(stories: Sequence[Story], figures: Mapping[str, Mapping[str, float | 
         rates = (_number(found.get(name)) for name in ("gpu_hours_per_job", "restarts_per_job"))
         made.add_row(policy + USES_SIZES * uses_sizes(policy), *times, *rates, f"{first[policy]} of {len(stories)}")
     marked = [Text(sizes_note(list(figures)), "dim")] if any(map(uses_sizes, figures)) else []
-    return Group(made, *marked, *_verdict(figures))
+    return Group(made, *marked, Text(_decided(deciders), "dim"), *_verdict(figures))
+
+
+def _decided(deciders: Mapping[str, Decider]) -> str:
+    groups = {how: [name for name, by in deciders.items() if by is how] for how in dict.fromkeys(deciders.values())}
+    told = "; ".join(f"{', '.join(names)} {how.described}" for how, names in groups.items())
+    return f"Decisions: {told}."
 
 
 def set_aside(reasons: Mapping[str, str]) -> Table:

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from trimtab_policy import policy as registry
 from trimtab_policy.bench.report import Cell, Report
 from trimtab_policy.sim import statistics
+from trimtab_policy.sim.contestant import uses_sizes
 from trimtab_policy.sim.evaluation.scenario import GENERATED, Outcome, Scenario
 from trimtab_policy.sim.evaluation.store import Store
 from trimtab_policy.sim.evaluation.workers import processes
 from trimtab_policy.sim.evaluation.workload import CLUSTER_V0
-from trimtab_policy.sim.sizes import uses_sizes
 from trimtab_policy.sim.statistics import Comparison
 
 SURE = 0.05

@@ -1,10 +1,10 @@
 """In which order GPUs were given to gangs: a number that is counted on, and never a time.
 
-Whoever lends GPUs gets those back that were given last (`arbiter.shares`). Times cannot say which these are. They are
-told to the second, by clocks that differ; and a gang that starts within the same second as another one, that is planned
-and does not run yet, or that was stopped and comes back, would change places with those that had their GPUs before it.
-So each decision numbers the GPUs that it hands out, in line, above all that are held. The numbers stand in the plan:
-they outlive the controller, and are compared with one another only.
+Whoever lends GPUs gets those back that were given last (`scheduling.fair_share`). Times cannot say which these are:
+they are told to the second, by clocks that differ; and a gang that starts within the same second as another one, that
+is planned and does not run yet, or that was stopped and comes back, would change places with those that had their GPUs
+before it. So each decision numbers the GPUs that it hands out, in line, above all that are held. The numbers stand in
+the plan: they outlive the controller, and are compared with one another only.
 
 A gang that grows is given only what it did not have. One that shrinks gives back what it was given last. One that goes
 on elsewhere is given nothing; with GPUs of another type it is, as far as these are counted by type.

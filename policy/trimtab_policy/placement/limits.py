@@ -1,16 +1,93 @@
-"""What a job's owner has limited: held against every placement, live and simulated."""
+"""What no placement may break, whatever else is decided: of the gang, its nodes, its owner, its plan and its figures.
+
+Whether there is room for it depends on what else is decided (`scheduling.accounts`). Live and simulated placements are
+held against the same rules.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec.structs import replace
 
+from trimtab_policy.perf import plans
+from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.specs import ParallelPlan
-from trimtab_policy.types import Bounds, Placement, Requirements
+from trimtab_policy.types import Bounds, Job, Node, Placement, Requirements, Snapshot
+
+LARGEST_FIGURE = 1e18
+"""Nothing that is predicted (seconds, tokens/s, bytes) comes near it, and it is still an int64 in the status."""
 
 Violation = tuple[str, str]
 """Name of a rule, low cardinality, and what breaks it."""
+
+
+def broken_rules(job: Job, placement: Placement, nodes: Mapping[str, Node], snapshot: Snapshot) -> Iterator[Violation]:
+    """Rules that a placement breaks, the most basic first. `nodes` are those that take pods, by name.
+
+    A job that brings speeds of its own, as traces do, has no model that could be divided: it needs a speed instead.
+    """
+    yield from _shape(job, placement)
+    yield from _nodes(job, placement, nodes, snapshot)
+    yield from user_limits(job.requirements, placement)
+    if job.speeds is None:
+        yield from _degrees(job, placement)
+        yield from _gpu(job, placement, snapshot)
+    elif not any(
+        speed.gpus == placement.gpus and speed.gpu_type in (placement.gpu_type, ALL_TYPES) for speed in job.speeds
+    ):
+        yield "no_speed", f"it has no speed on {placement.gpus} {placement.gpu_type}"
+    yield from _numbers(placement)
+
+
+def _shape(job: Job, placement: Placement) -> Iterator[Violation]:
+    shares = placement.shares
+    if not shares or any(share.gpus < 1 for share in shares):
+        yield "empty_share", "every node of a gang must give at least one GPU"
+    elif job.speeds is None and len({share.gpus for share in shares}) > 1:
+        yield "unequal_gpus", "all pods of a gang need the same number of GPUs (torchrun's LOCAL_WORLD_SIZE)"
+    if len({share.node for share in shares}) < len(shares):
+        yield "repeated_node", "a gang has one pod per node"
+    if placement.plan.gpus != placement.gpus:
+        yield "degrees_mismatch", f"the degrees use {placement.plan.gpus} GPUs, the nodes give {placement.gpus}"
+
+
+def _nodes(job: Job, placement: Placement, nodes: Mapping[str, Node], snapshot: Snapshot) -> Iterator[Violation]:
+    for share in placement.shares:
+        node = nodes.get(share.node)
+        if node is None:
+            why = snapshot.unavailable.get(share.node, "no such GPU node")
+            yield "node_unavailable", f"node {share.node}: {why}"
+        elif node.gpu_type != placement.gpu_type:
+            yield "wrong_gpu_type", f"node {share.node} has {node.gpu_type}, the placement says {placement.gpu_type}"
+        elif job.eligible is not None and share.node not in job.eligible:
+            yield "node_not_eligible", f"the job's selectors or tolerations do not admit node {share.node}"
+
+
+def _degrees(job: Job, placement: Placement) -> Iterator[Violation]:
+    width = placement.shares[0].gpus
+    if placement.plan.tensor > width:
+        yield "tensor_across_nodes", f"tensor degree {placement.plan.tensor} does not fit the {width} GPUs of a pod"
+    try:
+        plans.check(job.model, job.training, placement.plan, width)
+    except plans.InvalidPlan as invalid:
+        yield "indivisible", str(invalid)
+
+
+def _gpu(job: Job, placement: Placement, snapshot: Snapshot) -> Iterator[Violation]:
+    gpu, plan = snapshot.gpu_types[placement.gpu_type], placement.plan
+    if job.training.precision not in gpu.peak_flops:
+        yield "precision", f"{gpu.name} has no {job.training.precision}"
+    if not plans.fits(job.model, job.training, plan, gpu, job.requirements.software):
+        yield "memory", f"the plan {plan.describe()} does not fit in the {gpu.memory_bytes >> 30} GiB of {gpu.name}"
+
+
+def _numbers(placement: Placement) -> Iterator[Violation]:
+    predicted = placement.prediction
+    values = (predicted.step_seconds, predicted.tokens_per_second, predicted.run_seconds, predicted.memory_bytes)
+    if not all(math.isfinite(value) and 0 < value < LARGEST_FIGURE for value in values):
+        yield "not_a_number", f"the prediction has a figure that is not between 0 and {LARGEST_FIGURE:g}"
 
 
 def user_limits(need: Requirements, placement: Placement) -> Iterator[Violation]:

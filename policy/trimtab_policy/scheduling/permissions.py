@@ -1,7 +1,7 @@
 """What a decision may do to running jobs: who may be stopped for whom, who may be moved.
 
 A policy has its way with elastic jobs only, and not at the cost of more urgent ones. What makes room for others
-(`arbiter.room`) may touch every job, each with its ground: lower priority, or borrowed GPUs.
+(`preemption`) may touch every job, each with its ground: lower priority, or borrowed GPUs.
 """
 
 from __future__ import annotations

@@ -10,20 +10,14 @@ counted on its GPUs is, too; and nobody is stopped for a gang that does not star
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from trimtab_policy.perf.plans import InvalidPlan, fits
-from trimtab_policy.perf.plans import check as check_degrees
-from trimtab_policy.placement.limits import Violation, user_limits
+from trimtab_policy.placement.limits import Violation, broken_rules
 from trimtab_policy.scheduling.accounts import Accounts
 from trimtab_policy.scheduling.permissions import Permissions, no_gain, not_moved, not_stopped
-from trimtab_policy.types import MOST_LEAVING, Decision, Job, Node, Placement, Snapshot, Stop
-
-LARGEST_FIGURE = 1e18
-"""Nothing that is predicted (seconds, tokens/s, bytes) comes near it, and it is still an int64 in the status."""
+from trimtab_policy.types import MOST_LEAVING, Decision, Placement, Snapshot, Stop
 
 
 class Refusal(Struct, frozen=True):
@@ -164,68 +158,4 @@ class _Trial:
         if job.placement and (broken := not_moved(self._before, job, placement, self._permissions)):
             yield broken
             return
-        for rule in _RULES:
-            yield from rule(self._before, job, placement)
-
-
-def _shape(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
-    shares = placement.shares
-    if not shares or any(share.gpus < 1 for share in shares):
-        yield "empty_share", "every node of a gang must give at least one GPU"
-    elif len({share.gpus for share in shares}) > 1:
-        yield "unequal_gpus", "all pods of a gang need the same number of GPUs (torchrun's LOCAL_WORLD_SIZE)"
-    if len({share.node for share in shares}) < len(shares):
-        yield "repeated_node", "a gang has one pod per node"
-    if placement.plan.gpus != placement.gpus:
-        yield "degrees_mismatch", f"the degrees use {placement.plan.gpus} GPUs, the nodes give {placement.gpus}"
-
-
-def _nodes(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
-    for share in placement.shares:
-        node: Node | None = accounts.nodes.get(share.node)
-        if node is None:
-            why = accounts.snapshot.unavailable.get(share.node, "no such GPU node")
-            yield "node_unavailable", f"node {share.node}: {why}"
-        elif node.gpu_type != placement.gpu_type:
-            yield "wrong_gpu_type", f"node {share.node} has {node.gpu_type}, the placement says {placement.gpu_type}"
-        elif job.eligible is not None and share.node not in job.eligible:
-            yield "node_not_eligible", f"the job's selectors or tolerations do not admit node {share.node}"
-
-
-def _user_limits(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
-    yield from user_limits(job.requirements, placement)
-
-
-def _degrees(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
-    width = placement.shares[0].gpus
-    if placement.plan.tensor > width:
-        yield "tensor_across_nodes", f"tensor degree {placement.plan.tensor} does not fit the {width} GPUs of a pod"
-    try:
-        check_degrees(job.model, job.training, placement.plan, width)
-    except InvalidPlan as invalid:
-        yield "indivisible", str(invalid)
-
-
-def _gpu(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
-    gpu, plan = accounts.snapshot.gpu_types[placement.gpu_type], placement.plan
-    if job.training.precision not in gpu.peak_flops:
-        yield "precision", f"{gpu.name} has no {job.training.precision}"
-    if not fits(job.model, job.training, plan, gpu, job.requirements.software):
-        yield "memory", f"the plan {plan.describe()} does not fit in the {gpu.memory_bytes >> 30} GiB of {gpu.name}"
-
-
-def _numbers(accounts: Accounts, job: Job, placement: Placement) -> Iterator[Violation]:
-    predicted = placement.prediction
-    values = (predicted.step_seconds, predicted.tokens_per_second, predicted.run_seconds, predicted.memory_bytes)
-    if not all(math.isfinite(value) and 0 < value < LARGEST_FIGURE for value in values):
-        yield "not_a_number", f"the prediction has a figure that is not between 0 and {LARGEST_FIGURE:g}"
-
-
-_RULES: tuple[Callable[[Accounts, Job, Placement], Iterator[Violation]], ...] = (
-    _shape,
-    _nodes,
-    _user_limits,
-    _degrees,
-    _gpu,
-    _numbers,
-)
+        yield from broken_rules(job, placement, self._before.nodes, self._before.snapshot)

@@ -37,11 +37,17 @@ class Active:
         """GPU-seconds that it held before the run."""
         self._seen: Job | None = None
         self._template: Job | None = None
+        self._told: Job | None = None
+        """What a live snapshot said of the gang, as long as it stands."""
 
-    def remember(self, told: Job) -> None:
-        """What a live snapshot tells of its past."""
+    def remember(self, told: Job, now: float) -> None:
+        """What a live snapshot of POSIX time `now`, from here on 0, tells of its past, and of the gang that it has."""
         self.restarts, self._served = told.restarts, dict(told.served)
         self._before = sum(told.served.values())
+        if told.placement:
+            finish = None if told.expected_finish is None else told.expected_finish - now
+            started = 0.0 if told.started is None else told.started - now
+            self._told = replace(told, started=started, expected_finish=finish)
 
     def begin(self, placement: Placement, now: float, speed: float, grants: tuple[Grant, ...]) -> None:
         """Start, move or resize at `now`; what it held before must have ended."""
@@ -58,7 +64,7 @@ class Active:
         placement = self.placement
         held = now - self._since
         self._served[placement.gpu_type] = self._served.get(placement.gpu_type, 0.0) + held * self._gpus
-        self._seen, self.placement, self.resuming = None, None, 0.0
+        self._seen, self._told, self.placement, self.resuming = None, None, None, 0.0
         self.model.place(None)
         return Span(self.index, self._since, now, placement.gpu_type, placement.shares)
 
@@ -100,21 +106,26 @@ class Active:
                     started=None,
                     expected_finish=None,
                     resuming=0.0,
+                    lost_seconds=0.0,
                 )
                 self._template = template
             return self._seen
         done = self.model.steps_done()
         left = max(0, template.training.steps - done) * self.placement.prediction.step_seconds
+        told, finish = self._told, now + self.resuming + left
+        if told and told.expected_finish is not None:
+            finish = told.expected_finish
         return replace(
             template,
             placement=self.placement,
             grants=self.grants,
-            started=self._since,
-            expected_finish=now + self.resuming + left,
+            started=told.started if told else self._since,
+            expected_finish=finish,
             steps_done=done,
             restarts=self.restarts,
             resuming=self.resuming,
             served=self._served_until(now),
+            lost_seconds=told.lost_seconds if told else 0.0,
         )
 
     def record(self, gpu_shares: dict[str, float], now: float) -> Record:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from trimtab_policy.placement.capacity import ALL_TYPES
-from trimtab_policy.placement.limits import user_limits
+from trimtab_policy.placement.limits import broken_rules
 from trimtab_policy.types import Job, Node, Placement, Quota, Snapshot
 
 
@@ -24,6 +24,7 @@ class Books:
 
     def __init__(self, cluster: Snapshot, quotas: Iterable[Quota] = ()) -> None:
         """What jobs of the cluster hold counts for quotas; its nodes say what is free besides."""
+        self._cluster = cluster
         self._nodes = {node.name: node for node in cluster.nodes}
         self._down: dict[str, str] = {}
         self._seen: tuple[Node, ...] | None = None
@@ -70,39 +71,18 @@ class Books:
         self._seen = None
 
     def _violations(self, job: Job, placement: Placement) -> Iterator[str]:
-        yield from (message for _, message in user_limits(job.requirements, placement))
-        yield from self._shape(job, placement)
+        nodes = self._nodes if not self._down else {node.name: node for node in self.nodes}
+        unavailable = replace(self._cluster, unavailable=self._cluster.unavailable | self._down)
+        yield from (message for _, message in broken_rules(job, placement, nodes, unavailable))
         for share in placement.shares:
-            yield from self._on(job, placement, share.node, share.gpus)
+            yield from self._lacks(job, share.node, share.gpus)
         for kind in (placement.gpu_type, ALL_TYPES):
             if placement.gpus > self._quota_left.get((job.queue, kind), placement.gpus):
                 yield f"{placement.gpus} {kind} GPUs are more than the quota of queue {job.queue!r} leaves"
 
-    def _shape(self, job: Job, placement: Placement) -> Iterator[str]:
-        """Jobs with given speeds may have unequal parts of their nodes, but only what has a speed."""
-        shares = placement.shares
-        if len({share.node for share in shares}) < len(shares):
-            yield "a gang has one pod per node"
-        if placement.plan.gpus != placement.gpus:
-            yield f"the plan is for {placement.plan.gpus} GPUs, the nodes give {placement.gpus}"
-        if job.speeds is None:
-            if len({share.gpus for share in shares}) > 1:
-                yield "all pods of a gang need the same number of GPUs"
-        elif not any(
-            speed.gpus == placement.gpus and speed.gpu_type in (placement.gpu_type, ALL_TYPES) for speed in job.speeds
-        ):
-            yield f"it has no speed on {placement.gpus} {placement.gpu_type}"
-
-    def _on(self, job: Job, placement: Placement, name: str, gpus: int) -> Iterator[str]:
-        node, need = self._nodes.get(name), job.requirements
-        if node is None or name in self._down:
-            yield f"node {name} takes no pods"
-            return
-        if node.gpu_type != placement.gpu_type:
-            yield f"node {name} has {node.gpu_type}, not {placement.gpu_type}"
-        if job.eligible is not None and name not in job.eligible:
-            yield f"node {name} is not eligible"
-        if not 0 < gpus <= node.free_gpus:
+    def _lacks(self, job: Job, name: str, gpus: int) -> Iterator[str]:
+        node, need = self._nodes[name], job.requirements
+        if gpus > node.free_gpus:
             yield f"{gpus} GPUs of {name}, which has {node.free_gpus} free"
         lacking = need.cpu_milli(gpus) > node.free_cpu_milli or need.memory(gpus) > node.free_memory
         if lacking or node.free_pods < 1:

@@ -99,6 +99,9 @@ class _Simulation:
     def run(self, watch: Watch | None) -> Run:
         cpu = time.process_time()
         self._resume()
+        if self._here and self._rules.round_seconds is None:  # a live cluster: whoever decides there does so now
+            self._move(0.0)
+            self._decide()
         while (self._coming or self._here) and self._now < self._rules.until:
             self._move(self._next())
             if self._here:
@@ -112,7 +115,7 @@ class _Simulation:
         known = {job.uid: job for job in self._cluster.jobs}
         for job in self._all:
             if told := known.get(job.model.uid):
-                job.remember(told)
+                job.remember(told, self._cluster.time)
             if told and told.placement:
                 self._coming.remove(job)
                 self._here[job.model.uid] = job

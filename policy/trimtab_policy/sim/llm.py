@@ -34,6 +34,9 @@ class LlmRules(Struct, frozen=True):
     """What manifests of jobs do not say."""
 
     preemptible: bool = True
+    restarts_told: bool = False
+    """What a restart costs policies read in the job (`restart_seconds`), as the live controller has written it there;
+    else it is worked out from the checkpoint. The truth is worked out in any case."""
     schedule_seconds: float = SCHEDULE_SECONDS
     """From the decision to running pods: gang creation, image that is there already."""
     startup_seconds: float = STARTUP_SECONDS
@@ -74,7 +77,8 @@ class LlmJob(SteadyJob):
         self._gpus = {gpu.name: gpu for gpu in sizes}
         self._failed = False
         restart = rules.schedule_seconds + rules.startup_seconds + 2 * self._storage_seconds(1)
-        seen = replace(job, preemptible=rules.preemptible, restart_seconds=restart, placement=None)
+        told = job.restart_seconds if rules.restarts_told else restart
+        seen = replace(job, preemptible=rules.preemptible, restart_seconds=told, placement=None)
         steps = job.training.steps
         super().__init__(seen, submitted, float(steps), float(min(job.steps_done, steps)), rules.checkpoint_seconds)
 

@@ -16,11 +16,13 @@ from trimtab_policy import policy as registry
 from trimtab_policy.placement.runtime import due
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.books import Books
+from trimtab_policy.sim.contestant import Decider, contestant
+from trimtab_policy.sim.controller import Controller
 from trimtab_policy.sim.engine import Rules, Watch, simulate
 from trimtab_policy.sim.llm import LlmRules
 from trimtab_policy.sim.result import Run
 from trimtab_policy.sim.speedup import as_predicted
-from trimtab_policy.types import Job, Snapshot
+from trimtab_policy.types import Job, Placement, Snapshot
 
 
 class NothingToReplay(ValueError):
@@ -63,16 +65,22 @@ def sorted_out(snapshot: Snapshot) -> Case:
 def live_on(start: Case, policy: str, *, preempt: bool = False, watch: Watch | None = None) -> Run:
     """Simulate from the moment of the snapshot, which is 0, until all jobs are done.
 
-    With `preempt` jobs may be stopped, moved and resized, at the price of a restart; the live controller does not.
-    Raises UnknownPolicy, and what `simulate` raises.
+    The policy, named as a contestant, decides under the controller unless it is to decide as in its paper. With
+    `preempt` all jobs count as elastic: a policy may stop, move and resize them, at the price of a restart. Raises
+    UnknownPolicy, and what `simulate` raises.
     """
-    return simulate(registry.load(policy), jobs_of(start, preempt=preempt), start.snapshot, Rules(), watch)
+    who = contestant(policy)
+    decides = registry.load(who.name)
+    if who.decider is Decider.PAPER:
+        return simulate(decides, jobs_of(start, preempt=preempt), start.snapshot, Rules(), watch)
+    controller = Controller(decides, elastic=lambda job: preempt or job.elastic, begin=start.snapshot)
+    return simulate(controller, jobs_of(start, preempt=True), start.snapshot, Rules(), watch)
 
 
 def jobs_of(start: Case, *, preempt: bool) -> list[llm.LlmJob]:
     """The jobs to simulate. Those that run are as fast as they are seen to be: they end when they are expected to."""
     now = start.snapshot
-    made = llm.jobs(now.jobs, now, LlmRules(preemptible=preempt))
+    made = llm.jobs(now.jobs, now, LlmRules(preemptible=preempt, restarts_told=True))
     for job, simulated in zip(now.jobs, made, strict=True):
         if job.placement and (end := due(job, now.time)) is not None:
             simulated.ends_in_sight(job.placement, end - now.time - job.resuming)
@@ -94,9 +102,23 @@ def _obstacle(empty: Snapshot, job: Job) -> str:
         return "brings speeds of its own, which only the simulation that it comes from can explain"
     if job.placement:
         lost = _elsewhere(job, {node.name for node in empty.nodes})
-        return f"runs on {lost}, which takes no new pods: no policy changes that" if lost else ""
+        if lost:
+            return f"runs on {lost}, which takes no new pods: no policy changes that"
+        return _unpredictable(empty, job, job.placement)
     alone = registry.load("fcfs").decide(replace(empty, jobs=(replace(job, not_before=empty.time),)))
     return "" if alone.placements else alone.pending[0].message
+
+
+def _unpredictable(empty: Snapshot, job: Job, held: Placement) -> str:
+    """Why nobody can say how fast a running job is; empty if its speed is known."""
+    if held.gpu_type not in {node.gpu_type for node in empty.nodes}:
+        return f"runs on {held.gpu_type}, of which the snapshot has no node"
+    [simulated] = llm.jobs((job,), empty)
+    try:
+        simulated.rate(held)
+    except ValueError as error:
+        return f"runs as cannot be predicted: {error}"
+    return ""
 
 
 def _elsewhere(job: Job, known: Collection[str]) -> str:

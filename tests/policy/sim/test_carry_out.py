@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from trimtab_policy.sim.contestant import contestant
 from trimtab_policy.sim.evaluation import carry_out, workload
 from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
 from trimtab_policy.types import Quota
@@ -63,7 +64,7 @@ def test_a_quota_holds(told: Scenario) -> None:
 
 
 def test_gavel_reckons_with_the_rounds_that_are_kept(told: Scenario) -> None:
-    seen = carry_out._policy(replace(told, policy="gavel", round_seconds=120.0))
+    seen = carry_out._policy(contestant("gavel"), 120.0)
     assert isinstance(seen, carry_out._KnowsRounds)
     assert seen.round_seconds == 120.0
     assert carry_out.run(replace(told, policy="gavel")).round_seconds == 360.0

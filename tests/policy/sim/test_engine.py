@@ -178,7 +178,7 @@ def test_two_jobs_may_swap_their_nodes_in_one_decision() -> None:
         (Decision("script", (on("j0", ("n0", 3)),)), "3 GPUs are outside spec.resources.gpus"),
         (Decision("script", (on("j0", ("n0", 1), ("n0", 1)),)), "one pod per node"),
         (Decision("script", (on("j0", ("n0", 2)), on("j1", ("n0", 3)))), "which has 2 free"),
-        (Decision("script", (on("j0", ("nowhere", 2)),)), "nowhere takes no pods"),
+        (Decision("script", (on("j0", ("nowhere", 2)),)), "nowhere: no such GPU node"),
         (Decision("script", (on("nobody", ("n0", 2)),)), "not there"),
         (Decision("script", stops=(Stop("j0", "test"),)), "does not run"),
     ],

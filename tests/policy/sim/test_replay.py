@@ -49,10 +49,16 @@ def test_what_was_done_already_is_not_done_again(now: Snapshot) -> None:
 
 def test_policies_differ_in_who_of_the_waiting_comes_first(now: Snapshot) -> None:
     start = replay.case(now)
-    fair, short_first = (finished(replay.live_on(start, policy)) for policy in ("fcfs", "sjf"))
+    fair, short_first = (finished(replay.live_on(start, policy)) for policy in ("fcfs", "sjf+paper"))
     assert fair["uid-long"] < fair["uid-short"]
     assert short_first["uid-short"] < short_first["uid-long"]
     assert fair["uid-running"] == short_first["uid-running"]
+
+
+def test_under_the_controller_gpus_are_kept_for_who_came_first_whatever_the_policy(now: Snapshot) -> None:
+    start = replay.case(now)
+    fair, short_first = (finished(replay.live_on(start, policy)) for policy in ("fcfs", "sjf"))
+    assert fair == pytest.approx(short_first)
 
 
 def test_only_with_preemption_a_running_job_is_stopped(now: Snapshot) -> None:

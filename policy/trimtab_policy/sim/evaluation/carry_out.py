@@ -18,6 +18,8 @@ from trimtab_policy import policy as registry
 from trimtab_policy.policy import Policy
 from trimtab_policy.sim import bounds, clusters, goodput, hyperscore, llm, metrics, rigid
 from trimtab_policy.sim.bounds import Bound, Demand
+from trimtab_policy.sim.contestant import Contestant, Decider, contestant
+from trimtab_policy.sim.controller import Controller
 from trimtab_policy.sim.engine import Rules, simulate
 from trimtab_policy.sim.evaluation.scenario import Estimates, Outcome, Part, Scenario, estimates
 from trimtab_policy.sim.evaluation.workload import Workload, workload
@@ -67,11 +69,13 @@ def run(scenario: Scenario) -> Outcome:
     Raises ValueError in one line: for bad files, for names that are unknown or do not go together, for a policy that
     breaks rules (BrokenDecision, Stuck) or is better than can be (BelowBound).
     """
-    cluster = clusters.cluster(scenario.cluster)
-    policy = _policy(scenario)
+    cluster, who = clusters.cluster(scenario.cluster), contestant(scenario.policy)
     work = workload(_without_policy(scenario))
-    result, regime = _simulated(scenario, policy, work, cluster)
-    demand, bound = _bound(_without_policy(scenario), _form(scenario.policy) if scenario.profiles else None)
+    decider = who.decider or (Decider.CONTROLLER if work.trace is None else Decider.PAPER)
+    length = _round(scenario, who, decider)
+    policy = _policy(who, length)
+    result, regime = _simulated(scenario, who, decider, policy, work, cluster)
+    demand, bound = _bound(_without_policy(scenario), _form(who.name) if scenario.profiles else None)
     bounds.check(result, demand, bound, work.measured, _ROUNDING if scenario.profiles else 1e-6)
     figures = metrics.summary(result, work.measured)
     summary = msgspec.to_builtins(figures) | {"hyperscore": _hyperscore(figures, bound)}
@@ -83,7 +87,8 @@ def run(scenario: Scenario) -> Outcome:
         bounds_h={name: getattr(bound, name.lower()) / 3600 for name in ("LB0", "LB1", "LB2", "LB3")},
         jct_h=tuple(jct for job in chosen if (jct := _jct_h(job)) is not None),
         queues=_queues(chosen),
-        round_seconds=_round(scenario),
+        decider=decider,
+        round_seconds=length,
         solver_gap=policy.largest_gap if isinstance(policy, _Solves) else None,
         jobs=result.jobs if scenario.spans else (),
         held=result.spans if scenario.spans else (),
@@ -102,26 +107,32 @@ def _queues(jobs: Sequence[Record]) -> dict[str, Part]:
     return {queue: Part(len(of_queue), fmean(of_queue)) for queue, of_queue in sorted(times.items())}
 
 
-def _simulated(scenario: Scenario, policy: Policy, work: Workload, cluster: Snapshot) -> tuple[Run, str]:
+def _simulated(
+    scenario: Scenario, who: Contestant, decider: Decider, policy: Policy, work: Workload, cluster: Snapshot
+) -> tuple[Run, str]:
     """By the kernel where it is worth it and covers all that is asked for, else by the engine."""
-    if work.trace and len(work.trace) >= MANY and _covered(scenario):
+    if work.trace and len(work.trace) >= MANY and decider is Decider.PAPER and _covered(scenario, who):
         known = estimates(scenario.estimates).said
-        return kernel_run.run(Discipline(scenario.policy), work.trace, cluster, _rigid(scenario)), known
-    jobs, regime = _jobs(scenario, work, cluster)
+        return kernel_run.run(Discipline(who.name), work.trace, cluster, _rigid(scenario)), known
+    jobs, regime = _jobs(scenario, _form(who.name), work, cluster)
     rules = Rules(
-        round_seconds=_round(scenario), misfortunes=scenario.misfortunes, quotas=scenario.quotas, seed=work.seed
+        round_seconds=_round(scenario, who, decider),
+        misfortunes=scenario.misfortunes,
+        quotas=scenario.quotas,
+        seed=work.seed,
     )
-    return simulate(policy, jobs, cluster, rules), regime
+    decides = Controller(policy) if decider is Decider.CONTROLLER else policy
+    return simulate(decides, jobs, cluster, rules), regime
 
 
-def _covered(scenario: Scenario) -> bool:
+def _covered(scenario: Scenario, who: Contestant) -> bool:
     """LAS is left to the engine: the kernel does without the promotion of starved jobs."""
-    asked = (scenario.profiles, scenario.round_seconds, scenario.quotas)
+    asked = (scenario.profiles, scenario.round_seconds, scenario.quotas, who.seed is not None)
     return (
         not any(asked)
         and estimates(scenario.estimates) == Estimates(users=False, sigma=0.0)
         and scenario.misfortunes == Misfortunes()
-        and scenario.policy in set(Discipline) - {Discipline.LAS}
+        and who.name in set(Discipline) - {Discipline.LAS}
     )
 
 
@@ -138,15 +149,14 @@ def _hyperscore(figures: Summary, bound: Bound) -> float | None:
     return hyperscore.hyperscore(hyperscore.value(times[0], jct, times[1], makespan, figures.goodput_utilisation))
 
 
-def _policy(scenario: Scenario) -> Policy:
-    name, _, seed = scenario.policy.partition("@")
-    policy = registry.load(name)
-    if (length := _round(scenario)) and isinstance(policy, _KnowsRounds):
-        policy.round_seconds = length
-    if seed:
+def _policy(who: Contestant, round_seconds: float | None) -> Policy:
+    policy = registry.load(who.name)
+    if round_seconds and isinstance(policy, _KnowsRounds):
+        policy.round_seconds = round_seconds
+    if who.seed is not None:
         if not isinstance(policy, _BreaksTies):
-            raise ValueError(f"policy {scenario.policy}: {name} has no ties to break by a seed")
-        policy.tie_seed = int(seed)
+            raise ValueError(f"policy {who.name}@{who.seed}: {who.name} has no ties to break by a seed")
+        policy.tie_seed = who.seed
     return policy
 
 
@@ -160,7 +170,7 @@ def _profiles(path: str) -> Profiles:
     return Profiles(Path(path))
 
 
-def _jobs(scenario: Scenario, work: Workload, cluster: Snapshot) -> tuple[Sequence[SimJob], str]:
+def _jobs(scenario: Scenario, form: Form, work: Workload, cluster: Snapshot) -> tuple[Sequence[SimJob], str]:
     """The simulated jobs, and what is known about them."""
     if work.trace is None:
         sigma = estimates(scenario.estimates).sigma
@@ -168,12 +178,12 @@ def _jobs(scenario: Scenario, work: Workload, cluster: Snapshot) -> tuple[Sequen
         known = f"performance model, in error by {sigma:g}" if sigma else "performance model, without error"
         return llm.jobs(work.described, cluster, rules, work.seed), known
     if scenario.profiles:
-        return _measured(scenario, work.trace, cluster)
+        return _measured(scenario, form, work.trace, cluster)
     return rigid.jobs(work.trace, cluster, _rigid(scenario), work.seed), estimates(scenario.estimates).said
 
 
-def _measured(scenario: Scenario, trace: Trace, cluster: Snapshot) -> tuple[Sequence[SimJob], str]:
-    form, knowledge = _form(scenario.policy), _knowledge(scenario.knowledge, scenario.seed)
+def _measured(scenario: Scenario, form: Form, trace: Trace, cluster: Snapshot) -> tuple[Sequence[SimJob], str]:
+    knowledge = _knowledge(scenario.knowledge, scenario.seed)
     found = goodput.jobs(trace, _profiles(scenario.profiles), form, knowledge, cluster=cluster)
     if form is Form.TUNED:
         return found, "requests tuned by hand, true throughput"
@@ -186,8 +196,8 @@ def _measured(scenario: Scenario, trace: Trace, cluster: Snapshot) -> tuple[Sequ
     return found, said[knowledge.regime]
 
 
-def _form(policy: str) -> Form:
-    return _FORMS.get(policy.partition("@")[0], Form.TUNED)
+def _form(name: str) -> Form:
+    return _FORMS.get(name, Form.TUNED)
 
 
 def _knowledge(text: str, seed: int) -> Knowledge:
@@ -202,10 +212,11 @@ def _knowledge(text: str, seed: int) -> Knowledge:
         raise ValueError(f"knowledge {text!r}: {error}") from error
 
 
-def _round(scenario: Scenario) -> float | None:
-    if scenario.round_seconds is not None:
+def _round(scenario: Scenario, who: Contestant, decider: Decider) -> float | None:
+    """The controller decides at events, unless rounds are asked for."""
+    if scenario.round_seconds is not None or decider is Decider.CONTROLLER:
         return scenario.round_seconds
-    own = next((seconds for name, seconds in _ROUNDS.items() if scenario.policy.startswith(name)), None)
+    own = next((seconds for name, seconds in _ROUNDS.items() if who.name.startswith(name)), None)
     return own or (PROFILE_ROUND if scenario.profiles else None)
 
 
@@ -213,7 +224,6 @@ def _round(scenario: Scenario) -> float | None:
 def _bound(scenario: Scenario, form: Form | None) -> tuple[Demand, Bound]:
     """What nobody can beat on the measured jobs, in that form of them."""
     cluster, work = clusters.cluster(scenario.cluster), workload(scenario)
-    stand_in = {Form.ADAPTIVE: "sia", Form.UNAWARE: "pollux"}.get(form or Form.TUNED, "")
-    jobs, _ = _jobs(msgspec.structs.replace(scenario, policy=stand_in), work, cluster)
+    jobs, _ = _jobs(scenario, form or Form.TUNED, work, cluster)
     chosen = bounds.of_jobs(jobs, cluster).select(work.measured)
     return chosen, bounds.best(chosen)

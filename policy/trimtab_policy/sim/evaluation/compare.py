@@ -17,8 +17,8 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
 
 from trimtab_policy.sim import statistics
+from trimtab_policy.sim.contestant import Decider, uses_sizes
 from trimtab_policy.sim.evaluation.scenario import Outcome, Part
-from trimtab_policy.sim.sizes import uses_sizes
 from trimtab_policy.sim.statistics import Regression
 
 Figures = dict[str, float | None]
@@ -61,6 +61,8 @@ class Row(Struct, frozen=True):
     """Jobs that would have come after runs were cut off."""
     uses_sizes: bool
     """Whether it decides by how long jobs will take."""
+    decider: Decider
+    """What turned its answers into decisions."""
     round_seconds: float | None
     """Between its decisions; None: at events."""
     solver_gap: float | None
@@ -149,6 +151,7 @@ def _as_json(table: Table, row: Row) -> dict[str, Any]:
         "unfinished": row.unfinished,
         "not_arrived": row.not_arrived,
         "uses_sizes": row.uses_sizes,
+        "decided": row.decider.value,
         "round_seconds": row.round_seconds,
         "queues": to_builtins(row.queues),
         "solver_gap": row.solver_gap,
@@ -201,6 +204,7 @@ def _row(policy: str, runs: dict[_Window, Outcome], reference: str, others: dict
         unfinished=_sum(runs.values(), "unfinished"),
         not_arrived=_sum(runs.values(), "not_arrived"),
         uses_sizes=uses_sizes(policy),
+        decider=next(iter(runs.values())).decider,
         round_seconds=next(iter(runs.values())).round_seconds,
         solver_gap=max(gaps, default=None),
         ratio=None if policy == reference else _ratio(runs, reference, others),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from trimtab_policy.sim import workloads
+from trimtab_policy.sim.contestant import Decider
 from trimtab_policy.sim.failures import Misfortunes
 from trimtab_policy.sim.result import Record, Span
 from trimtab_policy.types import Quota
@@ -25,7 +26,7 @@ class Scenario(Struct, frozen=True):
     """One policy on one window of one workload on one cluster."""
 
     policy: str
-    """Registered name; `NAME@SEED` breaks ties by a seed, where the policy has any."""
+    """As `sim.contestant` reads it: `NAME`, `NAME@SEED`, `NAME+paper`."""
     trace: str
     """File of a trace, or `generator:NAME`."""
     cluster: str
@@ -112,6 +113,8 @@ class Outcome(Struct, frozen=True):
     """Of the measured jobs that finished."""
     queues: dict[str, Part] = {}
     """Queue -> its measured jobs that finished; of workloads that have queues."""
+    decider: Decider = Decider.PAPER
+    """What turned the policy's answers into decisions."""
     round_seconds: float | None = None
     """Between two decisions; None: they were made at events."""
     solver_gap: float | None = None

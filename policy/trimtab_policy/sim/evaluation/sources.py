@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from trimtab_policy import policy as registry
+from trimtab_policy.sim.contestant import contestant
 from trimtab_policy.store import ENV_FOLDER
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -27,7 +28,7 @@ _RUN = f"{_PACKAGE}.sim.evaluation.carry_out"
 
 def of_run(policy: str) -> bytes:
     """Digest of what runs under that policy, named as in a scenario, are computed by."""
-    name = policy.partition("@")[0]
+    name = contestant(policy).name
     module = registry.entry(name).where.partition(":")[0]
     return _digest(_RUN, module, weights=f"{name}.*") + _versions()
 

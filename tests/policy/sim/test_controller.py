@@ -1,4 +1,4 @@
-"""The arbiter in the simulator: histories in which everybody ends, priority counts, and nobody takes turns."""
+"""The controller in the simulator: histories in which everybody ends, priority counts, and nobody takes turns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from tests.builders import A100, job, node, snapshot
 
 from trimtab_policy.policy import load
-from trimtab_policy.scheduling.arranged import Arranged, Arrangement
-from trimtab_policy.scheduling.preemption import RoomRules
+from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.sim import llm
-from trimtab_policy.sim.engine import Rules, simulate
+from trimtab_policy.sim.controller import Controller, ControllerRules
+from trimtab_policy.sim.engine import Rules as SimRules
+from trimtab_policy.sim.engine import simulate
 from trimtab_policy.sim.result import Run
 from trimtab_policy.types import Decision, Job, Quota, Snapshot
 
@@ -22,10 +23,14 @@ CLUSTER = replace(snapshot([node("n0"), node("n1")]), time=0.0)
 QUEUES = (Quota("a", A100, 16, 8), Quota("b", A100, 16, 8))
 
 
-class Watched(Arranged):
+ALONE = ControllerRules(Rules(times=False))
+"""The policy, and nothing besides."""
+
+
+class Watched(Controller):
     """Remembers who stopped for whom, and who gave way how often."""
 
-    def __init__(self, how: Arrangement | None = None) -> None:
+    def __init__(self, how: ControllerRules | None = None) -> None:
         super().__init__(load("best_fit"), how)
         self.stops: list[tuple[float, str, str]] = []
         """When who stopped for whom."""
@@ -40,8 +45,8 @@ class Watched(Arranged):
         return decision
 
 
-def history(policy: Arranged, jobs: list[Job], quotas: tuple[Quota, ...] = ()) -> Run:
-    return simulate(policy, llm.jobs(jobs, CLUSTER), CLUSTER, Rules(quotas=quotas, heartbeat=120.0))
+def history(policy: Controller, jobs: list[Job], quotas: tuple[Quota, ...] = ()) -> Run:
+    return simulate(policy, llm.jobs(jobs, CLUSTER), CLUSTER, SimRules(quotas=quotas, heartbeat=120.0))
 
 
 def trains(name: str, gpus: tuple[int, int], at: float, steps: int = 20_000, **changes: object) -> Job:
@@ -56,7 +61,7 @@ def seconds(run: Run, uid: str) -> float:
 
 def test_an_urgent_job_does_not_wait_for_long_ones() -> None:
     jobs = [trains("long", (16, 16), 0.0), trains("urgent", (8, 8), 3600.0, steps=100, priority=1)]
-    alone = history(Watched(Arrangement(room=None, resize=None)), jobs)
+    alone = history(Watched(ALONE), jobs)
     arranged = Watched()
     run = history(arranged, jobs)
     assert seconds(run, "uid-urgent") < seconds(alone, "uid-urgent") / 5
@@ -66,13 +71,13 @@ def test_an_urgent_job_does_not_wait_for_long_ones() -> None:
 
 def test_a_job_grows_when_others_are_gone() -> None:
     jobs = [trains("first", (8, 8), 0.0, steps=500), trains("grows", (4, 16), 1.0)]
-    plain = seconds(history(Watched(Arrangement(room=None, resize=None)), jobs), "uid-grows")
+    plain = seconds(history(Watched(ALONE), jobs), "uid-grows")
     assert seconds(history(Watched(), jobs), "uid-grows") < 0.8 * plain
 
 
 def test_nobody_is_touched_before_it_has_run_for_its_least_time_nor_more_often_than_allowed() -> None:
     jobs = [trains("low", (16, 16), 0.0), *(trains(f"u{i}", (8, 8), 60.0 * i, 50, priority=1) for i in range(1, 20))]
-    arranged = Watched(Arrangement(per_job_per_hour=1))
+    arranged = Watched(ControllerRules(per_job_per_hour=1))
     run = history(arranged, jobs)
     hours = run.end / 3600
     assert arranged.touched["uid-low"] <= 1 + hours
@@ -115,7 +120,7 @@ a gets all of its GPUs: now it is a that borrows, and b that takes back."""
 def test_in_no_history_do_two_jobs_take_turns(jobs: list[Job], quotas: tuple[Quota, ...]) -> None:
     """Even where a job may be touched at once, and as often as one likes: who has stopped for another gets his own
     back from that one only when a job has come or ended since."""
-    arranged = Watched(Arrangement(RoomRules(), min_runtime_seconds=0.0, per_job_per_hour=1 << 20))
+    arranged = Watched(ControllerRules(min_runtime_seconds=0.0, per_job_per_hour=1 << 20))
     run = history(arranged, jobs, quotas)
     assert all(record.finished is not None for record in run.jobs)
     events = [moment for record in run.jobs for moment in (record.submitted, record.finished) if moment is not None]
