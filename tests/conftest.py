@@ -11,9 +11,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from trimtab.checkout import checkout
-from trimtab.local.build import build
-from trimtab.local.cluster import LocalCluster
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane.build import build
+from trimtab_local.control_plane.cluster import LocalCluster
 
 # What a test finds must not depend on how busy the machine is, and in CI not on chance either.
 hypothesis.settings.register_profile("trimtab", deadline=None, derandomize=bool(os.environ.get("CI")))

@@ -24,7 +24,7 @@ from typing import Any
 import tensorboard.summary.writer.event_file_writer  # noqa: F401 - once, and not in every process that is forked
 from tests import stub_learner
 
-from trimtab_policy.train import Task, learn
+from trimtab_lab.agents.train import Task, learn
 
 SIZE = 20_000
 """Numbers that are learned: writing a checkpoint takes most of the time."""

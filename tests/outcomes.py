@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from trimtab_lab.evaluation.scenario import Outcome, Scenario
 from trimtab_policy.sim import clusters
-from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
 from trimtab_policy.sim.result import Record, Span
 from trimtab_policy.types import NodeShare
 

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from trimtab_policy.agents.learner import segment_seed
+from trimtab_lab.agents.learner import segment_seed
 
 SCORES = {"point": "minus the distance from the goal"}
 

@@ -31,8 +31,8 @@ from rich.console import Console
 from rich.table import Table
 from tests.agent.nvml.library import SCENARIOS, build, environment
 
-from trimtab.fake.nodes import expand
 from trimtab.kube.resources import NODES
+from trimtab_local.fake.nodes import expand
 
 GOAL_RSS_MIB = 60.0
 GOAL_CPU = 0.01

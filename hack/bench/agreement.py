@@ -24,21 +24,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab import names
-from trimtab.checkout import checkout
 from trimtab.commands.live import look
-from trimtab.fake.profile import load_profile
 from trimtab.kube.objects import JobObject, Meta
 from trimtab.kube.resources import JOBS, NODES
 from trimtab.observe import jobs as job_facts
 from trimtab.observe.eligibility import eligible
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import KubeSettings
+from trimtab_lab.workloads import generator
+from trimtab_lab.workloads.generator import LlmClass, LlmMix
+from trimtab_local.checkout import checkout
+from trimtab_local.fake.profile import load_profile
 from trimtab_policy.policy import load
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.engine import simulate
 from trimtab_policy.sim.llm import LlmRules
-from trimtab_policy.sim.workloads import generator
-from trimtab_policy.sim.workloads.generator import LlmClass, LlmMix
 from trimtab_policy.types import Job
 
 POLICIES = ("best_fit", "fcfs")

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct
 from rich.table import Table
 
-from trimtab_policy.sim.evaluation import workers
-from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
+from trimtab_lab.evaluation import workers
+from trimtab_lab.evaluation.scenario import Outcome, Scenario
 
 CLUSTER = "sia-heterogeneous"
 FIGURES = {"avg_jct_h": "avg JCT", "makespan_h": "makespan", "gpu_hours_per_job": "GPU-h/job"}

@@ -23,9 +23,9 @@ from hack.bench.spread import Spread, spread
 from msgspec import Struct
 
 from trimtab import names
-from trimtab.checkout import checkout
-from trimtab.fake.profile import load_profile
 from trimtab.kube.resources import JOBS, QUEUES, Resource
+from trimtab_local.checkout import checkout
+from trimtab_local.fake.profile import load_profile
 
 NAMESPACES = Resource("v1", "namespaces")
 CROWD = "crowd"

@@ -21,12 +21,12 @@ from hack.bench.spread import Spread, spread
 from msgspec import Struct
 
 from trimtab import names
-from trimtab.checkout import checkout
 from trimtab.decide.engine import Engine
-from trimtab.fake.profile import Profile, load_profile
 from trimtab.kube.resources import JOBS
 from trimtab.observe.snapshot import Observer
 from trimtab.settings import Settings
+from trimtab_local.checkout import checkout
+from trimtab_local.fake.profile import Profile, load_profile
 from trimtab_policy.perf import plans
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.types import Snapshot

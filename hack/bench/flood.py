@@ -27,8 +27,8 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from trimtab.checkout import checkout
-from trimtab.fake.profile import load_profile
+from trimtab_local.checkout import checkout
+from trimtab_local.fake.profile import load_profile
 
 FILES = 1024
 """What the processes may open; the flood may open what this machine allows."""

@@ -35,9 +35,9 @@ from hack.bench.lab import HOST, NAMESPACE, SCHEDULER, Lab, create_jobs, free_po
 from trimtab import names
 from trimtab.extender.config import FEATURE_GATES, Tls, scheduler_configuration
 from trimtab.kube.resources import JOBS, POD_GROUPS
-from trimtab.local.components import SECOND_SCHEDULER
-from trimtab.local.layout import Layout
-from trimtab.local.options import ClusterOptions, SecondScheduler
+from trimtab_local.control_plane.components import SECOND_SCHEDULER
+from trimtab_local.control_plane.layout import Layout
+from trimtab_local.control_plane.options import ClusterOptions, SecondScheduler
 
 STOCK = "default-scheduler"
 GATES = {"GenericWorkload": True, "GangScheduling": True}

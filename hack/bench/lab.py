@@ -23,15 +23,15 @@ import aiohttp
 import msgspec
 
 from trimtab import names
-from trimtab.checkout import checkout
-from trimtab.fake.nodes import expand
-from trimtab.fake.profile import Pool, Profile
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import JOBS, LEASES, NODES, PODS, SERVICES, Resource
-from trimtab.local.cluster import LocalCluster
-from trimtab.local.layout import Phase
-from trimtab.local.options import ClusterOptions
 from trimtab.settings import KubeSettings
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane.cluster import LocalCluster
+from trimtab_local.control_plane.layout import Phase
+from trimtab_local.control_plane.options import ClusterOptions
+from trimtab_local.fake.nodes import expand
+from trimtab_local.fake.profile import Pool, Profile
 
 HOST = "127.0.0.1"
 NAMESPACE = "default"

@@ -18,10 +18,10 @@ from hack.bench.spread import Spread, spread
 from msgspec import Struct
 
 from trimtab import names
-from trimtab.checkout import checkout
 from trimtab.errors import NotFound
-from trimtab.fake.profile import load_profile
 from trimtab.kube.resources import JOBS, PODS, Resource
+from trimtab_local.checkout import checkout
+from trimtab_local.fake.profile import load_profile
 
 PATIENCE_SECONDS = 60.0
 

@@ -25,6 +25,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
+from trimtab_lab.evaluation.statistics import MIN_WINDOWS, Interval, compare
+from trimtab_lab.workloads.generator import llm_jobs
 from trimtab_policy.policy import Policy, load
 from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.scheduling.fair_share import in_line
@@ -34,8 +36,6 @@ from trimtab_policy.sim import clusters, llm, metrics
 from trimtab_policy.sim.controller import Controller, ControllerRules
 from trimtab_policy.sim.engine import Rules, simulate
 from trimtab_policy.sim.result import Run
-from trimtab_policy.sim.statistics import MIN_WINDOWS, Interval, compare
-from trimtab_policy.sim.workloads.generator import llm_jobs
 from trimtab_policy.types import Job, Node, Snapshot
 
 CLUSTER, LOAD, JOBS, SEEDS = "A100-SXM4-80GB=64", 0.9, 50, 10

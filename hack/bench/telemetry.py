@@ -34,10 +34,10 @@ from trimtab.agent.profile import Profile as CardProfile
 from trimtab.agent.profile import Running
 from trimtab.agent.simulation import SimulatedNode
 from trimtab.controller.cluster import Cluster
-from trimtab.fake.profile import Pool, Profile
 from trimtab.kube.resources import GPUNODES, NODES
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.settings import Settings
+from trimtab_local.fake.profile import Pool, Profile
 from trimtab_policy import catalog
 
 PRODUCT, SPEC, GPUS = "Tesla-V100-SXM2-32GB", "V100-SXM2-32GB", 8

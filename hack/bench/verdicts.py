@@ -28,15 +28,15 @@ from msgspec.structs import replace
 from trimtab import names
 from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
-from trimtab.fake.profile import Pool, Profile
 from trimtab.kube.resources import JOBS
 from trimtab.settings import Settings
+from trimtab_lab.evaluation.punctuality import Punctuality, Told, punctuality, witness
+from trimtab_lab.workloads import generator
+from trimtab_local.fake.profile import Pool, Profile
 from trimtab_policy.perf import plans
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.etas import expected_starts
 from trimtab_policy.sim import clusters
-from trimtab_policy.sim.evaluation.punctuality import Punctuality, Told, punctuality, witness
-from trimtab_policy.sim.workloads import generator
 from trimtab_policy.types import Job, Snapshot
 
 DEADLINE_SECONDS = 600.0

@@ -21,8 +21,6 @@ from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.controller.cluster import Cluster
 from trimtab.decide.engine import Engine
-from trimtab.fake.nodes import expand
-from trimtab.fake.profile import Profile
 from trimtab.kube.observer import Silent
 from trimtab.kube.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, SERVICES, Resource
 from trimtab.observe.gpunodes import GpuNodes
@@ -31,6 +29,8 @@ from trimtab.observe.snapshot import Observer
 from trimtab.plan import objects
 from trimtab.plan.gang import gang_plan
 from trimtab.settings import Settings
+from trimtab_local.fake.nodes import expand
+from trimtab_local.fake.profile import Profile
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.types import Placement
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from hack.chart.tools import build
 
-from trimtab.checkout import checkout
 from trimtab.errors import LocalClusterError
 from trimtab.names import SYSTEM_NAMESPACE
+from trimtab_local.checkout import checkout
 
 CHART: Final = checkout() / "charts" / "trimtab"
 INSTALL: Final = checkout() / "manifests" / "install.yaml"

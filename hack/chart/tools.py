@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trimtab.checkout import checkout
-from trimtab.local import build as builder
-from trimtab.local.build import Module, read_go_mod
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane import build as builder
+from trimtab_local.control_plane.build import Module, read_go_mod
 
 VERSION = "helm.sh/helm/v4/internal/version.version"
 

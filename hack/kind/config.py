@@ -9,7 +9,7 @@ import argparse
 import json
 from typing import Any, Final
 
-from trimtab.fake import products
+from trimtab_local.fake import products
 
 PRODUCT: Final = "NVIDIA-H100-80GB-HBM3"
 """As hack/kind/values.yaml has it, by which agents play."""

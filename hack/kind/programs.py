@@ -4,7 +4,8 @@
     python -m hack.kind.programs node       # whatever is in a node; prints a line each: name and path
     python -m hack.kind.programs sources    # kind's sources; prints their directory
 
-Each Go module is built once per content (`trimtab.local.build`). What the local cluster has is not built again.
+Each Go module is built once per content (`trimtab_local.control_plane.build`). What the local cluster has is not
+built again.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from pathlib import Path
 
 from hack.chart import tools
 
-from trimtab.checkout import checkout
 from trimtab.errors import LocalClusterError, TrimtabError
-from trimtab.local import build as builder
-from trimtab.local.build import Module, read_module
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane import build as builder
+from trimtab_local.control_plane.build import Module, read_module
 
 HERE = checkout() / "hack" / "kind"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")

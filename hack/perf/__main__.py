@@ -13,9 +13,9 @@ from hack.perf.figures import Section
 from rich.console import Console
 from rich.table import Table
 
-from trimtab.checkout import checkout
 from trimtab.commands.perf import PUBLISHED
 from trimtab.ui.progress import shares
+from trimtab_local.checkout import checkout
 from trimtab_policy.perf import measured
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from trimtab.checkout import checkout
+from trimtab_local.checkout import checkout
 from trimtab_policy.perf import accuracy, fit, measured
 from trimtab_policy.perf.constants import generation
 

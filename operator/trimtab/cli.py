@@ -1,61 +1,90 @@
-"""The command line: `trimtab`, also `kubectl trimtab`. Commands are mounted here and imported only when asked for."""
+"""The command line: `trimtab`, also `kubectl trimtab`.
+
+A command is whatever a distribution names in its entry points `trimtab.commands`: a function, or a Typer application
+for a command with commands of its own. Only the one that is asked for is imported; `--help` imports all.
+"""
 
 from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from trimtab import __version__
-from trimtab.commands import (
-    agent,
-    bench,
-    cluster,
-    controller,
-    demo,
-    doctor,
-    evaluate,
-    explain,
-    extender,
-    fake_nodes,
-    get,
-    perf,
-    plan,
-    policies,
-    profile,
-    replay,
-    snapshot,
-    train,
-    whatif,
-)
 from trimtab.printable import Cleaned, printable, say
+
+GROUP = "trimtab.commands"
+OWN = ("trimtab", "trimtab-")
+"""What the names of our own distributions begin with: nobody else's command takes the place of one of these."""
+
+
+@cache
+def _offered() -> dict[str, EntryPoint]:
+    """Name of a command -> where it is."""
+    found = sorted(entry_points(group=GROUP), key=lambda each: (each.dist is None or not _is_ours(each), each.value))
+    return {each.name: each for each in reversed(found)}
+
+
+def _is_ours(offered: EntryPoint) -> bool:
+    name = offered.dist.name if offered.dist else ""
+    return name == OWN[0] or name.startswith(OWN[1])
+
+
+class Commands(TyperGroup):
+    """The commands that are installed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names, in order."""
+        return sorted({*super().list_commands(ctx), *_offered()})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import it. One that cannot be imported says so when it is used, and is no hindrance to the others."""
+        own = super().get_command(ctx, cmd_name)
+        if own or cmd_name not in _offered():
+            return own
+        try:
+            found = _offered()[cmd_name].load()
+        except Exception as error:  # noqa: BLE001 - whatever somebody else's command raises while it is imported
+            found = _broken(cmd_name, f"{type(error).__name__}: {error}")
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(pretty_exceptions_enable=False)
+            alone.command(cmd_name)(found)
+            found = alone
+        command = get_command(found)
+        command.name = cmd_name
+        return command
+
+
+def _broken(name: str, why: str) -> Callable[[], None]:
+    told = f"cannot be imported from {_offered()[name].value}: {why}"
+
+    def fail() -> None:
+        say(f"trimtab: {name} {told}", error=True)
+        raise typer.Exit(1)
+
+    fail.__doc__ = f"This command {told}"
+    return fail
+
 
 app = typer.Typer(
     name="trimtab",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Decides how LLM training jobs run on heterogeneous GPU clusters: GPU type and count, parallelism, nodes.",
 )
-app.add_typer(get.app, name="get")
-app.command()(plan.plan)
-app.command()(explain.explain)
-app.command()(whatif.whatif)
-app.command()(snapshot.snapshot)
-app.command()(doctor.doctor)
-app.command()(evaluate.evaluate)
-app.command()(replay.replay)
-app.command()(policies.policies)
-app.command()(train.train)
-app.command()(bench.bench)
-app.add_typer(profile.app, name="profile")
-app.command()(controller.controller)
-app.command()(agent.agent)
-app.command()(extender.extender)
-app.command()(demo.demo)
-app.add_typer(perf.app, name="perf")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(fake_nodes.app, name="fake-nodes")
+
+
+@app.callback()
+def _group() -> None:
+    """With it Typer makes a group of an application that has a single command of its own."""
 
 
 @app.command()

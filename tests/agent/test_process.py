@@ -19,12 +19,12 @@ from trimtab import names
 from trimtab.agent.backend import Gpu, Happened, NodeReading
 from trimtab.agent.digest import Digest
 from trimtab.api.gpunode import GPUNodeStatus
-from trimtab.checkout import checkout
 from trimtab.cli import app
 from trimtab.errors import LocalClusterError
-from trimtab.local import components
-from trimtab.local.layout import Layout
 from trimtab.telemetry import agent_metrics
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane import components
+from trimtab_local.control_plane.layout import Layout
 
 MANIFESTS = checkout() / "manifests"
 H100 = MANIFESTS / "agents" / "h100x8.yaml"
@@ -70,7 +70,7 @@ def test_an_image_without_the_extra_local_has_all_commands(command: list[str]) -
 
 
 def test_a_local_cluster_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "trimtab.local.pki", None)
+    monkeypatch.setitem(sys.modules, "trimtab_local.control_plane.pki", None)
     with pytest.raises(LocalClusterError, match=r"trimtab\[local\]"):
         components.prepare(Layout("absent"), {})
 

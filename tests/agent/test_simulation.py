@@ -14,7 +14,7 @@ from trimtab.agent.backend import BackendError, Gpu, Happened, NodeReading
 from trimtab.agent.fake import FakeBackend
 from trimtab.agent.profile import Injected, Load, Profile, Running, load_profile, parse_faults
 from trimtab.agent.simulation import NUMBERS, THROTTLING, SimulatedNode
-from trimtab.checkout import checkout
+from trimtab_local.checkout import checkout
 
 PROFILE = Profile("NVIDIA-H100-80GB-HBM3", gpus=8, seed=7, nvlinks=18, running=(Running("team-a/train-0", 4),))
 

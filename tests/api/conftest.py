@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trimtab.local.kubeconfig import kubectl
+from trimtab_local.control_plane.kubeconfig import kubectl
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

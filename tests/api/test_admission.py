@@ -17,7 +17,7 @@ from tests.builders import changed
 
 from trimtab.api import cel, schema
 from trimtab.errors import LocalClusterError
-from trimtab.local.kubeconfig import kubectl
+from trimtab_local.control_plane.kubeconfig import kubectl
 
 pytestmark = pytest.mark.cluster
 

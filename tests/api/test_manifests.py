@@ -11,7 +11,7 @@ import yaml
 from trimtab import names
 from trimtab.api.convert import to_model_spec, to_quotas, to_requirements, to_training
 from trimtab.api.v1alpha1 import JobSpec, Queue
-from trimtab.local.kubeconfig import kubectl
+from trimtab_local.control_plane.kubeconfig import kubectl
 from trimtab_policy import catalog
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"

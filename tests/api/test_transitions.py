@@ -19,7 +19,7 @@ from trimtab.api import conditions, convert
 from trimtab.api.status import Condition, JobStatus, Pending, TrainerStatus
 from trimtab.apply.write import merge_patch
 from trimtab.errors import LocalClusterError
-from trimtab.local.kubeconfig import kubectl
+from trimtab_local.control_plane.kubeconfig import kubectl
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import NodeShare, PendingReason, Placement
 

@@ -16,7 +16,7 @@ from hack.bench.report import Report, goals, show
 from hack.bench.spread import spread
 from rich.console import Console
 
-from trimtab.local.cluster import LocalCluster
+from trimtab_local.control_plane.cluster import LocalCluster
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

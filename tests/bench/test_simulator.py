@@ -12,7 +12,7 @@ from hack.bench.__main__ import Part, measure
 from hack.bench.report import Report, goals, show
 from rich.console import Console
 
-from trimtab_policy.sim.kernel import Discipline
+from trimtab_lab.kernel import Discipline
 
 
 def test_jobs_and_steps_are_measured_and_drawn(tmp_path: Path) -> None:

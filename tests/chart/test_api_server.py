@@ -18,8 +18,8 @@ from hack.chart.tools import build
 from tests.chart.openapi import write_schemas
 from tests.chart.rendered import FILES, MANIFESTS, objects_of, parse, text_of
 
-from trimtab.local.cluster import LocalCluster
 from trimtab.names import SYSTEM_NAMESPACE
+from trimtab_local.control_plane.cluster import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]  # the first test builds helm
 

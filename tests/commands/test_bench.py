@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from trimtab.cli import app
-from trimtab_policy import bench
-from trimtab_policy.bench import Entry, Progress
-from trimtab_policy.bench.report import Report
+from trimtab_lab import bench
+from trimtab_lab.bench import Entry, Progress
+from trimtab_lab.bench.report import Report
 
 ENTRIES = {
     "first": Entry("One number.", "cluster", (0, 1), quick=bench.Quick((0,))),

@@ -9,10 +9,10 @@ import yaml
 from typer.testing import CliRunner
 
 from trimtab.cli import app
-from trimtab.commands.cluster import _extender_command, _with_extender
-from trimtab.local import build, cluster
-from trimtab.local.layout import Layout
-from trimtab.local.options import ClusterOptions, gates_flag
+from trimtab_local.commands.cluster import _extender_command, _with_extender
+from trimtab_local.control_plane import build, cluster
+from trimtab_local.control_plane.layout import Layout
+from trimtab_local.control_plane.options import ClusterOptions, gates_flag
 
 
 @pytest.fixture(autouse=True)

@@ -21,9 +21,9 @@ from tests.outcomes import CLUSTER, FIGURES, fake, outcome
 from typer.testing import CliRunner, Result
 
 from trimtab.cli import app
-from trimtab_policy.sim.bounds import BelowBound
-from trimtab_policy.sim.evaluation import workers
-from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
+from trimtab_lab.bounds import BelowBound
+from trimtab_lab.evaluation import workers
+from trimtab_lab.evaluation.scenario import Outcome, Scenario
 from trimtab_policy.types import Quota
 
 PROMISED = {

@@ -12,10 +12,10 @@ import pytest
 from tests.builders import A100, H100, T4
 from typer.testing import CliRunner, Result
 
-from trimtab.checkout import checkout
 from trimtab.cli import app
-from trimtab.commands import typed
+from trimtab.commands import cluster_option
 from trimtab.errors import UsageError
+from trimtab_local.checkout import checkout
 
 SAMPLES = checkout() / "manifests" / "samples"
 GPUS = f"{H100}=64,{A100}=32x4,{T4}=8"
@@ -42,32 +42,32 @@ def prices(tmp_path: Path) -> Path:
 
 # --- the typed cluster -----------------------------------------------------------------------------------------------
 def test_nodes_have_eight_gpus_unless_said_otherwise_and_the_last_one_what_is_left() -> None:
-    cluster = typed.snapshot(f"{H100}=20, {A100}=8x4")
+    cluster = cluster_option.snapshot(f"{H100}=20, {A100}=8x4")
     sizes = [(node.gpu_type, node.gpus, node.free_gpus) for node in cluster.nodes]
     assert sizes == [(H100, 8, 8), (H100, 8, 8), (H100, 4, 4), (A100, 4, 4), (A100, 4, 4)]
     assert set(cluster.gpu_types) == {H100, A100}
 
 
 def test_names_of_products_are_understood_too() -> None:
-    assert set(typed.snapshot("NVIDIA-A100-SXM4-80GB=8").gpu_types) == {A100}
+    assert set(cluster_option.snapshot("NVIDIA-A100-SXM4-80GB=8").gpu_types) == {A100}
 
 
 def test_nodes_of_one_rack_share_its_links() -> None:
-    domains = [node.link_domain for node in typed.snapshot("GB200-186GB=144x4").nodes]
+    domains = [node.link_domain for node in cluster_option.snapshot("GB200-186GB=144x4").nodes]
     assert len(domains) == 36
     assert len(set(domains)) == 2
-    assert {node.link_domain for node in typed.snapshot(f"{H100}=16").nodes} == {""}
+    assert {node.link_domain for node in cluster_option.snapshot(f"{H100}=16").nodes} == {""}
 
 
 @pytest.mark.parametrize("text", ["", "H100", "H100=", f"{H100}=0", f"{H100}=8x0", f"{H100}=-8", f"{H100}=8,{H100}=8"])
 def test_what_cannot_be_read_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="--gpus"):
-        typed.snapshot(text)
+        cluster_option.snapshot(text)
 
 
 def test_a_type_that_nobody_knows_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--gpus H1000: .*H100"):
-        typed.snapshot("H1000=8")
+        cluster_option.snapshot("H1000=8")
 
 
 # --- what programs are told ------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from tests.builders import H100, NOW, node, running, snapshot
 from typer.testing import CliRunner
 
-from trimtab.checkout import checkout
 from trimtab.cli import app
 from trimtab.commands.snapshot import portable, read
+from trimtab_local.checkout import checkout
 
 JOB = str(checkout() / "manifests" / "samples" / "llama3-8b.yaml")
 LONG = {"finish": NOW + 1e6, "started": NOW - 1e4, "steps": 10_000_000, "restart_seconds": 60.0}

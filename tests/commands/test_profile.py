@@ -14,10 +14,10 @@ import typer
 from msgspec.structs import replace
 from typer.testing import CliRunner, Result
 
-from trimtab.commands import profile
+from trimtab_lab.commands import profile
+from trimtab_lab.profiling import loader, machine, measure, run
+from trimtab_lab.profiling.training import Trainer
 from trimtab_policy import catalog
-from trimtab_policy.profiling import loader, machine, measure, run
-from trimtab_policy.profiling.training import Trainer
 
 app = typer.Typer()
 app.add_typer(profile.app, name="profile")
@@ -165,7 +165,7 @@ def test_without_a_cuda_device_it_is_said(refused: Any) -> None:
 
 
 def test_without_torch_it_is_said_what_to_install(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "trimtab_policy.profiling.measure", None)
+    monkeypatch.setitem(sys.modules, "trimtab_lab.profiling.measure", None)
     line, code = refused()
     assert "pip install 'trimtab[sim,train]'" in line
     assert code == 2

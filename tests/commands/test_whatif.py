@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from tests.builders import A100, H100, NOW, T4, job, node, running, snapshot
 from typer.testing import CliRunner, Result
 
-from trimtab.checkout import checkout
 from trimtab.cli import app
 from trimtab.commands import change
 from trimtab.errors import UsageError
+from trimtab_local.checkout import checkout
 from trimtab_policy.types import Bounds, Job, Quota, Snapshot
 
 

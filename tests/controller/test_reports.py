@@ -32,11 +32,11 @@ from trimtab.kube import reviews
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import Identity, JobObject, PodObject
 from trimtab.kube.reviews import NotKnown, TooMany
-from trimtab.local.cluster import LocalCluster
-from trimtab.local.kubeconfig import service_account_kubeconfig
 from trimtab.observe.jobs import facts
 from trimtab.settings import KubeSettings, ReportSettings
 from trimtab.telemetry.metrics import REGISTRY
+from trimtab_local.control_plane.cluster import LocalCluster
+from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
 
 NAMESPACE = "reports"
 SETTINGS = ReportSettings(host="127.0.0.1", port=0, url="http://reports.test")

@@ -12,11 +12,11 @@ from tests.controller.test_reports import REPORT, Desk, Known, Vouching
 from tests.extender.desk import eventually
 
 from trimtab.controller.reports import PATH
-from trimtab.local.pki import Authority
 from trimtab.serving import tls as serving_tls
 from trimtab.settings import ReportSettings
 from trimtab.settings.section import TlsSettings
 from trimtab.telemetry.metrics import REGISTRY
+from trimtab_local.control_plane.pki import Authority
 
 
 async def test_reports_are_taken_over_tls_and_new_certificates_are_taken_up(

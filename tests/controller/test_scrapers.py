@@ -9,10 +9,10 @@ import pytest
 from tests.conftest import Kubectl
 
 from trimtab.kube.client import KubeClient
-from trimtab.local.cluster import LocalCluster
 from trimtab.settings import HttpSettings, KubeSettings
 from trimtab.telemetry.scrapers import scrapers_of
 from trimtab.telemetry.server import TelemetryServer
+from trimtab_local.control_plane.cluster import LocalCluster
 
 LOCAL = HttpSettings(host="127.0.0.1", port=0, authentication="Kubernetes")
 READER = {

@@ -9,11 +9,11 @@ import pytest
 
 from trimtab.api import conditions
 from trimtab.api.status import Condition, JobStatus, Pending, Plan
-from trimtab.demo.history import History
 from trimtab.kube.objects import Meta
 from trimtab.names import COMPLETE, PODS_READY, REASON_COMPLETED, REASON_RUNNING
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
+from trimtab_local.demo.history import History
 from trimtab_policy.types import Node, PendingReason, Snapshot
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)

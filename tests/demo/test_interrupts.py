@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from trimtab.demo.interrupts import interruptible, uninterrupted
+from trimtab.ui.interrupts import interruptible, uninterrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 from trimtab import names
 from trimtab.api.status import Condition, JobStatus
 from trimtab.cli import app
-from trimtab.commands import demo
-from trimtab.demo.history import History, Trail
-from trimtab.demo.script import ARRIVALS
 from trimtab.errors import TrimtabError
 from trimtab.observe.jobs import facts
+from trimtab_local.commands import demo
+from trimtab_local.demo.history import History, Trail
+from trimtab_local.demo.script import ARRIVALS
 
 DONE = Condition(type=names.COMPLETE, status="True", reason=names.REASON_COMPLETED, last_transition_time=MOMENT)
 

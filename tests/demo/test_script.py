@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.checkout import checkout
-from trimtab.demo.script import ARRIVALS
+from trimtab_local.checkout import checkout
+from trimtab_local.demo.script import ARRIVALS
 
 
 def test_every_sample_takes_part() -> None:

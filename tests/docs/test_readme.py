@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from trimtab.checkout import checkout
-from trimtab.commands import plan, typed
-from trimtab.local.cluster import LocalCluster, local_clusters
+from trimtab.commands import cluster_option, plan
 from trimtab.settings import DEFAULTS, load
 from trimtab.telemetry.metrics import REGISTRY
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane.cluster import LocalCluster, local_clusters
 
 ROOT = checkout()
 README = (ROOT / "README.md").read_text()
@@ -102,7 +102,9 @@ def test_all_other_commands_succeed_in_order(environment: dict[str, str], tmp_pa
 def test_its_jobs_run_for_longer_than_anybody_needs_to_read_on() -> None:
     """`replay` and `whatif` need some that are not done: whoever goes for a coffee in between has them, too."""
     [speedup] = re.findall(r"trimtab controller --fake-speedup (\S+)", README)
-    fleet = typed.snapshot(",".join(f"{gpu_type}=64" for gpu_type in ("H100-SXM5-80GB", "MI300X", "V100-SXM2-16GB")))
+    fleet = cluster_option.snapshot(
+        ",".join(f"{gpu_type}=64" for gpu_type in ("H100-SXM5-80GB", "MI300X", "V100-SXM2-16GB"))
+    )
     samples = (path for path in sorted((ROOT / "manifests" / "samples").glob("*.yaml")) if "queue" not in path.name)
     jobs = [plan.manifest(path).as_job(created=0.0) for path in samples]
     decided = [plan.decide(replace(fleet, jobs=(job,)), job, "best_fit").placement for job in jobs]

@@ -14,8 +14,8 @@ from trimtab import names
 from trimtab.doctor.checks import scheduler
 from trimtab.doctor.findings import Level, Reason
 from trimtab.doctor.seen import Seen, Unknown
-from trimtab.local.pki import Authority
 from trimtab.settings import BindingSettings
+from trimtab_local.control_plane.pki import Authority
 
 CHECKS = (scheduler.extender, scheduler.scheduler, scheduler.configuration, scheduler.certificates)
 

@@ -17,9 +17,9 @@ import yaml
 from tests.extender.desk import LOCAL, Object, node, planned, pod
 from tests.extender.test_manifests import EXTENDER
 
-from trimtab.local.cluster import LocalCluster
-from trimtab.local.kubeconfig import service_account_kubeconfig
 from trimtab.names import SYSTEM_NAMESPACE
+from trimtab_local.control_plane.cluster import LocalCluster
+from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
 
 pytestmark = pytest.mark.cluster
 

@@ -16,11 +16,11 @@ from tests.extender.desk import LOCAL, Desk, desk, eventually, node, planned
 from trimtab.errors import SettingsError
 from trimtab.extender import tls
 from trimtab.extender.app import _until, run
-from trimtab.local.pki import Authority
 from trimtab.serving import tls as serving_tls
 from trimtab.settings import ExtenderSettings, Settings
 from trimtab.telemetry.metrics import PORTS, REGISTRY
 from trimtab.telemetry.ports import PortCounts
+from trimtab_local.control_plane.pki import Authority
 
 ASKED = {"Pod": planned("job7-1-0", "gpu-1"), "NodeNames": ["gpu-1"]}
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from trimtab.commands.fake_nodes import app
-from trimtab.local.cluster import LocalCluster
+from trimtab_local.commands.fake_nodes import app
+from trimtab_local.control_plane.cluster import LocalCluster
 
 pytestmark = pytest.mark.cluster
 

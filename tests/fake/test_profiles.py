@@ -11,10 +11,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.json import JSONSnapshotExtension
 
-from trimtab.checkout import checkout
 from trimtab.errors import UsageError
-from trimtab.fake.nodes import expand
-from trimtab.fake.profile import Pool, Profile, load_profile, shipped_profiles
+from trimtab_local.checkout import checkout
+from trimtab_local.fake.nodes import expand
+from trimtab_local.fake.profile import Pool, Profile, load_profile, shipped_profiles
 from trimtab_policy import catalog
 
 POOL = {"name": "a", "count": 2, "product": "Tesla-T4", "gpus": 4, "cpu": 8, "memory": "64Gi"}

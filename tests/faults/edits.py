@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from trimtab.checkout import checkout
+from trimtab_local.checkout import checkout
 
 WORDS = 3
 """Words of a closed list that are tried, at most."""

@@ -16,9 +16,9 @@ from tests.faults.watcher import Watcher
 from tests.faults.workloads import FOUR_NODES, ready
 from tests.live.harness import Live, gpu_node
 
-from trimtab.checkout import checkout
-from trimtab.local.build import build
-from trimtab.local.cluster import LocalCluster
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane.build import build
+from trimtab_local.control_plane.cluster import LocalCluster
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import pytest
 from hack.perf import errors, report, speed
 from hack.perf.figures import Figure, Section, Unit
 
-from trimtab.checkout import checkout
+from trimtab_local.checkout import checkout
 from trimtab_policy.perf import constants, fit, measured
 from trimtab_policy.perf.accuracy import APART
 from trimtab_policy.perf.forecast import Forecast, forecast

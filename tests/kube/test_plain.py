@@ -16,9 +16,9 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.connection import connect
 from trimtab.kube.plain import Endpoint, PlainConnection, endpoint
 from trimtab.kube.resources import NODES
-from trimtab.local.cluster import LocalCluster
-from trimtab.local.kubeconfig import service_account_kubeconfig
 from trimtab.settings import KubeSettings
+from trimtab_local.control_plane.cluster import LocalCluster
+from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
 
 SECRET = {"token": "t"}
 

@@ -10,7 +10,7 @@ from tests.faultproxy import FaultProxy
 from tests.faults.watcher import Watcher
 from tests.live.harness import Live, gpu_node
 
-from trimtab.local.cluster import LocalCluster
+from trimtab_local.control_plane.cluster import LocalCluster
 
 NODES = [f"live-{index}" for index in range(4)]
 

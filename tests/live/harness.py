@@ -20,8 +20,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.faults.forge import Forge, Forged
 
-from trimtab.local.cluster import LocalCluster
-from trimtab.local.kubeconfig import service_account_kubeconfig
+from trimtab_local.control_plane.cluster import LocalCluster
+from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
 
 NAMESPACE = "default"
 PATIENCE = 5.0

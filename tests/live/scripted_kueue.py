@@ -27,8 +27,8 @@ from trimtab import names
 from trimtab.errors import ApiError, LocalClusterError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import RESOURCE_FLAVORS, WORKLOADS
-from trimtab.local.build import find_go
 from trimtab.settings import KubeSettings
+from trimtab_local.control_plane.build import find_go
 
 MODULE = "sigs.k8s.io/kueue@v0.19.0"
 CRDS = ("workloads", "resourceflavors")

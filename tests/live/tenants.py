@@ -16,13 +16,13 @@ from tests.faults.watcher import Watcher
 from tests.live.harness import PATIENCE, Live, training_job
 
 from trimtab import names
-from trimtab.checkout import checkout
 from trimtab.errors import ApiError
 from trimtab.kube.client import JSON, MERGE_PATCH, KubeClient
 from trimtab.kube.resources import JOBS, PODS, Resource
-from trimtab.local.cluster import LocalCluster
-from trimtab.local.kubeconfig import service_account_kubeconfig
 from trimtab.settings import KubeSettings
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane.cluster import LocalCluster
+from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
 
 Object = dict[str, Any]
 RBAC = "rbac.authorization.k8s.io/v1"

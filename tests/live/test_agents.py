@@ -26,12 +26,12 @@ from trimtab.agent import sampler
 from trimtab.agent.app import Agent
 from trimtab.agent.backend import BackendError, Gpu, NodeReading
 from trimtab.agent.config import Config, Http, Kube
-from trimtab.checkout import checkout
 from trimtab.errors import LocalClusterError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.plain import PlainConnection, endpoint
-from trimtab.local.cluster import LocalCluster
-from trimtab.local.kubeconfig import write_kubeconfig
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane.cluster import LocalCluster
+from trimtab_local.control_plane.kubeconfig import write_kubeconfig
 
 pytestmark = pytest.mark.cluster
 

@@ -22,11 +22,11 @@ import pytest
 import yaml
 from tests.live.harness import NAMESPACE, ControllerProcess, Live, eventually, gpu_node, training_job
 
-from trimtab.checkout import checkout
 from trimtab.doctor.checks import queues
-from trimtab.local.build import build
-from trimtab.local.cluster import LocalCluster
-from trimtab.local.kubeconfig import kubectl, service_account_kubeconfig
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane.build import build
+from trimtab_local.control_plane.cluster import LocalCluster
+from trimtab_local.control_plane.kubeconfig import kubectl, service_account_kubeconfig
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.checkout import checkout
 from trimtab.errors import LocalClusterError
-from trimtab.local import build as builder
-from trimtab.local.build import binaries, find_go, go_version, read_module
 from trimtab.ui.progress import progress
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane import build as builder
+from trimtab_local.control_plane.build import binaries, find_go, go_version, read_module
 
 MODULE = checkout() / "hack" / "cluster"
 

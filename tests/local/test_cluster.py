@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from trimtab.errors import LocalClusterError
-from trimtab.local.cluster import LocalCluster, local_clusters
-from trimtab.local.kubeconfig import kubectl as kubectl_as
-from trimtab.local.kubeconfig import service_account_kubeconfig
-from trimtab.local.layout import ClusterState, Phase
-from trimtab.local.options import ClusterOptions
+from trimtab_local.control_plane.cluster import LocalCluster, local_clusters
+from trimtab_local.control_plane.kubeconfig import kubectl as kubectl_as
+from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
+from trimtab_local.control_plane.layout import ClusterState, Phase
+from trimtab_local.control_plane.options import ClusterOptions
 
 pytestmark = pytest.mark.cluster
 
@@ -119,7 +119,8 @@ def test_the_end_of_a_component_is_the_end_of_the_cluster_unless_it_is_to_be_sta
 
 
 def test_a_cluster_dies_with_its_owner_even_by_sigkill(state_home: Path) -> None:
-    script = "from trimtab.local.cluster import LocalCluster; LocalCluster('orphan').start(); print('up'); input()"
+    begin = "from trimtab_local.control_plane.cluster import LocalCluster"
+    script = f"{begin}; LocalCluster('orphan').start(); print('up'); input()"
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"up\n"
@@ -130,7 +131,7 @@ def test_a_cluster_dies_with_its_owner_even_by_sigkill(state_home: Path) -> None
 
 
 def test_ctrl_c_during_the_start_leaves_nothing(state_home: Path) -> None:
-    script = "from trimtab.local.cluster import LocalCluster; LocalCluster('hasty').start()"
+    script = "from trimtab_local.control_plane.cluster import LocalCluster; LocalCluster('hasty').start()"
     with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as owner:
         _until(lambda: len(LocalCluster("hasty").status().components) == 2)
         processes = _processes(LocalCluster("hasty").status())

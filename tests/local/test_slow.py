@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.checkout import checkout
+from trimtab_local.checkout import checkout
 
 SLOW = checkout() / "hack" / "slow"
 BUSY = """

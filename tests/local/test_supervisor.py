@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.checkout import checkout
 from trimtab.errors import LocalClusterError, UsageError
-from trimtab.local.build import read_module
-from trimtab.local.cluster import LocalCluster
-from trimtab.local.components import PORTS
-from trimtab.local.layout import Phase
-from trimtab.local.process import ProcessId, tail, terminate
-from trimtab.local.supervisor import free_ports, held
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane.build import read_module
+from trimtab_local.control_plane.cluster import LocalCluster
+from trimtab_local.control_plane.components import PORTS
+from trimtab_local.control_plane.layout import Phase
+from trimtab_local.control_plane.process import ProcessId, tail, terminate
+from trimtab_local.control_plane.supervisor import free_ports, held
 
 
 @pytest.fixture

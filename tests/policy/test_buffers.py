@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
-from trimtab_policy.buffers import PrioritisedReplay, Replay, SumTree
+from trimtab_lab.agents.buffers import PrioritisedReplay, Replay, SumTree
 
 ERRORS = np.array([0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 0.0, 16.0])
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.policy.learned.random_offers import random_offers
 
-from trimtab_policy.fine_tuning import Bound, Weights, bounded, distance, returns
+from trimtab_lab.agents.fine_tuning import Bound, Weights, bounded, distance, returns
 from trimtab_policy.observation.encode import Ints, Offers
 
 OFFERS = random_offers(200)

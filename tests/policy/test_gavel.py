@@ -12,6 +12,9 @@ from msgspec.structs import replace
 from tests.builders import A100, NOW, T4, job, node, running, snapshot
 from tests.traced import traced
 
+from trimtab_lab import rigid
+from trimtab_lab.rigid import RigidRules
+from trimtab_lab.workloads.trace import trace
 from trimtab_policy.heuristics.gavel import (
     Fifo,
     FinishTimeFairness,
@@ -24,10 +27,8 @@ from trimtab_policy.heuristics.gavel import (
 from trimtab_policy.heuristics.gavel_finish import fastest_finish, least_unfair
 from trimtab_policy.heuristics.gavel_programs import Demand, equal_share, largest_minimum, largest_sum
 from trimtab_policy.placement.options import market
-from trimtab_policy.sim import clusters, rigid
+from trimtab_policy.sim import clusters
 from trimtab_policy.sim.engine import Rules, simulate
-from trimtab_policy.sim.rigid import RigidRules
-from trimtab_policy.sim.workloads.trace import trace
 from trimtab_policy.solvers.conic import ConeProgram, solve
 from trimtab_policy.solvers.knapsack import FloatArray
 from trimtab_policy.solvers.milp import Unsolved

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from tests.builders import A100, NOW, T4, job, node, running, snapshot
 from tests.traced import traced
 
+from trimtab_lab import rigid
+from trimtab_lab.workloads.trace import trace
 from trimtab_policy.heuristics import pollux_search
 from trimtab_policy.heuristics.pollux import Pollux
 from trimtab_policy.heuristics.pollux_search import Cluster, evaluate, search
-from trimtab_policy.sim import clusters, rigid
+from trimtab_policy.sim import clusters
 from trimtab_policy.sim.engine import Rules, simulate
-from trimtab_policy.sim.workloads.trace import trace
 from trimtab_policy.types import Bounds, Decision, Job, Node, Quota, Speed
 
 

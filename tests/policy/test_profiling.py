@@ -13,14 +13,14 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from trimtab_lab.environments.rlalloc import RLAllocEnv
+from trimtab_lab.profiling import compare, gpt, loader, machine, measure, run, trace
+from trimtab_lab.profiling.measure import RECORDED, WARM_UP, Case, Measured
+from trimtab_lab.profiling.run import Report
+from trimtab_lab.profiling.training import Trainer, batch
 from trimtab_policy import catalog
 from trimtab_policy.perf import plans as perf
 from trimtab_policy.perf.memory import RESERVE
-from trimtab_policy.profiling import compare, gpt, loader, machine, measure, run, trace
-from trimtab_policy.profiling.measure import RECORDED, WARM_UP, Case, Measured
-from trimtab_policy.profiling.run import Report
-from trimtab_policy.profiling.training import Trainer, batch
-from trimtab_policy.sim.envs.rlalloc import RLAllocEnv
 from trimtab_policy.specs import ModelSpec, ParallelPlan, Precision, Recompute, TrainingSpec
 
 CPU = torch.device("cpu")

@@ -20,8 +20,8 @@ from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 from safetensors.numpy import save as safetensors
 
+from trimtab_lab.evaluation import sources
 from trimtab_policy import store
-from trimtab_policy.sim.evaluation import sources
 from trimtab_policy.store import Card, WeightsError
 
 CARD = Card(

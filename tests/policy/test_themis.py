@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from tests.builders import A100, NOW, T4, job, node, running, snapshot
 from tests.traced import traced
 
+from trimtab_lab import rigid
+from trimtab_lab.workloads.trace import trace
 from trimtab_policy.heuristics.themis import Themis, finish_times, unfairness, waiting
 from trimtab_policy.placement.options import Menu, market
-from trimtab_policy.sim import clusters, rigid
+from trimtab_policy.sim import clusters
 from trimtab_policy.sim.engine import simulate
-from trimtab_policy.sim.workloads.trace import trace
 from trimtab_policy.types import Decision, Node, Quota, Snapshot
 
 LEASE = 1200.0

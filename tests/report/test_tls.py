@@ -9,7 +9,7 @@ import pytest
 from tests.report.test_reporter import Desk, desk, environment, tells, token
 
 from trimtab import report
-from trimtab.local.pki import Authority
+from trimtab_local.control_plane.pki import Authority
 
 __all__ = ["desk", "environment", "token"]
 

@@ -18,11 +18,11 @@ from aiohttp import web
 from structlog.testing import capture_logs
 from tests.extender.desk import eventually
 
-from trimtab.local.pki import Authority
 from trimtab.serving import listener as listeners
 from trimtab.serving.guard import Check, Guard, Limits
 from trimtab.serving.listener import ACCEPTS, DESCRIPTORS, Listener, seats
 from trimtab.serving.places import network
+from trimtab_local.control_plane.pki import Authority
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 ASK = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -16,7 +16,7 @@ from hack.requirements import Locked, name_of, needed, read_lock
 from packaging.requirements import Requirement
 
 from trimtab.errors import LocalClusterError
-from trimtab.local import build as builder
+from trimtab_local.control_plane import build as builder
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -173,7 +173,11 @@ def install(directory: Path, lines: Path) -> subprocess.CompletedProcess[str]:
 
 def test_whatever_installs_compares_hashes() -> None:
     """But for what has been built here: wheels of Trimtab itself, without what it needs."""
-    known = [ROOT / "Dockerfile", ROOT / "hack" / "setup", ROOT / "operator" / "trimtab" / "local" / "build.py"]
+    known = [
+        ROOT / "Dockerfile",
+        ROOT / "hack" / "setup",
+        ROOT / "operator" / "local" / "trimtab_local" / "control_plane" / "build.py",
+    ]
     others = [path for path in (ROOT / "hack").rglob("*") if path.is_file() and b"pip install -" in path.read_bytes()]
     for path in {*known, *others}:
         text = re.sub(r"\\\n\s*", "", path.read_text())

@@ -15,12 +15,12 @@ from tests.extender.desk import eventually
 from trimtab.agent.config import Config
 from trimtab.agent.start import config_of
 from trimtab.errors import SettingsError
-from trimtab.local.pki import Authority
 from trimtab.serving import tls as serving_tls
 from trimtab.settings import HttpSettings, Settings
 from trimtab.settings.section import MutualTlsSettings
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab.telemetry.server import TelemetryServer
+from trimtab_local.control_plane.pki import Authority
 
 LOCAL = "127.0.0.1"
 

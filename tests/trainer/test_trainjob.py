@@ -16,7 +16,7 @@ import trimtab
 from trimtab.api.convert import to_model_spec, to_training
 from trimtab.api.v1alpha1 import JobSpec
 from trimtab.errors import LocalClusterError
-from trimtab.local.build import find_go
+from trimtab_local.control_plane.build import find_go
 from trimtab_policy import catalog
 
 pytestmark = pytest.mark.timeout(600)

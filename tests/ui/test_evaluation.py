@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from rich.console import Console, RenderableType
 from tests.outcomes import SLOWNESS, outcome, scenario
 
-from trimtab.ui import evaluation, replay
-from trimtab.ui.replay import Fate, Story
-from trimtab_policy.sim.evaluation import compare
-from trimtab_policy.sim.evaluation.compare import Table
-from trimtab_policy.sim.evaluation.scenario import Outcome
+from trimtab_lab.evaluation import compare
+from trimtab_lab.evaluation.compare import Table
+from trimtab_lab.evaluation.scenario import Outcome
+from trimtab_lab.ui import evaluation, replay
+from trimtab_lab.ui.replay import Fate, Story
 
 HOUR = 3600.0
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 from tests.outcomes import CLUSTER, NODES, drawn, span
 
-from trimtab.ui import canvas, pictures
 from trimtab.ui.charts import NARROWEST
-from trimtab.ui.pictures import Panel
+from trimtab_lab.ui import canvas, pictures
+from trimtab_lab.ui.pictures import Panel
 from trimtab_policy.sim import clusters
 from trimtab_policy.sim.timeline import Timeline, timelines
 

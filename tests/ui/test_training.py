@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.progress import Progress
 
-from trimtab.ui import training
-from trimtab_policy.checkpoint import Row
-from trimtab_policy.train import Step
+from trimtab_lab.agents.checkpoint import Row
+from trimtab_lab.agents.train import Step
+from trimtab_lab.ui import training
 
 
 def rows(count: int, **changes: Any) -> list[Row]:

@@ -20,7 +20,6 @@ import typer
 from rich.console import Group
 
 from trimtab import settings
-from trimtab.checkout import checkout
 from trimtab.commands import calibration
 from trimtab.commands.options import OutputOption, reported
 from trimtab.errors import UsageError
@@ -152,7 +151,7 @@ def _read(file: Path) -> Measurements:
 
 def _published() -> Path:
     """Raises UsageError when there is no such table."""
-    path = checkout().parent.joinpath(*PUBLISHED)
+    path = Path(__file__).resolve().parents[4].joinpath(*PUBLISHED)
     if not path.is_file():
         raise UsageError(
             "name a table of measured runs: a CSV file with the columns "

@@ -10,7 +10,7 @@ import typer
 from msgspec import Struct
 
 from trimtab import settings
-from trimtab.commands import calibration, learned, typed
+from trimtab.commands import calibration, cluster_option, learned
 from trimtab.commands.live import look
 from trimtab.commands.options import (
     ContextOption,
@@ -84,7 +84,7 @@ async def plan(
     if snapshot and gpus:
         raise UsageError("--snapshot and --gpus are two clusters: name one")
     if snapshot or gpus:
-        now, admitted, queue = read(snapshot) if snapshot else typed.snapshot(gpus), None, None
+        now, admitted, queue = read(snapshot) if snapshot else cluster_option.snapshot(gpus), None, None
     else:
         kube = kube_settings(kubeconfig, context)
         observation, known = await look(kube), await _known_errors(kube, configured.reports)

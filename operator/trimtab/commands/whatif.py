@@ -11,7 +11,7 @@ import typer
 from msgspec.structs import replace
 
 from trimtab import settings
-from trimtab.commands import calibration, change, learned, runs
+from trimtab.commands import calibration, change, learned, simulation
 from trimtab.commands.live import deciding, look
 from trimtab.commands.options import (
     ContextOption,
@@ -88,16 +88,16 @@ def _compare(
     policies: tuple[str, str],
     controller: Callable[[str, Snapshot], Controller],
 ) -> None:
-    with runs.simulator():
+    with simulation.extras():
         from trimtab_policy.sim import replay
         from trimtab_policy.sim import whatif as lives
-    with runs.input_errors():
+    with simulation.input_errors():
         cases = replay.sorted_out(now), replay.sorted_out(then)
         if not any(each.snapshot.jobs for each in cases):
             raise replay.nothing(cases[1])
     found = []
     for title, case, policy in zip(("as it is", "after the change"), cases, policies, strict=True):
-        with step(f"simulating {title}, under {policy}"), runs.run_errors():
+        with step(f"simulating {title}, under {policy}"), simulation.run_errors():
             found.append(lives.live(case, controller(policy, case.snapshot)))
     before, after = found
     later = lives.differences(before.jobs, after.jobs)

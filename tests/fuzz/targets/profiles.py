@@ -11,7 +11,7 @@ from tests.fuzz.targets.files import written
 from trimtab.agent import profile as of_agents
 from trimtab.agent.backend import BackendError
 from trimtab.errors import UsageError
-from trimtab.fake import profile as of_clusters
+from trimtab_local.fake import profile as of_clusters
 
 _CLUSTER: Json = {
     "name": "x",

@@ -9,9 +9,9 @@ from tests.fuzz.draw import Draw, Json
 from tests.fuzz.target import Target
 from tests.fuzz.targets.files import written
 
-from trimtab_policy.sim import workloads
+from trimtab_lab import workloads
+from trimtab_lab.workloads import SCHEMAS, pai, swf
 from trimtab_policy.sim.textfile import FileError
-from trimtab_policy.sim.workloads import SCHEMAS, pai, swf
 
 CELLS = (
     *("1", "a", "2023-03-01 00:18:22+08:00", "3600", "0", "8", "0.5", "", "nan", "inf", "-1", "1e15", "1e308", "V100"),

@@ -17,14 +17,14 @@ from tests.live.extender.process import ExtenderProcess
 from tests.live.extender.stand_in import Answer, StandIn
 from tests.live.harness import ControllerProcess, Live, gpu_node, wait_until
 
-from trimtab.checkout import checkout
 from trimtab.extender.config import FEATURE_GATES, Tls, scheduler_configuration
-from trimtab.local.build import build
-from trimtab.local.cluster import LocalCluster
-from trimtab.local.components import SECOND_SCHEDULER
-from trimtab.local.kubeconfig import service_account_kubeconfig
-from trimtab.local.layout import Layout, Phase
-from trimtab.local.options import ClusterOptions, SecondScheduler
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane.build import build
+from trimtab_local.control_plane.cluster import LocalCluster
+from trimtab_local.control_plane.components import SECOND_SCHEDULER
+from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
+from trimtab_local.control_plane.layout import Layout, Phase
+from trimtab_local.control_plane.options import ClusterOptions, SecondScheduler
 
 DEEP = [f"deep-{index}" for index in range(4)]
 """Eight GPUs each."""

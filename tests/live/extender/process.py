@@ -13,7 +13,7 @@ from urllib.request import urlopen
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from trimtab.local.options import ExtenderFiles
+from trimtab_local.control_plane.options import ExtenderFiles
 
 READY_SECONDS = 150.0
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from trimtab.local.options import ExtenderFiles
+from trimtab_local.control_plane.options import ExtenderFiles
 
 Answer = Callable[[dict[str, Any]], bytes]
 

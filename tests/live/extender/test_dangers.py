@@ -21,8 +21,8 @@ from trimtab.apply import write
 from trimtab.controller.discovery import pod_group_kind
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import POD_GROUPS
-from trimtab.local.cluster import LocalCluster
 from trimtab.settings import KubeSettings
+from trimtab_local.control_plane.cluster import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from trimtab_policy import recipe, store
-from trimtab_policy.agents import dqn_cnn, dqn_worlds
-from trimtab_policy.agents.dqn_cnn import CnnQNetwork, Config, DoubleDqn, Sizes, Training, double_q
-from trimtab_policy.agents.dqn_worlds import VALIDATION, Adlro, After, Arrays, Environment, Ints, Seen
+from trimtab_lab.agents import dqn_cnn, dqn_worlds, recipe
+from trimtab_lab.agents.dqn_cnn import CnnQNetwork, Config, DoubleDqn, Sizes, Training, double_q
+from trimtab_lab.agents.dqn_worlds import VALIDATION, Adlro, After, Arrays, Environment, Ints, Seen
+from trimtab_lab.environments import adlro
+from trimtab_lab.environments.adlro import AdlroEnv
+from trimtab_lab.environments.adlro_cluster import GPUS
+from trimtab_lab.environments.toy import largest, returns, right_size, smallest, toy
+from trimtab_policy import store
 from trimtab_policy.learned import dqn_cnn as learned
 from trimtab_policy.learned.dqn_cnn import Inputs, Network
-from trimtab_policy.sim.envs import adlro
-from trimtab_policy.sim.envs.adlro import AdlroEnv
-from trimtab_policy.sim.envs.adlro_cluster import GPUS
-from trimtab_policy.sim.envs.toy import largest, returns, right_size, smallest, toy
 from trimtab_policy.store import Card
 
 SMALL = {"segments": 2, "steps": 120, "environments": 3, "warm_up": 40, "batch": 8, "replay": 200, "target_every": 7}

@@ -13,8 +13,8 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.monitor import Monitor
 from torch import Tensor, nn
 
-from trimtab_policy.agents.dqn_cnn import DoubleDqn, Training
-from trimtab_policy.agents.dqn_worlds import After, Arrays, Ints, Seen
+from trimtab_lab.agents.dqn_cnn import DoubleDqn, Training
+from trimtab_lab.agents.dqn_worlds import After, Arrays, Ints, Seen
 from trimtab_policy.learned.dqn_cnn import Inputs
 
 STEPS, SEEDS = 10_000, (0, 1, 2)

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from trimtab_policy import recipe, store
-from trimtab_policy.agents import sac_imitation, sac_tasks
-from trimtab_policy.agents.sac_imitation import Actor, Config, SacImitation, log_density
+from trimtab_lab.agents import recipe, sac_imitation, sac_tasks
+from trimtab_lab.agents.sac_imitation import Actor, Config, SacImitation, log_density
+from trimtab_lab.environments import toy
+from trimtab_lab.environments.offers import OffersVectorEnv
+from trimtab_lab.environments.rlalloc import RLAllocEnv
+from trimtab_lab.environments.rlalloc_experts import ShortestJobFirst
+from trimtab_policy import store
 from trimtab_policy.learned.sac_imitation import FEATURES, NAMES, granted, mean_action
 from trimtab_policy.observation.encode import SCHEMA
-from trimtab_policy.sim.envs import toy
-from trimtab_policy.sim.envs.offers import OffersVectorEnv
-from trimtab_policy.sim.envs.rlalloc import RLAllocEnv
-from trimtab_policy.sim.envs.rlalloc_experts import ShortestJobFirst
 from trimtab_policy.store import Card
 
 README = """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab_policy.agents import sac_tasks
-from trimtab_policy.agents.sac_tasks import CLOCK_SECONDS, OFFER_EXPERTS, Environment, Guided
+from trimtab_lab.agents import sac_tasks
+from trimtab_lab.agents.sac_tasks import CLOCK_SECONDS, OFFER_EXPERTS, Environment, Guided
+from trimtab_lab.environments.rlalloc import RLAllocEnv
+from trimtab_lab.environments.rlalloc_experts import EXPERTS
 from trimtab_policy.learned.sac_imitation import ACTIONS, FEATURES
-from trimtab_policy.sim.envs.rlalloc import RLAllocEnv
-from trimtab_policy.sim.envs.rlalloc_experts import EXPERTS
 
 NOTHING = np.zeros(ACTIONS, dtype=np.float32)
 

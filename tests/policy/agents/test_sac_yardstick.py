@@ -9,10 +9,10 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3 import SAC
 
-from trimtab_policy.agents import sac_tasks
-from trimtab_policy.agents.sac_imitation import SacImitation, Training
-from trimtab_policy.agents.sac_tasks import VALIDATION_SEED as SEED
-from trimtab_policy.agents.sac_tasks import Task, Vector
+from trimtab_lab.agents import sac_tasks
+from trimtab_lab.agents.sac_imitation import SacImitation, Training
+from trimtab_lab.agents.sac_tasks import VALIDATION_SEED as SEED
+from trimtab_lab.agents.sac_tasks import Task, Vector
 
 EPISODES, STEPS = 22, 200
 """Of training; an episode of Pendulum takes 200 steps."""

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab_policy import recipe
-from trimtab_policy.agents import q_learning, sarsa
-from trimtab_policy.agents.q_learning import QLearning
-from trimtab_policy.agents.sarsa import Sarsa
-from trimtab_policy.agents.table_tasks import Config, OffersWorld
-from trimtab_policy.agents.tables import (
+from trimtab_lab.agents import q_learning, recipe, sarsa
+from trimtab_lab.agents.q_learning import QLearning
+from trimtab_lab.agents.sarsa import Sarsa
+from trimtab_lab.agents.table_tasks import Config, OffersWorld
+from trimtab_lab.agents.tables import (
     VALIDATION,
     After,
     Floats,
@@ -28,8 +27,8 @@ from trimtab_policy.agents.tables import (
     epsilon_greedy,
     play,
 )
+from trimtab_lab.environments.toy import largest, returns, right_size, smallest, toy
 from trimtab_policy.learned.tables import WAIT
-from trimtab_policy.sim.envs.toy import largest, returns, right_size, smallest, toy
 
 AGENTS = {"q_learning": q_learning, "sarsa": sarsa}
 SMALL: dict[str, Mapping[str, Any]] = {

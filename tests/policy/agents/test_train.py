@@ -18,10 +18,11 @@ from msgspec.structs import replace
 from tests import killed
 from tests.stub_learner import Config, Stub, Training
 
-from trimtab_policy import checkpoint, recipe, seeds, store, train
-from trimtab_policy.checkpoint import CheckpointError
-from trimtab_policy.recipe import RecipeError
-from trimtab_policy.train import Step, Task, Trained, TrainingError
+from trimtab_lab.agents import checkpoint, recipe, seeds, train
+from trimtab_lab.agents.checkpoint import CheckpointError
+from trimtab_lab.agents.recipe import RecipeError
+from trimtab_lab.agents.train import Step, Task, Trained, TrainingError
+from trimtab_policy import store
 
 ROOT = Path(__file__).resolve().parents[3]
 

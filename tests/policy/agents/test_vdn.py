@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 from tests.policy.learned.random_offers import random_offers
 
-from trimtab_policy import fine_tuning, store
-from trimtab_policy.agents import vdn
-from trimtab_policy.agents.vdn import VALIDATION, Config
-from trimtab_policy.agents.vdn_tasks import AdlroWorld, Cluster, Hosts, OffersWorld, World, clusters, toys
-from trimtab_policy.fine_tuning import Bound, Log, distance
+from trimtab_lab.agents import fine_tuning, vdn
+from trimtab_lab.agents.fine_tuning import Bound, Log, distance
+from trimtab_lab.agents.vdn import VALIDATION, Config
+from trimtab_lab.agents.vdn_tasks import AdlroWorld, Cluster, Hosts, OffersWorld, World, clusters, toys
+from trimtab_lab.environments.adlro import AdlroEnv
+from trimtab_lab.environments.toy import returns, right_size, toy
+from trimtab_policy import store
 from trimtab_policy.learned.vdn import NAMES, Vdn, answers, local, predicted
 from trimtab_policy.observation.encode import SCHEMA, Floats, Offers
 from trimtab_policy.perf.drift import Judged, Phase, State, Trial, follow
-from trimtab_policy.sim.envs.adlro import AdlroEnv
-from trimtab_policy.sim.envs.toy import returns, right_size, toy
 
 torch.set_num_threads(1)
 

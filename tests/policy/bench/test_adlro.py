@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from trimtab_policy.agents import dqn_worlds
-from trimtab_policy.bench import adlro
-from trimtab_policy.bench.adlro import AFFINITY, FASTEST, FCFS, UNSEEN
-from trimtab_policy.bench.report import Report, markdown
-from trimtab_policy.sim.envs.adlro import AdlroEnv
+from trimtab_lab.agents import dqn_worlds
+from trimtab_lab.bench import adlro
+from trimtab_lab.bench.adlro import AFFINITY, FASTEST, FCFS, UNSEEN
+from trimtab_lab.bench.report import Report, markdown
+from trimtab_lab.environments.adlro import AdlroEnv
 
 CONFIG = """
 task: adlro

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.outcomes import fake
 
-from trimtab_policy.bench import cluster
-from trimtab_policy.bench.report import Report
-from trimtab_policy.sim.evaluation.scenario import Scenario
+from trimtab_lab.bench import cluster
+from trimtab_lab.bench.report import Report
+from trimtab_lab.evaluation.scenario import Scenario
 
 
 @pytest.fixture

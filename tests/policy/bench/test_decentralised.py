@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trimtab_policy import recipe
-from trimtab_policy.agents import vdn
-from trimtab_policy.agents.vdn_tasks import AdlroWorld, Hosts
-from trimtab_policy.bench import decentralised
-from trimtab_policy.bench.decentralised import TEST, baselines, bidding, play
-from trimtab_policy.sim.envs import adlro
-from trimtab_policy.sim.envs.adlro import AdlroEnv
+from trimtab_lab.agents import recipe, vdn
+from trimtab_lab.agents.vdn_tasks import AdlroWorld, Hosts
+from trimtab_lab.bench import decentralised
+from trimtab_lab.bench.decentralised import TEST, baselines, bidding, play
+from trimtab_lab.environments import adlro
+from trimtab_lab.environments.adlro import AdlroEnv
 
 TINY = """
 task: adlro

@@ -11,8 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from trimtab.cli import app
-from trimtab_policy import bench, recipe, store
-from trimtab_policy.bench import BenchError, Entry
+from trimtab_lab import bench
+from trimtab_lab.agents import recipe
+from trimtab_lab.bench import BenchError, Entry
+from trimtab_policy import store
 
 ENTRIES = bench.entries()
 SOUND = "fine: {about: Some numbers., module: cluster, seeds: [1], arguments: {ARGUMENTS}}"
@@ -81,7 +83,7 @@ def test_the_file_is_read_as_it_stands() -> None:
         (("seeds: [1]", "seeds: [1, 1]"), "seeds must be different numbers"),
         (("seeds: [1]", "seeds: one"), r"Expected `array`.*seeds"),
         (("about: Some numbers.", "about: ' '"), "about must say"),
-        (("windows: 3", "widnows: 3"), r"bench.yaml: fine.arguments: trimtab_policy.bench.cluster has .*'?win?d"),
+        (("windows: 3", "widnows: 3"), r"bench.yaml: fine.arguments: trimtab_lab.bench.cluster has .*'?win?d"),
         (("seeds: [1]", "seeds: [1], colour: red"), "colour"),
         (("{about", "{{about"), "bench.yaml: while "),
     ],

@@ -7,11 +7,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from trimtab_policy.agents.table_tasks import ParallelMode
-from trimtab_policy.bench import parallel_mode
-from trimtab_policy.bench.parallel_mode import COLUMNS, FIRST_TEST, best_fixed, judge, one, run, scores, split
-from trimtab_policy.sim.envs import cpu_usage
-from trimtab_policy.sim.statistics import TooFewWindows
+from trimtab_lab.agents.table_tasks import ParallelMode
+from trimtab_lab.bench import parallel_mode
+from trimtab_lab.bench.parallel_mode import COLUMNS, FIRST_TEST, best_fixed, judge, one, run, scores, split
+from trimtab_lab.environments import cpu_usage
+from trimtab_lab.evaluation.statistics import TooFewWindows
 
 SHORT = {"segments": 1, "steps": 50, "environments": 8}
 

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
-from trimtab.ui import bench as ui
-from trimtab_policy.bench.report import Cell, Report, interval, markdown, numeric, written
+from trimtab_lab.bench.report import Cell, Report, interval, markdown, numeric, written
+from trimtab_lab.ui import bench as ui
 
 REPORT = Report(
     title="Agents on their world",

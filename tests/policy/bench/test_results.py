@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from trimtab_policy import bench
-from trimtab_policy.bench import Entry, page, results
-from trimtab_policy.bench.report import Report
-from trimtab_policy.bench.results import Result
-from trimtab_policy.sim.evaluation import sources
+from trimtab_lab import bench
+from trimtab_lab.bench import Entry, page, results
+from trimtab_lab.bench.report import Report
+from trimtab_lab.bench.results import Result
+from trimtab_lab.evaluation import sources
 
 ENTRY = Entry("How long things take.", "cluster", (0, 1, 2, 7), {}, ("trimtab train sarsa --config offers",))
 REPORT = Report("Times", ("policy", "hours"), (("fcfs", 1.5), ("sjf", float("nan"))), ("A note.",))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trimtab_policy.agents import sac_tasks
-from trimtab_policy.bench import rlalloc
-from trimtab_policy.bench.report import Report
+from trimtab_lab.agents import sac_tasks
+from trimtab_lab.bench import rlalloc
+from trimtab_lab.bench.report import Report
 
 SHORT = {
     "total_episodes": 2,

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from trimtab_lab.agents import q_learning, sarsa
+from trimtab_lab.agents.table_tasks import Config
+from trimtab_lab.environments.offers import OffersVectorEnv
 from trimtab_policy import store
-from trimtab_policy.agents import q_learning, sarsa
-from trimtab_policy.agents.table_tasks import Config
 from trimtab_policy.learned import tables
 from trimtab_policy.learned.offers import BadAnswer
 from trimtab_policy.learned.tables import ACTIONS, FEATURES, NOTHING, WAIT, QLearning, Sarsa, cells, menu, states
 from trimtab_policy.observation import encode
 from trimtab_policy.observation.encode import Offers
-from trimtab_policy.sim.envs.offers import OffersVectorEnv
 
 BINS = tuple({"scaling": 2, "waiting": 3, "free": 2, "best_free": 2}.get(name, 1) for name in FEATURES)
 

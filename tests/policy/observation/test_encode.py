@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from tests.builders import job, node, running, snapshot
 from tests.strategies import snapshots
 
+from trimtab_lab.environments import toy
+from trimtab_lab.environments.cluster_kernel import NONE
+from trimtab_lab.environments.offers import OffersVectorEnv
 from trimtab_policy.observation.encode import CLUSTER, JOB, OCCUPANCY, OPTION, POOL, Offers, Scene
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import fastest
 from trimtab_policy.sim import clusters
-from trimtab_policy.sim.envs import toy
-from trimtab_policy.sim.envs.cluster_kernel import NONE
-from trimtab_policy.sim.envs.offers import OffersVectorEnv
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Job, NodeShare, Placement, Snapshot, Speed
 

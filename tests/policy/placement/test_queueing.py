@@ -12,6 +12,9 @@ from msgspec.structs import replace
 from tests.builders import A100, NOW, T4, job, node, snapshot
 from tests.traced import traced
 
+from trimtab_lab import rigid
+from trimtab_lab.rigid import RigidRules
+from trimtab_lab.workloads.trace import trace
 from trimtab_policy import catalog, policy
 from trimtab_policy.heuristics.easy_backfill import EasyBackfill
 from trimtab_policy.heuristics.las import Las
@@ -21,11 +24,8 @@ from trimtab_policy.heuristics.sjf import Sjf
 from trimtab_policy.heuristics.srsf import Srsf
 from trimtab_policy.heuristics.srtf import Srtf
 from trimtab_policy.heuristics.static_affinity import StaticAffinity
-from trimtab_policy.sim import rigid
 from trimtab_policy.sim.engine import simulate
 from trimtab_policy.sim.result import Record
-from trimtab_policy.sim.rigid import RigidRules
-from trimtab_policy.sim.workloads.trace import trace
 from trimtab_policy.types import Decision, Job, Node, PendingReason, Quota, Snapshot
 
 SERVERS = ["easy_backfill", "fcfs", "fgd", "las", "random", "round_robin", "sjf", "srsf", "srtf", "static_affinity"]

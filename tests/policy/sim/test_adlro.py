@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab_policy.sim.envs import adlro, adlro_cluster
-from trimtab_policy.sim.envs.adlro import AdlroEnv
+from trimtab_lab.environments import adlro, adlro_cluster
+from trimtab_lab.environments.adlro import AdlroEnv
 
 Policy = Callable[[adlro.Observation, adlro.Mask], int]
 

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.policy.sim.toy_profiles import cluster
 
+from trimtab_lab.goodput import batching as dividing
+from trimtab_lab.goodput.batching import Batching, Limits, best, ways
+from trimtab_lab.goodput.profiles import Gradient, ProfileError
+from trimtab_lab.goodput.site import Pool, configurations, pools
+from trimtab_lab.goodput.throughput_fit import Observation, step_seconds
 from trimtab_policy.sim.clusters import preset
-from trimtab_policy.sim.goodput import batching as dividing
-from trimtab_policy.sim.goodput.batching import Batching, Limits, best, ways
-from trimtab_policy.sim.goodput.site import Pool, configurations, pools
-from trimtab_policy.sim.profiles import Gradient, ProfileError
-from trimtab_policy.sim.throughput_fit import Observation, step_seconds
 
 # Batches
 

@@ -14,11 +14,11 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array, vstack
 from tests import builders
 
-from trimtab_policy.sim import bounds, rigid
-from trimtab_policy.sim.bounds import BelowBound, Bound, Demand, InvalidDemand
+from trimtab_lab import bounds, rigid
+from trimtab_lab.bounds import BelowBound, Bound, Demand, InvalidDemand
+from trimtab_lab.rigid import RigidRules
+from trimtab_lab.workloads.trace import trace
 from trimtab_policy.sim.result import Record, Run
-from trimtab_policy.sim.rigid import RigidRules
-from trimtab_policy.sim.workloads.trace import trace
 
 HOUR = 3600.0
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from trimtab_lab.evaluation import carry_out, workload
+from trimtab_lab.evaluation.scenario import Outcome, Scenario
 from trimtab_policy.sim.contestant import contestant
-from trimtab_policy.sim.evaluation import carry_out, workload
-from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
 from trimtab_policy.types import Quota
 
 HEADER = "job_id,submit_time_s,n_gpus,duration_s,estimate_s,user_vc\n"

@@ -9,10 +9,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
+from trimtab_lab.environments.cluster import ClusterEnv, ClusterVectorEnv
+from trimtab_lab.environments.cluster_jobs import Families, Mix, draw, llm, machines, saturation
+from trimtab_lab.environments.cluster_kernel import NONE, State
 from trimtab_policy.sim import clusters
-from trimtab_policy.sim.envs.cluster import ClusterEnv, ClusterVectorEnv
-from trimtab_policy.sim.envs.cluster_jobs import Families, Mix, draw, llm, machines, saturation
-from trimtab_policy.sim.envs.cluster_kernel import NONE, State
 
 SIA = "sia-heterogeneous"
 

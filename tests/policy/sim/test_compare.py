@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.outcomes import FIGURES, SLOWNESS, outcome, scenario
 
-from trimtab_policy.sim.evaluation import compare
-from trimtab_policy.sim.evaluation.compare import Ratio, Row, Table
-from trimtab_policy.sim.evaluation.scenario import Outcome, Part
+from trimtab_lab.evaluation import compare
+from trimtab_lab.evaluation.compare import Ratio, Row, Table
+from trimtab_lab.evaluation.scenario import Outcome, Part
 
 POLICIES = tuple(SLOWNESS)
 

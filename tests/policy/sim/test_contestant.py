@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from trimtab_lab import rigid
+from trimtab_lab.rigid import RigidRules
+from trimtab_lab.workloads import cluster_v0
+from trimtab_lab.workloads.trace import FloatArray, Trace, trace
 from trimtab_policy import policy as registry
 from trimtab_policy.policy import Kind, Policy
-from trimtab_policy.sim import clusters, rigid
+from trimtab_policy.sim import clusters
 from trimtab_policy.sim.contestant import uses_sizes
 from trimtab_policy.sim.engine import Rules, Stuck, simulate
-from trimtab_policy.sim.rigid import RigidRules
-from trimtab_policy.sim.workloads import cluster_v0
-from trimtab_policy.sim.workloads.trace import FloatArray, Trace, trace
 from trimtab_policy.types import Decision, Snapshot
 
 SIA = clusters.preset("sia-heterogeneous")

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from trimtab_lab import rigid
+from trimtab_lab.rigid import RigidJob, RigidRules
+from trimtab_lab.workloads.trace import trace
 from trimtab_policy import catalog
-from trimtab_policy.sim import rigid
 from trimtab_policy.sim.books import BrokenDecision
 from trimtab_policy.sim.engine import Rules, Stuck, simulate
 from trimtab_policy.sim.failures import Event, Misfortunes, What, events
 from trimtab_policy.sim.result import Run
-from trimtab_policy.sim.rigid import RigidJob, RigidRules
-from trimtab_policy.sim.workloads.trace import trace
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Decision, Grant, Job, Node, NodeShare, Placement, Quota, Snapshot, Stop
 

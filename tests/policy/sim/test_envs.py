@@ -12,7 +12,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-import trimtab_policy.sim.envs
+import trimtab_lab.environments
 
 SEEDS = ("trimtab/ADLRO-v0", "trimtab/RLAlloc-v0", "trimtab/ParallelMode-v0")
 each = pytest.mark.parametrize("name", SEEDS)
@@ -34,7 +34,7 @@ def trajectory(name: str, seed: int, steps: int = 60, **given: Any) -> list[tupl
 
 
 def test_all_four_are_registered() -> None:
-    assert trimtab_policy.sim.envs.__doc__
+    assert trimtab_lab.environments.__doc__
     names = {*SEEDS, "trimtab/Cluster-v0"}
     assert names <= set(gym.registry)
     assert all(gym.spec(name).entry_point for name in names)
@@ -123,8 +123,8 @@ def test_a_bad_option_or_action_is_refused(name: str) -> None:
 
 def test_only_the_environments_need_gymnasium_and_nothing_needs_torch() -> None:
     check = (
-        "import sys, trimtab_policy.sim.engine, trimtab_policy.sim.rigid; assert 'gymnasium' not in sys.modules;"
-        "import trimtab_policy.sim.envs, trimtab_policy.sim.envs.rlalloc_experts, gymnasium;"
+        "import sys, trimtab_policy.sim.engine, trimtab_lab.rigid; assert 'gymnasium' not in sys.modules;"
+        "import trimtab_lab.environments, trimtab_lab.environments.rlalloc_experts, gymnasium;"
         "[gymnasium.make(name) for name in ('trimtab/ADLRO-v0', 'trimtab/RLAlloc-v0', 'trimtab/ParallelMode-v0')];"
         "assert 'torch' not in sys.modules"
     )

@@ -13,10 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab_policy.placement.candidates import weight
-from trimtab_policy.sim import clusters
-from trimtab_policy.sim.workloads.arrivals import HOUR, WEEK, Arrivals, times
-from trimtab_policy.sim.workloads.generator import (
+from trimtab_lab.workloads.arrivals import HOUR, WEEK, Arrivals, times
+from trimtab_lab.workloads.generator import (
     LlmClass,
     LlmMix,
     RigidClass,
@@ -29,8 +27,10 @@ from trimtab_policy.sim.workloads.generator import (
     rigid_trace,
     too_large,
 )
-from trimtab_policy.sim.workloads.trace import FloatArray
-from trimtab_policy.sim.workloads.windows import offered_load
+from trimtab_lab.workloads.trace import FloatArray
+from trimtab_lab.workloads.windows import offered_load
+from trimtab_policy.placement.candidates import weight
+from trimtab_policy.sim import clusters
 from trimtab_policy.types import Job
 
 H100 = clusters.preset("h100-64")

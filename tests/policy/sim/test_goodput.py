@@ -12,12 +12,12 @@ from tests.policy.sim import toy_profiles
 from tests.policy.sim.toy_jobs import SLOWDOWN, WORK, one, run, speeds, workload
 from tests.policy.sim.toy_profiles import cluster, placed, seconds
 
-from trimtab_policy.sim import workloads
+from trimtab_lab import workloads
+from trimtab_lab.goodput import BadJob, Form, Knowledge, Regime, jobs
+from trimtab_lab.goodput.profiles import Profiles
+from trimtab_lab.goodput.site import Site, pools
+from trimtab_lab.workloads.trace import Trace, code, constant, trace
 from trimtab_policy.sim.clusters import preset
-from trimtab_policy.sim.goodput import BadJob, Form, Knowledge, Regime, jobs
-from trimtab_policy.sim.goodput.site import Site, pools
-from trimtab_policy.sim.profiles import Profiles
-from trimtab_policy.sim.workloads.trace import Trace, code, constant, trace
 
 SIA = Path(__file__).resolve().parents[3] / "../shared/sia"
 needs_sia = pytest.mark.skipif(not SIA.is_dir(), reason="the Sia artifact's data are not at ../shared/sia")

@@ -13,8 +13,8 @@ from tests.policy.sim import toy_profiles
 from tests.policy.sim.toy_jobs import WORK, one, run, speeds, workload
 from tests.policy.sim.toy_profiles import cluster, placed
 
-from trimtab_policy.sim.goodput import Knowledge, Regime, jobs
-from trimtab_policy.sim.profiles import Profiles
+from trimtab_lab.goodput import Knowledge, Regime, jobs
+from trimtab_lab.goodput.profiles import Profiles
 from trimtab_policy.types import Speed
 
 REGIMES = [Knowledge(), Knowledge(Regime.POOLED), Knowledge(Regime.MODEL, sigma=0.3), Knowledge(Regime.EXACT)]

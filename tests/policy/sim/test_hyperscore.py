@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab_policy.sim.hyperscore import hyperscore, value
+from trimtab_lab.evaluation.hyperscore import hyperscore, value
 
 PARTS = {"mean_jct": 4.0, "least_mean_jct": 2.0, "makespan": 10.0, "least_makespan": 10.0, "goodput_utilisation": 0.5}
 

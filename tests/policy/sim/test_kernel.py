@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trimtab_lab import kernel, rigid
+from trimtab_lab.kernel import Discipline, NotCovered, Option
+from trimtab_lab.kernel import heap as kernel_heaps
+from trimtab_lab.kernel.run import run
+from trimtab_lab.kernel.sharing import processor_sharing
+from trimtab_lab.rigid import RigidRules
+from trimtab_lab.workloads.trace import Trace, trace
 from trimtab_policy import catalog, policy
 from trimtab_policy.heuristics.las import Las
-from trimtab_policy.sim import engine, kernel, rigid
-from trimtab_policy.sim.kernel import Discipline, NotCovered, Option
-from trimtab_policy.sim.kernel import heap as kernel_heaps
-from trimtab_policy.sim.kernel.run import run
-from trimtab_policy.sim.kernel.sharing import processor_sharing
+from trimtab_policy.sim import engine
 from trimtab_policy.sim.result import Run
-from trimtab_policy.sim.rigid import RigidRules
-from trimtab_policy.sim.workloads.trace import Trace, trace
 from trimtab_policy.types import Node, Snapshot
 
 PLENTY = 1 << 40

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-import trimtab_policy.sim.envs
-from trimtab_policy.sim.envs.cluster_kernel import NONE, State
-from trimtab_policy.sim.envs.offers import OffersVectorEnv
+import trimtab_lab.environments
+from trimtab_lab.environments.cluster_kernel import NONE, State
+from trimtab_lab.environments.offers import OffersVectorEnv
 
 
 def state_of(env: OffersVectorEnv) -> State:
@@ -23,7 +23,7 @@ def at_random(info: dict[str, Any], random: np.random.Generator) -> np.ndarray[A
 
 
 def test_it_is_registered() -> None:
-    assert trimtab_policy.sim.envs.__doc__
+    assert trimtab_lab.environments.__doc__
     env = gym.make_vec("trimtab/Offers-v0", num_envs=2, jobs=3)
     assert isinstance(env.unwrapped, OffersVectorEnv)
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trimtab_policy.sim.envs import cpu_usage, parallel_mode, parallel_physics
-from trimtab_policy.sim.envs.parallel_mode import ParallelModeEnv, ParallelModeVectorEnv
+from trimtab_lab.environments import cpu_usage, parallel_mode, parallel_physics
+from trimtab_lab.environments.parallel_mode import ParallelModeEnv, ParallelModeVectorEnv
 from trimtab_policy.specs import Mode
 
 ORIGINALS = Path(__file__).resolve().parents[3] / "../shared/traces/cpu"

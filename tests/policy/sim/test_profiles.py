@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.policy.sim import toy_profiles
 from tests.policy.sim.toy_profiles import FACTS, seconds
 
-from trimtab_policy import catalog
-from trimtab_policy.sim.profiles import (
+from trimtab_lab.goodput.profiles import (
     APPLICATIONS,
     GPUS,
     Application,
@@ -23,6 +22,7 @@ from trimtab_policy.sim.profiles import (
     Split,
     repacked,
 )
+from trimtab_policy import catalog
 from trimtab_policy.sim.textfile import FileError
 
 SIA = Path(__file__).resolve().parents[3] / "../shared/sia/profiles"

@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from trimtab_policy.sim import clusters, rigid
+from trimtab_lab import rigid
+from trimtab_lab.rigid import STEPS_PER_SECOND, RigidRules
+from trimtab_lab.workloads.trace import Trace, code, trace
+from trimtab_policy.sim import clusters
 from trimtab_policy.sim.job import Alone
-from trimtab_policy.sim.rigid import STEPS_PER_SECOND, RigidRules
-from trimtab_policy.sim.workloads.trace import Trace, code, trace
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import NodeShare, Placement
 

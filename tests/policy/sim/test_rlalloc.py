@@ -12,10 +12,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab_policy.sim.envs import rlalloc_experts, rlalloc_jobs
-from trimtab_policy.sim.envs.rlalloc import AGE_RANK, DURATION_RANK, SCALARS, RLAllocEnv
-from trimtab_policy.sim.envs.rlalloc_experts import EXPERTS, Action, State
-from trimtab_policy.sim.envs.rlalloc_jobs import Machine, Profile, speed
+from trimtab_lab.environments import rlalloc_experts, rlalloc_jobs
+from trimtab_lab.environments.rlalloc import AGE_RANK, DURATION_RANK, SCALARS, RLAllocEnv
+from trimtab_lab.environments.rlalloc_experts import EXPERTS, Action, State
+from trimtab_lab.environments.rlalloc_jobs import Machine, Profile, speed
 
 README = """
 environment:

@@ -10,8 +10,8 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab_policy.sim import statistics
-from trimtab_policy.sim.statistics import TooFewWindows, common_seed, compare, holm, regression, significance
+from trimtab_lab.evaluation import statistics
+from trimtab_lab.evaluation.statistics import TooFewWindows, common_seed, compare, holm, regression, significance
 
 WINDOWS = np.random.default_rng(5).lognormal(1.0, 1.2, 30)
 """Mean JCT of a policy in 30 windows of very different scale."""

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.outcomes import outcome, scenario
 
-from trimtab_policy.sim.evaluation import sources
-from trimtab_policy.sim.evaluation.store import Store
+from trimtab_lab.evaluation import sources
+from trimtab_lab.evaluation.store import Store
 from trimtab_policy.sim.failures import Misfortunes
 
 ROOT = Path(__file__).parents[3]
-RUN = ("trimtab_policy.sim.evaluation.carry_out",)
+RUN = ("trimtab_lab.evaluation.carry_out",)
 
 
 def test_what_was_put_is_got_down_to_jobs_and_spans(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_what_takes_part_in_a_run_is_what_is_imported_for_it() -> None:
 def test_whatever_a_run_imports_is_part_of_it() -> None:
     """The interpreter's own account of what it loaded for a run, against ours."""
     script = (
-        "import sys; from trimtab_policy.sim.evaluation.carry_out import run; from tests.outcomes import scenario\n"
+        "import sys; from trimtab_lab.evaluation.carry_out import run; from tests.outcomes import scenario\n"
         "run(scenario('gavel', window_jobs=5, trace='generator:cluster-v0'))\n"
         "for name, module in sys.modules.items():\n"
         "    if name.startswith('trimtab_policy') and module.__file__: print(module.__file__)"

@@ -20,11 +20,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from trimtab_lab import kernel, rigid
+from trimtab_lab.kernel import Discipline
+from trimtab_lab.kernel.sharing import processor_sharing
+from trimtab_lab.workloads.trace import trace
 from trimtab_policy import catalog, policy
-from trimtab_policy.sim import engine, kernel, rigid
-from trimtab_policy.sim.kernel import Discipline
-from trimtab_policy.sim.kernel.sharing import processor_sharing
-from trimtab_policy.sim.workloads.trace import trace
+from trimtab_policy.sim import engine
 from trimtab_policy.types import Node, Snapshot
 
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.policy.sim.toy_profiles import seconds
 
-from trimtab_policy.sim.throughput_fit import (
+from trimtab_lab.goodput.throughput_fit import (
     ALPHA_C,
     ALPHA_N,
     ALPHA_R,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab_policy.sim.workloads.trace import Trace, trace
-from trimtab_policy.sim.workloads.windows import (
+from trimtab_lab.workloads.trace import Trace, trace
+from trimtab_lab.workloads.windows import (
     LARGEST_SHARE,
     cut,
     middle,

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 from tests.outcomes import outcome, scenario
 
-from trimtab_policy.sim.evaluation import workers
-from trimtab_policy.sim.evaluation.scenario import Outcome, Scenario
+from trimtab_lab.evaluation import workers
+from trimtab_lab.evaluation.scenario import Outcome, Scenario
 from trimtab_policy.sim.textfile import FileError
 
 MEASURED = ("cpu_seconds", "decision_ms_p50", "decision_ms_p99")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trimtab_lab.workloads import SCHEMAS, FileError, Report, check_fits, read
+from trimtab_lab.workloads.trace import Submission, Trace, code, constant, trace
 from trimtab_policy.sim import clusters
-from trimtab_policy.sim.workloads import SCHEMAS, FileError, Report, check_fits, read
-from trimtab_policy.sim.workloads.trace import Submission, Trace, code, constant, trace
 
 DATA = Path(__file__).parent / "data"
 SHARED = Path(__file__).parents[3] / "../shared"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.policy.sim import toy_profiles
 
-from trimtab_policy.sim.goodput import Form, GoodputJob, Knowledge, jobs
-from trimtab_policy.sim.profiles import Profiles
-from trimtab_policy.sim.workloads.trace import Trace, code, constant, trace
+from trimtab_lab.goodput import Form, GoodputJob, Knowledge, jobs
+from trimtab_lab.goodput.profiles import Profiles
+from trimtab_lab.workloads.trace import Trace, code, constant, trace
 from trimtab_policy.types import Snapshot
 
 SLOWDOWN = toy_profiles.FACTS["toy"].slowdown

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
+from trimtab_lab.goodput.profiles import Facts, Profiles
 from trimtab_policy import catalog
-from trimtab_policy.sim.profiles import Facts, Profiles
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Node, NodeShare, Placement, Snapshot
 

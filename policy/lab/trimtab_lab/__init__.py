@@ -1,0 +1,1 @@
+"""The research side of Trimtab: workloads, environments, learners, bounds, evaluations and benches."""

@@ -1,0 +1,1 @@
+"""What people look at while something is trained, evaluated or measured."""
