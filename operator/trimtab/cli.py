@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
@@ -19,22 +17,9 @@ from typer.main import get_command
 
 from trimtab import __version__
 from trimtab.printable import Cleaned, printable, say
+from trimtab_policy.inputs.plugins import offered
 
 GROUP = "trimtab.commands"
-OWN = ("trimtab", "trimtab-")
-"""What the names of our own distributions begin with: nobody else's command takes the place of one of these."""
-
-
-@cache
-def _offered() -> dict[str, EntryPoint]:
-    """Name of a command -> where it is."""
-    found = sorted(entry_points(group=GROUP), key=lambda each: (each.dist is None or not _is_ours(each), each.value))
-    return {each.name: each for each in reversed(found)}
-
-
-def _is_ours(offered: EntryPoint) -> bool:
-    name = offered.dist.name if offered.dist else ""
-    return name == OWN[0] or name.startswith(OWN[1])
 
 
 class Commands(TyperGroup):
@@ -42,15 +27,15 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """All names, in order."""
-        return sorted({*super().list_commands(ctx), *_offered()})
+        return sorted({*super().list_commands(ctx), *offered(GROUP)})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import it. One that cannot be imported says so when it is used, and is no hindrance to the others."""
         own = super().get_command(ctx, cmd_name)
-        if own or cmd_name not in _offered():
+        if own or cmd_name not in offered(GROUP):
             return own
         try:
-            found = _offered()[cmd_name].load()
+            found = offered(GROUP)[cmd_name].load()
         except Exception as error:  # noqa: BLE001 - whatever somebody else's command raises while it is imported
             found = _broken(cmd_name, f"{type(error).__name__}: {error}")
         if not isinstance(found, typer.Typer):
@@ -63,7 +48,7 @@ class Commands(TyperGroup):
 
 
 def _broken(name: str, why: str) -> Callable[[], None]:
-    told = f"cannot be imported from {_offered()[name].value}: {why}"
+    told = f"cannot be imported from {offered(GROUP)[name].value}: {why}"
 
     def fail() -> None:
         say(f"trimtab: {name} {told}", error=True)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from trimtab_policy import policy, store
+from trimtab_policy import policy
+from trimtab_policy.learned import store
+from trimtab_policy.learned.store import Card, WeightsError
 from trimtab_policy.observation import encode
 from trimtab_policy.policy import Kind
-from trimtab_policy.store import Card, WeightsError
 
 
 class Trained(Struct, frozen=True):

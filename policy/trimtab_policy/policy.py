@@ -1,4 +1,4 @@
-"""What a policy is, and how one is found by name.
+"""What a policy is, and how one is found by name: any distribution may offer some (`trimtab.policies`).
 
 A policy maps a `Snapshot` to a `Decision` and keeps no state that matters: asked twice, it may answer twice the same.
 It need not be trusted: whatever it returns passes the shield of the operator before anything is done.
@@ -7,11 +7,17 @@ It need not be trusted: whatever it returns passes the shield of the operator be
 from __future__ import annotations
 
 from enum import StrEnum
-from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from trimtab_policy.inputs.plugins import offered
 
 if TYPE_CHECKING:  # `trimtab.errors` imports this, and with it every command
     from trimtab_policy.types import Decision, Snapshot
+
+
+GROUP = "trimtab.policies"
+"""Entry points by which distributions offer policies: `name = "module:Class"`."""
 
 
 class Kind(StrEnum):
@@ -26,49 +32,17 @@ class Entry(NamedTuple):
     """A registered policy."""
 
     where: str
-    """`module:attribute`, imported when the policy is used."""
+    """`module:attribute` of its class."""
     kind: Kind
     source: str
     """Who described it first, for `trimtab policies`; the module says the rest."""
 
 
-_RULE, _OPTIMISER, _LEARNED = Kind.RULE, Kind.OPTIMISER, Kind.LEARNED
-_HEURISTICS, _LEARNERS = "trimtab_policy.heuristics", "trimtab_policy.learned"
-_GAVEL = "Narayanan et al., OSDI 2020"
-
-_POLICIES = {
-    "best_fit": Entry(f"{_HEURISTICS}.best_fit:BestFit", _RULE, "Trimtab"),
-    "easy_backfill": Entry(f"{_HEURISTICS}.easy_backfill:EasyBackfill", _RULE, "Lifka, JSSPP 1995"),
-    "fcfs": Entry(f"{_HEURISTICS}.fcfs:Fcfs", _RULE, "queueing theory"),
-    "fgd": Entry(f"{_HEURISTICS}.fgd:Fgd", _RULE, "Weng et al., ATC 2023"),
-    "fixed": Entry(f"{_HEURISTICS}.fixed:Fixed", _RULE, "Dadizadeh Dargiry, MSES 2025 (baseline)"),
-    "gavel": Entry(f"{_HEURISTICS}.gavel:MaxSumThroughput", _OPTIMISER, _GAVEL),
-    "gavel_fifo": Entry(f"{_HEURISTICS}.gavel:Fifo", _OPTIMISER, _GAVEL),
-    "gavel_ftf": Entry(f"{_HEURISTICS}.gavel:FinishTimeFairness", _OPTIMISER, _GAVEL),
-    "gavel_max_min": Entry(f"{_HEURISTICS}.gavel:MaxMinFairness", _OPTIMISER, _GAVEL),
-    "gavel_min_jct": Entry(f"{_HEURISTICS}.gavel:MinJct", _OPTIMISER, _GAVEL),
-    "las": Entry(f"{_HEURISTICS}.las:Las", _RULE, "Gu et al. (Tiresias), NSDI 2019"),
-    "pollux": Entry(f"{_HEURISTICS}.pollux:Pollux", _OPTIMISER, "Qiao et al., OSDI 2021"),
-    "random": Entry(f"{_HEURISTICS}.random:Random", _RULE, "baseline"),
-    "round_robin": Entry(f"{_HEURISTICS}.round_robin:RoundRobin", _RULE, "queueing theory"),
-    "sia": Entry(f"{_HEURISTICS}.sia:Sia", _OPTIMISER, "Jayaram Subramanya et al., SOSP 2023"),
-    "sjf": Entry(f"{_HEURISTICS}.sjf:Sjf", _RULE, "queueing theory"),
-    "srsf": Entry(f"{_HEURISTICS}.srsf:Srsf", _RULE, "Gu et al. (Tiresias), NSDI 2019"),
-    "srtf": Entry(f"{_HEURISTICS}.srtf:Srtf", _RULE, "queueing theory"),
-    "static_affinity": Entry(f"{_HEURISTICS}.static_affinity:StaticAffinity", _RULE, "ADLRO, Freederia (baseline)"),
-    "themis": Entry(f"{_HEURISTICS}.themis:Themis", _OPTIMISER, "Mahajan et al., NSDI 2020"),
-    "dqn_cnn": Entry(f"{_LEARNERS}.dqn_cnn:DqnCnn", _LEARNED, "ADLRO, Freederia Research Archive"),
-    "q_learning": Entry(f"{_LEARNERS}.tables:QLearning", _LEARNED, "Dadizadeh Dargiry, MSES 2025"),
-    "sac_imitation": Entry(f"{_LEARNERS}.sac_imitation:SacImitation", _LEARNED, "RLAlloc4LM; Guo et al., IoT-J 2021"),
-    "sarsa": Entry(f"{_LEARNERS}.tables:Sarsa", _LEARNED, "Dadizadeh Dargiry, MSES 2025"),
-    "vdn": Entry(f"{_LEARNERS}.vdn:Vdn", _LEARNED, "ADLRO (future work); Sunehag et al., AAMAS 2018"),
-}
-
-
 class Policy(Protocol):
-    """Decides for all jobs of a snapshot at once."""
+    """Decides for all jobs of a snapshot at once. What is registered is a class that takes no arguments."""
 
     name: str
+    """As registered."""
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Return placements for some waiting jobs, and for every other one the reason why it waits.
@@ -96,18 +70,30 @@ class UnknownPolicy(ValueError):
 
 def names() -> list[str]:
     """Names of all registered policies."""
-    return sorted(_POLICIES)
+    return sorted(offered(GROUP))
 
 
+@cache
 def entry(name: str) -> Entry:
-    """What is registered under that name. Raises `UnknownPolicy`."""
-    if name not in _POLICIES:
-        raise UnknownPolicy(f"unknown policy {name!r}; registered are: {', '.join(names())}")
-    return _POLICIES[name]
+    """What is registered under that name; its module is imported. Raises `UnknownPolicy`."""
+    found, where = _registered(name), offered(GROUP)[name].value
+    kind, source = getattr(found, "kind", None), getattr(found, "source", "")
+    if not isinstance(kind, Kind) or not isinstance(source, str):
+        raise UnknownPolicy(f"policy {name!r} ({where}) does not say what it is: its class needs `kind`, a policy.Kind")
+    return Entry(where, kind, source)
 
 
 def load(name: str) -> Policy:
     """Return the policy of that name, importing its module only now. Raises `UnknownPolicy`."""
-    module, _, attribute = entry(name).where.partition(":")
-    policy: Policy = getattr(import_module(module), attribute)()
+    policy: Policy = _registered(name)()
     return policy
+
+
+def _registered(name: str) -> Any:
+    if name not in offered(GROUP):
+        raise UnknownPolicy(f"unknown policy {name!r}; registered are: {', '.join(names())}")
+    where = offered(GROUP)[name]
+    try:
+        return where.load()
+    except Exception as error:  # whatever somebody else's module raises while it is imported
+        raise UnknownPolicy(f"policy {name!r} cannot be imported from {where.value}: {error}") from error

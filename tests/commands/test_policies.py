@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from trimtab.cli import app
-from trimtab_policy import listing, policy, store
+from trimtab_policy import listing, policy
+from trimtab_policy.learned import store
+from trimtab_policy.learned.store import Card
 from trimtab_policy.observation import encode
 from trimtab_policy.policy import Kind
-from trimtab_policy.store import Card
 
 LEARNED = {name for name in policy.names() if policy.entry(name).kind is Kind.LEARNED}
 

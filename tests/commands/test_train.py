@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from trimtab.cli import app
 from trimtab_lab.agents import recipe, seeds
 from trimtab_lab.agents.train import Events, Task, learn
-from trimtab_policy import store
+from trimtab_policy.learned import store
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = "task: point\ntraining: {segments: 12, learning_rate: 0.3}\n"
@@ -175,7 +175,9 @@ def test_without_a_package_the_error_says_what_to_install(absent: str, arguments
 
 
 # --- interrupted -----------------------------------------------------------------------------------------------------
-BEGIN = "from trimtab_lab.agents import recipe; recipe.AGENTS['stub'] = 'tests.stub_learner'; from trimtab.cli import app"
+BEGIN = (
+    "from trimtab_lab.agents import recipe; recipe.AGENTS['stub'] = 'tests.stub_learner'; from trimtab.cli import app"
+)
 WITH_TESTS = os.environ | {"PYTHONPATH": str(ROOT)}
 
 

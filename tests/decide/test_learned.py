@@ -11,7 +11,8 @@ import pytest
 from tests.builders import NOW, job, node, snapshot
 
 from trimtab.decide.engine import Engine
-from trimtab_policy import policy, store
+from trimtab_policy import policy
+from trimtab_policy.learned import store
 from trimtab_policy.learned.offers import Answers, OfferPolicy, best
 from trimtab_policy.observation.encode import SCHEMA, Offers
 from trimtab_policy.policy import Policy

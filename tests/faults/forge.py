@@ -104,6 +104,7 @@ class Forged:
 def serve() -> None:
     """Fork what stdin asks for, a line of JSON each, and print its process ID."""
     import trimtab.cli
+    import trimtab.commands.controller
     import trimtab.controller.app
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead leave no zombies

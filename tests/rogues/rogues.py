@@ -1,4 +1,7 @@
-"""Policies that do what a learned policy can do wrong."""
+"""Policies that do what a learned policy can do wrong.
+
+This directory is a distribution as pip leaves it: whoever has it in PYTHONPATH has its policies registered.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from trimtab_policy.policy import load
+from trimtab_policy.policy import Kind, load
 from trimtab_policy.types import Decision, Snapshot
 
 WEIGHTS = "ROGUE_WEIGHTS"
@@ -19,6 +22,9 @@ WEIGHTS = "ROGUE_WEIGHTS"
 
 class Rogue:
     """As `fcfs`, if nothing goes wrong."""
+
+    kind = Kind.LEARNED
+    source = "tests"
 
     def __init__(self) -> None:
         self.name = f"rogue_{type(self).__name__.lower()}"

@@ -27,6 +27,7 @@ from trimtab_policy.placement.candidates import (
 )
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.pending_reasons import clock, free_again, why_pending
+from trimtab_policy.policy import Kind
 from trimtab_policy.types import Alternative, Decision, Job, NodeShare, Pending, Placement, Snapshot
 
 MARGINAL_RETURN = 0.5
@@ -38,6 +39,8 @@ class BestFit:
     """Greedy choice by marginal throughput under equal shares."""
 
     name = "best_fit"
+    kind = Kind.RULE
+    source = "Trimtab"
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Place every waiting job that fits; explain the others."""

@@ -21,6 +21,7 @@ from trimtab_policy.placement.candidates import Candidate, could_ever_fit, place
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.pending_reasons import why_pending
 from trimtab_policy.placement.queueing import OUT_OF_LINE, behind, fastest, fastest_first, seconds_left, start_up
+from trimtab_policy.policy import Kind
 from trimtab_policy.types import Decision, Job, Pending, Placement, Snapshot
 
 
@@ -28,6 +29,8 @@ class EasyBackfill:
     """FCFS with EASY backfilling."""
 
     name = "easy_backfill"
+    kind = Kind.RULE
+    source = "Lifka, JSSPP 1995"
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Place jobs in order; behind the first that has to wait only those that do not delay it."""

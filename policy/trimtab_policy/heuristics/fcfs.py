@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import fastest, serve
+from trimtab_policy.policy import Kind
 from trimtab_policy.types import Decision, Snapshot
 
 
@@ -15,6 +16,8 @@ class Fcfs:
     """First come, first served with head-of-line blocking."""
 
     name = "fcfs"
+    kind = Kind.RULE
+    source = "queueing theory"
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Place jobs in order until the first one that has to wait."""

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from trimtab_policy.placement.candidates import Candidate, has_room, nodes_for, placement
 from trimtab_policy.placement.capacity import Capacity, IntArray
 from trimtab_policy.placement.queueing import fastest_first, serve
+from trimtab_policy.policy import Kind
 from trimtab_policy.types import Decision, Job, NodeShare, Placement, Snapshot
 
 FloatArray = NDArray[np.float64]
@@ -63,6 +64,8 @@ class Fgd:
     """Fragmentation gradient descent."""
 
     name = "fgd"
+    kind = Kind.RULE
+    source = "Weng et al., ATC 2023"
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Place waiting jobs in the order of arrival, where they fragment the cluster least."""

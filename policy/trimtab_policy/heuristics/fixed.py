@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from trimtab_policy.placement.candidates import Candidate, candidates, placement, with_room
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.pending_reasons import why_pending
+from trimtab_policy.policy import Kind
 from trimtab_policy.specs import Mode
 from trimtab_policy.types import Decision, Job, Pending, Placement, Snapshot
 
@@ -23,6 +24,8 @@ class Fixed:
     """Always the same count and mode, whatever the state."""
 
     name = "fixed"
+    kind = Kind.RULE
+    source = "Dadizadeh Dargiry, MSES 2025 (baseline)"
 
     def __init__(self, gpus: int = 4, mode: Mode = Mode.DATA) -> None:
         modes = list(Mode)

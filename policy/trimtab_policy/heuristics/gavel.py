@@ -34,6 +34,7 @@ from trimtab_policy.placement.assign import keeps
 from trimtab_policy.placement.candidates import Candidate, nodes_for
 from trimtab_policy.placement.draft import Draft, Shares
 from trimtab_policy.placement.options import Market, Menu, holding, left, market
+from trimtab_policy.policy import Kind
 from trimtab_policy.solvers.knapsack import FloatArray, IntArray
 from trimtab_policy.types import Decision, Job, NodeShare, Snapshot
 
@@ -139,6 +140,8 @@ class MaxSumThroughput(Gavel):
     """Most steps per second of all jobs together: what the artifact of Sia runs as Gavel."""
 
     name = "gavel"
+    kind = Kind.OPTIMISER
+    source = "Narayanan et al., OSDI 2020"
 
     def shares(self, demand: Demand) -> FloatArray:
         return largest_sum(demand)
@@ -148,6 +151,8 @@ class MaxMinFairness(Gavel):
     """Largest minimum of the jobs' throughputs, relative to an equal share of the cluster (section 4.1)."""
 
     name = "gavel_max_min"
+    kind = Kind.OPTIMISER
+    source = "Narayanan et al., OSDI 2020"
 
     def shares(self, demand: Demand) -> FloatArray:
         return largest_minimum(demand)
@@ -157,6 +162,8 @@ class MinJct(Gavel):
     """Least sum of the times in which the jobs would finish at their throughputs."""
 
     name = "gavel_min_jct"
+    kind = Kind.OPTIMISER
+    source = "Narayanan et al., OSDI 2020"
 
     def shares(self, demand: Demand) -> FloatArray:
         return fastest_finish(demand)
@@ -166,6 +173,8 @@ class FinishTimeFairness(Gavel):
     """Least maximum of the jobs' finish times, relative to those in an equal share of the cluster (section 4.2)."""
 
     name = "gavel_ftf"
+    kind = Kind.OPTIMISER
+    source = "Narayanan et al., OSDI 2020"
 
     def shares(self, demand: Demand) -> FloatArray:
         return least_unfair(demand)
@@ -175,6 +184,8 @@ class Fifo(Gavel):
     """First in, first out on the fastest type with enough GPUs (section 4.2); the first that has to wait stops all."""
 
     name = "gavel_fifo"
+    kind = Kind.OPTIMISER
+    source = "Narayanan et al., OSDI 2020"
     fills_up = False
 
     def shares(self, demand: Demand) -> FloatArray:

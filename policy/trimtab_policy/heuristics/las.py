@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import attained, preempt
+from trimtab_policy.policy import Kind
 from trimtab_policy.types import Decision, Job, Snapshot
 
 THRESHOLDS = (18000.0,)
@@ -29,6 +30,8 @@ class Las:
     """2D-LAS, discretised, preemptive."""
 
     name = "las"
+    kind = Kind.RULE
+    source = "Gu et al. (Tiresias), NSDI 2019"
 
     def __init__(self, thresholds: Sequence[float] = THRESHOLDS, promote: float = PROMOTE) -> None:
         """Raise ValueError for thresholds that do not rise from above 0. `promote` inf: never."""

@@ -31,6 +31,7 @@ from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.placement.draft import Draft, Shares
 from trimtab_policy.placement.options import Menu, market
 from trimtab_policy.placement.queueing import fastest_first
+from trimtab_policy.policy import Kind
 from trimtab_policy.solvers.knapsack import FloatArray, IntArray
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Decision, Job, Node, NodeShare, Snapshot
@@ -40,6 +41,8 @@ class Pollux:
     """The policy. Its search is random but reproducible; another `tie_seed` is another search."""
 
     name = "pollux"
+    kind = Kind.OPTIMISER
+    source = "Qiao et al., OSDI 2021"
 
     def __init__(self, tie_seed: int | None = None, generations: int = 100) -> None:
         self.tie_seed, self.generations = tie_seed, generations

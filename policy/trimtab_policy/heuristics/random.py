@@ -14,6 +14,7 @@ import msgspec
 from trimtab_policy.placement.candidates import candidates, placement, with_room
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import serve
+from trimtab_policy.policy import Kind
 from trimtab_policy.types import Decision, Job, Placement, Snapshot
 
 
@@ -21,6 +22,8 @@ class Random:
     """Uniform among what fits."""
 
     name = "random"
+    kind = Kind.RULE
+    source = "baseline"
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import attained, preempt
+from trimtab_policy.policy import Kind
 from trimtab_policy.types import Decision, Job, Snapshot
 
 QUANTUM = 1800.0
@@ -19,6 +20,8 @@ class RoundRobin:
     """Preemptive, fair by time."""
 
     name = "round_robin"
+    kind = Kind.RULE
+    source = "queueing theory"
 
     def __init__(self, quantum: float = QUANTUM) -> None:
         """Raise ValueError for a quantum that is not above 0."""

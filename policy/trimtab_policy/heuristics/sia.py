@@ -23,6 +23,7 @@ import numpy as np
 
 from trimtab_policy.placement.assign import realise
 from trimtab_policy.placement.options import Menu, assignment, holding, left, market, taken
+from trimtab_policy.policy import Kind
 from trimtab_policy.solvers import milp
 from trimtab_policy.solvers.knapsack import FloatArray
 from trimtab_policy.types import Decision, Snapshot
@@ -40,6 +41,8 @@ class Sia:
     """The policy. Without `tie_seed` it is deterministic; with it, ties are broken at random, reproducibly."""
 
     name = "sia"
+    kind = Kind.OPTIMISER
+    source = "Jayaram Subramanya et al., SOSP 2023"
 
     def __init__(self, tie_seed: int | None = None) -> None:
         self.tie_seed = tie_seed

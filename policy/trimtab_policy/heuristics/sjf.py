@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import fastest, serve, work_left
+from trimtab_policy.policy import Kind
 from trimtab_policy.types import Decision, Job, Snapshot
 
 
@@ -17,6 +18,8 @@ class Sjf:
     """Shortest job first, not preemptive."""
 
     name = "sjf"
+    kind = Kind.RULE
+    source = "queueing theory"
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Start waiting jobs by priority and length."""

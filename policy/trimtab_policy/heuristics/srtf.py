@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import preempt, work_left
+from trimtab_policy.policy import Kind
 from trimtab_policy.types import Decision, Job, Snapshot
 
 
@@ -16,6 +17,8 @@ class Srtf:
     """Shortest remaining time first, preemptive."""
 
     name = "srtf"
+    kind = Kind.RULE
+    source = "queueing theory"
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Serve all jobs by priority and remaining time."""

@@ -16,6 +16,7 @@ from trimtab_policy.placement.candidates import Candidate, could_ever_fit, place
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.pending_reasons import why_pending
 from trimtab_policy.placement.queueing import fastest_first, serve
+from trimtab_policy.policy import Kind
 from trimtab_policy.types import Decision, Job, Pending, Placement, Snapshot
 
 
@@ -23,6 +24,8 @@ class StaticAffinity:
     """First come, first served on the type that an application is mapped to."""
 
     name = "static_affinity"
+    kind = Kind.RULE
+    source = "ADLRO, Freederia (baseline)"
 
     def __init__(self, mapping: Mapping[str, str] | None = None) -> None:
         """`mapping`: application (the model's name) -> GPU type."""

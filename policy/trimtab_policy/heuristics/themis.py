@@ -28,6 +28,7 @@ from trimtab_policy.placement.candidates import Candidate
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.options import Market, Menu, assignment, holding, left, market, taken
 from trimtab_policy.placement.queueing import fastest
+from trimtab_policy.policy import Kind
 from trimtab_policy.solvers import milp
 from trimtab_policy.solvers.knapsack import FloatArray
 from trimtab_policy.types import Decision, Job, Placement, Snapshot
@@ -39,6 +40,8 @@ class Themis:
     """The policy. All that it remembers is when leases last ended; without that only new jobs have one."""
 
     name = "themis"
+    kind = Kind.OPTIMISER
+    source = "Mahajan et al., NSDI 2020"
 
     def __init__(self, lease_seconds: float = 1200.0, fairness: float = 0.8) -> None:
         """`fairness` is the knob f of the paper: GPUs are offered to the worst 1 - f of the jobs first."""

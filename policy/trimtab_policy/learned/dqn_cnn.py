@@ -28,11 +28,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy import store
 from trimtab_policy.learned import hyperdimensional as hd
+from trimtab_policy.learned import store
 from trimtab_policy.learned.layers import Single, convolution, dense, relu
 from trimtab_policy.learned.offers import Answers, OfferPolicy, best
 from trimtab_policy.observation.encode import OCCUPANCY, POOL, SCHEMA, Offers
+from trimtab_policy.policy import Kind
 
 Inputs = dict[str, NDArray[Any]]
 """What the network takes of n states with p places, j jobs and a options.
@@ -50,6 +51,8 @@ class DqnCnn(OfferPolicy):
     """The option of the highest Q."""
 
     name = "dqn_cnn"
+    kind = Kind.LEARNED
+    source = "ADLRO, Freederia Research Archive"
 
     def __init__(self, weights: str | Path = "dqn_cnn") -> None:
         """`weights`: a file, or the name of shipped ones (`store.load`); read when the first job is offered."""

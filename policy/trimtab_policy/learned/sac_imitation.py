@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy import store
+from trimtab_policy.learned import store
 from trimtab_policy.learned.layers import dense, relu
 from trimtab_policy.learned.offers import Answers, BadAnswer, OfferPolicy
 from trimtab_policy.observation.encode import CLUSTER, JOB, SCHEMA, Bools, Ints, Offers, Single
 from trimtab_policy.observation.features import GPUS
+from trimtab_policy.policy import Kind
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
 _SUMMED = 5
@@ -42,6 +43,8 @@ class SacImitation(OfferPolicy):
     """Soft actor-critic with expert imitation: the mean action of the trained actor."""
 
     name = "sac_imitation"
+    kind = Kind.LEARNED
+    source = "RLAlloc4LM; Guo et al., IoT-J 2021"
 
     def __init__(self, weights: str | Path = "sac_imitation") -> None:
         """`weights`: a file, or the name of shipped ones (`store.load`); read when the first job is offered."""

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy import store
+from trimtab_policy.learned import store
 from trimtab_policy.learned.offers import Answers, BadAnswer, OfferPolicy
 from trimtab_policy.observation.encode import MODES, SCHEMA, Bools, Floats, Ints, Offers, Single
+from trimtab_policy.policy import Kind
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 """Smallest number of GPUs of each class."""
@@ -116,9 +117,13 @@ class QLearning(TablePolicy):
     """What `agents.q_learning` learned."""
 
     name = "q_learning"
+    kind = Kind.LEARNED
+    source = "Dadizadeh Dargiry, MSES 2025"
 
 
 class Sarsa(TablePolicy):
     """What `agents.sarsa` learned."""
 
     name = "sarsa"
+    kind = Kind.LEARNED
+    source = "Dadizadeh Dargiry, MSES 2025"

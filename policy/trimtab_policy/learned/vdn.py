@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy import store
+from trimtab_policy.learned import store
 from trimtab_policy.learned.layers import dense, relu
 from trimtab_policy.learned.offers import Answers, OfferPolicy, best
 from trimtab_policy.observation.encode import SCHEMA, Ints, Offers, Single
+from trimtab_policy.policy import Kind
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -46,6 +47,8 @@ class Vdn(OfferPolicy):
     """Pools that bid."""
 
     name = "vdn"
+    kind = Kind.LEARNED
+    source = "ADLRO (future work); Sunehag et al., AAMAS 2018"
 
     def __init__(self, weights: str | Path = "vdn") -> None:
         """`weights`: a file, or the name of shipped ones (`store.load`); read at the first decision."""

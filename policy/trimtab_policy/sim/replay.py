@@ -24,6 +24,8 @@ from trimtab_policy.sim.result import Run
 from trimtab_policy.sim.speedup import as_predicted
 from trimtab_policy.types import Job, Placement, Snapshot
 
+OWN_SPEEDS = "brings speeds of its own, which only the simulation that it comes from can explain"
+
 
 class NothingToReplay(ValueError):
     """A snapshot without a job that a policy could decide about."""
@@ -55,8 +57,9 @@ def nothing(found: Case) -> NothingToReplay:
 def sorted_out(snapshot: Snapshot) -> Case:
     """Which jobs can be replayed; it may be that none can."""
     snapshot = as_predicted(snapshot)
-    empty = _empty(snapshot)
-    reasons = {job.uid: _obstacle(empty, job) for job in snapshot.jobs}
+    reasons = {job.uid: _lost(snapshot, job, job.placement) for job in snapshot.jobs if job.placement}
+    empty = _empty(snapshot, {uid for uid, why in reasons.items() if not why})
+    reasons |= {job.uid: _unplaceable(empty, job) for job in snapshot.jobs if not job.placement}
     jobs = tuple(job for job in snapshot.jobs if not reasons[job.uid])
     aside = {f"{job.namespace}/{job.name}": why for job in snapshot.jobs if (why := reasons[job.uid])}
     return Case(replace(snapshot, jobs=jobs), aside)
@@ -87,41 +90,40 @@ def jobs_of(start: Case, *, preempt: bool) -> list[llm.LlmJob]:
     return made
 
 
-def _empty(snapshot: Snapshot) -> Snapshot:
-    """The cluster without its jobs; what others hold of it stays held."""
-    books, known = Books(snapshot), {node.name for node in snapshot.nodes}
+def _empty(snapshot: Snapshot, lives_on: Collection[str]) -> Snapshot:
+    """The cluster without those jobs (UIDs). What others hold of it stays held, running jobs set aside among them."""
+    books = Books(snapshot)
     for job in snapshot.jobs:
-        if job.placement and not _elsewhere(job, known):
+        if job.placement and job.uid in lives_on:
             books.give(job, job.placement)
     return replace(snapshot, nodes=books.nodes, jobs=())
 
 
-def _obstacle(empty: Snapshot, job: Job) -> str:
-    """Why the job cannot be replayed; empty if it can."""
+def _lost(snapshot: Snapshot, job: Job, held: Placement) -> str:
+    """Why a running job cannot be replayed; empty if it can."""
     if job.speeds is not None:
-        return "brings speeds of its own, which only the simulation that it comes from can explain"
-    if job.placement:
-        lost = _elsewhere(job, {node.name for node in empty.nodes})
-        if lost:
-            return f"runs on {lost}, which takes no new pods: no policy changes that"
-        return _unpredictable(empty, job, job.placement)
+        return OWN_SPEEDS
+    known = {node.name for node in snapshot.nodes}
+    if gone := next((share.node for share in held.shares if share.node not in known), ""):
+        return f"runs on {gone}, which takes no new pods: no policy changes that"
+    return _unpredictable(snapshot, job, held)
+
+
+def _unplaceable(empty: Snapshot, job: Job) -> str:
+    """Why a waiting job cannot be replayed; empty if it can."""
+    if job.speeds is not None:
+        return OWN_SPEEDS
     alone = registry.load("fcfs").decide(replace(empty, jobs=(replace(job, not_before=empty.time),)))
     return "" if alone.placements else alone.pending[0].message
 
 
-def _unpredictable(empty: Snapshot, job: Job, held: Placement) -> str:
+def _unpredictable(snapshot: Snapshot, job: Job, held: Placement) -> str:
     """Why nobody can say how fast a running job is; empty if its speed is known."""
-    if held.gpu_type not in {node.gpu_type for node in empty.nodes}:
+    if held.gpu_type not in {node.gpu_type for node in snapshot.nodes}:
         return f"runs on {held.gpu_type}, of which the snapshot has no node"
-    [simulated] = llm.jobs((job,), empty)
+    [simulated] = llm.jobs((job,), snapshot)
     try:
         simulated.rate(held)
     except ValueError as error:
         return f"runs as cannot be predicted: {error}"
     return ""
-
-
-def _elsewhere(job: Job, known: Collection[str]) -> str:
-    """A node of the job that is none of those known; empty if there is none."""
-    shares = job.placement.shares if job.placement else ()
-    return next((share.node for share in shares if share.node not in known), "")

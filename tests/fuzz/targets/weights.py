@@ -12,8 +12,8 @@ from tests.fuzz.draw import Draw, Json
 from tests.fuzz.target import Target
 from tests.fuzz.targets.files import folder, written
 
-from trimtab_policy import store
-from trimtab_policy.store import WeightsError
+from trimtab_policy.learned import store
+from trimtab_policy.learned.store import WeightsError
 
 SCHEMA = "offers/1"
 _CARD: Json = {

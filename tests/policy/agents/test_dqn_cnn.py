@@ -21,10 +21,10 @@ from trimtab_lab.environments import adlro
 from trimtab_lab.environments.adlro import AdlroEnv
 from trimtab_lab.environments.adlro_cluster import GPUS
 from trimtab_lab.environments.toy import largest, returns, right_size, smallest, toy
-from trimtab_policy import store
 from trimtab_policy.learned import dqn_cnn as learned
+from trimtab_policy.learned import store
 from trimtab_policy.learned.dqn_cnn import Inputs, Network
-from trimtab_policy.store import Card
+from trimtab_policy.learned.store import Card
 
 SMALL = {"segments": 2, "steps": 120, "environments": 3, "warm_up": 40, "batch": 8, "replay": 200, "target_every": 7}
 """Training that is over in a moment: the replay is filled more than once."""

@@ -20,10 +20,10 @@ from trimtab_lab.environments import toy
 from trimtab_lab.environments.offers import OffersVectorEnv
 from trimtab_lab.environments.rlalloc import RLAllocEnv
 from trimtab_lab.environments.rlalloc_experts import ShortestJobFirst
-from trimtab_policy import store
+from trimtab_policy.learned import store
 from trimtab_policy.learned.sac_imitation import FEATURES, NAMES, granted, mean_action
+from trimtab_policy.learned.store import Card
 from trimtab_policy.observation.encode import SCHEMA
-from trimtab_policy.store import Card
 
 README = """
 environment:

@@ -22,7 +22,7 @@ from trimtab_lab.agents import checkpoint, recipe, seeds, train
 from trimtab_lab.agents.checkpoint import CheckpointError
 from trimtab_lab.agents.recipe import RecipeError
 from trimtab_lab.agents.train import Step, Task, Trained, TrainingError
-from trimtab_policy import store
+from trimtab_policy.learned import store
 
 ROOT = Path(__file__).resolve().parents[3]
 

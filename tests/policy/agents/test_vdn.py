@@ -19,7 +19,7 @@ from trimtab_lab.agents.vdn import VALIDATION, Config
 from trimtab_lab.agents.vdn_tasks import AdlroWorld, Cluster, Hosts, OffersWorld, World, clusters, toys
 from trimtab_lab.environments.adlro import AdlroEnv
 from trimtab_lab.environments.toy import returns, right_size, toy
-from trimtab_policy import store
+from trimtab_policy.learned import store
 from trimtab_policy.learned.vdn import NAMES, Vdn, answers, local, predicted
 from trimtab_policy.observation.encode import SCHEMA, Floats, Offers
 from trimtab_policy.perf.drift import Judged, Phase, State, Trial, follow

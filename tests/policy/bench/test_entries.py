@@ -14,7 +14,7 @@ from trimtab.cli import app
 from trimtab_lab import bench
 from trimtab_lab.agents import recipe
 from trimtab_lab.bench import BenchError, Entry
-from trimtab_policy import store
+from trimtab_policy.learned import store
 
 ENTRIES = bench.entries()
 SOUND = "fine: {about: Some numbers., module: cluster, seeds: [1], arguments: {ARGUMENTS}}"

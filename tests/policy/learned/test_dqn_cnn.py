@@ -17,13 +17,12 @@ from tests.strategies import snapshots
 from trimtab_lab.agents import dqn_worlds
 from trimtab_lab.agents.dqn_cnn import CnnQNetwork, Sizes
 from trimtab_lab.environments.adlro import AdlroEnv
-from trimtab_policy import store
-from trimtab_policy.learned import dqn_cnn
+from trimtab_policy.learned import dqn_cnn, store
 from trimtab_policy.learned.dqn_cnn import DqnCnn, Network
 from trimtab_policy.learned.offers import BadAnswer
+from trimtab_policy.learned.store import Arrays, Card
 from trimtab_policy.observation.encode import CLUSTER, JOB, OPTION, POOL, SCHEMA, Offers
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.store import Arrays, Card
 from trimtab_policy.types import Snapshot
 
 SIZES = Sizes(channels=8, hidden=16, hypervectors=32)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.builders import job, node, running, snapshot
 from tests.strategies import snapshots
 
-from trimtab_policy import store
+from trimtab_policy.learned import store
 from trimtab_policy.learned.offers import BadAnswer
 from trimtab_policy.learned.sac_imitation import ACTIONS, FEATURES, SHARES, SacImitation, granted, mean_action, state
+from trimtab_policy.learned.store import Arrays, Card
 from trimtab_policy.observation.encode import CLUSTER, JOB, OPTION, POOL, SCHEMA, Offers, Scene
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.store import Arrays, Card
 from trimtab_policy.types import Snapshot
 
 HIDDEN = 8

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from trimtab_lab.agents import q_learning, sarsa
 from trimtab_lab.agents.table_tasks import Config
 from trimtab_lab.environments.offers import OffersVectorEnv
-from trimtab_policy import store
-from trimtab_policy.learned import tables
+from trimtab_policy.learned import store, tables
 from trimtab_policy.learned.offers import BadAnswer
 from trimtab_policy.learned.tables import ACTIONS, FEATURES, NOTHING, WAIT, QLearning, Sarsa, cells, menu, states
 from trimtab_policy.observation import encode

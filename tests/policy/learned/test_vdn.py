@@ -12,11 +12,11 @@ from tests.builders import A100, T4, job, node, running, snapshot
 from tests.policy.learned.random_offers import random_offers
 from tests.strategies import snapshots
 
-from trimtab_policy import store
+from trimtab_policy.learned import store
 from trimtab_policy.learned.offers import BadAnswer
+from trimtab_policy.learned.store import Arrays, Card
 from trimtab_policy.learned.vdn import NAMES, Vdn, answers, local, predicted, values
 from trimtab_policy.observation.encode import OPTION, SCHEMA
-from trimtab_policy.store import Arrays, Card
 from trimtab_policy.types import Snapshot
 
 HIDDEN = 16

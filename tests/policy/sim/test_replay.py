@@ -55,6 +55,15 @@ def test_policies_differ_in_who_of_the_waiting_comes_first(now: Snapshot) -> Non
     assert fair["uid-running"] == short_first["uid-running"]
 
 
+def test_what_a_running_job_holds_that_is_set_aside_is_not_free_for_others(now: Snapshot) -> None:
+    """Nobody can say when it ends: who needs its place is set aside as well, and does not wait for ever."""
+    unknown = replace(now.jobs[0], placement=replace(now.jobs[0].placement, gpu_type="H100-SXM5-80GB"))
+    found = replay.sorted_out(replace(now, jobs=(unknown, *now.jobs[1:])))
+    assert found.snapshot.jobs == ()
+    assert found.set_aside["default/running"] == "runs on H100-SXM5-80GB, of which the snapshot has no node"
+    assert list(found.set_aside) == ["default/running", "default/long", "default/short"]
+
+
 def test_under_the_controller_gpus_are_kept_for_who_came_first_whatever_the_policy(now: Snapshot) -> None:
     start = replay.case(now)
     fair, short_first = (finished(replay.live_on(start, policy)) for policy in ("fcfs", "sjf"))

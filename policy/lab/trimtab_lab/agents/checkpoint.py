@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from trimtab_policy import store
+from trimtab_policy.learned import store
 
 Row = dict[str, int | float | None]
 """Figures after one segment, by name; None: there was nothing to measure."""

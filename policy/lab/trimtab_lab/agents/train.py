@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from trimtab_lab.agents import checkpoint, recipe
 from trimtab_lab.agents.checkpoint import Checkpoint, Row, State
 from trimtab_lab.agents.learner import Learner
-from trimtab_policy import provenance, store
-from trimtab_policy.store import Card
+from trimtab_policy import provenance
+from trimtab_policy.learned import store
+from trimtab_policy.learned.store import Card
 
 VALIDATIONS = 20
 """How often a training is validated, evenly over its segments."""

@@ -29,7 +29,7 @@ from trimtab_lab.ui import training as ui
 if TYPE_CHECKING:
     from trimtab_lab.agents.seeds import Work
     from trimtab_lab.agents.train import Task, Trained
-    from trimtab_policy.store import Card
+    from trimtab_policy.learned.store import Card
 
 
 @reported()
@@ -114,7 +114,7 @@ def _carried_out(tasks: Sequence[Task], work: Work, folder: Path) -> list[Traine
 
 def _write(trained: Sequence[Trained], best: Trained, folder: Path) -> Card:
     """The weights that were chosen, which say so, and the curves of all."""
-    from trimtab_policy import store
+    from trimtab_policy.learned import store
 
     others = tuple(each.seed for each in trained if each is not best)
     card = replace(best.card, seeds=(best.seed, *others))

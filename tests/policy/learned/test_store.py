@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as safetensors
 
 from trimtab_lab.evaluation import sources
-from trimtab_policy import store
-from trimtab_policy.store import Card, WeightsError
+from trimtab_policy.learned import store
+from trimtab_policy.learned.store import Card, WeightsError
 
 CARD = Card(
     agent="q_learning",
@@ -250,5 +250,6 @@ def test_a_disk_that_is_full_leaves_what_was_there(file: Path, monkeypatch: pyte
 
 
 def test_reading_weights_needs_neither_torch_nor_the_simulator() -> None:
-    check = "import sys, trimtab_policy.store; assert not {'torch', 'gymnasium', 'numba', 'scipy'} & set(sys.modules)"
+    absent = "{'torch', 'gymnasium', 'numba', 'scipy'}"
+    check = f"import sys, trimtab_policy.learned.store; assert not {absent} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)
