@@ -17,15 +17,15 @@ from hack.bench.lab import v100_nodes
 from hack.bench.spread import Spread, spread
 from msgspec import Struct
 
-from trimtab.controller.choosing import Choosing
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.decisions import Decisions
-from trimtab.controller.gangs import Gangs
-from trimtab.controller.health import Health
+from trimtab.controller.jobs.gangs import Gangs
+from trimtab.controller.jobs.successions import Successions
+from trimtab.controller.loop.choosing import Choosing
+from trimtab.controller.loop.decisions import Decisions
+from trimtab.controller.loop.rounds import Rounds, Wake
+from trimtab.controller.loop.shadow import ShadowMode
+from trimtab.controller.nodes.health import Health
 from trimtab.controller.recorder import Recorder
-from trimtab.controller.rounds import Rounds, Wake
-from trimtab.controller.shadow import ShadowMode
-from trimtab.controller.successions import Successions
 from trimtab.controller.views import Views
 from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine

@@ -17,8 +17,8 @@ from trimtab.apply import stops, transitions
 from trimtab.apply.actions import AnnotatePod, WriteStatus
 from trimtab.apply.setbacks import Setback
 from trimtab.apply.steps import Step, next_step
-from trimtab.controller.gangs import _urgency
-from trimtab.controller.turns import Urgency
+from trimtab.controller.jobs.gangs import _urgency
+from trimtab.controller.loop.turns import Urgency
 from trimtab.kube.objects import PodObject
 
 ANEW = "2026-01-02T03:11:06Z"

@@ -15,7 +15,7 @@ from tests.controller.test_reports import Desk, Known, Vouching
 
 from trimtab import report
 from trimtab.api.status import JobStatus, Observed, StopRequest
-from trimtab.controller.progress import Asked
+from trimtab.controller.reports.progress import Asked
 from trimtab_policy.types import StopCause
 
 STOP = StopRequest(
@@ -140,7 +140,7 @@ async def test_the_request_reaches_the_training_with_the_next_report_and_the_ans
 ) -> None:
     known = Asking({"mine": "pod-a"})
     desk = Desk(known, Vouching())
-    monkeypatch.setattr("trimtab.controller.progress.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("trimtab.controller.reports.progress.LEAST_SECONDS", 0.0)
     async with desk.server:
         (tmp_path / "token").write_text("pod-a")
         for name in ("RANK", "PET_NODE_RANK", "TRIMTAB_CHECKPOINT_FILE"):

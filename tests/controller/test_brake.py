@@ -13,7 +13,7 @@ from tests.builders import NOW, job_object, node_object, placement, plan_of
 
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
-from trimtab.controller.brake import GONE, GONE_SECONDS, LONG_SECONDS, Brake
+from trimtab.controller.loop.brake import GONE, GONE_SECONDS, LONG_SECONDS, Brake
 from trimtab.observe import jobs, nodes
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts

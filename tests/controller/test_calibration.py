@@ -17,10 +17,10 @@ from tests.fakeserver import FakeApiServer
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.apply.transitions import Report
-from trimtab.controller.calibration import Calibration
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.progress import Measured
 from trimtab.controller.recorder import Recorder
+from trimtab.controller.reports.calibration import Calibration
+from trimtab.controller.reports.progress import Measured
 from trimtab.kube.client import KubeClient
 from trimtab.kube.observer import Silent
 from trimtab.observe import calibration as stored

@@ -13,8 +13,8 @@ from tests.fakeserver import FakeApiServer
 
 from trimtab.apply.transitions import Happening
 from trimtab.controller import cluster
-from trimtab.controller.choosing import Choosing
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.loop.choosing import Choosing
 from trimtab.controller.recorder import Recorder
 from trimtab.decide.engine import Engine
 from trimtab.kube.client import KubeClient

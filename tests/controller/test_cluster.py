@@ -11,7 +11,7 @@ from tests.builders import job_object, owned_by
 
 from trimtab import names
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.kueue_caches import KueueCaches
+from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.kube.observer import Silent
 from trimtab.settings import ReflectorSettings
 

@@ -12,8 +12,8 @@ from tests.builders import MOMENT, NOW, job_object, node_object, placement, plan
 from trimtab.api.status import JobStatus, Leaving, StopRequest
 from trimtab.apply.transitions import Happening
 from trimtab.controller import views
-from trimtab.controller.decisions import REVIEW_SECONDS, Decided, Decisions
-from trimtab.controller.successions import Successions
+from trimtab.controller.jobs.successions import Successions
+from trimtab.controller.loop.decisions import REVIEW_SECONDS, Decided, Decisions
 from trimtab.decide.engine import Engine
 from trimtab.kube.objects import Meta
 from trimtab.observe.jobs import JobFacts

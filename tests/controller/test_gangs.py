@@ -12,7 +12,7 @@ import pytest
 from tests.builders import job_object
 
 from trimtab.apply.steps import View
-from trimtab.controller.gangs import MOST_TOLD, REST_SECONDS, Gangs
+from trimtab.controller.jobs.gangs import MOST_TOLD, REST_SECONDS, Gangs
 from trimtab.controller.views import Gang, Rest
 from trimtab.kube.objects import Identity
 from trimtab.settings import Settings
@@ -125,7 +125,7 @@ async def test_of_very_many_that_wait_only_some_are_told_at_a_time_and_nobody_is
         told.append(str(view))
 
     monkeypatch.setattr(Gangs, "_take", take)
-    monkeypatch.setattr("trimtab.controller.gangs.steps.next_step", lambda view: () if view in told else ("tell",))
+    monkeypatch.setattr("trimtab.controller.jobs.gangs.steps.next_step", lambda view: () if view in told else ("tell",))
     monkeypatch.setattr(Views, "view", lambda self, uid, gang: uid)
     ended = asyncio.Semaphore(0)
     gangs = drivers(views, wake=ended.release)

@@ -14,9 +14,9 @@ from tests.builders import NOW, fault, gpu_reading, gpunode_object, node_object
 from tests.live.harness import eventually
 
 from trimtab.apply.transitions import Happening
-from trimtab.controller import health
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.health import Health
+from trimtab.controller.nodes import health
+from trimtab.controller.nodes.health import Health
 from trimtab.errors import ApiError, LeadershipLost, NotFound, Overloaded
 from trimtab.kube.observer import Silent
 from trimtab.kube.resources import GPUNODES

@@ -30,8 +30,8 @@ from trimtab.api.convert import to_plan
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.apply.setbacks import Setback
-from trimtab.controller import waiting
-from trimtab.controller.progress import Body, Measured, Progress, Refused
+from trimtab.controller.jobs import waiting
+from trimtab.controller.reports.progress import Body, Measured, Progress, Refused
 from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
 from trimtab.kube.objects import JobObject, NodeObject, PodObject, QueueObject

@@ -15,11 +15,11 @@ from trimtab import names
 from trimtab.api.status import JobStatus, Pending
 from trimtab.apply.stops import StopOrder
 from trimtab.apply.transitions import Happening
-from trimtab.controller import kueue as dealing
-from trimtab.controller import kueue_caches
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.kueue import Kueue, Verdicts
-from trimtab.controller.kueue_caches import KueueCaches
+from trimtab.controller.kueue import admission as dealing
+from trimtab.controller.kueue import caches
+from trimtab.controller.kueue.admission import Kueue, Verdicts
+from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound, Unreachable
 from trimtab.kube.observer import Silent
 from trimtab.kube.resources import RESOURCE_FLAVORS, WORKLOADS
@@ -376,17 +376,17 @@ class Cluster404:
 
 
 async def test_kueue_may_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kueue_caches, "ASK_SECONDS", 0.02)
-    monkeypatch.setattr(kueue_caches, "DOUBT_SECONDS", 0.01)
+    monkeypatch.setattr(caches, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(caches, "DOUBT_SECONDS", 0.01)
     server, news = Cluster404(), asyncio.Event()
-    caches = KueueCaches(cast(Any, server), ReflectorSettings(), news.set, Silent())
-    assert caches.presence == "Unknown"
-    running = asyncio.create_task(caches.run())
+    kept = KueueCaches(cast(Any, server), ReflectorSettings(), news.set, Silent())
+    assert kept.presence == "Unknown"
+    running = asyncio.create_task(kept.run())
     try:
         for act, presence in ((lambda: None, "Absent"), (server.install, "Present"), (server.remove, "Absent")) * 2:
             cast(Callable[[], None], act)()
             async with asyncio.timeout(10):
-                while caches.presence != presence:
+                while kept.presence != presence:
                     await news.wait()
                     news.clear()
     finally:

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from tests.builders import NOW, gang_pod, job_object, node_object
 
-from trimtab.controller import orphans
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.orphans import AT_ONCE, Orphans
-from trimtab.controller.turns import Turns
+from trimtab.controller.jobs import orphans
+from trimtab.controller.jobs.orphans import AT_ONCE, Orphans
+from trimtab.controller.loop.turns import Turns
 from trimtab.controller.views import Views
 from trimtab.errors import NotFound, Unreachable
 from trimtab.kube.observer import Silent

@@ -9,7 +9,7 @@ import pytest
 from tests.builders import gang_pod, job_object, placement, plan_of
 
 from trimtab.api.status import JobStatus, Observed
-from trimtab.controller.progress import (
+from trimtab.controller.reports.progress import (
     BACK_REPORTS,
     REFINED_STEPS,
     Body,

@@ -13,7 +13,7 @@ from tests.builders import A100, NOW, job_object, node_object, placement, plan_o
 from tests.live.harness import eventually
 
 from trimtab.api.status import JobStatus
-from trimtab.controller.queues import Tally
+from trimtab.controller.jobs.queues import Tally
 from trimtab.errors import ApiError, Conflict, LeadershipLost, NotFound, Overloaded
 from trimtab.kube.objects import JobObject, QueueObject
 from trimtab.kube.resources import QUEUES

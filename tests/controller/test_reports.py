@@ -23,10 +23,10 @@ from tests.conftest import Kubectl
 
 from trimtab import names
 from trimtab.api.status import JobStatus
-from trimtab.controller import reports
-from trimtab.controller.progress import Progress, Refused
-from trimtab.controller.reports import AT_ONCE, LARGEST_BODY, ReportServer
-from trimtab.controller.tokens import Caller, Tokens
+from trimtab.controller.reports import endpoint
+from trimtab.controller.reports.endpoint import AT_ONCE, LARGEST_BODY, ReportServer
+from trimtab.controller.reports.progress import Progress, Refused
+from trimtab.controller.reports.tokens import Caller, Tokens
 from trimtab.errors import LeadershipLost, Unreachable
 from trimtab.kube import reviews
 from trimtab.kube.client import KubeClient
@@ -83,7 +83,7 @@ class Desk:
             aiohttp.ClientSession() as session,
             session.request(
                 options.pop("method", "POST"),
-                self.server.url + options.pop("path", reports.PATH),
+                self.server.url + options.pop("path", endpoint.PATH),
                 data=data,
                 headers=headers,
             ) as answer,
@@ -235,7 +235,7 @@ async def test_rubbish_is_refused(body: bytes, open_desk: Desk) -> None:
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(repr).map(str.encode))
 def test_no_bytes_make_it_stumble(body: bytes) -> None:
     with pytest.raises(Refused):
-        reports._understood(body)
+        endpoint._understood(body)
 
 
 async def test_fields_that_a_later_client_sends_do_no_harm(open_desk: Desk) -> None:
@@ -299,7 +299,7 @@ async def test_bodies_that_do_not_come_are_in_nobodys_way() -> None:
 async def test_a_big_body_is_refused_whether_its_size_is_told_or_not(open_desk: Desk) -> None:
     assert (await open_desk.post("pod-a", b" " * (LARGEST_BODY + 1)))[0] == 413
     head = (
-        f"POST {reports.PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer pod-a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        f"POST {endpoint.PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer pod-a\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     chunk = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
     assert (await raw(open_desk, head.encode() + chunk * 6 + b"0\r\n\r\n")).startswith(b"HTTP/1.1 413")
@@ -310,7 +310,7 @@ async def test_a_big_body_is_refused_whether_its_size_is_told_or_not(open_desk: 
 async def test_what_is_small_only_while_it_is_packed_takes_no_memory(coding: str, known: bool, open_desk: Desk) -> None:
     packed = zlib.compress(bytes(BOMB)) if coding == "deflate" else gzip.compress(bytes(BOMB), mtime=0)
     head = (
-        f"POST {reports.PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {'pod-a' if known else 'rubbish'}\r\n"
+        f"POST {endpoint.PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {'pod-a' if known else 'rubbish'}\r\n"
         f"Content-Encoding: {coding}\r\nContent-Length: {len(packed)}\r\n\r\n"
     )
     tracemalloc.start()
@@ -339,8 +339,8 @@ async def raw(desk: Desk, sent: bytes) -> bytes:
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "SECONDS", 0.3)
-    head = f"POST {reports.PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer pod-a\r\nContent-Length: 100\r\n\r\n{{"
+    monkeypatch.setattr(endpoint, "SECONDS", 0.3)
+    head = f"POST {endpoint.PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer pod-a\r\nContent-Length: 100\r\n\r\n{{"
     desk = Desk(Known({"mine": "pod-a"}), Vouching())
     async with desk.server:
         assert (await raw(desk, head.encode())).startswith(b"HTTP/1.1 408")
@@ -350,14 +350,14 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
     "sent", [b"", b"POST /v1/report HTTP/1.1\r\nHost: x\r\nX-Slow: "], ids=["nothing", "half a head"]
 )
 async def test_a_connection_without_a_request_ends_by_itself(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "SECONDS", 0.3)
+    monkeypatch.setattr(endpoint, "SECONDS", 0.3)
     desk = Desk(Known({"mine": "pod-a"}), Vouching())
     async with desk.server:
         assert await raw(desk, sent) == b""
 
 
 async def test_nobody_is_told_what_answers(open_desk: Desk) -> None:
-    async with aiohttp.ClientSession() as session, session.post(open_desk.server.url + reports.PATH) as answer:
+    async with aiohttp.ClientSession() as session, session.post(open_desk.server.url + endpoint.PATH) as answer:
         assert (answer.status, "Server" in answer.headers) == (422, False)
     assert b"server:" not in (await raw(open_desk, b"rubbish\r\n\r\n")).lower()
 
@@ -371,7 +371,7 @@ async def test_what_an_alert_asks_for_is_counted_from_0_on(open_desk: Desk) -> N
 
 
 async def test_whoever_waits_makes_room_for_who_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "CONNECTIONS", 2)
+    monkeypatch.setattr(endpoint, "CONNECTIONS", 2)
     desk = Desk(Known({"mine": "pod-a"}), Vouching())
     async with desk.server:
         host, port = desk.server.url.removeprefix("http://").split(":")

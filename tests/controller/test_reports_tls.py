@@ -11,7 +11,7 @@ from tests.controller import test_reports
 from tests.controller.test_reports import REPORT, Desk, Known, Vouching
 from tests.extender.desk import eventually
 
-from trimtab.controller.reports import PATH
+from trimtab.controller.reports.endpoint import PATH
 from trimtab.serving import tls as serving_tls
 from trimtab.settings import ReportSettings
 from trimtab.settings.section import TlsSettings

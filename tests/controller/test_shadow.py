@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from tests.builders import NOW, job_object, node_object, placement
 
 from trimtab.api.status import JobStatus, Shadow
-from trimtab.controller.shadow import ShadowMode
+from trimtab.controller.loop.shadow import ShadowMode
 from trimtab.controller.views import Watched
 from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError

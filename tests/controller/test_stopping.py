@@ -16,9 +16,9 @@ from trimtab.api.history import FailureCause, StopRecord
 from trimtab.api.status import JobStatus, Observed, PlanTerms
 from trimtab.apply import stops, transitions
 from trimtab.apply.stops import StopOrder
-from trimtab.controller import stopping
-from trimtab.controller.gangs import Gangs
-from trimtab.controller.stopping import Edited
+from trimtab.controller.jobs import stopping
+from trimtab.controller.jobs.gangs import Gangs
+from trimtab.controller.jobs.stopping import Edited
 from trimtab.kube.objects import Meta, PodObject, QueueObject
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab.observe.pods import OVERSTAY_SECONDS

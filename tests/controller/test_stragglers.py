@@ -13,7 +13,7 @@ from tests.builders import A100, NOW, gang_pod, job_object, node_object, placeme
 
 from trimtab import names
 from trimtab.api.status import Condition, JobStatus, Observed, Plan, StopRequest
-from trimtab.controller.stragglers import AGAIN_SECONDS, ASKED_SECONDS, Move, Moves
+from trimtab.controller.nodes.stragglers import AGAIN_SECONDS, ASKED_SECONDS, Move, Moves
 from trimtab.kube.objects import JobObject, NodeObject
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab.observe.stragglers import Member, Rules, Stragglers

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.controller.turns import Turns, Urgency
+from trimtab.controller.loop.turns import Turns, Urgency
 
 URGENCIES = st.sampled_from(Urgency)
 

@@ -15,7 +15,7 @@ import pytest
 from tests.live.harness import ControllerProcess, Live, eventually, gpu_node, training_job, wait_until
 
 from trimtab import names
-from trimtab.controller.shadow import PAUSE_SECONDS
+from trimtab.controller.loop.shadow import PAUSE_SECONDS
 from trimtab_policy.policy import Kind, entry
 from trimtab_policy.policy import names as policy_names
 

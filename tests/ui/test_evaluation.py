@@ -16,6 +16,7 @@ from trimtab_lab.evaluation.compare import Table
 from trimtab_lab.evaluation.scenario import Outcome
 from trimtab_lab.ui import evaluation, replay
 from trimtab_lab.ui.replay import Fate, Story
+from trimtab_policy.sim.contestant import Decider
 
 HOUR = 3600.0
 
@@ -87,7 +88,7 @@ def test_who_decides_by_run_times_and_how_often_is_told() -> None:
     assert line(lines, "srtf").split()[0] == "srtf†"
     assert line(lines, "las").split()[0] == "las"
     assert "† decides by how long jobs will take, as far as it is known; the others do without." in lines
-    assert "Decisions: fcfs, srtf at events; las every 60 s." in lines
+    assert "Decisions: fcfs, srtf at events, alone, as published; las every 60 s, alone, as published." in lines
     unaware = shown(evaluation.table(table(runs(["fcfs", "las"]))), 120)
     assert "None of these policies decides by how long jobs will take." in unaware
 
@@ -132,6 +133,9 @@ def test_people_get_a_bar_for_all_runs_and_one_for_each_policy(monkeypatch: pyte
 
 
 # --- replays ---------------------------------------------------------------------------------------------------------
+ALONE = dict.fromkeys(("fcfs", "las", "srtf"), Decider.PAPER)
+
+
 def story(name: str, **hours: float | None) -> Story:
     fates = {
         policy: Fate(time and time * HOUR, time and time * HOUR, "8×A100", restarts=int(policy == "las"))
@@ -163,7 +167,7 @@ def test_the_best_of_a_line_stands_out_unless_all_are_alike() -> None:
 def test_totals_say_who_is_ahead_and_by_how_much() -> None:
     stories = [story("a", fcfs=2, las=1), story("b", fcfs=2, las=2)]
     figures = {policy: {"avg_jct_h": average} for policy, average in (("fcfs", 2.0), ("las", 1.5))}
-    lines = shown(replay.totals(stories, figures))
+    lines = shown(replay.totals(stories, figures, ALONE))
     assert line(lines, "fcfs").endswith("1 of 2")
     assert line(lines, "las ").endswith("2 of 2")
     assert lines[-1] == "las has the lowest average JCT: 25% below fcfs."
@@ -171,8 +175,11 @@ def test_totals_say_who_is_ahead_and_by_how_much() -> None:
 
 def test_equals_share_the_victory_and_one_alone_has_none() -> None:
     same = {policy: {"avg_jct_h": 2.0} for policy in ("fcfs", "las")}
-    assert shown(replay.totals([story("a", fcfs=2, las=2)], same))[-1] == "fcfs and las have the same average JCT."
-    assert shown(replay.totals([story("a", fcfs=2)], {"fcfs": {"avg_jct_h": 2.0}}))[-1].startswith("fcfs")
+    assert (
+        shown(replay.totals([story("a", fcfs=2, las=2)], same, ALONE))[-1] == "fcfs and las have the same average JCT."
+    )
+    by_itself = replay.totals([story("a", fcfs=2)], {"fcfs": {"avg_jct_h": 2.0}}, {"fcfs": Decider.CONTROLLER})
+    assert shown(by_itself)[-1] == "Decisions: fcfs as the controller does, with its default settings."
 
 
 def test_a_job_that_is_never_done_says_so() -> None:

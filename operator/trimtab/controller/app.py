@@ -17,20 +17,20 @@ from contextlib import asynccontextmanager
 import structlog
 
 from trimtab import __version__
-from trimtab.controller.calibration import Calibration
-from trimtab.controller.choosing import Choosing
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.decisions import Decisions
-from trimtab.controller.gangs import Gangs
-from trimtab.controller.health import Health
-from trimtab.controller.kueue import Kueue
+from trimtab.controller.jobs.gangs import Gangs
+from trimtab.controller.jobs.queues import Tally
+from trimtab.controller.jobs.successions import Successions, leaving
+from trimtab.controller.kueue.admission import Kueue
 from trimtab.controller.leadership import Leadership
-from trimtab.controller.queues import Tally
+from trimtab.controller.loop.choosing import Choosing
+from trimtab.controller.loop.decisions import Decisions
+from trimtab.controller.loop.rounds import Rounds, Wake
+from trimtab.controller.loop.shadow import ShadowMode
+from trimtab.controller.nodes.health import Health
+from trimtab.controller.nodes.stragglers import Moves
 from trimtab.controller.recorder import Recorder
-from trimtab.controller.rounds import Rounds, Wake
-from trimtab.controller.shadow import ShadowMode
-from trimtab.controller.stragglers import Moves
-from trimtab.controller.successions import Successions, leaving
+from trimtab.controller.reports.calibration import Calibration
 from trimtab.controller.views import Views
 from trimtab.controller.wakeups import Wakeups
 from trimtab.decide.engine import Engine

@@ -10,7 +10,7 @@ import structlog
 
 from trimtab import names
 from trimtab.controller.discovery import pod_group_kind
-from trimtab.controller.kueue_caches import KueueCaches, settled
+from trimtab.controller.kueue.caches import KueueCaches, settled
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import (
     AnyObject,

@@ -24,10 +24,10 @@ from trimtab.apply.gates import released
 from trimtab.apply.setbacks import FAILED, SUCCEEDED, Setback
 from trimtab.apply.steps import View
 from trimtab.apply.stops import StopOrder
-from trimtab.controller import stopping, waiting
-from trimtab.controller.brake import GONE, Brake
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.progress import Progress
+from trimtab.controller.jobs import stopping, waiting
+from trimtab.controller.loop.brake import GONE, Brake
+from trimtab.controller.reports.progress import Progress
 from trimtab.errors import NotFound
 from trimtab.kube.objects import JobObject, Meta, PodObject
 from trimtab.observe import queues

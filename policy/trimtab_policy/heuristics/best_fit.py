@@ -71,8 +71,12 @@ class BestFit:
             return None
         winner, shares = fit
         case = _Choice(snapshot, capacity, job, winner, budget)
-        alternatives = tuple(case.alternative(loser) for loser in case.losers(known))
-        return placement(capacity, job, winner, shares, _reason(capacity, winner, shares, alternatives), alternatives)
+        losers = case.losers(known)
+        alternatives = tuple(case.alternative(loser) for loser in losers)
+        full = next((case.full(loser) for loser in losers if case.full(loser)), "")
+        return placement(
+            capacity, job, winner, shares, _reason(capacity, winner, shares, alternatives, full), alternatives
+        )
 
 
 def _by_cost(known: list[Candidate]) -> list[Candidate]:
@@ -127,6 +131,11 @@ class _Choice(Struct, frozen=True):
         option = loser.option
         return Alternative(loser.gpu.name, option.gpus, option.plan, option.prediction, self._why_not(loser))
 
+    def full(self, loser: Candidate) -> str:
+        """Why there is no room for a loser that would be faster; empty where there is, or it would not."""
+        faster = loser.tokens_per_second > self.winner.tokens_per_second
+        return self._no_room(loser) if faster and not has_room(self.capacity, self.job, loser) else ""
+
     def _is_alternative(self, candidate: Candidate) -> bool:
         """Nobody asks about the same GPUs on more nodes, or about nodes that the cluster does not have."""
         option, winner = candidate.option, self.winner
@@ -159,7 +168,11 @@ class _Choice(Struct, frozen=True):
 
 
 def _reason(
-    capacity: Capacity, winner: Candidate, shares: tuple[NodeShare, ...], alternatives: tuple[Alternative, ...]
+    capacity: Capacity,
+    winner: Candidate,
+    shares: tuple[NodeShare, ...],
+    alternatives: tuple[Alternative, ...],
+    full: str,
 ) -> str:
     """`8×A100 on rack r2, tp=8 dp=1: 41.2k tokens/s, 1.7× the next best; H100 full until ~14:32 UTC`."""
     text = f"{winner.describe()} {_where(capacity, shares)}, {winner.option.plan.describe()}: "
@@ -168,9 +181,7 @@ def _reason(
     slower = [rate for rate in others if rate <= winner.tokens_per_second]
     if slower:
         text += f", {winner.tokens_per_second / max(slower):.1f}× the next best type"
-    faster = [a for a in alternatives if a.prediction.tokens_per_second > winner.tokens_per_second]
-    full = [a.why_not for a in faster if a.why_not.startswith(a.gpu_type)]
-    return "; ".join([text, *full[:1]])
+    return f"{text}; {full}" if full else text
 
 
 def _where(capacity: Capacity, shares: tuple[NodeShare, ...]) -> str:

@@ -78,15 +78,14 @@ def _changes(case: Case, able: list[Candidate]) -> Iterator[str]:
     least, pinned = min(candidate.option.gpus for candidate in able), _pinned(case.job)
     fewer, any_type = need.gpus if pinned else Bounds(1, max(1, least - 1)), ()
     found = 0
-    for change, wider in (
-        ("spread over {nodes} instead of at most {max_nodes}", replace(need, max_nodes=None)),
-        ("with spec.parallelism left free ({what})", _any_degrees(case.job)),
-        ("with {gpus} instead of {least} GPUs ({what})", replace(need, gpus=fewer)),
-        ("with other GPU types allowed ({what})", replace(need, gpu_types=any_type)),
-        ("with {gpus} GPUs of another type ({what})", replace(need, gpus=fewer, gpu_types=any_type)),
+    for change, wider, changed in (
+        ("spread over {nodes} instead of at most {max_nodes}", replace(need, max_nodes=None), 1),
+        ("with spec.parallelism left free ({what})", _any_degrees(case.job), 1),
+        ("with {gpus} instead of {least} GPUs ({what})", replace(need, gpus=fewer), 1),
+        ("with other GPU types allowed ({what})", replace(need, gpu_types=any_type), 1),
+        ("with {gpus} GPUs of another type ({what})", replace(need, gpus=fewer, gpu_types=any_type), 2),
     ):
-        two = change.endswith("another type ({what})")
-        if wider == need or (two and (found or pinned or not need.gpu_types)):
+        if wider == need or (changed > 1 and (found or pinned or not need.gpu_types)):
             continue  # two changes at once only where none helps by itself
         if best := _starts(case, wider):
             found += 1

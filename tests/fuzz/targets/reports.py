@@ -12,8 +12,8 @@ from tests.fuzz.target import Target
 
 from trimtab.api.status import JobStatus, StopRequest
 from trimtab.apply import transitions
-from trimtab.controller import reports
-from trimtab.controller.progress import Measured, Progress, Refused
+from trimtab.controller.reports import endpoint
+from trimtab.controller.reports.progress import Measured, Progress, Refused
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab_policy.types import StopCause
@@ -85,7 +85,7 @@ def run(data: bytes) -> None:
         raw = draw.rest() if draw.chance(16) else draw.encoded(draw.spoiled(_body(draw, turn * 100)))
         stage.now += draw.pick((10.0, 0.0, 1e9))
         try:
-            body = reports._understood(raw)
+            body = endpoint._understood(raw)
             taken = stage.progress.take(body, draw.pick((POD, POD, POD, "pod-job-3-1", "else")))
             assert taken in ("accepted", "ignored")
         except Refused as refused:

@@ -12,7 +12,7 @@ from tests.builders import NOW
 from tests.fuzz.draw import Draw, Json, served
 from tests.fuzz.target import Target
 
-from trimtab.controller.tokens import Caller, Tokens
+from trimtab.controller.reports.tokens import Caller, Tokens
 from trimtab.errors import ApiError, LeadershipLost, Unreachable
 from trimtab.kube.reviews import NotKnown, TooMany
 

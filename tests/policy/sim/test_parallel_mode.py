@@ -41,7 +41,7 @@ def test_the_cpu_series_are_the_published_ones() -> None:
 
 
 def test_the_cpu_series_carry_their_licence() -> None:
-    folder = files("trimtab_policy") / "data" / "cpu"
+    folder = files("trimtab_lab") / "data" / "cpu"
     assert "Copyright 2014-2024 Numenta Inc." in (folder / "LICENSE").read_text()
     assert "numenta/NAB" in (folder / "README.md").read_text()
     assert all(((read := cpu_usage.read(name)) >= 0).all() and (read <= 1).all() for name in cpu_usage.names())

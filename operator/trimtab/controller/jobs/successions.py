@@ -19,8 +19,8 @@ from trimtab.api.convert import from_grants, to_grants
 from trimtab.api.history import StopRecord
 from trimtab.api.status import Leaving, Plan, PlanTerms
 from trimtab.apply.stops import StopOrder
-from trimtab.controller.gangs import Gangs
-from trimtab.controller.stopping import held_by
+from trimtab.controller.jobs.gangs import Gangs
+from trimtab.controller.jobs.stopping import held_by
 from trimtab.controller.views import Decided, Views
 from trimtab.kube.objects import PodObject
 from trimtab.observe.books import Claim

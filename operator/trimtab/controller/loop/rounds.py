@@ -15,13 +15,13 @@ from functools import partial
 
 from trimtab.apply.setbacks import Setback
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.decisions import Decided, Decisions
-from trimtab.controller.gangs import Gangs
-from trimtab.controller.health import Health
-from trimtab.controller.kueue import Kueue, Verdicts
-from trimtab.controller.queues import Tally
+from trimtab.controller.jobs.gangs import Gangs
+from trimtab.controller.jobs.queues import Tally
+from trimtab.controller.kueue.admission import Kueue, Verdicts
+from trimtab.controller.loop.decisions import Decided, Decisions
+from trimtab.controller.nodes.health import Health
+from trimtab.controller.nodes.stragglers import Moves
 from trimtab.controller.recorder import Recorder
-from trimtab.controller.stragglers import Moves
 from trimtab.controller.views import Views
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation, Observer

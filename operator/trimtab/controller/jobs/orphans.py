@@ -18,7 +18,7 @@ from trimtab.api.status import JobStatus
 from trimtab.apply import steps, write
 from trimtab.apply.actions import DeletePod
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.turns import Turns, Urgency
+from trimtab.controller.loop.turns import Turns, Urgency
 from trimtab.controller.views import Gang, Views
 from trimtab.errors import ApiError, NotFound
 from trimtab.kube.client import KubeClient

@@ -13,7 +13,7 @@ from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.v1alpha1 import ElasticPolicy
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.kueue_caches import KueueCaches
+from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.interop import request
 from trimtab.interop.admission import Admission, admission, words
 from trimtab.interop.reply import Case

@@ -16,7 +16,7 @@ import structlog
 from msgspec import structs
 
 from trimtab.api.convert import to_shadow
-from trimtab.controller.gangs import Gangs
+from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.views import Watched
 from trimtab.decide.remote import RemoteEngine
 from trimtab.decide.trial import trial

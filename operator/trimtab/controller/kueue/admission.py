@@ -28,8 +28,8 @@ from trimtab.api.status import Plan
 from trimtab.apply.stops import StopOrder
 from trimtab.apply.transitions import Happening
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.kueue_caches import KueueCaches
-from trimtab.controller.kueue_cases import Cases, queue_of
+from trimtab.controller.kueue.caches import KueueCaches
+from trimtab.controller.kueue.cases import Cases, queue_of
 from trimtab.controller.recorder import Recorder
 from trimtab.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, LeadershipLost, NotFound
 from trimtab.interop.admission import Admission

@@ -20,8 +20,8 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from trimtab.controller.progress import Asked, Body, Progress, Refused
-from trimtab.controller.tokens import Tokens
+from trimtab.controller.reports.progress import Asked, Body, Progress, Refused
+from trimtab.controller.reports.tokens import Tokens
 from trimtab.errors import ApiError, LeadershipLost
 from trimtab.kube.reviews import NotKnown, TooMany
 from trimtab.serving.guard import Busy, Guard, Limits

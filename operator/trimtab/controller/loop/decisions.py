@@ -12,11 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab.apply.transitions import Happening
-from trimtab.controller.choosing import Choosing
-from trimtab.controller.gangs import Gangs
+from trimtab.controller.jobs.gangs import Gangs
+from trimtab.controller.jobs.successions import Successions
+from trimtab.controller.loop.choosing import Choosing
+from trimtab.controller.loop.shadow import ShadowMode
 from trimtab.controller.recorder import Recorder
-from trimtab.controller.shadow import ShadowMode
-from trimtab.controller.successions import Successions
 from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
 from trimtab.observe.books import Claim

@@ -38,9 +38,9 @@ from trimtab.apply.setbacks import Setback
 from trimtab.apply.steps import View
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.orphans import Orphans
+from trimtab.controller.jobs.orphans import Orphans
+from trimtab.controller.loop.turns import Turns, Urgency
 from trimtab.controller.recorder import Recorder
-from trimtab.controller.turns import Turns, Urgency
 from trimtab.controller.views import Decided, Gang, Promise, Rest, Views, Watched
 from trimtab.errors import ApiError, Conflict, LeadershipLost, NotFound
 from trimtab.kube.backoff import Backoff

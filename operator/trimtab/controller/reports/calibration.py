@@ -26,10 +26,10 @@ from trimtab.api import conditions
 from trimtab.api.convert import to_placement
 from trimtab.apply.transitions import Happening
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.progress import Measured, Progress, predicted_seconds
 from trimtab.controller.recorder import Recorder
-from trimtab.controller.reports import ReportServer
-from trimtab.controller.tokens import Tokens
+from trimtab.controller.reports.endpoint import ReportServer
+from trimtab.controller.reports.progress import Measured, Progress, predicted_seconds
+from trimtab.controller.reports.tokens import Tokens
 from trimtab.errors import AlreadyExists, ApiError, Conflict, LeadershipLost, NotFound
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import ConfigMapObject

@@ -1,0 +1,1 @@
+"""What becomes of jobs: their gangs start, give way and stop, and it is told."""

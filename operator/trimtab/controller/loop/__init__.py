@@ -1,0 +1,1 @@
+"""The round: what is decided and written, over and over, for as long as this controller leads."""

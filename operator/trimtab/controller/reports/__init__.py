@@ -1,0 +1,1 @@
+"""What running trainings say, whose word it is, and what is learned from it."""
