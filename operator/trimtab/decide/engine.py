@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Engine:
-    """Executor policies by name; holds their instances and what they are busy with, nothing else."""
+    """Asks policies by name; holds their instances and what they are busy with, nothing else."""
 
     def __init__(self, find: Callable[[str], Policy] = load) -> None:
         self._find = find

@@ -73,7 +73,7 @@ class BestFit:
         case = _Choice(snapshot, capacity, job, winner, budget)
         losers = case.losers(known)
         alternatives = tuple(case.alternative(loser) for loser in losers)
-        full = next((case.full(loser) for loser in losers if case.full(loser)), "")
+        full = next(filter(None, map(case.full, losers)), "")
         return placement(
             capacity, job, winner, shares, _reason(capacity, winner, shares, alternatives, full), alternatives
         )

@@ -8,7 +8,7 @@ part of a quota, it takes some. So whatever comes when, a node never holds more 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -116,18 +116,15 @@ class Accounts:
                 found.setdefault(left, []).append(uid)
         return found
 
-    def view(self) -> Snapshot:
-        """The snapshot as if all of it were done, without those that stop: they are not decided about again. Nor is
-        anybody touched again who is placed."""
-        return self._view(self._still_here)
-
-    def _view(self, jobs: Callable[[Mapping[str, tuple[Grant, ...]]], Iterable[Job]]) -> Snapshot:
+    def view(self, *, stopped: bool = False) -> Snapshot:
+        """The snapshot as if all of it were done. Nobody is touched again who is placed. Those that stop are not there,
+        so that they are not decided about again; with `stopped` they are, and wait."""
         if not self.placed and not self.left:
             return self.snapshot
         nodes = tuple(self._shown(node) for node in self.snapshot.nodes)
         given = self.grants()
         top = highest(self.snapshot.granted, given.values())
-        return replace(self.snapshot, nodes=nodes, jobs=tuple(jobs(given)), granted=top)
+        return replace(self.snapshot, nodes=nodes, jobs=tuple(self._jobs(given, stopped)), granted=top)
 
     def _shown(self, node: Node) -> Node:
         gpus, cpu, memory, pods = self._room(node.name)
@@ -139,19 +136,14 @@ class Accounts:
         """UID of a job with a placement -> the GPUs that it will have, in the order in which it was given them."""
         return granted(self.snapshot, self.placed.values())
 
-    def _still_here(self, given: Mapping[str, tuple[Grant, ...]]) -> Iterator[Job]:
+    def _jobs(self, given: Mapping[str, tuple[Grant, ...]], stopped: bool) -> Iterator[Job]:
         for job in self.snapshot.jobs:
             if placement := self.placed.get(job.uid):
                 yield _placed(self.snapshot, job, placement, given[job.uid])
             elif job.uid not in self.left:
                 yield job
-
-    def _all(self, given: Mapping[str, tuple[Grant, ...]]) -> Iterator[Job]:
-        for job in self.snapshot.jobs:
-            if placement := self.placed.get(job.uid):
-                yield _placed(self.snapshot, job, placement, given[job.uid])
-            else:
-                yield _stopped(job) if job.uid in self.left else job
+            elif stopped:
+                yield _stopped(job)
 
     def _room(self, node: str) -> Amounts:
         """What is free, or will be."""
@@ -222,7 +214,7 @@ def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
         accounts.give(placement.job)
     for placement in decision.placements:
         accounts.take(placement)
-    return accounts._view(accounts._all)
+    return accounts.view(stopped=True)
 
 
 def _placed(snapshot: Snapshot, job: Job, placement: Placement, grants: tuple[Grant, ...]) -> Job:

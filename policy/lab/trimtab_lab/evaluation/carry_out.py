@@ -76,7 +76,11 @@ def run(scenario: Scenario) -> Outcome:
     decider = who.decider or scenario.decider or (Decider.CONTROLLER if work.trace is None else Decider.PAPER)
     length = _round(scenario, who, decider)
     policy = _policy(who, length)
-    result, regime = _simulated(scenario, who, decider, policy, work, cluster)
+    alone = decider is Decider.PAPER
+    if alone and work.trace and len(work.trace) >= MANY and _covered(scenario, who):
+        result, regime = _by_kernel(scenario, who, work.trace, cluster)
+    else:
+        result, regime = _by_engine(scenario, _form(who.name), policy if alone else Controller(policy), work, length)
     demand, bound = _bound(_without_policy(scenario), _form(who.name) if scenario.profiles else None)
     bounds.check(result, demand, bound, work.measured, _ROUNDING if scenario.profiles else 1e-6)
     figures = metrics.summary(result, work.measured)
@@ -109,22 +113,19 @@ def _queues(jobs: Sequence[Record]) -> dict[str, Part]:
     return {queue: Part(len(of_queue), fmean(of_queue)) for queue, of_queue in sorted(times.items())}
 
 
-def _simulated(
-    scenario: Scenario, who: Contestant, decider: Decider, policy: Policy, work: Workload, cluster: Snapshot
+def _by_kernel(scenario: Scenario, who: Contestant, trace: Trace, cluster: Snapshot) -> tuple[Run, str]:
+    """Where it is worth it, and covers all that is asked for."""
+    run = kernel_run.run(Discipline(who.name), trace, cluster, _rigid(scenario))
+    return run, estimates(scenario.estimates).said
+
+
+def _by_engine(
+    scenario: Scenario, form: Form, policy: Policy, work: Workload, round_seconds: float | None
 ) -> tuple[Run, str]:
-    """By the kernel where it is worth it and covers all that is asked for, else by the engine."""
-    if work.trace and len(work.trace) >= MANY and decider is Decider.PAPER and _covered(scenario, who):
-        known = estimates(scenario.estimates).said
-        return kernel_run.run(Discipline(who.name), work.trace, cluster, _rigid(scenario)), known
-    jobs, regime = _jobs(scenario, _form(who.name), work, cluster)
-    rules = Rules(
-        round_seconds=_round(scenario, who, decider),
-        misfortunes=scenario.misfortunes,
-        quotas=scenario.quotas,
-        seed=work.seed,
-    )
-    decides = Controller(policy) if decider is Decider.CONTROLLER else policy
-    return simulate(decides, jobs, cluster, rules), regime
+    cluster = clusters.cluster(scenario.cluster)
+    jobs, regime = _jobs(scenario, form, work, cluster)
+    rules = Rules(round_seconds=round_seconds, misfortunes=scenario.misfortunes, quotas=scenario.quotas, seed=work.seed)
+    return simulate(policy, jobs, cluster, rules), regime
 
 
 def _covered(scenario: Scenario, who: Contestant) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 
 from trimtab.ui.progress import PlainProgress
 from trimtab.ui.terminal import Console, Text, column
-from trimtab_policy.sim.contestant import Decider, uses_sizes
+from trimtab_policy.sim.contestant import uses_sizes
 
 if TYPE_CHECKING:
     from trimtab_lab.evaluation.compare import Ratio, Table
@@ -153,20 +153,16 @@ def sizes_note(policies: Sequence[str]) -> str:
 
 
 def _decisions(found: Table) -> str:
-    """Who decides as what, and when."""
-    groups: dict[tuple[Decider, float | None], list[str]] = {}
-    for row in found.rows:
-        groups.setdefault((row.decider, row.round_seconds), []).append(row.policy)
-    return decided_note((how, length, names) for (how, length), names in groups.items())
+    """Who decides when, and as what."""
+    moments = {row.policy: f"every {row.round_seconds:g} s" if row.round_seconds else "at events" for row in found.rows}
+    return decided_note({row.policy: f"{moments[row.policy]}, {row.decider.described}" for row in found.rows})
 
 
-def decided_note(groups: Iterable[tuple[Decider, float | None, Sequence[str]]]) -> str:
-    """`Decisions: best_fit at events, as the controller does, with its default settings; sia+paper every 60 s, ...`."""
-    told = [
-        f"{', '.join(policies)} {f'every {length:g} s' if length else 'at events'}, {how.described}"
-        for how, length, policies in groups
-    ]
-    return f"Decisions: {'; '.join(told)}."
+def decided_note(ways: Mapping[str, str]) -> str:
+    """Policies with how they decide, those of one way together: `Decisions: fcfs, sjf alone, as published.`"""
+    together = {way: [name for name, each in ways.items() if each == way] for way in dict.fromkeys(ways.values())}
+    told = "; ".join(f"{', '.join(names)} {way}" for way, names in together.items())
+    return f"Decisions: {told}."
 
 
 def _regression(used: Regression) -> str:

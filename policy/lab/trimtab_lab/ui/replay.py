@@ -10,7 +10,7 @@ from rich.table import Table
 
 from trimtab.ui import words
 from trimtab.ui.terminal import Text
-from trimtab_lab.ui.evaluation import USES_SIZES, sizes_note
+from trimtab_lab.ui.evaluation import USES_SIZES, decided_note, sizes_note
 from trimtab_policy.sim.contestant import Decider, uses_sizes
 
 MOST_JOBS = 40
@@ -74,13 +74,12 @@ def totals(
         rates = (_number(found.get(name)) for name in ("gpu_hours_per_job", "restarts_per_job"))
         made.add_row(policy + USES_SIZES * uses_sizes(policy), *times, *rates, f"{first[policy]} of {len(stories)}")
     marked = [Text(sizes_note(list(figures)), "dim")] if any(map(uses_sizes, figures)) else []
-    return Group(made, *marked, Text(_decided(deciders), "dim"), *_verdict(figures))
-
-
-def _decided(deciders: Mapping[str, Decider]) -> str:
-    groups = {how: [name for name, by in deciders.items() if by is how] for how in dict.fromkeys(deciders.values())}
-    told = "; ".join(f"{', '.join(names)} {how.described}" for how, names in groups.items())
-    return f"Decisions: {told}."
+    return Group(
+        made,
+        *marked,
+        Text(decided_note({name: by.described for name, by in deciders.items()}), "dim"),
+        *_verdict(figures),
+    )
 
 
 def set_aside(reasons: Mapping[str, str]) -> Table:
