@@ -5,6 +5,10 @@ All are asked about the same snapshot as it was written to a file and read again
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -16,6 +20,7 @@ from tests.strategies import snapshots
 
 from trimtab import settings
 from trimtab.api.v1alpha1 import Elasticity
+from trimtab.commands.snapshot import portable, read
 from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
 from trimtab_policy.policy import Policy, load
@@ -76,12 +81,17 @@ def comparable(decision: Decision) -> tuple[object, ...]:
 
 
 def told_again(now: Snapshot) -> Snapshot:
-    return msgspec.json.decode(msgspec.json.encode(now), type=Snapshot)
+    """As `trimtab snapshot` writes it, and `replay` reads it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "now.json"
+        path.write_bytes(msgspec.json.encode(portable(now)))
+        return read(path)
 
 
 @st.composite
 def busy(draw: st.DrawFn) -> Snapshot:
-    """A cluster that has been lived in: some gangs run, have run for a while, and may give way; others wait."""
+    """A cluster that has been lived in: some gangs run, have run for a while, and may give way; one may be
+    coming up; others wait."""
     sizes, types = st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([A100, A100, T4])
     cluster = [node(f"n{i}", draw(types)) for i in range(draw(st.integers(1, 4)))]
 
@@ -116,6 +126,9 @@ def busy(draw: st.DrawFn) -> Snapshot:
         for each in placed.jobs
         if each.placement
     ]
+    if runs and draw(st.booleans()):
+        overdue = draw(st.sampled_from([None, NOW - 60, NOW + 60]))
+        runs[0] = replace(runs[0], started=None, movable_from=math.inf, preemptible=False, stoppable_from=overdue)
     waiting = [drawn(f"w{i}") for i in range(draw(st.integers(0, 4)))]
     quotas = draw(st.sampled_from([(), (Quota("a", "*", 16, 8), Quota("b", "*", 32, 4))]))
     return replace(placed, jobs=(*runs, *waiting), quotas=quotas)

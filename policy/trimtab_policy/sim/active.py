@@ -46,7 +46,7 @@ class Active:
         self._before = sum(told.served.values())
         if told.placement:
             finish = None if told.expected_finish is None else told.expected_finish - now
-            started = 0.0 if told.started is None else told.started - now
+            started = None if told.started is None else told.started - now
             self._told = replace(told, started=started, expected_finish=finish)
 
     def begin(self, placement: Placement, now: float, speed: float, grants: tuple[Grant, ...]) -> None:
@@ -113,13 +113,16 @@ class Active:
         done = self.model.steps_done()
         left = max(0, template.training.steps - done) * self.placement.prediction.step_seconds
         told, finish = self._told, now + self.resuming + left
+        started: float | None = self._since
         if told and told.expected_finish is not None:
             finish = told.expected_finish
+        if told and (told.started is not None or now <= 0):  # whose pods come up at 0 runs from then on
+            started = told.started
         return replace(
             template,
             placement=self.placement,
             grants=self.grants,
-            started=told.started if told else self._since,
+            started=started,
             expected_finish=finish,
             steps_done=done,
             restarts=self.restarts,

@@ -117,12 +117,14 @@ class _Memory:
             self._gave_way.setdefault(uid, []).append(now)
 
     def _mobility(self, job: Job, now: float) -> Job:
-        if job.placement is None or job.started is None:
+        if job.placement is None:
             return replace(job, preemptible=False, elastic=self._elastic(job))
         told = self._told.get(job.uid)
-        if told and told.placement == job.placement:
+        if told and told.placement == job.placement and (told.started is not None or job.started is None):
             elastic = self._elastic(job) and told.movable_from <= now
             return replace(job, movable_from=told.movable_from, stoppable_from=told.stoppable_from, preemptible=elastic)
+        if job.started is None:
+            return replace(job, preemptible=False, elastic=self._elastic(job))
         movable = job.started + self._how.min_runtime_seconds if job.resuming <= 0 else math.inf
         movable = max(movable, self._again(job.uid))
         return replace(job, movable_from=movable, preemptible=self._elastic(job) and movable <= now)

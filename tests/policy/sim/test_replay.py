@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from msgspec.structs import replace
 from tests.builders import A100, H100, NOW, job, node, placement, running, snapshot
@@ -75,6 +77,16 @@ def test_only_with_preemption_a_running_job_is_stopped(now: Snapshot) -> None:
     kept, stopped = (replay.live_on(start, "srtf", preempt=allowed) for allowed in (False, True))
     assert [record.restarts for record in kept.jobs] == [0, 0, 0]
     assert [record.restarts for record in stopped.jobs] == [1, 0, 0]
+
+
+def test_a_gang_that_comes_up_runs_from_then_on_and_gives_way_once_it_has_run_long_enough(now: Snapshot) -> None:
+    """Nobody may touch it yet, as its snapshot says; which is no word about the hours that follow."""
+    coming = replace(now.jobs[0], started=None, movable_from=math.inf)
+    urgent = replace(now.jobs[2], priority=1)
+    run = replay.live_on(replay.case(replace(now, jobs=(coming, urgent))), "best_fit")
+    first = next(span for span in run.spans if span.job == 0)
+    assert 600 <= first.end - first.begin < HOUR
+    assert finished(run)["uid-short"] < finished(run)["uid-running"]
 
 
 def test_jobs_that_fit_nowhere_are_set_aside_with_the_reason(now: Snapshot) -> None:
