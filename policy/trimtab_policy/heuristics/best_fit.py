@@ -26,7 +26,8 @@ from trimtab_policy.placement.candidates import (
     with_room,
 )
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.pending_reasons import clock, free_again, why_pending
+from trimtab_policy.placement.pending_reasons import clock, why_pending
+from trimtab_policy.placement.releases import told_releases
 from trimtab_policy.policy import Kind
 from trimtab_policy.types import Alternative, Decision, Job, NodeShare, Pending, Placement, Snapshot
 
@@ -161,10 +162,10 @@ class _Choice(Struct, frozen=True):
         for speed in self.capacity.lower_speeds(name):
             if has_room(self.capacity, self.job, loser.at(speed)):
                 return f"{name} has room for {wanted} only with slow GPUs, at {speed:.2f} of the rate"
-        free = self.capacity.gpus(self.job, name)
-        moment = free_again(self.capacity, self.snapshot.time, name, wanted, free)
+        free, now = self.capacity.gpus(self.job, name), self.snapshot.time
+        enough = told_releases(self.snapshot, self.capacity).enough(name, wanted, free, now)
         state = f"without room for {wanted}" if free else "full"
-        return f"{name} {state}" + (f" until {clock(moment)}" if moment else "")
+        return f"{name} {state}" + (f" until {clock(enough[0])}" if enough and enough[0] > now else "")
 
 
 def _reason(

@@ -21,6 +21,7 @@ from trimtab_policy.placement.candidates import Candidate, could_ever_fit, place
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.pending_reasons import why_pending
 from trimtab_policy.placement.queueing import OUT_OF_LINE, behind, fastest, fastest_first, seconds_left, start_up
+from trimtab_policy.placement.releases import Release, Releases, as_told
 from trimtab_policy.policy import Kind
 from trimtab_policy.types import Decision, Job, Pending, Placement, Snapshot
 
@@ -62,8 +63,8 @@ class _Round:
         self.head: _Reservation | None = None
         self.placements: list[Placement] = []
         self.pending: list[Pending] = []
-        self._ends: dict[str, list[tuple[float, int]]] = {}
-        """When jobs that start now are expected to finish, and their GPUs, by type."""
+        self._started: list[Release] = []
+        """What jobs that start now will give back."""
 
     def start_or_reserve(self, job: Job) -> None:
         """Serve a job that nobody is waiting before."""
@@ -105,7 +106,7 @@ class _Round:
         self.placements.append(chosen)
         # At the earliest: were the head promised a later start, others could be let in before it for too long.
         left = (job.training.steps - job.steps_done) * chosen.prediction.step_seconds
-        self._ends.setdefault(chosen.gpu_type, []).append((self.snapshot.time + left, chosen.gpus))
+        self._started.append(Release(self.snapshot.time + left, job, chosen.gpu_type, chosen.shares))
 
     def _reservation(self, job: Job) -> _Reservation:
         """The earliest start, on the fastest candidate that allows it."""
@@ -114,21 +115,14 @@ class _Round:
             for found in fastest_first(self.snapshot, self.capacity, job)
             if could_ever_fit(self.capacity, job, found)
         ]
-        starts = [self._start(job, found) for found in able]
+        releases, now = Releases([*as_told(self.snapshot), *self._started]), self.snapshot.time
+        starts = [
+            releases.enough(name := found.gpu.name, found.option.gpus, self.capacity.gpus(job, name), now)
+            for found in able
+        ]
         if not any(starts):
             return _Reservation(job, frozenset(found.gpu.name for found in able), self.snapshot.time, 0)
         (start, spare), first = min(
             ((start, found) for start, found in zip(starts, able, strict=True) if start), key=lambda each: each[0][0]
         )
         return _Reservation(job, frozenset({first.gpu.name}), start, spare)
-
-    def _start(self, job: Job, candidate: Candidate) -> tuple[float, int] | None:
-        """When there will be enough GPUs for the candidate, and how many more; None where that is not in sight."""
-        name, free = candidate.gpu.name, self.capacity.gpus(job, candidate.gpu.name)
-        start = self.snapshot.time
-        for end, gpus in sorted([*self.capacity.finishes(name), *self._ends.get(name, [])]):
-            if free >= candidate.option.gpus and end > start:
-                break
-            start = max(start, end)
-            free += gpus
-        return (start, free - candidate.option.gpus) if free >= candidate.option.gpus else None

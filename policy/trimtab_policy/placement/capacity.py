@@ -53,18 +53,20 @@ class Capacity:
         self._pods_suffice = bool((self.pods >= self.total).all())
         self._eligible: dict[tuple[str, tuple[str, ...]], IntArray] = {}
         self._quota_left = _quota_left(snapshot)
-        self._snapshot = snapshot
         self._large_enough: dict[tuple[str, str, int, float], int] = {}
         self._known_fitting: dict[tuple[str, str, int], IntArray] = {}
         self._remembered: dict[Hashable, Any] = {}
+        self._lasting: dict[Hashable, Any] = {}
         self.tried = 0
         """Jobs for which other wishes than theirs were tried, to tell them what would help."""
 
-    def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """What follows from what is free, computed once until something is taken or given back."""
-        if key not in self._remembered:
-            self._remembered[key] = compute()
-        found: T = self._remembered[key]
+    def remember(self, key: Hashable, compute: Callable[[], T], *, lasting: bool = False) -> T:
+        """What follows from what is free, computed once until something is taken or given back; `lasting`: what follows
+        from the snapshot alone, once for this capacity and all its copies."""
+        known = self._lasting if lasting else self._remembered
+        if key not in known:
+            known[key] = compute()
+        found: T = known[key]
         return found
 
     def node_gpus(self, gpu_type: str) -> int:
@@ -80,10 +82,6 @@ class Capacity:
     def free_gpus(self, gpu_type: str) -> int:
         """Free GPUs of a type, whoever may use them."""
         return self._free_of_type.get(gpu_type, 0)
-
-    def finishes(self, gpu_type: str) -> list[tuple[float, int]]:
-        """When running jobs are expected to give GPUs of a type back, and how many, in order of time."""
-        return self._finishes.get(gpu_type, [])
 
     def most_free(self, job: Job, gpu_type: str) -> int:
         """Free GPUs on the emptiest of these nodes."""
@@ -253,10 +251,6 @@ class Capacity:
     def _levels(self) -> list[IntArray]:
         return domain_codes(self.nodes)
 
-    @cached_property
-    def _finishes(self) -> dict[str, list[tuple[float, int]]]:
-        return _finishes(self._snapshot)
-
     def _as_fast(self, rows: IntArray, least_speed: float) -> IntArray:
         """Those of the nodes that are fast enough."""
         return rows[self.speed[rows] >= least_speed] if least_speed > 0 else rows
@@ -376,14 +370,6 @@ def _best_fit(usable: IntArray, parts: Sequence[int]) -> tuple[IntArray, list[in
         chosen.append(best)
         free[best] = -1
     return _column(chosen), list(parts)
-
-
-def _finishes(snapshot: Snapshot) -> dict[str, list[tuple[float, int]]]:
-    finishes: dict[str, list[tuple[float, int]]] = {}
-    for job in snapshot.jobs:
-        if job.placement and job.expected_finish is not None:
-            finishes.setdefault(job.placement.gpu_type, []).append((job.expected_finish, job.placement.gpus))
-    return {gpu_type: sorted(each) for gpu_type, each in finishes.items()}
 
 
 def _quota_left(snapshot: Snapshot) -> dict[tuple[str, str], int]:

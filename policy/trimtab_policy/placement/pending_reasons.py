@@ -16,6 +16,7 @@ from trimtab_policy.perf.plans import why_none
 from trimtab_policy.placement.candidates import Candidate, allowed_types, candidates, could_ever_fit
 from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
 from trimtab_policy.placement.hints import MAX_HINTS, Case, count_of, more_quota, starts_now_if, would_work_if
+from trimtab_policy.placement.releases import told_releases
 from trimtab_policy.placement.runtime import LONGEST
 from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
 
@@ -82,15 +83,6 @@ def clock(moment: float, now: float | None = None) -> str:
     if ahead >= YEAR:
         return rounded.strftime("~%b %Y")
     return rounded.strftime("~%H:%M UTC" if ahead < DAY else "~%H:%M UTC on %d %b")
-
-
-def free_again(capacity: Capacity, now: float, gpu_type: str, gpus: int, free: int) -> float | None:
-    """When `gpus` GPUs of a type are expected to be free, as running jobs finish; None if that is not in sight."""
-    for finish, returned in capacity.finishes(gpu_type):
-        free += returned
-        if free >= gpus:
-            return max(finish, now)
-    return None
 
 
 def _no_such_gpu(case: Case) -> Pending | None:
@@ -203,8 +195,9 @@ def _expected(case: Case, able: list[Candidate], free: dict[str, int]) -> str:
     for candidate in able:
         name, gpus = candidate.gpu.name, candidate.option.gpus
         least[name] = min(gpus, least.get(name, gpus))
-    found = [(free_again(case.capacity, now, name, gpus, free[name]), name) for name, gpus in least.items()]
-    moments = [(moment, name) for moment, name in found if moment is not None and moment > now]
+    releases = told_releases(case.snapshot, case.capacity)
+    found = [(releases.enough(name, gpus, free[name], now), name) for name, gpus in least.items()]
+    moments = [(enough[0], name) for enough, name in found if enough and enough[0] > now]
     return f"; enough {min(moments)[1]} are expected {clock(min(moments)[0], now)}" if moments else ""
 
 
@@ -220,7 +213,7 @@ def _scattered(case: Case, candidate: Candidate, free: dict[str, int]) -> str:
 def _holders(case: Case, able: list[Candidate]) -> Iterator[str]:
     """Who holds the GPUs that the job could use, the first to finish first; what no job holds, and nobody may use."""
     wanted = tuple(sorted({candidate.gpu.name for candidate in able}))
-    yield from case.capacity.remember(("holders", wanted), lambda: _told(case, wanted))
+    yield from case.capacity.remember(("holders", wanted), lambda: _told(case, wanted), lasting=True)
     yield from case.unavailable()
 
 

@@ -14,10 +14,10 @@ import math
 from collections.abc import Iterable
 
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.runtime import due
+from trimtab_policy.placement.releases import Release, as_expected
 from trimtab_policy.scheduling.forecast import MOST_JOBS, Line, Start
 from trimtab_policy.scheduling.vacancies import shapes_of
-from trimtab_policy.types import Eta, Job, Pending, PendingReason, Placement, Snapshot
+from trimtab_policy.types import Eta, Pending, PendingReason, Snapshot
 
 UNCERTAINTY = 1.3
 """Factor of the 80 % interval of a run time whose prediction says nothing about that: the performance model's own."""
@@ -68,9 +68,7 @@ def forecasts(
     """UID -> its start if all jobs end early, as expected, and late; in the order of the line."""
     reasons = {each.job: each.reason for each in pending}
     line = _line(snapshot, reasons, reserve=reserve)
-    running = [
-        (line.ending(job, held), _ends(job, held, snapshot.time)) for job in snapshot.jobs if (held := job.placement)
-    ]
+    running = [(line.ending(release), _spread(release, snapshot.time)) for release in as_expected(snapshot)]
     typical = _typical(line)
     early, expected, late = (
         line.forecast([(ends[side], ending) for ending, ends in running], typical ** (side - 1) / snapshot.speedup)
@@ -112,13 +110,11 @@ def _typical(line: Line) -> float:
     return math.exp(sum(known) / len(known)) if known else UNCERTAINTY
 
 
-def _ends(job: Job, held: Placement, now: float) -> tuple[float, float, float]:
-    """When a running job returns its GPUs: early, as expected, and late."""
-    factor = held.prediction.uncertainty if held.prediction.uncertainty > 1 else UNCERTAINTY
-    finish = due(job, now)
-    if finish is None:
-        finish = now + job.resuming + max(0, job.training.steps - job.steps_done) * held.prediction.step_seconds
-    began = now if job.started is None else job.started
-    since = now if job.steps_done else began
-    whole = finish - since
-    return max(now, since + whole / factor), finish, since + whole * factor
+def _spread(release: Release, now: float) -> tuple[float, float, float]:
+    """When a running job returns its GPUs: early, as expected, and late. All of its run is uncertain where nothing is
+    known of its progress."""
+    factor = release.uncertainty if release.uncertainty > 1 else UNCERTAINTY
+    job = release.job
+    since = now if job.steps_done or job.started is None else job.started
+    whole = release.time - since
+    return max(now, since + whole / factor), release.time, since + whole * factor

@@ -22,8 +22,9 @@ import numpy as np
 from msgspec import Struct
 
 from trimtab_policy.placement.capacity import ALL_TYPES
+from trimtab_policy.placement.releases import Release
 from trimtab_policy.scheduling.vacancies import Ending, Shape, Vacancies, needs, smallest
-from trimtab_policy.types import Job, Placement, Snapshot
+from trimtab_policy.types import Job, Snapshot
 
 SLOT_SECONDS = 15.0
 GROWTH = 1.05
@@ -64,11 +65,11 @@ class Line:
         self.shapes = [found for _, found in known]
         self.rows = _Rows(self)
 
-    def ending(self, job: Job, held: Placement) -> Ending:
-        """What a running job returns. Its nodes that take no pods are gone."""
-        here = [(row, share.gpus) for share in held.shares if (row := self.nodes.index.get(share.node)) is not None]
+    def ending(self, release: Release) -> Ending:
+        """What a running job returns, by the rows of its nodes. Those that take no pods are gone."""
+        here = [(row, share.gpus) for share in release.shares if (row := self.nodes.index.get(share.node)) is not None]
         rows, parts = np.array(here, dtype=np.int64).reshape(-1, 2).T
-        return Ending(held.gpu_type, job.queue, rows, parts, held.gpus)
+        return Ending(release.gpu_type, release.job.queue, rows, parts, release.gpus)
 
     def forecast(self, endings: Iterable[tuple[float, Ending]], slower: float = 1.0) -> dict[str, Start]:
         """UID -> its start, for those whose start is in sight.

@@ -18,6 +18,7 @@ nor one that moves for it may delay a reserved one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -25,8 +26,8 @@ from msgspec import Struct
 from trimtab_policy.placement.candidates import Candidate, has_room, nodes_for, placement
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import seconds_left
+from trimtab_policy.placement.releases import FreeTimeline, as_expected
 from trimtab_policy.scheduling.consolidation import Move, consolidate, could_move, moved, not_above, settle, spent
-from trimtab_policy.scheduling.outlook import Outlook
 from trimtab_policy.scheduling.preemption_rules import Grounds
 from trimtab_policy.scheduling.reservations import Guard, Reservation, hidden
 from trimtab_policy.scheduling.shapes import Way, chosen, possible, shortlist
@@ -94,7 +95,7 @@ class _Room:
         self._moves: list[tuple[Move, Job]] = []
         self._stops: list[tuple[Victim, Job]] = []
         self._promised: list[tuple[Job, Candidate]] = []
-        self._outlook = Outlook(snapshot, self._free)
+        self._ahead = self._look()
         self._hopeless: set[object] = set()
         self._looked = 0
 
@@ -157,14 +158,14 @@ class _Room:
             return False
         self._looked += 1
         kept = [share for each in self._before(job) if not each.queue for share in each.shares]
-        wait = self._outlook.wait(job, sorted(known, key=lambda each: each.cost)[:MOST_WAITED_FOR], kept)
+        wait = self._wait(job, sorted(known, key=lambda each: each.cost)[:MOST_WAITED_FOR], kept)
         way = self._way(free, job, wishes, min(wait * self._snapshot.speedup, LONGEST_WAIT))
         if way is None:
             return False
         if wait <= max(victim.job.restart_seconds for victim in way.victims) / self._snapshot.speedup:
             self._promised.append((job, way.wish))
+            self._promise(self._ahead, job, way.wish)
             self._grounds.awaits(wait)
-            self._outlook = self._look()
             return True
         return self._go(job, way)
 
@@ -207,7 +208,7 @@ class _Room:
         self._stops += [(victim, job) for victim in way.stops]
         self._grounds.gone(victim.job for victim in way.victims)
         self._start(start)
-        self._outlook = self._look()
+        self._ahead = self._look()
         self._hopeless.clear()
         return True
 
@@ -243,10 +244,47 @@ class _Room:
         left.hide(self._hidden[kept])
         return left
 
-    def _look(self) -> Outlook:
-        return Outlook(self._snapshot, self._free, self._grounds.touched, self._promised)
+    def _wait(self, job: Job, known: Sequence[Candidate], kept: Sequence[NodeShare]) -> float:
+        """Seconds until one of the candidates has room if nobody gave way, as of the last end before a look; infinite
+        if not in sight. `kept` is for others who come first, as soon as it is free."""
+        for moment, seconds in self._looks(self._ahead):
+            free = self._ahead.at(moment)
+            if kept:
+                free = free.copy()
+                free.hide(kept)
+            if any(has_room(free, job, wish) for wish in known):
+                return seconds
+        return math.inf
+
+    def _look(self) -> FreeTimeline:
+        """When GPUs come free as things are. Whoever has given way returns nothing: its GPUs are free or taken."""
+        free, touched = self._free.copy(), self._grounds.touched
+        free.expect(self._snapshot.ending)
+        running = (release for release in as_expected(self._snapshot) if release.job.uid not in touched)
+        ahead = FreeTimeline(self._snapshot.time, free, running)
+        for job, wish in self._promised:
+            self._promise(ahead, job, wish)
+        return ahead
+
+    def _promise(self, ahead: FreeTimeline, job: Job, wish: Candidate) -> None:
+        """A job waits for what is free soon, and takes it at the first look at which there is room for it."""
+        for moment, seconds in self._looks(ahead):
+            if shares := nodes_for(ahead.at(moment), job, wish):
+                since = self._snapshot.time + seconds
+                ahead.promise(job, wish.gpu.name, shares, since=since, until=math.inf)
+                return
+
+    def _looks(self, ahead: FreeTimeline) -> Iterator[tuple[float, float]]:
+        """Points in time to look at, and seconds until it is as it is then."""
+        for horizon in HORIZONS:
+            moment = self._snapshot.time + horizon
+            last = ahead.last_change(moment)
+            yield moment, horizon if last is None else last - self._snapshot.time
 
 
+HORIZONS = (60.0, 300.0, 900.0, 3600.0, 2 * 3600.0, 4 * 3600.0, 8 * 3600.0, 24 * 3600.0)
+"""Seconds from now at which it is looked for room: that is as exact as predicted ends are, and for hundreds of jobs it
+costs no more than for one."""
 MOST_WAITED_FOR = 8
 """Candidates, the cheapest ones, that a job is taken to wait for."""
 

@@ -15,11 +15,13 @@ For a job that waits
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from trimtab_policy.placement.candidates import Candidate, weight
 from trimtab_policy.placement.capacity import ALL_TYPES
-from trimtab_policy.placement.runtime import due, may_be_stopped, may_be_touched
+from trimtab_policy.placement.releases import expected_end
+from trimtab_policy.placement.runtime import may_be_stopped, may_be_touched
 from trimtab_policy.scheduling.consolidation import mobile
 from trimtab_policy.scheduling.fair_share import borrowed, line_of, standings
 from trimtab_policy.scheduling.victims import Victim, price
@@ -90,7 +92,7 @@ class Grounds:
     def awaits(self, seconds: float) -> None:
         """Somebody waits for those that end by themselves within so many seconds: nobody else gets their GPUs."""
         soon = self._snapshot.time + seconds
-        self._here = [each for each in self._here if (end := due(each, self._snapshot.time)) is None or end > soon]
+        self._here = [each for each in self._here if self._ends(each) > soon]
 
     def starts(self, job: Job, wish: Candidate) -> None:
         """The job has GPUs now, which count for its queue."""
@@ -114,6 +116,9 @@ class Grounds:
         if not self._move or not self.movable(other) or other.priority > job.priority:
             return False
         return other.priority < job.priority or other.preemptible or other.lost_seconds <= UNSAVED
+
+    def _ends(self, job: Job) -> float:
+        return expected_end(self._snapshot, job, job.placement) if job.placement else math.inf
 
     def _within_guarantee(self, job: Job, wish: Candidate) -> bool:
         """Whether a guarantee of its queue covers all that the queue would hold: nothing of that is borrowed then."""

@@ -9,7 +9,7 @@ leave, not the number of GPUs: scattered ones are of no use to a gang that takes
 
 Predictions have intervals. What is let in must have ended by the high end of its own, start-up included, before the
 reserved gang could start by the low ends of those that it waits for: else it would be the others' luck that delays it.
-A gang that is overdue may take a while yet (`tenure.due`): one that hangs would else keep nodes idle for ever.
+A gang that is overdue may take a while yet (`runtime.due`): one that hangs would else keep nodes idle for ever.
 
 A reservation is made anew in every decision, from what is known then: it is kept by being found again, not by being
 remembered. As running gangs end no later than expected and nobody delays it, it does not move back.
@@ -18,7 +18,6 @@ remembered. As running gangs end no later than expected and nobody delays it, it
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -31,7 +30,7 @@ from trimtab_policy.placement.candidates import Candidate, candidates, could_eve
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.pending_reasons import clock
 from trimtab_policy.placement.queueing import seconds_left, start_up
-from trimtab_policy.placement.runtime import due
+from trimtab_policy.placement.releases import FreeTimeline, as_expected, expected_end
 from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.types import Decision, Job, NodeShare, Pending, PendingReason, Placement, Snapshot
 
@@ -119,14 +118,14 @@ def hidden(snapshot: Snapshot, reservations: Sequence[Reservation]) -> Snapshot:
     """The snapshot without the free GPUs that are kept: what is left to jobs that are not sure to end in time."""
     if not reservations:
         return snapshot
-    course, kept = _Course(snapshot, 0), dict[str, int]()
+    ahead, kept = _timeline(snapshot), dict[str, int]()
     jobs = {job.uid: job for job in snapshot.jobs}
     for reservation in reservations:
-        then = course.at(reservation.start)
+        then = ahead.at(reservation.start)
         for share in () if reservation.queue else reservation.shares:
             spare = max(0, int(then.free[then.index[share.node]]) - share.gpus)
             kept[share.node] = min(spare, kept.get(share.node, spare))
-        course.promise(jobs[reservation.job], reservation)
+        _promise(ahead, jobs[reservation.job], reservation)
     nodes = tuple(
         replace(node, free_gpus=min(node.free_gpus, kept[node.name])) if node.name in kept else node
         for node in snapshot.nodes
@@ -212,12 +211,13 @@ class Guard:
         self._kept = self._watch(now, [reservation for reservation in found if reservation])
 
     def _watch(self, snapshot: Snapshot, reservations: Sequence[Reservation]) -> list[_Watched]:
-        course, watched = _Course(snapshot, 0), list[_Watched]()
+        ahead, watched = _timeline(snapshot), list[_Watched]()
         for reservation in reservations:
             if reservation.job in self._turn:
                 job = self._jobs[reservation.job]
-                watched.append(_Watched(reservation, job, course.at(reservation.start), course.options(job)))
-                course.promise(job, reservation)
+                then = ahead.at(reservation.start)
+                watched.append(_Watched(reservation, job, then, _options(snapshot, then, job)))
+                _promise(ahead, job, reservation)
         return watched
 
     def _yields(self, job: Job, kept: _Watched) -> bool:
@@ -237,7 +237,7 @@ class _Watched:
     def with_placed(self, snapshot: Snapshot, job: Job, placement: Placement) -> Capacity:
         """What there will be if the placement is made; a gang that moves gives back what it has."""
         then = self.then.copy()
-        if job.placement and _finish(snapshot, job, job.placement, 0) > self.reservation.start:
+        if job.placement and expected_end(snapshot, job, job.placement) > self.reservation.start:
             then.give(job, job.placement.gpu_type, job.placement.shares)
         then.take(job, placement.gpu_type, placement.shares)
         return then
@@ -245,80 +245,6 @@ class _Watched:
     def still_starts(self, then: Capacity) -> bool:
         """Whether the reserved job could start as early all the same, if need be elsewhere."""
         return _fits(then, self.job, self._options)
-
-
-class _End(Struct, frozen=True, order=True):
-    """A gang gives its GPUs back."""
-
-    time: float
-    uid: str
-
-
-class _Course:
-    """What is free at which time, as running gangs end: as expected, or (`side` -1) at the low ends of their intervals.
-
-    Those who were promised something hold it from now on, in advance, until they are expected to end.
-    """
-
-    def __init__(self, snapshot: Snapshot, side: int) -> None:
-        self._snapshot, self._side = snapshot, side
-        self._held: dict[str, tuple[Job, str, Sequence[NodeShare]]] = {}
-        self._ends: list[_End] = []
-        self.certain = True
-        """Whether both sides are the same."""
-        for job in snapshot.jobs:
-            if (held := job.placement) and (end := _finish(snapshot, job, held, side)) < math.inf:
-                self._held[job.uid] = job, held.gpu_type, held.shares
-                self._ends.append(_End(end, job.uid))
-                self.certain = self.certain and held.prediction.uncertainty == 1.0
-        self._ends.sort()
-        self._now = Capacity(_settled(snapshot, (shares for _, _, shares in self._held.values())))
-
-    def at(self, time: float) -> Capacity:
-        """What is free then."""
-        return self._later(self._now, 0, self._ended(time))
-
-    def options(self, job: Job) -> list[Candidate]:
-        """What the job could run on, the fastest first."""
-        known = [each for each in candidates(self._snapshot, self._now, job) if could_ever_fit(self._now, job, each)]
-        return sorted(known, key=lambda each: (-each.tokens_per_second, each.cost))
-
-    def first(self, job: Job, options: Sequence[Candidate]) -> tuple[float, Capacity] | None:
-        """When there is room for the job first, and what is free then; None where there never is."""
-        now = self._snapshot.time
-        moments = [0, *sorted({self._ended(end.time) for end in self._ends})]
-        free = self._later(self._now, 0, self._ended(now))
-        if _fits(free, job, options):
-            return now, free
-        low, high = self._ended(now), len(self._ends)
-        found = self._later(free, low, high)
-        if not _fits(found, job, options):
-            return None
-        while between := [moment for moment in moments if low < moment < high]:
-            middle = between[len(between) // 2]
-            then = self._later(free, low, middle)
-            if _fits(then, job, options):
-                high, found = middle, then
-            else:
-                low, free = middle, then
-        return self._ends[high - 1].time, found
-
-    def promise(self, job: Job, reservation: Reservation) -> None:
-        """From now on the GPUs are those of the reserved job."""
-        self._now.take(job, reservation.gpu_type, reservation.shares)
-        self._held[job.uid] = job, reservation.gpu_type, reservation.shares
-        insort(self._ends, _End(reservation.start + reservation.seconds, job.uid))
-
-    def _ended(self, time: float) -> int:
-        """How many have ended by then."""
-        return bisect_right(self._ends, time, key=lambda end: end.time)
-
-    def _later(self, free: Capacity, first: int, last: int) -> Capacity:
-        """What is free when these have ended, too."""
-        free = free.copy()
-        for end in self._ends[first:last]:
-            free.give(*self._held[end.uid])
-        return free
 
 
 def _settled(snapshot: Snapshot, held: Iterable[Sequence[NodeShare]]) -> Snapshot:
@@ -339,22 +265,37 @@ def _settled(snapshot: Snapshot, held: Iterable[Sequence[NodeShare]]) -> Snapsho
     return replace(snapshot, nodes=nodes)
 
 
+def _timeline(snapshot: Snapshot, *, early: bool = False) -> FreeTimeline:
+    """When GPUs come free, as things are expected to go, or at the low ends of the intervals."""
+    now, releases = snapshot.time, list(as_expected(snapshot))
+    settled = _settled(snapshot, (each.shares for each in releases))
+    if early:
+        releases = [replace(each, time=now + (each.time - now) / each.uncertainty) for each in releases]
+    return FreeTimeline(now, Capacity(settled), releases)
+
+
+def _promise(ahead: FreeTimeline, job: Job, made: Reservation) -> None:
+    ahead.promise(job, made.gpu_type, made.shares, since=-math.inf, until=made.start + made.seconds)
+
+
 class _Diary:
     """Makes reservations one after the other, each with those before it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._speedup = snapshot.speedup
-        self._expected, self._early = _Course(snapshot, 0), _Course(snapshot, -1)
+        self._snapshot = snapshot
+        self._expected = _timeline(snapshot)
+        certain = all(each.uncertainty == 1.0 for each in as_expected(snapshot))
+        self._early = None if certain else _timeline(snapshot, early=True)
 
     def enter(self, job: Job, *, starving: bool, queue: str) -> Reservation | None:
         """The earliest start of the job; None where it could not start though all had ended."""
-        options = self._expected.options(job)
-        found = self._expected.first(job, options)
+        options = _options(self._snapshot, self._expected.at(self._snapshot.time), job)
+        found = self._expected.first(lambda free: _fits(free, job, options))
         if found is None:
             return None
         start, free = found
         chosen, shares = next((each, shares) for each in options if (shares := nodes_for(free, job, each)))
-        sooner = None if self._expected.certain else self._early.first(job, options)
+        sooner = self._early.first(lambda free: _fits(free, job, options)) if self._early else None
         made = Reservation(
             job=job.uid,
             name=f"{job.namespace}/{job.name}",
@@ -362,28 +303,24 @@ class _Diary:
             shares=shares,
             start=max(start, job.not_before),
             earliest=max(min(start, sooner[0]) if sooner else start, job.not_before),
-            seconds=(seconds_left(job, chosen) + start_up(job)) / self._speedup,
+            seconds=(seconds_left(job, chosen) + start_up(job)) / self._snapshot.speedup,
             starving=starving,
             queue=queue,
         )
-        self._expected.promise(job, made)
-        self._early.promise(job, made)
+        for ahead in (self._expected, self._early):
+            if ahead:
+                _promise(ahead, job, made)
         return made
+
+
+def _options(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candidate]:
+    """What the job could run on, the fastest first, whatever of it is free."""
+    known = [each for each in candidates(snapshot, capacity, job) if could_ever_fit(capacity, job, each)]
+    return sorted(known, key=lambda each: (-each.tokens_per_second, each.cost))
 
 
 def _fits(free: Capacity, job: Job, options: Iterable[Candidate]) -> bool:
     return any(has_room(free, job, option) for option in options)
-
-
-def _finish(snapshot: Snapshot, job: Job, held: Placement, side: int) -> float:
-    """When a gang gives its GPUs back; infinite for one whose GPUs another one will have at once."""
-    if (end := due(job, snapshot.time)) is not None:
-        left = end - snapshot.time
-    elif math.isinf(job.movable_from):
-        return math.inf
-    else:  # placed in this very decision
-        left = _seconds(job, held) / snapshot.speedup
-    return snapshot.time + left * held.prediction.uncertainty**side
 
 
 def _sure_end(snapshot: Snapshot, job: Job, placement: Placement) -> float:

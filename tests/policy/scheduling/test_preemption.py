@@ -101,6 +101,21 @@ def test_nobody_stops_for_gpus_that_are_free_sooner_than_a_restart_takes() -> No
     assert stops(room(replace(now, jobs=(low, later, now.jobs[2])))) == {"low": StopCause.PREEMPTED}
 
 
+def test_who_waits_for_gpus_that_are_free_soon_takes_them_once() -> None:
+    """Two wait for one gang's end each: the first of them does not count against both."""
+    low = held("low", {"n0": 8}, restart_seconds=900.0)
+    soon, later = (
+        held(name, {on: 8}, finish=NOW + seconds, priority=1)
+        for name, on, seconds in (("a", "n1", 30), ("b", "n2", 400))
+    )
+    first, second = waits("first", 8, priority=1, created=NOW - 100), waits("second", 8, priority=1)
+    nodes = [node(name, free=0) for name in ("n0", "n1", "n2")]
+    assert room(snapshot(nodes, [low, soon, later, first, second])) == Decision("room")
+    assert stops(room(snapshot(nodes, [low, soon, replace(later, expected_finish=None), first, second]))) == {
+        "low": StopCause.PREEMPTED
+    }
+
+
 def test_nobody_stops_for_gpus_whose_pods_are_just_ending() -> None:
     low = held("low", {"n0": 8})
     now = snapshot([node("n0", free=0), node("n1", free=0)], [low, waits("high", 8, priority=1)], ending={"n1": 8})

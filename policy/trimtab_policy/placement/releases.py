@@ -1,0 +1,167 @@
+"""When GPUs come free: which gangs give back what, on which nodes, at what time; and from when on a job has room.
+
+There is one rule for the end of a gang (`expected_end`) and one kind of end (`Release`), with two questions about many:
+
+- `Releases.enough` counts GPUs of a type, wherever they are. That is what EASY backfilling does as published, and what
+  a message says: it costs a sum.
+- `FreeTimeline` gives the GPUs back node by node, with CPU, memory, pods and what quotas leave: scattered GPUs are of
+  no use to a gang that takes whole nodes. What decides for or against somebody asks it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+
+from msgspec import Struct
+
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.runtime import due, within_reach
+from trimtab_policy.types import Job, NodeShare, Placement, Snapshot
+
+
+class Release(Struct, frozen=True):
+    """A gang gives back what it holds."""
+
+    time: float
+    """POSIX time, finite: a gang whose end is not in sight has no release."""
+    job: Job
+    gpu_type: str
+    shares: tuple[NodeShare, ...]
+    uncertainty: float = 1.0
+    """Factor of the 80 % interval of the time that is left to it."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs on all nodes together."""
+        return sum([share.gpus for share in self.shares])
+
+
+def expected_end(snapshot: Snapshot, job: Job, held: Placement) -> float:
+    """When a gang is to be expected to give its GPUs back, as a POSIX time.
+
+    That is when its end is due (`runtime.due`: an overdue gang may take a while yet, or one that hangs would keep
+    others waiting for ever). Where nobody has said so it is what its plan takes; infinite for a gang that is on its way
+    out, whose GPUs another one will have at once, and for one of which nothing is known (`runtime.holder`).
+    """
+    if (end := due(job, snapshot.time)) is not None:
+        return end
+    if math.isinf(job.movable_from):
+        return math.inf
+    left = max(0, job.training.steps - job.steps_done) * held.prediction.step_seconds
+    return within_reach(snapshot.time + (job.resuming + left) / snapshot.speedup, snapshot.time)
+
+
+def as_expected(snapshot: Snapshot) -> Iterator[Release]:
+    """What running gangs give back, each at its `expected_end`, in no order."""
+    for job in snapshot.jobs:
+        if (held := job.placement) and (end := expected_end(snapshot, job, held)) < math.inf:
+            yield Release(end, job, held.gpu_type, held.shares, held.prediction.uncertainty)
+
+
+def as_told(snapshot: Snapshot) -> Iterator[Release]:
+    """What running gangs give back, each when it is said to end, even if that has passed, in no order.
+
+    For EASY backfilling, which believes estimates, and for messages: the expected end of an overdue gang is later in
+    every decision, and a message with it would never be the same twice.
+    """
+    for job in snapshot.jobs:
+        if (held := job.placement) and job.expected_finish is not None:
+            yield Release(within_reach(job.expected_finish, snapshot.time), job, held.gpu_type, held.shares)
+
+
+class Releases:
+    """Ends of gangs in order of time. Nothing in it changes."""
+
+    def __init__(self, releases: Iterable[Release]) -> None:
+        self._ends: dict[str, list[tuple[float, int]]] = {}
+        """By GPU type: when, and how many GPUs."""
+        for release in releases:
+            self._ends.setdefault(release.gpu_type, []).append((release.time, release.gpus))
+        for ends in self._ends.values():
+            ends.sort()
+
+    def enough(self, gpu_type: str, gpus: int, free: int, now: float) -> tuple[float, int] | None:
+        """From when on there are so many GPUs of a type, wherever they are, and how many more there are then; None if
+        that is not in sight. `free` are those that are free `now`; what should have ended by now counts with them."""
+        moment = now
+        for end, returned in self._ends.get(gpu_type, ()):
+            if free >= gpus and end > moment:
+                break
+            moment, free = max(moment, end), free + returned
+        return (moment, free - gpus) if free >= gpus else None
+
+
+def told_releases(snapshot: Snapshot, capacity: Capacity) -> Releases:
+    """`as_told`, in order, computed once for all capacities of the snapshot."""
+    return capacity.remember("told releases", lambda: Releases(as_told(snapshot)), lasting=True)
+
+
+class FreeTimeline:
+    """What is free at which time, node by node, as gangs give back what they hold, and as others take what they were
+    promised."""
+
+    def __init__(self, now: float, free: Capacity, releases: Iterable[Release]) -> None:
+        """`free`: what is free at `now`. It is the timeline's from then on."""
+        self._now, self._free = now, free
+        self._events: list[Release | _Promise] = sorted(releases, key=_order)
+        self._known: dict[int, Capacity] = {}
+        """What is free after so many events, as far as it was asked for with `at`."""
+
+    def at(self, time: float) -> Capacity:
+        """What is free then. Shared: copy it before you take of it."""
+        past = self._past(time)
+        if past not in self._known:
+            before = max((known for known in self._known if known < past), default=0)
+            free = self._known.get(before, self._free).copy()
+            for event in self._events[before:past]:
+                change = free.give if isinstance(event, Release) else free.take
+                change(event.job, event.gpu_type, event.shares)
+            self._known[past] = free
+        return self._known[past]
+
+    def last_change(self, time: float) -> float | None:
+        """When it became so: the last event by then; None if there is none."""
+        past = self._past(time)
+        return self._events[past - 1].time if past else None
+
+    def first(self, fits: Callable[[Capacity], bool]) -> tuple[float, Capacity] | None:
+        """The earliest time at which what is free fits, and what is free then; None where it never does.
+
+        For timelines on which all promises hold from the beginning, so that ever more comes free, and for `fits` that
+        stay true when more does: they are asked about a logarithm of the times only.
+        """
+        moments = sorted({self._now, *(event.time for event in self._events if event.time > self._now)})
+        # Many have room at once: that is looked at first, for the middle is half of all events away.
+        now = fits(self.at(self._now))
+        found = 0 if now else bisect_left(moments, True, lo=1, key=lambda moment: fits(self.at(moment)))
+        return (moments[found], self.at(moments[found])) if found < len(moments) else None
+
+    def promise(self, job: Job, gpu_type: str, shares: tuple[NodeShare, ...], since: float, until: float) -> None:
+        """These GPUs are those of a job that waits, in this time: nobody else is to count on the same. From now on, it
+        is as if it held them in advance; infinite `until`: it is not asked when it gives them back."""
+        if since <= self._now:
+            self._free.take(job, gpu_type, shares)
+        else:
+            insort(self._events, _Promise(since, job, gpu_type, shares), key=_order)
+        if until < math.inf:
+            insort(self._events, Release(until, job, gpu_type, shares), key=_order)
+        self._known.clear()
+
+    def _past(self, time: float) -> int:
+        """How many events there have been by then."""
+        return bisect_right(self._events, time, key=attrgetter("time"))
+
+
+class _Promise(Struct, frozen=True):
+    """A job that waits takes what it was promised."""
+
+    time: float
+    job: Job
+    gpu_type: str
+    shares: tuple[NodeShare, ...]
+
+
+_order = attrgetter("time", "job.uid")

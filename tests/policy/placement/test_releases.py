@@ -1,0 +1,146 @@
+"""When GPUs come free: at every time what a simple replay of the ends says, and one rule for the end of a gang."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.builders import A100, H100, NOW, capacity, job, node, placement, running, snapshot
+from tests.policy.scheduling.crowds import crowds
+
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.releases import FreeTimeline, Release, Releases, as_expected, as_told, expected_end
+from trimtab_policy.placement.runtime import OVERDUE, holder
+from trimtab_policy.types import Job, NodeShare, Placement, Snapshot
+
+HOUR = 3600.0
+MOMENTS = st.sampled_from([0.0, 5.0, 10.0, 600.0, 10_000.0, 36_000.0, 1e7]).map(lambda seconds: NOW + seconds)
+Claim = tuple[str, int, float, float]
+"""What a waiting job is promised: node, GPUs, since and until when."""
+
+
+@st.composite
+def claims(draw: st.DrawFn, names: Sequence[str]) -> list[Claim]:
+    found = []
+    for _ in range(draw(st.integers(0, 3))):
+        since = draw(st.sampled_from([NOW, NOW + 5, NOW + 600]))
+        until = since + draw(st.sampled_from([60.0, 3600.0, math.inf]))
+        found.append((draw(st.sampled_from(names)), draw(st.integers(1, 4)), since, until))
+    return found
+
+
+def replayed(now: Snapshot, made: Sequence[Claim], moment: float) -> dict[str, int]:
+    """Free GPUs of each node at a time: those that were, those of the gangs that have ended, less what others took."""
+    free = {each.name: each.free_gpus for each in now.nodes}
+    for each in now.jobs:
+        if each.placement and expected_end(now, each, each.placement) <= moment:
+            for share in each.placement.shares:
+                free[share.node] += share.gpus
+    left = {name: max(0, gpus) for name, gpus in free.items()}
+    for name, gpus, since, until in made:
+        left[name] -= gpus if since <= moment < until else 0
+    return left
+
+
+def timeline(now: Snapshot, made: Sequence[Claim] = ()) -> FreeTimeline:
+    ahead = FreeTimeline(now.time, Capacity(now), as_expected(now))
+    for number, (name, gpus, since, until) in enumerate(made):
+        kind = next(each.gpu_type for each in now.nodes if each.name == name)
+        ahead.promise(job(f"p{number}"), kind, (NodeShare(name, gpus),), since=since, until=until)
+    return ahead
+
+
+def free_gpus(free: Capacity) -> dict[str, int]:
+    return dict(zip(free.names, free.free.tolist(), strict=True))
+
+
+@given(crowds(), st.lists(MOMENTS, min_size=1, max_size=4), st.data())
+def test_what_is_free_then_is_what_a_replay_of_the_ends_says(
+    now: Snapshot, moments: list[float], data: st.DataObject
+) -> None:
+    made = data.draw(claims([each.name for each in now.nodes]))
+    ahead = timeline(now, made)
+    for moment in moments:
+        assert free_gpus(ahead.at(moment)) == replayed(now, made, moment)
+
+
+@given(crowds(), st.integers(1, 24))
+def test_the_first_time_is_the_first_of_all_ends_at_which_it_is_so(now: Snapshot, wanted: int) -> None:
+    ends = {end for each in now.jobs if each.placement and (end := expected_end(now, each, each.placement)) < math.inf}
+    able = (end for end in sorted({NOW, *ends}) if sum(replayed(now, (), end).values()) >= wanted)
+    found = timeline(now).first(lambda free: int(free.free.sum()) >= wanted)
+    assert (found[0] if found else None) == next(able, None)
+    if found:
+        assert free_gpus(found[1]) == replayed(now, (), found[0])
+
+
+@given(crowds(), st.integers(1, 24), st.integers(0, 8))
+def test_counted_gpus_are_enough_from_the_first_end_on_that_makes_them_so(
+    now: Snapshot, wanted: int, free: int
+) -> None:
+    def count(moment: float) -> int:
+        return free + sum(
+            each.placement.gpus
+            for each in now.jobs
+            if each.placement and each.placement.gpu_type == A100 and (each.expected_finish or math.inf) <= moment
+        )
+
+    told = [each.expected_finish for each in now.jobs if each.placement and each.expected_finish]
+    able = ((end, count(end) - wanted) for end in sorted({NOW, *told}) if end >= NOW and count(end) >= wanted)
+    assert Releases(as_told(now)).enough(A100, wanted, free, NOW) == next(able, None)
+
+
+def test_a_gang_is_told_to_end_in_the_past_and_expected_to_end_later() -> None:
+    late = running("late", {"n1": 8}, finish=NOW - 60, started=NOW - HOUR)
+    now = snapshot([node("n1", free=0)], [late])
+    assert [each.time for each in as_told(now)] == [NOW - 60]
+    assert [each.time for each in as_expected(now)] == [NOW + OVERDUE * HOUR]
+    assert Releases(as_told(now)).enough(A100, 8, 0, NOW) == (NOW, 0)
+
+
+def expected(held: Job, **changes: float) -> float:
+    assert held.placement
+    return expected_end(snapshot([node("n1", free=0)], [held], **changes), held, held.placement)
+
+
+def test_where_no_end_is_told_a_gang_takes_what_its_plan_takes() -> None:
+    silent = replace(running("silent", {"n1": 8}), expected_finish=None, steps_done=400, resuming=30.0)
+    assert expected(silent) == NOW + 30 + 600 * 0.5
+    assert expected(silent, speedup=10.0) == NOW + (30 + 600 * 0.5) / 10
+    assert expected(replace(silent, steps_done=2000, resuming=0.0)) == NOW
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        replace(running("leaves", {"n1": 8}), expected_finish=None, movable_from=math.inf),
+        holder("uid-x", "default", "x", queue="", gpu_type=A100, shares=(NodeShare("n1", 8),)),
+    ],
+)
+def test_who_leaves_for_others_and_who_is_unknown_gives_nothing_back(held: Job) -> None:
+    now = snapshot([node("n1", free=0)], [held])
+    assert expected(held) == math.inf
+    assert list(as_expected(now)) == []
+    assert list(as_told(now)) == []
+    assert timeline(now).first(lambda free: bool(free.free.sum())) is None
+
+
+def test_gpus_of_another_type_and_of_nodes_that_are_gone_do_not_help() -> None:
+    elsewhere = Release(NOW + 60, job("a"), H100, (NodeShare("h", 8),))
+    gone = Release(NOW + 60, job("b"), A100, (NodeShare("gone", 8),))
+    assert Releases([elsewhere]).enough(A100, 1, 0, NOW) is None
+    ahead = FreeTimeline(NOW, capacity(node("n1", free=0), node("h", H100, free=0)), [elsewhere, gone])
+    assert free_gpus(ahead.at(NOW + 60)) == {"n1": 0, "h": 8}
+
+
+def test_the_last_change_is_the_last_end_by_then() -> None:
+    held: Placement = placement("uid-a", {"n1": 8})
+    ends = [Release(NOW + seconds, job(f"j{seconds}"), A100, held.shares) for seconds in (30, 90)]
+    ahead = FreeTimeline(NOW, capacity(node("n1", free=0)), ends)
+    assert [ahead.last_change(NOW + seconds) for seconds in (0, 30, 60, 90, 1e6)] == [
+        None, NOW + 30, NOW + 30, NOW + 90, NOW + 90,
+    ]  # fmt: skip
