@@ -160,6 +160,16 @@ def test_best_fit_explains_itself_in_the_words_of_the_user() -> None:
     assert full == f"{H100} full until ~14:32 UTC"
 
 
+@pytest.mark.parametrize(("free", "finish", "said"), [(4, NOW + 3600, "without room for 8"), (0, NOW - 60, "full")])
+def test_best_fit_names_no_time_that_is_past_and_none_for_gpus_that_are_merely_scattered(
+    free: int, finish: float, said: str
+) -> None:
+    nodes = [node("a"), node("h1", H100, free=free), node("h2", H100, free=free)]
+    held = running("other", {"h1": 8 - free, "h2": 8 - free}, H100, finish=finish)
+    placed = the_placement(BestFit(), nodes, job(gpus=(8, 8), max_nodes=1), held)
+    assert {lost.gpu_type: lost.why_not for lost in placed.alternatives}[H100] == f"{H100} {said}"
+
+
 def test_best_fit_names_how_much_faster_it_is_than_the_next_type() -> None:
     placed = the_placement(BestFit(), [node("a"), node("t", T4)], job(gpus=(8, 8), precision=Precision.FP16))
     assert placed.reason.startswith(f"8×{A100} on a, dp=8 tp=1 pp=1 zero=1: ")
