@@ -11,6 +11,7 @@ from trimtab_policy.perf.breakdown import breakdown
 from trimtab_policy.perf.correction import corrected
 from trimtab_policy.perf.plans import Offer, Option, options_by_type, why_none
 from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.topology import link_domains, linked_gpus
 from trimtab_policy.specs import GpuSpec, ParallelPlan, Prediction
 from trimtab_policy.types import Job, Placement, Snapshot
 
@@ -48,12 +49,14 @@ class _View:
 
     def of_placement(self, placement: Placement) -> Iterator[Choice]:
         """What the policy chose, and what it weighed against it."""
-        gpu, width = self._types[placement.gpu_type], placement.shares[0].gpus
-        yield replace(self._choice(gpu, width, placement.plan, placement.prediction), chosen=True)
+        gpu, shares = self._types[placement.gpu_type], placement.shares
+        linked = linked_gpus(shares, link_domains(gpu, shares, self._capacity.by_name))
+        chosen = self._choice(gpu, shares[0].gpus, placement.plan, placement.prediction, linked)
+        yield replace(chosen, chosen=True)
         for other in placement.alternatives:
             gpu = self._types[other.gpu_type]
-            width = self._width(gpu, other.plan, other.prediction)
-            yield replace(self._choice(gpu, width, other.plan, other.prediction), why_not=other.why_not)
+            width, linked = self._shape(gpu, other.plan, other.prediction)
+            yield replace(self._choice(gpu, width, other.plan, other.prediction, linked), why_not=other.why_not)
 
     def of_type(self, gpu: GpuSpec, chosen: Placement | None) -> Choice:
         """The fastest plan that the cluster could hold if it were empty, or why there is none."""
@@ -64,33 +67,42 @@ class _View:
             few = f"needs at least {known[0].gpus} GPUs, more than such nodes have" if known else ""
             return Choice(gpu.name, why_not=few or why_none(job.model, job.training, needs, gpu, node))
         best = max(could, key=lambda each: each.prediction.tokens_per_second)
-        choice = self._choice(gpu, best.gpus_per_node, best.plan, best.prediction)
+        choice = self._choice(gpu, best.gpus_per_node, best.plan, best.prediction, best.linked)
         return replace(choice, why_not=self._why_not(gpu, best, chosen))
 
     def _why_not(self, gpu: GpuSpec, option: Option, chosen: Placement | None) -> str:
         allowed = self._job.requirements.gpu_types
         if allowed and gpu.name not in allowed:
             return "not among spec.resources.gpuTypes"
-        if not self._capacity.fits(self._job, gpu.name, option.nodes, option.gpus_per_node):
+        shape = option.nodes, option.gpus_per_node
+        if not self._capacity.fits(self._job, gpu.name, *shape, linkage=option.linkage):
             return "no room for it now"
-        if not self._capacity.fits(self._job, gpu.name, option.nodes, option.gpus_per_node, 1.0):
+        if not self._capacity.fits(self._job, gpu.name, *shape, 1.0, option.linkage):
             return "has room only on nodes with slow GPUs"
         ratio = option.prediction.tokens_per_second / chosen.prediction.tokens_per_second if chosen else 0
         return f"{ratio:.2f}× the speed" if chosen else "has room: the policy did not take it"
 
-    def _choice(self, gpu: GpuSpec, width: int, plan: ParallelPlan, prediction: Prediction) -> Choice:
-        price = self._prices.get(gpu.name)
-        software = self._job.requirements.software
+    def _choice(self, gpu: GpuSpec, width: int, plan: ParallelPlan, prediction: Prediction, linked: int) -> Choice:
         apart = breakdown(
-            self._job.model, self._job.training, plan, gpu, width, price=price, software=software, expected=prediction
+            self._job.model,
+            self._job.training,
+            plan,
+            gpu,
+            width,
+            price=self._prices.get(gpu.name),
+            software=self._job.requirements.software,
+            expected=prediction,
+            linked=linked,
         )
         return Choice(gpu.name, plan.gpus, plan, prediction, apart)
 
-    def _width(self, gpu: GpuSpec, plan: ParallelPlan, prediction: Prediction) -> int:
-        """GPUs per node of an alternative, which names only its plan: those of the option that it was."""
+    def _shape(self, gpu: GpuSpec, plan: ParallelPlan, prediction: Prediction) -> tuple[int, int]:
+        """GPUs per node of an alternative, which names only its plan, and those that share a link: of the option that
+        it was."""
         same = (each for each in self._options[gpu.name] if (each.plan, each.prediction) == (plan, prediction))
         found = next(same, None)
-        return found.gpus_per_node if found else min(plan.gpus, self._capacity.node_gpus(gpu.name))
+        return (found.gpus_per_node, found.linked) if found else (min(plan.gpus, self._capacity.node_gpus(gpu.name)), 0)
 
     def _ever(self, gpu: GpuSpec, option: Option) -> bool:
-        return self._capacity.could_ever_fit(self._job, gpu.name, option.nodes, option.gpus_per_node)
+        shape = option.nodes, option.gpus_per_node
+        return self._capacity.could_ever_fit(self._job, gpu.name, *shape, linkage=option.linkage)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab_policy.perf.space import ANYHOW
 from trimtab_policy.placement.candidates import Candidate, has_room, nodes_for, placement
 from trimtab_policy.placement.capacity import Capacity, IntArray
 from trimtab_policy.placement.queueing import fastest_first, serve
@@ -153,9 +154,13 @@ def _descend(
 ) -> tuple[float, tuple[NodeShare, ...], Candidate]:
     """Growth of the expected fragmentation, the nodes, and the candidate, which must have room.
 
-    One pod after the other goes down the gradient; an uneven gang that does not fit so is spread wherever it does.
+    One pod after the other goes down the gradient; an uneven gang that does not fit so is spread wherever it does. One
+    whose nodes have to be linked goes where they are, whatever that fragments.
     """
+    linked = None if candidate.option.linkage is ANYHOW else nodes_for(capacity, job, candidate)
     rows = capacity.eligible(job, candidate.gpu.name, candidate.speed)
+    if linked:
+        rows = np.array([capacity.index[share.node] for share in linked], dtype=np.int64)
     free = Nodes(capacity.free[rows], capacity.cpu[rows], capacity.memory[rows])
     before = fragmentation(tasks, free, rows)
     vacant, growth = capacity.pods[rows] >= 1, 0.0
@@ -171,7 +176,7 @@ def _descend(
         growth += float(gradient[node])
         chosen.append((int(rows[node]), part))
     chosen.sort(key=lambda share: (-share[1], share[0]))
-    return growth, tuple(NodeShare(capacity.names[row], part) for row, part in chosen), candidate
+    return growth, linked or tuple(NodeShare(capacity.names[row], part) for row, part in chosen), candidate
 
 
 def _less(free: Nodes, job: Job, gpus: int) -> Nodes:

@@ -45,19 +45,23 @@ def breakdown(
     price: float | None = None,
     software: str = hardware.CURRENT,
     expected: Prediction | None = None,
+    linked: int = 0,
 ) -> Breakdown:
     """Take a plan apart. `price` is that of one GPU-hour, in any currency.
 
     `expected`: what is predicted of it where that is not what the model says of the plan alone, because of what runs
     have taught or on slow cards. All parts of a step are then told in the same proportion.
 
+    `linked`: as for `plans.predict`.
+
     Raises ValueError when the GPU lacks the precision.
     """
     work, rows = columns.work(model, training), columns.columns([plan])
     machine = hardware.machine(gpu, training.precision, software=software)
-    times = speed.step_time(work, rows, machine, gpus_per_node, hardware.software(software))
+    together = linked or hardware.linked(gpu, gpus_per_node)
+    times = speed.step_time(work, rows, machine, together, hardware.software(software))
     total = float(times.total[0])
-    factor = float(uncertainty.factor(times.computing, gpu, plan.gpus, gpus_per_node, software)[0])
+    factor = float(uncertainty.factor(times.computing, gpu, plan.gpus, together, software)[0])
     seconds = expected.step_seconds if expected else total
     factor = expected.uncertainty if expected else factor
     rate = training.tokens_per_step / seconds

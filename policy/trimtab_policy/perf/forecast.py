@@ -35,6 +35,8 @@ class Scene(NamedTuple):
     sheet: Datasheet
     facts: Facts
     youth: Array
+    linked: Array
+    """GPUs that share a link: nobody says how measured runs lay, so all of a domain."""
     doublings: Array
     """Of nodes."""
 
@@ -42,14 +44,15 @@ class Scene(NamedTuple):
 def scene(runs: Measurements) -> Scene:
     """Facts of these runs as columns."""
     sheet = hardware.stack([hardware.datasheet(*pair) for pair in zip(runs.gpus, runs.precisions, strict=True)])
-    width = np.maximum(runs.gpus_per_node, sheet.domain)
+    linked = np.maximum(runs.gpus_per_node, sheet.domain)
     return Scene(
         runs=runs,
         generations=[generation(gpu) for gpu in runs.gpus],
         sheet=sheet,
         facts=Facts(*np.array([hardware.facts(name) for name in runs.software]).reshape(-1, len(Facts._fields)).T),
         youth=np.asarray(fading(runs.ages)),
-        doublings=np.log2(np.maximum(1.0, runs.plans.gpus / width)),
+        linked=linked,
+        doublings=np.log2(np.maximum(1.0, runs.plans.gpus / linked)),
     )
 
 
@@ -57,7 +60,7 @@ def step_times(what: Scene, value: Lookup) -> StepTime:
     """Where the time of each run goes, with these constants."""
     machine = hardware.reached(what.sheet, value)
     practice = hardware.practised(value, what.facts, what.youth)
-    return speed.step_time(what.runs.work, what.runs.plans, machine, what.runs.gpus_per_node, practice)
+    return speed.step_time(what.runs.work, what.runs.plans, machine, what.linked, practice)
 
 
 def forecast(runs: Measurements, constants: Constants) -> Forecast:

@@ -81,7 +81,6 @@ class Machine(NamedTuple):
     """The same where all ranks share the link."""
     edge: Number
     """How sharply the slower of GPU and host sets the pace: the exponent of a norm, infinite for a maximum."""
-    domain: Number
 
 
 class Facts(NamedTuple):
@@ -115,6 +114,11 @@ class Software(NamedTuple):
     optimizer_bytes: Number
     step_seconds: Number
     straggling: Number
+
+
+def linked(gpu: GpuSpec, gpus_per_node: int) -> int:
+    """GPUs that share a link at best, where a gang uses so many of each node: these, or all of a link domain."""
+    return max(gpus_per_node, gpu.link_domain)
 
 
 def datasheet(gpu: GpuSpec, precision: Precision) -> Datasheet:
@@ -185,7 +189,6 @@ def reached(sheet: Datasheet, value: Lookup) -> Machine:
         hop=value("hop"),
         link_hop=value("link_hop"),
         edge=value("edge"),
-        domain=sheet.domain,
     )
 
 

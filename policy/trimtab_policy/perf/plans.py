@@ -7,6 +7,7 @@ allocated plus `memory.RESERVE` against fragmentation plus `memory.FRAMEWORK_BYT
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from trimtab_policy.perf.columns import columns, work
 from trimtab_policy.perf.constants import Constants
 from trimtab_policy.perf.memo import Memo
 from trimtab_policy.perf.search import Choice, Table
-from trimtab_policy.perf.space import Gang
+from trimtab_policy.perf.space import ANYHOW, Gang, Linkage
 from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Prediction, Recompute, TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
 
@@ -44,6 +45,11 @@ class Option(Struct, frozen=True):
     gpus_per_node: int
     plan: ParallelPlan
     prediction: Prediction
+    linked: int = 0
+    """GPUs of the gang that share a link at least, where link domains span nodes: what it is predicted for. 0: it is
+    all the same how nodes are linked."""
+    linkage: Linkage = ANYHOW
+    """How it has to lie for that (`space.linkage`)."""
 
 
 class Offer(NamedTuple):
@@ -64,8 +70,10 @@ def options_by_type(
 ) -> Found:
     """For each offer, and every gang shape that the requirements allow on it, the fastest plan that fits.
 
-    By GPUs, then by speed; `space.gangs` says which shapes there are. Empty where nothing fits: `why_none` says why.
-    Raises ValueError for a node without GPUs. Searches are remembered; `forget` ends that.
+    By GPUs, then by speed, of equally fast ones that on fewer nodes first; `space.gangs` says which shapes there are.
+    Where link domains of a type span nodes a shape is there once for each share of it that may lie in one
+    (`space.link_shares`), if that makes it faster. Empty where nothing fits: `why_none` says why. Raises ValueError for
+    a node without GPUs. Searches are remembered; `forget` ends that.
     """
     used = constants.active()
     key = model, training, requirements, offers, used
@@ -97,10 +105,14 @@ def options(
 def best(
     model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, nodes: int, gpus_per_node: int
 ) -> Option | None:
-    """The fastest plan for one given gang, or None when none fits or the requirements exclude the gang."""
+    """The fastest plan for one given gang, or None when none fits or the requirements exclude the gang.
+
+    It lies in as few link domains as can hold it.
+    """
     if not space.admits_gang(requirements, nodes, gpus_per_node):
         return None
-    [found] = _fastest(model, training, requirements, [gpu], [(nodes, gpus_per_node)])
+    gang = nodes, gpus_per_node
+    [found] = _fastest(model, training, requirements, [gpu], [gang], _together([gang], gpu, gpus_per_node))
     return found[0] if found else None
 
 
@@ -109,12 +121,13 @@ def front(
 ) -> tuple[Option, ...]:
     """Every plan that no other beats in step time, number of GPUs and memory left at once, by GPUs, then by speed.
 
-    Of plans that are equal in all three the one with the smaller degrees. Raises ValueError for a node without GPUs.
+    Of plans that are equal in all three the one with the smaller degrees. Each gang lies in as few link domains as can
+    hold it. Raises ValueError for a node without GPUs.
     """
     gangs = space.gangs(requirements, node_gpus)
     if training.precision not in gpu.peak_flops or not gangs:
         return ()
-    found = search.table(model, training, requirements, gangs, gpu.memory_bytes)
+    found = search.table(model, training, requirements, gangs, gpu.memory_bytes, _together(gangs, gpu, node_gpus))
     machine = hardware.machine(gpu, training.precision, software=requirements.software)
     fitting = search.fitting(found, [machine], np.array([gpu.memory_bytes]))
     plan = found.plan[fitting.pair]
@@ -131,18 +144,21 @@ def predict(
     *,
     spread: float = 1.0,
     software: str = hardware.CURRENT,
+    linked: int = 0,
 ) -> Prediction:
     """What to expect of one given plan, whether it fits or not.
 
     `spread` >= 1 divides the network's bandwidth, for placements across an oversubscribed level of it.
+    `linked`: GPUs of the gang that share a link, on the nodes that it has; by default as many as the type allows.
     Raises InvalidPlan for a plan that breaks a rule of divisibility, ValueError when the GPU lacks the precision.
     """
-    check(model, training, plan, gpus_per_node)
+    linked = linked or hardware.linked(gpu, gpus_per_node)
+    check(model, training, plan, gpus_per_node, linked)
     row = columns([plan])
     run = work(model, training)
     machine = hardware.machine(gpu, training.precision, spread=spread, software=software)
-    time = speed.step_time(run, row, machine, gpus_per_node, hardware.software(software))
-    unsure = uncertainty.factor(time.computing, gpu, plan.gpus, gpus_per_node, software)
+    time = speed.step_time(run, row, machine, linked, hardware.software(software))
+    unsure = uncertainty.factor(time.computing, gpu, plan.gpus, linked, software)
     required = memory.footprint(run, row, loss_bytes=hardware.facts(software).loss_bytes).required
     return _prediction(training, float(time.total[0]), float(required[0]), float(unsure[0]))
 
@@ -156,21 +172,31 @@ def fits(
     return bool(found.required[0] <= gpu.memory_bytes)
 
 
-def check(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpus_per_node: int) -> None:
-    """Raise InvalidPlan with the first rule that the plan breaks for this job on so many GPUs per node."""
+def check(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpus_per_node: int, linked: int = 0) -> None:
+    """Raise InvalidPlan with the first rule that the plan breaks for this job on so many GPUs per node.
+
+    `linked`: GPUs of the gang that share a link, where these are more than a node's.
+    """
     for name in ("data", "tensor", "pipeline", "virtual", "context", "expert", "micro_batch"):
         if getattr(plan, name) < 1:
             raise InvalidPlan(f"plan.{name} must be at least 1, got {getattr(plan, name)}")
     if plan.zero_stage not in range(4):
         raise InvalidPlan(f"plan.zero_stage must be 0, 1, 2 or 3, got {plan.zero_stage}")
-    if gpus_per_node < 1 or plan.gpus % gpus_per_node or gpus_per_node % plan.tensor:
+    if gpus_per_node < 1 or plan.gpus % gpus_per_node or not _holds_tensor_groups(plan, gpus_per_node, linked):
         raise InvalidPlan(
             f"{gpus_per_node} GPUs per node: must divide the plan's {plan.gpus} GPUs and be a multiple of its tensor"
             f" degree {plan.tensor}"
+            + (f", or divide it where at most {linked} GPUs share a link" if linked > gpus_per_node else "")
         )
     for holds, rule in space.rules(model, training, columns([plan])):
         if not holds.all():
             raise InvalidPlan(f"{plan.describe()} micro-batch {plan.micro_batch} for {model.name}: {rule}")
+
+
+def _holds_tensor_groups(plan: ParallelPlan, gpus_per_node: int, linked: int) -> bool:
+    """Whether whole groups fit on a node, or whole nodes of one link domain make up a group."""
+    across = plan.tensor <= linked and plan.tensor % gpus_per_node == 0
+    return gpus_per_node % plan.tensor == 0 or across
 
 
 def why_none(model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, node_gpus: int) -> str:
@@ -191,7 +217,7 @@ def _why_none(
     if not gangs:
         most = f" on at most {requirements.max_nodes} of them" if requirements.max_nodes is not None else ""
         return f"no gang of {_range(requirements.gpus)} GPUs can be made of nodes with {node_gpus} {gpu.name}{most}"
-    found = search.table(model, training, requirements, gangs)
+    found = search.table(model, training, requirements, gangs, linked=_together(gangs, gpu, node_gpus))
     if not len(found.plan):
         return (
             f"no plan for {_range(requirements.gpus)} GPUs divides {model.name} evenly: {model.layers} layers,"
@@ -224,17 +250,49 @@ def _for_job(
 
 
 def _search(model: ModelSpec, training: TrainingSpec, requirements: Requirements, offers: tuple[Offer, ...]) -> Found:
-    """Types with nodes of one size are searched together."""
+    """Types with nodes and link domains of one size are searched together."""
     found: dict[Offer, list[Option]] = {}
-    for size in {offer.node_gpus for offer in offers}:
-        alike = [offer for offer in offers if offer.node_gpus == size]
+    for size, domain in {(offer.node_gpus, _domain_nodes(offer)) for offer in offers}:
+        alike = [offer for offer in offers if (offer.node_gpus, _domain_nodes(offer)) == (size, domain)]
         gangs = space.gangs(requirements, size)
-        options = _fastest(model, training, requirements, [offer.gpu for offer in alike], gangs)
-        found |= zip(alike, options, strict=True)
-    return tuple(
-        tuple(sorted(found[offer], key=lambda option: (option.gpus, option.prediction.step_seconds)))
-        for offer in offers
-    )
+        linked = [width for _, width in gangs]
+        if domain > 1:
+            placed = [(gang, share) for gang in gangs for share in space.link_shares(gang[0], domain)]
+            gangs, linked = [gang for gang, _ in placed], [share * width for (_, width), share in placed]
+        options = _fastest(model, training, requirements, [offer.gpu for offer in alike], gangs, linked)
+        found |= zip(alike, options if domain == 1 else map(_worth_their_links, options), strict=True)
+    return tuple(tuple(sorted(found[offer], key=_order)) for offer in offers)
+
+
+def _order(option: Option) -> tuple[int, float, int]:
+    return option.gpus, option.prediction.step_seconds, option.nodes
+
+
+def _domain_nodes(offer: Offer) -> int:
+    """Nodes of a link domain."""
+    return max(1, offer.gpu.link_domain // max(1, offer.node_gpus))
+
+
+def _together(gangs: Sequence[Gang], gpu: GpuSpec, node_gpus: int) -> list[int]:
+    """GPUs of each gang that share a link where it lies in as few link domains as can hold it, in equal shares."""
+    domain = _domain_nodes(Offer(gpu, node_gpus))
+    return [width * space.link_shares(nodes, domain)[0] for nodes, width in gangs]
+
+
+LINKS_GAIN = 0.01
+"""Of its time an option saves at least, or it is not worth asking for nodes that are linked better."""
+
+
+def _worth_their_links(options: Sequence[Option]) -> list[Option]:
+    """Of each gang shape only those that are faster than all that ask less of the links, by `LINKS_GAIN`."""
+    best: dict[Gang, float] = {}
+    found = []
+    for option in sorted(options, key=lambda each: each.linked):
+        shape = option.nodes, option.gpus_per_node
+        if option.prediction.step_seconds < (1 - LINKS_GAIN) * best.get(shape, math.inf):
+            best[shape] = option.prediction.step_seconds
+            found.append(option)
+    return found
 
 
 def _weight(found: Found) -> int:
@@ -248,14 +306,19 @@ _reasons: Memo[tuple[ModelSpec, TrainingSpec, Requirements, GpuSpec, int, Consta
 
 
 def _fastest(
-    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpus: Sequence[GpuSpec], gangs: Sequence[Gang]
+    model: ModelSpec,
+    training: TrainingSpec,
+    requirements: Requirements,
+    gpus: Sequence[GpuSpec],
+    gangs: Sequence[Gang],
+    linked: Sequence[int],
 ) -> list[list[Option]]:
-    """For each GPU type the fastest fitting plan of each gang that has one."""
+    """For each GPU type the fastest fitting plan of each gang that has one; so many GPUs of each share a link."""
     able = [gpu for gpu in gpus if training.precision in gpu.peak_flops]
     if not able or not gangs:
         return [[] for _ in gpus]
     room = np.array([gpu.memory_bytes for gpu in able], dtype=np.float64)
-    found = search.table(model, training, requirements, gangs, room.max())
+    found = search.table(model, training, requirements, gangs, room.max(), linked)
     machines = [hardware.machine(gpu, training.precision, software=requirements.software) for gpu in able]
     chosen = search.fastest(found, machines, room)
     ends = np.searchsorted(chosen.machine, np.arange(len(able) + 1))
@@ -268,13 +331,21 @@ def _fastest(
 
 def _options(training: TrainingSpec, found: Table, chosen: Choice, gpu: GpuSpec, software: str) -> list[Option]:
     rows, gangs = found.plan[chosen.pair], found.gang[chosen.pair]
-    nodes, widths = found.nodes[gangs], found.widths[gangs]
-    unsure = uncertainty.factor(chosen.computing, gpu, nodes * widths, widths, software)
+    nodes, widths, linked = found.nodes[gangs], found.widths[gangs], found.linked[gangs]
+    unsure = uncertainty.factor(chosen.computing, gpu, nodes * widths, linked, software)
     figures = (chosen.seconds, found.required[rows], unsure)
-    shapes = (nodes * widths, nodes, widths)
+    shapes = (nodes * widths, nodes, widths, linked if gpu.link_domain else np.zeros_like(linked))
     return [
-        Option(int(gpus), int(count), int(width), plan, _prediction(training, seconds, required, factor))
-        for gpus, count, width, plan, seconds, required, factor in zip(
+        Option(
+            gpus=int(gpus),
+            nodes=int(count),
+            gpus_per_node=int(width),
+            plan=plan,
+            prediction=_prediction(training, seconds, required, factor),
+            linked=int(together),
+            linkage=space.linkage(plan, int(width), int(together)) if together else ANYHOW,
+        )
+        for gpus, count, width, together, plan, seconds, required, factor in zip(
             *(column.tolist() for column in shapes),
             found.plans.take(rows).values(),
             *(column.tolist() for column in figures),

@@ -46,6 +46,8 @@ class Table(NamedTuple):
     """(g,) nodes of each gang"""
     widths: Array
     """(g,) GPUs that it uses of each node"""
+    linked: Array
+    """(g,) GPUs of it that share a link"""
 
 
 class Choice(NamedTuple):
@@ -68,17 +70,22 @@ def table(
     requirements: Requirements,
     gangs: Sequence[Gang],
     room: float = np.inf,
+    linked: Sequence[int] | None = None,
 ) -> Table:
-    """All plans of the job that the rules allow on these gangs and that require at most `room` bytes."""
-    run, plans = work(model, training), space.table(model, training, requirements, gangs)
+    """All plans of the job that the rules allow on these gangs and that require at most `room` bytes.
+
+    `linked`: GPUs of each gang that share a link; by default those of a node.
+    """
+    run, plans = work(model, training), space.table(model, training, requirements, gangs, linked)
     loss = hardware.facts(requirements.software).loss_bytes
     required = memory.footprint(run, plans, loss_bytes=loss).required
     fits = required <= room
     plans = plans.take(fits)
-    plan, gang = _placed(plans, gangs)
     nodes, widths = np.array(gangs, dtype=np.float64).reshape(-1, 2).T
+    together = widths if linked is None else np.array(linked, dtype=np.float64)
+    plan, gang = _placed(plans, gangs, together)
     software = hardware.software(requirements.software)
-    return Table(run, software, plans, required[fits], plan, gang, nodes, widths)
+    return Table(run, software, plans, required[fits], plan, gang, nodes, widths, together)
 
 
 def fitting(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
@@ -112,12 +119,12 @@ def bounds(found: Table, machines: Sequence[Machine]) -> Array:
     """(k, m) seconds that no plan can beat: layers, output layer, bubble and transfers, without data parallelism."""
     plans = found.plans
     kinds, kind = _kinds(plans)
-    widths, width = np.unique(found.widths, return_inverse=True)
-    body, head, transfer = _work(found, kinds, machines, widths)
+    reaches, reach = np.unique(found.linked, return_inverse=True)
+    body, head, transfer = _work(found, kinds, machines, reaches)
     rounds = found.run.batch / (plans.data * plans.micro_batch)
     stages = (rounds + (plans.pipeline - 1) / plans.virtual) / plans.pipeline
     transfers = np.where(plans.pipeline > 1, rounds * plans.virtual + plans.pipeline - 1, 0.0)
-    cell = kind[found.plan] * len(widths) + width[found.gang]
+    cell = kind[found.plan] * len(reaches) + reach[found.gang]
     times: Array = body[:, cell] * stages[found.plan]
     times += head[:, cell] * rounds[found.plan]
     times += transfer[:, cell] * transfers[found.plan]
@@ -150,17 +157,19 @@ class _Groups:
         return machine[new], pair[new]
 
 
-def _placed(plans: Plans, gangs: Sequence[Gang]) -> tuple[Rows, Rows]:
+def _placed(plans: Plans, gangs: Sequence[Gang], linked: Array) -> tuple[Rows, Rows]:
     """Every plan on every gang of its size, as pairs of (plan, gang), by gang.
 
-    A node holds whole tensor groups; groups that share one copy are those of a node.
+    A node holds whole tensor groups, or a link domain does that consist of whole nodes; groups that share one copy are
+    those of a node.
     """
     shapes = np.array(gangs, dtype=np.float64).reshape(-1, 2)
     begin, end = (np.searchsorted(plans.gpus, shapes.prod(axis=1), side=side) for side in ("left", "right"))
     gang = np.repeat(np.arange(len(shapes)), end - begin)
     plan = np.arange(len(gang)) - np.repeat(np.cumsum(end - begin) - end, end - begin)
     width, tensor, shard = shapes[gang, 1], plans.tensor[plan], plans.shard[plan]
-    fits = (width % tensor == 0) & ((shard == 0) | (shard * tensor == width))
+    whole = (width % tensor == 0) | (tensor % width == 0) & (linked[gang] % tensor == 0)
+    fits = whole & ((shard == 0) | (shard * tensor == width))
     return plan[fits], gang[fits]
 
 
@@ -173,8 +182,8 @@ def _fitting(found: Table, room: Array) -> tuple[Rows, Rows]:
 def _time(found: Table, machines: Sequence[Machine], machine: Rows, pair: Rows) -> StepTime:
     """(c,) step times."""
     each = Machine(*(np.array(field, dtype=np.float64)[machine] for field in zip(*machines, strict=True)))
-    plans, widths = found.plans.take(found.plan[pair]), found.widths[found.gang[pair]]
-    return speed.step_time(found.run, plans, each, widths, found.software)
+    plans, linked = found.plans.take(found.plan[pair]), found.linked[found.gang[pair]]
+    return speed.step_time(found.run, plans, each, linked, found.software)
 
 
 def _kinds(plans: Plans) -> tuple[Plans, Rows]:
@@ -188,17 +197,17 @@ def _kinds(plans: Plans) -> tuple[Plans, Rows]:
     return alone, kind
 
 
-def _work(found: Table, kinds: Plans, machines: Sequence[Machine], widths: Array) -> tuple[Array, Array, Array]:
-    """Seconds of one micro-batch on one copy, (k, kinds x widths): all layers, what the last stage adds, one transfer.
+def _work(found: Table, kinds: Plans, machines: Sequence[Machine], reaches: Array) -> tuple[Array, Array, Array]:
+    """Seconds of one micro-batch on one copy, (k, kinds x reaches): all layers, what the last stage adds, one transfer.
 
-    A pipeline of two stages tells them apart: its bubble is that of its layers alone. Where its two stages lie on
-    different nodes, so do those of any longer one.
+    A pipeline of two stages tells them apart: its bubble is that of its layers alone. Where its two stages share no
+    link, neither do those of any longer one.
     """
-    rows = np.repeat(np.arange(len(kinds.data)), len(widths))
+    rows = np.repeat(np.arange(len(kinds.data)), len(reaches))
     halves = kinds.take(rows)._replace(pipeline=np.full(len(rows), 2.0))
     each = Machine(*(np.array([field], dtype=np.float64).T for field in zip(*machines, strict=True)))
     run = found.run
-    time = speed.step_time(run, halves, each, np.tile(widths, len(kinds.data)), found.software)
+    time = speed.step_time(run, halves, each, np.tile(reaches, len(kinds.data)), found.software)
     rounds = run.batch / halves.micro_batch
     head = (time.compute + time.layer_communication) / rounds - time.bubble
     body = time.bubble * run.shape.layers / np.ceil(run.shape.layers / 2)

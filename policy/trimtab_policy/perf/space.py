@@ -2,17 +2,21 @@
 
 A gang shape is nodes x GPUs per node. Degrees depend only on the total, and memory only on the degrees, so the table
 is built per total and meets the shapes last. Hybrid sharding alone looks at the shape: it stays within nodes.
+
+Where a link domain spans nodes (NVL72) a gang is there once for each share of it that may lie in one domain.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_policy.perf.columns import FULL, NONE, Array, Plans, recompute_code
-from trimtab_policy.specs import Mode, ModelSpec, TrainingSpec
+from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
 
 Mask = NDArray[np.bool_]
@@ -46,15 +50,61 @@ def gangs(requirements: Requirements, node_gpus: int) -> list[Gang]:
     ]
 
 
+class Linkage(NamedTuple):
+    """How a gang has to lie in link domains that span nodes, in nodes; by default it is all the same."""
+
+    segment: int = 1
+    """Consecutive ranks of so many nodes lie in one domain: a group that communicates most."""
+    share: int = 1
+    """Every domain that it lies in holds at least so many of its nodes, whole segments."""
+
+
+ANYHOW = Linkage()
+
+
+def link_shares(nodes: int, domain: int) -> list[int]:
+    """Nodes of the smallest share of a gang over link domains of `domain` nodes, for equal shares, largest first.
+
+    The first is that over as few domains as can hold the gang, the last, 1, that where it lies scattered. 8 nodes over
+    domains of 18 lie as 8, 4+4, 3+3+2 or 2+2+2+2, and so on: [8, 4, 2, 1].
+    """
+    fewest = -(-nodes // max(1, domain))
+    return sorted({nodes // count for count in range(fewest, nodes + 1)}, reverse=True)
+
+
+def linkage(plan: ParallelPlan, gpus_per_node: int, linked: int) -> Linkage:
+    """How a gang has to lie that is as fast as predicted where `linked` GPUs of it share a link; 0: it is all the same.
+
+    Its segments are the largest groups of ranks that the prediction takes to share a link: those of the tensor degree,
+    with context, expert or data degree around it.
+    """
+    inner = plan.tensor * plan.context
+    groups = [math.lcm(size, gpus_per_node) for size in (plan.tensor, inner, inner * plan.expert, inner * plan.data)]
+    segment = max((size for size in groups if size <= linked), default=gpus_per_node)
+    segment //= gpus_per_node
+    share = segment * max(1, math.ceil(linked / gpus_per_node / segment))
+    return Linkage(segment, share) if share > 1 else ANYHOW
+
+
 def admits_gang(requirements: Requirements, nodes: int, gpus_per_node: int) -> bool:
     """Whether the requirements allow so many nodes and GPUs."""
     few_enough = requirements.max_nodes is None or nodes <= requirements.max_nodes
     return few_enough and requirements.gpus.admits(nodes * gpus_per_node)
 
 
-def table(model: ModelSpec, training: TrainingSpec, requirements: Requirements, shapes: Sequence[Gang]) -> Plans:
-    """Every plan for these gangs that keeps the rules, as columns of shape (n,), by number of GPUs."""
-    plans = _degrees(model, training, requirements, shapes)
+def table(
+    model: ModelSpec,
+    training: TrainingSpec,
+    requirements: Requirements,
+    shapes: Sequence[Gang],
+    linked: Sequence[int] | None = None,
+) -> Plans:
+    """Every plan for these gangs that keeps the rules, as columns of shape (n,), by number of GPUs.
+
+    `linked`: GPUs of each gang that share a link; by default those of a node.
+    """
+    reaches = {width for _, width in shapes} if linked is None else set(linked)
+    plans = _degrees(model, training, requirements, shapes, reaches)
     plans = _with_sharding(plans, requirements, sorted({width for _, width in shapes}))
     plans = _with_chunks(plans, model, training, requirements)
     again = [NONE, FULL] if requirements.recompute is None else [recompute_code(requirements.recompute)]
@@ -63,12 +113,13 @@ def table(model: ModelSpec, training: TrainingSpec, requirements: Requirements, 
     return _crossed(plans, recompute=again)
 
 
-def _degrees(model: ModelSpec, training: TrainingSpec, requirements: Requirements, shapes: Sequence[Gang]) -> Plans:
+def _degrees(
+    model: ModelSpec, training: TrainingSpec, requirements: Requirements, shapes: Sequence[Gang], reaches: set[int]
+) -> Plans:
     """Every division of these gangs that keeps the rules, unsharded, in one chunk, without recomputation."""
-    widths = {width for _, width in shapes}
     total, t, p, c = _cross(
         sorted({nodes * width for nodes, width in shapes}),
-        _within(requirements.tensor, sorted({d for width in widths for d in _divisors(width)})),
+        _within(requirements.tensor, sorted({d for gpus in reaches for d in _divisors(gpus)})),
         _within(requirements.pipeline, _divisors(model.layers)),
         _contexts(training, requirements.context),
     )

@@ -72,7 +72,8 @@ class _Case(NamedTuple):
     plans: Plans
     machine: Machine
     software: Software
-    gpus_per_node: Number
+    linked: Number
+    """GPUs that share a link."""
     parameters: tuple[Array, Array, Array]
     """Of a GPU, before ZeRO: layers, their experts, vocabulary."""
 
@@ -99,16 +100,15 @@ class _Case(NamedTuple):
         return np.where(self.plans.recompute == FULL, 4.0, 3.0)
 
 
-def step_time(
-    work: Work, plans: Plans, machine: Machine, gpus_per_node: Number, software: Software | None = None
-) -> StepTime:
+def step_time(work: Work, plans: Plans, machine: Machine, linked: Number, software: Software | None = None) -> StepTime:
     """Time of one optimizer step of each plan.
 
-    `gpus_per_node` (n,) or a number: GPUs of one node that the gang uses. Software: by default what we launch.
+    `linked` (n,) or a number: GPUs of the gang that share a link, on one node or in one link domain, which of several
+    domains is the smallest share. Software: by default what we launch.
     """
     software = software or hardware.software()
     parameters = memory.parameters_per_gpu(work.shape, plans)
-    case = _Case(work, plans, machine, software, np.maximum(gpus_per_node, machine.domain), parameters)
+    case = _Case(work, plans, machine, software, linked, parameters)
     (layer, layer_comm), head = _layer(case), _head(case)
     p2p = _pipeline_transfer(case)
     even = np.floor(work.shape.layers / plans.pipeline)
@@ -127,21 +127,21 @@ def step_time(
         stragglers=np.zeros_like(compute),
         fixed=software.step_seconds + np.zeros_like(compute),
     )
-    doublings = np.log2(np.maximum(1.0, plans.gpus / case.gpus_per_node))
+    doublings = np.log2(np.maximum(1.0, plans.gpus / case.linked))
     return smooth._replace(stragglers=software.straggling * doublings * smooth.total)
 
 
-def group_bandwidth(machine: Machine, size: Array, inner: Array, gpus_per_node: Number) -> Array:
+def group_bandwidth(machine: Machine, size: Array, inner: Array, linked: Number) -> Array:
     """Bytes/s per GPU of a ring over `size` ranks that lie `inner` ranks apart.
 
-    Inside a node it is the link. Between nodes the ring has as many network adapters to itself as it has ranks on a
-    node: min(size, gpus_per_node/inner). Pure data parallelism thus sees all adapters of a node, data parallelism over
-    tensor groups of eight only one (measured on 2 x 8 GPUs: 44.7, 20.8, 16.2, 8.1 GB/s for 8, 4, 2, 1 ranks per node;
-    Galvatron, hardware_configs).
+    Among `linked` GPUs, of a node or of a link domain, it is the link. Between those the ring has as many network
+    adapters to itself as it has ranks there: min(size, linked/inner). Pure data parallelism thus sees all adapters of a
+    node, data parallelism over tensor groups of eight only one (measured on 2 x 8 GPUs: 44.7, 20.8, 16.2, 8.1 GB/s for
+    8, 4, 2, 1 ranks per node; Galvatron, hardware_configs).
     """
-    on_node = np.clip(gpus_per_node / inner, 1.0, size)
-    outside = np.minimum(machine.link, machine.network * on_node)
-    return np.where(size * inner <= gpus_per_node, machine.link, outside)
+    inside = np.clip(linked / inner, 1.0, size)
+    outside = np.minimum(machine.link, machine.network * inside)
+    return np.where(size * inner <= linked, machine.link, outside)
 
 
 def _ring(size: Array, volume: Array, bandwidth: Array, machine: Machine, messages: Array | float = 1.0) -> Array:
@@ -275,7 +275,7 @@ def _tensor(case: _Case) -> Array:
     With sequence parallelism each is an all-gather and a reduce-scatter of the same volume.
     """
     t = case.plans.tensor
-    bandwidth = group_bandwidth(case.machine, t, np.ones_like(t), case.gpus_per_node)
+    bandwidth = group_bandwidth(case.machine, t, np.ones_like(t), case.linked)
     volume = case.work.format.activation * case.tokens * case.shape.hidden
     all_reduces = np.where(case.plans.recompute == FULL, 6, 4) * (1 + case.shape.cross_layers / case.shape.layers / 2)
     return 2 * all_reduces * _ring(t, volume, bandwidth, case.machine)
@@ -284,7 +284,7 @@ def _tensor(case: _Case) -> Array:
 def _context(case: _Case) -> Array:
     """Ring attention: keys and values go round once forward, with their gradients twice backward, behind attention."""
     c, t = case.plans.context, case.plans.tensor
-    bandwidth = group_bandwidth(case.machine, c, t, case.gpus_per_node)
+    bandwidth = group_bandwidth(case.machine, c, t, case.linked)
     volume = case.work.format.activation * case.tokens * c * (case.shape.key + case.shape.value) / t
     forward, backward = _attention(case)
     again = np.where(case.plans.recompute >= SELECTIVE, 1, 0)
@@ -302,7 +302,7 @@ def _expert(case: _Case) -> Array:
     if not np.any(m.experts):
         return np.zeros_like(case.plans.expert)
     e, inner = case.plans.expert, case.plans.tensor * case.plans.context
-    nodes = np.clip(e * inner / case.gpus_per_node, 1.0, e)
+    nodes = np.clip(e * inner / case.linked, 1.0, e)
     here = m.active / nodes * (1 - nodes / e)
     elsewhere = (nodes - 1) * (1 - (1 - 1 / nodes) ** m.active)
     token = case.work.format.activation * case.tokens * m.hidden / case.plans.tensor
@@ -324,7 +324,7 @@ def _head(case: _Case) -> Array:
 def _pipeline_transfer(case: _Case) -> Array:
     """Activations to the next stage and gradients back, once per chunk, split over the tensor group's adapters."""
     p, t = case.plans.pipeline, case.plans.tensor
-    inside = case.plans.gpus <= case.gpus_per_node
+    inside = case.plans.gpus <= case.linked
     bandwidth = np.where(inside, case.machine.link, np.minimum(case.machine.link, case.machine.network))
     volume = case.work.format.activation * case.tokens * case.shape.hidden / t
     return np.where(p > 1, 2 * case.plans.virtual * (volume / bandwidth + case.machine.latency), 0.0)
@@ -358,8 +358,8 @@ def _parameter_traffic(case: _Case, gathered: Array, gradient: Number) -> Array:
     messages = np.where(plans.zero_stage >= 3, 3, 1) * case.layers * case.software.messages
 
     def moved(parameters: Array, copies: Array, apart: Array, shard: Array) -> Array:
-        inside = group_bandwidth(machine, shard, apart, case.gpus_per_node)
-        between = group_bandwidth(machine, copies / shard, apart * shard, case.gpus_per_node)
+        inside = group_bandwidth(machine, shard, apart, case.linked)
+        between = group_bandwidth(machine, copies / shard, apart * shard, case.linked)
         bytes_inside = gathered + np.where(plans.zero_stage == 0, 2, 1) * gradient
         return _ring(shard, bytes_inside * parameters, inside, machine, messages) + _ring(
             copies / shard, 2 * gradient / shard * parameters, between, machine, case.layers

@@ -29,12 +29,13 @@ def half_width(
     return widths
 
 
-def factor(
-    computing: Array, gpu: GpuSpec, gpus: Number, gpus_per_node: Number, software: str = hardware.CURRENT
-) -> Array:
-    """Of runs as we launch them, four in five take between their predicted time over this and times this; (n,)."""
+def factor(computing: Array, gpu: GpuSpec, gpus: Number, linked: Number, software: str = hardware.CURRENT) -> Array:
+    """Of runs as we launch them, four in five take between their predicted time over this and times this; (n,).
+
+    `gpus` are those of the gang, `linked` those of them that share a link (`speed.step_time`).
+    """
     used, generation = constants.active(), constants.generation(gpu)
-    doublings = np.log2(np.maximum(1.0, np.asarray(gpus) / np.maximum(gpus_per_node, float(gpu.link_domain))))
+    doublings = np.log2(np.maximum(1.0, np.asarray(gpus) / linked))
     seen = (generation, software) in used.seen
     widths: Array = np.exp(half_width(used.interval, computing, doublings, not used.measured(generation), not seen))
     return widths

@@ -28,7 +28,11 @@ class Gang(NamedTuple):
 
 
 def step_seconds(gangs: Sequence[Gang], gpus: Sequence[GpuSpec]) -> Array:
-    """Seconds of one optimizer step, (gangs, types); infinite where the type lacks the number format."""
+    """Seconds of one optimizer step, (gangs, types); infinite where the type lacks the number format.
+
+    On types with link domains of several nodes as if the gang lay in one, or filled those that it spans: it is asked
+    what the hardware could do.
+    """
     seconds = np.full((len(gangs), len(gpus)), np.inf)
     pairs = [
         (row, column)
@@ -46,6 +50,7 @@ def step_seconds(gangs: Sequence[Gang], gpus: Sequence[GpuSpec]) -> Array:
         [hardware.machine(gpus[k], gangs[i].training.precision, software=gangs[i].software) for i, k in pairs]
     )
     software = np.array([hardware.software(gang.software) for gang in gangs])[rows]
-    time = speed.step_time(run, plans, Machine(*machines.T), widths, Software(*software.T))
+    linked = np.maximum(widths, np.array([gpus[k].link_domain for _, k in pairs], dtype=np.float64))
+    time = speed.step_time(run, plans, Machine(*machines.T), linked, Software(*software.T))
     seconds[rows, where] = time.total
     return seconds

@@ -6,11 +6,13 @@ identity of what they follow from, because a simulator asks about the same jobs 
 
 Where nodes of a type are slow (`Node.speed`) each option is there again for each of their speeds, with what it would be
 there: an option on slow cards competes with a smaller one, or with another type, by what it would really bring, in
-whatever order a policy looks at them.
+whatever order a policy looks at them. Where link domains of a type span nodes it is likewise there for each way to lie
+in them that makes a difference (`Option.linked`), and has room only where the nodes are linked so.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
@@ -20,7 +22,9 @@ from trimtab_policy import catalog
 from trimtab_policy.perf import plans
 from trimtab_policy.perf.correction import corrected
 from trimtab_policy.perf.plans import Offer, Option
+from trimtab_policy.perf.space import ANYHOW, Linkage, linkage
 from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.topology import link_domains, linked_gpus
 from trimtab_policy.specs import GpuSpec, ParallelPlan, Precision, Prediction, TrainingSpec
 from trimtab_policy.types import Alternative, Job, NodeShare, Placement, Requirements, Snapshot, Speed
 
@@ -102,26 +106,40 @@ def _at_full_speed(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Can
         Candidate(gpu, option, option.prediction.tokens_per_second, option.gpus * worth)
         for (gpu, _), of_type in zip(offers, found, strict=True)
         for worth in (weight(gpu),)
-        for option in corrected(of_type, gpu.name, job)
+        for option in corrected(_linkable(capacity, gpu, of_type) if gpu.link_domain else of_type, gpu.name, job)
     ]
+
+
+def _linkable(capacity: Capacity, gpu: GpuSpec, options: tuple[Option, ...]) -> tuple[Option, ...]:
+    """Options for which the cluster has nodes that are linked so; also those that cannot do with less, so that their
+    jobs are told what they lack."""
+    return tuple(
+        option
+        for option in options
+        if option.linkage is ANYHOW
+        or option.plan.tensor > option.gpus_per_node
+        or capacity.ever_links(gpu.name, option.nodes, option.gpus_per_node, option.linkage)
+    )
 
 
 def has_room(capacity: Capacity, job: Job, candidate: Candidate) -> bool:
     """Whether the candidate fits at this moment."""
     option = candidate.option
-    if candidate.spread:
+    if candidate.spread and may_be_uneven(candidate):
         return capacity.gathers(job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread, candidate.speed)
-    return capacity.fits(job, candidate.gpu.name, option.nodes, option.gpus_per_node, candidate.speed)
+    return capacity.fits(job, candidate.gpu.name, option.nodes, option.gpus_per_node, candidate.speed, option.linkage)
 
 
 def could_ever_fit(capacity: Capacity, job: Job, candidate: Candidate) -> bool:
     """Whether it would fit if every GPU of the present nodes were free."""
     option = candidate.option
-    if candidate.spread:
+    if may_be_uneven(candidate):
         return capacity.could_ever_gather(
             job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread, candidate.speed
         )
-    return capacity.could_ever_fit(job, candidate.gpu.name, option.nodes, option.gpus_per_node, candidate.speed)
+    return capacity.could_ever_fit(
+        job, candidate.gpu.name, option.nodes, option.gpus_per_node, candidate.speed, option.linkage
+    )
 
 
 def nodes_for(
@@ -129,14 +147,24 @@ def nodes_for(
 ) -> tuple[NodeShare, ...] | None:
     """Nodes for the candidate at this moment; without `scatter` an uneven gang takes no more nodes than it has to.
 
-    `slow`: rather on slower nodes than the candidate says than nowhere. That is for policies that count GPUs and leave
-    their nodes to others.
+    `slow`: rather on slower nodes than the candidate says, or on such as are linked worse, than nowhere. That is for
+    policies that count GPUs and leave their nodes to others.
     """
     option, least = candidate.option, 0.0 if slow else candidate.speed
-    if candidate.spread:
+    if may_be_uneven(candidate):
         most = candidate.spread if scatter else option.nodes
         return capacity.gather(job, candidate.gpu.name, option.gpus, option.nodes, most, least)
-    return capacity.find(job, candidate.gpu.name, option.nodes, option.gpus_per_node, least)
+    nodes, width = option.nodes, option.gpus_per_node
+    found = capacity.find(job, candidate.gpu.name, nodes, width, least, option.linkage)
+    if found is None and slow and option.linked:
+        fewest = linkage(option.plan, width, max(width, option.plan.tensor))
+        return capacity.find(job, candidate.gpu.name, nodes, width, least, fewest)
+    return found
+
+
+def may_be_uneven(candidate: Candidate) -> bool:
+    """Not where it matters how its nodes are linked: groups of ranks are the same on each."""
+    return candidate.spread > 0 and not candidate.option.linked
 
 
 def with_room(capacity: Capacity, job: Job, ordered: Iterable[Candidate]) -> Iterator[Fitting]:
@@ -156,19 +184,53 @@ def placement(
 ) -> Placement:
     """Turn a chosen candidate into the placement that a decision carries.
 
-    Its prediction is for the slowest of the nodes that it got, and its reason says so where that one is slow.
+    Its prediction is for the slowest of the nodes that it got and for how these are linked. Its reason says so where
+    one is slow, or where they lie in several link domains.
     """
     option, speed = chosen.option, capacity.speed_of(shares)
+    prediction = option.prediction if speed == chosen.speed else option.prediction.at(speed / chosen.speed)
+    if option.linked and len(shares) > 1:
+        domains = link_domains(chosen.gpu, shares, capacity.by_name)
+        prediction = _as_linked(job, chosen, linked_gpus(shares, domains), prediction)
+        reason += _over_domains(domains)
     return Placement(
         job=job.uid,
         gpu_type=chosen.gpu.name,
         shares=shares,
         plan=option.plan,
-        prediction=option.prediction if speed == chosen.speed else option.prediction.at(speed / chosen.speed),
+        prediction=prediction,
         reason=reason if speed == 1 else f"{reason}; {_slowed(capacity, shares, speed)}",
         alternatives=alternatives,
         speed=speed,
     )
+
+
+def _as_linked(job: Job, chosen: Candidate, linked: int, prediction: Prediction) -> Prediction:
+    """What was predicted of a candidate, where so many GPUs of the gang share a link; its tensor groups do in any case,
+    or the placement is refused (`limits`)."""
+    option, software = chosen.option, job.requirements.software
+    linked = max(linked, option.plan.tensor)
+    if linked == option.linked:
+        return prediction
+    then, now = (
+        plans.predict(
+            job.model, job.training, option.plan, chosen.gpu, option.gpus_per_node, software=software, linked=gpus
+        )
+        for gpus in (option.linked, linked)
+    )
+    return replace(prediction.at(then.step_seconds / now.step_seconds), uncertainty=now.uncertainty)
+
+
+def _over_domains(domains: list[str]) -> str:
+    """`, 12 nodes in each of 3 NVLink domains`; empty for a single one."""
+    sizes = sorted(Counter(domains).values(), reverse=True)
+    if len(sizes) == 1:
+        return ""
+    if sizes[0] == 1:
+        return ", on nodes that share no NVLink"
+    if sizes[0] == sizes[-1]:
+        return f", {sizes[0]} nodes in each of {len(sizes)} NVLink domains"
+    return f", in {len(sizes)} NVLink domains of {', '.join(map(str, sizes))} nodes"
 
 
 def _slowed(capacity: Capacity, shares: tuple[NodeShare, ...], speed: float) -> str:
@@ -189,11 +251,21 @@ def holding(snapshot: Snapshot, job: Job, held: Placement) -> Candidate:
     gpu, largest = type_of(snapshot, held), max(share.gpus for share in held.shares)
     rate, cost = held.prediction.tokens_per_second, held.gpus * weight(gpu)
     if job.speeds is None:
-        option = Option(held.gpus, len(held.shares), largest, held.plan, held.prediction)
+        linked, lies = held_links(snapshot, held, gpu)
+        option = Option(held.gpus, len(held.shares), largest, held.plan, held.prediction, linked, lies)
         return Candidate(gpu, option, rate, cost, speed=held.speed)
     # Should it have to move all the same, then onto as few nodes as can be, however scattered it was.
     option = Option(held.gpus, 1, held.gpus, held.plan, held.prediction)
     return Candidate(gpu, option, rate, cost, ANY_NODES, held.speed)
+
+
+def held_links(snapshot: Snapshot, held: Placement, gpu: GpuSpec) -> tuple[int, Linkage]:
+    """GPUs of a running gang that share a link, and how it would have to lie to be as fast elsewhere."""
+    if not gpu.link_domain:
+        return 0, ANYHOW
+    nodes = {node.name: node for node in snapshot.nodes}
+    linked = max(linked_gpus(held.shares, link_domains(gpu, held.shares, nodes)), held.plan.tensor)
+    return linked, linkage(held.plan, held.shares[0].gpus, linked)
 
 
 _Key = tuple[int, int, int, int]

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.placement.topology import domain_codes, tightest
-from trimtab_policy.types import Job, NodeShare, Placement, Requirements, Snapshot
+from trimtab_policy.perf.space import ANYHOW, Linkage
+from trimtab_policy.placement.topology import domain_codes, holds, tightest
+from trimtab_policy.types import Job, Node, NodeShare, Placement, Requirements, Snapshot
 
 IntArray = NDArray[np.int64]
 T = TypeVar("T")
@@ -55,6 +56,9 @@ class Capacity:
         self._quota_left = _quota_left(snapshot)
         self._large_enough: dict[tuple[str, str, int, float], int] = {}
         self._known_fitting: dict[tuple[str, str, int], IntArray] = {}
+        self._ever_linked: dict[tuple[str, int, int, Linkage], bool] = {}
+        self._known_links: dict[tuple[str, str, int, float], list[int]] = {}
+        self._largest_links: dict[tuple[str, str, int, float], list[int]] = {}
         self._remembered: dict[Hashable, Any] = {}
         self._lasting: dict[Hashable, Any] = {}
         self.tried = 0
@@ -100,26 +104,48 @@ class Capacity:
         return left is None or gpus <= left
 
     def find(
-        self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int, least_speed: float = 0.0
+        self,
+        job: Job,
+        gpu_type: str,
+        nodes: int,
+        gpus_per_node: int,
+        least_speed: float = 0.0,
+        linkage: Linkage = ANYHOW,
     ) -> tuple[NodeShare, ...] | None:
-        """Nodes for the gang in rank order, or None when it does not fit at this moment (quota included)."""
-        if not self.fits(job, gpu_type, nodes, gpus_per_node, least_speed):
+        """Nodes for the gang in rank order, or None when it does not fit at this moment (quota included).
+
+        `linkage`: how it has to lie in link domains.
+        """
+        if not self.fits(job, gpu_type, nodes, gpus_per_node, least_speed, linkage):
             return None
         fitting = self._fitting(job, gpu_type, gpus_per_node)
         if self.slow:
-            speeds = self.speed[fitting]
-            fitting = fitting[speeds >= np.sort(speeds)[-nodes]]
-        chosen = tightest(self.free[fitting] - gpus_per_node, [codes[fitting] for codes in self._levels], nodes)
+            fitting = self._fastest(fitting, nodes, linkage)
+        left = self.free[fitting] - gpus_per_node
+        chosen = tightest(left, [codes[fitting] for codes in self._levels], nodes, linkage)
         return tuple(NodeShare(self.names[i], gpus_per_node) for i in fitting[chosen])
 
-    def fits(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int, least_speed: float = 0.0) -> bool:
+    def fits(
+        self,
+        job: Job,
+        gpu_type: str,
+        nodes: int,
+        gpus_per_node: int,
+        least_speed: float = 0.0,
+        linkage: Linkage = ANYHOW,
+    ) -> bool:
         """Whether `find` would find nodes, without choosing them."""
-        if not self.within_quota(job.queue, gpu_type, nodes * gpus_per_node):
+        if self._quota_left and not self.within_quota(job.queue, gpu_type, nodes * gpus_per_node):
             return False
         fitting = self._fitting(job, gpu_type, gpus_per_node)
         if self.slow:
             fitting = self._as_fast(fitting, least_speed)
-        return len(fitting) >= nodes
+        if linkage is ANYHOW or len(fitting) < nodes:
+            return len(fitting) >= nodes
+        key = job.uid, gpu_type, gpus_per_node, least_speed
+        if key not in self._known_links:
+            self._known_links[key] = self._link_sizes(fitting)
+        return holds(self._known_links[key], nodes, linkage)
 
     def speed_of(self, shares: Sequence[NodeShare]) -> float:
         """Rate of the slowest of these nodes, 1 for those that are not here: what a gang on them is slowed to."""
@@ -162,13 +188,40 @@ class Capacity:
         rows = self.eligible(job, gpu_type, least_speed)
         return uneven(self._usable(job, rows), gpus, nodes, spread) is not None
 
-    def could_ever_fit(self, job: Job, gpu_type: str, nodes: int, gpus_per_node: int, least_speed: float = 0.0) -> bool:
+    def could_ever_fit(
+        self,
+        job: Job,
+        gpu_type: str,
+        nodes: int,
+        gpus_per_node: int,
+        least_speed: float = 0.0,
+        linkage: Linkage = ANYHOW,
+    ) -> bool:
         """Whether the gang would fit if every GPU of the present nodes were free."""
         key = job.uid, gpu_type, gpus_per_node, least_speed
         if key not in self._large_enough:
             rows = self.eligible(job, gpu_type, least_speed)
             self._large_enough[key] = int((self.total[rows] >= gpus_per_node).sum())
-        return self._large_enough[key] >= nodes
+        if self._large_enough[key] < nodes or linkage is ANYHOW:
+            return self._large_enough[key] >= nodes
+        if key not in self._largest_links:
+            rows = self.eligible(job, gpu_type, least_speed)
+            self._largest_links[key] = self._link_sizes(rows[self.total[rows] >= gpus_per_node])
+        return holds(self._largest_links[key], nodes, linkage)
+
+    def ever_links(self, gpu_type: str, nodes: int, gpus_per_node: int, linkage: Linkage) -> bool:
+        """Whether the link domains of the type, were all their nodes free, hold the gang so: whoever asks."""
+        key = gpu_type, nodes, gpus_per_node, linkage
+        if key not in self._ever_linked:
+            rows = self._members[gpu_type]
+            sizes = self._link_sizes(rows[self.total[rows] >= gpus_per_node])
+            self._ever_linked[key] = holds(sizes, nodes, linkage)
+        return self._ever_linked[key]
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """The nodes by their names."""
+        return {node.name: node for node in self.nodes}
 
     def could_ever_gather(
         self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int, least_speed: float = 0.0
@@ -209,6 +262,7 @@ class Capacity:
         other.memory, other.pods = self.memory.copy(), self.pods.copy()
         other._overdrawn, other._free_of_type = dict(self._overdrawn), dict(self._free_of_type)
         other._quota_left, other._known_fitting, other._remembered = dict(self._quota_left), {}, {}
+        other._known_links = {}
         return other
 
     def expect(self, ending: Mapping[str, int]) -> None:
@@ -255,6 +309,22 @@ class Capacity:
         """Those of the nodes that are fast enough."""
         return rows[self.speed[rows] >= least_speed] if least_speed > 0 else rows
 
+    def _fastest(self, fitting: IntArray, nodes: int, linkage: Linkage) -> IntArray:
+        """Those of the nodes that are as fast as the slowest of the gang can be at best."""
+        speeds = self.speed[fitting]
+        least = np.sort(speeds)[-nodes]
+        if linkage is not ANYHOW:
+            tried = (speed for speed in np.unique(speeds)[::-1] if speed <= least)
+            least = next(s for s in tried if holds(self._link_sizes(fitting[speeds >= s]), nodes, linkage))
+        fast: IntArray = fitting[speeds >= least]
+        return fast
+
+    def _link_sizes(self, rows: IntArray) -> list[int]:
+        """How many of these nodes each link domain has, the largest first."""
+        sizes = np.bincount(self._levels[-1][rows])
+        found: list[int] = np.sort(sizes[sizes > 0])[::-1].tolist()
+        return found
+
     def _speeds(self, gpu_type: str, least: float) -> Sequence[float]:
         """Limits on the speed of a gang's nodes to try one after the other."""
         if not self.slow:
@@ -274,10 +344,12 @@ class Capacity:
         self.free[i] += gpus
         self._free_of_type[self.nodes[i].gpu_type] += gpus
         self._known_fitting.clear()
+        self._known_links.clear()
         self._remembered.clear()
 
     def _count(self, job: Job, gpu_type: str, *, free: int, quota: int) -> None:
         self._known_fitting.clear()
+        self._known_links.clear()
         self._remembered.clear()
         self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + free
         for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)) if self._quota_left else ():

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from trimtab_policy.perf import plans
 from trimtab_policy.placement.capacity import ALL_TYPES
-from trimtab_policy.specs import ParallelPlan
+from trimtab_policy.placement.topology import link_domains, linked_gpus
+from trimtab_policy.specs import GpuSpec, ParallelPlan
 from trimtab_policy.types import Bounds, Job, Node, Placement, Requirements, Snapshot
 
 LARGEST_FIGURE = 1e18
@@ -32,7 +33,7 @@ def broken_rules(job: Job, placement: Placement, nodes: Mapping[str, Node], snap
     yield from _nodes(job, placement, nodes, snapshot)
     yield from user_limits(job.requirements, placement)
     if job.speeds is None:
-        yield from _degrees(job, placement)
+        yield from _degrees(job, placement, nodes, snapshot.gpu_types[placement.gpu_type])
         yield from _gpu(job, placement, snapshot)
     elif not any(
         speed.gpus == placement.gpus and speed.gpu_type in (placement.gpu_type, ALL_TYPES) for speed in job.speeds
@@ -65,12 +66,16 @@ def _nodes(job: Job, placement: Placement, nodes: Mapping[str, Node], snapshot: 
             yield "node_not_eligible", f"the job's selectors or tolerations do not admit node {share.node}"
 
 
-def _degrees(job: Job, placement: Placement) -> Iterator[Violation]:
-    width = placement.shares[0].gpus
-    if placement.plan.tensor > width:
-        yield "tensor_across_nodes", f"tensor degree {placement.plan.tensor} does not fit the {width} GPUs of a pod"
+def _degrees(job: Job, placement: Placement, nodes: Mapping[str, Node], gpu: GpuSpec) -> Iterator[Violation]:
+    width, tensor = placement.shares[0].gpus, placement.plan.tensor
+    domains = link_domains(gpu, placement.shares, nodes)
+    linked, group = linked_gpus(placement.shares, domains), max(1, tensor // width)
+    if tensor > linked:
+        yield "tensor_across_nodes", f"tensor degree {tensor} does not fit the {linked} GPUs that share a link"
+    elif any(len(set(domains[first : first + group])) > 1 for first in range(0, len(domains), group)):
+        yield "tensor_across_nodes", f"a group of tensor degree {tensor} lies in more than one link domain"
     try:
-        plans.check(job.model, job.training, placement.plan, width)
+        plans.check(job.model, job.training, placement.plan, width, linked)
     except plans.InvalidPlan as invalid:
         yield "indivisible", str(invalid)
 

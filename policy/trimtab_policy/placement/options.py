@@ -14,8 +14,9 @@ import numpy as np
 from msgspec import Struct
 
 from trimtab_policy.perf.plans import Option
+from trimtab_policy.perf.space import ANYHOW
 from trimtab_policy.placement.assign import keeps
-from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, type_of, weight
+from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, held_links, type_of, weight
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.solvers.knapsack import Assignment, FloatArray, IntArray, Solution
 from trimtab_policy.types import Job, Snapshot
@@ -110,7 +111,8 @@ def holding(snapshot: Snapshot, job: Job) -> Candidate:
         raise ValueError(f"{job.namespace}/{job.name} holds no GPUs")
     nodes, gpu = len(placement.shares), type_of(snapshot, placement)
     largest = max(share.gpus for share in placement.shares)
-    option = Option(placement.gpus, nodes, largest, placement.plan, placement.prediction)
+    linked, lies = held_links(snapshot, placement, gpu) if job.speeds is None else (0, ANYHOW)
+    option = Option(placement.gpus, nodes, largest, placement.plan, placement.prediction, linked, lies)
     rate, cost = placement.prediction.tokens_per_second, placement.gpus * weight(gpu)
     return Candidate(gpu, option, rate, cost, nodes, placement.speed)
 

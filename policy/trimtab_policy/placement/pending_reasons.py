@@ -203,6 +203,9 @@ def _expected(case: Case, able: list[Candidate], free: dict[str, int]) -> str:
 
 def _scattered(case: Case, candidate: Candidate, free: dict[str, int]) -> str:
     option, name = candidate.option, candidate.gpu.name
+    if case.capacity.fits(case.job, name, option.nodes, option.gpus_per_node, candidate.speed):
+        each = option.linkage.segment
+        return f"{free[name]} {name} are free, but not groups of {count_of(each)} that lie in one NVLink domain each"
     together = "together with the CPU and memory that the job asks for"
     return (
         f"{free[name]} {name} are free, but not {option.gpus_per_node} on each of {count_of(option.nodes)} {together}; "

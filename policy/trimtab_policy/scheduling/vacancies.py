@@ -69,7 +69,10 @@ def _searched(
         for offer, of_type in zip(offers, found, strict=True)
         for option in of_type
     )
-    return tuple(sorted(shapes, key=lambda shape: (shape.step_seconds, shape.gpus)))
+    ordered = sorted(shapes, key=lambda shape: (shape.step_seconds, shape.gpus))
+    # How nodes will be linked that have become free nobody knows: the best of each shape speaks for it.
+    first = {(shape.gpu_type, shape.nodes, shape.per_node): shape for shape in reversed(ordered)}
+    return tuple(shape for shape in ordered if first[shape.gpu_type, shape.nodes, shape.per_node] is shape)
 
 
 def needs(shape: Shape) -> int:

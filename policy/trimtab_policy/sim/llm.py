@@ -2,7 +2,8 @@
 
 The truth of a (job, GPU type) pair is what the model predicts times a log-normal error of spread sigma: policies see
 the prediction, the simulator goes by the truth. A gang that leaves its nearest topology domain has the network's
-bandwidth divided by the oversubscription of the levels above. A restart saves a checkpoint, schedules the pods, starts
+bandwidth divided by the oversubscription of the levels above, and of one that leaves its link domain only the smallest
+share has the link to itself. A restart saves a checkpoint, schedules the pods, starts
 the processes and loads it again; both ways are bounded by the storage, so that large models pay more.
 """
 
@@ -24,10 +25,11 @@ from trimtab_policy.perf.restarts import (
     STORAGE_LIMIT,
     checkpoint_bytes,
 )
+from trimtab_policy.placement.topology import link_domains, linked_gpus
 from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.steady import SteadyJob
 from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, TrainingSpec
-from trimtab_policy.types import Job, Placement, Snapshot
+from trimtab_policy.types import Job, Node, Placement, Snapshot
 
 
 class LlmRules(Struct, frozen=True):
@@ -68,11 +70,11 @@ class LlmJob(SteadyJob):
     """A job of the live API; implements `sim.job.SimJob`."""
 
     def __init__(
-        self, job: Job, submitted: float, domains: Mapping[str, tuple[str, ...]], sizes: Mapping[GpuSpec, int],
+        self, job: Job, submitted: float, nodes: Mapping[str, Node], sizes: Mapping[GpuSpec, int],
         errors: Mapping[str, float], rules: LlmRules,
     ) -> None:  # fmt: skip
-        """`domains` maps nodes to their topology, `sizes` GPU types to GPUs per node, `errors` types to true / said."""
-        self._rules, self._domains, self._sizes, self._errors = rules, domains, sizes, errors
+        """`nodes` are the cluster's by name, `sizes` maps GPU types to GPUs per node, `errors` types to true / said."""
+        self._rules, self._nodes, self._sizes, self._errors = rules, nodes, sizes, errors
         self._bytes = checkpoint_bytes(job.model, job.training.optimizer)
         self._gpus = {gpu.name: gpu for gpu in sizes}
         self._failed = False
@@ -103,11 +105,15 @@ class LlmJob(SteadyJob):
         return super().fail()
 
     def rate(self, placement: Placement) -> float:
-        homes = {self._domains.get(share.node, ()) for share in placement.shares}
+        shares, nodes = placement.shares, self._nodes
+        homes = {nodes[share.node].topology if share.node in nodes else () for share in shares}
         spread = self._rules.oversubscription if len(homes) > 1 else 1.0
-        job, width = self._job, placement.shares[0].gpus
+        job, width = self._job, shares[0].gpus
         gpu = self._gpus[placement.gpu_type]
-        said = _predicted(job.model, job.training, placement.plan, gpu, width, spread, job.requirements.software)
+        linked = linked_gpus(shares, link_domains(gpu, shares, nodes))
+        linked = max(linked, placement.plan.tensor)  # of a node that is gone nobody knows what it was linked with
+        software = job.requirements.software
+        said = _predicted(job.model, job.training, placement.plan, gpu, width, spread, software, linked)
         return 1 / (said * self._errors.get(placement.gpu_type, 1.0))
 
     def ends_in_sight(self, placement: Placement, seconds: float) -> None:
@@ -143,7 +149,7 @@ def jobs(described: Iterable[Job], cluster: Snapshot, rules: LlmRules | None = N
     for node in cluster.nodes:
         gpu = cluster.gpu_types[node.gpu_type]
         sizes[gpu] = max(node.gpus, sizes.get(gpu, 0))
-    domains = {node.name: node.topology for node in cluster.nodes if node.topology}
+    nodes = {node.name: node for node in cluster.nodes}
     random = np.random.default_rng(seed)
     found = []
     for job in described:
@@ -154,12 +160,14 @@ def jobs(described: Iterable[Job], cluster: Snapshot, rules: LlmRules | None = N
         since = replace(job, created=job.created - cluster.time, deadline=deadline, waits_since=waits, not_before=0.0)
         since = replace(since, movable_from=0.0, stoppable_from=None)
         submitted = max(0.0, since.created, job.not_before - cluster.time)
-        found.append(LlmJob(since, submitted, domains, sizes, errors, rules))
+        found.append(LlmJob(since, submitted, nodes, sizes, errors, rules))
     return found
 
 
 @lru_cache(maxsize=4096)
 def _predicted(
-    model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuSpec, width: int, spread: float, software: str
-) -> float:
-    return plans.predict(model, training, plan, gpu, width, spread=spread, software=software).step_seconds
+    model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuSpec, width: int, spread: float,
+    software: str, linked: int,
+) -> float:  # fmt: skip
+    said = plans.predict(model, training, plan, gpu, width, spread=spread, software=software, linked=linked)
+    return said.step_seconds

@@ -63,14 +63,15 @@ def test_every_option_is_a_valid_plan_that_fits_and_keeps_the_requirements(
 ) -> None:
     model, training, need, gpu, node_gpus = search
     found = plans.options(*search)
-    assert len({(o.nodes, o.gpus_per_node) for o in found}) == len(found)
+    assert len({(o.nodes, o.gpus_per_node, o.linked) for o in found}) == len(found)
     for option in found:
         plan = option.plan
         assert plan.gpus == option.gpus == option.nodes * option.gpus_per_node
         assert need.gpus.admits(option.gpus)
         assert need.max_nodes is None or option.nodes <= need.max_nodes
         assert option.gpus_per_node <= node_gpus
-        assert plan.tensor <= option.gpus_per_node
+        assert plan.tensor <= max(option.gpus_per_node, option.linked)
+        assert option.linked <= max(gpu.link_domain, node_gpus if gpu.link_domain else 0)
         assert plan.mode in need.modes
         for degree in ("tensor", "pipeline", "virtual", "context", "expert"):
             assert getattr(need, degree).admits(getattr(plan, degree))
@@ -80,7 +81,8 @@ def test_every_option_is_a_valid_plan_that_fits_and_keeps_the_requirements(
         assert plans.fits(model, training, plan, gpu)
         assert option.prediction.memory_bytes <= gpu.memory_bytes
         # `predict` checks divisibility and must come to the same numbers on its own.
-        assert plans.predict(model, training, plan, gpu, option.gpus_per_node) == option.prediction
+        said = plans.predict(model, training, plan, gpu, option.gpus_per_node, linked=option.linked)
+        assert said == option.prediction
 
 
 @settings(max_examples=50)
@@ -89,7 +91,7 @@ def test_options_come_by_gpus_then_speed_and_nothing_found_is_explained(
     search: tuple[ModelSpec, TrainingSpec, Requirements, GpuSpec, int],
 ) -> None:
     found = plans.options(*search)
-    assert list(found) == sorted(found, key=lambda o: (o.gpus, o.prediction.step_seconds))
+    assert list(found) == sorted(found, key=lambda o: (o.gpus, o.prediction.step_seconds, o.nodes))
     if not found:
         assert len(plans.why_none(*search)) > 30
 
@@ -138,7 +140,8 @@ def test_nothing_on_the_front_is_beaten_and_every_option_is_beaten_by_something_
     assert all(any(beats(best, option) for best in front) for option in plans.options(*search))
     assert list(front) == sorted(front, key=lambda option: (option.gpus, option.prediction.step_seconds))
     for option in front:
-        assert plans.predict(*search[:2], option.plan, search[3], option.gpus_per_node) == option.prediction
+        said = plans.predict(*search[:2], option.plan, search[3], option.gpus_per_node, linked=option.linked)
+        assert said == option.prediction
 
 
 def test_types_are_searched_together_as_they_are_alone() -> None:

@@ -27,6 +27,7 @@ from trimtab.api.status import Plan
 from trimtab.observe.eligibility import eligible
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
+from trimtab_policy.placement.candidates import held_links, type_of
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.scheduling.reservations import Guard, Reservation
 from trimtab_policy.scheduling.results import Move as Order
@@ -174,7 +175,8 @@ def _best_place(
     admitted = eligible(facts.template["spec"], [observation.nodes[name] for name in capacity.names])
     moving = replace(job, eligible=admitted)
     capacity.give(moving, held.gpu_type, held.shares)
-    found = capacity.find(moving, held.gpu_type, len(held.shares), held.shares[0].gpus)
+    _, lies = held_links(observation.snapshot, held, type_of(observation.snapshot, held))
+    found = capacity.find(moving, held.gpu_type, len(held.shares), held.shares[0].gpus, linkage=lies)
     capacity.take(moving, held.gpu_type, held.shares)
     return found if found and capacity.speed_of(found) > capacity.speed_of(held.shares) else None
 
