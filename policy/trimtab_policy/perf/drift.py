@@ -16,9 +16,6 @@ import math
 from msgspec import Struct
 from msgspec.structs import replace
 
-MIN_STEPS = 20
-"""Fewer tell little: finished steps are whole numbers."""
-
 
 class Rules(Struct, frozen=True, forbid_unknown_fields=True):
     """How soon something is noticed, and how much is done about it."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab_lab.evaluation import statistics
-from trimtab_lab.evaluation.statistics import TooFewWindows, common_seed, compare, holm, regression, significance
+from trimtab_lab.evaluation.statistics import TooFewWindows, compare, holm, regression, significance
 
 WINDOWS = np.random.default_rng(5).lognormal(1.0, 1.2, 30)
 """Mean JCT of a policy in 30 windows of very different scale."""
@@ -164,21 +164,3 @@ def test_busy_windows_do_not_pass_for_an_effect_of_utilisation() -> None:
 def test_no_line_without_points(x: list[float], y: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         regression(x, y)
-
-
-# --- common random numbers -----------------------------------------------------------------------------
-def test_windows_loads_and_purposes_have_numbers_of_their_own() -> None:
-    keys = [
-        (trace, window, load, purpose, seed)
-        for trace in ("philly", "kalos")
-        for window in range(5)
-        for load in (0.7, 1.0)
-        for purpose in ("arrivals", "failures")
-        for seed in (0, 1)
-    ]
-    assert len({common_seed(*key) for key in keys}) == len(keys)
-
-
-def test_seeds_are_the_same_on_every_machine_and_on_every_day() -> None:
-    assert common_seed("philly", 3, 1.0, "arrivals") == 12108695224180804472
-    assert common_seed("philly", 3, 1, "arrivals") == 12108695224180804472

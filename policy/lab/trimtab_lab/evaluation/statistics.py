@@ -1,7 +1,7 @@
 """Whether one policy is better than another, and how sure that is: windows of a workload, compared in pairs.
 
 Most of what varies between windows is who arrives when, so policies meet the same windows with the same arrivals and
-failures (`common_seed`), and what counts is the ratio within a window: its geometric mean over windows, with the BCa
+failures, and what counts is the ratio within a window: its geometric mean over windows, with the BCa
 bootstrap interval (Efron 1987; Efron and Tibshirani 1993, chapter 14). A policy that was trained has seeds, too, all on
 the same windows. Seeds and windows are then resampled independently of each other (Owen 2007, the pigeonhole
 bootstrap), so that neither a lucky seed nor a kind window decides. A table of many cells is corrected by Holm (1979).
@@ -9,8 +9,6 @@ bootstrap), so that neither a lucky seed nor a kind window decides. A table of m
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from itertools import product
 
@@ -63,17 +61,6 @@ class Regression(Struct, frozen=True):
     intercept: float
     r_squared: float
     n: int
-
-
-def common_seed(trace: str, window: int, load: float, purpose: str, seed: int = 0) -> int:
-    """Seed (64 bits) of the random numbers of one window for one purpose (`arrivals`, `failures`, ...): common to all
-    policies.
-
-    It depends on nothing but the arguments, neither on the process nor on what was drawn before. A policy that draws
-    itself gives its name as the purpose, so that it changes nothing for others.
-    """
-    key = json.dumps([trace, window, float(load), purpose, seed]).encode()
-    return int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
 
 
 def compare(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, seed: int = 0) -> Comparison:
