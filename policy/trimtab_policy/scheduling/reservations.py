@@ -261,7 +261,7 @@ class _Course:
     """
 
     def __init__(self, snapshot: Snapshot, side: int) -> None:
-        self._snapshot, self._side = snapshot, side
+        self._snapshot = snapshot
         self._held: dict[str, tuple[Job, str, Sequence[NodeShare]]] = {}
         self._ends: list[_End] = []
         self.certain = True
