@@ -46,9 +46,10 @@ RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels 
 FROM build AS operator-root
 ARG PIP_INDEX_URL
 ARG PIP_CERT
-# Gavel, Sia and Themis decide with HiGHS; the rest of the extra `sim` is for simulations.
-RUN python3 hack/requirements.py operator --with highspy >/tmp/requirements.txt \
-    && /opt/tools/bin/pip --python /opt/venv/bin/python install --require-hashes --requirement /tmp/requirements.txt
+# Gavel, Sia and Themis decide with HiGHS and Clarabel; the rest of the extra `sim` is for simulations. Clarabel says that it
+# needs scipy and cffi (150 MB), and uses them for cones that we do not have.
+RUN python3 hack/requirements.py operator --with highspy,clarabel --leave-out scipy,cffi,pycparser >/tmp/requirements.txt \
+    && /opt/tools/bin/pip --python /opt/venv/bin/python install --no-deps --require-hashes --requirement /tmp/requirements.txt
 COPY --from=wheel /wheels /wheels
 RUN /opt/tools/bin/pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
     && /opt/tools/bin/python hack/image/sbom.py operator /image/usr/share/sbom \

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 from hack.bench import decisions
 from hack.bench.lab import Lab, create_jobs, job, lab, until
+from hack.bench.punctuality import Punctuality, Told, punctuality, witness
 from hack.bench.spread import Spread, spread
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,7 +31,6 @@ from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
 from trimtab.kube.resources import JOBS
 from trimtab.settings import Settings
-from trimtab_lab.evaluation.punctuality import Punctuality, Told, punctuality, witness
 from trimtab_lab.workloads import generator
 from trimtab_local.fake.profile import Pool, Profile
 from trimtab_policy.perf import plans

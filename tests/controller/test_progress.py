@@ -11,6 +11,7 @@ from tests.builders import gang_pod, job_object, placement, plan_of
 from trimtab.api.status import JobStatus, Observed
 from trimtab.controller.reports.progress import (
     BACK_REPORTS,
+    MIN_STEPS,
     REFINED_STEPS,
     Body,
     Figure,
@@ -21,7 +22,6 @@ from trimtab.controller.reports.progress import (
 )
 from trimtab.kube.objects import Identity, JobObject, PodObject
 from trimtab.observe.jobs import JobFacts, facts
-from trimtab_policy.perf.drift import MIN_STEPS
 
 KEY, UID = "default/job", "uid-job"
 

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FINAL = ("operator", "agent", "trainer")
+OPERATOR_WITHOUT = ("scipy", "cffi", "pycparser")
 AGENT_WITHOUT = ("numpy", "safetensors")
 
 
@@ -91,7 +92,10 @@ def test_what_the_images_install_is_locked() -> None:
     assert "requirements.py --only-groups build,image " in values("build", "RUN")[0]
     assert "PIP_ONLY_BINARY=:all:" in " ".join(values("build", "ENV"))
     locked = requirements.read_lock(requirements.LOCK.read_text())
-    every = [*requirements.requirements(["operator", "agent"]), *requirements.only(["torch", "numpy", "highspy"])]
+    every = [
+        *requirements.requirements(["operator", "agent"]),
+        *requirements.only(["torch", "numpy", "highspy", "clarabel"]),
+    ]
     every += requirements.of_groups(["build", "image"])
     names = {each.name for each in requirements.needed(map(requirements.name_of, every), locked)}
     assert {"hatchling", "cyclonedx-bom", "torch", "aiohttp"} <= names
@@ -144,3 +148,19 @@ print(len(sys.modules), load().agent.backend)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_operator_solves_without_what_its_image_has_not() -> None:
+    """Clarabel is installed there without what it says that it needs."""
+    assert f"operator --with highspy,clarabel --leave-out {','.join(OPERATOR_WITHOUT)} " in DOCKERFILE
+    program = f"""
+import sys
+sys.modules |= dict.fromkeys({OPERATOR_WITHOUT!r})
+import numpy as np
+from trimtab_policy.solvers.conic import ConeProgram, solve
+matrix, right = np.array([[-1.0], [-1.0], [1.0], [0.0]]), np.array([-3.0, 0.0, 0.0, 0.0])
+print(*solve(ConeProgram(np.ones(1), matrix, right, linear=1)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(3.0, abs=1e-6)

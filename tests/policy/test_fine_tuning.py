@@ -1,6 +1,8 @@
-"""Fine-tuning on logs: what is left of tuned weights keeps its bounds, and is as much as they allow."""
+"""Fine-tuning on logs: what is left of tuned weights keeps its bounds, and goes where its trial shows harm."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -8,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.policy.learned.random_offers import random_offers
 
-from trimtab_lab.agents.fine_tuning import Bound, Weights, bounded, distance, returns
+from trimtab_lab.agents.fine_tuning import (
+    Bound,
+    Judged,
+    Trial,
+    Verdict,
+    Weights,
+    bet,
+    bounded,
+    distance,
+    returns,
+)
 from trimtab_policy.observation.encode import Ints, Offers
 
 OFFERS = random_offers(200)
@@ -75,3 +87,50 @@ def test_weights_of_another_network_are_refused() -> None:
 def test_returns_add_up_what_follows_until_nothing_counts() -> None:
     found = returns(np.array([1.0, 2.0, 4.0, 8.0]), np.array([0.5, 0.0, 1.0, 0.5]))
     assert found.tolist() == [2.0, 2.0, 12.0, 8.0]
+
+
+# --- the trial ----------------------------------------------------------------------------------------
+def judged(pairs: list[tuple[float, float]]) -> Trial:
+    """The trial after these decisions, or after as many as there were when it ended."""
+    trial = Trial()
+    for tuned, before in pairs:
+        if trial.verdict is Verdict.OPEN:
+            trial = bet(trial, Judged(tuned, before))
+    return trial
+
+
+def test_better_weights_are_kept_when_the_trial_ends_and_not_before() -> None:
+    assert judged([(0.9, 1.0)] * 199).verdict is Verdict.OPEN
+    assert judged([(0.9, 1.0)] * 200).verdict is Verdict.KEPT
+
+
+def test_worse_weights_are_rolled_back_before_the_trial_ends() -> None:
+    back = judged([(1.3, 1.0)] * 200)
+    assert back.verdict is Verdict.ROLLED_BACK
+    assert back.count < 100
+
+
+def test_weights_that_are_slightly_worse_on_average_do_not_outlive_the_trial() -> None:
+    assert judged([(1.001, 1.0)] * 200).verdict is Verdict.ROLLED_BACK
+    assert judged([(1.0, 1.0)] * 200).verdict is Verdict.KEPT
+
+
+def test_the_bet_wins_against_harmless_weights_as_seldom_as_it_promises() -> None:
+    """However often one looks: the highest stake of 1,000 decisions counts."""
+    random, won = np.random.default_rng(5), 0
+    for _ in range(200):
+        trial, highest = Trial(), 0.0
+        for tuned, before in random.exponential(1.0, (1000, 2)).tolist():
+            trial = bet(trial, Judged(tuned, before))
+            highest = max(highest, trial.wealth)
+        won += highest >= -math.log(trial.risk)
+    assert won / 200 <= Trial().risk
+
+
+def test_a_trial_names_the_field_that_is_wrong() -> None:
+    with pytest.raises(ValueError, match="tuned must be"):
+        Judged(-1.0, 1.0)
+    with pytest.raises(ValueError, match="risk"):
+        Trial(risk=1.0)
+    with pytest.raises(ValueError, match="window"):
+        Trial(window=0)

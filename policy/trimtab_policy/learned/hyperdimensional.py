@@ -73,12 +73,6 @@ def permute(vector: Hypervectors, places: int = 1) -> Hypervectors:
     return np.roll(vector, places, axis=-1)
 
 
-def similarity(one: Hypervectors, other: Hypervectors) -> NDArray[np.float64]:
-    """(...) cosine, in [-1, 1]: 0 for unrelated vectors, give or take 1 / sqrt(dimension)."""
-    product: NDArray[np.float64] = np.mean(one * other, axis=-1, dtype=np.float64)
-    return product
-
-
 def gpu_model(spec: GpuSpec, dimension: int) -> Hypervectors:
     """(dimension,) of a GPU type: the bundle of its peak FLOP/s, memory bandwidth and memory, each bound to its role.
 

@@ -28,7 +28,6 @@ class Active:
         self.lost_gpu_seconds = 0.0
         self.computed = 0.0
         """Seconds of computing, lost ones included."""
-        self._began: float | None = None
         self._since = 0.0
         self._gpus = 0
         self._productive = 0.0

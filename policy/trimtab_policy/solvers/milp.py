@@ -1,11 +1,12 @@
 """HiGHS behind two questions: a linear program over arrays, and the assignment of GPUs as an integer program.
 
 Models are handed over as arrays in one call. `highspy` is imported only when a question is asked, so that a process
-without it (the operator's image) can load every policy; asking then raises `SolverMissing`.
+without it can load every policy; asking then raises `SolverMissing`.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ from trimtab_policy.solvers.knapsack import Assignment, FloatArray, IntArray, So
 
 
 class SolverMissing(ValueError):
-    """A policy needs the HiGHS solver, which is not installed."""
+    """A policy needs a solver that is not installed."""
 
 
 class Unsolved(ValueError):
@@ -41,6 +42,16 @@ class Program(Struct, frozen=True):
     low: FloatArray
     high: FloatArray
     matrix: Matrix
+
+
+def import_solver(name: str) -> ModuleType:
+    """The module of a solver. Raises SolverMissing where it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise SolverMissing(
+            f"this policy solves its problem with {name}, which is not installed: pip install 'trimtab[sim]'"
+        ) from error
 
 
 def by_column(column: IntArray, row: IntArray, value: FloatArray, columns: int) -> Matrix:
@@ -103,7 +114,7 @@ def _binary(problem: Assignment) -> Program:
 
 
 def _run(program: Program, options: dict[str, Any], integrality: NDArray[np.int32]) -> Any:
-    highspy = _highspy()
+    highspy = import_solver("highspy")
     solver = highspy.Highs()
     for name, value in {"output_flag": False, "threads": 1, **options}.items():
         solver.setOptionValue(name, value)
@@ -130,14 +141,3 @@ def _run(program: Program, options: dict[str, Any], integrality: NDArray[np.int3
     if status != highspy.HighsModelStatus.kOptimal:
         raise Unsolved(f"HiGHS: {solver.modelStatusToString(status)}")
     return solver
-
-
-def _highspy() -> ModuleType:
-    try:
-        import highspy
-    except ImportError as error:
-        raise SolverMissing(
-            "this policy solves its problem with HiGHS, which is not installed: pip install 'trimtab[sim]'"
-        ) from error
-    module: ModuleType = highspy
-    return module

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hack.bench.punctuality import Punctuality, Told, punctuality, witness
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import A100, H100, NOW, job, node, running, snapshot
 
-from trimtab_lab.evaluation.punctuality import Punctuality, Told, punctuality, witness
 from trimtab_lab.workloads import generator
 from trimtab_policy.scheduling.etas import expected_starts, forecasts
 from trimtab_policy.sim import clusters

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.policy.sim.queueing import node_of, of_one_gpu
 
 from trimtab_lab import kernel, rigid
 from trimtab_lab.kernel import Discipline, NotCovered, Option
 from trimtab_lab.kernel import heap as kernel_heaps
 from trimtab_lab.kernel.run import run
-from trimtab_lab.kernel.sharing import processor_sharing
 from trimtab_lab.rigid import RigidRules
 from trimtab_lab.workloads.trace import Trace, trace
 from trimtab_policy import catalog, policy
@@ -141,17 +141,8 @@ def test_no_node_is_oversubscribed_and_all_work_is_done(
 def test_a_moldable_job_takes_the_fastest_count_that_has_room() -> None:
     shape = [Option(0, 4, 3.0), Option(0, 2, 1.8), Option(0, 1, 1.0)]
     jobs = kernel.workload(np.array([0.0, 1.0, 2.0]), np.full(3, 90.0), np.zeros(3, dtype=np.int64), [shape])
-    found = kernel.simulate(Discipline.FCFS, jobs, kernel.servers(7))
+    found = kernel.simulate(Discipline.FCFS, jobs, node_of(7))
     assert found.finished - found.started == pytest.approx([30, 50, 90])
-
-
-def test_processor_sharing_divides_the_gpus_among_all() -> None:
-    # alone for 1 s, then two jobs at half speed each until the second has its 2 s after 4 s
-    finished = processor_sharing(np.array([0.0, 1.0]), np.ones(2, dtype=np.int64), np.array([4.0, 2.0]), 1.0)
-    assert finished == pytest.approx([6.0, 5.0])
-    # as many GPUs as asked for: nobody is slowed down
-    finished = processor_sharing(np.array([0.0, 1.0]), np.full(2, 4), np.array([4.0, 2.0]), 8.0)
-    assert finished == pytest.approx([4.0, 3.0])
 
 
 def test_what_the_kernel_cannot_run_is_named() -> None:
@@ -163,7 +154,7 @@ def test_what_the_kernel_cannot_run_is_named() -> None:
     with pytest.raises(NotCovered, match="run time"):
         run(Discipline.FCFS, trace(["a"], [0], [1]), MIXED)
     with pytest.raises(ValueError, match=r"job 0: submitted at 0\.0 with -5\.0 s of work"):
-        kernel.simulate(Discipline.FCFS, kernel.single_gpu(np.zeros(1), np.array([-5.0])), kernel.servers(1))
+        kernel.simulate(Discipline.FCFS, of_one_gpu(np.zeros(1), np.array([-5.0])), node_of(1))
 
 
 def test_an_empty_trace_is_an_empty_run() -> None:

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
+from tests.policy.sim.queueing import node_of, of_one_gpu
 
 from trimtab_lab import kernel, rigid
 from trimtab_lab.kernel import Discipline
-from trimtab_lab.kernel.sharing import processor_sharing
 from trimtab_lab.workloads.trace import trace
 from trimtab_policy import catalog, policy
 from trimtab_policy.sim import engine
@@ -73,12 +73,8 @@ def mean_response(submitted: Floats, finished: Floats) -> Mean:
 
 
 def simulated(discipline: Discipline, submitted: Floats, work: Floats, servers: int = 1) -> Mean:
-    outcome = kernel.simulate(discipline, kernel.single_gpu(submitted, work), kernel.servers(servers))
+    outcome = kernel.simulate(discipline, of_one_gpu(submitted, work), node_of(servers))
     return mean_response(submitted, outcome.finished)
-
-
-def shared(submitted: Floats, work: Floats) -> Mean:
-    return mean_response(submitted, processor_sharing(submitted, np.ones(len(work), dtype=np.int64), work, 1.0))
 
 
 def by_engine(name: str, submitted: Floats, work: Floats, servers: int = 1) -> Mean:
@@ -117,11 +113,6 @@ def schrage_miller(rate: float, service: str) -> float:
     return float(np.sum((waiting + residence) * mass))
 
 
-def equal_shares(rate: float, service: str) -> float:
-    """M/G/1, processor sharing: the mean depends on the mean service time alone."""
-    return float(SERVICES[service].mean() / (1 - rate * SERVICES[service].mean()))
-
-
 @pytest.mark.parametrize("service", list(SERVICES))
 def test_first_come_first_served_is_pollaczek_and_khinchine(service: str) -> None:
     submitted, work = arrivals(0.007, service, JOBS, seed=1)
@@ -133,12 +124,6 @@ def test_many_servers_are_erlang_c(servers: int, load: float) -> None:
     rate = load * servers / 100
     submitted, work = arrivals(rate, "exponential", JOBS, seed=servers)
     assert simulated(Discipline.FCFS, submitted, work, servers).agrees(erlang_c(rate, servers), precision=0.05)
-
-
-@pytest.mark.parametrize("service", list(SERVICES))
-def test_processor_sharing_knows_only_the_mean(service: str) -> None:
-    submitted, work = arrivals(0.007, service, JOBS, seed=2)
-    assert shared(submitted, work).agrees(equal_shares(0.007, service), precision=0.06)
 
 
 @pytest.mark.parametrize("service", ["exponential", "uniform", "log-normal"])
@@ -171,9 +156,8 @@ def test_the_engine_with_policies_is_as_theory_says(name: str, servers: int, exa
     [
         lambda submitted, work: simulated(Discipline.SJF, submitted, work),
         lambda submitted, work: simulated(Discipline.SRTF, submitted, work),
-        shared,
     ],
-    ids=["shortest job first", "shortest remaining time first", "processor sharing"],
+    ids=["shortest job first", "shortest remaining time first"],
 )
 def test_other_disciplines_are_refuted(wrong: Callable[[Floats, Floats], Mean]) -> None:
     submitted, work = arrivals(0.007, "uniform", JOBS, seed=5)

@@ -23,13 +23,14 @@ from trimtab.apply.transitions import Report
 from trimtab.errors import TrimtabError
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.jobs import JobFacts
-from trimtab_policy.perf.drift import MIN_STEPS
 from trimtab_policy.specs import TrainingSpec
 
 LEAST_SECONDS = 1.0
 """Between two reports of one job; more are refused."""
 SMOOTHED = 9
 """Reported step times whose median counts."""
+MIN_STEPS = 20
+"""Fewer tell little: finished steps are whole numbers."""
 REFINED_STEPS = 10 * MIN_STEPS
 """Steps after which what a job teaches is corrected once: until then its median still moves."""
 LATER_STEPS = 1000

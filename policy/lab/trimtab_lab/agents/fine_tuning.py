@@ -3,17 +3,24 @@
 Logged decisions are few, and were made by one policy. What tuning on them may do is bounded in two ways: by the
 distance of the weights from those before, as a part of their own length, and by the share of the logged decisions that
 would now be others. A tuned network that goes too far is drawn back on the straight line to the old one until it
-keeps both. Whether what is left is better decides the trial that follows (`drift`).
+keeps both.
+
+Whether what is left is better decides the trial that follows: on the next decisions old and new weights are compared in
+pairs. A bet that the new ones are worse (Waudby-Smith and Ramdas 2023) grows whenever they are; at 1 / risk, which
+weights that are not worse reach with probability `risk` at most however often one looks, the old ones are back. They
+also are if the new ones have not been better on average when the trial of `window` decisions ends.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from trimtab_policy.observation.encode import Floats, Ints, Offers
@@ -23,6 +30,8 @@ Answer = Callable[[Weights, Offers], Ints]
 
 _HALVINGS = 20
 """After which the old weights are taken instead: not even a millionth of the way was near enough."""
+_BOLDEST = 0.5
+"""Largest part of the stake in one bet: no single decision can lose more than half of it."""
 
 
 class Log(NamedTuple):
@@ -59,17 +68,56 @@ class Bound(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"updates must be at least 1, got {self.updates}")
 
 
-class Tunable(Protocol):
-    """A learner that can learn from logs. It takes its usual update, `bound.updates` times, on batches of the log
-    instead of its replay, from its present weights on and without changing them, and returns what `bounded` leaves."""
+class Verdict(StrEnum):
+    """What a trial says so far."""
 
-    def weights(self) -> dict[str, NDArray[Any]]:
-        """As of `Learner`."""
-        ...
+    OPEN = "Open"
+    KEPT = "Kept"
+    ROLLED_BACK = "RolledBack"
 
-    def fine_tune(self, log: Log, bound: Bound) -> dict[str, NDArray[Any]]:
-        """The tuned weights, within the bound."""
-        ...
+
+class Judged(Struct, frozen=True):
+    """What one decision cost under the tuned weights and under those before: regret or prediction error, 0 or more."""
+
+    tuned: float
+    before: float
+
+    def __post_init__(self) -> None:
+        """Raise ValueError naming the field."""
+        for name in ("tuned", "before"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
+
+
+class Trial(Struct, frozen=True):
+    """Tuned weights against those before them: a bet that they are worse."""
+
+    risk: float = 0.05
+    """Probability of rolling back, within the window, weights that are not worse."""
+    window: int = 200
+    """Decisions that it takes at most."""
+    count: int = 0
+    total: float = 0.0
+    """Of the outcomes."""
+    squares: float = 0.0
+    wealth: float = 0.0
+    """ln of the stake, 0 at first."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError naming the field."""
+        if not 0 < self.risk < 1:
+            raise ValueError(f"risk must lie between 0 and 1, got {self.risk}")
+        if self.window < 1:
+            raise ValueError(f"window must be at least 1, got {self.window}")
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the tuned weights stay."""
+        if self.wealth >= -math.log(self.risk):
+            return Verdict.ROLLED_BACK
+        if self.count < self.window:
+            return Verdict.OPEN
+        return Verdict.KEPT if self.total <= 0 else Verdict.ROLLED_BACK
 
 
 def bounded(before: Weights, tuned: Weights, answer: Answer, offers: Offers, bound: Bound) -> dict[str, NDArray[Any]]:
@@ -108,6 +156,27 @@ def returns(rewards: Floats, discounts: Floats) -> Floats:
         ahead = rewards[row] + discounts[row] * ahead
         found[row] = ahead
     return found
+
+
+def bet(trial: Trial, event: Judged) -> Trial:
+    """The trial with one more decision. What is bet on it follows from those before it only.
+
+    The outcome is (tuned - before) / (tuned + before), in [-1, 1]; the part of the stake is mean / (variance + mean^2)
+    so far, at least 0 and at most a half (Waudby-Smith and Ramdas 2023, section B.2), with a first outcome of 0 and a
+    variance of 1/4 taken for seen.
+    """
+    both = event.tuned + event.before
+    outcome = (event.tuned - event.before) / both if both > 0 else 0.0
+    mean = trial.total / (trial.count + 1)
+    raw_second = (0.25 + trial.squares) / (trial.count + 1)
+    part = max(0.0, min(_BOLDEST, mean / raw_second))
+    return replace(
+        trial,
+        count=trial.count + 1,
+        total=trial.total + outcome,
+        squares=trial.squares + outcome**2,
+        wealth=trial.wealth + math.log1p(part * outcome),
+    )
 
 
 def _between(before: Weights, tuned: Weights, part: float) -> dict[str, NDArray[Any]]:

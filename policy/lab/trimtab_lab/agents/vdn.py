@@ -213,7 +213,11 @@ class Vdn:
         return found
 
     def fine_tune(self, log: Log, bound: Bound) -> dict[str, NDArray[Any]]:
-        """As of `fine_tuning.Tunable`. Raises ValueError for the task `adlro`, whose decisions are no offers."""
+        """The tuned weights, within the bound (`fine_tuning.bounded`); the learner itself stays as it is.
+
+        It takes its usual update on batches of the log instead of its replay, from its present weights on. Raises
+        ValueError for the task `adlro`, whose decisions are no offers.
+        """
         if self.task == "adlro":
             raise ValueError("only agents of offers can be tuned on logged offers; these are hosts of the task adlro")
         team, target = deepcopy(self.team), deepcopy(self.team)

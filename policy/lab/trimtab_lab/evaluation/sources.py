@@ -24,7 +24,7 @@ _LAB = Path(__file__).resolve().parents[1]
 _PACKAGE = Path(str(files("trimtab_policy")))
 _ROOTS = {"trimtab_lab": _LAB.parent, "trimtab_policy": _PACKAGE.parent}
 """Package whose source counts -> the folder that it is in."""
-_COMPUTE = ("numpy", "scipy", "highspy", "numba")
+_COMPUTE = ("numpy", "scipy", "highspy", "clarabel", "numba")
 """Packages whose next version may give other numbers."""
 _RUN = "trimtab_lab.evaluation.carry_out"
 

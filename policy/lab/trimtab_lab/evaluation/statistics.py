@@ -1,7 +1,7 @@
 """Whether one policy is better than another, and how sure that is: windows of a workload, compared in pairs.
 
 Most of what varies between windows is who arrives when, so policies meet the same windows with the same arrivals and
-failures (`common_seed`), and what counts is the ratio within a window: its geometric mean over windows, with the BCa
+failures, and what counts is the ratio within a window: its geometric mean over windows, with the BCa
 bootstrap interval (Efron 1987; Efron and Tibshirani 1993, chapter 14). A policy that was trained has seeds, too, all on
 the same windows. Seeds and windows are then resampled independently of each other (Owen 2007, the pigeonhole
 bootstrap), so that neither a lucky seed nor a kind window decides. A table of many cells is corrected by Holm (1979).
@@ -9,25 +9,22 @@ bootstrap), so that neither a lucky seed nor a kind window decides. A table of m
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri
+from scipy.stats import bootstrap, permutation_test
 from scipy.stats import t as student
 
 FloatArray = NDArray[np.float64]
 
 MIN_WINDOWS = 3
 RESAMPLES = 9_999
-_EXACT_WINDOWS = 14
-"""Up to here all 2^n flips of signs are counted, above as many are drawn as `FLIPS`."""
 FLIPS = 50_000
-_SAME = 1e-12
+"""Of signs that are drawn where there are more than so many; all are counted where there are not."""
+_DIGITS = 12
+_SAME = 10.0**-_DIGITS
 """By how much numbers may differ that would be equal without rounding."""
 
 
@@ -65,17 +62,6 @@ class Regression(Struct, frozen=True):
     n: int
 
 
-def common_seed(trace: str, window: int, load: float, purpose: str, seed: int = 0) -> int:
-    """Seed (64 bits) of the random numbers of one window for one purpose (`arrivals`, `failures`, ...): common to all
-    policies.
-
-    It depends on nothing but the arguments, neither on the process nor on what was drawn before. A policy that draws
-    itself gives its name as the purpose, so that it changes nothing for others.
-    """
-    key = json.dumps([trace, window, float(load), purpose, seed]).encode()
-    return int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
-
-
 def compare(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, seed: int = 0) -> Comparison:
     """Paired comparison of a measure where less is better and zero cannot be, such as the mean JCT.
 
@@ -97,18 +83,20 @@ def compare(ours: ArrayLike, theirs: ArrayLike, level: float = 0.95, seed: int =
 def significance(log_ratios: ArrayLike, seed: int = 0) -> float:
     """Two-sided p of the paired permutation test: if both were alike, every sign of a log ratio were as likely as not.
 
-    `log_ratios` (windows,). Exact up to 14 windows; above, as many flips are drawn as `FLIPS`, and p is never 0.
+    `log_ratios` (windows,). Exact up to 15 windows; above, as many flips are drawn as `FLIPS`, and p is never 0.
     """
     values = np.asarray(log_ratios, dtype=np.float64)
-    observed = abs(values.sum()) * (1 - _SAME)
-    if values.size <= _EXACT_WINDOWS:
-        signs = np.array(list(product((1.0, -1.0), repeat=values.size)))
-        return float((np.abs(signs @ values) >= observed).mean())
-    rng, beyond = np.random.default_rng(seed), 0
-    for _ in range(0, FLIPS, 1000):
-        signs = rng.choice((1.0, -1.0), (1000, values.size))
-        beyond += int((np.abs(signs @ values) >= observed).sum())
-    return (beyond + 1) / (FLIPS + 1)
+    found = permutation_test(
+        (values,),
+        lambda signed, axis: np.abs(signed.sum(axis=axis)),
+        permutation_type="samples",
+        alternative="greater",
+        vectorized=True,
+        n_resamples=FLIPS,
+        batch=1000,
+        rng=np.random.default_rng(seed),
+    )
+    return float(found.pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -180,34 +168,16 @@ def _bca(values: FloatArray, level: float, rng: np.random.Generator) -> Interval
     if not 0 < level < 1:
         raise ValueError(f"level is {level:g}: must be between 0 and 1")
     mean = float(values.mean())
-    means = _resampled(values, rng)
     if np.ptp(values) <= _SAME:
         return Interval(mean, mean, mean)
-    # how far the median of the resamples lies from the estimate; those that are equal to it count half
-    gap = np.where(np.abs(means - mean) <= _SAME, 0.0, np.sign(means - mean))
-    below = float((1 - gap).mean() / 2)
-    bias, acceleration = float(ndtri(below)), _acceleration(values)
-    quantiles = bias + ndtri([(1 - level) / 2, (1 + level) / 2])
-    low, high = np.quantile(means, ndtr(bias + quantiles / (1 - acceleration * quantiles)))
-    return Interval(mean, float(low), float(high))
 
+    def resampled(*drawn: NDArray[np.int64], axis: int = -1) -> FloatArray:
+        """(...) means over the rows and columns that were drawn, (..., n) each; of one row, over its columns."""
+        rows, columns = drawn if len(drawn) == 2 else (np.zeros_like(drawn[0][..., :1]), drawn[0])
+        # rounded, so that resamples that are the sample itself are equal to it, and count half in the bias
+        means = values[rows[..., :, None], columns[..., None, :]].mean(axis=(-2, -1))
+        return np.asarray(np.round(means, _DIGITS))
 
-def _resampled(values: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """(RESAMPLES,) means; how often each row and column was drawn is multinomial."""
-    rows, columns = values.shape
-    row_weights = rng.multinomial(rows, np.full(rows, 1 / rows), RESAMPLES) / rows
-    column_weights = rng.multinomial(columns, np.full(columns, 1 / columns), RESAMPLES) / columns
-    return np.asarray(np.einsum("br,rc,bc->b", row_weights, values, column_weights, optimize=True))
-
-
-def _acceleration(values: FloatArray) -> float:
-    """Skewness of the influence of single rows and columns on the mean, by the jackknife for several samples.
-
-    Davison and Hinkley 1997, section 5.3: sum of l^3 / n^3 over six times the 3/2th power of the sum of l^2 / n^2.
-    """
-    cubes, squares = 0.0, 0.0
-    for axis in (0, 1):
-        influence = values.mean(axis=1 - axis) - values.mean()
-        cubes += float((influence**3).sum()) / influence.size**3
-        squares += float((influence**2).sum()) / influence.size**2
-    return cubes / (6 * squares**1.5) if squares > 0 else 0.0
+    samples = [np.arange(size) for size in values.shape if size > 1]
+    found = bootstrap(samples, resampled, n_resamples=RESAMPLES, batch=1000, confidence_level=level, rng=rng)
+    return Interval(mean, float(found.confidence_interval.low), float(found.confidence_interval.high))

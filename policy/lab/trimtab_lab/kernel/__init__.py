@@ -9,8 +9,6 @@ engine with the policy of the same name does (a test holds it to that, job by jo
   that has room. Several counts in a shape make its jobs moldable;
 - gangs may be spread over any nodes, as rigid jobs are as fast on scattered GPUs;
 - jobs that are equal in what a discipline orders by are served in the order of their submission.
-
-Processor sharing, the limit of round robin with short turns, is `kernel.sharing`.
 """
 
 from __future__ import annotations
@@ -179,11 +177,6 @@ def pools(cluster: Snapshot) -> Nodes:
     return _nodes(kinds, np.array([node.gpus for node in cluster.nodes], dtype=np.int64), len(types))
 
 
-def servers(count: int) -> Nodes:
-    """One node with so many GPUs: the c servers of queueing theory."""
-    return _nodes(np.zeros(1, dtype=np.int64), np.array([count], dtype=np.int64), 1)
-
-
 def _nodes(kinds: Ints, gpus: Ints, types: int) -> Nodes:
     return Nodes(kinds, gpus, np.bincount(kinds, weights=gpus, minlength=types).astype(np.int64))
 
@@ -199,11 +192,6 @@ def workload(
     believed = work if told is None else told
     jobs = Jobs(submitted[row], work[row], believed[row], shape.astype(np.int64)[row])
     return Workload(jobs, _shapes(options), row)
-
-
-def single_gpu(submitted: Floats, work: Floats) -> Workload:
-    """Jobs that ask for one GPU each."""
-    return workload(submitted, work, np.zeros(len(work), dtype=np.int64), [[Option(0, 1, 1.0)]])
 
 
 def rigid(discipline: Discipline, trace: Trace, cluster: Snapshot, rules: RigidRules | None = None) -> Workload:

@@ -2,7 +2,7 @@
 
 `pai_job_table.csv` beside `pai_task_table.csv` (schema: README; published without a header line): a job's GPUs are
 the sum of instances x `plan_gpu` % over its tasks, rounded up, its run time from the first start of a task to the job's
-end, its types those that its GPU tasks were given (they are where the run time holds; `unconstrained()` forgets them).
+end, its types those that its GPU tasks were given (they are where the run time holds).
 Jobs without an end (running, waiting) and CPU jobs are left out.
 
 The merged CSV of its simulator (`pai_job_duration_estimate_100K.csv` and alike): `num_gpu` of each of `num_inst`

@@ -41,11 +41,6 @@ class Coded(Struct, Generic[T], frozen=True, eq=False):
         """The same values for some rows: anything that indexes an array."""
         return Coded(self.codes[rows], self.values)
 
-    def equals(self, value: T) -> BoolArray:
-        """In which rows it stands."""
-        known = self.values.index(value) if value in self.values else -1
-        return np.equal(self.codes, known)
-
     def map(self, function: Any) -> Coded[Any]:
         """Every value replaced by what the function makes of it, called once per distinct value."""
         return code_by(self.codes, [function(value) for value in self.values])
@@ -129,10 +124,6 @@ class Trace(Struct, frozen=True, eq=False):
     def take(self, rows: Any) -> Trace:
         """Some of the jobs: a mask, a slice, or ascending indices."""
         return Trace(*(_take(getattr(self, field), rows) for field in self.__struct_fields__))
-
-    def unconstrained(self) -> Trace:
-        """The same jobs, each of which may run on any GPU type."""
-        return msgspec.structs.replace(self, gpu_types=constant((), len(self)))
 
     def without_estimates(self) -> Trace:
         """The same jobs, of whose run times nobody expected anything."""
