@@ -182,6 +182,24 @@ class PendingReason(StrEnum):
     """So many jobs are new, or wait in its queue or namespace, that its turn has not come."""
 
 
+FITS_NOWHERE = frozenset(
+    (
+        PendingReason.NO_FEASIBLE_PLAN,
+        PendingReason.NO_SUCH_GPU,
+        PendingReason.NO_ELIGIBLE_NODE,
+        PendingReason.CLUSTER_TOO_SMALL,
+    )
+)
+"""Reasons why a job would find no place even if it were alone on the cluster."""
+NEVER_STARTS = FITS_NOWHERE | {
+    PendingReason.QUEUE_NOT_FOUND,
+    PendingReason.QUEUE_NOT_ALLOWED,
+    PendingReason.PRIORITY_CLASS_NOT_FOUND,
+    PendingReason.INVALID_SPEC,
+}
+"""Reasons that no other job's end takes away: somebody has to change the job or the cluster."""
+
+
 class StopCause(StrEnum):
     """Why a running gang is asked to stop: a closed list that tools may rely on."""
 

@@ -9,7 +9,7 @@ from trimtab.api.convert import to_degrees, to_start_time
 from trimtab.api.status import MAX_ITEMS
 from trimtab.api.status import Pending as WirePending
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.queues import hopeless
+from trimtab.observe.queues import fits_nowhere
 from trimtab.observe.running import pinned, startable
 from trimtab_policy.types import Pending, PendingReason
 
@@ -30,7 +30,7 @@ def told(pending: Pending | None, facts: JobFacts, refused: Iterable[str]) -> Wi
     would not take for it."""
     if pending is None:
         return None
-    if pending.reason is PendingReason.NOT_CONSIDERED and hopeless(facts):
+    if pending.reason is PendingReason.NOT_CONSIDERED and fits_nowhere(facts):
         # It stands in line by what it was told last: forgotten, it would take the place of another job, be told the
         # same again, and give the place back, round after round.
         return facts.status.pending
