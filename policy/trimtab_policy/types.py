@@ -231,6 +231,15 @@ class Eta(Struct, frozen=True):
     high: float
 
 
+class Wording(Struct, frozen=True):
+    """What a text says besides the points in time that it tells of: these move with every report of a running job."""
+
+    timeless: str
+    """The text without them."""
+    times: tuple[float, ...] = ()
+    """In the order in which the text tells them, as POSIX seconds."""
+
+
 class Pending(Struct, frozen=True):
     """Why a job waits, and what would let it start."""
 
@@ -242,6 +251,8 @@ class Pending(Struct, frozen=True):
     """Changes that would unblock it, each a sentence."""
     eta: Eta | None = None
     """When it is expected to start; None when that is not in sight."""
+    wordings: dict[str, Wording] = {}
+    """Of those of the above texts that tell of points in time (`placement.wording`)."""
 
 
 class Speed(Struct, frozen=True):

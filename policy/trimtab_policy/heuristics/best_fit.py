@@ -26,7 +26,8 @@ from trimtab_policy.placement.candidates import (
     with_room,
 )
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.pending_reasons import clock, free_again, why_pending
+from trimtab_policy.placement.pending_reasons import free_again, why_pending
+from trimtab_policy.placement.wording import clock
 from trimtab_policy.policy import Kind
 from trimtab_policy.types import Alternative, Decision, Job, NodeShare, Pending, Placement, Snapshot
 
