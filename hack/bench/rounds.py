@@ -80,8 +80,7 @@ def made(copy: Cluster, settings: Settings, heard: GpuNodes | None = None) -> Ro
     """The controller's rounds on a copy of a cluster; `heard` is what agents have reported."""
     client: Any = NoClient()
     observer, engine, wake = Observer(settings.topology.levels, heard), Engine(), Wake()
-    views, recorder = Views(copy, observer, settings), Recorder(client, "bench")
-    views.gpunodes = heard
+    views, recorder = Views(copy, observer, settings, gpunodes=heard), Recorder(client, "bench")
     health = Health(client, copy, heard, recorder) if heard else None
 
     def fail(error: BaseException) -> None:

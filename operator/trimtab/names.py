@@ -144,6 +144,10 @@ DEGRADED: Final = "Degraded"
 """Of a job: nodes of its gang are lost, and nothing is done about it, because too many are lost at once."""
 HEALTHY: Final = "Healthy"
 """Of a GPUNode; the controller's judgement."""
+FAULT_CONTAINED: Final = "FaultContained"
+"""Of a GPUNode that is not Healthy: its device plugin has taken the faulty GPUs away, and the others go on. There only
+while that is so."""
+REASON_DEVICE_PLUGIN: Final = "TakenByDevicePlugin"
 # Reasons of Healthy: why a node's GPUs may take jobs, may not (False), or may not yet (Unknown).
 REASON_HEALTHY: Final = "NoFaults"
 REASON_XID_FATAL: Final = "XidFatal"

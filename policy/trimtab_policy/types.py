@@ -182,6 +182,24 @@ class PendingReason(StrEnum):
     """So many jobs are new, or wait in its queue or namespace, that its turn has not come."""
 
 
+FITS_NOWHERE = frozenset(
+    (
+        PendingReason.NO_FEASIBLE_PLAN,
+        PendingReason.NO_SUCH_GPU,
+        PendingReason.NO_ELIGIBLE_NODE,
+        PendingReason.CLUSTER_TOO_SMALL,
+    )
+)
+"""Reasons why a job would find no place even if it were alone on the cluster."""
+NEVER_STARTS = FITS_NOWHERE | {
+    PendingReason.QUEUE_NOT_FOUND,
+    PendingReason.QUEUE_NOT_ALLOWED,
+    PendingReason.PRIORITY_CLASS_NOT_FOUND,
+    PendingReason.INVALID_SPEC,
+}
+"""Reasons that no other job's end takes away: somebody has to change the job or the cluster."""
+
+
 class StopCause(StrEnum):
     """Why a running gang is asked to stop: a closed list that tools may rely on."""
 
@@ -213,6 +231,15 @@ class Eta(Struct, frozen=True):
     high: float
 
 
+class Wording(Struct, frozen=True):
+    """What a text says besides the points in time that it tells of: these move with every report of a running job."""
+
+    timeless: str
+    """The text without them."""
+    times: tuple[float, ...] = ()
+    """In the order in which the text tells them, as POSIX seconds."""
+
+
 class Pending(Struct, frozen=True):
     """Why a job waits, and what would let it start."""
 
@@ -224,6 +251,8 @@ class Pending(Struct, frozen=True):
     """Changes that would unblock it, each a sentence."""
     eta: Eta | None = None
     """When it is expected to start; None when that is not in sight."""
+    wordings: dict[str, Wording] = {}
+    """Of those of the above texts that tell of points in time (`placement.wording`)."""
 
 
 class Speed(Struct, frozen=True):

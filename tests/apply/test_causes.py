@@ -248,7 +248,7 @@ def test_a_pod_that_runs_has_no_ending() -> None:
 # --- pods that do not start ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"])
 def test_what_only_a_user_can_mend_is_not_waited_for(reason: str) -> None:
-    found = causes.hopeless(waiting(reason, "image 'Trainer:1'"), 0.0)
+    found = causes.cannot_start(waiting(reason, "image 'Trainer:1'"), 0.0)
     assert found
     assert (found.cause, found.reason) == (USER, reason)
     assert "image 'Trainer:1'" in found.message
@@ -256,15 +256,15 @@ def test_what_only_a_user_can_mend_is_not_waited_for(reason: str) -> None:
 
 def test_a_secret_may_come_a_little_late() -> None:
     late = waiting("CreateContainerConfigError", 'secret "token" not found')
-    assert causes.hopeless(late, 59.0) is None
-    found = causes.hopeless(late, 60.0)
+    assert causes.cannot_start(late, 59.0) is None
+    found = causes.cannot_start(late, 60.0)
     assert found
     assert (found.cause, 'secret "token" not found' in found.message) == (USER, True)
 
 
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "ErrImagePull", "ContainerCreating", "CreateContainerError"])
 def test_all_else_may_pass(reason: str) -> None:
-    assert causes.hopeless(waiting(reason), 3600.0) is None
+    assert causes.cannot_start(waiting(reason), 3600.0) is None
 
 
 @pytest.mark.parametrize(

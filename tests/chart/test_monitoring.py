@@ -11,10 +11,9 @@ import pytest
 from prometheus_client.core import CollectorRegistry
 from tests.chart.rendered import Object, chart_file, container_of, environment_of, manifest, objects, pod_of, the
 
-from trimtab.doctor.checks.jobs import FOREVER
 from trimtab.telemetry import agent_metrics, metrics
 from trimtab.telemetry.extender_metrics import EXTENDER_REQUESTS
-from trimtab_policy.types import PendingReason
+from trimtab_policy.types import NEVER_STARTS, PendingReason
 
 pytestmark = pytest.mark.timeout(1800)  # the first test builds helm
 
@@ -92,8 +91,8 @@ def test_the_runbook_is_as_grave_as_the_alert() -> None:
 def test_jobs_that_never_start_are_those_that_the_doctor_names() -> None:
     (alerts,) = manifest("alerts.yaml")
     asked = {each["alert"]: set(re.findall(r"\b[A-Z]\w+", each["expr"])) for each in rules(alerts)}
-    assert asked["TrimtabJobNeverStarts"] == {reason.value for reason in FOREVER}
-    assert asked["TrimtabJobWaitingTooLong"] <= {reason.value for reason in PendingReason} - {*FOREVER}
+    assert asked["TrimtabJobNeverStarts"] == {reason.value for reason in NEVER_STARTS}
+    assert asked["TrimtabJobWaitingTooLong"] <= {reason.value for reason in PendingReason} - {*NEVER_STARTS}
 
 
 @pytest.mark.parametrize(("title", "expression"), EXPRESSIONS, ids=lambda text: text[:30])

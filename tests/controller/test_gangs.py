@@ -13,7 +13,7 @@ from tests.builders import job_object
 
 from trimtab.apply.steps import View
 from trimtab.controller.jobs.gangs import MOST_TOLD, REST_SECONDS, Gangs
-from trimtab.controller.views import Gang, Rest
+from trimtab.controller.views import Gang, JobSight, Rest
 from trimtab.kube.objects import Identity
 from trimtab.settings import Settings
 from trimtab.telemetry.metrics import REGISTRY
@@ -31,12 +31,17 @@ class Views:
     def rest(self, uid: str, gang: Gang) -> Rest | None:
         return self.rests.get(uid)
 
-    def view(self, uid: str, gang: Gang) -> View | None:
+    def sight(self, uid: str) -> JobSight | None:
         self.seen.append(uid)
-        gang.due = self.due
-        if uid == "cursed":
-            raise ZeroDivisionError
         return None
+
+    def view(self, gang: Gang, sight: JobSight) -> JobSight:
+        return sight
+
+    def remember(self, gang: Gang, sight: JobSight | None) -> None:
+        gang.due = self.due
+        if self.seen[-1:] == ["cursed"]:
+            raise ZeroDivisionError
 
 
 class NoJobs:
@@ -126,7 +131,7 @@ async def test_of_very_many_that_wait_only_some_are_told_at_a_time_and_nobody_is
 
     monkeypatch.setattr(Gangs, "_take", take)
     monkeypatch.setattr("trimtab.controller.jobs.gangs.steps.next_step", lambda view: () if view in told else ("tell",))
-    monkeypatch.setattr(Views, "view", lambda self, uid, gang: uid)
+    monkeypatch.setattr(Views, "sight", lambda self, uid: uid)
     ended = asyncio.Semaphore(0)
     gangs = drivers(views, wake=ended.release)
     gangs.advance([*names, "other"])
@@ -151,3 +156,13 @@ async def test_every_round_begins_elsewhere_so_that_the_last_in_line_are_told_to
         views.seen.clear()
         gangs.advance(line)
         assert views.seen == line[start:] + line[:start]
+
+
+async def test_a_job_that_something_is_heard_of_is_looked_at_at_once() -> None:
+    views, news = Views(), asyncio.Queue[str]()
+    following = asyncio.create_task(drivers(views).follow(news))
+    news.put_nowait("cursed")
+    news.put_nowait("blessed")
+    await asyncio.sleep(0)
+    assert views.seen == ["cursed", "blessed"]
+    following.cancel()

@@ -13,14 +13,17 @@ from hack.bench.world import World
 from tests.builders import NOW, fault, gpu_reading, gpunode_object, node_object
 from tests.live.harness import eventually
 
+from trimtab import names
 from trimtab.apply.transitions import Happening
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.nodes import health
-from trimtab.controller.nodes.health import Health
+from trimtab.controller.nodes.health import Health, conditions
 from trimtab.errors import ApiError, LeadershipLost, NotFound, Overloaded
 from trimtab.kube.observer import Silent
 from trimtab.kube.resources import GPUNODES
+from trimtab.observe import telemetry
 from trimtab.observe.gpunodes import GpuNodes
+from trimtab.observe.health import WITHDRAWN, Verdict
 from trimtab.observe.snapshot import Caches, Observer
 from trimtab.settings import ReflectorSettings, TelemetrySettings
 
@@ -193,3 +196,13 @@ async def test_a_heartbeat_of_an_agent_wakes_nobody_and_a_fault_does() -> None:
 def _status(cluster: Cluster) -> bytes:
     assert cluster.gpunodes
     return bytes(cluster.gpunodes.items["n1"].status)
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_what_a_new_controller_needs_to_know_is_a_condition_and_not_a_word(contained: bool) -> None:
+    """Whether the broken GPUs had been taken away: whatever the message says of that."""
+    said = conditions(Verdict("False", names.REASON_XID_FATAL, WITHDRAWN, contained), NOW)
+    assert [each["type"] for each in said] == ["Healthy", "FaultContained"][: 1 + contained]
+    judged = telemetry.read(gpunode_object(conditions=said)).judged
+    assert judged
+    assert (judged.contained, judged.message, judged.since) == (contained, WITHDRAWN, NOW)

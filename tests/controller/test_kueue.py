@@ -20,6 +20,7 @@ from trimtab.controller.kueue import admission as dealing
 from trimtab.controller.kueue import caches
 from trimtab.controller.kueue.admission import Kueue, Verdicts
 from trimtab.controller.kueue.caches import KueueCaches
+from trimtab.controller.kueue.cases import Cases
 from trimtab.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound, Unreachable
 from trimtab.kube.observer import Silent
 from trimtab.kube.resources import RESOURCE_FLAVORS, WORKLOADS
@@ -85,11 +86,12 @@ class World:
         self.told: list[Happening] = []
         self.orders: list[StopOrder] = []
         self.promised: set[str] = set()
+        self.cases = Cases(self.cluster, self.caches, Observer(()))
         self.kueue = Kueue(
             cast(Any, self.server),
             self.cluster,
             self.caches,
-            Observer(()),
+            self.cases,
             cast(Any, self),
             order_stop=lambda uid, order: self.orders.append(order),
             promised=lambda: self.promised,
@@ -186,7 +188,7 @@ async def test_flavors_limit_nodes_through_the_template_of_which_pods_are_made(w
     world.flavor({"pool": "a"})
     facts = world.look().limited["uid-job"]
     assert facts.template["spec"]["nodeSelector"] == {"pool": "a"}
-    assert world.kueue.template(world_facts(world))["spec"]["nodeSelector"] == {"pool": "a"}
+    assert world.cases.template(world_facts(world))["spec"]["nodeSelector"] == {"pool": "a"}
 
 
 def world_facts(world: World) -> Any:

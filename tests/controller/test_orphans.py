@@ -200,14 +200,14 @@ async def test_jobs_are_forgotten_when_their_pods_are_gone(stand: Stand) -> None
 
 
 async def test_a_job_that_we_have_a_bug_for_holds_up_nobody_else(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    look, before = stand.views.last_view, REGISTRY.get_sample_value("trimtab_driver_errors_total") or 0.0
+    look, before = stand.views.last_sight, REGISTRY.get_sample_value("trimtab_driver_errors_total") or 0.0
 
-    def broken(meta: Any, status: Any, gang: Any) -> Any:
+    def broken(meta: Any, status: Any) -> Any:
         if meta.name == "cursed":
             raise ZeroDivisionError
-        return look(meta, status, gang)
+        return look(meta, status)
 
-    monkeypatch.setattr(stand.views, "last_view", broken)
+    monkeypatch.setattr(stand.views, "last_sight", broken)
     stand.pod("cursed")
     stand.pod("blessed")
     assert await stand.look() == 1

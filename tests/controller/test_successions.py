@@ -14,7 +14,8 @@ from trimtab import names
 from trimtab.api.history import StopRecord
 from trimtab.api.status import Condition, JobStatus, Leaving, Plan, PlanGrant, PlanTerms, StopRequest
 from trimtab.apply.stops import StopOrder
-from trimtab.controller.jobs.successions import Successions, leaving
+from trimtab.controller.jobs.stopping import leaving
+from trimtab.controller.jobs.successions import Successions
 from trimtab.controller.views import Decided, Promise
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.books import Claim

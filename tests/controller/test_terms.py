@@ -13,7 +13,7 @@ import pytest
 from tests.fakeserver import FakeApiServer
 
 from trimtab.controller import app
-from trimtab.controller.app import Controller
+from trimtab.controller.app import Controller, candidate
 from trimtab.controller.leadership import Leadership
 from trimtab.errors import LeadershipLost
 from trimtab.kube.client import KubeClient
@@ -37,7 +37,6 @@ class Term:
         self.client = client
         self.leadership = Leadership(client, QUICK)
         self.controller = Controller(Settings(leadership=QUICK), client, self.leadership)
-        client.before_write = lambda: None  # one client for the lease, too
         self.led = asyncio.Event()
         monkeypatch.setattr(self.controller._cluster, "synced", self._at_once)
         monkeypatch.setattr(self.controller._wakeups, "start", lambda: None)
@@ -84,16 +83,14 @@ async def test_a_term_that_is_over_leaves_nobody_at_work_and_nothing_told(
 
 async def test_every_write_of_a_term_is_checked_against_its_own_lease(server: FakeApiServer, tmp_path: Path) -> None:
     kube = KubeSettings(kubeconfig=server.kubeconfig(tmp_path))
-    async with await KubeClient.connect(kube) as old, await KubeClient.connect(kube) as new:
-        terms = [Leadership(client, QUICK) for client in (old, new)]
-        for client, leadership in zip((old, new), terms, strict=True):
-            Controller(Settings(leadership=QUICK), client, leadership)
+    settings = Settings(leadership=QUICK, kube=kube)
+    async with candidate(settings) as old, candidate(settings) as new:
         async with await KubeClient.connect(kube) as lease_client:
             again = Leadership(lease_client, QUICK)
             await again.acquire()
-        for client in (old, new):  # that the process leads again is nothing to an earlier term of it
+        for term in (old, new):  # that the process leads again is nothing to an earlier term of it
             with pytest.raises(LeadershipLost):
-                await client.create("/api/v1/namespaces/default/pods", {"metadata": {"name": "late"}})
+                await term._gangs._client.create("/api/v1/namespaces/default/pods", {"metadata": {"name": "late"}})
 
 
 def test_what_a_term_had_put_aside_goes_with_the_next_one() -> None:

@@ -51,8 +51,7 @@ class Stage:
         self.cluster = Cluster(unused, ReflectorSettings(), lambda: None, Silent())
         settings = Settings()
         self.gpunodes = GpuNodes(settings.telemetry, clock=self.monotonic, wall=self.time)
-        self.views = Views(self.cluster, Observer((), self.gpunodes), settings, self.time)
-        self.views.gpunodes = self.gpunodes
+        self.views = Views(self.cluster, Observer((), self.gpunodes), settings, self.time, gpunodes=self.gpunodes)
         self.gang = Gang()
         meta = job_object().metadata
         planned = transitions.planned(JobStatus(), meta, plan_of(placement(nodes=dict.fromkeys(NODES, 8))), NOW)
@@ -82,9 +81,10 @@ class Stage:
         self.gpunodes.look(there, lambda node: 8)
 
     def view(self) -> View:
-        found = self.views.view("uid-job", self.gang)
+        found = self.views.sight("uid-job")
         assert found
-        return found
+        self.views.remember(self.gang, found)
+        return self.views.view(self.gang, found)
 
     def blamed(self) -> FailureCause | None:
         """What the gang is given up for now, if it is."""
@@ -139,9 +139,7 @@ def test_nothing_but_the_end_of_its_pods_is_due_for_a_job_that_is_being_deleted(
     stage.gang.due, stage.gang.binding_since = NOW, 1.0
     going = job_object(deletion_timestamp="2026-01-02T03:04:05Z", resource_version="2")
     stage.cluster.jobs.apply_written(msgspec.json.encode(going))
-    view = stage.views.view("uid-job", stage.gang)
-    assert view
-    assert view.being_deleted
+    assert stage.view().being_deleted
     assert (stage.gang.due, stage.gang.binding_since) == (math.inf, None)
 
 

@@ -9,10 +9,13 @@ from tests.builders import NOW, job_object, placement, plan_of
 
 from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.status import MAX_ITEMS, JobStatus
+from trimtab.api.status import Pending as Wire
 from trimtab.apply import transitions
 from trimtab.controller.jobs.waiting import told
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab.observe.queues import Queues
+from trimtab_policy.placement.wording import TimedText, worded
+from trimtab_policy.placement.wording import waits as waits_because
 from trimtab_policy.types import Pending, PendingReason
 
 SAVED = JobStatus(degrees=plan_of(placement(nodes={"n1": 8})).parallelism)
@@ -65,6 +68,49 @@ def test_what_is_said_fits_into_a_status() -> None:
     assert said.blockers[0] == "node n1 is left out: kube-scheduler refused it"
     assert max(map(len, (*said.blockers, *said.alternatives))) == TEXT
     assert told(None, waits(), ()) is None
+
+
+def told_of(
+    message: TimedText, *blockers: TimedText | str, hint: str = "add nodes", refused: tuple[str, ...] = ()
+) -> Wire:
+    pending = waits_because("uid-job", PendingReason.INSUFFICIENT_GPUS, message, blockers, (hint,))
+    said = told(pending, waits(), refused)
+    assert said
+    return said
+
+
+def until(moment: float, gpus: int = 8) -> TimedText:
+    return worded(NOW, f"a holds {gpus} until ", moment)
+
+
+def test_times_are_told_beside_the_texts_and_all_else_has_one_hash() -> None:
+    said = told_of(worded(NOW, "enough are expected ", NOW + 600), until(NOW + 600), until(NOW + 900))
+    assert PIN in said.message
+    assert [moment.timestamp() for moment in said.times] == [NOW + 600, NOW + 600, NOW + 900]
+    later = told_of(worded(NOW, "enough are expected ", NOW + 660), until(NOW + 700), until(NOW + 960))
+    assert (later.wording_hash, later.message == said.message) == (said.wording_hash, False)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        told_of(worded(NOW, "all are expected ", NOW + 600), until(NOW + 600)),
+        told_of(worded(NOW, "enough are expected ", NOW + 600), until(NOW + 600, gpus=4)),
+        told_of(worded(NOW, "enough are expected ", NOW + 600), until(NOW + 600), "b"),
+        told_of(worded(NOW, "enough are expected ", NOW + 600), until(NOW + 600), hint="wait"),
+        told_of(worded(NOW, "enough are expected ", NOW + 600), until(NOW + 600), refused=("n1",)),
+    ],
+)
+def test_whatever_else_is_told_has_another_hash(other: Wire) -> None:
+    said = told_of(worded(NOW, "enough are expected ", NOW + 600), until(NOW + 600))
+    assert other.wording_hash != said.wording_hash
+
+
+@pytest.mark.parametrize("moment", [float("nan"), float("inf"), 1e300, -1e300])
+def test_a_time_that_no_calendar_has_can_be_told(moment: float) -> None:
+    said = told_of(worded(NOW, "enough are expected ", moment))
+    [told_time] = said.times
+    assert told_time.year == (1970 if moment < 0 else 9999)
 
 
 def test_what_jobs_are_told_comes_to_rest_however_many_no_time_helps() -> None:

@@ -67,9 +67,9 @@ def in_what_ships(now: Snapshot, policy: str, rules: Rules) -> Decision:
 def at_first(now: Snapshot, policy: str, how: ControllerRules) -> Decision:
     """As `replay` and `whatif` begin."""
     start = replay.sorted_out(now)
-    controller = Controller(load(policy), how, lambda job: job.elastic, begin=start.snapshot)
+    controller = Controller(load(policy), how, lambda job: job.elastic, begin=start.cluster)
     with pytest.raises(First) as raised:
-        simulate(Stopping(controller), replay.jobs_of(start, preempt=True), start.snapshot, SimRules())
+        simulate(Stopping(controller), replay.jobs_of(start, preempt=True), start.cluster, SimRules())
     return raised.value.decision
 
 

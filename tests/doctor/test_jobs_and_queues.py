@@ -23,7 +23,7 @@ from trimtab.doctor.findings import Level, Reason
 from trimtab.doctor.seen import Unknown
 from trimtab.kube.objects import JobObject
 from trimtab.settings import InteropSettings
-from trimtab_policy.types import PendingReason, StopCause
+from trimtab_policy.types import NEVER_STARTS, PendingReason, StopCause
 
 SEEN = conditions.initial(1, MOMENT)
 
@@ -35,7 +35,7 @@ def waiting(reason: PendingReason, *alternatives: str, **changes: Any) -> JobObj
 
 @pytest.mark.parametrize(
     ("reason", "forever"),
-    [(reason, reason in jobs.FOREVER) for reason in PendingReason],
+    [(reason, reason in NEVER_STARTS) for reason in PendingReason],
 )
 def test_reasons_to_wait_that_pass_are_no_fault(reason: PendingReason, forever: bool) -> None:
     found = wrong(jobs.stuck, healthy(jobs=(waiting(reason, "do this", "do that"),)))
@@ -46,7 +46,7 @@ def test_reasons_to_wait_that_pass_are_no_fault(reason: PendingReason, forever: 
 
 
 def test_the_list_of_reasons_that_never_pass_is_neither_empty_nor_all() -> None:
-    assert 3 < len(jobs.FOREVER) < len(PendingReason)
+    assert 3 < len(NEVER_STARTS) < len(PendingReason)
 
 
 def test_a_job_that_nobody_has_looked_at_is_an_error_after_a_minute() -> None:

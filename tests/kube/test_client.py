@@ -106,15 +106,16 @@ async def test_a_refused_token_is_read_again(server: FakeApiServer, tmp_path: Pa
 
 
 async def test_the_hook_before_writes_can_refuse_them_and_does_not_see_reads(
-    client: KubeClient, server: FakeApiServer
+    server: FakeApiServer, tmp_path: Path
 ) -> None:
     def refuse() -> None:
         raise errors.LeadershipLost("too late")
 
-    client.before_write = refuse
-    await client.get(NODES.path())
-    with pytest.raises(errors.LeadershipLost):
-        await client.create(PODS.path("team"), pod())
+    settings = KubeSettings(kubeconfig=server.kubeconfig(tmp_path))
+    async with await KubeClient.connect(settings, before_write=refuse) as client:
+        await client.get(NODES.path())
+        with pytest.raises(errors.LeadershipLost):
+            await client.create(PODS.path("team"), pod())
     assert [line for line in server.requests if line.startswith("POST")] == []
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.builders import A100, H100
 
 from trimtab import names
-from trimtab.observe.gpus import NodeGpus, read
+from trimtab.observe.gpus import NodeGpus, Obstacle, read
 
 NVIDIA = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
 EIGHT = {names.NVIDIA_GPU: "8"}
@@ -15,7 +15,7 @@ EIGHT = {names.NVIDIA_GPU: "8"}
 def found(labels: dict[str, str], allocatable: dict[str, str]) -> NodeGpus:
     gpus = read(labels, allocatable)
     assert gpus
-    assert (gpus.spec is None) == bool(gpus.unusable)
+    assert (gpus.spec is None) == bool(gpus.unusable) == (gpus.obstacle is not None)
     return gpus
 
 
@@ -127,11 +127,13 @@ def test_an_unknown_product_without_memory_cannot_be_used(memory: dict[str, str]
     assert gpus.unusable == (
         "unknown GPU product 'NVIDIA-X1' and no usable label nvidia.com/gpu.memory: its memory is not known"
     )
-    assert gpus.count == 8
+    assert (gpus.count, gpus.obstacle) == (8, Obstacle.UNKNOWN_PRODUCT)
 
 
 def test_a_node_whose_labeller_does_not_run_cannot_be_used() -> None:
-    assert found({}, EIGHT).unusable == "no label names the GPU product: is the NVIDIA labeller running?"
+    gpus = found({}, EIGHT)
+    assert gpus.unusable == "no label names the GPU product: is the NVIDIA labeller running?"
+    assert gpus.obstacle is Obstacle.NO_PRODUCT
 
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -145,7 +147,8 @@ SLICES = {
 
 @pytest.mark.parametrize(("labels", "why"), SLICES.values(), ids=SLICES)
 def test_slices_of_gpus_are_no_gpus(labels: dict[str, str], why: str) -> None:
-    assert found(NVIDIA | labels, {names.NVIDIA_GPU: "56"}).unusable == f"{why}: gangs need whole GPUs"
+    gpus = found(NVIDIA | labels, {names.NVIDIA_GPU: "56"})
+    assert (gpus.unusable, gpus.obstacle) == (f"{why}: gangs need whole GPUs", Obstacle.SLICED)
 
 
 def test_one_replica_is_a_whole_gpu() -> None:
@@ -155,10 +158,13 @@ def test_one_replica_is_a_whole_gpu() -> None:
 def test_mixed_mig_says_where_the_gpus_have_gone() -> None:
     gpus = found(NVIDIA, {names.NVIDIA_GPU: "0", "nvidia.com/mig-1g.10gb": "7", "nvidia.com/mig-3g.40gb": "1"})
     assert "partitioned (nvidia.com/mig-1g.10gb, nvidia.com/mig-3g.40gb)" in gpus.unusable
+    assert gpus.obstacle is Obstacle.SLICED
 
 
 def test_no_healthy_gpu() -> None:
-    assert found(NVIDIA, {names.NVIDIA_GPU: "0"}).unusable.startswith("allocatable nvidia.com/gpu is 0")
+    gpus = found(NVIDIA, {names.NVIDIA_GPU: "0"})
+    assert gpus.unusable.startswith("allocatable nvidia.com/gpu is 0")
+    assert gpus.obstacle is Obstacle.NONE_ALLOCATABLE
 
 
 @pytest.mark.parametrize("amount", ["eight", "-8", ""])
@@ -169,4 +175,4 @@ def test_an_amount_that_cannot_be_read(amount: str) -> None:
 def test_labels_without_a_device_plugin() -> None:
     gpus = found({"nvidia.com/gpu.present": "true"} | NVIDIA, {"cpu": "8"})
     assert gpus.unusable == ("labelled with GPUs, but no nvidia.com/gpu is allocatable: is the device plugin running?")
-    assert gpus.count == 0
+    assert (gpus.count, gpus.obstacle) == (0, Obstacle.NO_DEVICE_PLUGIN)

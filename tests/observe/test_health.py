@@ -203,7 +203,7 @@ def test_agents_alone_never_take_more_than_the_share(reported: int, held: int, n
 # --- words, and what is remembered by them -------------------------------------------------------------------------
 def judged(standing: Standing, node: NodeTelemetry = ILL) -> telemetry.Judged:
     said = health.verdict(standing, node, recovery=300)
-    return telemetry.Judged(said.status, said.reason, said.message, since=0.0)
+    return telemetry.Judged(said.status, said.reason, said.message, 0.0, said.contained)
 
 
 @pytest.mark.parametrize(

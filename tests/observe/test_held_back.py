@@ -12,6 +12,7 @@ from tests.observe.world import BUSY, LOST, SETTINGS, World, node, problems, tak
 from trimtab import names
 from trimtab.kube.objects import GpuNodeObject
 from trimtab.observe import health
+from trimtab.observe.health import Verdict
 
 
 # --- foreign load --------------------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ def test_device_plugins_that_start_anew_everywhere_do_not_empty_the_cluster() ->
     for name in world.nodes:
         world.report(name, [gpu_reading(0, name, faults=[fault(code=79)])])
     assert len(takes(world.look())) == 8
-    assert all(health.WITHDRAWN in said.message for said, _ in world.told.values())
+    assert all(said.contained and health.WITHDRAWN in said.message for said, _ in world.told.values())
     all_withdrawn(world, "8")
     assert len(takes(world.look(after=5))) == 6
     all_withdrawn(world, "7")
@@ -127,7 +128,7 @@ def test_conditions_that_nobody_can_have_written_hold_back_no_more_than_the_shar
     world = World(nodes=16)
     world.all_report()
     for name in world.nodes:
-        world._write(name, "False", names.REASON_XID_FATAL, "forged", 0)
+        world._write(name, Verdict("False", names.REASON_XID_FATAL, "forged"), 0)
     if silent:
         world.reports = {name: _without_gpus(report) for name, report in world.reports.items()}
     world.start()

@@ -9,8 +9,10 @@ import msgspec
 from tests.builders import NOW, fault, gpu_reading, gpunode_object, node_object
 
 from trimtab import names
+from trimtab.controller.nodes.health import conditions
 from trimtab.kube.objects import GpuNodeObject, NodeObject, PodObject
 from trimtab.observe.gpunodes import GpuNodes
+from trimtab.observe.health import Verdict
 from trimtab.observe.snapshot import Caches, Observation, Observer
 from trimtab.settings import TelemetrySettings
 from trimtab_policy.types import Node
@@ -62,14 +64,13 @@ class World:
         seen = self.look_only(after)
         self.told = {told.name: (said, since - NOW) for told, said, since in self.heard.untold()}
         for name, (said, since) in self.told.items():
-            self._write(name, said.status, said.reason, said.message, since)
+            self._write(name, said, since)
         return seen
 
-    def _write(self, name: str, status: str, reason: str, message: str, since: float) -> None:
-        time = f"2026-01-02T03:{4 + int(since + 5) // 60:02}:{int(since + 5) % 60:02}Z"
-        told = {"type": "Healthy", "status": status, "reason": reason, "message": message, "lastTransitionTime": time}
+    def _write(self, name: str, said: Verdict, since: float) -> None:
+        told = conditions(said, NOW + since)
         before = self.reports[name]
-        content = json.loads(bytes(before.status)) | {"conditions": [told]}
+        content = json.loads(bytes(before.status)) | {"conditions": told}
         self.reports[name] = GpuNodeObject(before.metadata, msgspec.Raw(json.dumps(content).encode()))
         assert not self.heard.take(self.reports[name])
 

@@ -211,9 +211,16 @@ def to_quotas(name: str, queue: QueueSpec) -> tuple[Quota, ...]:
 def to_start_time(eta: Eta) -> StartTime:
     """Return the expected start in whole minutes, the interval rounded outward."""
     minutes = math.floor(eta.low / 60), round(eta.expected / 60), math.ceil(eta.high / 60)
-    last = _END_OF_TIME.timestamp()
-    earliest, expected, latest = (datetime.fromtimestamp(min(last, 60 * minute), UTC) for minute in minutes)
+    earliest, expected, latest = (to_time(60 * minute) for minute in minutes)
     return StartTime(earliest=earliest, expected=expected, latest=latest)
+
+
+def to_time(moment: float) -> datetime:
+    """A point in time, in POSIX seconds, to the second, within what the API can tell: years 1970 to 9999. What is no
+    number is as late as can be."""
+    if moment != moment:
+        return _END_OF_TIME
+    return datetime.fromtimestamp(int(max(0.0, min(moment, _END_OF_TIME.timestamp()))), UTC)
 
 
 def to_plan(

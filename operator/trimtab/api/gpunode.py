@@ -181,7 +181,8 @@ class GPUNodeStatus(ApiModel):
     conditions: Annotated[
         tuple[Condition, ...], Field(max_length=16), extra(list_type="map", list_map_keys=["type"])
     ] = ()
-    """Healthy: whether the node's GPUs may take jobs, judged by the controller."""
+    """Healthy: whether the node's GPUs may take jobs, judged by the controller. FaultContained, while that is so: the
+    device plugin has taken the faulty GPUs away, and the others go on."""
 
 
 class GPUNode(ApiModel):

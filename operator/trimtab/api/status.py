@@ -17,7 +17,9 @@ from trimtab_policy.specs import Mode, Recompute
 from trimtab_policy.types import MOST_LEAVING, PendingReason, StopCause
 
 MAX_ITEMS: Final = 32
-"""Blockers, or alternatives, of a waiting job."""
+"""Blockers, alternatives, or times, of a waiting job."""
+WORDING_HASH: Final = 16
+"""Hexadecimal digits."""
 
 
 def _never_decreases(field: str) -> dict[str, str]:
@@ -263,6 +265,10 @@ class Pending(ApiModel):
     """Changes to the job or the cluster that would let it start, one sentence each."""
     start_time: StartTime | None = None
     """When it is expected to start as things are; absent when that is not in sight."""
+    times: Annotated[tuple[Time, ...], Field(max_length=MAX_ITEMS), extra(list_type="atomic")] = ()
+    """Points in time that the texts tell of, in the order in which they do."""
+    wording_hash: Annotated[str, StringConstraints(max_length=WORDING_HASH, pattern=r"^[0-9a-f]*$")] | None = None
+    """Hash of the texts without these times: it stays the same for as long as nothing else has changed."""
 
 
 class Shadow(ApiModel):

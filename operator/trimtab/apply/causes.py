@@ -78,7 +78,7 @@ _DELETED_BECAUSE: Final = {
     "TerminationByKubelet": FailureCause.NODE,
 }
 """Reason of DisruptionTarget -> cause. A drain, or kube-scheduler's preemption, is nobody's failure."""
-HOPELESS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"})
+UNSTARTABLE: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"})
 """Reasons why containers wait that pass only when somebody mends the job ..."""
 CONFIG_ERROR: Final = "CreateContainerConfigError"
 CONFIG_SECONDS: Final = 60.0
@@ -112,11 +112,11 @@ def ending_of(pod: PodObject) -> Ending | None:
     return _by_kubelet(pod) if pod.status.reason else _by_itself(pod)
 
 
-def hopeless(pod: PodObject, seconds: float) -> Ending | None:
+def cannot_start(pod: PodObject, seconds: float) -> Ending | None:
     """Why a pod that has been bound for so long will not start unless its user mends something; None where it may."""
     for container in _containers(pod):
         waiting = container.state.waiting
-        if waiting and (waiting.reason in HOPELESS or (waiting.reason == CONFIG_ERROR and seconds >= CONFIG_SECONDS)):
+        if waiting and waiting.reason in ({*UNSTARTABLE, CONFIG_ERROR} if seconds >= CONFIG_SECONDS else UNSTARTABLE):
             what = f"container {container.name} cannot be started, {waiting.reason}: {waiting.message}"
             return Ending(FailureCause.USER_ERROR, waiting.reason, f"pod {pod.metadata.name}: {what}")
     return None
@@ -268,7 +268,7 @@ def _waits_for_itself(pod: PodObject) -> bool:
     """Whether it has a hook that runs before the pod does, for as long as it likes, or refers to what is not there."""
     waits = (container.state.waiting for container in _containers(pod))
     specs = *pod.spec.init_containers, *pod.spec.containers
-    lacks = any(each and each.reason in (CONFIG_ERROR, *HOPELESS) for each in waits)
+    lacks = any(each and each.reason in (CONFIG_ERROR, *UNSTARTABLE) for each in waits)
     return lacks or any(each.lifecycle.post_start is not None for each in specs)
 
 

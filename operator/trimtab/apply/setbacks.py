@@ -130,7 +130,7 @@ def _ended(gang: Standing) -> Iterator[tuple[Setback, float]]:
             yield _setback(ending, node), ending.time
         elif node and node != planned.name:
             yield Setback("BoundElsewhere", f"pod {pod.metadata.name} was bound to {node}, not {planned.name}"), 0.0
-        elif node and (ending := causes.hopeless(pod, gang.bound_seconds or 0.0)):
+        elif node and (ending := causes.cannot_start(pod, gang.bound_seconds or 0.0)):
             yield _setback(ending, node), ending.time
 
 

@@ -98,7 +98,7 @@ def _compare(
     found = []
     for title, case, policy in zip(("as it is", "after the change"), cases, policies, strict=True):
         with step(f"simulating {title}, under {policy}"), simulation.run_errors():
-            found.append(lives.live(case, controller(policy, case.snapshot)))
+            found.append(lives.live(case, controller(policy, case.cluster)))
     before, after = found
     later = lives.differences(before.jobs, after.jobs)
     value: dict[str, Any] = {

@@ -20,8 +20,10 @@ from trimtab import __version__
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.jobs.queues import Tally
-from trimtab.controller.jobs.successions import Successions, leaving
+from trimtab.controller.jobs.successions import Successions
 from trimtab.controller.kueue.admission import Kueue
+from trimtab.controller.kueue.caches import KueueCaches
+from trimtab.controller.kueue.cases import Cases
 from trimtab.controller.leadership import Leadership
 from trimtab.controller.loop.choosing import Choosing
 from trimtab.controller.loop.decisions import Decisions
@@ -31,7 +33,7 @@ from trimtab.controller.nodes.health import Health
 from trimtab.controller.nodes.stragglers import Moves
 from trimtab.controller.recorder import Recorder
 from trimtab.controller.reports.calibration import Calibration
-from trimtab.controller.views import Views
+from trimtab.controller.views import Views, own_template
 from trimtab.controller.wakeups import Wakeups
 from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine
@@ -69,23 +71,26 @@ async def run(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     while not stop.is_set():
         try:
-            await _stand(settings, stop)
+            async with candidate(settings) as controller:
+                await controller.run(stop)
         except LeadershipLost as lost:
             log.warning("standing for election again", because=str(lost))
         gc.unfreeze()  # what is forgotten refers to itself in circles, and the next candidacy holds as much again
         gc.collect()
 
 
-async def _stand(settings: Settings, stop: asyncio.Event) -> None:
-    """One candidacy, with connections and memory of its own."""
+@asynccontextmanager
+async def candidate(settings: Settings) -> AsyncIterator[Controller]:
+    """A controller for one candidacy, with connections and memory of its own. It writes only while it leads."""
     kube_metrics = metrics.KubeMetrics()
     clock = ClusterClock()
-    async with (
-        await KubeClient.connect(settings.kube, observer=kube_metrics, clock=clock) as client,
-        await KubeClient.connect(settings.kube, observer=kube_metrics, clock=clock) as lease_client,
-        _letting_in(settings, kube_metrics) as scrapers,
-    ):
-        await Controller(settings, client, Leadership(lease_client, settings.leadership), scrapers).run(stop)
+    async with await KubeClient.connect(settings.kube, observer=kube_metrics, clock=clock) as lease_client:
+        leadership = Leadership(lease_client, settings.leadership)
+        connecting = KubeClient.connect(
+            settings.kube, observer=kube_metrics, before_write=leadership.check, clock=clock
+        )
+        async with await connecting as client, _letting_in(settings, kube_metrics) as scrapers:
+            yield Controller(settings, client, leadership, scrapers)
 
 
 @asynccontextmanager
@@ -100,7 +105,7 @@ async def _letting_in(settings: Settings, observer: metrics.KubeMetrics) -> Asyn
 
 
 class Controller:
-    """All parts of one controller."""
+    """All parts of one controller. `client` writes only as long as `leadership` holds."""
 
     def __init__(
         self, settings: Settings, client: KubeClient, leadership: Leadership, scrapers: Scrapers | None = None
@@ -128,17 +133,21 @@ class Controller:
         engine = Engine()
         self._health = Health(client, self._cluster, gpunodes, self._recorder)
         self._tally = Tally(client, self._cluster, lambda: leadership.epoch, settings.queues.status_seconds)
-        observer = Observer(
-            settings.topology.levels,
-            heard,
-            _stragglers(settings.telemetry),
-            _mobility(settings),
-            failures=_failures(settings),
-            considered=settings.queues.considered_per_queue,
+        observer = _observer(settings, heard)
+        self._news: asyncio.Queue[str] = asyncio.Queue()
+        """UIDs of jobs that reports speak of."""
+        self._calibration = self._listening(client, observer)
+        caches = self._cluster.kueue
+        cases = Cases(self._cluster, caches, observer, wall) if caches else None
+        views = Views(
+            self._cluster,
+            observer,
+            settings,
+            wall,
+            gpunodes=heard,
+            progress=self._calibration.progress,
+            template=cases.template if cases else own_template,
         )
-        views = Views(self._cluster, observer, settings, wall)
-        views.gpunodes = heard
-        views.leaving = lambda plan: leaving(plan, self._cluster.pods_of)
         self._gangs = Gangs(
             client,
             self._cluster,
@@ -151,13 +160,10 @@ class Controller:
             wall=wall,
         )
         self._shadow = ShadowMode(RemoteEngine(settings.perf.constants), self._gangs, settings, self._wake)
-        self._calibration = self._listening(client, observer)
-        views.progress = self._calibration.progress
-        self._kueue = self._interop(client, observer, views)
+        self._kueue = self._interop(client, caches, cases) if caches and cases else None
         choosing = Choosing(_started(policy), self._cluster, engine, self._recorder)
         self._rounds = self._rounds_of(choosing, engine, observer, views)
         self._wakeups = Wakeups(settings.kube, self._wake.from_thread, self._rounds.age)
-        client.before_write = leadership.check
 
     def _rounds_of(self, choosing: Choosing, engine: Engine, observer: Observer, views: Views) -> Rounds:
         """What decides, and carries out."""
@@ -195,30 +201,25 @@ class Controller:
             self._cluster,
             observer,
             self._recorder,
-            news=lambda uid: self._gangs.look(uid),
+            news=self._news.put_nowait,
             leading=lambda: self._leadership.leading,
             settle_seconds=SETTLED * telemetry.straggler_seconds if telemetry.enabled else 0.0,
             wall=client.clock.now,
         )
 
-    def _interop(self, client: KubeClient, observer: Observer, views: Views) -> Kueue | None:
-        """What deals with Kueue, if anything does."""
-        caches, gangs = self._cluster.kueue, self._gangs
-        if caches is None:
-            return None
-        kueue = Kueue(
+    def _interop(self, client: KubeClient, caches: KueueCaches, cases: Cases) -> Kueue:
+        """What deals with Kueue."""
+        gangs = self._gangs
+        return Kueue(
             client,
             self._cluster,
             caches,
-            observer,
+            cases,
             self._recorder,
             order_stop=gangs.order_stop,
             promised=lambda: {claim.job for claim in gangs.promised()},
             fail=self._fail,
-            wall=client.clock.now,
         )
-        views.template = kueue.template
-        return kueue
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; raises what ended it otherwise."""
@@ -258,6 +259,7 @@ class Controller:
                 asyncio.create_task(self._rounds.run(self._wake), name="rounds"),
                 asyncio.create_task(self._health.run(), name="health"),
                 asyncio.create_task(self._tally.run(), name="queues"),
+                asyncio.create_task(self._gangs.follow(self._news), name="news"),
             ]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -304,6 +306,18 @@ def _settle_memory() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+
+
+def _observer(settings: Settings, gpunodes: GpuNodes | None) -> Observer:
+    """Who reads the cluster."""
+    return Observer(
+        settings.topology.levels,
+        gpunodes,
+        _stragglers(settings.telemetry),
+        _mobility(settings),
+        failures=_failures(settings),
+        considered=settings.queues.considered_per_queue,
+    )
 
 
 def _failures(settings: Settings) -> Failures:

@@ -9,8 +9,8 @@ What an election cannot prevent is a leader that is paused right before a write 
 stand `check()` right before every write, and the epoch: a number that grows with every change of leadership (it is the
 Lease's `leaseTransitions`), goes into every status, and makes an older leader's writes recognisable.
 
+    client = KubeClient(..., before_write=leadership.check)
     await leadership.acquire()          # waits; from here on `epoch` is ours
-    client.before_write = leadership.check
     await leadership.hold()             # returns when leadership is lost; nothing of it may be used again then
     await leadership.release()          # on a clean shutdown: lets a successor start at once
 """

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from trimtab import names
 from trimtab.api.convert import to_grants, to_plan
@@ -133,24 +133,57 @@ class Gang(Struct):
     """When there was last found to be nothing to do for it, as a POSIX time, and in which state."""
 
 
+def own_template(facts: JobFacts) -> Mapping[str, Any]:
+    """What the pods of a job are made of where nothing is added to its template."""
+    return facts.template
+
+
+class JobSight(Struct, frozen=True):
+    """What the caches show of one job at a moment."""
+
+    meta: Meta
+    status: JobStatus
+    now: float
+    """POSIX time."""
+    pods: tuple[PodObject, ...]
+    silent: dict[str, float]
+    """Nodes of the pods that do not answer -> since when, as a POSIX time."""
+    facts: JobFacts | None = None
+    """None of a job that is being deleted, or gone: what follows is not asked then."""
+    groups: tuple[Meta, ...] | None = None
+    """PodGroups; None where there is no such kind."""
+    change: stopping.Edited | None = None
+    run: fake.Run | None = None
+
+
 class Views:
-    """Puts views together; remembers nothing itself but, in the brake, since when each node is down."""
+    """Puts views together, and brings what is remembered of jobs up to date: looking at a job changes nothing.
+
+    Remembers nothing itself but, in the brake, since when each node is down.
+    """
 
     def __init__(
-        self, cluster: Cluster, observer: Observer, settings: Settings, wall: Callable[[], float] = time.time
+        self,
+        cluster: Cluster,
+        observer: Observer,
+        settings: Settings,
+        wall: Callable[[], float] = time.time,
+        *,
+        gpunodes: GpuNodes | None = None,
+        progress: Progress | None = None,
+        template: Callable[[JobFacts], Mapping[str, Any]] = own_template,
     ) -> None:
+        """`gpunodes` is what agents report, and `progress` what running gangs do; None where nobody listens.
+
+        `template` is what the pods of a job are made of: its own template, and what Kueue's quota adds to it.
+        """
         self._cluster = cluster
         self._observer = observer
         self._settings = settings
         self._wall = wall
-        self.progress: Progress | None = None
-        """What running gangs report; None where nobody listens."""
-        self.gpunodes: GpuNodes | None = None
-        """What agents report; None where nobody listens."""
-        self.template: Callable[[JobFacts], Mapping[str, Any]] = lambda facts: facts.template
-        """What the pods of a job are made of: its template, and what Kueue's quota adds to it."""
-        self.leaving: Callable[[Plan], tuple[str, ...]] = lambda plan: ()
-        """Jobs (`namespace/name`) whose pods still hold GPUs that a plan waits for."""
+        self._gpunodes = gpunodes
+        self._progress = progress
+        self._template = template
         self._by_scheduler = settings.binding.mode == "Extender"
         self.brake = Brake(settings.gang, settings.failures, wall=wall)
 
@@ -166,26 +199,60 @@ class Views:
             return None
         return Rest(job, gang.pending, gang.watched)
 
-    def view(self, uid: str, gang: Gang) -> View | None:
-        """What the next step of the job depends on; None for a job that is gone, or unreadable."""
+    def sight(self, uid: str) -> JobSight | None:
+        """What the caches show of the job; None for one that is gone, not ours, or unreadable."""
         job = self._cluster.job(uid)
         facts = self._observer.job(job) if job else None
-        if facts and facts.ours and facts.meta.deletion_timestamp:
-            return self.last_view(facts.meta, facts.status, gang)
-        if facts is None or not facts.ours or facts.unreadable:
-            gang.due, gang.binding_since = math.inf, None  # nothing is done for it when its time comes
+        if facts is None or not facts.ours:
             return None
-        pods = self._cluster.pods_of(facts.meta.identity.digest)
-        groups = self._cluster.pod_groups_of(facts.meta.identity)
-        _settle(gang, facts, {*(pod.metadata.uid for pod in pods), *(group.uid for group in groups or ())})
-        plan = facts.status.plan
-        if plan and self._by_scheduler and not transitions.is_scheduled(facts.status) and released(pods):
+        if facts.meta.deletion_timestamp:
+            return self.last_sight(facts.meta, facts.status)
+        if facts.unreadable:
+            return None
+        return structs.replace(
+            self.last_sight(facts.meta, facts.status),
+            facts=facts,
+            groups=self._cluster.pod_groups_of(facts.meta.identity),
+            change=stopping.edited(facts, self._lines),
+            run=self._fake_run(facts),
+        )
+
+    def last_sight(self, meta: Meta, status: JobStatus) -> JobSight:
+        """That of a job which is being deleted, or gone: what is left to do is to take its gang down. The garbage
+        collector does so, too, but not before all finalizers are gone, and anybody may have put one there; nor before
+        it knows the kind, and not at all while any API of the cluster does not answer."""
+        pods = self._cluster.pods_of(meta.identity.digest)
+        return JobSight(meta, status, self._wall(), pods, self._silent(pods))
+
+    def remember(self, gang: Gang, sight: JobSight | None) -> None:
+        """Bring what is remembered of a job up to what the caches show: drop what has become visible, or void; start
+        the clocks of what has begun; and note when the next step changes though nothing else does."""
+        if sight is None:
+            gang.due, gang.binding_since = math.inf, None  # nothing is done for it when its time comes
+            return
+        known = {pod.metadata.uid for pod in sight.pods}
+        gang.due = steps.due(sight.pods, sight.silent, self._settings.failures, sight.now)
+        if (facts := sight.facts) is None:
+            gang.deleted = {pod: force for pod, force in gang.deleted.items() if pod in known}
+            gang.binding_since = gang.promise = None
+            return
+        _settle(gang, facts, known | {group.uid for group in sight.groups or ()})
+        plan, now = facts.status.plan, time.monotonic()
+        gang.refused = {node: until for node, until in gang.refused.items() if until > now}
+        if plan and self._by_scheduler and not transitions.is_scheduled(facts.status) and released(sight.pods):
             self.begin_binding(gang, len(plan.nodes), plan.created_time.timestamp())  # by a controller before us
-        now, change, run = self._wall(), stopping.edited(facts, self._lines), self._fake_run(facts)
-        starts = stopping.start_due(facts, now, self._settings.failures.start_timeout_seconds)
-        gang.due = min(stopping.due(facts, change, run), starts)
-        silent = self._silent(pods)
-        gang.due = min(gang.due, steps.due(pods, silent, self._settings.failures, now))
+        failed = plan is not None and any(pod.status.phase == FAILED for pod in sight.pods)
+        gang.failed_since = (gang.failed_since or now) if failed else None
+        starts = stopping.start_due(facts, sight.now, self._settings.failures.start_timeout_seconds)
+        gang.due = min(gang.due, stopping.due(facts, sight.change, sight.run), starts)
+        if (left := self._held_until(gang, sight) - now) > 0:
+            gang.due = min(gang.due, sight.now + left)
+
+    def view(self, gang: Gang, sight: JobSight) -> View:
+        """What the next step of the job depends on, by what the caches show and what is remembered of it."""
+        if (facts := sight.facts) is None:
+            return self._last_view(gang, sight)
+        plan, change = facts.status.plan, sight.change
         nodes = {node.name: self._node(node.name) for node in plan.nodes} if plan else {}
         return View(
             meta=facts.meta,
@@ -193,61 +260,53 @@ class Views:
             suspended=facts.suspended,
             finished=facts.finished,
             max_restarts=facts.spec.max_restarts if facts.spec else 0,
-            now=now,
+            now=sight.now,
             backoff=(self._settings.gang.backoff_initial_seconds, self._settings.gang.backoff_max_seconds),
-            pods=pods,
+            pods=sight.pods,
             assumed=gang.assumed,
             deleted=gang.deleted,
             has_service=self._cluster.has_service(facts.meta.identity),
             gated=self._by_scheduler,
-            pod_groups=None if plan and gang.ungrouped == plan.epoch else groups,
+            pod_groups=None if plan and gang.ungrouped == plan.epoch else sight.groups,
             plan=self._promised(facts, gang.promise),
             pending=waiting.told(gang.pending, facts, self.refused_nodes(gang)),
-            order=gang.order or (change.order(now) if change else None),
+            order=gang.order or (change.order(sight.now) if change else None),
             unwanted=plan is not None and gang.unwanted == plan.epoch,
             unfit=self._unfit(facts),
             grace_seconds=stopping.grace(facts, gang.order, self._settings.preemption.most_grace_seconds),
-            leaving=self.leaving(plan) if plan and plan.waits_for else (),
-            outdated=change.note(now) if change else "",
-            setback=gang.setback or self._broken(facts, pods) or self._without_room(facts, now),
+            leaving=stopping.leaving(plan, self._cluster.pods_of) if plan else (),
+            outdated=change.note(sight.now) if change else "",
+            setback=gang.setback or self._broken(facts, sight.pods) or self._without_room(facts, sight.now),
             unavailable={name: why for name, node in nodes.items() if (why := self._unavailable(name, node))},
             lost={name: why for name, node in nodes.items() if (why := self.brake.lost(name, node))},
             unready=frozenset(name for name, node in nodes.items() if node is None or not node.ready),
             spared=self.brake.spared(nodes),
-            holding=self._holding(gang, facts, pods),
+            holding=self._held_until(gang, sight) > time.monotonic(),
             rules=self._settings.failures,
-            gone_nodes=self._gone(pods),
-            silent=silent,
+            gone_nodes=self._gone(sight.pods),
+            silent=sight.silent,
             binding_overdue=self._overdue(gang),
-            progress=fake.progress(run, now) if run else None,
-            report=(self.progress.report(uid, facts) if self.progress else None)
-            or stopping.answer(facts, run, pods, now),
+            progress=fake.progress(sight.run, sight.now) if sight.run else None,
+            report=(self._progress.report(facts.meta.uid, facts) if self._progress else None)
+            or stopping.answer(facts, sight.run, sight.pods, sight.now),
             shadow=_said(gang.watched, plan),
         )
 
-    def last_view(self, meta: Meta, status: JobStatus, gang: Gang) -> View:
-        """That of a job which is being deleted, or gone: what is left to do is to take its gang down. The garbage
-        collector does so, too, but not before all finalizers are gone, and anybody may have put one there; nor before
-        it knows the kind, and not at all while any API of the cluster does not answer."""
-        pods, now = self._cluster.pods_of(meta.identity.digest), self._wall()
-        known = {pod.metadata.uid for pod in pods}
-        gang.deleted = {pod: force for pod, force in gang.deleted.items() if pod in known}
-        silent, rules = self._silent(pods), self._settings.failures
-        gang.due, gang.binding_since, gang.promise = steps.due(pods, silent, rules, now), None, None
+    def _last_view(self, gang: Gang, sight: JobSight) -> View:
         return View(
-            meta=meta,
-            status=status,
+            meta=sight.meta,
+            status=sight.status,
             suspended=False,
             finished=False,
             max_restarts=0,
-            now=now,
+            now=sight.now,
             backoff=(self._settings.gang.backoff_initial_seconds, self._settings.gang.backoff_max_seconds),
             being_deleted=True,
-            pods=pods,
+            pods=sight.pods,
             deleted=gang.deleted,
-            rules=rules,
-            gone_nodes=self._gone(pods),
-            silent=silent,
+            rules=self._settings.failures,
+            gone_nodes=self._gone(sight.pods),
+            silent=sight.silent,
         )
 
     def _gone(self, pods: Iterable[PodObject]) -> frozenset[str]:
@@ -268,7 +327,7 @@ class Views:
         return gang_plan(
             facts.meta,
             facts.spec,
-            self.template(facts),
+            self._template(facts),
             facts.training,
             plan,
             annotations,
@@ -301,8 +360,7 @@ class Views:
     def refused_nodes(self, gang: Gang) -> frozenset[str]:
         """Nodes that are left out of the job's plans now."""
         now = time.monotonic()
-        gang.refused = {node: until for node, until in gang.refused.items() if until > now}
-        return frozenset(gang.refused)
+        return frozenset(node for node, until in gang.refused.items() if until > now)
 
     def next_progress(self, jobs: Iterable[JobFacts]) -> float:
         """Seconds until the progress of a fake gang is to be noted; infinite outside fake mode."""
@@ -355,7 +413,7 @@ class Views:
         """Why the node takes no new pods; empty when it does."""
         if node is None:
             return GONE
-        return node.unavailable or (self.gpunodes.unavailable(name) if self.gpunodes else "")
+        return node.unavailable or (self._gpunodes.unavailable(name) if self._gpunodes else "")
 
     def _silent(self, pods: Iterable[PodObject]) -> dict[str, float]:
         """Nodes of the pods that do not answer, and since when. Of one without a time nobody knows how long."""
@@ -364,34 +422,29 @@ class Views:
         found = {name: self._node(name) for pod in pods if (name := pod.spec.node_name)}
         return {name: node.turned for name, node in found.items() if node and node.silent and node.turned}
 
-    def _holding(self, gang: Gang, facts: JobFacts, pods: Collection[PodObject]) -> bool:
-        """Whether a failure of the training is not to be judged yet: what has caused it may be told a moment later."""
-        plan, phases = facts.status.plan, [pod.status.phase for pod in pods]
-        if not plan or FAILED not in phases:
-            gang.failed_since = None
-            return False
-        heard = self.gpunodes and any(self.gpunodes.follows(node.name) for node in plan.nodes)
+    def _held_until(self, gang: Gang, sight: JobSight) -> float:
+        """Monotonic time until which a failure of the training is not to be judged: what has caused it may be told a
+        moment later. Minus infinity where nothing has failed."""
+        facts, plan = sight.facts, sight.status.plan
+        if gang.failed_since is None or facts is None or plan is None:
+            return -math.inf
+        heard = self._gpunodes and any(self._gpunodes.follows(node.name) for node in plan.nodes)
         last = facts.spec is not None and facts.status.restarts >= facts.spec.max_restarts
-        answers = all(phase in (FAILED, SUCCEEDED) for phase in phases)
-        seconds = LAST_SECONDS if last and not answers else HOLD_SECONDS if heard else 0.0
-        gang.failed_since = gang.failed_since or time.monotonic()
-        left = gang.failed_since + seconds - time.monotonic()
-        if left > 0:
-            gang.due = min(gang.due, self._wall() + left)
-        return left > 0
+        answers = all(pod.status.phase in (FAILED, SUCCEEDED) for pod in sight.pods)
+        return gang.failed_since + (LAST_SECONDS if last and not answers else HOLD_SECONDS if heard else 0.0)
 
     def _broken(self, facts: JobFacts, pods: Iterable[PodObject]) -> Setback | None:
         """A GPU that the gang runs on is unhealthy, and has been for as long as a grace, or has ended a pod of it: that
         on the GPU hangs as often as it ends, and those on other nodes end in its place."""
         plan = facts.status.plan
-        if plan is None or self.gpunodes is None or not self.gpunodes.unhealthy:
+        if plan is None or self._gpunodes is None or not self._gpunodes.unhealthy:
             return None
         failed = any(pod.status.phase == FAILED for pod in pods)
         for node in plan.nodes:
-            if node.name not in self.gpunodes.unhealthy:
+            if node.name not in self._gpunodes.unhealthy:
                 continue
             here, planned = _on(node.name, pods), plan.created_time.timestamp()
-            if why := self.gpunodes.must_leave(node.name, here, planned, grace=not failed):
+            if why := self._gpunodes.must_leave(node.name, here, planned, grace=not failed):
                 return Setback(names.REASON_GPU_UNHEALTHY, why, cause=FailureCause.GPU, node=node.name)
         return None
 
@@ -412,10 +465,10 @@ class Views:
     def suffers(self, facts: JobFacts, node: str) -> bool:
         """Whether the job's pods on the node may be those that have a broken GPU of it."""
         plan = facts.status.plan
-        if plan is None or self.gpunodes is None:
+        if plan is None or self._gpunodes is None:
             return False
         pods = _on(node, self._cluster.pods_of(facts.meta.identity.digest))
-        return bool(self.gpunodes.must_leave(node, pods, plan.created_time.timestamp(), grace=False))
+        return bool(self._gpunodes.must_leave(node, pods, plan.created_time.timestamp(), grace=False))
 
     def _overdue(self, gang: Gang) -> bool:
         return gang.binding_since is not None and time.monotonic() - gang.binding_since >= gang.binding_limit

@@ -100,7 +100,7 @@ class KubeClient:
         before_write: Callable[[], None] = lambda: None,
         clock: ClusterClock | None = None,
     ) -> None:
-        self.before_write = before_write
+        self._before_write = before_write
         self.clock = clock or ClusterClock()
         """The cluster's time, by all answers so far; clients of one process may share it."""
         self._connection = connection
@@ -158,7 +158,7 @@ class KubeClient:
         data = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
         limit = aiohttp.ClientTimeout(total=deadline or self._settings.request_timeout, sock_connect=CONNECT_SECONDS)
         if method in WRITE_VERBS:
-            self.before_write()
+            self._before_write()
         started = time.monotonic()
         status = 0
         try:

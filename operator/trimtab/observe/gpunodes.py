@@ -20,7 +20,7 @@ from trimtab.observe.health import Verdict
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.problems import Problem
 from trimtab.observe.standings import Standings
-from trimtab.observe.telemetry import GpuFacts, NodeTelemetry
+from trimtab.observe.telemetry import GpuFacts, Judged, NodeTelemetry
 from trimtab.settings import TelemetrySettings
 from trimtab_policy import catalog
 from trimtab_policy.types import Readings
@@ -297,7 +297,7 @@ class GpuNodes:
         for name in sorted(self._untold):
             told = self._entries[name].told
             said, judged = self._standings.verdict(told), told.judged
-            if said and (judged is None or said != Verdict(judged.status, judged.reason, judged.message)):
+            if said and (judged is None or said != _verdict_of(judged)):
                 same = judged is not None and judged.status == said.status
                 found.append((told, said, judged.since if judged and same else self._since(name)))
         self._untold.clear()
@@ -305,6 +305,10 @@ class GpuNodes:
 
     def _since(self, name: str) -> float:
         return self._standings.since(name, self._clock())
+
+
+def _verdict_of(judged: Judged) -> Verdict:
+    return Verdict(judged.status, judged.reason, judged.message, judged.contained)
 
 
 def _same_report(before: NodeTelemetry, after: NodeTelemetry) -> bool:

@@ -9,6 +9,7 @@ put on them, so such nodes are set aside with the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum, auto
 
 from msgspec import Struct
 
@@ -26,6 +27,23 @@ MOST_MEMORY = 1 << 44
 """Bytes of one GPU: 16 TiB. What a label says beyond is a mistake of somebody."""
 
 
+class Obstacle(Enum):
+    """Why the GPUs of a node cannot be used."""
+
+    NO_DEVICE_PLUGIN = auto()
+    """Labels speak of GPUs, and nothing offers them."""
+    NONE_ALLOCATABLE = auto()
+    """The device plugin offers none of them."""
+    SLICED = auto()
+    """They are partitioned or shared on purpose: nothing is to be mended."""
+    NO_PRODUCT = auto()
+    """No label names the product."""
+    UNKNOWN_PRODUCT = auto()
+    """The catalogue does not have the product, and no label tells of its memory."""
+    UNREADABLE = auto()
+    """What the node says of them makes no sense."""
+
+
 class NodeGpus(Struct, frozen=True):
     """The GPUs of one node."""
 
@@ -34,6 +52,8 @@ class NodeGpus(Struct, frozen=True):
     resource: str
     count: int
     unusable: str = ""
+    obstacle: Obstacle | None = None
+    """What `unusable` tells of; None where the GPUs can be used."""
     remarks: tuple[tuple[str, str], ...] = ()
     """(reason, message) of labels that are wrong or missing but could be made up for."""
 
@@ -58,15 +78,15 @@ def read(labels: Mapping[str, str], allocatable: Mapping[str, str]) -> NodeGpus 
     try:
         count = to_int(allocatable[resource])
     except QuantityError as error:
-        return NodeGpus(None, resource, 0, f"allocatable {resource}: {error}")
+        return NodeGpus(None, resource, 0, f"allocatable {resource}: {error}", Obstacle.UNREADABLE)
     if count == 0:
-        return NodeGpus(None, resource, 0, f"allocatable {resource} is 0: {_taken_by(allocatable)}")
+        return _none_allocatable(resource, allocatable)
     if count > MOST_GPUS:
         why = f"allocatable {resource} is {count}: no machine has more than {MOST_GPUS}, is its device plugin sound?"
-        return NodeGpus(None, resource, MOST_GPUS, why)
+        return NodeGpus(None, resource, MOST_GPUS, why, Obstacle.UNREADABLE)
     said = _vendor_labels(resource, labels)
     if sliced := _slices(labels, said.product):
-        return NodeGpus(None, resource, count, sliced)
+        return NodeGpus(None, resource, count, sliced, Obstacle.SLICED)
     return _identify(resource, count, said)
 
 
@@ -75,12 +95,12 @@ def _identify(resource: str, count: int, said: _Labels) -> NodeGpus:
     remarks = (remark,) if remark else ()
     if not said.product:
         why = f"no label names the GPU product: is the {said.vendor} labeller running?"
-        return NodeGpus(None, resource, count, why)
+        return NodeGpus(None, resource, count, why, Obstacle.NO_PRODUCT)
     if known := catalog.by_product(said.product, memory):
         return NodeGpus(known, resource, count, remarks=remarks)
     if memory is None:
         why = f"unknown GPU product {said.product!r} and no usable label {said.memory_label}: its memory is not known"
-        return NodeGpus(None, resource, count, why, remarks)
+        return NodeGpus(None, resource, count, why, Obstacle.UNKNOWN_PRODUCT, remarks)
     spec = catalog.estimate(said.product, memory, said.compute_capability, said.vendor)
     unknown = ("UnknownGpuProduct", f"unknown GPU product {said.product!r}: its speed is estimated from its labels")
     return NodeGpus(spec, resource, count, remarks=(*remarks, unknown))
@@ -141,18 +161,20 @@ def _slices(labels: Mapping[str, str], product: str) -> str:
     return ""
 
 
-def _taken_by(allocatable: Mapping[str, str]) -> str:
+def _none_allocatable(resource: str, allocatable: Mapping[str, str]) -> NodeGpus:
     partitions = sorted(name for name in allocatable if name.startswith("nvidia.com/mig-"))
     if partitions:
-        return f"its GPUs are partitioned ({', '.join(partitions)}), gangs need whole GPUs"
-    return "all its GPUs are unhealthy or taken away"
+        why, obstacle = f"its GPUs are partitioned ({', '.join(partitions)}), gangs need whole GPUs", Obstacle.SLICED
+    else:
+        why, obstacle = "all its GPUs are unhealthy or taken away", Obstacle.NONE_ALLOCATABLE
+    return NodeGpus(None, resource, 0, f"allocatable {resource} is 0: {why}", obstacle)
 
 
 def _promised_but_absent(labels: Mapping[str, str]) -> NodeGpus | None:
     """Labels that speak of GPUs on a node that offers none: a device plugin that does not run."""
     if labels.get("nvidia.com/gpu.present") == "true":
         why = f"labelled with GPUs, but no {names.NVIDIA_GPU} is allocatable: is the device plugin running?"
-        return NodeGpus(None, names.NVIDIA_GPU, 0, why)
+        return NodeGpus(None, names.NVIDIA_GPU, 0, why, Obstacle.NO_DEVICE_PLUGIN)
     return None
 
 

@@ -250,23 +250,28 @@ class Verdict(NamedTuple):
     status: str
     reason: str
     message: str
+    contained: bool = False
+    """Whether the node's device plugin has taken the faulty GPUs away."""
 
 
 WITHDRAWN: Final = "its device plugin has taken it away, the node's other GPUs go on"
+"""For people: `contained` says so to a new controller."""
 
 
 def verdict(standing: Standing, told: NodeTelemetry, recovery: float, *, withdrawn: bool = False) -> Verdict:
     """What the condition Healthy says; the same for as long as nothing has changed.
 
-    `withdrawn`: the node's device plugin has taken the faulty GPUs away; a new controller reads that in the message.
+    `withdrawn`: the node's device plugin has taken the faulty GPUs away.
     """
     faults = _in_words(standing.bad)
     match standing.state:
         case State.UNHEALTHY if not standing.bad and told.judged:  # after a restart, before the first fresh report
-            return Verdict("False", told.judged.reason or names.REASON_GPU_UNHEALTHY, told.judged.message)
+            judged = told.judged
+            return Verdict("False", judged.reason or names.REASON_GPU_UNHEALTHY, judged.message, judged.contained)
         case State.UNHEALTHY:
             message = "; ".join(filter(None, (faults, WITHDRAWN if withdrawn else "", _vouch(standing, told))))
-            return Verdict("False", standing.bad[0].reason if standing.bad else names.REASON_GPU_UNHEALTHY, message)
+            reason = standing.bad[0].reason if standing.bad else names.REASON_GPU_UNHEALTHY
+            return Verdict("False", reason, message, withdrawn)
         case State.REPORTED:
             message = f"{faults}; not acted on: too large a part of the nodes is held back already"
             return Verdict("Unknown", names.REASON_TOO_MANY_UNHEALTHY, message)

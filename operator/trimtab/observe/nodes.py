@@ -12,6 +12,7 @@ from trimtab.kube.objects import NodeObject, Taint
 from trimtab.kube.quantity import to_int, to_milli
 from trimtab.names import ANNOTATION_REPAIRED
 from trimtab.observe import gpus
+from trimtab.observe.gpus import Obstacle
 from trimtab.observe.problems import Problem
 from trimtab_policy.specs import GpuSpec
 
@@ -40,6 +41,8 @@ class NodeFacts(Struct, frozen=True):
     unavailable: str
     """Why it takes no new pods; empty when it does."""
     problems: tuple[Problem, ...]
+    obstacle: Obstacle | None = None
+    """Why its GPUs cannot be used, where that is known; None where they can be."""
     withdrawn: int = 0
     """GPUs that its device plugin has taken away: those of the capacity that are not allocatable."""
     turned: float = 0.0
@@ -76,6 +79,7 @@ def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None
         ready=ready,
         unavailable=_unavailable(node, ready) or found.unusable or unreadable,
         problems=tuple(_problems(node, found, unreadable)),
+        obstacle=found.obstacle,
         withdrawn=_withdrawn(node.status.capacity.get(found.resource), found.count),
         turned=_posix(told.last_transition_time) if told else 0.0,
         silent=told is not None and told.status == "Unknown",

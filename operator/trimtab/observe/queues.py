@@ -23,17 +23,10 @@ from trimtab.observe.problems import Problem
 from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.scheduling import fair_share
 from trimtab_policy.scheduling.fair_share import Standing
-from trimtab_policy.types import Pending, PendingReason, Quota, Snapshot
+from trimtab_policy.types import FITS_NOWHERE, Pending, PendingReason, Quota, Snapshot
 
-HOPELESS = (
-    PendingReason.NO_SUCH_GPU,
-    PendingReason.NO_ELIGIBLE_NODE,
-    PendingReason.NO_FEASIBLE_PLAN,
-    PendingReason.CLUSTER_TOO_SMALL,
-)
-"""Reasons of the job's own, or the cluster's: the end of other jobs does not remove them."""
 TURN_SECONDS = 60.0
-"""Of more hopeless jobs than are considered, others have their turn then: the cluster may have changed for them."""
+"""Of more jobs that fit nowhere than are considered, others have their turn then: the cluster may have changed."""
 MOST_EXACT = 10
 """Places behind the last that counts up to which a job is told its own. Further behind it is told roughly: else each
 start would be a write for each job in line."""
@@ -162,7 +155,7 @@ class Queues:
         for *_, facts in line:
             queue = self.of(facts)
             kind = queue or f"namespace/{facts.meta.namespace}"
-            if hopeless(facts):
+            if fits_nowhere(facts):
                 in_vain[kind].append(facts)
                 continue
             places[kind] += 1
@@ -233,10 +226,10 @@ def _gpus(nodes: Iterable[NodeFacts]) -> Counter[str]:
     return gpus
 
 
-def hopeless(job: JobFacts) -> bool:
-    """Whether a waiting job was told, of its spec as it stands, that the end of no other job helps it."""
+def fits_nowhere(job: JobFacts) -> bool:
+    """Whether a waiting job was told, of its spec as it stands, that it would find no place even alone."""
     pending, seen = job.status.pending, job.status.observed_generation == job.meta.generation
-    return seen and pending is not None and pending.reason in HOPELESS
+    return seen and pending is not None and pending.reason in FITS_NOWHERE
 
 
 def _not_in_turn(jobs: Sequence[JobFacts], now: float, most: int) -> Sequence[JobFacts]:

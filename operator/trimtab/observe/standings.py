@@ -137,7 +137,7 @@ class Standings:
     def _taken_before(self, told: NodeTelemetry, bad: Sequence[Bad], withdrawn: int, now: float) -> int:
         """How many GPUs had been withdrawn when a fault came up that was seen just now."""
         if told.judged and told.judged.status == "False":
-            return 0 if health.WITHDRAWN in told.judged.message else withdrawn
+            return 0 if told.judged.contained else withdrawn
         if any(each.reason == names.REASON_ROW_REMAP_FAILED for each in bad):
             return withdrawn  # device plugins hear of XIDs and lost GPUs; this they can at most be told later
         since, before = self._moved.get(told.name, (-math.inf, 0))

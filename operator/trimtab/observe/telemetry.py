@@ -85,13 +85,15 @@ class GpuFacts(Struct, frozen=True, gc=False):
 
 
 class Judged(Struct, frozen=True, gc=False):
-    """The condition Healthy as the controller wrote it last: its only memory of what it thought of the node."""
+    """The conditions as the controller wrote them last: its only memory of what it thought of the node."""
 
     status: str
     reason: str
     message: str
     since: float
     """POSIX seconds."""
+    contained: bool = False
+    """Whether the condition FaultContained says that the faulty GPUs had been taken away."""
 
 
 class NodeTelemetry(Struct, frozen=True):
@@ -294,9 +296,10 @@ def _rescued(obj: GpuNodeObject) -> Judged | None:
 
 
 def _judged(conditions: Sequence[_Condition]) -> Judged | None:
+    contained = any(told.type == names.FAULT_CONTAINED and told.status == "True" for told in conditions)
     for told in conditions:
         if told.type == names.HEALTHY:
-            return Judged(told.status, told.reason, told.message, _time(told.last_transition_time, 0.0))
+            return Judged(told.status, told.reason, told.message, _time(told.last_transition_time, 0.0), contained)
     return None
 
 

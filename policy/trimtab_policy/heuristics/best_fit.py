@@ -26,8 +26,9 @@ from trimtab_policy.placement.candidates import (
     with_room,
 )
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.pending_reasons import clock, why_pending
+from trimtab_policy.placement.pending_reasons import why_pending
 from trimtab_policy.placement.releases import told_releases
+from trimtab_policy.placement.wording import clock
 from trimtab_policy.policy import Kind
 from trimtab_policy.types import Alternative, Decision, Job, NodeShare, Pending, Placement, Snapshot
 

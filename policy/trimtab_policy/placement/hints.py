@@ -20,6 +20,7 @@ from trimtab_policy.perf.memo import Memo
 from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, has_room, nodes_for
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.runtime import may_be_stopped
+from trimtab_policy.placement.wording import TimedText, waits
 from trimtab_policy.specs import GpuSpec
 from trimtab_policy.types import Bounds, Job, Pending, PendingReason, Requirements, Snapshot
 
@@ -45,8 +46,10 @@ class Case(Struct, frozen=True):
     known: list[Candidate]
     """Its feasible options on them, cheapest first."""
 
-    def answer(self, reason: PendingReason, message: str, blockers: Iterable[str], *hints: str) -> Pending:
-        return Pending(self.job.uid, reason, message, tuple(islice(blockers, MAX_HINTS)), hints[:MAX_HINTS])
+    def answer(
+        self, reason: PendingReason, message: str | TimedText, blockers: Iterable[str | TimedText], *hints: str
+    ) -> Pending:
+        return waits(self.job.uid, reason, message, islice(blockers, MAX_HINTS), hints[:MAX_HINTS])
 
     def unavailable(self) -> Iterator[str]:
         """Nodes that take no pods, and why."""

@@ -7,7 +7,6 @@ busy), so that the first one that applies is the real obstacle. Each answer name
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
@@ -17,13 +16,8 @@ from trimtab_policy.placement.candidates import Candidate, allowed_types, candid
 from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
 from trimtab_policy.placement.hints import MAX_HINTS, Case, count_of, more_quota, starts_now_if, would_work_if
 from trimtab_policy.placement.releases import told_releases
-from trimtab_policy.placement.runtime import LONGEST
+from trimtab_policy.placement.wording import TimedText, worded
 from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
-
-DAY = 86_400.0
-YEAR = 365 * DAY
-_EPOCHS = 2 * LONGEST
-"""Seconds on either side of 1970 for which there are dates here: `tenure` looks ahead no farther than half of that."""
 
 
 def why_pending(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
@@ -67,22 +61,6 @@ def _only_busy(capacity: Capacity, job: Job, known: list[Candidate]) -> Pending 
             reason = PendingReason.FRAGMENTED if free >= gpus else PendingReason.INSUFFICIENT_GPUS
             return Pending(job.uid, reason, f"needs {candidate.describe()}, free: {free}×{name}")
     return None
-
-
-def clock(moment: float, now: float | None = None) -> str:
-    """A point in time as people write it in a message: `~14:32 UTC`; more than a day from `now` with its date.
-
-    The farther away, the rounder: who says the same thing again should say it in the same words. Whatever is asked has
-    an answer, for what is told decides nothing.
-    """
-    if not -_EPOCHS < moment < _EPOCHS:
-        return "~a century from now"
-    ahead = 0.0 if now is None else moment - now
-    step = 60.0 if ahead < DAY / 24 else 300.0 if ahead < DAY / 4 else 3600.0
-    rounded = datetime.fromtimestamp(moment - moment % 60 if step == 60 else step * round(moment / step), UTC)
-    if ahead >= YEAR:
-        return rounded.strftime("~%b %Y")
-    return rounded.strftime("~%H:%M UTC" if ahead < DAY else "~%H:%M UTC on %d %b")
 
 
 def _no_such_gpu(case: Case) -> Pending | None:
@@ -178,7 +156,8 @@ def _no_room(case: Case) -> Pending:
             _holders(case, able),
             *starts_now_if(case, able),
         )
-    message = f"needs at least {able[0].describe()}, free: {_listed(free)}{_expected(case, able, free)}"
+    needs = f"needs at least {able[0].describe()}, free: {_listed(free)}"
+    message = worded(case.snapshot.time, needs, *_expected(case, able, free))
     return case.answer(PendingReason.INSUFFICIENT_GPUS, message, _holders(case, able), *starts_now_if(case, able))
 
 
@@ -189,7 +168,7 @@ def _listed(free: dict[str, int]) -> str:
     return ", ".join([*told, *([f"none of {len(free) - len(some)} GPU types"] if len(some) < len(free) else [])])
 
 
-def _expected(case: Case, able: list[Candidate], free: dict[str, int]) -> str:
+def _expected(case: Case, able: list[Candidate], free: dict[str, int]) -> tuple[str | float, ...]:
     """When the first of the GPU types will have enough free GPUs, as running jobs finish."""
     now, least = case.snapshot.time, dict[str, int]()
     for candidate in able:
@@ -198,7 +177,7 @@ def _expected(case: Case, able: list[Candidate], free: dict[str, int]) -> str:
     releases = told_releases(case.snapshot, case.capacity)
     found = [(releases.enough(name, gpus, free[name], now), name) for name, gpus in least.items()]
     moments = [(enough[0], name) for enough, name in found if enough and enough[0] > now]
-    return f"; enough {min(moments)[1]} are expected {clock(min(moments)[0], now)}" if moments else ""
+    return (f"; enough {min(moments)[1]} are expected ", min(moments)[0]) if moments else ()
 
 
 def _scattered(case: Case, candidate: Candidate, free: dict[str, int]) -> str:
@@ -213,21 +192,21 @@ def _scattered(case: Case, candidate: Candidate, free: dict[str, int]) -> str:
     )
 
 
-def _holders(case: Case, able: list[Candidate]) -> Iterator[str]:
+def _holders(case: Case, able: list[Candidate]) -> Iterator[str | TimedText]:
     """Who holds the GPUs that the job could use, the first to finish first; what no job holds, and nobody may use."""
     wanted = tuple(sorted({candidate.gpu.name for candidate in able}))
     yield from case.capacity.remember(("holders", wanted), lambda: _told(case, wanted), lasting=True)
     yield from case.unavailable()
 
 
-def _told(case: Case, wanted: tuple[str, ...]) -> list[str]:
+def _told(case: Case, wanted: tuple[str, ...]) -> list[str | TimedText]:
     now = case.snapshot.time
     holding = [(job, job.placement) for job in case.snapshot.jobs if job.placement and job.placement.gpu_type in wanted]
     holding.sort(key=lambda held: (held[0].expected_finish or float("inf"), held[0].namespace, held[0].name))
-    told = []
+    told = list[str | TimedText]()
     for job, placement in holding[:MAX_HINTS]:
-        until = f" until {clock(job.expected_finish, now)}" if job.expected_finish else ""
-        told.append(f"{job.namespace}/{job.name} holds {placement.gpus}×{placement.gpu_type}{until}")
+        until = (" until ", job.expected_finish) if job.expected_finish else ()
+        told.append(worded(now, f"{job.namespace}/{job.name} holds {placement.gpus}×{placement.gpu_type}", *until))
     for node in case.snapshot.nodes:
         if node.foreign_gpus and node.gpu_type in wanted:
             told.append(f"node {node.name}: {node.foreign_gpus} GPUs are busy with processes that no pod asked for")

@@ -17,7 +17,7 @@ from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.releases import Release, as_expected
 from trimtab_policy.scheduling.forecast import MOST_JOBS, Line, Start
 from trimtab_policy.scheduling.vacancies import shapes_of
-from trimtab_policy.types import Eta, Pending, PendingReason, Snapshot
+from trimtab_policy.types import NEVER_STARTS, Eta, Pending, PendingReason, Snapshot
 
 UNCERTAINTY = 1.3
 """Factor of the 80 % interval of a run time whose prediction says nothing about that: the performance model's own."""
@@ -29,21 +29,8 @@ LATER = 1.1
 """They start later ..."""
 OVERTAKEN = 1.6
 """... and by this factor more where others have higher priority: further ones of these will come."""
-
-HOPELESS = frozenset(
-    (
-        PendingReason.NO_FEASIBLE_PLAN,
-        PendingReason.NO_SUCH_GPU,
-        PendingReason.NO_ELIGIBLE_NODE,
-        PendingReason.CLUSTER_TOO_SMALL,
-        PendingReason.QUEUE_NOT_FOUND,
-        PendingReason.PRIORITY_CLASS_NOT_FOUND,
-        PendingReason.INVALID_SPEC,
-        PendingReason.QUEUE_NOT_ALLOWED,
-        PendingReason.WAITING_FOR_ADMISSION,
-    )
-)
-"""Reasons that no finished job removes."""
+OUT_OF_SIGHT = NEVER_STARTS | {PendingReason.WAITING_FOR_ADMISSION}
+"""Reasons that no finished job removes. Those that are admitted may be, but when that is another system's to say."""
 
 
 def expected_starts(snapshot: Snapshot, pending: Iterable[Pending], *, reserve: bool = True) -> dict[str, Eta]:
@@ -79,7 +66,8 @@ def forecasts(
 
 def _line(snapshot: Snapshot, reasons: dict[str, PendingReason], *, reserve: bool) -> Line:
     capacity = Capacity(snapshot)
-    jobs = [job for job in snapshot.waiting() if reasons.get(job.uid, PendingReason.NO_FEASIBLE_PLAN) not in HOPELESS]
+    in_sight = {uid for uid, reason in reasons.items() if reason not in OUT_OF_SIGHT}
+    jobs = [job for job in snapshot.waiting() if job.uid in in_sight]
     found = [(job, shapes) for job in jobs[:MOST_JOBS] if (shapes := shapes_of(snapshot, capacity, job))]
     blocked = frozenset(uid for uid, reason in reasons.items() if reason is PendingReason.BEHIND_OTHERS)
     return Line(

@@ -28,9 +28,9 @@ from msgspec.structs import replace
 
 from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, has_room, nodes_for
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.pending_reasons import clock
 from trimtab_policy.placement.queueing import seconds_left, start_up
 from trimtab_policy.placement.releases import FreeTimeline, as_expected, expected_end
+from trimtab_policy.placement.wording import add, waits, worded
 from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.types import Decision, Job, NodeShare, Pending, PendingReason, Placement, Snapshot
 
@@ -136,21 +136,19 @@ def hidden(snapshot: Snapshot, reservations: Sequence[Reservation]) -> Snapshot:
 def refusal(snapshot: Snapshot, reservation: Reservation, placement: Placement) -> Pending:
     """Why a job waits though there is room for it."""
     job = next(job for job in snapshot.jobs if job.uid == placement.job)
-    now = snapshot.time
-    free, ends = clock(reservation.earliest, now), clock(_sure_end(snapshot, job, placement), now)
+    now, free, ends = snapshot.time, reservation.earliest, _sure_end(snapshot, job, placement)
     kept = f"what queue {reservation.queue} is allowed" if reservation.queue else reservation.describe()
-    message = (
-        f"there is room for {placement.gpus}×{placement.gpu_type}, but {kept} is kept for "
-        f"{reservation.name}, which can start {free} at the earliest; this job would be sure to have ended {ends}"
-    )
-    hint = f"a run that is sure to end before {free} could start now"
-    return Pending(placement.job, PendingReason.RESERVED, message, (reservation.name,), (hint,))
+    but = f"there is room for {placement.gpus}×{placement.gpu_type}, but {kept} is kept for {reservation.name}"
+    sure = " at the earliest; this job would be sure to have ended "
+    message = worded(now, f"{but}, which can start ", free, sure, ends)
+    hint = worded(now, "a run that is sure to end before ", free, " could start now")
+    return waits(placement.job, PendingReason.RESERVED, message, (reservation.name,), (hint,))
 
 
 def told(pending: Pending, reservation: Reservation, now: float) -> Pending:
     """The same reason why a job waits, with what is kept for it."""
-    kept = f"{reservation.describe()} is kept for it, and expected to be free {clock(reservation.start, now)}"
-    return replace(pending, message=f"{pending.message}; {kept}")
+    kept = f"{reservation.describe()} is kept for it, and expected to be free "
+    return add(pending, worded(now, kept, reservation.start))
 
 
 class Guard:

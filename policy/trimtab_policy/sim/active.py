@@ -44,9 +44,7 @@ class Active:
         self.restarts, self._served = told.restarts, dict(told.served)
         self._before = sum(told.served.values())
         if told.placement:
-            finish = None if told.expected_finish is None else told.expected_finish - now
-            started = None if told.started is None else told.started - now
-            self._told = replace(told, started=started, expected_finish=finish)
+            self._told = since(told, now)
 
     def begin(self, placement: Placement, now: float, speed: float, grants: tuple[Grant, ...]) -> None:
         """Start, move or resize at `now`; what it held before must have ended."""
@@ -155,6 +153,20 @@ class Active:
             return dict(self._served)
         gpu_type, held = self.placement.gpu_type, (now - self._since) * self._gpus
         return self._served | {gpu_type: self._served.get(gpu_type, 0.0) + held}
+
+
+def since(told: Job, begin: float) -> Job:
+    """A running job of a live snapshot with its moments in seconds since `begin`, a POSIX time: what it waits for, and
+    a deadline, is left out of this, for it runs."""
+    finish, stoppable = told.expected_finish, told.stoppable_from
+    return replace(
+        told,
+        created=told.created - begin,
+        started=None if told.started is None else told.started - begin,
+        expected_finish=None if finish is None else finish - begin,
+        movable_from=told.movable_from - begin,
+        stoppable_from=None if stoppable is None else stoppable - begin,
+    )
 
 
 def _isolated(job: SimJob, gpus: dict[str, float], contention: float) -> float:

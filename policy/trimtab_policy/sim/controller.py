@@ -27,6 +27,7 @@ from trimtab_policy.scheduling.preemption import RoomRules
 from trimtab_policy.scheduling.resize import ResizeRules
 from trimtab_policy.scheduling.results import Fallback, Outcome
 from trimtab_policy.scheduling.rules import Rules
+from trimtab_policy.sim.active import since
 from trimtab_policy.types import Decision, Job, Snapshot
 
 HOUR = 3600.0
@@ -102,7 +103,7 @@ class _Memory:
 
     def __init__(self, how: ControllerRules, elastic: Callable[[Job], bool], begin: Snapshot | None) -> None:
         self._how, self._elastic = how, elastic
-        self._told = {job.uid: _since(job, begin.time) for job in begin.jobs if job.placement} if begin else {}
+        self._told = {job.uid: since(job, begin.time) for job in begin.jobs if job.placement} if begin else {}
         """UID -> a job of the first snapshot, for as long as its gang stands."""
         self._gave_way: dict[str, list[float]] = {}
         """Job UID -> when it was stopped, moved or shrunk for another."""
@@ -135,12 +136,6 @@ class _Memory:
         if len(moments) < most:
             return -math.inf
         return moments[-most] + HOUR if most else math.inf
-
-
-def _since(job: Job, begin: float) -> Job:
-    """The job with the moments that it may be touched from, in seconds since the run began."""
-    stoppable = None if job.stoppable_from is None else job.stoppable_from - begin
-    return replace(job, movable_from=job.movable_from - begin, stoppable_from=stoppable)
 
 
 class _InProcess:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from trimtab_policy.placement.grants import granted, highest
 from trimtab_policy.policy import Policy
-from trimtab_policy.sim.active import Active
+from trimtab_policy.sim.active import Active, since
 from trimtab_policy.sim.books import Books, BrokenDecision
 from trimtab_policy.sim.failures import Event, Misfortunes, What, events
 from trimtab_policy.sim.job import SimJob
@@ -69,9 +69,10 @@ def simulate(
 ) -> Run:
     """Run a workload under a policy until every job is done, or until it is cut off.
 
-    `cluster` may hold running jobs (a live snapshot): those among `jobs`, by UID, go on where they are. Raises
-    BrokenDecision when the policy asks for what is not there or not allowed, Stuck when nobody computes any more,
-    ValueError for two jobs of one UID.
+    `cluster` may hold running jobs (a live snapshot): those among `jobs`, by UID, go on where they are; what others
+    hold stays held to the end, and the policy sees these jobs as the snapshot tells of them. Raises BrokenDecision when
+    the policy asks for what is not there or not allowed, Stuck when nobody computes any more, ValueError for two jobs
+    of one UID.
     """
     return _Simulation(policy, jobs, cluster, rules or Rules()).run(watch)
 
@@ -82,6 +83,9 @@ class _Simulation:
         self._now = 0.0
         self._books = Books(cluster, rules.quotas or cluster.quotas)
         self._all = [Active(index, job) for index, job in enumerate(jobs)]
+        simulated = {job.model.uid for job in self._all}
+        others = (job for job in cluster.jobs if job.placement and job.uid not in simulated)
+        self._others = tuple(since(job, cluster.time) for job in others)
         self._coming = sorted(self._all, key=lambda job: (job.model.submitted, job.index), reverse=True)
         self._here: dict[str, Active] = {}
         self._events: Iterator[Event] = events(cluster, rules.misfortunes, rules.seed)
@@ -211,7 +215,7 @@ class _Simulation:
             self._cluster,
             time=self._now,
             nodes=self._books.nodes,
-            jobs=tuple([job.seen(self._now) for job in self._here.values()]),
+            jobs=(*[job.seen(self._now) for job in self._here.values()], *self._others),
             quotas=self._rules.quotas or self._cluster.quotas,
             unavailable=self._cluster.unavailable | self._books.unavailable,
             granted=self._granted,

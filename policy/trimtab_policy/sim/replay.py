@@ -2,7 +2,8 @@
 
 Running jobs go on where they are, and waiting ones are decided; all times are the cluster's (`tempo`). Jobs that no
 policy can do anything for are set aside: those that would not even start alone on the cluster, and those that run on
-nodes of which the snapshot knows nothing.
+nodes of which the snapshot knows nothing. What a job that is set aside holds, it holds to the end: its GPUs are not
+free, and count against the quota of its queue.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy import policy as registry
-from trimtab_policy.placement.runtime import due
+from trimtab_policy.placement.runtime import due, quiet
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.books import Books
 from trimtab_policy.sim.contestant import Decider, contestant
@@ -38,6 +39,13 @@ class Case(Struct, frozen=True):
     """With the jobs that are replayed, and no others."""
     set_aside: dict[str, str]
     """Names of the other jobs -> why."""
+    held: tuple[Job, ...] = ()
+    """Those of them that hold GPUs, with nothing known but what they hold (`placement.runtime.quiet`)."""
+
+    @property
+    def cluster(self) -> Snapshot:
+        """What the simulation begins with: the jobs that are replayed, and what the others hold."""
+        return replace(self.snapshot, jobs=(*self.snapshot.jobs, *self.held))
 
 
 def case(snapshot: Snapshot) -> Case:
@@ -58,11 +66,12 @@ def sorted_out(snapshot: Snapshot) -> Case:
     """Which jobs can be replayed; it may be that none can."""
     snapshot = as_predicted(snapshot)
     reasons = {job.uid: _lost(snapshot, job, job.placement) for job in snapshot.jobs if job.placement}
-    empty = _empty(snapshot, {uid for uid, why in reasons.items() if not why})
+    held = tuple(quiet(job) for job in snapshot.jobs if job.placement and reasons[job.uid])
+    empty = _empty(snapshot, {uid for uid, why in reasons.items() if not why}, held)
     reasons |= {job.uid: _unplaceable(empty, job) for job in snapshot.jobs if not job.placement}
     jobs = tuple(job for job in snapshot.jobs if not reasons[job.uid])
     aside = {f"{job.namespace}/{job.name}": why for job in snapshot.jobs if (why := reasons[job.uid])}
-    return Case(replace(snapshot, jobs=jobs), aside)
+    return Case(replace(snapshot, jobs=jobs), aside, held)
 
 
 def live_on(start: Case, policy: str, *, preempt: bool = False, watch: Watch | None = None) -> Run:
@@ -75,9 +84,9 @@ def live_on(start: Case, policy: str, *, preempt: bool = False, watch: Watch | N
     who = contestant(policy)
     decides = registry.load(who.name)
     if who.decider is Decider.PAPER:
-        return simulate(decides, jobs_of(start, preempt=preempt), start.snapshot, Rules(), watch)
-    controller = Controller(decides, elastic=lambda job: preempt or job.elastic, begin=start.snapshot)
-    return simulate(controller, jobs_of(start, preempt=True), start.snapshot, Rules(), watch)
+        return simulate(decides, jobs_of(start, preempt=preempt), start.cluster, Rules(), watch)
+    controller = Controller(decides, elastic=lambda job: preempt or job.elastic, begin=start.cluster)
+    return simulate(controller, jobs_of(start, preempt=True), start.cluster, Rules(), watch)
 
 
 def jobs_of(start: Case, *, preempt: bool) -> list[llm.LlmJob]:
@@ -90,13 +99,14 @@ def jobs_of(start: Case, *, preempt: bool) -> list[llm.LlmJob]:
     return made
 
 
-def _empty(snapshot: Snapshot, lives_on: Collection[str]) -> Snapshot:
-    """The cluster without those jobs (UIDs). What others hold of it stays held, running jobs set aside among them."""
+def _empty(snapshot: Snapshot, lives_on: Collection[str], held: tuple[Job, ...]) -> Snapshot:
+    """The cluster without those jobs (UIDs), and with no others than those that are set aside and hold GPUs: neither
+    their GPUs nor their quota are free."""
     books = Books(snapshot)
     for job in snapshot.jobs:
         if job.placement and job.uid in lives_on:
             books.give(job, job.placement)
-    return replace(snapshot, nodes=books.nodes, jobs=())
+    return replace(snapshot, nodes=books.nodes, jobs=held)
 
 
 def _lost(snapshot: Snapshot, job: Job, held: Placement) -> str:
@@ -113,7 +123,7 @@ def _unplaceable(empty: Snapshot, job: Job) -> str:
     """Why a waiting job cannot be replayed; empty if it can."""
     if job.speeds is not None:
         return OWN_SPEEDS
-    alone = registry.load("fcfs").decide(replace(empty, jobs=(replace(job, not_before=empty.time),)))
+    alone = registry.load("fcfs").decide(replace(empty, jobs=(*empty.jobs, replace(job, not_before=empty.time))))
     return "" if alone.placements else alone.pending[0].message
 
 

@@ -49,7 +49,7 @@ class Life(Struct, frozen=True):
 
 def live(start: Case, policy: Policy) -> Life:
     """Simulate until all jobs are done. Raises what `simulate` raises."""
-    return _life(start, policy.name, simulate(policy, jobs_of(start, preempt=True), start.snapshot, Rules()))
+    return _life(start, policy.name, simulate(policy, jobs_of(start, preempt=True), start.cluster, Rules()))
 
 
 def _life(start: Case, policy: str, run: Run) -> Life:

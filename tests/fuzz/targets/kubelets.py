@@ -94,7 +94,7 @@ def run(data: bytes) -> None:
     seconds = draw.pick((0.0, 61.0, 1e9))
     for pod in pods:
         assert causes.still_for(pod, seconds, NOW) <= seconds
-        for found in (causes.ending_of(pod), causes.hopeless(pod, seconds)):
+        for found in (causes.ending_of(pod), causes.cannot_start(pod, seconds)):
             if found:
                 _check(found)
     if endings := [found for pod in pods if (found := causes.ending_of(pod))]:

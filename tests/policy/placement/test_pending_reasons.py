@@ -10,9 +10,10 @@ from tests.builders import A100, H100, NOW, T4, V100, job, node, running, snapsh
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.hints import RESHARDING
 from trimtab_policy.placement.limits import narrowed
-from trimtab_policy.placement.pending_reasons import clock, why_pending
+from trimtab_policy.placement.pending_reasons import why_pending
+from trimtab_policy.placement.wording import add, clock, waits, worded
 from trimtab_policy.specs import ParallelPlan, Precision
-from trimtab_policy.types import Bounds, Job, Node, NodeShare, Pending, PendingReason, Quota
+from trimtab_policy.types import Bounds, Job, Node, NodeShare, Pending, PendingReason, Quota, Wording
 
 
 def why(nodes: Iterable[Node], waiting: Job, *others: Job, **changes: object) -> Pending:
@@ -253,3 +254,16 @@ def test_of_many_types_only_those_with_free_gpus_are_listed() -> None:
     nodes = [node("a", free=1), *(node(kind, kind, free=0) for kind in (H100, "H200-SXM5-141GB", "L40S"))]
     answer = why(nodes, job(gpus=(8, 8)))
     assert f"free: 1×{A100}, none of 3 GPU types" in answer.message
+
+
+def test_what_a_text_says_besides_its_times_is_kept_beside_it() -> None:
+    holds, plain = worded(NOW, "a holds 8 until ", NOW + 90), worded(NOW, "b holds 4")
+    told = waits("uid", PendingReason.INSUFFICIENT_GPUS, worded(NOW, "enough ", NOW + 90), (holds, plain, "c"), ("d",))
+    assert (told.message, told.blockers) == ("enough ~03:05 UTC", ("a holds 8 until ~03:05 UTC", "b holds 4", "c"))
+    assert told.wordings[told.message] == Wording("enough ~", (NOW + 90,))
+    assert told.wordings[told.blockers[0]] == Wording("a holds 8 until ~", (NOW + 90,))
+    longer = add(told, worded(NOW, "free ", NOW + 3600))
+    assert longer.message == "enough ~03:05 UTC; free ~04:05 UTC"
+    assert longer.wordings[longer.message] == Wording("enough ~; free ~", (NOW + 90, NOW + 3600))
+    untold = add(waits("uid", PendingReason.BEHIND_OTHERS, "others first"), plain)
+    assert (untold.message, untold.wordings[untold.message]) == ("others first; b holds 4", Wording(untold.message))

@@ -66,6 +66,42 @@ def test_what_a_running_job_holds_that_is_set_aside_is_not_free_for_others(now: 
     assert list(found.set_aside) == ["default/running", "default/long", "default/short"]
 
 
+def _one_aside(now: Snapshot, limit: int) -> Snapshot:
+    """A job of queue `team` holds eight GPUs of a node that takes no pods; two of its queue wait, and two free nodes
+    would take both."""
+    aside, _ = busy("aside", node("h100-0", H100), queue="team")
+    waits = (job(name, gpus=(size, size), steps=1_000, queue="team") for name, size in (("four", 4), ("eight", 8)))
+    nodes = (node("a100-0"), node("a100-1"))
+    return replace(now, nodes=nodes, jobs=(aside, *waits), quotas=(Quota("team", "*", limit),))
+
+
+@pytest.mark.parametrize("policy", ["best_fit", "fcfs", "fcfs+paper"])
+def test_what_a_job_holds_that_is_set_aside_counts_against_the_quota_of_its_queue(now: Snapshot, policy: str) -> None:
+    """Twelve GPUs are what the queue may have, and eight are held: four are left, for as long as anybody can say."""
+    start = replay.case(_one_aside(now, limit=12))
+    assert [each.name for each in start.snapshot.jobs] == ["four"]
+    assert list(start.set_aside) == ["default/aside", "default/eight"]
+    assert "at least 8×A100-SXM4-80GB and 4 are left" in start.set_aside["default/eight"]
+    assert list(finished(replay.live_on(start, policy))) == ["uid-four"]
+
+
+def test_jobs_that_fit_into_what_the_quota_leaves_one_by_one_run_one_by_one(now: Snapshot) -> None:
+    """Sixteen GPUs are free, and the two ask for twelve; the queue may have only eight more than are held elsewhere."""
+    start = replay.case(_one_aside(now, limit=16))
+    run = replay.live_on(start, "best_fit")
+    first, second = sorted(run.spans, key=lambda span: span.begin)
+    assert second.begin >= first.end
+
+
+@pytest.mark.parametrize("policy", ["best_fit", "srtf", "sia"])
+def test_nobody_touches_a_job_that_is_set_aside(now: Snapshot, policy: str) -> None:
+    """Not even where all count as elastic and another queue wants what it is guaranteed: a touch would end the run."""
+    held = replace(_one_aside(now, limit=16), quotas=(Quota("team", "*", 16), Quota("other", "*", 16, 16)))
+    entitled = job("entitled", gpus=(16, 16), steps=1_000, queue="other", priority=2)
+    start = replay.case(replace(held, jobs=(*held.jobs, entitled)))
+    assert set(finished(replay.live_on(start, policy, preempt=True))) == {"uid-four", "uid-eight", "uid-entitled"}
+
+
 def test_under_the_controller_gpus_are_kept_for_who_came_first_whatever_the_policy(now: Snapshot) -> None:
     start = replay.case(now)
     fair, short_first = (finished(replay.live_on(start, policy)) for policy in ("fcfs", "sjf"))

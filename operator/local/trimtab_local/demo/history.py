@@ -11,18 +11,7 @@ from msgspec import Struct, field
 from trimtab.api.status import Pending
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
-from trimtab_policy.types import PendingReason
-
-CANNOT_BE_WAITED_OUT = {
-    PendingReason.NO_FEASIBLE_PLAN,
-    PendingReason.NO_SUCH_GPU,
-    PendingReason.NO_ELIGIBLE_NODE,
-    PendingReason.CLUSTER_TOO_SMALL,
-    PendingReason.QUEUE_NOT_FOUND,
-    PendingReason.PRIORITY_CLASS_NOT_FOUND,
-    PendingReason.INVALID_SPEC,
-}
-"""Reasons that no finished job removes: somebody has to change the job or the cluster."""
+from trimtab_policy.types import NEVER_STARTS
 
 
 class Trail(Struct):
@@ -50,7 +39,7 @@ class Trail(Struct):
     def hopeless(self) -> bool:
         """Whether waiting will not help the job."""
         pending = self.facts.status.pending
-        return pending is not None and pending.reason in CANNOT_BE_WAITED_OUT
+        return pending is not None and pending.reason in NEVER_STARTS
 
     @property
     def over(self) -> bool:

@@ -170,6 +170,11 @@ class Gangs:
             self._told[namespace] += 1
             gang.task = asyncio.create_task(self._drive(uid, namespace), name=f"drive {uid}")
 
+    async def follow(self, news: asyncio.Queue[str]) -> None:
+        """Look at once at every job (by UID) that something was heard of, until cancelled."""
+        while True:
+            self.look(await news.get())
+
     def next_deadline(self) -> float:
         """Seconds until a gang runs out of time, half bound or asked to stop; infinite when none does.
 
@@ -197,8 +202,7 @@ class Gangs:
             rest, now = self._views.rest(uid, gang), self._wall()
             if rest and (_rests(gang, rest, now) or self._told[rest.job.metadata.namespace] >= MOST_TOLD):
                 return False
-            view = self._views.view(uid, gang)
-            work = bool(view and steps.next_step(view))
+            work = self._next_step(uid, gang) is not None
             gang.rest = (rest, now) if rest and not work else None
             return work
         except Exception:  # noqa: BLE001 - a mistake of ours about one job must not stop the others
@@ -206,13 +210,25 @@ class Gangs:
             gang.due = math.inf
             return False
 
+    def _next_step(self, uid: str, gang: Gang) -> tuple[View, Step] | None:
+        """Bring what is remembered of the job up to date. Returns its next step, with what that was decided by; None
+        where there is nothing to do."""
+        sight = self._views.sight(uid)
+        self._views.remember(gang, sight)
+        if sight is None:
+            return None
+        view = self._views.view(gang, sight)
+        step = steps.next_step(view)
+        return (view, step) if step else None
+
     # --- one driver -----------------------------------------------------------------------------------------------
     async def _drive(self, uid: str, told: str | None) -> None:
         """`told` is the namespace of a job that has no gang, and is only told something."""
         gang = self._gangs[uid]
         backoff, contention = Backoff(initial=0.2, cap=5.0), Backoff(initial=0.01, cap=1.0)
         try:
-            while (view := self._views.view(uid, gang)) and (step := steps.next_step(view)):
+            while found := self._next_step(uid, gang):
+                view, step = found
                 try:
                     await self._take(view, gang, step)
                 except write.Refused as refusal:

@@ -82,8 +82,9 @@ class Orphans:
 
     def _deletions(self, job: Identity, gang: Gang) -> list[DeletePod]:
         namespace, _, name = job.key.partition("/")
-        view = self._views.last_view(Meta(name=name, namespace=namespace, uid=job.uid), JobStatus(), gang)
-        return [each for each in steps.next_step(view) if isinstance(each, DeletePod)]
+        sight = self._views.last_sight(Meta(name=name, namespace=namespace, uid=job.uid), JobStatus())
+        self._views.remember(gang, sight)
+        return [each for each in steps.next_step(self._views.view(gang, sight)) if isinstance(each, DeletePod)]
 
     async def _collect(self, job: Identity, gang: Gang) -> None:
         try:

@@ -172,6 +172,11 @@ def held_by(plan: Plan, pods_of: Callable[[str], Iterable[PodObject]]) -> Iterat
                 yield left, pod
 
 
+def leaving(plan: Plan, pods_of: Callable[[str], Iterable[PodObject]]) -> tuple[str, ...]:
+    """Jobs (`namespace/name`) whose pods still hold GPUs that the plan waits for: on its nodes, or on their way."""
+    return tuple(dict.fromkeys(left.job for left, _ in held_by(plan, pods_of)))
+
+
 def without_room(plan: Plan, pod: PodObject, holder: JobFacts | None, now: float, most: float) -> Setback | None:
     """Why a plan waits for this pod no longer; None while it may still go in time.
 

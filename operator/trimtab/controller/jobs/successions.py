@@ -11,18 +11,16 @@ whoever waits for it, and is planned anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from trimtab.api.convert import from_grants, to_grants
 from trimtab.api.history import StopRecord
-from trimtab.api.status import Leaving, Plan, PlanTerms
+from trimtab.api.status import Leaving, PlanTerms
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.jobs.gangs import Gangs
-from trimtab.controller.jobs.stopping import held_by
 from trimtab.controller.views import Decided, Views
-from trimtab.kube.objects import PodObject
 from trimtab.observe.books import Claim
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.running import GAVE_WAY, HOUR, gave_way
@@ -196,11 +194,6 @@ def terms_of(facts: JobFacts, job: Job, grants: Sequence[Grant]) -> PlanTerms:
         memory_bytes_per_gpu=need.memory_per_gpu if need else 0,
         grants=from_grants(grants),
     )
-
-
-def leaving(plan: Plan, pods_of: Callable[[str], Iterable[PodObject]]) -> tuple[str, ...]:
-    """Jobs (`namespace/name`) whose pods still hold GPUs that the plan waits for: on its nodes, or on their way."""
-    return tuple(dict.fromkeys(left.job for left, _ in held_by(plan, pods_of)))
 
 
 def _seconds(stop: StopRecord) -> float:

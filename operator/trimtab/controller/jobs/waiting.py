@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
+from itertools import chain
+
+import msgspec
+from msgspec.structs import replace
 
 from trimtab.api.base import LONG_TEXT, TEXT
-from trimtab.api.convert import to_degrees, to_start_time
-from trimtab.api.status import MAX_ITEMS
+from trimtab.api.convert import to_degrees, to_start_time, to_time
+from trimtab.api.status import MAX_ITEMS, WORDING_HASH
 from trimtab.api.status import Pending as WirePending
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.queues import hopeless
+from trimtab.observe.queues import fits_nowhere
 from trimtab.observe.running import pinned, startable
-from trimtab_policy.types import Pending, PendingReason
+from trimtab_policy.types import Pending, PendingReason, Wording
 
 OF_ITS_SHAPE = (
     PendingReason.NO_FEASIBLE_PLAN,
@@ -30,23 +35,34 @@ def told(pending: Pending | None, facts: JobFacts, refused: Iterable[str]) -> Wi
     would not take for it."""
     if pending is None:
         return None
-    if pending.reason is PendingReason.NOT_CONSIDERED and hopeless(facts):
+    if pending.reason is PendingReason.NOT_CONSIDERED and fits_nowhere(facts):
         # It stands in line by what it was told last: forgotten, it would take the place of another job, be told the
         # same again, and give the place back, round after round.
         return facts.status.pending
-    message, blockers, alternatives = pending.message, pending.blockers, pending.alternatives
+    message, alternatives = pending.message, pending.alternatives
+    wording = pending.wordings.get(message, Wording(message))
     if pending.reason in OF_ITS_SHAPE and (pin := _pin(facts)):
         message = f"{message[: LONG_TEXT // 2]}; {pin}"
+        wording = replace(wording, timeless=f"{wording.timeless}; {pin}")
         hint = "set spec.elasticity.checkpoint.resharding if its checkpoints can be loaded with other degrees"
         alternatives = (hint, *alternatives)
-    blockers = (*(f"node {node} is left out: kube-scheduler refused it" for node in sorted(refused)), *blockers)
+    blockers = (*(f"node {node} is left out: kube-scheduler refused it" for node in sorted(refused)), *pending.blockers)
+    blockers, alternatives = blockers[:MAX_ITEMS], alternatives[:MAX_ITEMS]
+    lists = [[pending.wordings.get(text, Wording(text)) for text in texts] for texts in (blockers, alternatives)]
+    wordings = [[wording], *lists]
     return WirePending(
         reason=pending.reason,
         message=message[:LONG_TEXT],
-        blockers=tuple(item[:TEXT] for item in blockers[:MAX_ITEMS]),
-        alternatives=tuple(item[:TEXT] for item in alternatives[:MAX_ITEMS]),
+        blockers=tuple(item[:TEXT] for item in blockers),
+        alternatives=tuple(item[:TEXT] for item in alternatives),
         start_time=to_start_time(pending.eta) if pending.eta else None,
+        times=tuple(to_time(moment) for each in chain(*wordings) for moment in each.times)[:MAX_ITEMS],
+        wording_hash=_hash([[each.timeless for each in listed] for listed in wordings]),
     )
+
+
+def _hash(texts: list[list[str]]) -> str:
+    return hashlib.sha256(msgspec.json.encode(texts)).hexdigest()[:WORDING_HASH]
 
 
 def _pin(facts: JobFacts) -> str:

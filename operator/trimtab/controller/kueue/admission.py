@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -40,7 +40,6 @@ from trimtab.kube.objects import WorkloadObject
 from trimtab.kube.resources import WORKLOADS
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.running import startable
-from trimtab.observe.snapshot import Observer
 from trimtab.telemetry import metrics
 from trimtab_policy.types import Bounds, Pending, PendingReason, StopCause
 
@@ -84,18 +83,17 @@ class Kueue:
         client: KubeClient,
         cluster: Cluster,
         caches: KueueCaches,
-        observer: Observer,
+        cases: Cases,
         recorder: Recorder,
         *,
         order_stop: Callable[[str, StopOrder], None],
         promised: Callable[[], Collection[str]],
         fail: Callable[[BaseException], None],
-        wall: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._cluster = cluster
         self._caches = caches
-        self._cases = Cases(cluster, caches, observer, wall)
+        self._cases = cases
         self._recorder = recorder
         self._order_stop = order_stop
         self._promised = promised
@@ -115,11 +113,6 @@ class Kueue:
             elif found is not None and facts.status.plan is None:
                 verdicts.held_back[facts.meta.uid] = found
         return verdicts
-
-    def template(self, facts: JobFacts) -> Mapping[str, Any]:
-        """The job's template with what its quota adds: pods are made of this."""
-        found = self._cases.admission(facts.meta.uid) if self._present and queue_of(facts) else ""
-        return found.on(facts.template) if isinstance(found, Admission) else facts.template
 
     @property
     def _present(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import msgspec
 import structlog
@@ -73,6 +74,12 @@ class Cases:
         if workload is None:
             return f"Workload {there.metadata.name} cannot be read: is this Kueue too new, or too old?" if there else ""
         return admission(workload, self._caches.flavors.items) if workload.admitted else words(workload)
+
+    def template(self, facts: JobFacts) -> Mapping[str, Any]:
+        """The job's template with what its quota adds: pods are made of this."""
+        present = self._caches.presence == "Present"
+        found = self.admission(facts.meta.uid) if present and queue_of(facts) else ""
+        return found.on(facts.template) if isinstance(found, Admission) else facts.template
 
     def node(self, name: str) -> NodeFacts | None:
         """Facts of a node, if it has GPUs."""

@@ -76,19 +76,12 @@ class Health:
             self._filled.clear()
 
     async def _write(self, told: NodeTelemetry, verdict: Verdict, since: float) -> None:
-        """Apply the one condition; what the agent has written is not touched."""
-        condition = {
-            "type": names.HEALTHY,
-            "status": verdict.status,
-            "reason": verdict.reason,
-            "message": verdict.message,
-            "lastTransitionTime": datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
+        """Apply our own conditions; what the agent has written is not touched."""
         body = {
             "apiVersion": names.API_VERSION,
             "kind": names.GPUNODE_KIND,
             "metadata": {"name": told.name, "uid": told.uid},
-            "status": {"conditions": [condition]},
+            "status": {"conditions": conditions(verdict, since)},
         }
         answer = await self._client.apply(GPUNODES.path(name=told.name), body, subresource="status")
         self._take(answer)
@@ -103,11 +96,21 @@ class Health:
             log.warning("the answer to a condition cannot be read", error=str(error))
 
 
+def conditions(verdict: Verdict, since: float) -> list[dict[str, str]]:
+    """What a GPUNode says of a verdict that holds since that POSIX time."""
+    time = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    said = [(names.HEALTHY, verdict.status, verdict.reason, verdict.message)]
+    if verdict.contained:
+        said.append((names.FAULT_CONTAINED, "True", names.REASON_DEVICE_PLUGIN, WITHDRAWN))
+    fields = ("type", "status", "reason", "message")
+    return [{**dict(zip(fields, each, strict=True)), "lastTransitionTime": time} for each in said]
+
+
 def _happening(told: NodeTelemetry, verdict: Verdict, since: float) -> Happening | None:
     """What is worth an event: faults, and their end. All else that is wrong is told as a problem."""
     before, epoch = told.judged, int(since)
     if verdict.status == "False":
-        held = "those on the GPU" if WITHDRAWN in verdict.message else "the node takes no jobs, those on the GPU"
+        held = "those on the GPU" if verdict.contained else "the node takes no jobs, those on the GPU"
         message = f"{verdict.message}; {held} are moved"
         return Happening("Warning", verdict.reason, message, epoch)
     ill = before is not None and (before.status == "False" or before.reason == names.REASON_RECOVERING)

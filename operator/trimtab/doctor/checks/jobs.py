@@ -16,21 +16,8 @@ from trimtab.kube.objects import JobObject
 from trimtab.observe import jobs
 from trimtab.observe.jobs import JobFacts
 from trimtab.ui.words import duration
-from trimtab_policy.types import PendingReason
+from trimtab_policy.types import NEVER_STARTS
 
-FOREVER = frozenset(
-    (
-        PendingReason.NO_FEASIBLE_PLAN,
-        PendingReason.NO_SUCH_GPU,
-        PendingReason.NO_ELIGIBLE_NODE,
-        PendingReason.CLUSTER_TOO_SMALL,
-        PendingReason.QUEUE_NOT_FOUND,
-        PendingReason.QUEUE_NOT_ALLOWED,
-        PendingReason.PRIORITY_CLASS_NOT_FOUND,
-        PendingReason.INVALID_SPEC,
-    )
-)
-"""Reasons that no other job's end takes away."""
 UNSEEN_SECONDS = 60.0
 """The controller sees a new job within a second; a busy one within some."""
 TOLD_ANEW = {"pending", "shadow", "trainerStatus"}
@@ -90,7 +77,7 @@ def stuck(seen: Seen) -> Iterator[Finding]:
 
 def _forever(facts: JobFacts) -> Iterator[Finding]:
     pending = facts.status.pending
-    if pending is None or facts.status.plan is not None or facts.suspended or pending.reason not in FOREVER:
+    if pending is None or facts.status.plan is not None or facts.suspended or pending.reason not in NEVER_STARTS:
         return
     message = f"job {facts.meta.key} can never start as it is ({pending.reason}): {pending.message}"
     fix = "; or ".join(pending.alternatives) or f"trimtab explain -n {facts.meta.namespace} {facts.meta.name}"

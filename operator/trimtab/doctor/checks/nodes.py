@@ -12,6 +12,7 @@ from trimtab.errors import QuantityError
 from trimtab.kube.objects import NodeObject
 from trimtab.kube.quantity import to_int
 from trimtab.observe import nodes
+from trimtab.observe.gpus import Obstacle
 from trimtab.observe.nodes import NodeFacts
 
 PROMISES = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "amd.com/gpu.device-id", "gpu.intel.com/product")
@@ -48,7 +49,7 @@ def labels(seen: Seen) -> Iterator[Finding]:
             continue
         total += 1
         usable += facts is not None and facts.gpu is not None
-        sliced += facts is not None and _sliced(facts)
+        sliced += facts is not None and facts.obstacle is Obstacle.SLICED
         for reason, message in _wrong(node, facts):
             said[reason, message].append(node.metadata.name)
     if total and not usable:
@@ -69,7 +70,7 @@ def _wrong(node: NodeObject, facts: NodeFacts | None) -> Iterator[tuple[Reason, 
         yield Reason.NO_DEVICE_PLUGIN, "labelled with GPUs, but its device plugin offers none"
         return
     if facts.gpu is None:
-        if not _sliced(facts):
+        if facts.obstacle is not Obstacle.SLICED:
             yield _unusable(facts), _message(facts)
         return
     for problem in facts.problems:
@@ -90,24 +91,22 @@ def _disagreement(node: NodeObject, facts: NodeFacts) -> Iterator[tuple[Reason, 
 
 
 def _unusable(facts: NodeFacts) -> Reason:
-    """Which of our reasons a node without known GPUs has; what we do not recognise is told as it is."""
-    message = _message(facts)
-    if "is the device plugin running" in message:
-        return Reason.NO_DEVICE_PLUGIN
-    if message.startswith(f"allocatable {facts.resource} is 0"):
-        return Reason.GPUS_WITHDRAWN if facts.withdrawn else Reason.NO_DEVICE_PLUGIN
-    if message.startswith("no label names the GPU product"):
-        return Reason.UNLABELLED
-    return Reason.UNKNOWN_PRODUCT if message.startswith("unknown GPU product") else Reason.UNUSABLE
+    """Which reason a node without known GPUs has."""
+    match facts.obstacle:
+        case Obstacle.NONE_ALLOCATABLE if facts.withdrawn:
+            return Reason.GPUS_WITHDRAWN
+        case Obstacle.NONE_ALLOCATABLE | Obstacle.NO_DEVICE_PLUGIN:
+            return Reason.NO_DEVICE_PLUGIN
+        case Obstacle.NO_PRODUCT:
+            return Reason.UNLABELLED
+        case Obstacle.UNKNOWN_PRODUCT:
+            return Reason.UNKNOWN_PRODUCT
+        case _:
+            return Reason.UNUSABLE
 
 
 def _message(facts: NodeFacts) -> str:
     return next((each.message for each in facts.problems if each.reason == "UnusableGpus"), facts.unavailable)
-
-
-def _sliced(facts: NodeFacts) -> bool:
-    """Partitioned or shared on purpose: nothing to mend."""
-    return "gangs need whole GPUs" in _message(facts)
 
 
 def _promised(node: NodeObject) -> bool:

@@ -160,10 +160,10 @@ def _shown(plan: Plan, tables: Sequence[Table], drawn: Mapping[str, Timeline]) -
     """The same in the terminal, for the policy with the lowest average and for the one that others are compared to."""
     rows = [row for row in tables[0].rows if row.figures.get("avg_jct_h") is not None]
     best = min(rows, key=lambda row: row.figures["avg_jct_h"] or 0.0).policy if rows else ""
-    why = {tables[0].reference: "reference", best: "lowest average JCT"}
+    titles = {tables[0].reference: "reference", best: "lowest average JCT"}
     for policy, run in drawn.items():
-        if policy in why:
-            title = Text.assemble((f"{policy} ({why[policy]}), {_first(plan)}", "bold"))
+        if policy in titles:
+            title = Text.assemble((f"{policy} ({titles[policy]}), {_first(plan)}", "bold"))
             yield Group(title, Text("who held most of each node", "dim"), canvas.Gantt(run))
             yield Group(Text(f"{policy}: share of each node's GPUs held, and its average", "dim"), canvas.Heat(run))
 
