@@ -53,7 +53,7 @@ import yaml
 from aiohttp import web
 from tests.faultrules import Call, Rule, State, kind_of, status, summary
 
-from trimtab.kube.connection import Connection, connect
+from trimtab.kube.connection import ApiConnection, connect
 from trimtab.settings import KubeSettings
 
 HOP_BY_HOP = {"host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
@@ -62,7 +62,7 @@ HOP_BY_HOP = {"host", "connection", "content-length", "transfer-encoding", "acce
 class Proxy:
     """The HTTP side. `connection` says where the API server is and who we are when the caller does not say."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ApiConnection) -> None:
         self.state = State()
         self._connection = connection
         tls = connection.ssl_context()
@@ -226,7 +226,7 @@ def _answer_headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
     return {name: answer.headers[name] for name in kept if name in answer.headers}
 
 
-def _without_certificate(connection: Connection) -> ssl.SSLContext:
+def _without_certificate(connection: ApiConnection) -> ssl.SSLContext:
     """The server is checked as ever, but no client certificate is shown: the caller's token has to do."""
     context = ssl.create_default_context(cafile=connection.files.ca)
     if not connection.verify_tls:

@@ -24,7 +24,7 @@ from typing import Annotated
 
 import aiohttp
 import typer
-from hack.bench.lab import Lab, _answers, free_port, lab, rss_mib, until, v100_nodes
+from hack.bench.cluster_fixture import Lab, _answers, free_port, lab, rss_mib, until, v100_nodes
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console

@@ -19,7 +19,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import msgspec
-from hack.bench.lab import NAMESPACE, Lab, create_jobs, lab, until
+from hack.bench.cluster_fixture import NAMESPACE, Lab, create_jobs, lab, until
 from msgspec import Struct
 from msgspec.structs import replace
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from rich.table import Table
 
 from trimtab_lab.evaluation import workers
-from trimtab_lab.evaluation.scenario import Outcome, Scenario
+from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
 
 CLUSTER = "sia-heterogeneous"
 FIGURES = {"avg_jct_h": "avg JCT", "makespan_h": "makespan", "gpu_hours_per_job": "GPU-h/job"}
@@ -60,7 +60,7 @@ def measure(data: Path, processes: int, *, only: str = "") -> list[Line]:
     """Every run of the artifact again; `only` names a policy."""
     wanted = {ref: [*_scenarios(ref, data)] for ref in references() if only in ("", ref.policy)}
     todo = [scenario for each in wanted.values() for scenario in each]
-    found: dict[Scenario, Outcome] = {}
+    found: dict[Scenario, ScenarioResult] = {}
     for outcome in workers.processes(processes)(todo):
         found[outcome.scenario] = outcome
         print(f"{len(found)} of {len(todo)} runs", end="\r", file=sys.stderr, flush=True)
@@ -109,7 +109,7 @@ def _scenarios(ref: Reference, data: Path) -> Iterator[Scenario]:
         yield Scenario(name, str(trace), CLUSTER, profiles=str(data / "profiles"))
 
 
-def _line(reference: Reference, outcomes: list[Outcome]) -> Line:
+def _line(reference: Reference, outcomes: list[ScenarioResult]) -> Line:
     def mean(figure: str) -> float:
         return statistics.fmean(outcome.summary[figure] for outcome in outcomes)
 

@@ -13,7 +13,7 @@ Each contestant runs in two disciplines, starting from the same empty cluster, o
 
 The pods are the same to the byte but for scheduler and owner: what Trimtab made in a rehearsal, which also says which
 pod goes to which node. KWOK stands still while the clock runs: kubelets do not share the API server's machine.
-The clock is a witness (`sightings`) that nobody can delay.
+The clock is a witness (`watch_recorder`) that nobody can delay.
 """
 
 from __future__ import annotations
@@ -26,10 +26,21 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from hack.bench.bare import Task
-from hack.bench.lab import NAMESPACE, SCHEDULER, URGENT, Lab, create_jobs, job, lab, rss_mib, until, v100_nodes
-from hack.bench.sightings import READY, Sightings
-from hack.bench.spread import Spread, spread
+from hack.bench.bare_binder import Task
+from hack.bench.cluster_fixture import (
+    NAMESPACE,
+    SCHEDULER,
+    URGENT,
+    Lab,
+    create_jobs,
+    job,
+    lab,
+    rss_mib,
+    until,
+    v100_nodes,
+)
+from hack.bench.percentiles import Spread, spread
+from hack.bench.watch_recorder import READY, Sightings
 from msgspec import Struct
 
 from trimtab import names
@@ -215,7 +226,7 @@ class Race:
     async def _witness(self) -> AsyncIterator[Callable[[], Awaitable[Sightings]]]:
         """Start the clock; what is yielded waits until all pods are bound. No kubelet runs meanwhile."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "hack.bench.sightings", str(self._lab.kubeconfig), str(self._size.pods)),
+            *(sys.executable, "-m", "hack.bench.watch_recorder", str(self._lab.kubeconfig), str(self._size.pods)),
             stdout=asyncio.subprocess.PIPE,
         )
         assert process.stdout  # asked for above
@@ -240,7 +251,7 @@ class Race:
 
     async def _work(self, action: str, tasks: Sequence[Task]) -> None:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "hack.bench.bare", str(self._lab.kubeconfig), action),
+            *(sys.executable, "-m", "hack.bench.bare_binder", str(self._lab.kubeconfig), action),
             stdin=asyncio.subprocess.PIPE,
         )
         await process.communicate(msgspec.json.encode(tasks))

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from hack.bench.lab import Lab, job, lab, rss_mib, until
+from hack.bench.cluster_fixture import Lab, job, lab, rss_mib, until
 from hack.bench.latency import bound, bound_and_shown
-from hack.bench.spread import Spread, spread
+from hack.bench.percentiles import Spread, spread
 from msgspec import Struct
 
 from trimtab import names

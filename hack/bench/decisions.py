@@ -15,18 +15,18 @@ from typing import Any
 
 import msgspec
 import yaml
-from hack.bench import world as worlds
-from hack.bench.lab import NAMESPACE, job
-from hack.bench.spread import Spread, spread
+from hack.bench import simulated_cluster as worlds
+from hack.bench.cluster_fixture import NAMESPACE, job
+from hack.bench.percentiles import Spread, spread
 from msgspec import Struct
 
 from trimtab import names
 from trimtab.decide.engine import Engine
 from trimtab.kube.resources import JOBS
-from trimtab.observe.snapshot import Observer
+from trimtab.observe.snapshot import ClusterObserver
 from trimtab.settings import Settings
 from trimtab_local.checkout import checkout
-from trimtab_local.fake.profile import Profile, load_profile
+from trimtab_local.fake.profile import FakeCluster, load_profile
 from trimtab_policy.perf import plans
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.types import Snapshot
@@ -80,7 +80,7 @@ def _timed(engine: Engine, choice: Choice, snapshot: Snapshot) -> tuple[float, i
     return 1000 * (time.perf_counter() - began), len(outcome.placements)
 
 
-def profile_of(nodes: int) -> Profile:
+def profile_of(nodes: int) -> FakeCluster:
     """The large profile, every pool scaled to make up about so many nodes."""
     large = load_profile(checkout() / "manifests" / "fake" / "large.yaml")
     pools = tuple(
@@ -89,7 +89,7 @@ def profile_of(nodes: int) -> Profile:
     return msgspec.structs.replace(large, pools=pools)
 
 
-async def snapshot_of(profile: Profile, share: float, pending: int) -> Snapshot:
+async def snapshot_of(profile: FakeCluster, share: float, pending: int) -> Snapshot:
     """What policies see when running jobs hold this share of the GPUs, and so many jobs wait."""
     settings = Settings()
     fillers = [
@@ -100,7 +100,7 @@ async def snapshot_of(profile: Profile, share: float, pending: int) -> Snapshot:
         world.put(JOBS, waiting)
     copy, following = await worlds.cluster(world, settings)
     following.cancel()
-    return Observer(settings.topology.levels).observe(copy.caches(), time.time()).snapshot
+    return ClusterObserver(settings.topology.levels).observe(copy.caches(), time.time()).snapshot
 
 
 def _mix() -> Iterator[dict[str, Any]]:

@@ -26,13 +26,13 @@ from typing import Any, cast
 
 import msgspec
 from aiohttp import web
-from hack.bench.spread import Spread, spread
+from hack.bench.percentiles import Spread, spread
 from msgspec import Struct
 
 from trimtab import names
 from trimtab.extender.app import Extender
-from trimtab.extender.books import Watch
-from trimtab.kube.observer import Silent
+from trimtab.extender.pod_index import BooksWatch
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.resources import NODES
 from trimtab.settings import ExtenderSettings, HttpSettings, ReflectorSettings, Settings
 
@@ -140,7 +140,7 @@ async def serve(nodes: int) -> None:
     settings = Settings(
         extender=ExtenderSettings(host=HOST, port=0), metrics=HttpSettings(host=HOST, port=0), reflector=QUIET
     )
-    watch = Watch(Still(nodes), settings.reflector, Silent())
+    watch = BooksWatch(Still(nodes), settings.reflector, Silent())
     following = asyncio.create_task(watch.run())
     extender = Extender(settings, watch)
     async with extender.serving():

@@ -20,9 +20,9 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
-from hack.bench.lab import HOST, Lab, free_port, lab, rss_mib
+from hack.bench.cluster_fixture import HOST, Lab, free_port, lab, rss_mib
 from hack.bench.latency import bound
-from hack.bench.spread import Spread, spread
+from hack.bench.percentiles import Spread, spread
 from msgspec import Struct
 from rich.console import Console
 from rich.table import Table

@@ -28,12 +28,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from hack.bench.bare import Task
+from hack.bench.bare_binder import Task
 from hack.bench.binding import Object, Outcome, Race, Run, Size, anew, in_turns, owner_anew, task, timed
-from hack.bench.lab import HOST, NAMESPACE, SCHEDULER, Lab, create_jobs, free_port, lab, v100_nodes
+from hack.bench.cluster_fixture import HOST, NAMESPACE, SCHEDULER, Lab, create_jobs, free_port, lab, v100_nodes
 
 from trimtab import names
-from trimtab.extender.config import FEATURE_GATES, Tls, scheduler_configuration
+from trimtab.extender.config import FEATURE_GATES, ExtenderTls, scheduler_configuration
 from trimtab.kube.resources import JOBS, POD_GROUPS
 from trimtab_local.control_plane.components import SECOND_SCHEDULER
 from trimtab_local.control_plane.layout import Layout
@@ -164,7 +164,7 @@ def _grouped(pod: Task) -> Task:
 def _options(name: str, port: int) -> ClusterOptions:
     """A control plane with PodGroups, and a second scheduler that asks the extender on this port."""
     files = Layout(name).extender_files
-    tls = Tls(str(files.ca), str(files.client_certificate), str(files.client_key))
+    tls = ExtenderTls(str(files.ca), str(files.client_certificate), str(files.client_key))
     configuration = scheduler_configuration(f"https://{HOST}:{port}", tls=tls)
     return ClusterOptions(
         feature_gates=GATES,

@@ -13,8 +13,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import msgspec
-from hack.bench.lab import NAMESPACE, Lab, create_jobs, job, lab
-from hack.bench.spread import Spread, spread
+from hack.bench.cluster_fixture import NAMESPACE, Lab, create_jobs, job, lab
+from hack.bench.percentiles import Spread, spread
 from msgspec import Struct
 
 from trimtab import names

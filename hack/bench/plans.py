@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from hack.bench.spread import Spread, spread
+from hack.bench.percentiles import Spread, spread
 from msgspec import Struct
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import hardware, memory, plans, search, space, speed
-from trimtab_policy.perf.columns import Array, Plans, work
+from trimtab_policy.perf import hardware, memory, plan_space, plans, search, speed
+from trimtab_policy.perf.plan_arrays import Array, PlanColumns, work
 from trimtab_policy.specs import TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
 
@@ -48,7 +48,7 @@ def measure(largest: int, repeat: int) -> list[Searches]:
 def _searches(training: TrainingSpec, need: Requirements, repeat: int) -> Searches:
     gpus = [catalog.gpu(name) for name in GPUS]
     offers = tuple(plans.Offer(gpu, NODE_GPUS) for gpu in gpus)
-    found = search.table(MODEL, training, need, space.gangs(need, NODE_GPUS))
+    found = search.table(MODEL, training, need, plan_space.gangs(need, NODE_GPUS))
     fitting = found.required[found.plan] <= np.array([[gpu.memory_bytes] for gpu in gpus])
     nodes = max(1, need.gpus.high // NODE_GPUS)
     rows = found.plans.take(found.plan)
@@ -63,7 +63,7 @@ def _searches(training: TrainingSpec, need: Requirements, repeat: int) -> Search
     )
 
 
-def _predict(training: TrainingSpec, rows: Plans, widths: Array) -> None:
+def _predict(training: TrainingSpec, rows: PlanColumns, widths: Array) -> None:
     run = work(MODEL, training)
     memory.footprint(run, rows)
     speed.step_time(run, rows, hardware.machine(catalog.gpu(GPUS[2]), training.precision), widths)

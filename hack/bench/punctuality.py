@@ -17,9 +17,9 @@ from trimtab_policy import policy as registry
 from trimtab_policy.policy import Policy
 from trimtab_policy.scheduling.etas import expected_starts
 from trimtab_policy.sim import llm
-from trimtab_policy.sim.books import Books
-from trimtab_policy.sim.engine import Rules, simulate
+from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.llm import LlmRules
+from trimtab_policy.sim.node_accounts import NodeAccounts
 from trimtab_policy.types import Decision, Eta, Job, Snapshot
 
 EVERY = 1800.0
@@ -78,7 +78,7 @@ def witness(
     """What was foretold during one simulated run; and how often nothing could be."""
     watching = _Witness(registry.load(policy))
     rules = LlmRules(preemptible=False, error_sigma=error_sigma)
-    run = simulate(watching, llm.jobs(jobs, cluster, rules, seed), cluster, Rules())
+    run = simulate(watching, llm.jobs(jobs, cluster, rules, seed), cluster, SimRules())
     started = {record.uid: record.started for record in run.jobs if record.started is not None}
     told = [Told(time, eta, started[uid]) for uid, time, eta in watching.said if uid in started]
     return told, watching.unanswered
@@ -106,7 +106,10 @@ def punctuality(told: Sequence[Told], unanswered: int = 0) -> Punctuality:
 
 def _after(snapshot: Snapshot, decision: Decision) -> Snapshot:
     """The snapshot with what was just decided."""
-    books, placed = Books(snapshot, snapshot.quotas), {placement.job: placement for placement in decision.placements}
+    books, placed = (
+        NodeAccounts(snapshot, snapshot.quotas),
+        {placement.job: placement for placement in decision.placements},
+    )
     for job in snapshot.jobs:
         if job.uid in placed:
             books.take(job, placed[job.uid])

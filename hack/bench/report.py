@@ -14,9 +14,9 @@ from hack.bench.burden import Burden
 from hack.bench.decisions import Line
 from hack.bench.extender import KINDS, Times
 from hack.bench.latency import Latencies
+from hack.bench.percentiles import Spread
 from hack.bench.plans import Searches
 from hack.bench.rounds import Costs
-from hack.bench.spread import Spread
 from hack.bench.verdicts import Verdicts
 from msgspec import Struct, field
 from rich.console import Console

@@ -33,8 +33,8 @@ from trimtab_policy.scheduling.fair_share import in_line
 from trimtab_policy.scheduling.preemption import RoomRules, make_room
 from trimtab_policy.scheduling.resize import ResizeRules, resizes
 from trimtab_policy.sim import clusters, llm, metrics
-from trimtab_policy.sim.controller import Controller, ControllerRules
-from trimtab_policy.sim.engine import Rules, simulate
+from trimtab_policy.sim.controller import ControllerRules, SimulatedController
+from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.result import Run
 from trimtab_policy.types import Job, Node, Snapshot
 
@@ -95,7 +95,7 @@ def _workload(seed: int, jobs: int) -> Iterator[Result]:
     described = [replace(job, priority=int(random.choice(PRIORITIES, p=SHARES))) for job in drawn]
     elastic = {job.uid for job in described if random.random() < 0.5}
     for name, (make, round_seconds) in _contestants(lambda job: job.uid in elastic).items():
-        run = simulate(make(), llm.jobs(described, cluster, seed=seed), cluster, Rules(round_seconds=round_seconds))
+        run = simulate(make(), llm.jobs(described, cluster, seed=seed), cluster, SimRules(round_seconds=round_seconds))
         yield _result(name, seed, run)
 
 
@@ -105,8 +105,8 @@ def _contestants(elastic: Callable[[Job], bool]) -> dict[str, tuple[Callable[[],
     room_only = replace(usual, rules=replace(usual.rules, resize=None))
     return {
         "best_fit": (lambda: load("best_fit"), None),
-        "best_fit+room": (lambda: Controller(load("best_fit"), room_only, elastic), None),
-        "best_fit+controller": (lambda: Controller(load("best_fit"), usual, elastic), None),
+        "best_fit+room": (lambda: SimulatedController(load("best_fit"), room_only, elastic), None),
+        "best_fit+controller": (lambda: SimulatedController(load("best_fit"), usual, elastic), None),
         "srtf": (lambda: load("srtf"), None),
         "sia": (lambda: load("sia"), 300.0),
     }

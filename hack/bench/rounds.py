@@ -11,27 +11,27 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hack.bench import world as worlds
+from hack.bench import simulated_cluster as worlds
 from hack.bench.binding import Size
-from hack.bench.lab import v100_nodes
-from hack.bench.spread import Spread, spread
+from hack.bench.cluster_fixture import v100_nodes
+from hack.bench.percentiles import Spread, spread
 from msgspec import Struct
 
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.event_recorder import EventRecorder
+from trimtab.controller.jobs.evictions import Evictions
 from trimtab.controller.jobs.gangs import Gangs
-from trimtab.controller.jobs.successions import Successions
 from trimtab.controller.loop.choosing import Choosing
 from trimtab.controller.loop.decisions import Decisions
 from trimtab.controller.loop.rounds import Rounds, Wake
 from trimtab.controller.loop.shadow import ShadowMode
 from trimtab.controller.nodes.health import Health
-from trimtab.controller.recorder import Recorder
 from trimtab.controller.views import Views
 from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine
 from trimtab.kube.resources import NODES, PODS, Resource
 from trimtab.observe.gpunodes import GpuNodes
-from trimtab.observe.snapshot import Observer
+from trimtab.observe.snapshot import ClusterObserver
 from trimtab.settings import Settings
 from trimtab_policy.scheduling.choice import Choice
 
@@ -79,8 +79,8 @@ async def measure(size: Size, repeat: int) -> Costs:
 def made(copy: Cluster, settings: Settings, heard: GpuNodes | None = None) -> Rounds:
     """The controller's rounds on a copy of a cluster; `heard` is what agents have reported."""
     client: Any = NoClient()
-    observer, engine, wake = Observer(settings.topology.levels, heard), Engine(), Wake()
-    views, recorder = Views(copy, observer, settings, gpunodes=heard), Recorder(client, "bench")
+    observer, engine, wake = ClusterObserver(settings.topology.levels, heard), Engine(), Wake()
+    views, recorder = Views(copy, observer, settings, gpunodes=heard), EventRecorder(client, "bench")
     health = Health(client, copy, heard, recorder) if heard else None
 
     def fail(error: BaseException) -> None:
@@ -88,7 +88,7 @@ def made(copy: Cluster, settings: Settings, heard: GpuNodes | None = None) -> Ro
 
     gangs = Gangs(client, copy, views, recorder, settings, leader_epoch=lambda: 1, wake=wake, fail=fail)
     choosing = Choosing(Choice("best_fit", "fcfs", deadline_seconds=600), copy, engine, recorder)
-    shadow, successions = ShadowMode(RemoteEngine(), gangs, settings, wake), Successions(gangs, views)
+    shadow, successions = ShadowMode(RemoteEngine(), gangs, settings, wake), Evictions(gangs, views)
     decisions = Decisions(choosing, engine, shadow, gangs, recorder, successions, settings)
     return Rounds(copy, observer, decisions, gangs, views, recorder, settings.round, health)
 

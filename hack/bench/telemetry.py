@@ -21,23 +21,23 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from hack.bench import rounds
-from hack.bench import world as worlds
+from hack.bench import simulated_cluster as worlds
 from hack.bench.binding import Size
-from hack.bench.spread import Spread, spread
+from hack.bench.percentiles import Spread, spread
 from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
 from trimtab import names
 from trimtab.agent.digest import Digest, report
-from trimtab.agent.profile import Profile as CardProfile
-from trimtab.agent.profile import Running
+from trimtab.agent.profile import FakeNode as CardProfile
+from trimtab.agent.profile import RunningPod
 from trimtab.agent.simulation import SimulatedNode
 from trimtab.controller.cluster import Cluster
 from trimtab.kube.resources import GPUNODES, NODES
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.settings import Settings
-from trimtab_local.fake.profile import Pool, Profile
+from trimtab_local.fake.profile import FakeCluster, NodePool
 from trimtab_policy import catalog
 
 PRODUCT, SPEC, GPUS = "Tesla-V100-SXM2-32GB", "V100-SXM2-32GB", 8
@@ -78,9 +78,9 @@ async def measure(size: Size, repeat: int) -> Costs:
 
 
 async def _world(size: Size, settings: Settings, *, gangs: bool) -> worlds.World:
-    pool = Pool(name="v100", count=size.nodes, product=PRODUCT, gpus=GPUS, cpu=96, memory="1Ti")
+    pool = NodePool(name="v100", count=size.nodes, product=PRODUCT, gpus=GPUS, cpu=96, memory="1Ti")
     jobs = [job for kind in size.jobs() for job in kind] if gangs else []
-    return await worlds.with_running_jobs(Profile(name="bench", pools=(pool,)), jobs, settings)
+    return await worlds.with_running_jobs(FakeCluster(name="bench", pools=(pool,)), jobs, settings)
 
 
 async def _rounds(
@@ -130,7 +130,7 @@ class Fleet:
     """Agents of all nodes, without the processes."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
-        profile = CardProfile(product=PRODUCT, gpus=GPUS, nvlinks=6, running=(Running("bench/load", GPUS),))
+        profile = CardProfile(product=PRODUCT, gpus=GPUS, nvlinks=6, running=(RunningPod("bench/load", GPUS),))
         self._cards = {name: SimulatedNode(profile, catalog.gpu(SPEC), name) for name in nodes}
         self._digests = {name: Digest(float(PERIOD)) for name in self._cards}
         self._now = 0.0

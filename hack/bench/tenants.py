@@ -22,7 +22,16 @@ from rich.table import Table
 
 from trimtab.decide.engine import Engine
 from trimtab.observe.calibration import corrected
-from trimtab_policy.perf.correction import Corrections, Estimates, Key, Learned, State, anonymous, key_of, learn
+from trimtab_policy.perf.correction import (
+    CorrectionEstimates,
+    Corrections,
+    Key,
+    Learned,
+    State,
+    anonymous,
+    key_of,
+    learn,
+)
 from trimtab_policy.placement.candidates import candidates
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.scheduling.choice import Choice
@@ -157,7 +166,7 @@ def _errors(lessons: Sequence[Lesson]) -> Iterator[float]:
         state = learn(state, key, f"job-{number}", error, namespace=anonymous(namespace))
 
 
-def _expected(known: Estimates, key: Key) -> float:
+def _expected(known: CorrectionEstimates, key: Key) -> float:
     found = known.of(key)
     return math.log(found.factor) if found else 0.0
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 from hack.bench import decisions
-from hack.bench.lab import Lab, create_jobs, job, lab, until
+from hack.bench.cluster_fixture import Lab, create_jobs, job, lab, until
+from hack.bench.percentiles import Spread, spread
 from hack.bench.punctuality import Punctuality, Told, punctuality, witness
-from hack.bench.spread import Spread, spread
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -32,7 +32,7 @@ from trimtab.decide.rules import rules_of
 from trimtab.kube.resources import JOBS
 from trimtab.settings import Settings
 from trimtab_lab.workloads import generator
-from trimtab_local.fake.profile import Pool, Profile
+from trimtab_local.fake.profile import FakeCluster, NodePool
 from trimtab_policy.perf import plans
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.etas import expected_starts
@@ -123,9 +123,9 @@ def _forecast(snapshot: Snapshot) -> float:
 
 
 async def _live(size: Size) -> Live:
-    pool = Pool(name="h100", count=size.nodes, product="NVIDIA-H100-80GB-HBM3", gpus=8, cpu=192, memory="2Ti")
+    pool = NodePool(name="h100", count=size.nodes, product="NVIDIA-H100-80GB-HBM3", gpus=8, cpu=192, memory="2Ti")
     async with lab("verdicts") as where:
-        await where.add_nodes(Profile(name="verdicts", pools=(pool,)))
+        await where.add_nodes(FakeCluster(name="verdicts", pools=(pool,)))
         async with where.controller():
             await _fill(where, size)
             watching = _Watch(where)

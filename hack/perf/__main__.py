@@ -53,7 +53,7 @@ def main(
 
 def measure(path: Path, parts: set[Part]) -> list[Section]:
     """The figures of these parts."""
-    runs = measured.read(path)
+    runs = measured.read_measured(path)
     sections: list[Section] = []
     if Part.ERRORS in parts:
         with shares("leaving out groups") as progress:

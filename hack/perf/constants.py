@@ -23,7 +23,7 @@ PACKAGED = Path("policy/trimtab_policy/data/speed.yaml")
 
 def main(table: Path) -> None:
     """Fit, calibrate, write, and say how good the result is on runs left out."""
-    runs = measured.read(table)
+    runs = measured.read_measured(table)
     constants = fit.fit(runs, progress=lambda steps, _: _say(f"fit: {steps} steps"))
     by_group, by_generation, by_software = (
         fit.cross_validate(runs, folds, lambda done, _, what=what: _say(f"without one {what}: {done} folds"))

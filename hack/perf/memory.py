@@ -13,8 +13,8 @@ import numpy as np
 from hack.perf.figures import Figure, Section
 from tests.policy.perf import test_memory_measured as held
 
-from trimtab_policy.perf import columns, memory
-from trimtab_policy.perf.columns import FULL
+from trimtab_policy.perf import memory, plan_arrays
+from trimtab_policy.perf.plan_arrays import FULL
 from trimtab_policy.specs import TrainingSpec
 
 GOLDENS, RUNS = "megatron_goldens.csv", "llm_training_throughput.csv"
@@ -72,8 +72,8 @@ def _failures() -> Figure:
 
 def _needs(failure: held.Failure) -> float:
     """Bytes that the formulas ask for at least."""
-    job = columns.work(failure.model, TrainingSpec(failure.sequence, 2240, 1, failure.precision))
+    job = plan_arrays.work(failure.model, TrainingSpec(failure.sequence, 2240, 1, failure.precision))
     eager = float(failure.eager)
-    plan = columns.columns([failure.plan])
+    plan = plan_arrays.columns([failure.plan])
     found = memory.footprint(job, plan, fused_attention=1 - eager, dropout=eager, loss_bytes=memory.IN_PLACE)
     return float(found.required[0])

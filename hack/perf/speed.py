@@ -11,7 +11,7 @@ import numpy as np
 from hack.perf.figures import Figure, Section, Unit
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import hardware, plans, search, space, speed
+from trimtab_policy.perf import hardware, plan_space, plans, search, speed
 from trimtab_policy.specs import TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
 
@@ -32,7 +32,7 @@ def figures(repeat: int = 30) -> Section:
         plans.forget()
         plans.options_by_type(MODEL, TRAINING, NEEDS, offers)
 
-    found = search.table(MODEL, TRAINING, NEEDS, space.gangs(NEEDS, NODE))
+    found = search.table(MODEL, TRAINING, NEEDS, plan_space.gangs(NEEDS, NODE))
     placed = len(found.plan)
     some = np.linspace(0, placed - 1, AT_ONCE).astype(np.int64)
     rows, widths = found.plans.take(found.plan[some]), found.widths[found.gang[some]]

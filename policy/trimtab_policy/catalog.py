@@ -256,16 +256,16 @@ def model(name: str) -> ModelSpec:
 
 def parameters(model: ModelSpec) -> int:
     """Number of parameters."""
-    from trimtab_policy.perf import shape  # arrays, which agents do without: they look up GPUs only
+    from trimtab_policy.perf import model_flops  # arrays, which agents do without: they look up GPUs only
 
-    return round(float(shape.parameters(shape.of(model))))
+    return round(float(model_flops.parameters(model_flops.of(model))))
 
 
 def active_parameters(model: ModelSpec) -> int:
     """Number of parameters that one token passes through: all of a dense model."""
-    from trimtab_policy.perf import shape  # as above
+    from trimtab_policy.perf import model_flops  # as above
 
-    return round(float(shape.active_parameters(shape.of(model))))
+    return round(float(model_flops.active_parameters(model_flops.of(model))))
 
 
 def model_names() -> tuple[str, ...]:

@@ -8,12 +8,12 @@ from msgspec import Struct
 
 from trimtab_policy import policy
 from trimtab_policy.learned import store
-from trimtab_policy.learned.store import Card, WeightsError
+from trimtab_policy.learned.store import ModelCard, WeightsError
 from trimtab_policy.observation import encode
 from trimtab_policy.policy import Kind
 
 
-class Trained(Struct, frozen=True):
+class PackagedWeights(Struct, frozen=True):
     """Weights that come with the package."""
 
     file: str
@@ -35,7 +35,7 @@ class Listed(Struct, frozen=True):
     name: str
     kind: Kind
     source: str
-    weights: Trained | None = None
+    weights: PackagedWeights | None = None
     """None for policies that need none, and where something is wrong with them."""
     problem: str = ""
     """What is wrong with the weights, in one line."""
@@ -61,8 +61,8 @@ def _listed(name: str) -> Listed:
         return Listed(name, entry.kind, entry.source, problem=str(error))
 
 
-def _trained(path: Path, card: Card) -> Trained:
-    return Trained(
+def _trained(path: Path, card: ModelCard) -> PackagedWeights:
+    return PackagedWeights(
         file=str(path),
         task=card.task,
         commit=card.commit,

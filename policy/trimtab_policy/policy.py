@@ -28,7 +28,7 @@ class Kind(StrEnum):
     LEARNED = "learned"
 
 
-class Entry(NamedTuple):
+class RegisteredPolicy(NamedTuple):
     """A registered policy."""
 
     where: str
@@ -74,13 +74,13 @@ def names() -> list[str]:
 
 
 @cache
-def entry(name: str) -> Entry:
+def entry(name: str) -> RegisteredPolicy:
     """What is registered under that name; its module is imported. Raises `UnknownPolicy`."""
     found, where = _registered(name), offered(GROUP)[name].value
     kind, source = getattr(found, "kind", None), getattr(found, "source", "")
     if not isinstance(kind, Kind) or not isinstance(source, str):
         raise UnknownPolicy(f"policy {name!r} ({where}) does not say what it is: its class needs `kind`, a policy.Kind")
-    return Entry(where, kind, source)
+    return RegisteredPolicy(where, kind, source)
 
 
 def load(name: str) -> Policy:

@@ -20,10 +20,10 @@ def kinds(faults: Faults, index: int = 0) -> list[tuple[str, int, int]]:
     return [(fault.kind, fault.code, fault.count) for fault in faults.of(f"GPU-{index}")]
 
 
-def told(faults: Faults, *, boot: str = "boot-1", **gpus: tuple[wire.Fault, ...]) -> wire.Status:
+def told(faults: Faults, *, boot: str = "boot-1", **gpus: tuple[wire.WireFault, ...]) -> wire.WireStatus:
     """What an agent with these faults reported."""
-    readings = [wire.GpuReading(uuid, int(uuid[-1]), faults=faults.of(uuid)) for uuid in faults.gpus]
-    return wire.Status(boot_id=boot, gpus=tuple(readings))
+    readings = [wire.WireGpuReading(uuid, int(uuid[-1]), faults=faults.of(uuid)) for uuid in faults.gpus]
+    return wire.WireStatus(boot_id=boot, gpus=tuple(readings))
 
 
 def test_faults_of_a_kind_are_counted_and_the_last_one_comes_first() -> None:
@@ -122,9 +122,9 @@ def counted(count: float, *happened: Happened) -> Gpu:
     return Gpu("GPU-0", 0, ecc_uncorrected=count, happened=happened)
 
 
-def reported(count: int | None, *faults: wire.Fault) -> wire.Status:
-    reading = wire.GpuReading("GPU-0", 0, memory_errors=wire.MemoryErrors(uncorrected=count), faults=faults)
-    return wire.Status(boot_id="boot-1", gpus=(reading,))
+def reported(count: int | None, *faults: wire.WireFault) -> wire.WireStatus:
+    reading = wire.WireGpuReading("GPU-0", 0, memory_errors=wire.MemoryErrors(uncorrected=count), faults=faults)
+    return wire.WireStatus(boot_id="boot-1", gpus=(reading,))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_errors_while_the_agent_was_down_are_told_once(before: int | None, now: 
 
 
 @pytest.mark.parametrize("status", [None, reported(5)], ids=["no report", "a report of another boot"])
-def test_a_machine_that_nobody_watched_tells_the_errors_of_before(status: wire.Status | None) -> None:
+def test_a_machine_that_nobody_watched_tells_the_errors_of_before(status: wire.WireStatus | None) -> None:
     faults = Faults()
     assert not faults.carry(status, "boot-2")
     faults.take([counted(1)], T0)

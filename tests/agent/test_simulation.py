@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from trimtab.agent.backend import BackendError, Gpu, Happened, NodeReading
 from trimtab.agent.fake import FakeBackend
-from trimtab.agent.profile import Injected, Load, Profile, Running, load_profile, parse_faults
+from trimtab.agent.profile import FakeLoad, FakeNode, Injected, RunningPod, load_profile, parse_faults
 from trimtab.agent.simulation import NUMBERS, THROTTLING, SimulatedNode
 from trimtab_local.checkout import checkout
 
-PROFILE = Profile("NVIDIA-H100-80GB-HBM3", gpus=8, seed=7, nvlinks=18, running=(Running("team-a/train-0", 4),))
+PROFILE = FakeNode("NVIDIA-H100-80GB-HBM3", gpus=8, seed=7, nvlinks=18, running=(RunningPod("team-a/train-0", 4),))
 
 
 def node(**changes: Any) -> SimulatedNode:
@@ -38,7 +38,7 @@ def test_readings_follow_what_runs_on_the_node() -> None:
     simulated = node(running=())
     assert all(gpu.sm_utilization == 0 and gpu.pods == () for gpu in simulated.read(0.0).gpus)
     idle = simulated.read(1.0).gpus[0]
-    simulated.running = (Running("a/b", 2),)
+    simulated.running = (RunningPod("a/b", 2),)
     simulated.read(2.0)
     busy, warm = simulated.read(5.0).gpus[0], simulated.read(300.0).gpus[0]
     assert busy.sm_utilization > 0.8
@@ -51,15 +51,15 @@ def test_readings_follow_what_runs_on_the_node() -> None:
 
 
 def test_pods_keep_their_gpus_when_others_come_and_go() -> None:
-    simulated = node(running=(Running("a/one", 2), Running("a/two", 2)))
+    simulated = node(running=(RunningPod("a/one", 2), RunningPod("a/two", 2)))
     simulated.read(0.0)
-    simulated.running = (Running("a/three", 1), Running("a/two", 2))
+    simulated.running = (RunningPod("a/three", 1), RunningPod("a/two", 2))
     held = [gpu.pods for gpu in simulated.read(1.0).gpus]
     assert held[:5] == [("a/three",), (), ("a/two",), ("a/two",), ()]
 
 
 def test_noise_is_as_large_lasting_and_correlated_as_the_profile_says() -> None:
-    load = Load(utilization=0.5, noise=0.05, correlation=0.6, noise_seconds=15.0)
+    load = FakeLoad(utilization=0.5, noise=0.05, correlation=0.6, noise_seconds=15.0)
     read = np.array([[gpu.sm_utilization for gpu in each] for each in gpus(node(load=load, gpus=4), 4000, 5.0)])
     assert read.mean() == pytest.approx(0.5, abs=0.01)
     assert read.std() == pytest.approx(0.05, rel=0.1)

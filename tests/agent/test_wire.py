@@ -35,7 +35,7 @@ CUT = Gpu("GPU-2", 2, product="NVIDIA A100-SXM4-40GB", mig_enabled=True, mig=(Mi
 READING = NodeReading("580.95.05", (FULL, Gpu("GPU-1", 1), CUT), (("X", "NV18", "SYS"),) * 3)
 
 
-def status(reading: NodeReading) -> wire.Status:
+def status(reading: NodeReading) -> wire.WireStatus:
     return report(Digest(30.0).take(reading, 0.0, 1_795_000_000.0), backend="nvml", period=30.0, boot_id="b-1")
 
 
@@ -58,12 +58,12 @@ def test_the_kind_takes_it_and_loses_nothing() -> None:
 @pytest.mark.parametrize(
     ("ours", "kind"),
     [
-        (wire.GpuReading, gpunode.GpuReading),
-        (wire.Fault, gpunode.Fault),
+        (wire.WireGpuReading, gpunode.GpuReading),
+        (wire.WireFault, gpunode.Fault),
         (wire.Link, gpunode.GpuLink),
         (wire.MemoryErrors, gpunode.GpuMemoryErrors),
-        (wire.MigInstance, gpunode.MigInstance),
-        (wire.Process, gpunode.GpuProcess),
+        (wire.WireMigInstance, gpunode.MigInstance),
+        (wire.WireProcess, gpunode.GpuProcess),
     ],
 )
 def test_both_descriptions_of_the_kind_have_the_same_fields(ours: type[msgspec.Struct], kind: Any) -> None:
@@ -71,7 +71,7 @@ def test_both_descriptions_of_the_kind_have_the_same_fields(ours: type[msgspec.S
 
 
 def test_the_agent_leaves_the_conditions_to_the_controller() -> None:
-    fields = {each.name for each in msgspec.structs.fields(wire.Status)}
+    fields = {each.name for each in msgspec.structs.fields(wire.WireStatus)}
     assert fields == set(gpunode.GPUNodeStatus.model_fields) - {"conditions"}
     assert (wire.MAX_GPUS, wire.MAX_PROCESSES, wire.MAX_FAULTS) == (
         gpunode.MAX_GPUS, gpunode.MAX_PROCESSES, gpunode.MAX_FAULTS,

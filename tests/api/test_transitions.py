@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from trimtab import names
 from trimtab.api import conditions, convert
-from trimtab.api.status import Condition, JobStatus, Pending, TrainerStatus
+from trimtab.api.status import Condition, JobStatus, PendingStatus, TrainerStatus
 from trimtab.apply.write import merge_patch
 from trimtab.errors import LocalClusterError
 from trimtab_local.control_plane.kubeconfig import kubectl
@@ -186,7 +186,9 @@ def test_the_manager_never_changes(live: LiveJob, value: str | None) -> None:
 
 def test_get_shows_why_a_job_waits(live: LiveJob) -> None:
     waiting = condition(names.PLANNED, "False", PendingReason.INSUFFICIENT_GPUS, "8 GPUs wanted, 4 free")
-    pending = Pending(reason=PendingReason.INSUFFICIENT_GPUS, message="8 GPUs wanted, 4 free", blockers=("n1 is full",))
+    pending = PendingStatus(
+        reason=PendingReason.INSUFFICIENT_GPUS, message="8 GPUs wanted, 4 free", blockers=("n1 is full",)
+    )
     seen = conditions.merge(conditions.initial(1, NOW), [waiting])
     live.report(**JobStatus(conditions=seen, pending=pending).to_wire())
     row = live.columns()

@@ -32,11 +32,11 @@ from trimtab.apply.actions import (
     ReleasePod,
     WriteStatus,
 )
+from trimtab.apply.gang_failures import GangFailure
 from trimtab.apply.gates import released
-from trimtab.apply.setbacks import Setback
-from trimtab.apply.steps import View, next_step
+from trimtab.apply.steps import JobContext, next_step
 from trimtab.apply.stops import StopOrder
-from trimtab.apply.transitions import Report
+from trimtab.apply.transitions import GangReport
 from trimtab.errors import ApiError
 from trimtab.kube.objects import AnyObject, JobObject, PodObject
 from trimtab.kube.resources import POD_GROUPS, PODS, SERVICES
@@ -62,7 +62,7 @@ class Controller:
         """Forget everything, and list."""
         self._assumed: dict[str, str] = {}
         self._deleted: dict[str, bool] = {}
-        self._setback: Setback | None = None
+        self._setback: GangFailure | None = None
         self._binding_since: float | None = None
         self._stop: StopOrder | None = None
         self._unwanted: int | None = None
@@ -92,20 +92,20 @@ class Controller:
             self.restart()
         return bool(step)
 
-    async def _take(self, view: View, step: tuple[Action, ...]) -> None:
+    async def _take(self, view: JobContext, step: tuple[Action, ...]) -> None:
         errors: list[Exception] = []
         for action in self._order.sample(step, len(step)):  # in parallel, so in any order; a crash may come in between
             try:
                 await self._act(view, action)
-            except (write.Refused, ApiError) as error:
+            except (write.WriteRefused, ApiError) as error:
                 errors.append(error)
-        refused = [error for error in errors if isinstance(error, write.Refused)]
+        refused = [error for error in errors if isinstance(error, write.WriteRefused)]
         if refused:
-            self._setback = Setback(refused[0].reason, str(refused[0]))
+            self._setback = GangFailure(refused[0].reason, str(refused[0]))
         elif errors:
             self.sync_job()
 
-    async def _act(self, view: View, action: Action) -> None:
+    async def _act(self, view: JobContext, action: Action) -> None:
         server: Any = self._server
         match action:
             case WriteStatus(status):
@@ -142,7 +142,7 @@ class Controller:
                 pod = msgspec.json.decode(made, type=PodObject)
                 self._pods[pod.metadata.uid] = pod
 
-    def view(self) -> View:
+    def view(self) -> JobContext:
         job = self._facts
         status, nodes = job.status, self._server.nodes
         known = self._pods.keys() | self._groups.keys()
@@ -156,7 +156,7 @@ class Controller:
             self._binding_since = self._binding_since or self.now
         planned = [node.name for node in status.plan.nodes] if status.plan else []
         epoch = status.plan.epoch if status.plan else None
-        return View(
+        return JobContext(
             meta=job.meta,
             status=status,
             suspended=job.suspended,
@@ -198,14 +198,14 @@ class Controller:
         """A decision that it need not."""
         self._stop, self._unwanted = None, self._facts.status.last_epoch
 
-    def _report(self, status: JobStatus) -> Report | None:
+    def _report(self, status: JobStatus) -> GangReport | None:
         """What the training has said, where it says anything; as `controller.progress` hands it on."""
         server, stop = self._server, status.stop
         if server.steps == 1 or status.plan is None:
             return None
         saved = server.saved or None
         answered = stop is not None and server.answered == (stop.epoch, stop.requested_time)
-        return Report(
+        return GangReport(
             status.plan.epoch, server.step, server.steps, self.now, checkpoint_step=saved, acknowledged=answered
         )
 

@@ -11,7 +11,7 @@ from trimtab.api.history import StopRecord
 from trimtab.api.status import JobStatus, Plan
 from trimtab.apply import stops, transitions
 from trimtab.apply.stops import StopOrder
-from trimtab.apply.transitions import Report
+from trimtab.apply.transitions import GangReport
 from trimtab.kube.objects import Meta
 from trimtab_policy.types import StopCause
 
@@ -29,9 +29,9 @@ def asked(successor: Plan | None = None) -> JobStatus:
     return stops.requested(running, META, order, GRACE, NOW)
 
 
-def gang(status: JobStatus, now: float) -> stops.Standing:
+def gang(status: JobStatus, now: float) -> stops.PlannedGang:
     assert status.plan
-    return stops.Standing(meta=META, status=status, plan=status.plan, pods={}, now=now, grace_seconds=GRACE)
+    return stops.PlannedGang(meta=META, status=status, plan=status.plan, pods={}, now=now, grace_seconds=GRACE)
 
 
 def saved(at: float) -> JobStatus:
@@ -57,7 +57,7 @@ def again(status: JobStatus, plan: Plan = SUCCESSOR, *, after: float = 30.0) -> 
 
 def told(status: JobStatus, step: int, *, after: float, step_seconds: float | None = None) -> JobStatus:
     at = SUCCESSOR.created_time.timestamp() + after
-    return transitions.reported(status, META, Report(2, step, 1000, at, step_seconds), at)
+    return transitions.reported(status, META, GangReport(2, step, 1000, at, step_seconds), at)
 
 
 def test_the_time_to_save_ends_with_the_answer() -> None:
@@ -83,7 +83,7 @@ def test_it_is_back_when_its_pods_run_or_when_it_computes_where_it_says_so() -> 
 
 def test_what_an_earlier_gang_has_done_is_not_taken_off() -> None:
     status = saved(NOW + 12)
-    done = Report(1, 400, 1000, NOW + 11, 0.5)
+    done = GangReport(1, 400, 1000, NOW + 11, 0.5)
     before = transitions.heard(asked(), done)
     assert before.observed
     status = again(status.model_copy(update={"observed": before.observed}))

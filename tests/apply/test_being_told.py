@@ -15,10 +15,10 @@ from trimtab.api.history import FailureCause
 from trimtab.api.status import JobStatus
 from trimtab.apply import stops, transitions
 from trimtab.apply.actions import AnnotatePod, WriteStatus
-from trimtab.apply.setbacks import Setback
+from trimtab.apply.gang_failures import GangFailure
 from trimtab.apply.steps import Step, next_step
 from trimtab.controller.jobs.gangs import _urgency
-from trimtab.controller.loop.turns import Urgency
+from trimtab.controller.loop.priority_semaphore import Urgency
 from trimtab.kube.objects import PodObject
 
 ANEW = "2026-01-02T03:11:06Z"
@@ -127,12 +127,12 @@ def test_a_gang_that_ran_for_long_and_then_gave_way_has_begun_a_new_row_of_setba
 # --- whose degrees a checkpoint has ----------------------------------------------------------------------------------
 def failed(after: float, status: JobStatus) -> JobStatus:
     """The gang has failed after so many seconds."""
-    setback = Setback("PodFailed", "exited with 1", cause=FailureCause.PROGRAM)
+    setback = GangFailure("PodFailed", "exited with 1", cause=FailureCause.PROGRAM)
     return transitions.set_back(status, META, setback, NOW + after, (1.0, 300.0))
 
 
 def reporting(saved: int | None, status: JobStatus = RUNNING) -> JobStatus:
-    said = transitions.Report(epoch=1, step=500, steps=1000, received=NOW, checkpoint_step=saved)
+    said = transitions.GangReport(epoch=1, step=500, steps=1000, received=NOW, checkpoint_step=saved)
     return transitions.heard(status, said)
 
 

@@ -11,7 +11,7 @@ from tests.builders import gang_pod
 
 from trimtab.api.history import FailureCause
 from trimtab.apply import causes
-from trimtab.apply.causes import Ending
+from trimtab.apply.causes import PodEnding
 from trimtab.kube.objects import PodObject
 
 USER, PROGRAM, MEMORY = FailureCause.USER_ERROR, FailureCause.PROGRAM, FailureCause.OUT_OF_MEMORY
@@ -50,7 +50,7 @@ def waiting(reason: str, message: str = "") -> PodObject:
     return gang_pod("job", 1, 1, "n1", status={"containerStatuses": told})
 
 
-def ending(of: PodObject) -> Ending:
+def ending(of: PodObject) -> PodEnding:
     found = causes.ending_of(of)
     assert found
     return found
@@ -157,7 +157,7 @@ def test_of_several_containers_the_one_that_explains_the_others_counts() -> None
 
 
 def test_a_failed_pod_that_tells_nothing_has_failed_by_itself() -> None:
-    assert ending(pod()) == Ending(PROGRAM, "PodFailed", "pod job-1-1 failed")
+    assert ending(pod()) == PodEnding(PROGRAM, "PodFailed", "pod job-1-1 failed")
 
 
 # --- kubelets ------------------------------------------------------------------------------------------------------
@@ -302,11 +302,11 @@ def test_of_many_pods_that_do_not_start_a_few_are_named() -> None:
 # --- the cause of a gang -------------------------------------------------------------------------------------------
 @given(
     st.lists(
-        st.builds(Ending, st.sampled_from(FailureCause), st.just("R"), st.just("m"), st.booleans(), st.floats(0, 9)),
+        st.builds(PodEnding, st.sampled_from(FailureCause), st.just("R"), st.just("m"), st.booleans(), st.floats(0, 9)),
         min_size=1,
     )
 )
-def test_the_most_telling_of_many_endings_is_none_that_another_one_explains(found: list[Ending]) -> None:
+def test_the_most_telling_of_many_endings_is_none_that_another_one_explains(found: list[PodEnding]) -> None:
     chosen = causes.most_telling(found)
     assert chosen in found
     for other in found:

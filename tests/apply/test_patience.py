@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.builders import MOMENT, NOW
 
-from trimtab.api.status import Pending, StartTime
+from trimtab.api.status import PendingStatus, StartTime
 from trimtab.apply.patience import foretold, settled
 from trimtab_policy.types import PendingReason
 
@@ -18,13 +18,15 @@ def start(minutes: float, spread: float = 10) -> StartTime:
     return StartTime(earliest=expected - margin, expected=expected, latest=expected + margin)
 
 
-def pending(free: int = 0, minutes: float | None = 60) -> Pending:
+def pending(free: int = 0, minutes: float | None = 60) -> PendingStatus:
     told = None if minutes is None else start(minutes)
     reason, message = PendingReason.INSUFFICIENT_GPUS, f"needs 8, free: {free}"
-    return Pending(reason=reason, message=message, blockers=("a holds 8",), start_time=told, wording_hash=f"{free}")
+    return PendingStatus(
+        reason=reason, message=message, blockers=("a holds 8",), start_time=told, wording_hash=f"{free}"
+    )
 
 
-def timed(free: int, *minutes: float) -> Pending:
+def timed(free: int, *minutes: float) -> PendingStatus:
     """A text that tells of times so many minutes from now."""
     moments = tuple(MOMENT + timedelta(minutes=each) for each in minutes)
     words = ", ".join(["needs 8", f"free: {free}", *(f"then ~{moment:%H:%M}" for moment in moments)])
@@ -45,7 +47,7 @@ def timed(free: int, *minutes: float) -> Pending:
         (timed(0, 60), timed(0, 60, 70)),
     ],
 )
-def test_a_text_that_says_something_else_is_news(before: Pending, after: Pending) -> None:
+def test_a_text_that_says_something_else_is_news(before: PendingStatus, after: PendingStatus) -> None:
     assert settled(before, after, NOW) == after
 
 
@@ -59,7 +61,7 @@ def test_a_text_that_says_something_else_is_news(before: Pending, after: Pending
         (timed(0, 1440), timed(0, 1440 + 200)),
     ],
 )
-def test_times_that_have_moved_by_little_are_no_news(before: Pending, after: Pending) -> None:
+def test_times_that_have_moved_by_little_are_no_news(before: PendingStatus, after: PendingStatus) -> None:
     """A fifth of the time that is left, or five minutes; a time that is over has none left."""
     assert before.message != after.message
     assert settled(before, after, NOW) is before
@@ -81,7 +83,7 @@ def test_a_start_is_news_when_it_moved_by_a_fifth_of_the_wait(minutes: float, ne
 
 
 def test_a_start_within_minutes_moves_by_two_minutes_before_it_is_news() -> None:
-    before = Pending(reason=PendingReason.INSUFFICIENT_GPUS, message="busy", start_time=start(3, spread=1))
+    before = PendingStatus(reason=PendingReason.INSUFFICIENT_GPUS, message="busy", start_time=start(3, spread=1))
     assert settled(before, before.model_copy(update={"start_time": start(5, spread=1)}), NOW) is before
     later = before.model_copy(update={"start_time": start(6, spread=1)})
     assert settled(before, later, NOW) == later

@@ -14,14 +14,14 @@ from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
-from trimtab.apply.setbacks import Setback
-from trimtab.apply.transitions import QUIET_SECONDS, REPORT_SECONDS, Report
+from trimtab.apply.gang_failures import GangFailure
+from trimtab.apply.transitions import QUIET_SECONDS, REPORT_SECONDS, GangReport
 from trimtab.kube.objects import Meta
 from trimtab.observe.jobs import facts
 
 META: Meta = job_object().metadata
 BACKOFF = (1.0, 300.0)
-LOST = Setback("NodeLost", "node n1")
+LOST = GangFailure("NodeLost", "node n1")
 
 
 def running() -> JobStatus:
@@ -29,11 +29,11 @@ def running() -> JobStatus:
     return transitions.scheduled(status, META, NOW, all_running=True)
 
 
-def report(step: int = 100, *, at: float = NOW, **changes: Any) -> Report:
-    return Report(**({"epoch": 3, "step": step, "steps": 1000, "received": at, "step_seconds": 0.5} | changes))
+def report(step: int = 100, *, at: float = NOW, **changes: Any) -> GangReport:
+    return GangReport(**({"epoch": 3, "step": step, "steps": 1000, "received": at, "step_seconds": 0.5} | changes))
 
 
-def said(status: JobStatus, told: Report, now: float | None = None) -> JobStatus:
+def said(status: JobStatus, told: GangReport, now: float | None = None) -> JobStatus:
     return transitions.reported(status, META, told, told.received if now is None else now)
 
 

@@ -15,8 +15,8 @@ from trimtab.api.history import FailureCause, FailureRecord
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.apply.actions import WriteStatus
-from trimtab.apply.setbacks import FAILURES_KEPT, PAYS, Setback, last_word
-from trimtab.apply.steps import View, next_step
+from trimtab.apply.gang_failures import FAILURES_KEPT, PAYS, GangFailure, last_word
+from trimtab.apply.steps import JobContext, next_step
 from trimtab.kube.objects import Meta, PodObject
 from trimtab.settings import FailureSettings
 
@@ -49,12 +49,12 @@ def pods(*told: Told) -> tuple[PodObject, ...]:
     return tuple(gang_pod("job", 1, rank, NODES[rank], **each) for rank, each in enumerate(told))
 
 
-def view(status: JobStatus, gang: tuple[PodObject, ...], **changes: Any) -> View:
+def view(status: JobStatus, gang: tuple[PodObject, ...], **changes: Any) -> JobContext:
     defaults: dict[str, Any] = {"suspended": False, "finished": False, "max_restarts": 3, "backoff": (1.0, 300.0)}
-    return View(META, status, **({"now": NOW + 1} | defaults | {"pods": gang, "has_service": True} | changes))
+    return JobContext(META, status, **({"now": NOW + 1} | defaults | {"pods": gang, "has_service": True} | changes))
 
 
-def after(looked_at: View) -> JobStatus:
+def after(looked_at: JobContext) -> JobStatus:
     [action] = next_step(looked_at)
     assert isinstance(action, WriteStatus)
     return action.status
@@ -101,7 +101,7 @@ def test_of_several_failed_programs_the_first_is_told() -> None:
 
 
 def test_a_broken_gpu_is_told_before_everything_else() -> None:
-    broken = Setback("GpuUnhealthy", "node n1: GPU 3", cause=GPU, node="n1")
+    broken = GangFailure("GpuUnhealthy", "node n1: GPU 3", cause=GPU, node="n1")
     record = ended(exited(), EVICTED, exited(), setback=broken)
     assert (record.cause, record.reason, record.node) == (GPU, "GpuUnhealthy", "n1")
 
@@ -184,7 +184,7 @@ def test_only_mistakes_in_a_row_in_one_and_the_same_spec_end_a_job(
     before: tuple[FailureRecord, ...], end: bool
 ) -> None:
     status = RUNNING.model_copy(update={"failures": before})
-    assert bool(last_word(Setback("CannotStart", "no such command", cause=USER), status, 99, 2)) is end
+    assert bool(last_word(GangFailure("CannotStart", "no such command", cause=USER), status, 99, 2)) is end
 
 
 @given(st.lists(st.sampled_from(FailureCause), max_size=30), st.integers(0, 4), st.integers(1, 3))
@@ -193,7 +193,7 @@ def test_a_job_ends_by_its_own_failures_and_by_nothing_else(
 ) -> None:
     status, own = RUNNING, 0
     for cause in causes:
-        setback = Setback("Reason", "message", cause=cause)
+        setback = GangFailure("Reason", "message", cause=cause)
         own += cause in PAYS
         rules = FailureSettings(user_error_attempts=attempts)
         status = after(view(status, pods(RUNS, RUNS, RUNS), setback=setback, max_restarts=max_restarts, rules=rules))

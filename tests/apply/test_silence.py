@@ -14,9 +14,9 @@ from tests.builders import MOMENT, NOW, gang_pod
 from trimtab import names
 from trimtab.api.history import FailureCause
 from trimtab.api.status import JobStatus
-from trimtab.apply import silence, transitions
+from trimtab.apply import transitions, unreachable_nodes
 from trimtab.apply.actions import DeletePod
-from trimtab.apply.setbacks import Setback
+from trimtab.apply.gang_failures import GangFailure
 from trimtab.apply.steps import HUNG_SECONDS, next_step
 from trimtab.kube.objects import PodObject
 from trimtab.settings import FailureSettings
@@ -35,27 +35,27 @@ def rank(number: int, size: int = 2, phase: str = "Running", **changes: Any) -> 
 
 def failed(cause: FailureCause = FailureCause.PROGRAM) -> JobStatus:
     """The job waits after its first gang has failed."""
-    setback = Setback("PodFailed", "pod job-1-0: exited with 1", cause=cause)
+    setback = GangFailure("PodFailed", "pod job-1-0: exited with 1", cause=cause)
     return transitions.set_back(RUNNING, META, setback, NOW, (1.0, 300.0))
 
 
 # --- letting go ------------------------------------------------------------------------------------------------------
 def test_a_rank_whose_peer_has_ended_is_let_go_once_its_node_was_silent_for_long() -> None:
     left = rank(1)
-    assert list(silence.abandoned([left], LONG_AGO, RULES, NOW)) == [left.metadata.uid]
-    [why] = silence.abandoned([left], LONG_AGO, RULES, NOW).values()
+    assert list(unreachable_nodes.abandoned([left], LONG_AGO, RULES, NOW)) == [left.metadata.uid]
+    [why] = unreachable_nodes.abandoned([left], LONG_AGO, RULES, NOW).values()
     assert why == (
         "pod job-1-1 is deleted by force: nothing was heard of node n2 for 300 s, and 1 of its gang of 2 pods have "
         "ended: it cannot compute alone"
     )
-    assert silence.abandoned([left], LONG_AGO, RULES, NOW - 1) == {}
-    assert silence.due([left], LONG_AGO, RULES, NOW - 1) == NOW
-    assert silence.due([left], LONG_AGO, RULES, NOW) == math.inf
+    assert unreachable_nodes.abandoned([left], LONG_AGO, RULES, NOW - 1) == {}
+    assert unreachable_nodes.due([left], LONG_AGO, RULES, NOW - 1) == NOW
+    assert unreachable_nodes.due([left], LONG_AGO, RULES, NOW) == math.inf
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
 def test_a_peer_that_has_ended_and_is_still_there_counts_as_ended(phase: str) -> None:
-    assert len(silence.abandoned([rank(0, phase=phase), rank(1)], LONG_AGO, RULES, NOW)) == 1
+    assert len(unreachable_nodes.abandoned([rank(0, phase=phase), rank(1)], LONG_AGO, RULES, NOW)) == 1
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,15 @@ def test_a_peer_that_has_ended_and_is_still_there_counts_as_ended(phase: str) ->
 def test_whatever_may_still_compute_or_has_a_kubelet_is_waited_for(
     pods: list[PodObject], silent: dict[str, float]
 ) -> None:
-    assert silence.abandoned(pods, silent, RULES, NOW) == {}
-    assert silence.due(pods, silent, RULES, NOW) == math.inf
+    assert unreachable_nodes.abandoned(pods, silent, RULES, NOW) == {}
+    assert unreachable_nodes.due(pods, silent, RULES, NOW) == math.inf
 
 
 def test_who_makes_sure_of_machines_in_another_way_lets_go_of_whole_gangs_and_who_trusts_nobody_of_none() -> None:
     always, never = (RULES.model_copy(update={"silent_nodes": word}) for word in ("Always", "Wait"))
     alone = [rank(0, size=1)]
-    assert len(silence.abandoned(alone, {"n1": 0.0}, always, NOW)) == 1
-    assert silence.abandoned([rank(1)], LONG_AGO, never, NOW) == {}
+    assert len(unreachable_nodes.abandoned(alone, {"n1": 0.0}, always, NOW)) == 1
+    assert unreachable_nodes.abandoned([rank(1)], LONG_AGO, never, NOW) == {}
 
 
 def test_a_pod_of_a_silent_node_is_asked_to_end_then_deleted_by_force_and_then_the_job_goes_on() -> None:
@@ -145,7 +145,7 @@ def test_a_failure_that_a_silent_node_explains_costs_no_restart() -> None:
 @pytest.mark.parametrize(
     ("status", "pod", "silent"),
     [
-        (failed(), rank(1), {"n2": NOW + silence.EXCUSED_SECONDS + 1}),
+        (failed(), rank(1), {"n2": NOW + unreachable_nodes.EXCUSED_SECONDS + 1}),
         (failed(), rank(1), {"n1": NOW}),
         (failed(), gang_pod("job", 2, 1, "n2"), {"n2": NOW}),
         (failed(FailureCause.OUT_OF_MEMORY), rank(1), {"n2": NOW}),
@@ -154,4 +154,4 @@ def test_a_failure_that_a_silent_node_explains_costs_no_restart() -> None:
     ids=["much-later", "another-node", "another-gang", "out-of-memory", "user-error"],
 )
 def test_any_other_failure_stays_as_it_was_booked(status: JobStatus, pod: PodObject, silent: dict[str, float]) -> None:
-    assert silence.excused(status, [pod], silent) is None
+    assert unreachable_nodes.excused(status, [pod], silent) is None

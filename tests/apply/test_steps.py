@@ -12,11 +12,11 @@ from tests.builders import MOMENT, NOW, gang_pod, placement, plan_of
 from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.history import FailureCause
-from trimtab.api.status import JobStatus, Pending, Shadow
+from trimtab.api.status import JobStatus, PendingStatus, Shadow
 from trimtab.apply import transitions
 from trimtab.apply.actions import BindPod, CreatePod, CreateService, DeletePod, Step, WriteStatus
-from trimtab.apply.setbacks import Setback
-from trimtab.apply.steps import HUNG_SECONDS, View, next_step
+from trimtab.apply.gang_failures import GangFailure
+from trimtab.apply.steps import HUNG_SECONDS, JobContext, next_step
 from trimtab.kube.objects import Meta, PodObject
 from trimtab_policy.types import PendingReason
 
@@ -25,13 +25,13 @@ PLAN = plan_of(placement(nodes={"n1": 4, "n2": 4}))
 PLANNED = transitions.planned(JobStatus(), META, PLAN, NOW)
 SCHEDULED = transitions.scheduled(PLANNED, META, NOW, all_running=False)
 RUNNING = transitions.scheduled(PLANNED, META, NOW, all_running=True)
-PENDING = Pending(reason=PendingReason.INSUFFICIENT_GPUS, message="all busy")
+PENDING = PendingStatus(reason=PendingReason.INSUFFICIENT_GPUS, message="all busy")
 
 
-def view(status: JobStatus = JobStatus(), *pods: PodObject, **changes: Any) -> View:  # noqa: B008 - frozen
+def view(status: JobStatus = JobStatus(), *pods: PodObject, **changes: Any) -> JobContext:  # noqa: B008 - frozen
     defaults: dict[str, Any] = {"suspended": False, "finished": False, "max_restarts": 1, "backoff": (1.0, 300.0)}
     defaults |= {"has_service": bool(pods)}
-    return View(META, status, now=NOW, pods=pods, **(defaults | changes))
+    return JobContext(META, status, now=NOW, pods=pods, **(defaults | changes))
 
 
 def pods(phase: str = "Pending", nodes: tuple[str, str] = ("n1", "n2"), **changes: Any) -> tuple[PodObject, ...]:
@@ -77,7 +77,7 @@ def test_nothing_is_done_before_there_is_an_answer() -> None:
 def test_why_a_job_waits_is_written_once() -> None:
     action = written(next_step(view(pending=PENDING)))
     assert action.status.pending == PENDING
-    assert action.happening == transitions.Happening("Warning", "InsufficientGpus", "all busy", 0)
+    assert action.happening == transitions.JobEvent("Warning", "InsufficientGpus", "all busy", 0)
     assert next_step(view(action.status, pending=PENDING)) == ()
 
 
@@ -133,7 +133,7 @@ def test_what_it_said_goes_with_what_it_was_said_about() -> None:
     assert transitions.planned(waits, META, PLAN, NOW).shadow is None
     runs = transitions.shadowed(RUNNING, SHADOW)
     assert transitions.suspended(runs, META, NOW).shadow is None
-    assert transitions.set_back(runs, META, Setback("NodeLost", "gone"), NOW, (1.0, 2.0)).shadow is None
+    assert transitions.set_back(runs, META, GangFailure("NodeLost", "gone"), NOW, (1.0, 2.0)).shadow is None
 
 
 # --- carrying out --------------------------------------------------------------------------------------------------
@@ -227,8 +227,8 @@ def test_success_counts_even_when_the_node_has_gone_since() -> None:
         (RUNNING, (pods("Running")[0], pods("Running", **DELETED)[1]), {}, "PodDeleted"),
         (SCHEDULED, BOUND[:1], {}, "PodDeleted"),
         (PLANNED, pods(nodes=("n1", "n9")), {}, "BoundElsewhere"),
-        (PLANNED, UNBOUND, {"setback": Setback("BindRefused", "409")}, "BindRefused"),
-        (RUNNING, pods("Running"), {"setback": Setback("SpecChanged", "gpus.max")}, "SpecChanged"),
+        (PLANNED, UNBOUND, {"setback": GangFailure("BindRefused", "409")}, "BindRefused"),
+        (RUNNING, pods("Running"), {"setback": GangFailure("SpecChanged", "gpus.max")}, "SpecChanged"),
     ],
 )
 def test_whatever_stops_a_gang_takes_its_plan_away_and_costs_no_restart(
@@ -286,7 +286,7 @@ def test_a_pod_that_was_deleted_and_failed_for_it_costs_no_restart() -> None:
 
 def test_pods_that_a_broken_gpu_has_ended_cost_no_restart() -> None:
     used_up = RUNNING.model_copy(update={"restarts": 1})
-    broken = Setback("GpuUnhealthy", "GPU 3: XID 79", cause=FailureCause.GPU)
+    broken = GangFailure("GpuUnhealthy", "GPU 3: XID 79", cause=FailureCause.GPU)
     assert given_up(next_step(view(used_up, *pods(**FAILED_POD), setback=broken))) == ("GpuUnhealthy", 1)
 
 
@@ -294,7 +294,7 @@ def test_the_pause_doubles_with_every_setback_in_a_row_up_to_its_limit() -> None
     pauses = []
     for setbacks in (0, 1, 2, 9, 10_000):
         before = PLANNED.model_copy(update={"setbacks": setbacks})
-        status = written(next_step(view(before, setback=Setback("NodeLost", "n1")))).status
+        status = written(next_step(view(before, setback=GangFailure("NodeLost", "n1")))).status
         assert status.retry_time
         pauses.append((status.retry_time - MOMENT) / timedelta(seconds=1))
         assert status.setbacks == setbacks + 1
@@ -304,14 +304,14 @@ def test_the_pause_doubles_with_every_setback_in_a_row_up_to_its_limit() -> None
 def test_however_much_is_said_of_a_refusal_the_status_can_be_written() -> None:
     for used_up in (0, 1):
         before = PLANNED.model_copy(update={"restarts": used_up})
-        step = next_step(view(before, *pods(**FAILED_POD), setback=Setback("NodeOverallocated", "because " * 9999)))
+        step = next_step(view(before, *pods(**FAILED_POD), setback=GangFailure("NodeOverallocated", "because " * 9999)))
         assert len(written(step).status.conditions[-1].message) < 1100
 
 
 def test_a_gang_that_has_run_for_a_while_starts_its_pauses_anew() -> None:
     before = RUNNING.model_copy(update={"setbacks": 5})
     for ran, setbacks in ((299, 6), (300, 1)):
-        gang = view(before, *pods("Running"), setback=Setback("NodeLost", "n1"))
+        gang = view(before, *pods("Running"), setback=GangFailure("NodeLost", "n1"))
         assert written(next_step(replace(gang, now=NOW + ran))).status.setbacks == setbacks
 
 
@@ -320,7 +320,7 @@ def deletions(*names_: str, force: bool = False) -> Step:
     return tuple(DeletePod(name, f"pod-{name}", force) for name in names_)
 
 
-WITHOUT_PLAN = written(next_step(view(RUNNING, setback=Setback("NodeLost", "n1")))).status
+WITHOUT_PLAN = written(next_step(view(RUNNING, setback=GangFailure("NodeLost", "n1")))).status
 
 
 def test_pods_without_a_plan_are_deleted_whatever_they_do() -> None:

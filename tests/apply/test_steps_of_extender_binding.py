@@ -22,9 +22,9 @@ from trimtab.apply.actions import (
     Step,
     WriteStatus,
 )
+from trimtab.apply.gang_failures import MESSAGE_LIMIT, GangFailure
 from trimtab.apply.gates import released
-from trimtab.apply.setbacks import MESSAGE_LIMIT, Setback
-from trimtab.apply.steps import View, next_step
+from trimtab.apply.steps import JobContext, next_step
 from trimtab.kube.objects import Meta, PodObject
 
 META = Meta(name="job", namespace="default", uid="uid-job", generation=1)
@@ -34,10 +34,10 @@ GATE = {"schedulingGates": [{"name": names.SCHEDULING_GATE}]}
 OTHER_GATE = {"schedulingGates": [{"name": "example.com/quota"}]}
 
 
-def view(status: JobStatus, *pods: PodObject, **changes: Any) -> View:
+def view(status: JobStatus, *pods: PodObject, **changes: Any) -> JobContext:
     defaults: dict[str, Any] = {"suspended": False, "finished": False, "max_restarts": 1, "backoff": (1.0, 300.0)}
     defaults |= {"has_service": bool(pods), "gated": True}
-    return View(META, status, now=NOW, pods=pods, **(defaults | changes))
+    return JobContext(META, status, now=NOW, pods=pods, **(defaults | changes))
 
 
 def pod(
@@ -82,7 +82,7 @@ def test_the_gates_of_the_whole_gang_are_taken_away_at_once() -> None:
 
 def test_no_gate_is_taken_away_once_a_node_of_the_plan_takes_no_pods() -> None:
     step = next_step(view(PLANNED, *GATED, unavailable={"n2": "cordoned"}))
-    assert given_up(step).happening == transitions.Happening("Warning", "NodeUnavailable", "node n2: cordoned", 1)
+    assert given_up(step).happening == transitions.JobEvent("Warning", "NodeUnavailable", "node n2: cordoned", 1)
 
 
 def test_a_release_that_was_interrupted_goes_on_with_the_rest() -> None:
@@ -242,7 +242,7 @@ def test_a_gang_that_exists_needs_no_pod_group_any_more() -> None:
 
 
 def test_the_pod_group_goes_after_the_pods() -> None:
-    without_plan = given_up(next_step(view(PLANNED, *GATED, setback=Setback("NodeLost", "n1")))).status
+    without_plan = given_up(next_step(view(PLANNED, *GATED, setback=GangFailure("NodeLost", "n1")))).status
     assert next_step(view(without_plan, *GATED, pod_groups=(group(1),))) == (
         DeletePod("job-1-0", "pod-job-1-0"),
         DeletePod("job-1-1", "pod-job-1-1"),
@@ -251,7 +251,7 @@ def test_the_pod_group_goes_after_the_pods() -> None:
 
 
 def test_a_pod_group_that_goes_already_holds_up_no_plan() -> None:
-    without_plan = given_up(next_step(view(PLANNED, setback=Setback("NodeLost", "n1")))).status
+    without_plan = given_up(next_step(view(PLANNED, setback=GangFailure("NodeLost", "n1")))).status
     again = plan_of(placement(nodes={"n3": 8}), epoch=2)
     going = group(1, deletion_timestamp="2026-01-02T03:04:05Z")
     for changes in ({"pod_groups": (going,)}, {"pod_groups": (group(1),), "deleted": {"group-1": False}}):

@@ -38,8 +38,8 @@ from trimtab.api.status import JobStatus, Observed, StopRequest
 from trimtab.apply import stops, transitions
 from trimtab.apply.actions import AnnotatePod, CreatePod, CreateService, Step
 from trimtab.apply.steps import next_step
-from trimtab.apply.stops import Outcome, StopOrder
-from trimtab.apply.transitions import Report
+from trimtab.apply.stops import StopOrder, StopResult
+from trimtab.apply.transitions import GangReport
 from trimtab.kube.objects import PodObject
 from trimtab_policy.types import StopCause
 
@@ -62,12 +62,12 @@ def exits(code: int) -> dict[str, Any]:
     return {"status": {"phase": "Failed", "containerStatuses": [ended]}}
 
 
-def report(step: int = 500, saved: int | None = None, *, acknowledged: bool = False, **changes: Any) -> Report:
-    told = Report(epoch=1, step=step, steps=1000, received=NOW, checkpoint_step=saved, acknowledged=acknowledged)
+def report(step: int = 500, saved: int | None = None, *, acknowledged: bool = False, **changes: Any) -> GangReport:
+    told = GangReport(epoch=1, step=step, steps=1000, received=NOW, checkpoint_step=saved, acknowledged=acknowledged)
     return replace(told, **changes)
 
 
-def ended(status: JobStatus, said: Report | None = None, **changes: Any) -> Step:
+def ended(status: JobStatus, said: GangReport | None = None, **changes: Any) -> Step:
     """The last write to a gang that has saved its state as it was asked to."""
     saved = written(next_step(view(status, *annotated(), report=said or report(acknowledged=True), **changes))).status
     assert stop_of(saved).acknowledged_time == MOMENT
@@ -158,10 +158,10 @@ def test_a_gang_that_has_saved_its_state_is_stopped_at_once_and_pays_nothing_for
     assert status.conditions[-1].reason == "Preempted"
     assert status.observed
     assert (status.observed.steps_done, status.observed.last_checkpoint_step) == (510, 510)
-    assert action.happening == transitions.Happening(
+    assert action.happening == transitions.JobEvent(
         "Normal", "Preempted", "GPUs for urgent; it saved step 510, 0 s after it was asked", 1
     )
-    assert action.outcome == Outcome(StopCause.PREEMPTED, "acknowledged", 0.0, 0.0)
+    assert action.outcome == StopResult(StopCause.PREEMPTED, "acknowledged", 0.0, 0.0)
     assert next_step(view(status, *annotated())) == deletions("job-1-0", "job-1-1")
 
 
@@ -169,7 +169,7 @@ def test_steps_beyond_what_it_saved_are_lost_though_it_answered() -> None:
     said = report(510, saved=500, step_seconds=0.5, acknowledged=True)
     saved = written(next_step(view(ASKED, *annotated(), report=said))).status
     action = written(next_step(view(saved, *annotated(), report=said)))
-    assert action.outcome == Outcome(StopCause.PREEMPTED, "acknowledged", 0.0, 8 * 5.0)
+    assert action.outcome == StopResult(StopCause.PREEMPTED, "acknowledged", 0.0, 8 * 5.0)
 
 
 def test_the_event_names_the_step_that_was_saved_last() -> None:
@@ -211,13 +211,13 @@ def test_a_report_that_is_no_answer_stops_nothing() -> None:
     ],
 )
 def test_a_deaf_gang_is_stopped_when_its_time_is_over_and_loses_what_it_has_not_saved(
-    said: Report | None, lost: float
+    said: GangReport | None, lost: float
 ) -> None:
     early = replace(view(ASKED, *annotated()), now=NOW + GRACE - 1)
     assert next_step(early) == ()
     action = written(next_step(replace(early, now=NOW + GRACE, report=said)))
     assert action.status.plan is None
-    assert action.outcome == Outcome(StopCause.PREEMPTED, "deadline", GRACE, lost)
+    assert action.outcome == StopResult(StopCause.PREEMPTED, "deadline", GRACE, lost)
     observed = action.status.observed
     assert (observed.last_checkpoint_step if observed else None) == (said.checkpoint_step if said else None)
     assert action.happening

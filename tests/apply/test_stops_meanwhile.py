@@ -43,10 +43,10 @@ from trimtab.api.history import FailureCause
 from trimtab.api.status import Observed, TrainerStatus
 from trimtab.apply import stops, transitions
 from trimtab.apply.actions import AnnotatePod
-from trimtab.apply.setbacks import Setback
+from trimtab.apply.gang_failures import GangFailure
 from trimtab.apply.steps import next_step
-from trimtab.apply.stops import Outcome
-from trimtab.apply.transitions import Report
+from trimtab.apply.stops import StopResult
+from trimtab.apply.transitions import GangReport
 from trimtab.kube.objects import PodObject
 from trimtab_policy.types import StopCause
 
@@ -100,7 +100,7 @@ def test_of_pods_that_succeed_and_have_never_said_anything_nobody_knows_whether_
 
 
 @pytest.mark.parametrize("said", [report(1000), report(999)])
-def test_pods_that_succeed_are_complete_where_nothing_says_that_steps_are_left(said: Report | None) -> None:
+def test_pods_that_succeed_are_complete_where_nothing_says_that_steps_are_left(said: GangReport | None) -> None:
     status = written(next_step(view(ASKED, *annotated("Succeeded"), report=said))).status
     assert find(status, names.COMPLETE) == "True"
     assert (status.stop, find(status, names.CHECKPOINT_REQUESTED)) == (None, "False")
@@ -116,7 +116,7 @@ def test_any_other_failure_is_one_that_the_job_does_not_pay_for_and_the_request_
     status = written(step).status
     assert status.failures[-1].cause is FailureCause.OTHER
     assert (status.stop, find(status, names.CHECKPOINT_REQUESTED)) == (None, "False")
-    assert stops.outcome(ASKED, status, NOW + 7) == Outcome(StopCause.PREEMPTED, "ended", 7.0)
+    assert stops.outcome(ASKED, status, NOW + 7) == StopResult(StopCause.PREEMPTED, "ended", 7.0)
     used_up = ASKED.model_copy(update={"restarts": 1})
     assert given_up(next_step(view(used_up, *gang)))[0] == "PodFailed"
     out_of_memory = exits(137)
@@ -131,7 +131,7 @@ def test_any_other_failure_is_one_that_the_job_does_not_pay_for_and_the_request_
         ((annotated()[0], annotated(**DELETED)[1]), {}, "PodDeleted"),
         (annotated()[:1], {}, "PodDeleted"),
         (annotated(), {"lost": {"n2": "deleted"}}, "NodeLost"),
-        (annotated(), {"setback": Setback("NodeOverallocated", "too many")}, "NodeOverallocated"),
+        (annotated(), {"setback": GangFailure("NodeOverallocated", "too many")}, "NodeOverallocated"),
     ],
 )
 def test_what_takes_a_gang_down_does_so_while_it_is_asked(

@@ -17,7 +17,7 @@ from trimtab.api.status import JobStatus
 from trimtab.apply import transitions, write
 from trimtab.apply.actions import DeletePod
 from trimtab.apply.events import NOTE_LIMIT, event, post
-from trimtab.apply.transitions import Happening
+from trimtab.apply.transitions import JobEvent
 from trimtab.errors import AlreadyExists, Conflict, Forbidden, Invalid, LeadershipLost, NotFound, Overloaded
 from trimtab.kube.objects import Identity, Meta
 from trimtab.kube.resources import POD_GROUPS, PODS, SERVICES
@@ -74,7 +74,9 @@ async def test_what_exists_already_and_is_ours_counts_as_created() -> None:
 
 async def test_what_exists_already_and_belongs_to_somebody_else_stops_the_gang() -> None:
     client: Any = Answers(raising=AlreadyExists("exists"), there=pod(owner="other"))
-    with pytest.raises(write.Refused, match="a service named job-1-0 exists and belongs to somebody else") as refused:
+    with pytest.raises(
+        write.WriteRefused, match="a service named job-1-0 exists and belongs to somebody else"
+    ) as refused:
         await write.create(client, SERVICES, POD, JOB)
     assert refused.value.reason == "NameTaken"
 
@@ -82,7 +84,7 @@ async def test_what_exists_already_and_belongs_to_somebody_else_stops_the_gang()
 @pytest.mark.parametrize("error", [Forbidden("exceeded quota"), Invalid("spec.containers[0].image: Required value")])
 async def test_what_the_api_server_will_never_take_stops_the_gang(error: Exception) -> None:
     client: Any = Answers(raising=error)
-    with pytest.raises(write.Refused, match=r"creating pod job-1-0: (exceeded quota|spec\.containers)") as refused:
+    with pytest.raises(write.WriteRefused, match=r"creating pod job-1-0: (exceeded quota|spec\.containers)") as refused:
         await write.create(client, PODS, POD, JOB)
     assert refused.value.reason == "CreateRefused"
 
@@ -103,14 +105,14 @@ async def test_a_pod_that_is_on_its_node_already_counts_as_bound() -> None:
 @pytest.mark.parametrize("there", [pod("u", "n2"), pod("u", ""), pod("other", "n1")])
 async def test_a_pod_elsewhere_or_another_one_of_its_name_stops_the_gang(there: dict[str, Any]) -> None:
     client: Any = Answers(raising=Conflict("already assigned"), there=there)
-    with pytest.raises(write.Refused, match="binding pod job-1-0 to n1: already assigned"):
+    with pytest.raises(write.WriteRefused, match="binding pod job-1-0 to n1: already assigned"):
         await write.bind(client, "default", "job-1-0", "u", "n1")
 
 
 @pytest.mark.parametrize("error", [NotFound("no pod"), Forbidden("no right"), Invalid("bad")])
 async def test_a_binding_that_cannot_be_mended_stops_the_gang(error: Exception) -> None:
     client: Any = Answers(raising=error)
-    with pytest.raises(write.Refused) as refused:
+    with pytest.raises(write.WriteRefused) as refused:
         await write.bind(client, "default", "job-1-0", "u", "n1")
     assert refused.value.reason == "BindRefused"
 
@@ -127,7 +129,7 @@ async def test_a_release_takes_our_gate_from_this_very_pod_and_no_other_gate() -
 @pytest.mark.parametrize("error", [NotFound("no pod"), Forbidden("no right"), Invalid("uid"), Conflict("uid")])
 async def test_a_release_that_cannot_be_mended_stops_the_gang(error: Exception) -> None:
     client: Any = Answers(raising=error)
-    with pytest.raises(write.Refused, match="releasing pod job-1-0 to kube-scheduler") as refused:
+    with pytest.raises(write.WriteRefused, match="releasing pod job-1-0 to kube-scheduler") as refused:
         await write.release(client, "default", "job-1-0", "u")
     assert refused.value.reason == "ReleaseRefused"
 
@@ -207,11 +209,11 @@ def test_the_patch_between_equals_is_empty(value: dict[str, Any]) -> None:
 
 # --- events --------------------------------------------------------------------------------------------------------
 REGARDING = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "node-n1"}
-NEWS = Happening("Warning", "NodeLost", "node n1: deleted", 3)
+NEWS = JobEvent("Warning", "NodeLost", "node n1: deleted", 3)
 
 
 def told(
-    regarding: dict[str, str] = REGARDING, happening: Happening = NEWS, now: float = NOW, instance: str = "me"
+    regarding: dict[str, str] = REGARDING, happening: JobEvent = NEWS, now: float = NOW, instance: str = "me"
 ) -> dict[str, Any]:
     return event(regarding, happening, action="Deciding", instance=instance, now=now)
 
@@ -232,12 +234,12 @@ def test_the_same_news_has_the_same_name_whoever_tells_it_and_when() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Happening("Warning", "NodeLost", "node n1: deleted", 4),
-        Happening("Warning", "NodeGone", "node n1: deleted", 3),
-        Happening("Warning", "NodeLost", "node n2: deleted", 3),
+        JobEvent("Warning", "NodeLost", "node n1: deleted", 4),
+        JobEvent("Warning", "NodeGone", "node n1: deleted", 3),
+        JobEvent("Warning", "NodeLost", "node n2: deleted", 3),
     ],
 )
-def test_other_news_has_another_name(other: Happening) -> None:
+def test_other_news_has_another_name(other: JobEvent) -> None:
     assert told()["metadata"]["name"] != told(happening=other)["metadata"]["name"]
 
 
@@ -256,7 +258,7 @@ def test_names_of_events_stay_dns_names_however_long_that_of_the_object_is(name:
 
 @pytest.mark.parametrize("note", ["x" * 5000, "×" * 5000, "x" + "×" * 600])
 def test_long_notes_are_cut_to_the_bytes_that_the_api_server_takes(note: str) -> None:
-    cut = told(happening=Happening("Normal", "R", note, 1))["note"]
+    cut = told(happening=JobEvent("Normal", "R", note, 1))["note"]
     assert len(cut.encode()) <= NOTE_LIMIT
     assert cut.endswith("...")
     assert note.startswith(cut.removesuffix("..."))

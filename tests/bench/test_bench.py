@@ -12,8 +12,8 @@ from hack.bench import artifact
 from hack.bench.__main__ import SIA_DATA, Part, measure
 from hack.bench.binding import TINY
 from hack.bench.extender import KINDS
+from hack.bench.percentiles import spread
 from hack.bench.report import Report, goals, show
-from hack.bench.spread import spread
 from rich.console import Console
 
 from trimtab_local.control_plane.cluster import LocalCluster

@@ -32,9 +32,9 @@ from tests.chart.rendered import (
 )
 
 from trimtab import names
-from trimtab.doctor import needs
+from trimtab.doctor import rbac
 from trimtab.extender import tls
-from trimtab.extender.config import Tls, scheduler_configuration
+from trimtab.extender.config import ExtenderTls, scheduler_configuration
 from trimtab.settings import Process, load
 
 pytestmark = pytest.mark.timeout(1800)  # the first test builds helm
@@ -352,7 +352,7 @@ def test_kube_scheduler_is_configured_as_the_generator_says() -> None:
     directory = "/etc/trimtab/tls"
     assert written == scheduler_configuration(
         "https://trimtab-extender.gpus.svc",
-        tls=Tls(f"{directory}/ca.crt", f"{directory}/tls.crt", f"{directory}/tls.key"),
+        tls=ExtenderTls(f"{directory}/ca.crt", f"{directory}/tls.crt", f"{directory}/tls.key"),
         scheduler_name="gangs",
         beside=["default-scheduler"],
         lease=("gpus", "trimtab-scheduler"),
@@ -455,7 +455,7 @@ def test_the_doctor_of_helm_test_sees_what_it_looks_at_and_changes_nothing() -> 
     assert told == f"system:serviceaccount:gpus:{the('ServiceAccount', name, hooks)['metadata']['name']}"
     wanted, given = (
         sorted(json.dumps(each["rules"], sort_keys=True) for each in roles if "rules" in each)
-        for roles in (needs.roles_of_doctor("gpus", told), hooks)
+        for roles in (rbac.roles_of_doctor("gpus", told), hooks)
     )
     assert given == wanted
     pod = the("Pod", name, hooks)
@@ -469,7 +469,7 @@ def test_the_doctor_of_helm_test_sees_what_it_looks_at_and_changes_nothing() -> 
 def test_the_doctor_misses_no_right_that_the_chart_rightly_does_not_give(values: str) -> None:
     found = objects(values)
     environment = environment_of(the("Deployment", "trimtab-controller", found))
-    used = [need for need in needs.OF_CONTROLLER if need.used({environment.get(need.setting[0], "")} - {""})]
+    used = [need for need in rbac.OF_CONTROLLER if need.used({environment.get(need.setting[0], "")} - {""})]
     for kind, own in (("ClusterRole", False), ("Role", True)):
         wanted = sorted((need.rule() for need in used if need.own is own), key=json.dumps)
         assert rules_of(kind, "trimtab-controller", found) == wanted

@@ -11,12 +11,12 @@ from typer.testing import CliRunner, Result
 
 from trimtab.cli import app
 from trimtab_lab import bench
-from trimtab_lab.bench import Entry, Progress
-from trimtab_lab.bench.report import Report
+from trimtab_lab.bench import BenchEntry, Progress
+from trimtab_lab.bench.report import BenchReport
 
 ENTRIES = {
-    "first": Entry("One number.", "cluster", (0, 1), quick=bench.Quick((0,))),
-    "second": Entry("Another one.", "cluster", (5,)),
+    "first": BenchEntry("One number.", "cluster", (0, 1), quick=bench.Quick((0,))),
+    "second": BenchEntry("Another one.", "cluster", (5,)),
 }
 
 
@@ -25,15 +25,15 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...
     """Seeds of what was carried out; results land in the folder of the test."""
     seen: list[tuple[int, ...]] = []
 
-    def run(entry: Entry, progress: Progress, folder: Path) -> Report:
+    def run(entry: BenchEntry, progress: Progress, folder: Path) -> BenchReport:
         progress("half of it")
         seen.append(entry.seeds)
-        return Report(f"Seeds {len(entry.seeds)}", ("policy", "hours"), (("fcfs", 1.5), ("sjf", float("nan"))))
+        return BenchReport(f"Seeds {len(entry.seeds)}", ("policy", "hours"), (("fcfs", 1.5), ("sjf", float("nan"))))
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "entries", lambda: ENTRIES)
     monkeypatch.setattr(bench, "check", lambda name, entry: None)
-    monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(bench, "make_entry", run)
     return seen
 
 
@@ -104,13 +104,13 @@ def test_what_cannot_be_made_is_said_in_one_line(arguments: tuple[str, ...], mes
 def test_an_interrupted_bench_goes_on_where_it_was(
     made: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(entry: Entry, progress: Progress, folder: Path) -> Report:
+    def interrupted(entry: BenchEntry, progress: Progress, folder: Path) -> BenchReport:
         if entry.seeds == (5,):
             raise KeyboardInterrupt
-        return Report("One", ("a",), ((1.0,),))
+        return BenchReport("One", ("a",), ((1.0,),))
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench, "run", interrupted)
+        patch.setattr(bench, "make_entry", interrupted)
         result = run_bench()
     assert result.exit_code == 130
     assert "1 of 2 entries are kept" in result.stderr
@@ -119,10 +119,10 @@ def test_an_interrupted_bench_goes_on_where_it_was(
 
 
 def test_an_entry_that_fails_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(entry: Entry, progress: Progress, folder: Path) -> Report:
+    def fails(entry: BenchEntry, progress: Progress, folder: Path) -> BenchReport:
         raise ValueError("weights are not there; train them")
 
-    monkeypatch.setattr(bench, "run", fails)
+    monkeypatch.setattr(bench, "make_entry", fails)
     result = run_bench()
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == "trimtab: weights are not there; train them"

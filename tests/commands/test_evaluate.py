@@ -1,6 +1,6 @@
 """`trimtab evaluate`: policies on windows of a workload, from the command line to tables, files and pictures.
 
-Most runs are made up at once (`tests.outcomes`); a few are simulated for real.
+Most runs are made up at once (`tests.result_builders`); a few are simulated for real.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.outcomes import CLUSTER, FIGURES, fake, outcome
+from tests.result_builders import CLUSTER, FIGURES, fake, outcome
 from typer.testing import CliRunner, Result
 
 from trimtab.cli import app
 from trimtab_lab.bounds import BelowBound
 from trimtab_lab.evaluation import workers
-from trimtab_lab.evaluation.scenario import Outcome, Scenario
+from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
 from trimtab_policy.types import Quota
 
 PROMISED = {
@@ -47,7 +47,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
     """Scenarios that were carried out, at once and without a simulation."""
     seen: list[Scenario] = []
 
-    def work(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
+    def work(scenarios: Sequence[Scenario]) -> Iterator[ScenarioResult]:
         for each in fake(scenarios):
             seen.append(each.scenario)
             yield each
@@ -163,7 +163,7 @@ def test_runs_that_were_made_are_not_made_again(made: list[Scenario]) -> None:
 def test_ctrl_c_ends_with_130_says_how_to_go_on_and_the_same_command_does(
     made: list[Scenario], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
+    def interrupted(scenarios: Sequence[Scenario]) -> Iterator[ScenarioResult]:
         yield from fake(scenarios[:3])
         signal.raise_signal(signal.SIGINT)
 
@@ -246,7 +246,7 @@ def test_a_trace_with_a_bad_row_is_refused_by_file_and_row_or_it_is_counted(
 
 
 def test_a_policy_that_beats_the_bound_fails_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
+    def work(scenarios: Sequence[Scenario]) -> Iterator[ScenarioResult]:
         yield outcome(scenarios[0])
         raise BelowBound("srtf: mean JCT (LB3) of 7 s is below its lower bound of 9 s")
 

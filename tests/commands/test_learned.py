@@ -11,7 +11,7 @@ from tests.fakeserver import FakeApiServer
 
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
-from trimtab.apply.transitions import Report
+from trimtab.apply.transitions import GangReport
 from trimtab.commands.learned import learned, story, value
 from trimtab.errors import Forbidden
 from trimtab.kube.client import KubeClient
@@ -28,7 +28,7 @@ CORRECTED = placement(prediction=Prediction(0.6, 65_536 / 0.6, 1 << 33, 600, cor
 
 def reporting() -> JobFacts:
     status = transitions.planned(JobStatus(), META, plan_of(CORRECTED, 3), NOW)
-    told = Report(3, 340, 1000, NOW, step_seconds=0.9, checkpoint_step=300, checkpoint_time=NOW)
+    told = GangReport(3, 340, 1000, NOW, step_seconds=0.9, checkpoint_step=300, checkpoint_time=NOW)
     return facts(job_object(status=transitions.reported(status, META, told, NOW)))
 
 

@@ -257,6 +257,6 @@ def test_what_is_not_installed_is_named_with_the_way_to_install_it(
 
 def test_predicted_times_are_those_of_the_model(runs: Path) -> None:
     """The table of these tests is what it says: all other tests rest on that."""
-    found = measured.read(runs)
+    found = measured.read_measured(runs)
     said = forecast(found, constants.load())
     assert np.allclose(found.seconds, SLOWER * said.seconds)

@@ -13,7 +13,7 @@ from tests.builders import H100, NOW, node, running, snapshot
 from typer.testing import CliRunner
 
 from trimtab.cli import app
-from trimtab.commands.snapshot import portable, read
+from trimtab.commands.snapshot import portable, read_snapshot
 from trimtab_local.checkout import checkout
 
 JOB = str(checkout() / "manifests" / "samples" / "llama3-8b.yaml")
@@ -55,4 +55,4 @@ def test_a_gang_that_must_not_be_touched_survives_a_dump(tmp_path: Path) -> None
     now = snapshot([node("a", free=0)], [coming, replace(coming, uid="later", movable_from=NOW + 60)])
     file = tmp_path / "now.json"
     file.write_bytes(msgspec.json.encode(portable(now)))
-    assert read(file) == now
+    assert read_snapshot(file) == now

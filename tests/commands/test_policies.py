@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from trimtab.cli import app
 from trimtab_policy import listing, policy
 from trimtab_policy.learned import store
-from trimtab_policy.learned.store import Card
+from trimtab_policy.learned.store import ModelCard
 from trimtab_policy.observation import encode
 from trimtab_policy.policy import Kind
 
@@ -33,7 +33,7 @@ def save(path: Path, **changes: Any) -> None:
         "agent": "sarsa", "task": "offers", "schema": encode.SCHEMA, "catalogue": store.catalogue_hash(),
         "commit": "0123456789abcdef", "seeds": (3, 0, 1), "score": -1.25, "score_name": "mean return", "config": {},
     }  # fmt: skip
-    store.save(path, {"table": np.zeros((2, 2))}, Card(**(fields | changes)))
+    store.save(path, {"table": np.zeros((2, 2))}, ModelCard(**(fields | changes)))
 
 
 def told() -> dict[str, Any]:

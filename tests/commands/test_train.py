@@ -17,14 +17,14 @@ from typer.testing import CliRunner, Result
 
 from trimtab.cli import app
 from trimtab_lab.agents import recipe, seeds
-from trimtab_lab.agents.train import Events, Task, learn
+from trimtab_lab.agents.train import Events, TrainingTask, learn
 from trimtab_policy.learned import store
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = "task: point\ntraining: {segments: 12, learning_rate: 0.3}\n"
 
 
-def here(tasks: Sequence[Task]) -> Events:
+def here(tasks: Sequence[TrainingTask]) -> Events:
     """As in processes of their own, and sooner."""
     for task in tasks:
         yield from learn(task)

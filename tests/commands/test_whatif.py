@@ -57,7 +57,7 @@ def told(dump: Path, text: str, *arguments: str) -> dict[str, Any]:
 def applied(now: Snapshot, text: str, tmp_path: Path) -> Snapshot:
     file = tmp_path / "change.yaml"
     file.write_text(text)
-    return change.apply(change.read(file), now, file)
+    return change.apply(change.read_change(file), now, file)
 
 
 def named(now: Snapshot, name: str) -> Job:
@@ -249,4 +249,4 @@ def test_a_name_that_several_namespaces_have_must_say_which(now: Snapshot, tmp_p
 
 def test_a_file_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
-        change.read(tmp_path / "absent.yaml")
+        change.read_change(tmp_path / "absent.yaml")

@@ -15,7 +15,7 @@ from tests.controller.test_reports import Desk, Known, Vouching
 
 from trimtab import report
 from trimtab.api.status import JobStatus, Observed, StopRequest
-from trimtab.controller.reports.progress import Asked
+from trimtab.controller.reports.progress import SaveRequest
 from trimtab_policy.types import StopCause
 
 STOP = StopRequest(
@@ -42,7 +42,7 @@ def test_the_answer_says_by_when_and_why() -> None:
     stage = Stage()
     assert stage.progress.asked(KEY) is None
     ask(stage)
-    assert stage.progress.asked(KEY) == Asked("2026-01-02T03:06:05Z", "Preempted")
+    assert stage.progress.asked(KEY) == SaveRequest("2026-01-02T03:06:05Z", "Preempted")
     assert stage.progress.asked("default/other") is None
 
 

@@ -10,9 +10,9 @@ from tests.builders import owned_by
 
 from trimtab.controller import views
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.views import REFUSED_SECONDS, TAKEN_OVER_SECONDS, Gang, Views
+from trimtab.controller.views import REFUSED_SECONDS, TAKEN_OVER_SECONDS, DriverState, Views
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.objects import Identity, PodObject
-from trimtab.kube.observer import Silent
 from trimtab.settings import BindingSettings, GangSettings, ReflectorSettings, Settings
 
 JOB = Identity("default/job", "uid-job")
@@ -52,13 +52,13 @@ def of_mode(mode: Any, clock: Clock, seconds: float = 30.0) -> Views:
 def test_kube_scheduler_gets_more_time_for_a_gang_that_is_very_large(
     clock: Clock, mode: str, pods: int, limit: float
 ) -> None:
-    gang = Gang()
+    gang = DriverState()
     of_mode(mode, clock).begin_binding(gang, pods)
     assert (gang.binding_since, gang.binding_limit) == (1000.0, limit)
 
 
 def test_the_clock_of_a_gang_starts_once(clock: Clock) -> None:
-    gang, by_scheduler = Gang(), of_mode("Extender", clock)
+    gang, by_scheduler = DriverState(), of_mode("Extender", clock)
     by_scheduler.begin_binding(gang, 8)
     clock.now += 5
     by_scheduler.begin_binding(gang, 8)
@@ -67,14 +67,14 @@ def test_the_clock_of_a_gang_starts_once(clock: Clock) -> None:
 
 @pytest.mark.parametrize(("ago", "left"), [(10.0, 20.0), (1e6, TAKEN_OVER_SECONDS), (-600.0, 30.0)])
 def test_what_another_controller_released_has_only_the_time_that_is_left(clock: Clock, ago: float, left: float) -> None:
-    gang, by_scheduler = Gang(), of_mode("Extender", clock)
+    gang, by_scheduler = DriverState(), of_mode("Extender", clock)
     by_scheduler.begin_binding(gang, 8, planned=clock.time() - ago)
     assert gang.binding_since is not None
     assert gang.binding_since + gang.binding_limit - clock.now == pytest.approx(left, abs=1e-5)
 
 
 def test_refused_nodes_are_forgotten_each_in_its_time(clock: Clock) -> None:
-    gang, by_scheduler = Gang(), of_mode("Extender", clock)
+    gang, by_scheduler = DriverState(), of_mode("Extender", clock)
     by_scheduler.refuse(gang, ["n1", "n2"])
     clock.now += REFUSED_SECONDS - 1
     by_scheduler.refuse(gang, ["n2"])

@@ -13,7 +13,7 @@ from tests.builders import NOW, job_object, node_object, placement, plan_of
 
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
-from trimtab.controller.loop.brake import GONE, GONE_SECONDS, LONG_SECONDS, Brake
+from trimtab.controller.loop.mass_failure import GONE, GONE_SECONDS, LONG_SECONDS, MassFailureGuard
 from trimtab.observe import jobs, nodes
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
@@ -44,7 +44,7 @@ class Cluster:
     def start(self) -> None:
         """A controller that knows nothing but what the API server has."""
         settings = GangSettings(node_grace_seconds=GRACE)
-        self.brake = Brake(settings, self.rules, clock=lambda: self.now, wall=lambda: NOW + self.now)
+        self.brake = MassFailureGuard(settings, self.rules, clock=lambda: self.now, wall=lambda: NOW + self.now)
 
     def turn(self, names: Iterable[str], *, ready: bool) -> None:
         self.nodes |= {name: replace(_node(name), ready=ready, turned=NOW + self.now) for name in names}

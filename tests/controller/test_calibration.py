@@ -16,16 +16,16 @@ from tests.fakeserver import FakeApiServer
 
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
-from trimtab.apply.transitions import Report
+from trimtab.apply.transitions import GangReport
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.recorder import Recorder
+from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.reports.calibration import Calibration
-from trimtab.controller.reports.progress import Measured
+from trimtab.controller.reports.progress import MeasuredSteps
 from trimtab.kube.client import KubeClient
-from trimtab.kube.observer import Silent
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.observe import calibration as stored
 from trimtab.observe.jobs import facts
-from trimtab.observe.snapshot import Observation, Observer
+from trimtab.observe.snapshot import ClusterObserver, Observation
 from trimtab.observe.stragglers import Verdict
 from trimtab.settings import KubeSettings, ReflectorSettings, ReportSettings
 from trimtab.telemetry.metrics import REGISTRY
@@ -47,12 +47,12 @@ class Bench:
         self.client = client
         self.leads = True
         self.cluster = Cluster(client, ReflectorSettings(), lambda: None, Silent())
-        self.recorder = Recorder(client, "test")
+        self.recorder = EventRecorder(client, "test")
         self.calibration = Calibration(
             settings,
             client,
             self.cluster,
-            Observer(()),
+            ClusterObserver(()),
             self.recorder,
             news=lambda _: None,
             leading=lambda: self.leads,
@@ -76,7 +76,7 @@ class Bench:
         held = replace(placement(f"uid-{name}", nodes or {"n1": 8}, plan=PLAN, prediction=said), **plan)
         known = facts(job_object(name, status=JobStatus(plan=plan_of(held), last_epoch=1)))
         assert known.status.plan
-        self.calibration.learn(Measured(known, known.status.plan, 0.5 * times, settled))
+        self.calibration.learn(MeasuredSteps(known, known.status.plan, 0.5 * times, settled))
 
     async def turn(self) -> None:
         await self.calibration._turn()
@@ -86,7 +86,7 @@ class Bench:
         return Bench(self.server, self.client, SETTINGS.model_copy(update=changes))
 
     def kept(self) -> State:
-        return stored.read(self.server.store.get("configmaps", KEY)["data"])
+        return stored.read_calibration(self.server.store.get("configmaps", KEY)["data"])
 
     def writes(self) -> int:
         return sum(event["object"]["metadata"]["name"] == "trimtab-calibration" for _, event in
@@ -230,7 +230,7 @@ async def test_the_text_stays_within_what_a_config_map_holds(monkeypatch: pytest
     many = replace(state, known=tuple(replace(state.known[0], key=replace(state.known[0].key, model=str(number)))
                                       for number in range(50)))  # fmt: skip
     monkeypatch.setattr(stored, "LARGEST", 3000)
-    kept = stored.read(stored.written(many))
+    kept = stored.read_calibration(stored.written(many))
     assert 0 < len(kept.known) < 50
     assert kept.known == many.known[-len(kept.known) :]
 
@@ -304,7 +304,7 @@ async def test_jobs_that_wait_know_what_their_predictions_are_to_be_corrected_by
 async def test_running_jobs_that_drift_are_counted(bench: Bench) -> None:
     meta = job_object().metadata
     status = transitions.planned(JobStatus(), meta, plan_of(placement(), 1), NOW)
-    slow = transitions.reported(status, meta, Report(1, 100, 1000, NOW, step_seconds=1.0, ratio=2.0), NOW)
+    slow = transitions.reported(status, meta, GangReport(1, 100, 1000, NOW, step_seconds=1.0, ratio=2.0), NOW)
     items = bench.cluster.jobs.items
     for name, each in (("slow", slow), ("usual", status), ("over", transitions.completed(slow, meta, NOW))):
         items[f"default/{name}"] = job_object(name, status=each)

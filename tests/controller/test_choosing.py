@@ -11,15 +11,15 @@ import pytest
 from structlog.testing import capture_logs
 from tests.fakeserver import FakeApiServer
 
-from trimtab.apply.transitions import Happening
+from trimtab.apply.transitions import JobEvent
 from trimtab.controller import cluster
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.loop.choosing import Choosing
-from trimtab.controller.recorder import Recorder
 from trimtab.decide.engine import Engine
 from trimtab.kube.client import KubeClient
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.objects import Meta
-from trimtab.kube.observer import Silent
 from trimtab.settings import ConfigMapSettings, KubeSettings, ReflectorSettings
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab_policy import policy
@@ -39,7 +39,7 @@ class Bench:
         self.broken: set[str] = set()
         """Policies that cannot be loaded."""
         self.cluster = Cluster(client, ReflectorSettings(), self.woken.set, Silent(), ConfigMapSettings())
-        self.recorder = Recorder(client, "test")
+        self.recorder = EventRecorder(client, "test")
         self.choosing = Choosing(STARTED, self.cluster, Engine(self._find), self.recorder)
 
     def _find(self, name: str) -> Policy:
@@ -213,6 +213,6 @@ async def test_what_is_told_of_a_job_again_and_again_is_logged_and_counted_once(
     before = sample("trimtab_happenings_total", reason="PolicyFallback")
     with capture_logs() as logs:
         for message in ("sia failed", "sia failed", "sia failed", "sia failed otherwise"):
-            bench.recorder.job(meta, Happening("Warning", "PolicyFallback", message, 1))
+            bench.recorder.job(meta, JobEvent("Warning", "PolicyFallback", message, 1))
     assert [line["message"] for line in logs] == ["sia failed", "sia failed otherwise"]
     assert sample("trimtab_happenings_total", reason="PolicyFallback") == before + 2

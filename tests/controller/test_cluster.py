@@ -12,7 +12,7 @@ from tests.builders import job_object, owned_by
 from trimtab import names
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.kueue.caches import KueueCaches
-from trimtab.kube.observer import Silent
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.settings import ReflectorSettings
 
 JOB = job_object("victim", namespace="theirs").metadata.identity

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from tests.builders import MOMENT, NOW, job_object, node_object, placement, plan_of
 
 from trimtab.api.status import JobStatus, Leaving, StopRequest
-from trimtab.apply.transitions import Happening
+from trimtab.apply.transitions import JobEvent
 from trimtab.controller import views
-from trimtab.controller.jobs.successions import Successions
-from trimtab.controller.loop.decisions import REVIEW_SECONDS, Decided, Decisions
+from trimtab.controller.jobs.evictions import Evictions
+from trimtab.controller.loop.decisions import REVIEW_SECONDS, Decisions, RoundDecision
 from trimtab.decide.engine import Engine
 from trimtab.kube.objects import Meta
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.settings import Settings
 from trimtab_policy import policy
 from trimtab_policy.policy import Policy
@@ -43,9 +43,9 @@ class Bench:
         self.shadow_policy = ""
         self.shadowed: list[str] = []
         this = cast(Any, self)
-        self.decisions = Decisions(this, Engine(self._find), this, this, this, Successions(this, this), Settings())
+        self.decisions = Decisions(this, Engine(self._find), this, this, this, Evictions(this, this), Settings())
 
-    async def decide(self, observation: Observation) -> Decided | None:
+    async def decide(self, observation: Observation) -> RoundDecision | None:
         return await self.decisions.decide(observation, await self.decisions.choose())
 
     def _find(self, name: str) -> Policy:
@@ -57,7 +57,7 @@ class Bench:
         """As of `Choosing`."""
         return self.choice
 
-    def promise(self, facts: JobFacts, decided: views.Decided, waits_for: tuple[Leaving, ...]) -> None:
+    def promise(self, facts: JobFacts, decided: views.PlannedPlacement, waits_for: tuple[Leaving, ...]) -> None:
         """As of `Gangs`, like the next two."""
         self.promised[facts.meta.uid] = decided.policy
 
@@ -67,8 +67,8 @@ class Bench:
     def answered(self, uids: list[str]) -> bool:
         return all(uid in self.promised or uid in self.explained for uid in uids)
 
-    def job(self, meta: Meta, happening: Happening) -> None:
-        """As of `Recorder`."""
+    def job(self, meta: Meta, happening: JobEvent) -> None:
+        """As of `EventRecorder`."""
         self.told.append(f"{happening.type} {happening.reason}: {happening.message}")
 
     def use(self, policy: str) -> None:
@@ -86,7 +86,7 @@ def bench() -> Bench:
 
 def observation(gpus: int = 8, later: float = 0.0) -> Observation:
     waiting = job_object(spec={"resources.gpus": {"min": gpus, "max": gpus}})
-    return Observer(()).observe(Caches([node_object("a")], [], [waiting]), NOW + later)
+    return ClusterObserver(()).observe(Caches([node_object("a")], [], [waiting]), NOW + later)
 
 
 async def test_the_policy_in_force_decides_and_its_shadow_is_asked_afterwards(bench: Bench) -> None:
@@ -127,7 +127,7 @@ async def test_what_waits_is_looked_at_again_now_and_then_for_it_grows_older(ben
 
 
 def test_the_simulator_asks_policies_as_often() -> None:
-    assert engine.Rules().heartbeat == REVIEW_SECONDS
+    assert engine.SimRules().heartbeat == REVIEW_SECONDS
 
 
 @pytest.mark.parametrize("change", [{"policy": "fcfs"}, {"fallback": "sjf"}, {"shadow": ""}, {"deadline_seconds": 1.0}])
@@ -141,7 +141,7 @@ async def test_another_choice_is_news(bench: Bench, change: dict[str, Any]) -> N
 
 async def test_nobody_is_asked_when_nobody_waits(bench: Bench) -> None:
     bench.broken = {"best_fit", "fcfs"}
-    assert await bench.decide(Observer(()).observe(Caches([node_object("a")], [], []), NOW)) is None
+    assert await bench.decide(ClusterObserver(()).observe(Caches([node_object("a")], [], []), NOW)) is None
     assert bench.told == []
 
 
@@ -202,6 +202,6 @@ async def test_gangs_that_are_being_stopped_for_others_count_against_those_that_
     )
     plan = plan_of(placement("uid-old", {"a": 8}))
     old = job_object("old", status=JobStatus(plan=plan, last_epoch=1, stop=asked))
-    decided = await bench.decide(Observer(()).observe(Caches([node_object("a")], [], [old, job_object()]), NOW))
+    decided = await bench.decide(ClusterObserver(()).observe(Caches([node_object("a")], [], [old, job_object()]), NOW))
     assert decided
     assert decided.rules.at_once == Settings().preemption.at_once - counts

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 from tests.builders import job_object
 
-from trimtab.apply.steps import View
+from trimtab.apply.steps import JobContext
 from trimtab.controller.jobs.gangs import MOST_TOLD, REST_SECONDS, Gangs
-from trimtab.controller.views import Gang, JobSight, Rest
+from trimtab.controller.views import DriverState, JobSight, Rest
 from trimtab.kube.objects import Identity
 from trimtab.settings import Settings
 from trimtab.telemetry.metrics import REGISTRY
@@ -28,17 +28,17 @@ class Views:
         self.due = due
         self.rests: dict[str, Rest] = {}
 
-    def rest(self, uid: str, gang: Gang) -> Rest | None:
+    def rest(self, uid: str, gang: DriverState) -> Rest | None:
         return self.rests.get(uid)
 
     def sight(self, uid: str) -> JobSight | None:
         self.seen.append(uid)
         return None
 
-    def view(self, gang: Gang, sight: JobSight) -> JobSight:
+    def view(self, gang: DriverState, sight: JobSight) -> JobSight:
         return sight
 
-    def remember(self, gang: Gang, sight: JobSight | None) -> None:
+    def remember(self, gang: DriverState, sight: JobSight | None) -> None:
         gang.due = self.due
         if self.seen[-1:] == ["cursed"]:
             raise ZeroDivisionError
@@ -125,7 +125,7 @@ async def test_of_very_many_that_wait_only_some_are_told_at_a_time_and_nobody_is
     views.rests["other"] = Rest(job_object("other", namespace="other"), None, None)
     told: list[str] = []
 
-    async def take(self: Gangs, view: View, gang: Gang, step: object) -> None:
+    async def take(self: Gangs, view: JobContext, gang: DriverState, step: object) -> None:
         await going.acquire()
         told.append(str(view))
 

@@ -9,22 +9,22 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
-from hack.bench.world import World
+from hack.bench.simulated_cluster import World
 from tests.builders import NOW, fault, gpu_reading, gpunode_object, node_object
 from tests.live.harness import eventually
 
 from trimtab import names
-from trimtab.apply.transitions import Happening
+from trimtab.apply.transitions import JobEvent
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.nodes import health
 from trimtab.controller.nodes.health import Health, conditions
 from trimtab.errors import ApiError, LeadershipLost, NotFound, Overloaded
-from trimtab.kube.observer import Silent
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.resources import GPUNODES
 from trimtab.observe import telemetry
 from trimtab.observe.gpunodes import GpuNodes
-from trimtab.observe.health import WITHDRAWN, Verdict
-from trimtab.observe.snapshot import Caches, Observer
+from trimtab.observe.health import WITHDRAWN, HealthCondition
+from trimtab.observe.snapshot import Caches, ClusterObserver
 from trimtab.settings import ReflectorSettings, TelemetrySettings
 
 SETTINGS = TelemetrySettings(grace_seconds=30, recovery_seconds=300)
@@ -43,7 +43,7 @@ class Bench:
         self.gpunodes: None = None
         """As of `Cluster`."""
         self.heard = GpuNodes(SETTINGS, clock=lambda: self.now, wall=lambda: NOW + self.now)
-        self.observer = Observer((), self.heard)
+        self.observer = ClusterObserver((), self.heard)
         this = cast(Any, self)
         self.health = Health(this, this, self.heard, this)
 
@@ -55,8 +55,8 @@ class Bench:
         self.written.append(body)
         return b"{}"
 
-    def gpu_node(self, name: str, uid: str, happening: Happening) -> None:
-        """As of `Recorder`."""
+    def gpu_node(self, name: str, uid: str, happening: JobEvent) -> None:
+        """As of `EventRecorder`."""
         self.told.append(f"{name} {happening.type} {happening.reason}")
 
     def report(self, name: str = "n1", gpus: int | list[dict[str, Any]] = 8, **changes: Any) -> None:
@@ -201,8 +201,8 @@ def _status(cluster: Cluster) -> bytes:
 @pytest.mark.parametrize("contained", [False, True])
 def test_what_a_new_controller_needs_to_know_is_a_condition_and_not_a_word(contained: bool) -> None:
     """Whether the broken GPUs had been taken away: whatever the message says of that."""
-    said = conditions(Verdict("False", names.REASON_XID_FATAL, WITHDRAWN, contained), NOW)
+    said = conditions(HealthCondition("False", names.REASON_XID_FATAL, WITHDRAWN, contained), NOW)
     assert [each["type"] for each in said] == ["Healthy", "FaultContained"][: 1 + contained]
-    judged = telemetry.read(gpunode_object(conditions=said)).judged
+    judged = telemetry.read_telemetry(gpunode_object(conditions=said)).judged
     assert judged
     assert (judged.contained, judged.message, judged.since) == (contained, WITHDRAWN, NOW)

@@ -29,9 +29,9 @@ from trimtab import names
 from trimtab.api.convert import to_plan
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
-from trimtab.apply.setbacks import Setback
-from trimtab.controller.jobs import waiting
-from trimtab.controller.reports.progress import Body, Measured, Progress, Refused
+from trimtab.apply.gang_failures import GangFailure
+from trimtab.controller.jobs import pending_status
+from trimtab.controller.reports.progress import Body, MeasuredSteps, ProgressReports, ReportRefused
 from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
 from trimtab.kube.objects import JobObject, NodeObject, PodObject, QueueObject
@@ -39,7 +39,7 @@ from trimtab.observe import calibration
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.running import Mobility
-from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.observe.stragglers import Stragglers
 from trimtab.plan import objects
 from trimtab.plan.gang import gang_plan
@@ -86,10 +86,10 @@ class Rounds(RuleBasedStateMachine):
         self.queues: dict[str, QueueObject] = {}
         self.heard = GpuNodes(TelemetrySettings(), clock=lambda: self.moment, wall=lambda: self.now)
         mobility = Mobility(most_runtime=0.0)
-        self.observer = Observer((("topology.kubernetes.io/zone",),), self.heard, Stragglers(), mobility)
+        self.observer = ClusterObserver((("topology.kubernetes.io/zone",),), self.heard, Stragglers(), mobility)
         self.engine = Engine()
         self.lessons = correction.State()
-        self.progress = Progress(
+        self.progress = ProgressReports(
             self, self.observer.job, news=lambda uid: None, learn=self.learn, clock=lambda: self.moment
         )
         self.reported = 0
@@ -105,7 +105,7 @@ class Rounds(RuleBasedStateMachine):
     def facts(self, key: str) -> JobFacts:
         return self.observer.job(self.jobs[key][0])
 
-    def learn(self, measured: Measured) -> None:
+    def learn(self, measured: MeasuredSteps) -> None:
         job = measured.facts.as_job(created=0.0)
         key = correction.key_of(job, measured.plan.gpu_type, placement_of(measured).plan)
         error = math.log(measured.seconds / (measured.plan.predicted.step_milliseconds / 1000))
@@ -178,7 +178,7 @@ class Rounds(RuleBasedStateMachine):
             try:
                 said = msgspec.convert({"job": key, "epoch": plan.epoch} | body, Body)
                 self.progress.take(said, pod)
-            except (Refused, msgspec.ValidationError):
+            except (ReportRefused, msgspec.ValidationError):
                 return
         facts = self.facts(key)
         if report := self.progress.report(facts.meta.uid, facts):
@@ -206,7 +206,9 @@ class Rounds(RuleBasedStateMachine):
     def a_gang_ends(self, key: str, gone: bool) -> None:
         if key in self.jobs and self.jobs[key][1].plan:
             facts = self.facts(key)
-            status = transitions.set_back(facts.status, facts.meta, Setback("PodFailed", "x"), self.now, (1.0, 60.0))
+            status = transitions.set_back(
+                facts.status, facts.meta, GangFailure("PodFailed", "x"), self.now, (1.0, 60.0)
+            )
             self.write(key, status)
             if gone:
                 self.pods = {name: pod for name, pod in self.pods.items() if pod.metadata.job != facts.meta.identity}
@@ -221,7 +223,7 @@ class Rounds(RuleBasedStateMachine):
         self.check(seen, outcome)
         for pending in (*outcome.pending, *seen.refused.values()):
             facts = seen.jobs[pending.job]
-            if told := waiting.told(pending, facts, ()):
+            if told := pending_status.told(pending, facts, ()):
                 self.write(facts.meta.key, transitions.waiting(facts.status, facts.meta, told, self.now))
         waits = {uid for uids in outcome.waits.values() for uid in uids}
         for placement in outcome.placements:
@@ -288,7 +290,7 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(part) for part in value if part is not None] if isinstance(value, list) else value
 
 
-def placement_of(measured: Measured) -> Placement:
+def placement_of(measured: MeasuredSteps) -> Placement:
     from trimtab.api.convert import to_placement
 
     return to_placement(measured.facts.meta.uid, measured.plan)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from trimtab import names
-from trimtab.controller.wakeups import Wakeups
+from trimtab.controller.kopf_events import Wakeups
 from trimtab.kube.resources import JOBS, QUEUES, Resource
 from trimtab.settings import KubeSettings
 

@@ -12,9 +12,9 @@ from tests.builders import A100, JOB_SPEC, changed, node_object, placement, plan
 from tests.interop.tickets import admitted, condition, waiting
 
 from trimtab import names
-from trimtab.api.status import JobStatus, Pending
+from trimtab.api.status import JobStatus, PendingStatus
 from trimtab.apply.stops import StopOrder
-from trimtab.apply.transitions import Happening
+from trimtab.apply.transitions import JobEvent
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.kueue import admission as dealing
 from trimtab.controller.kueue import caches
@@ -22,9 +22,9 @@ from trimtab.controller.kueue.admission import Kueue, Verdicts
 from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.controller.kueue.cases import Cases
 from trimtab.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound, Unreachable
-from trimtab.kube.observer import Silent
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.resources import RESOURCE_FLAVORS, WORKLOADS
-from trimtab.observe.snapshot import Observer
+from trimtab.observe.snapshot import ClusterObserver
 from trimtab.settings import ReflectorSettings
 from trimtab_policy.types import Bounds, PendingReason, StopCause
 
@@ -83,10 +83,10 @@ class World:
         assert self.cluster.kueue
         self.caches = self.cluster.kueue
         self.caches.presence = "Present"
-        self.told: list[Happening] = []
+        self.told: list[JobEvent] = []
         self.orders: list[StopOrder] = []
         self.promised: set[str] = set()
-        self.cases = Cases(self.cluster, self.caches, Observer(()))
+        self.cases = Cases(self.cluster, self.caches, ClusterObserver(()))
         self.kueue = Kueue(
             cast(Any, self.server),
             self.cluster,
@@ -102,7 +102,7 @@ class World:
         self.write_job()
         self.flavor({})
 
-    def job(self, meta: Any, happening: Happening) -> None:
+    def job(self, meta: Any, happening: JobEvent) -> None:
         """The recorder's part."""
         self.told.append(happening)
 
@@ -259,7 +259,7 @@ async def test_without_kueue_the_label_means_nothing_but_to_those_who_waited(wor
     world.caches.presence = "Absent"
     assert world.look() == Verdicts()
     assert [each.reason for each in world.told] == [names.REASON_KUEUE_MISSING]
-    world.write_job(JobStatus(pending=Pending(reason=PendingReason.WAITING_FOR_ADMISSION, message="asked")))
+    world.write_job(JobStatus(pending=PendingStatus(reason=PendingReason.WAITING_FOR_ADMISSION, message="asked")))
     assert "Kueue is no longer installed" in world.waits()
 
 

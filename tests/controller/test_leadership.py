@@ -16,7 +16,7 @@ from tests.fakeserver import Refused, Store
 
 from trimtab import errors
 from trimtab.controller.leadership import Leadership, default_identity
-from trimtab.kube.answers import error_from
+from trimtab.kube.responses import error_from
 from trimtab.settings import LeadershipSettings
 
 KEY = "trimtab-system/trimtab-controller"

@@ -14,12 +14,12 @@ from tests.builders import NOW, gang_pod, job_object, node_object
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.jobs import orphans
 from trimtab.controller.jobs.orphans import AT_ONCE, Orphans
-from trimtab.controller.loop.turns import Turns
+from trimtab.controller.loop.priority_semaphore import PrioritySemaphore
 from trimtab.controller.views import Views
 from trimtab.errors import NotFound, Unreachable
-from trimtab.kube.observer import Silent
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.resources import JOBS, PODS
-from trimtab.observe.snapshot import Observer
+from trimtab.observe.snapshot import ClusterObserver
 from trimtab.settings import ReflectorSettings, Settings
 from trimtab.telemetry.metrics import REGISTRY
 
@@ -61,9 +61,9 @@ class Stand:
         self.now = NOW
         self.version = 0
         self.cluster = Cluster(unused, ReflectorSettings(), lambda: None, Silent())
-        self.views = Views(self.cluster, Observer(()), Settings(), lambda: self.now)
+        self.views = Views(self.cluster, ClusterObserver(()), Settings(), lambda: self.now)
         client: Any = self.api
-        self.orphans = Orphans(client, self.cluster, self.views, Turns(8), lambda: None)
+        self.orphans = Orphans(client, self.cluster, self.views, PrioritySemaphore(8), lambda: None)
         self.show(self.cluster.nodes, node_object("n1"))
 
     def show(self, reflector: Any, made: Any) -> None:

@@ -15,9 +15,9 @@ from trimtab.controller.reports.progress import (
     REFINED_STEPS,
     Body,
     Figure,
-    Measured,
-    Progress,
-    Refused,
+    MeasuredSteps,
+    ProgressReports,
+    ReportRefused,
     predicted_seconds,
 )
 from trimtab.kube.objects import Identity, JobObject, PodObject
@@ -35,8 +35,8 @@ class Stage:
         self.pods = [gang_pod("job", 3, rank, f"n{rank + 1}", phase="Running") for rank in range(2)]
         self.now = 0.0
         self.news: list[str] = []
-        self.learned: list[Measured] = []
-        self.progress = Progress(
+        self.learned: list[MeasuredSteps] = []
+        self.progress = ProgressReports(
             self,
             facts,
             news=self.news.append,
@@ -56,7 +56,7 @@ class Stage:
         return self.progress.take(Body(**({"job": KEY, "epoch": 3, "step": 100} | said)), pod)
 
     def refused(self, pod: str = "pod-job-3-0", **said: Any) -> tuple[int, str]:
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(ReportRefused) as refusal:
             self.take(pod, **said)
         return refusal.value.status, str(refusal.value)
 

@@ -13,11 +13,11 @@ from tests.builders import A100, NOW, job_object, node_object, placement, plan_o
 from tests.live.harness import eventually
 
 from trimtab.api.status import JobStatus
-from trimtab.controller.jobs.queues import Tally
+from trimtab.controller.jobs.queues import QueueStatusWriter
 from trimtab.errors import ApiError, Conflict, LeadershipLost, NotFound, Overloaded
 from trimtab.kube.objects import JobObject, QueueObject
 from trimtab.kube.resources import QUEUES
-from trimtab.observe.snapshot import Caches, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver
 from trimtab.telemetry import metrics
 
 NODES = [node_object("n1"), node_object("n2")]
@@ -36,7 +36,7 @@ class Bench:
         self.queues = self
         """As of `Cluster`."""
         this = cast(Any, self)
-        self.tally = Tally(this, this, lambda: 7, seconds)
+        self.tally = QueueStatusWriter(this, this, lambda: 7, seconds)
 
     async def apply(self, path: str, body: dict[str, Any], *, subresource: str) -> bytes:
         """As of `KubeClient`."""
@@ -54,7 +54,7 @@ class Bench:
         assert answer == b"{}"
 
     def look(self) -> None:
-        self.tally.tell(Observer(()).observe(Caches(NODES, [], self.jobs, self.objects.values()), NOW))
+        self.tally.tell(ClusterObserver(()).observe(Caches(NODES, [], self.jobs, self.objects.values()), NOW))
 
     def statuses(self) -> list[dict[str, Any]]:
         return [body["status"] for body in self.written]

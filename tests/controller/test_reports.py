@@ -25,7 +25,7 @@ from trimtab import names
 from trimtab.api.status import JobStatus
 from trimtab.controller.reports import endpoint
 from trimtab.controller.reports.endpoint import AT_ONCE, LARGEST_BODY, ReportServer
-from trimtab.controller.reports.progress import Progress, Refused
+from trimtab.controller.reports.progress import ProgressReports, ReportRefused
 from trimtab.controller.reports.tokens import Caller, Tokens
 from trimtab.errors import LeadershipLost, Unreachable
 from trimtab.kube import reviews
@@ -72,7 +72,9 @@ class Desk:
         self.leading = True
         self.clock = 0.0
         self.news: list[str] = []
-        self.progress = Progress(known, facts, news=self.news.append, learn=lambda _: None, clock=lambda: self.clock)
+        self.progress = ProgressReports(
+            known, facts, news=self.news.append, learn=lambda _: None, clock=lambda: self.clock
+        )
         self.server = ReportServer(SETTINGS, whose, self.progress, lambda: self.leading)
 
     async def post(self, token: str = "", body: Any = REPORT, **options: Any) -> tuple[int, dict[str, str]]:
@@ -234,7 +236,7 @@ async def test_rubbish_is_refused(body: bytes, open_desk: Desk) -> None:
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(repr).map(str.encode))
 def test_no_bytes_make_it_stumble(body: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(ReportRefused):
         endpoint._understood(body)
 
 
@@ -257,7 +259,7 @@ async def test_a_mistake_of_ours_is_counted_and_the_next_report_is_taken(
 ) -> None:
     before = counted("500")
     with monkeypatch.context() as patch:
-        patch.setattr(Progress, "take", lambda *_: 1 / 0)
+        patch.setattr(ProgressReports, "take", lambda *_: 1 / 0)
         status, said = await open_desk.post("pod-a")
     assert (status, "controller" in said["error"]) == (500, True)
     assert counted("500") == before + 1
@@ -601,7 +603,7 @@ async def test_a_token_that_names_a_pod_of_ours_does_not_wait_behind_rubbish_tha
     with pytest.raises(TooMany):
         await known.caller(f"Bearer {named('invented')}", "10.0.0.9")
     reviewer.status = good
-    known.reviews.asking[reviews.Standing.NEW] = reviews.REVIEWS_AT_ONCE
+    known.reviews.asking[reviews.TokenStanding.NEW] = reviews.REVIEWS_AT_ONCE
     assert await known.caller(f"Bearer {named('mine')}", "10.0.0.9")
     bad(reviewer)
     for number in range(reviews.STRIKES):  # who knows the UID of a pod makes it slow for that one
@@ -644,5 +646,5 @@ async def test_rubbish_neither_pushes_a_known_token_out_nor_takes_its_place(monk
     await known.caller(f"Bearer {jwt()}", "10.0.0.1")
     assert len(reviewer.asked) == asked
     clock[0], reviewer.status = 61.0, good
-    known.reviews.asking[reviews.Standing.NEW] = reviews.REVIEWS_AT_ONCE  # slow ones of rubbish
+    known.reviews.asking[reviews.TokenStanding.NEW] = reviews.REVIEWS_AT_ONCE  # slow ones of rubbish
     assert await known.caller(f"Bearer {jwt()}", "10.0.0.1")

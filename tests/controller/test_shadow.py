@@ -13,16 +13,16 @@ from tests.builders import NOW, job_object, node_object, placement
 
 from trimtab.api.status import JobStatus, Shadow
 from trimtab.controller.loop.shadow import ShadowMode
-from trimtab.controller.views import Watched
+from trimtab.controller.views import ShadowDecision
 from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
 from trimtab.names import ANNOTATION_POLICY
-from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.settings import Settings
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.scheduling.rules import Rules
-from trimtab_policy.scheduling.shield import Refusal
+from trimtab_policy.scheduling.shield import BrokenRule
 from trimtab_policy.types import Pending, PendingReason, Placement, Snapshot
 
 STARTS = placement(nodes={"a": 8})
@@ -60,14 +60,14 @@ class Bench:
             return answer
 
         self.engine = Answers(give)
-        self.watched: dict[str, Watched] = {}
+        self.watched: dict[str, ShadowDecision] = {}
         self.wakes = 0
         self.mode = ShadowMode(cast(Any, self.engine), cast(Any, self), Settings(**settings), self._wake)
 
     def _wake(self) -> None:
         self.wakes += 1
 
-    def watch(self, uid: str, watched: Watched) -> bool:
+    def watch(self, uid: str, watched: ShadowDecision) -> bool:
         """As of `Gangs`."""
         news = self.watched.get(uid) != watched
         self.watched[uid] = watched
@@ -87,7 +87,7 @@ class Bench:
         await self.mode._task
 
 
-def outcome(*answers: Placement | Pending, refused: tuple[Refusal, ...] = ()) -> Outcome:
+def outcome(*answers: Placement | Pending, refused: tuple[BrokenRule, ...] = ()) -> Outcome:
     return Outcome(
         {answer.job: "srtf" for answer in answers},
         tuple(answer for answer in answers if isinstance(answer, Placement)),
@@ -99,7 +99,7 @@ def outcome(*answers: Placement | Pending, refused: tuple[Refusal, ...] = ()) ->
 
 
 def observation(status: JobStatus | None = None, **meta: Any) -> Observation:
-    return Observer(()).observe(Caches([node_object("a")], [], [job_object(status=status, **meta)]), NOW)
+    return ClusterObserver(()).observe(Caches([node_object("a")], [], [job_object(status=status, **meta)]), NOW)
 
 
 def counted(name: str, **labels: str) -> Callable[[], float]:
@@ -154,7 +154,7 @@ async def test_a_job_that_it_would_let_wait_is_told_with_the_reason() -> None:
     await bench.use()
     bench.ask(observation(), outcome(STARTS))
     await bench.answered()
-    assert bench.watched["uid-job"] == Watched(
+    assert bench.watched["uid-job"] == ShadowDecision(
         Shadow(policy="srtf", summary="waits: InsufficientGpus", pending_reason=PendingReason.INSUFFICIENT_GPUS), 1
     )
 
@@ -260,7 +260,7 @@ async def test_placements_that_break_a_rule_are_counted_and_count_as_waiting() -
     refused = Pending("uid-job", PendingReason.DECISION_REFUSED, "srtf broke rule quota")
     bench = Bench(outcome(refused))
     await bench.use()
-    bench.engine.answer = lambda: outcome(refused, refused=(Refusal("uid-job", "quota", "too many"),))
+    bench.engine.answer = lambda: outcome(refused, refused=(BrokenRule("uid-job", "quota", "too many"),))
     failed = counted("trimtab_shadow_failures_total", policy="srtf", reason="refused")
     bench.ask(observation(), outcome(STARTS))
     await bench.answered()

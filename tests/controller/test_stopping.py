@@ -16,9 +16,9 @@ from trimtab.api.history import FailureCause, StopRecord
 from trimtab.api.status import JobStatus, Observed, PlanTerms
 from trimtab.apply import stops, transitions
 from trimtab.apply.stops import StopOrder
-from trimtab.controller.jobs import stopping
+from trimtab.controller.jobs import stop_triggers
 from trimtab.controller.jobs.gangs import Gangs
-from trimtab.controller.jobs.stopping import Edited
+from trimtab.controller.jobs.stop_triggers import Edited
 from trimtab.kube.objects import Meta, PodObject, QueueObject
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab.observe.pods import OVERSTAY_SECONDS
@@ -46,7 +46,7 @@ def job(status: JobStatus = RUNNING, *, annotations: dict[str, str] | None = Non
 
 
 def changed(status: JobStatus = RUNNING, **spec: Any) -> Edited:
-    found = stopping.edited(job(status, **spec))
+    found = stop_triggers.edited(job(status, **spec))
     assert found
     return found
 
@@ -77,7 +77,7 @@ def test_an_edit_that_the_plan_does_not_survive_stops_a_running_gang_once_it_has
     ids=str,
 )
 def test_what_the_plan_survives_stops_nobody(spec: dict[str, Any]) -> None:
-    assert stopping.edited(job(**spec)) is None
+    assert stop_triggers.edited(job(**spec)) is None
 
 
 # --- what holds for a gang until it ends -----------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def lines(*queues: QueueObject) -> Callable[[], Queues]:
 def test_a_gang_whose_new_queue_would_not_have_it_is_stopped_like_after_any_other_edit(
     queue: QueueObject, why: str
 ) -> None:
-    found = stopping.edited(in_queue(queue="team-b"), lines(queue))
+    found = stop_triggers.edited(in_queue(queue="team-b"), lines(queue))
     assert found
     assert found.why.startswith(f"the plan no longer meets the spec: {why}")
     assert found.until == NOW + LEAST
@@ -119,7 +119,7 @@ def test_a_gang_whose_new_queue_would_not_have_it_is_stopped_like_after_any_othe
 
 def test_one_whose_new_queue_would_have_it_goes_on_at_the_cost_of_the_old_one_and_says_so() -> None:
     large = queue_object("team-b", {"gpuType": "*", "gpus": 8}, {"gpuType": "H100-SXM5-80GB", "gpus": 0})
-    found = stopping.edited(in_queue(queue="team-b"), lines(large))
+    found = stop_triggers.edited(in_queue(queue="team-b"), lines(large))
     assert found
     assert (found.order(NOW + 1e9), found.until) == (None, math.inf)
     assert found.note(NOW) == "spec.queue is team-b now: the gang counts against queue team-a until it ends"
@@ -127,7 +127,7 @@ def test_one_whose_new_queue_would_have_it_goes_on_at_the_cost_of_the_old_one_an
 
 @pytest.mark.parametrize("spec", [{"queue": "team-a"}, {"maxRestarts": 5}], ids=str)
 def test_what_becomes_of_its_own_queue_stops_no_gang(spec: dict[str, Any]) -> None:
-    assert stopping.edited(in_queue(**spec), lines()) is None
+    assert stop_triggers.edited(in_queue(**spec), lines()) is None
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_what_becomes_of_its_own_queue_stops_no_gang(spec: dict[str, Any]) -> No
 def test_what_pods_ask_for_besides_gpus_may_be_edited_and_the_gang_is_replaced_for_it(
     spec: dict[str, Any], why: str
 ) -> None:
-    found = stopping.edited(in_queue(**spec))
+    found = stop_triggers.edited(in_queue(**spec))
     assert found
     assert found.why == f"the plan no longer meets the spec: {why}"
 
@@ -168,7 +168,7 @@ def test_of_many_edits_in_a_row_not_each_one_ends_a_gang() -> None:
     status, ended, epoch = PLANNED, 0, 1
     for second in range(0, 3600, 3):
         now = NOW + second
-        found = stopping.edited(job(status, **{"resources.gpus.max": 4 if epoch % 2 else 2}))
+        found = stop_triggers.edited(job(status, **{"resources.gpus.max": 4 if epoch % 2 else 2}))
         order = found.order(now) if found else None
         if order is None:
             continue
@@ -190,9 +190,9 @@ def test_stops_for_other_reasons_do_not_put_an_edit_off() -> None:
 
 
 def test_a_job_that_has_ended_or_cannot_be_understood_is_left_alone() -> None:
-    assert stopping.edited(job(transitions.completed(RUNNING, META, NOW), **SMALLER)) is None
-    assert stopping.edited(job(RUNNING, **{"model.preset": "unknown"})) is None
-    assert stopping.edited(job(JobStatus(), **SMALLER)) is None
+    assert stop_triggers.edited(job(transitions.completed(RUNNING, META, NOW), **SMALLER)) is None
+    assert stop_triggers.edited(job(RUNNING, **{"model.preset": "unknown"})) is None
+    assert stop_triggers.edited(job(JobStatus(), **SMALLER)) is None
 
 
 # --- time to save ----------------------------------------------------------------------------------------------------
@@ -208,9 +208,9 @@ def test_a_job_that_has_ended_or_cannot_be_understood_is_left_alone() -> None:
 )
 def test_others_do_not_wait_for_as_long_as_a_job_likes(order: StopOrder | None, seconds: float) -> None:
     slow = {"elasticity.checkpoint.graceSeconds": 86_400}
-    assert stopping.grace(job(**slow), order, 900.0) == seconds
-    assert stopping.grace(job(**{"elasticity.checkpoint.graceSeconds": 5}), order, 900.0) == 5
-    assert stopping.grace(job(**slow, suspend=True), order, 900.0) == 86_400
+    assert stop_triggers.grace(job(**slow), order, 900.0) == seconds
+    assert stop_triggers.grace(job(**{"elasticity.checkpoint.graceSeconds": 5}), order, 900.0) == 5
+    assert stop_triggers.grace(job(**slow, suspend=True), order, 900.0) == 86_400
 
 
 # --- whom a plan waits for -------------------------------------------------------------------------------------------
@@ -262,8 +262,8 @@ def held(deletion: str | None = None, seconds: int = 0) -> PodObject:
 def test_a_plan_waits_for_a_pod_as_long_as_that_may_take_to_go_and_no_longer(
     pod: PodObject, holder: JobFacts | None, end: float
 ) -> None:
-    assert stopping.without_room(PLAN, pod, holder, end + LATE - 1, MOST) is None
-    told = stopping.without_room(PLAN, pod, holder, end + LATE, MOST)
+    assert stop_triggers.without_room(PLAN, pod, holder, end + LATE - 1, MOST) is None
+    told = stop_triggers.without_room(PLAN, pod, holder, end + LATE, MOST)
     assert told
     assert (told.reason, told.cause, told.node) == ("RoomNotMade", FailureCause.OTHER, "")
     assert told.message.startswith("pod default/old-1-0 on n1 is ")
@@ -273,17 +273,17 @@ def test_a_plan_waits_for_a_pod_as_long_as_that_may_take_to_go_and_no_longer(
 # --- when something is due -------------------------------------------------------------------------------------------
 def test_an_edit_and_a_deadline_wake_the_round() -> None:
     edited = job(**SMALLER)
-    assert stopping.due(edited, stopping.edited(edited), None) == NOW + LEAST
-    assert stopping.due(job(), None, None) == math.inf
+    assert stop_triggers.due(edited, stop_triggers.edited(edited), None) == NOW + LEAST
+    assert stop_triggers.due(job(), None, None) == math.inf
     asked = job(stops.requested(RUNNING, META, ORDER, 120, NOW + 30))
-    assert stopping.due(asked, None, None) == NOW + 150
+    assert stop_triggers.due(asked, None, None) == NOW + 150
 
 
 def test_so_does_the_answer_of_a_fake_trainer() -> None:
     asked = stops.requested(RUNNING, META, ORDER, 120, NOW + 30)
     run = fake.run_of(asked, 1000, 1.0)
     for text, due in {"20": NOW + 50, "200": NOW + 150, fake.IGNORES: NOW + 150}.items():
-        assert stopping.due(job(asked, annotations={names.ANNOTATION_FAKE_CHECKPOINT: text}), None, run) == due
+        assert stop_triggers.due(job(asked, annotations={names.ANNOTATION_FAKE_CHECKPOINT: text}), None, run) == due
 
 
 async def test_the_drivers_say_when_the_next_gang_is_out_of_time() -> None:
@@ -299,13 +299,13 @@ async def test_the_drivers_say_when_the_next_gang_is_out_of_time() -> None:
 def test_a_fake_gang_says_nothing_before_it_is_asked_and_after_it_has_ended() -> None:
     run = fake.run_of(RUNNING, 1000, 1.0)
     pods = [gang_pod("job", 1, 0, "n1", phase="Running")]
-    assert stopping.answer(job(), run, pods, NOW + 100) is None
+    assert stop_triggers.answer(job(), run, pods, NOW + 100) is None
     asked = job(stops.requested(RUNNING, META, ORDER, 120, NOW + 105))
-    said = stopping.answer(asked, run, pods, NOW + 105)
+    said = stop_triggers.answer(asked, run, pods, NOW + 105)
     assert said
     assert (said.epoch, said.step, said.checkpoint_step, said.acknowledged) == (1, 200, 200, True)
-    assert stopping.answer(asked, run, [gang_pod("job", 1, 0, "n1", phase="Succeeded")], NOW + 105) is None
-    assert stopping.answer(asked, None, pods, NOW + 105) is None
+    assert stop_triggers.answer(asked, run, [gang_pod("job", 1, 0, "n1", phase="Succeeded")], NOW + 105) is None
+    assert stop_triggers.answer(asked, None, pods, NOW + 105) is None
 
 
 @pytest.mark.parametrize("text", ["60", fake.IGNORES])
@@ -317,7 +317,7 @@ def test_what_a_fake_gang_has_done_is_counted_once_however_late_it_answers(text:
     assert alone
     for now in (NOW + 110, NOW + 150, NOW + 195):
         asked = job(status, annotations={names.ANNOTATION_FAKE_CHECKPOINT: text})
-        heard.append(stopping.answer(asked, fake.run_of(status, 1000, 1.0), pods, now))
+        heard.append(stop_triggers.answer(asked, fake.run_of(status, 1000, 1.0), pods, now))
         status = transitions.reported(status, META, heard[-1], now) if heard[-1] else status
     assert heard[:2] == [None, None]
     assert heard[2]
@@ -326,6 +326,6 @@ def test_what_a_fake_gang_has_done_is_counted_once_however_late_it_answers(text:
 
 
 def test_what_is_left_and_saved_is_as_the_status_says() -> None:
-    assert (stopping.left(job()), stopping.saved_step(job())) == (1.0, 0)
+    assert (stop_triggers.left(job()), stop_triggers.saved_step(job())) == (1.0, 0)
     saved = job(RUNNING.model_copy(update={"observed": Observed(epoch=1, steps_done=250, last_checkpoint_step=200)}))
-    assert (stopping.left(saved), stopping.saved_step(saved)) == (0.75, 200)
+    assert (stop_triggers.left(saved), stop_triggers.saved_step(saved)) == (0.75, 200)

@@ -13,10 +13,10 @@ from tests.builders import A100, NOW, gang_pod, job_object, node_object, placeme
 
 from trimtab import names
 from trimtab.api.status import Condition, JobStatus, Observed, Plan, StopRequest
-from trimtab.controller.nodes.stragglers import AGAIN_SECONDS, ASKED_SECONDS, Move, Moves
+from trimtab.controller.nodes.stragglers import AGAIN_SECONDS, ASKED_SECONDS, StragglerMigration, StragglerMoves
 from trimtab.kube.objects import JobObject, NodeObject
-from trimtab.observe.snapshot import Caches, Observation, Observer
-from trimtab.observe.stragglers import Member, Rules, Stragglers
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
+from trimtab.observe.stragglers import StragglerCandidate, StragglerRules, Stragglers
 from trimtab.observe.telemetry import GpuFacts, NodeTelemetry
 from trimtab_policy.scheduling.reservations import Reservation
 from trimtab_policy.specs import Prediction
@@ -32,10 +32,12 @@ def moment(posix: float) -> datetime:
 
 def slow(*nodes: str, speed: float = SLOW, since: float = NOW) -> Stragglers:
     """Verdicts that one card of each of these nodes is slow."""
-    found = Stragglers(Rules(seconds=0.0))
+    found = Stragglers(StragglerRules(seconds=0.0))
     cards = [GpuFacts(f"GPU-{i}", i, utilization=1.0, sm_clock=2e9 * (speed if i == 0 else 1)) for i in range(8)]
     members = [
-        Member(NodeTelemetry(name, "u", gpus=tuple(replace(card, uuid=name + card.uuid) for card in cards)), A100, name)
+        StragglerCandidate(
+            NodeTelemetry(name, "u", gpus=tuple(replace(card, uuid=name + card.uuid) for card in cards)), A100, name
+        )
         for name in nodes
     ]
     found.look(members, since)
@@ -87,11 +89,11 @@ def observe(
     ]
     others = [gang_pod(f"other-{node}", 1, 0, node) for node in taken]
     present = nodes or [node_object("a"), node_object("b")]
-    return Observer((), slow=stragglers).observe(Caches(present, [*pods, *others], jobs), NOW)
+    return ClusterObserver((), slow=stragglers).observe(Caches(present, [*pods, *others], jobs), NOW)
 
 
-def next_move(job: JobObject, stragglers: Stragglers | None = None, **world: Any) -> Move | None:
-    return Moves().next(observe([job], stragglers or slow("a"), **world), ())
+def next_move(job: JobObject, stragglers: Stragglers | None = None, **world: Any) -> StragglerMigration | None:
+    return StragglerMoves().next(observe([job], stragglers or slow("a"), **world), ())
 
 
 def test_a_gang_on_a_slow_node_moves_where_it_gains_more_than_it_costs() -> None:
@@ -126,19 +128,19 @@ def test_who_is_asked_already_or_moves_anyway_is_left_alone() -> None:
         epoch=1, cause=StopCause.PREEMPTED, message="x", requested_time=moment(NOW), deadline_time=moment(NOW + 60)
     )
     assert next_move(job_object(status=status.model_copy(update={"stop": stop}))) is None
-    assert Moves().next(observe([job], slow("a")), [placement("uid-job", {"b": 4})]) is None
+    assert StragglerMoves().next(observe([job], slow("a")), [placement("uid-job", {"b": 4})]) is None
 
 
 def test_a_gang_that_leaves_a_slow_card_is_the_only_one_on_its_way_for_a_new_controller_too() -> None:
     first, other = running(plan({"a": 8}), name="first"), running(plan({"c": 8}), name="other")
     nodes = [node_object(name) for name in "abcd"]
-    assert Moves().next(observe([first, other], slow("a", "c"), nodes), ())
+    assert StragglerMoves().next(observe([first, other], slow("a", "c"), nodes), ())
     status = JobStatus.model_validate_json(bytes(first.status))
     stop = StopRequest(
         epoch=1, cause=StopCause.STRAGGLER, message="x", requested_time=moment(NOW), deadline_time=moment(NOW + 60)
     )
     asked = job_object("first", None, status.model_copy(update={"stop": stop}))
-    assert Moves().next(observe([asked, other], slow("a", "c"), nodes), ()) is None
+    assert StragglerMoves().next(observe([asked, other], slow("a", "c"), nodes), ()) is None
 
 
 def test_its_end_is_expected_later_and_what_waits_is_told_so() -> None:
@@ -180,18 +182,18 @@ def test_it_stays_where_no_faster_place_is_free() -> None:
 
 def test_it_stays_where_a_placement_of_the_same_round_takes_the_place() -> None:
     seen = observe([running(plan({"a": 8})), job_object("waits")], slow("a"))
-    assert Moves().next(seen, ())
-    assert Moves().next(seen, [placement("uid-waits", {"b": 8})]) is None
+    assert StragglerMoves().next(seen, ())
+    assert StragglerMoves().next(seen, [placement("uid-waits", {"b": 8})]) is None
 
 
 def test_it_stays_where_somebody_who_waits_would_start_later() -> None:
     there = job_object("waits", {"template.spec.nodeSelector": {names.HOSTNAME: "b"}})
     seen = observe([running(plan({"a": 8})), there], slow("a"))
     kept = Reservation("uid-waits", "default/waits", A100, (NodeShare("b", 8),), start=NOW + 60, earliest=NOW + 60)
-    assert Moves().next(seen, (), [kept]) is None
-    assert Moves().next(seen, (), [replace(kept, job="uid-gone")])
+    assert StragglerMoves().next(seen, (), [kept]) is None
+    assert StragglerMoves().next(seen, (), [replace(kept, job="uid-gone")])
     anywhere = observe([running(plan({"a": 8})), job_object("waits")], slow("a"))
-    assert Moves().next(anywhere, (), [kept]), "it may have the place that the gang leaves"
+    assert StragglerMoves().next(anywhere, (), [kept]), "it may have the place that the gang leaves"
 
 
 def test_a_gang_keeps_its_good_nodes_in_mind_when_it_asks_for_room() -> None:
@@ -226,13 +228,13 @@ def test_it_does_not_move_before_its_least_run_time_nor_twice_within_an_hour() -
 def test_one_gang_moves_at_a_time_the_one_that_gains_most() -> None:
     short, long = running(plan({"a": 8}, hours=10), name="short"), running(plan({"c": 8}), name="long")
     nodes = [node_object(name) for name in "abc"]
-    seen, moves = observe([short, long], slow("a", "c"), nodes), Moves()
+    seen, moves = observe([short, long], slow("a", "c"), nodes), StragglerMoves()
     first = moves.next(seen, ())
     assert first
     assert first.job == "uid-long"
     assert moves.next(seen, ()) is None  # its plan still stands: it is on its way
     later = replace(seen, snapshot=replace(seen.snapshot, time=NOW + ASKED_SECONDS))
-    assert Moves.next(copy.deepcopy(moves), later, ()), "it was not asked after all"
+    assert StragglerMoves.next(copy.deepcopy(moves), later, ()), "it was not asked after all"
     given_up = JobStatus(
         last_epoch=1,
         conditions=(

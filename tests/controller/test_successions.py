@@ -14,13 +14,13 @@ from trimtab import names
 from trimtab.api.history import StopRecord
 from trimtab.api.status import Condition, JobStatus, Leaving, Plan, PlanGrant, PlanTerms, StopRequest
 from trimtab.apply.stops import StopOrder
-from trimtab.controller.jobs.stopping import leaving
-from trimtab.controller.jobs.successions import Successions
-from trimtab.controller.views import Decided, Promise
+from trimtab.controller.jobs.evictions import Evictions
+from trimtab.controller.jobs.stop_triggers import leaving
+from trimtab.controller.views import PlannedPlacement, Promise
 from trimtab.kube.objects import JobObject, PodObject
-from trimtab.observe.books import Claim
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.observe.node_usage import Claim
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.telemetry import metrics
 from trimtab_policy.scheduling.results import Move, Outcome
 from trimtab_policy.types import Grant, Stop, StopCause
@@ -38,12 +38,12 @@ class Cluster:
         self.promises: dict[str, tuple[Leaving, ...]] = {}
         self.terms: dict[str, PlanTerms | None] = {}
         this = cast(Any, self)
-        self.successions = Successions(this, this)
+        self.successions = Evictions(this, this)
 
     def look(self) -> Observation:
         nodes = [node_object(name) for name in ("a", "b", "c")]
         caches = Caches(nodes, [], self.jobs.values(), [queue_object("team-a"), queue_object("team-b")])
-        return Observer(()).observe(caches, NOW, self.successions.claims())
+        return ClusterObserver(()).observe(caches, NOW, self.successions.claims())
 
     def round(self, outcome: Outcome | None = None) -> None:
         """What is ordered, and taken back, by one round."""
@@ -53,7 +53,7 @@ class Cluster:
             self.successions.note(seen, outcome)
         self.successions.carry_out(seen)
 
-    def promise(self, facts: JobFacts, decided: Decided, waits_for: tuple[Leaving, ...]) -> None:
+    def promise(self, facts: JobFacts, decided: PlannedPlacement, waits_for: tuple[Leaving, ...]) -> None:
         """As of `Gangs`, like the next three."""
         self.promises[facts.meta.uid] = waits_for
         self.terms[facts.meta.uid] = decided.terms
@@ -67,7 +67,7 @@ class Cluster:
     def withdraw_stop(self, uid: str, epoch: int) -> None:
         self.withdrawn[uid] = epoch
 
-    def next_plan(self, facts: JobFacts, decided: Decided, waits_for: tuple[Leaving, ...]) -> Plan:
+    def next_plan(self, facts: JobFacts, decided: PlannedPlacement, waits_for: tuple[Leaving, ...]) -> Plan:
         """As of `Views`."""
         said = {"policy": decided.policy, "terms": decided.terms, "waits_for": waits_for}
         return plan_of(decided.placement, (facts.status.last_epoch or 0) + 1, **said)

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.controller.loop.turns import Turns, Urgency
+from trimtab.controller.loop.priority_semaphore import PrioritySemaphore, Urgency
 
 URGENCIES = st.sampled_from(Urgency)
 
 
-async def _served(turns: Turns, arrivals: Sequence[Urgency], cancelled: frozenset[int] = frozenset()) -> list[int]:
+async def _served(
+    turns: PrioritySemaphore, arrivals: Sequence[Urgency], cancelled: frozenset[int] = frozenset()
+) -> list[int]:
     """Positions of the arrivals in the order in which they got their turn, while somebody else held the only one."""
     served: list[int] = []
 
@@ -37,19 +39,19 @@ async def _served(turns: Turns, arrivals: Sequence[Urgency], cancelled: frozense
 
 @given(st.lists(URGENCIES, max_size=12))
 def test_the_most_urgent_goes_first_and_among_equals_who_came_first(arrivals: list[Urgency]) -> None:
-    served = asyncio.run(_served(Turns(1), arrivals))
+    served = asyncio.run(_served(PrioritySemaphore(1), arrivals))
     assert served == sorted(range(len(arrivals)), key=lambda position: (arrivals[position], position))
 
 
 @given(st.lists(URGENCIES, min_size=1, max_size=12), st.data())
 def test_who_stops_waiting_leaves_the_turn_to_the_others(arrivals: list[Urgency], data: st.DataObject) -> None:
     gone = data.draw(st.frozensets(st.integers(0, len(arrivals) - 1)))
-    served = asyncio.run(_served(Turns(1), arrivals, gone))
+    served = asyncio.run(_served(PrioritySemaphore(1), arrivals, gone))
     assert sorted(served) == [position for position in range(len(arrivals)) if position not in gone]
 
 
 async def test_a_turn_given_to_somebody_who_was_cancelled_in_that_moment_is_passed_on() -> None:
-    turns = Turns(1)
+    turns = PrioritySemaphore(1)
     holding = turns.turn(Urgency.BEGIN, "n")
     await holding.__aenter__()
     unlucky = asyncio.create_task(_served_one(turns))
@@ -62,7 +64,7 @@ async def test_a_turn_given_to_somebody_who_was_cancelled_in_that_moment_is_pass
 
 
 async def test_as_many_as_the_limit_are_in_flight_at_once() -> None:
-    turns, inside, most = Turns(3), 0, 0
+    turns, inside, most = PrioritySemaphore(3), 0, 0
 
     async def write() -> None:
         nonlocal inside, most
@@ -79,7 +81,7 @@ async def test_as_many_as_the_limit_are_in_flight_at_once() -> None:
 @given(st.sampled_from([Urgency.REPORT, Urgency.BEGIN, Urgency.EXPLAIN]), st.integers(1, 60), st.integers(1, 6))
 def test_many_of_one_namespace_are_not_in_the_way_of_few_of_another(urgency: Urgency, many: int, few: int) -> None:
     served: list[str] = []
-    turns = Turns(1)
+    turns = PrioritySemaphore(1)
 
     async def write(namespace: str) -> None:
         async with turns.turn(urgency, namespace):
@@ -99,7 +101,7 @@ def test_many_of_one_namespace_are_not_in_the_way_of_few_of_another(urgency: Urg
 
 
 async def test_words_never_take_all_places() -> None:
-    turns, inside, most = Turns(8), 0, 0
+    turns, inside, most = PrioritySemaphore(8), 0, 0
     told = asyncio.Event()
 
     async def explain() -> None:
@@ -119,6 +121,6 @@ async def test_words_never_take_all_places() -> None:
     assert most == 2
 
 
-async def _served_one(turns: Turns) -> bool:
+async def _served_one(turns: PrioritySemaphore) -> bool:
     async with turns.turn(Urgency.COMPLETE, "n"):
         return True

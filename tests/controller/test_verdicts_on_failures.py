@@ -24,15 +24,15 @@ from tests.builders import (
 from trimtab.api.history import FailureCause
 from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
-from trimtab.apply.steps import View, WriteStatus, next_step
+from trimtab.apply.steps import JobContext, WriteStatus, next_step
 from trimtab.controller import views
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.views import HOLD_SECONDS, Gang, Views
+from trimtab.controller.views import HOLD_SECONDS, DriverState, Views
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.objects import NodeObject
-from trimtab.kube.observer import Silent
 from trimtab.observe import nodes
 from trimtab.observe.gpunodes import GpuNodes
-from trimtab.observe.snapshot import Observer
+from trimtab.observe.snapshot import ClusterObserver
 from trimtab.settings import ReflectorSettings, Settings
 
 META = job_object().metadata
@@ -51,8 +51,10 @@ class Stage:
         self.cluster = Cluster(unused, ReflectorSettings(), lambda: None, Silent())
         settings = Settings()
         self.gpunodes = GpuNodes(settings.telemetry, clock=self.monotonic, wall=self.time)
-        self.views = Views(self.cluster, Observer((), self.gpunodes), settings, self.time, gpunodes=self.gpunodes)
-        self.gang = Gang()
+        self.views = Views(
+            self.cluster, ClusterObserver((), self.gpunodes), settings, self.time, gpunodes=self.gpunodes
+        )
+        self.gang = DriverState()
         meta = job_object().metadata
         planned = transitions.planned(JobStatus(), meta, plan_of(placement(nodes=dict.fromkeys(NODES, 8))), NOW)
         running = transitions.scheduled(planned, meta, NOW, all_running=True)
@@ -80,7 +82,7 @@ class Stage:
         there = {name: facts for name in NODES if (facts := nodes.facts(node_object(name), ()))}
         self.gpunodes.look(there, lambda node: 8)
 
-    def view(self) -> View:
+    def view(self) -> JobContext:
         found = self.views.sight("uid-job")
         assert found
         self.views.remember(self.gang, found)

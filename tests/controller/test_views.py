@@ -7,7 +7,7 @@ from copy import deepcopy
 from tests.builders import NOW
 from tests.controller.test_verdicts_on_failures import Stage
 
-from trimtab.controller.views import Gang
+from trimtab.controller.views import DriverState
 
 
 def test_looking_at_a_job_changes_nothing_of_what_is_remembered() -> None:
@@ -29,7 +29,7 @@ def test_looking_at_a_job_changes_nothing_of_what_is_remembered() -> None:
 
 
 def test_a_job_that_is_gone_is_remembered_as_one_without_anything_due() -> None:
-    stage, gang = Stage(), Gang(due=NOW, binding_since=1.0)
+    stage, gang = Stage(), DriverState(due=NOW, binding_since=1.0)
     assert stage.views.sight("uid-other") is None
     stage.views.remember(gang, None)
-    assert gang == Gang()
+    assert gang == DriverState()

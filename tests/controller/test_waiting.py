@@ -9,9 +9,9 @@ from tests.builders import NOW, job_object, placement, plan_of
 
 from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.status import MAX_ITEMS, JobStatus
-from trimtab.api.status import Pending as Wire
+from trimtab.api.status import PendingStatus as Wire
 from trimtab.apply import transitions
-from trimtab.controller.jobs.waiting import told
+from trimtab.controller.jobs.pending_status import told
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab.observe.queues import Queues
 from trimtab_policy.placement.wording import TimedText, worded

@@ -20,7 +20,7 @@ import pytest
 from tests.fakeserver import FakeApiServer
 from tests.faultproxy import FaultProxy
 
-from trimtab.controller.wakeups import RESOURCES, Endless, Timing, Wakeups, credentials
+from trimtab.controller.kopf_events import RESOURCES, Endless, Timing, Wakeups, credentials
 from trimtab.kube.client import KubeClient
 from trimtab.kube.connection import connect
 from trimtab.kube.objects import JobObject

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from trimtab import names
-from trimtab.decide.choice import read
+from trimtab.decide.choice import read_choice
 from trimtab.decide.engine import LOAD_SECONDS, TRIAL_SECONDS
 from trimtab.errors import PolicyError
 from trimtab.settings import HttpSettings, PolicySettings
@@ -19,7 +19,7 @@ STARTED = Choice("best_fit", "fcfs", "sia", 2.0)
 
 def test_all_keys_are_understood() -> None:
     said = {"policy": "srtf", "fallback": "sjf", "shadow": "las", "deadlineSeconds": "0.5"}
-    assert read(said, STARTED) == Choice("srtf", "sjf", "las", 0.5)
+    assert read_choice(said, STARTED) == Choice("srtf", "sjf", "las", 0.5)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_all_keys_are_understood() -> None:
     ],
 )
 def test_what_is_left_out_stays_as_started(said: dict[str, str], wanted: Choice) -> None:
-    assert read(said, STARTED) == wanted
+    assert read_choice(said, STARTED) == wanted
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_what_is_left_out_stays_as_started(said: dict[str, str], wanted: Choice)
 )
 def test_what_is_not_understood_is_told_with_key_value_and_what_is_known(said: dict[str, str], told: str) -> None:
     with pytest.raises(PolicyError, match=re.escape(told)):
-        read(said, STARTED)
+        read_choice(said, STARTED)
 
 
 @pytest.mark.parametrize("role", ["policy", "fallback", "shadow"])

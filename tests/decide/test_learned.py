@@ -14,7 +14,7 @@ from trimtab.decide.engine import Engine
 from trimtab_policy import policy
 from trimtab_policy.learned import store
 from trimtab_policy.learned.offers import Answers, OfferPolicy, best
-from trimtab_policy.observation.encode import SCHEMA, Offers
+from trimtab_policy.observation.encode import SCHEMA, OfferBatch
 from trimtab_policy.policy import Policy
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.results import Outcome
@@ -28,7 +28,7 @@ class Sound(OfferPolicy):
 
     name = "learned"
 
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         """As of `OfferPolicy`."""
         return best(self.name, np.zeros(offers.mask.shape, dtype=np.float32), offers)
 
@@ -36,7 +36,7 @@ class Sound(OfferPolicy):
 class Diverged(Sound):
     """Its weights have become NaN."""
 
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         """As of `OfferPolicy`."""
         return best(self.name, np.full(offers.mask.shape, np.nan, dtype=np.float32), offers)
 
@@ -44,7 +44,7 @@ class Diverged(Sound):
 class Forbidden(Sound):
     """Chooses what is not on offer."""
 
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         """As of `OfferPolicy`."""
         return np.array([offers.wait + 7])
 
@@ -52,7 +52,7 @@ class Forbidden(Sound):
 class Mismatched(Sound):
     """Was trained on observations of another shape."""
 
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         """As of `OfferPolicy`."""
         weights = np.zeros((offers.job.shape[1] + 1, 3), dtype=np.float32)
         return np.asarray((offers.job @ weights).argmax(axis=1))
@@ -61,7 +61,7 @@ class Mismatched(Sound):
 class Pondering(Sound):
     """Is too slow."""
 
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         """As of `OfferPolicy`."""
         RELEASE.wait(60)
         return super().choose(offers)
@@ -70,7 +70,7 @@ class Pondering(Sound):
 class Untrained(Sound):
     """Has no weights, like an agent that nobody has trained."""
 
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         """As of `OfferPolicy`."""
         store.load(Path("nowhere") / "learned.safetensors", SCHEMA)
         return super().choose(offers)

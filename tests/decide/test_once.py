@@ -20,7 +20,7 @@ from tests.strategies import snapshots
 
 from trimtab import settings
 from trimtab.api.v1alpha1 import Elasticity
-from trimtab.commands.snapshot import portable, read
+from trimtab.commands.snapshot import portable, read_snapshot
 from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
 from trimtab_policy.policy import Policy, load
@@ -28,9 +28,8 @@ from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.sim import replay
-from trimtab_policy.sim.controller import Controller, ControllerRules
-from trimtab_policy.sim.engine import Rules as SimRules
-from trimtab_policy.sim.engine import simulate
+from trimtab_policy.sim.controller import ControllerRules, SimulatedController
+from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.specs import Precision
 from trimtab_policy.types import Decision, Job, Quota, Snapshot
 
@@ -67,7 +66,7 @@ def in_what_ships(now: Snapshot, policy: str, rules: Rules) -> Decision:
 def at_first(now: Snapshot, policy: str, how: ControllerRules) -> Decision:
     """As `replay` and `whatif` begin."""
     start = replay.sorted_out(now)
-    controller = Controller(load(policy), how, lambda job: job.elastic, begin=start.cluster)
+    controller = SimulatedController(load(policy), how, lambda job: job.elastic, begin=start.cluster)
     with pytest.raises(First) as raised:
         simulate(Stopping(controller), replay.jobs_of(start, preempt=True), start.cluster, SimRules())
     return raised.value.decision
@@ -85,7 +84,7 @@ def told_again(now: Snapshot) -> Snapshot:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "now.json"
         path.write_bytes(msgspec.json.encode(portable(now)))
-        return read(path)
+        return read_snapshot(path)
 
 
 @st.composite

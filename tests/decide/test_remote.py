@@ -16,7 +16,7 @@ from tests.builders import NOW, job, node, snapshot
 from trimtab.decide import remote
 from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine
-from trimtab.decide.worker import Ask, frame
+from trimtab.decide.worker import PolicyRequest, frame
 from trimtab.errors import PolicyError
 from trimtab_policy.perf import constants
 from trimtab_policy.scheduling.choice import Choice
@@ -106,7 +106,7 @@ def asked(policy: str) -> subprocess.Popen[bytes]:
     impatient = "import sys; from trimtab.decide import worker as w; w.LOAD_SECONDS = w.ALARM_SECONDS = 0.1; w.main([])"
     process = subprocess.Popen([sys.executable, "-c", impatient], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
-    process.stdin.write(frame(msgspec.msgpack.encode(Ask(policy, 0.1, CLUSTER))))
+    process.stdin.write(frame(msgspec.msgpack.encode(PolicyRequest(policy, 0.1, CLUSTER))))
     process.stdin.flush()
     return process
 

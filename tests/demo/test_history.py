@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trimtab.api import conditions
-from trimtab.api.status import Condition, JobStatus, Pending, Plan
+from trimtab.api.status import Condition, JobStatus, PendingStatus, Plan
 from trimtab.kube.objects import Meta
 from trimtab.names import COMPLETE, PODS_READY, REASON_COMPLETED, REASON_RUNNING
 from trimtab.observe.jobs import JobFacts
@@ -42,7 +42,7 @@ def look(job: JobStatus, held: int = 0) -> Observation:
     return Observation(snapshot, {"1": facts}, nodes={}, refused={}, overallocated={}, problems=())
 
 
-WAITING = status(pending=Pending(reason=PendingReason.INSUFFICIENT_GPUS, message="all busy"))
+WAITING = status(pending=PendingStatus(reason=PendingReason.INSUFFICIENT_GPUS, message="all busy"))
 PLANNED = status(plan=PLAN, last_epoch=1)
 RUNNING = status((PODS_READY, REASON_RUNNING), plan=PLAN, last_epoch=1, start_time=MOMENT)
 COMPLETED = status((COMPLETE, REASON_COMPLETED), plan=PLAN, last_epoch=1, start_time=MOMENT)
@@ -84,7 +84,7 @@ def test_a_job_that_waits_for_others_is_not_over_and_one_that_waiting_cannot_hel
     history = History()
     history.note(look(WAITING), 1)
     assert not history.trails["train"].over
-    impossible = status(pending=Pending(reason=PendingReason.NO_FEASIBLE_PLAN, message="too big"))
+    impossible = status(pending=PendingStatus(reason=PendingReason.NO_FEASIBLE_PLAN, message="too big"))
     history.note(look(impossible), 2)
     assert history.trails["train"].over
     assert history.trails["train"].completion_seconds() is None

@@ -11,7 +11,7 @@ import yaml
 from tests.doctor.world import healthy, in_force, only, pod, rules, wrong
 
 from trimtab.doctor.checks import admission
-from trimtab.doctor.findings import Level, Reason
+from trimtab.doctor.findings import Reason, Severity
 from trimtab.names import ACCELERATORS, API_VERSION, GPU_RESOURCES
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
@@ -73,7 +73,7 @@ def test_the_readme_names_no_accelerator_that_is_let_through() -> None:
 
 def test_none_at_all_is_a_warning_with_the_manifest_that_has_them() -> None:
     (finding,) = wrong(admission.policies, healthy(rules=(), in_force=(), pods=()))
-    assert (finding.level, finding.reason) == (Level.WARNING, Reason.ADMISSION_ABSENT)
+    assert (finding.level, finding.reason) == (Severity.WARNING, Reason.ADMISSION_ABSENT)
     assert "authors of jobs and pods may set what only the controller may" in finding.message
     assert finding.fix.startswith("kubectl apply --server-side --force-conflicts -f manifests/admission.yaml ")
     assert len(finding.objects) == len(admission.POLICIES)
@@ -96,7 +96,10 @@ def test_one_that_is_missing_or_denies_nothing_is_named(gone: str, file: str) ->
 def test_the_agents_rule_is_missed_only_where_there_are_agents() -> None:
     kept = tuple(map(rules, admission.POLICIES))
     finding = only(admission.policies, healthy(rules=kept, pods=(pod("controller"),)))
-    assert (finding.level, finding.message) == (Level.OK, f"{len(admission.POLICIES)} admission policies are in force")
+    assert (finding.level, finding.message) == (
+        Severity.OK,
+        f"{len(admission.POLICIES)} admission policies are in force",
+    )
 
 
 def test_what_the_api_server_says_against_an_expression_is_told() -> None:

@@ -7,7 +7,7 @@ from tests.builders import node_object
 from tests.doctor.world import healthy, lease, only, wrong
 
 from trimtab.doctor.checks import clocks
-from trimtab.doctor.findings import Level, Reason
+from trimtab.doctor.findings import Reason, Severity
 
 
 @pytest.mark.parametrize(("ahead", "way"), [(70.0, "1m10s ahead of"), (-70.0, "1m10s behind")])
@@ -15,7 +15,7 @@ def test_this_machine(ahead: float, way: str) -> None:
     (finding,) = wrong(clocks.here, healthy(ahead=ahead))
     assert finding.reason is Reason.CLOCK_HERE
     assert way in finding.message
-    assert only(clocks.here, healthy(ahead=ahead / 20)).level is Level.OK
+    assert only(clocks.here, healthy(ahead=ahead / 20)).level is Severity.OK
 
 
 @pytest.mark.parametrize(("renewed", "way"), [(-90.0, "behind"), (90.0, "ahead of")])
@@ -24,7 +24,7 @@ def test_the_controllers_is_judged_by_a_renewal_that_was_seen(renewed: float, wa
     (finding,) = wrong(clocks.controller, healthy(lease=looks))
     assert finding.reason is Reason.CLOCK_OF_CONTROLLER
     assert way in finding.message
-    assert only(clocks.controller, healthy(lease=looks[:1])).level is Level.NOT_CHECKED
+    assert only(clocks.controller, healthy(lease=looks[:1])).level is Severity.NOT_CHECKED
 
 
 @pytest.mark.parametrize(

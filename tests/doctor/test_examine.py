@@ -18,8 +18,8 @@ from tests.doctor.world import healthy, lease, pod, time_at
 from trimtab import __version__
 from trimtab.doctor import show
 from trimtab.doctor.examine import CHECKS, examine, worst
-from trimtab.doctor.findings import Finding, Group, Level, Reason, Said, warning
-from trimtab.doctor.seen import Seen, Unknown
+from trimtab.doctor.findings import CheckGroup, CheckResult, Finding, Reason, Severity, warning
+from trimtab.doctor.inventory import Seen, Unknown
 
 GATHERED = (
     "own", "parts", "crds", "rules", "in_force", "deployment", "lease", "scheduler_lease", "pods",
@@ -32,7 +32,7 @@ def findings(seen: Seen) -> list[Finding]:
     return [finding for said in examine(seen) for finding in said.findings]
 
 
-def text(said: tuple[Said, ...], width: int = 120) -> str:
+def text(said: tuple[CheckResult, ...], width: int = 120) -> str:
     console = Console(width=width, file=io.StringIO(), color_system=None)
     console.print(show.table(said))
     written = console.file
@@ -42,10 +42,10 @@ def text(said: tuple[Said, ...], width: int = 120) -> str:
 
 def test_a_healthy_installation_has_nothing_wrong_and_every_check_says_something() -> None:
     said = examine(healthy())
-    assert worst(said) is Level.OK
+    assert worst(said) is Severity.OK
     assert len(said) == len(CHECKS)
     assert all(each.findings for each in said)
-    assert {each.group for each in said} == set(Group)
+    assert {each.group for each in said} == set(CheckGroup)
 
 
 def test_all_that_was_gathered_is_named_here() -> None:
@@ -57,14 +57,14 @@ def test_all_that_was_gathered_is_named_here() -> None:
 def test_whatever_may_not_be_seen_some_check_is_not_made_and_says_what_it_needs(field: str) -> None:
     seen = healthy(**{field: Unknown("this user may not", "the right to see it")})
     told = findings(seen)
-    assert any(each.level is Level.NOT_CHECKED and each.fix == "the right to see it" for each in told)
-    assert worst(examine(seen)) is Level.OK, "what was not looked at is not wrong"
+    assert any(each.level is Severity.NOT_CHECKED and each.fix == "the right to see it" for each in told)
+    assert worst(examine(seen)) is Severity.OK, "what was not looked at is not wrong"
 
 
 def test_of_a_server_that_does_not_answer_nothing_else_is_said() -> None:
     said = examine(Seen(healthy().settings, "n", Unknown("connection refused")))
     assert [each.check for each in said] == ["reachable"]
-    assert worst(said) is Level.ERROR
+    assert worst(said) is Severity.ERROR
 
 
 def broken() -> Seen:
@@ -94,12 +94,14 @@ def test_what_people_get_has_symbols_and_words_and_remedies() -> None:
     for expected in ("✓ ok", "! warning", "✗ error", "? not checked", "fix: ", "needs: the right to list gpunodes"):
         assert expected in shown
     assert shown.rstrip().endswith("23 ok, 1 warning, 2 errors, 3 not checked")
-    heads = [line.strip() for line in shown.splitlines() if line.strip() in set(Group)]
-    assert heads == list(Group), "each group once, in order"
+    heads = [line.strip() for line in shown.splitlines() if line.strip() in set(CheckGroup)]
+    assert heads == list(CheckGroup), "each group once, in order"
 
 
 def test_markup_in_what_the_cluster_says_is_shown_as_it_is() -> None:
-    odd = Said(Group.JOBS, "x", (warning(Reason.JOB_NEVER_STARTS, "job [bold]a[/bold]", "[link=x]fix[/link]"),))
+    odd = CheckResult(
+        CheckGroup.JOBS, "x", (warning(Reason.JOB_NEVER_STARTS, "job [bold]a[/bold]", "[link=x]fix[/link]"),)
+    )
     assert "job [bold]a[/bold]" in text((odd,))
     assert "[link=x]fix[/link]" in text((odd,))
 
@@ -115,5 +117,5 @@ def test_a_thousand_nodes_take_no_longer_than_a_second_or_two() -> None:
     began = time.process_time()
     said = examine(seen)
     assert time.process_time() - began < 3.0
-    assert not [each for each in findings(seen) if each.level in (Level.WARNING, Level.ERROR)]
-    assert show.counts(said)[Level.OK] > 20
+    assert not [each for each in findings(seen) if each.level in (Severity.WARNING, Severity.ERROR)]
+    assert show.counts(said)[Severity.OK] > 20

@@ -17,10 +17,10 @@ from tests.doctor.world import healthy, only, quota, time_at, wrong
 
 from trimtab import names
 from trimtab.api import conditions
-from trimtab.api.status import JobStatus, Pending, StopRequest
+from trimtab.api.status import JobStatus, PendingStatus, StopRequest
 from trimtab.doctor.checks import jobs, kueue, queues
-from trimtab.doctor.findings import Level, Reason
-from trimtab.doctor.seen import Unknown
+from trimtab.doctor.findings import Reason, Severity
+from trimtab.doctor.inventory import Unknown
 from trimtab.kube.objects import JobObject
 from trimtab.settings import InteropSettings
 from trimtab_policy.types import NEVER_STARTS, PendingReason, StopCause
@@ -29,7 +29,7 @@ SEEN = conditions.initial(1, MOMENT)
 
 
 def waiting(reason: PendingReason, *alternatives: str, **changes: Any) -> JobObject:
-    pending = Pending(reason=reason, message="why", alternatives=alternatives)
+    pending = PendingStatus(reason=reason, message="why", alternatives=alternatives)
     return job_object("waits", status=JobStatus(conditions=SEEN, pending=pending), **changes)
 
 
@@ -52,7 +52,7 @@ def test_the_list_of_reasons_that_never_pass_is_neither_empty_nor_all() -> None:
 def test_a_job_that_nobody_has_looked_at_is_an_error_after_a_minute() -> None:
     assert not wrong(jobs.stuck, healthy(jobs=(job_object(creation_timestamp=time_at(-59)),)))
     (finding,) = wrong(jobs.stuck, healthy(jobs=(job_object(creation_timestamp=time_at(-61)),)))
-    assert (finding.level, finding.reason) == (Level.ERROR, Reason.JOB_UNSEEN)
+    assert (finding.level, finding.reason) == (Severity.ERROR, Reason.JOB_UNSEEN)
     others = job_object(spec={"managedBy": "kueue.x-k8s.io/multikueue"}, creation_timestamp=time_at(-61))
     assert not wrong(jobs.stuck, healthy(jobs=(others,)))
 
@@ -78,7 +78,7 @@ def test_a_stop_beyond_its_deadline(late: int, told: bool) -> None:
 def test_a_status_that_cannot_be_read_is_an_error_and_left_out_of_everything_else() -> None:
     odd = replace(job_object("odd"), status=msgspec.Raw(json.dumps({"plan": {"epoch": "first"}}).encode()))
     (finding,) = wrong(jobs.readable, healthy(jobs=(odd,)))
-    assert (finding.level, finding.reason) == (Level.ERROR, Reason.JOB_UNREADABLE)
+    assert (finding.level, finding.reason) == (Severity.ERROR, Reason.JOB_UNREADABLE)
     assert "plan.epoch" in finding.message
     assert not wrong(jobs.stuck, healthy(jobs=(odd,)))
 
@@ -117,7 +117,7 @@ def test_a_status_of_an_older_controller_is_understood() -> None:
 def test_a_spec_that_is_not_understood_is_a_warning() -> None:
     odd = job_object("odd", {"resources.gpus.min": 0})
     (finding,) = wrong(jobs.readable, healthy(jobs=(odd,)))
-    assert finding.level is Level.WARNING
+    assert finding.level is Severity.WARNING
     assert "resources.gpus.min" in finding.message
 
 
@@ -135,17 +135,17 @@ def test_priority_classes_that_jobs_name_and_that_are_not_there() -> None:
         (
             [queue_object("a", namespaces=["team"]), queue_object("b", namespaces=["team"])],
             Reason.NAMESPACE_CLAIMED,
-            Level.WARNING,
+            Severity.WARNING,
         ),
         (
             [queue_object("a", {"gpuType": "A100-SXM4-80GB", "gpus": 64, "guaranteed": 16})],
             Reason.GUARANTEE_TOO_LARGE,
-            Level.WARNING,
+            Severity.WARNING,
         ),
-        ([queue_object("a", {"gpuType": "A100-SXM4-80GB", "gpus": -1})], Reason.QUEUE_MALFORMED, Level.ERROR),
+        ([queue_object("a", {"gpuType": "A100-SXM4-80GB", "gpus": -1})], Reason.QUEUE_MALFORMED, Severity.ERROR),
     ],
 )
-def test_queues_that_contradict(others: list[Any], reason: Reason, level: Level) -> None:
+def test_queues_that_contradict(others: list[Any], reason: Reason, level: Severity) -> None:
     (finding,) = wrong(queues.contradictions, healthy(queues=tuple(others)))
     assert (finding.reason, finding.level) == (reason, level)
     assert "kubectl edit ltq" in finding.fix
@@ -170,18 +170,18 @@ def test_kueue(served: tuple[str, ...], jobs_there: tuple[JobObject, ...], reaso
     assert finding.reason is reason
     assert bool(finding.fix) == bool(reason)
     off = healthy().settings.model_copy(update={"interop": InteropSettings(kueue="Never")})
-    assert only(kueue.version, healthy(kueue=served, jobs=jobs_there, settings=off)).level is Level.OK
+    assert only(kueue.version, healthy(kueue=served, jobs=jobs_there, settings=off)).level is Severity.OK
 
 
 def test_without_a_right_to_jobs_kueue_is_judged_all_the_same() -> None:
-    assert only(kueue.version, healthy(jobs=Unknown("this user may not"))).level is Level.OK
+    assert only(kueue.version, healthy(jobs=Unknown("this user may not"))).level is Severity.OK
 
 
 def test_a_namespace_whose_jobs_nobody_bounds_is_a_warning() -> None:
     of_b = job_object("other", namespace="b")
     pods_only = (quota("default", queues.COUNTED), quota("b", "pods"))
     (finding,) = wrong(queues.bounds, healthy(jobs=(job_object(), of_b), quotas=pods_only))
-    assert (finding.level, finding.reason) == (Level.WARNING, Reason.JOBS_UNBOUNDED)
+    assert (finding.level, finding.reason) == (Severity.WARNING, Reason.JOBS_UNBOUNDED)
     assert finding.objects == ("Namespace/b",)
     assert finding.fix.startswith("kubectl -n b create quota jobs --hard=count/llmtrainingjobs.trimtab.dev=200;")
     both = (quota("default", queues.COUNTED), quota("b", "pods", queues.COUNTED))

@@ -11,22 +11,22 @@ from tests.doctor.world import OWN, deployment, healthy, lease, only, pod, wrong
 
 from trimtab.api.status import JobStatus
 from trimtab.doctor.checks import leader
-from trimtab.doctor.findings import Level, Reason
-from trimtab.doctor.seen import Seen, Unknown
+from trimtab.doctor.findings import Reason, Severity
+from trimtab.doctor.inventory import Seen, Unknown
 
 HOLDER = "trimtab-controller-0_ab12"
 
 
 def test_a_lease_that_was_seen_renewed_is_fresh_whatever_its_times_say() -> None:
     looks = (lease(HOLDER, -9000.0), lease(HOLDER, -8998.0, version=2))
-    assert only(leader.leads, healthy(lease=looks)).level is Level.OK
+    assert only(leader.leads, healthy(lease=looks)).level is Severity.OK
 
 
-@pytest.mark.parametrize(("renewed", "level"), [(-14.0, Level.OK), (-16.0, Level.ERROR)])
-def test_one_that_was_not_is_fresh_for_as_long_as_it_says_itself(renewed: float, level: Level) -> None:
+@pytest.mark.parametrize(("renewed", "level"), [(-14.0, Severity.OK), (-16.0, Severity.ERROR)])
+def test_one_that_was_not_is_fresh_for_as_long_as_it_says_itself(renewed: float, level: Severity) -> None:
     finding = only(leader.leads, healthy(lease=(lease(HOLDER, renewed),)))
     assert finding.level is level
-    assert (finding.reason is Reason.NO_LEADER) == (level is Level.ERROR)
+    assert (finding.reason is Reason.NO_LEADER) == (level is Severity.ERROR)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_controller_of_another_version_is_a_warning_and_none_to_be_seen_is_not
     (finding,) = wrong(leader.versions, healthy(pods=(pod("controller", version="v0.0.9"),)))
     assert finding.reason is Reason.VERSION_DIFFERS
     assert "0.0.9" in finding.message
-    assert only(leader.versions, healthy(pods=(), deployment=None)).level is Level.NOT_CHECKED
+    assert only(leader.versions, healthy(pods=(), deployment=None)).level is Severity.NOT_CHECKED
 
 
 @pytest.mark.parametrize("tag", ["", "latest", "local"])
@@ -90,10 +90,10 @@ def test_where_the_image_tells_no_version_the_deployment_does(tag: str) -> None:
     pods = (pod("controller", version=tag),)
     (finding,) = wrong(leader.versions, healthy(pods=pods, deployment=deployment("0.2.0")))
     assert finding.message.startswith("the controller is 0.2.0, and this command")
-    assert only(leader.versions, healthy(pods=pods)).level is Level.OK
+    assert only(leader.versions, healthy(pods=pods)).level is Severity.OK
     assert only(leader.versions, healthy(pods=(), deployment=deployment("0.2.0"))).reason is Reason.VERSION_DIFFERS
     for unlabelled in (None, deployment("")):
-        assert only(leader.versions, healthy(pods=pods, deployment=unlabelled)).level is Level.NOT_CHECKED
+        assert only(leader.versions, healthy(pods=pods, deployment=unlabelled)).level is Severity.NOT_CHECKED
 
 
 def test_the_version_is_that_of_the_label_or_else_the_tag() -> None:
@@ -116,14 +116,14 @@ def test_the_version_is_that_of_the_label_or_else_the_tag() -> None:
 )
 def test_a_config_map_that_is_not_understood_is_an_error_that_names_the_key(data: dict[str, str], told: str) -> None:
     (finding,) = wrong(leader.policy, healthy(policy=data))
-    assert (finding.level, finding.reason) == (Level.ERROR, Reason.POLICY_REFUSED)
+    assert (finding.level, finding.reason) == (Severity.ERROR, Reason.POLICY_REFUSED)
     assert told in finding.message
     assert finding.fix.startswith("kubectl -n trimtab-system edit configmap trimtab-policy")
 
 
 def test_no_config_map_is_well() -> None:
-    assert only(leader.policy, healthy(policy=None)).level is Level.OK
+    assert only(leader.policy, healthy(policy=None)).level is Severity.OK
 
 
 def test_without_a_right_to_pods_the_leader_is_told_all_the_same() -> None:
-    assert only(leader.leads, healthy(pods=Unknown("this user may not"))).level is Level.OK
+    assert only(leader.leads, healthy(pods=Unknown("this user may not"))).level is Severity.OK

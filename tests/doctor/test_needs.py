@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from trimtab import names
-from trimtab.doctor import needs
-from trimtab.doctor.needs import Need, Right
+from trimtab.doctor import rbac
+from trimtab.doctor.rbac import Need, Right
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 Atom = tuple[str, str, str, str, bool]
@@ -41,9 +41,9 @@ def atoms(rule: dict[str, Any], *, own: bool) -> list[Atom]:
 @pytest.mark.parametrize(
     ("file", "account", "wanted"),
     [
-        ("rbac.yaml", names.CONTROLLER_ACCOUNT, needs.OF_CONTROLLER),
-        ("extender.yaml", names.EXTENDER_ACCOUNT, needs.OF_EXTENDER),
-        ("agent.yaml", names.AGENT_ACCOUNT, needs.OF_AGENT),
+        ("rbac.yaml", names.CONTROLLER_ACCOUNT, rbac.OF_CONTROLLER),
+        ("extender.yaml", names.EXTENDER_ACCOUNT, rbac.OF_EXTENDER),
+        ("agent.yaml", names.AGENT_ACCOUNT, rbac.OF_AGENT),
     ],
 )
 def test_what_is_asked_for_is_what_the_manifest_gives(file: str, account: str, wanted: tuple[Need, ...]) -> None:
@@ -60,14 +60,14 @@ def test_a_right_is_told_as_kubectl_would() -> None:
 
 
 def test_the_roles_of_the_doctor_are_bound_where_they_hold_and_write_nothing() -> None:
-    made = needs.roles_of_doctor("ops", "system:serviceaccount:ops:checker")
+    made = rbac.roles_of_doctor("ops", "system:serviceaccount:ops:checker")
     rules = [rule for obj in made for rule in obj.get("rules", [])]
     writes = {
         (verb, resource)
         for rule in rules
         for verb in rule["verbs"]
         for resource in rule["resources"]
-        if verb not in needs.READ
+        if verb not in rbac.READ
     }
     assert writes == {("create", "subjectaccessreviews")}
     assert not {"secrets", "*"} & {resource for rule in rules for resource in rule["resources"]}

@@ -12,8 +12,8 @@ from tests.doctor.world import healthy, only, pod, time_at, wrong
 
 from trimtab import names
 from trimtab.doctor.checks import agents, nodes
-from trimtab.doctor.findings import Finding, Level, Reason
-from trimtab.doctor.seen import Unknown
+from trimtab.doctor.findings import Finding, Reason, Severity
+from trimtab.doctor.inventory import Unknown
 from trimtab.kube.objects import NodeObject
 
 GOOD = node_object("good")
@@ -56,7 +56,7 @@ def beside_a_good_one(node: NodeObject) -> list[Finding]:
 )
 def test_each_fault_has_its_reason(node: NodeObject, reason: Reason, told: str) -> None:
     (finding,) = beside_a_good_one(node)
-    assert (finding.level, finding.reason) == (Level.WARNING, reason)
+    assert (finding.level, finding.reason) == (Severity.WARNING, reason)
     assert told in finding.message
     assert finding.objects == ("Node/x",)
 
@@ -81,14 +81,14 @@ def test_the_same_fault_of_many_nodes_is_told_once() -> None:
 def test_nodes_that_are_partitioned_on_purpose_are_no_fault() -> None:
     shared = node_object("x", None, labels={"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"})
     finding = only(nodes.labels, healthy(nodes=(GOOD, shared)))
-    assert finding.level is Level.OK
+    assert finding.level is Severity.OK
     assert finding.message == "1 GPU node understood, 1 more are partitioned or shared and left alone"
 
 
 def test_no_usable_node_at_all_is_an_error_and_none_with_gpus_a_warning() -> None:
     found = wrong(nodes.labels, healthy(nodes=(node_object("x", None),)))
     assert [(each.level, each.reason) for each in found] == [
-        (Level.ERROR, Reason.NO_USABLE_NODES), (Level.WARNING, Reason.UNLABELLED),
+        (Severity.ERROR, Reason.NO_USABLE_NODES), (Severity.WARNING, Reason.UNLABELLED),
     ]  # fmt: skip
     (none,) = wrong(nodes.labels, healthy(nodes=(bare(),)))
     assert none.reason is Reason.NO_GPU_NODES
@@ -99,7 +99,7 @@ def report(name: str = "n1", age: float = 10.0, **changes: Any) -> Any:
 
 
 def test_agents_are_optional_but_not_on_some_nodes_only() -> None:
-    assert only(agents.reports, healthy(reports=(), pods=())).level is Level.OK
+    assert only(agents.reports, healthy(reports=(), pods=())).level is Severity.OK
     (finding,) = wrong(agents.reports, healthy(nodes=(GOOD, node_object("n1"))))
     assert finding.reason is Reason.AGENT_MISSING
     assert finding.objects == ("Node/good",)
@@ -139,4 +139,4 @@ def test_agents_of_another_version_are_told_by_node() -> None:
 
 
 def test_without_a_right_to_pods_reports_are_judged_all_the_same() -> None:
-    assert only(agents.reports, healthy(pods=Unknown("this user may not"))).level is Level.OK
+    assert only(agents.reports, healthy(pods=Unknown("this user may not"))).level is Severity.OK

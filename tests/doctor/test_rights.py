@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 from tests.doctor.world import OWN, granted, healthy, only, part, pod, wrong
 
-from trimtab.doctor import needs
+from trimtab.doctor import rbac
 from trimtab.doctor.checks import rights
-from trimtab.doctor.findings import Level, Reason
-from trimtab.doctor.seen import Part, Seen, Unknown, known
+from trimtab.doctor.findings import Reason, Severity
+from trimtab.doctor.inventory import InstalledPart, Seen, Unknown, known
 
 
-def with_part(changed: Part, **changes: object) -> Seen:
+def with_part(changed: InstalledPart, **changes: object) -> Seen:
     kept = [each for each in known(healthy().parts) if each.title != changed.title]
     return healthy(parts=(changed, *kept), **changes)
 
 
 def test_a_right_that_the_controller_lacks_is_an_error_and_says_what_does_not_work() -> None:
-    (finding,) = wrong(rights.parts, with_part(part("controller", needs.OF_CONTROLLER, without="create pods/binding")))
-    assert (finding.level, finding.reason) == (Level.ERROR, Reason.RIGHT_MISSING)
+    (finding,) = wrong(rights.parts, with_part(part("controller", rbac.OF_CONTROLLER, without="create pods/binding")))
+    assert (finding.level, finding.reason) == (Severity.ERROR, Reason.RIGHT_MISSING)
     assert finding.message == "trimtab-controller may not create pods/binding: it cannot bind pods"
     assert finding.fix.startswith("kubectl apply --server-side --force-conflicts -f manifests/rbac.yaml")
     assert finding.objects == (f"ServiceAccount/{OWN}/trimtab-controller",)
@@ -27,16 +27,16 @@ def test_a_right_that_the_controller_lacks_is_an_error_and_says_what_does_not_wo
 def test_rights_of_one_need_are_told_together() -> None:
     lacking = tuple(
         grant if grant.right.resource != "nodes" else type(grant)(grant.need, grant.right, False)
-        for grant in granted(needs.OF_CONTROLLER)
+        for grant in granted(rbac.OF_CONTROLLER)
     )
     (finding,) = wrong(rights.parts, with_part(part("controller", (), grants=lacking)))
     assert "get nodes, list nodes, watch nodes: it sees no nodes" in finding.message
 
 
 def test_a_right_for_what_may_not_be_there_is_a_warning() -> None:
-    kueue = part("controller", needs.OF_CONTROLLER, without="patch workloads.kueue.x-k8s.io/status")
+    kueue = part("controller", rbac.OF_CONTROLLER, without="patch workloads.kueue.x-k8s.io/status")
     (finding,) = wrong(rights.parts, with_part(kueue))
-    assert finding.level is Level.WARNING
+    assert finding.level is Severity.WARNING
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_right_that_the_controller_as_it_is_set_does_not_use_is_not_missed(
     variable: str, value: str, unused: str, used: str
 ) -> None:
     pods = (pod("controller", containers=[{"env": [{"name": variable, "value": value}]}]),)
-    lacking = {each: part("controller", needs.OF_CONTROLLER, without=each) for each in (unused, used)}
+    lacking = {each: part("controller", rbac.OF_CONTROLLER, without=each) for each in (unused, used)}
     assert not wrong(rights.parts, with_part(lacking[unused], pods=pods))
     for seen in (with_part(lacking[used], pods=pods), with_part(lacking[unused])):
         (finding,) = wrong(rights.parts, seen)
@@ -68,19 +68,19 @@ def test_parts_that_are_not_installed_are_no_fault_but_a_controller_without_acco
 def test_what_may_not_be_asked_is_not_checked_part_by_part() -> None:
     refused = Unknown("this user may not", "the right to create subjectaccessreviews.authorization.k8s.io")
     found = list(rights.parts(with_part(part("controller", (), grants=refused))))
-    assert [each.level for each in found] == [Level.NOT_CHECKED, Level.OK, Level.OK]
+    assert [each.level for each in found] == [Severity.NOT_CHECKED, Severity.OK, Severity.OK]
     assert "subjectaccessreviews" in found[0].fix
     (hidden,) = (
         each
         for each in rights.parts(with_part(part("agent", (), runs=False, exists=refused, grants=())))
-        if each.level is Level.NOT_CHECKED
+        if each.level is Severity.NOT_CHECKED
     )
     assert hidden.message.startswith("agent:")
 
 
 def test_ones_own_rights_are_those_of_the_other_commands() -> None:
-    assert only(rights.own, healthy()).level is Level.OK
-    (finding,) = wrong(rights.own, healthy(own=granted(needs.OF_USER, without="list pods")))
+    assert only(rights.own, healthy()).level is Severity.OK
+    (finding,) = wrong(rights.own, healthy(own=granted(rbac.OF_USER, without="list pods")))
     assert finding.message == "you may not list pods: `trimtab get`, `plan` and `explain` cannot show the cluster"
 
 

@@ -12,8 +12,8 @@ from tests.doctor.world import gang_pod, healthy, lease, only, pod, scheduler_ya
 
 from trimtab import names
 from trimtab.doctor.checks import scheduler
-from trimtab.doctor.findings import Level, Reason
-from trimtab.doctor.seen import Seen, Unknown
+from trimtab.doctor.findings import Reason, Severity
+from trimtab.doctor.inventory import Seen, Unknown
 from trimtab.settings import BindingSettings
 from trimtab_local.control_plane.pki import Authority
 
@@ -49,8 +49,8 @@ def test_pods_that_the_controller_binds_itself_wait_for_no_scheduler() -> None:
 
 def test_an_extender_without_a_ready_pod_is_an_error() -> None:
     (finding,) = wrong(scheduler.extender, healthy(pods=(pod("extender", ready=False),)))
-    assert (finding.level, finding.reason) == (Level.ERROR, Reason.EXTENDER_ABSENT)
-    assert only(scheduler.extender, healthy(pods=(pod("scheduler"),))).level is Level.NOT_CHECKED
+    assert (finding.level, finding.reason) == (Severity.ERROR, Reason.EXTENDER_ABSENT)
+    assert only(scheduler.extender, healthy(pods=(pod("scheduler"),))).level is Severity.NOT_CHECKED
 
 
 def test_what_kube_scheduler_says_of_a_call_that_failed_counts_more_than_readiness() -> None:
@@ -79,8 +79,8 @@ def test_a_lease_that_is_not_renewed_tells_the_same(told: Any) -> None:
 
 def test_without_a_lease_bound_pods_are_proof_enough() -> None:
     there = healthy(scheduler_lease=None, gang_pods=(gang_pod(node="n1"),))
-    assert only(scheduler.scheduler, there).level is Level.OK
-    assert only(scheduler.scheduler, healthy(scheduler_lease=None)).level is Level.NOT_CHECKED
+    assert only(scheduler.scheduler, there).level is Severity.OK
+    assert only(scheduler.scheduler, healthy(scheduler_lease=None)).level is Severity.NOT_CHECKED
 
 
 def ignorable(told: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ def test_profiles_beside_and_another_time_out_are_up_to_whoever_installs_it() ->
         told["extenders"][0]["httpTimeout"] = "2s"
 
     assert not wrong(scheduler.configuration, healthy(scheduler={"scheduler.yaml": scheduler_yaml(beside)}))
-    assert only(scheduler.configuration, healthy(scheduler=None)).level is Level.NOT_CHECKED
+    assert only(scheduler.configuration, healthy(scheduler=None)).level is Severity.NOT_CHECKED
 
 
 def test_certificates_by_what_is_left_of_them(tmp_path: Path) -> None:
@@ -151,8 +151,10 @@ def test_certificates_by_what_is_left_of_them(tmp_path: Path) -> None:
         (end + 60, Reason.CERTIFICATE_ENDED),
     ):
         assert only(scheduler.certificates, healthy(certificates={secret: pem}, now=now)).reason is reason
-    assert only(scheduler.certificates, healthy(certificates={secret: b"no PEM"}, now=NOW)).level is Level.NOT_CHECKED
-    assert only(scheduler.certificates, healthy(certificates={})).level is Level.NOT_CHECKED
+    assert (
+        only(scheduler.certificates, healthy(certificates={secret: b"no PEM"}, now=NOW)).level is Severity.NOT_CHECKED
+    )
+    assert only(scheduler.certificates, healthy(certificates={})).level is Severity.NOT_CHECKED
 
 
 def test_certificates_are_not_read_unless_asked_for() -> None:

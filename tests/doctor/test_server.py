@@ -10,8 +10,8 @@ from tests.doctor.world import crd, crds, healthy, only, wrong
 
 from trimtab.api.schema import definitions
 from trimtab.doctor.checks import server
-from trimtab.doctor.findings import Level, Reason
-from trimtab.doctor.seen import Crd, Seen, Unknown, Version
+from trimtab.doctor.findings import Reason, Severity
+from trimtab.doctor.inventory import Crd, Seen, Unknown, Version
 
 JOBS = "llmtrainingjobs.trimtab.dev"
 
@@ -25,7 +25,7 @@ def edited(edit: Any, name: str = JOBS) -> Seen:
 
 def test_a_server_that_does_not_answer_is_an_error_with_the_reason() -> None:
     finding = only(server.reachable, Seen(healthy().settings, "n", Unknown("connection refused")))
-    assert (finding.level, finding.reason) == (Level.ERROR, Reason.UNREACHABLE)
+    assert (finding.level, finding.reason) == (Severity.ERROR, Reason.UNREACHABLE)
     assert "connection refused" in finding.message
 
 
@@ -38,7 +38,7 @@ def test_versions_that_we_know(minor: str, reason: Reason | None) -> None:
 
 
 def test_the_crds_of_this_version_are_well() -> None:
-    assert only(server.crds, healthy()).level is Level.OK
+    assert only(server.crds, healthy()).level is Severity.OK
 
 
 def test_a_crd_that_is_missing_not_established_or_not_served_is_told_apart() -> None:
@@ -58,7 +58,7 @@ def test_a_crd_that_is_missing_not_established_or_not_served_is_told_apart() -> 
 
 def test_a_field_that_their_schema_lacks_is_an_error_and_named() -> None:
     (pruned,) = wrong(server.crds, edited(lambda _, s: s["properties"]["status"]["properties"].pop("leaderEpoch")))
-    assert (pruned.level, pruned.reason) == (Level.ERROR, Reason.CRD_PRUNES_FIELDS)
+    assert (pruned.level, pruned.reason) == (Severity.ERROR, Reason.CRD_PRUNES_FIELDS)
     assert "lacks status.leaderEpoch:" in pruned.message
     assert pruned.objects == (f"CustomResourceDefinition/{JOBS}",)
 
@@ -89,7 +89,7 @@ def test_below_what_keeps_unknown_fields_nothing_is_dropped() -> None:
 )
 def test_what_differs_otherwise_is_a_warning_that_names_it(edit: Any, told: str) -> None:
     (finding,) = wrong(server.crds, edited(edit))
-    assert (finding.level, finding.reason) == (Level.WARNING, Reason.CRD_DIFFERS)
+    assert (finding.level, finding.reason) == (Severity.WARNING, Reason.CRD_DIFFERS)
     assert told in finding.message
 
 
@@ -97,7 +97,7 @@ def test_words_for_people_are_no_difference() -> None:
     def reword(_: Any, schema: dict[str, Any]) -> None:
         schema["properties"]["spec"]["description"] = "Something else."
 
-    assert only(server.crds, edited(reword)).level is Level.OK
+    assert only(server.crds, edited(reword)).level is Severity.OK
 
 
 def test_items_of_lists_and_values_of_maps_are_looked_into() -> None:

@@ -15,11 +15,23 @@ from tests.builders import NOW, gpunode_object, job_object, node_object, priorit
 
 from trimtab import __version__, names
 from trimtab.api.schema import definitions
-from trimtab.doctor import needs
+from trimtab.doctor import rbac
 from trimtab.doctor.checks import admission
 from trimtab.doctor.checks.queues import COUNTED
-from trimtab.doctor.findings import Finding, Level
-from trimtab.doctor.seen import Crd, Deployment, Grant, InForce, Lease, Part, Pod, Quota, Rules, Seen, Version
+from trimtab.doctor.findings import Finding, Severity
+from trimtab.doctor.inventory import (
+    AccessRight,
+    Crd,
+    Deployment,
+    InstalledPart,
+    Lease,
+    Pod,
+    PolicyBinding,
+    ResourceQuota,
+    Seen,
+    ValidatingAdmissionPolicy,
+    Version,
+)
 from trimtab.settings import Settings
 
 OWN = names.SYSTEM_NAMESPACE
@@ -105,7 +117,7 @@ def deployment(version: str = __version__) -> Deployment:
     return msgspec.convert({"metadata": meta, "spec": {"template": {"spec": {"containers": containers}}}}, Deployment)
 
 
-def rules(name: str, warns: str = "") -> Rules:
+def rules(name: str, warns: str = "") -> ValidatingAdmissionPolicy:
     """An admission policy, as the API server has looked at it."""
     checked = (
         {"expressionWarnings": [{"fieldRef": "spec.validations[0].expression", "warning": warns}]} if warns else {}
@@ -113,29 +125,33 @@ def rules(name: str, warns: str = "") -> Rules:
     limits = {"maxGpusPerJob": "1024", "openPriorityClasses": "''", "fakeAnnotations": "'Deny'", "gpus": "1"}
     told = [{"name": limit, "expression": value} for limit, value in limits.items()]
     spec = {"variables": told} if name == admission.LIMITED else {}
-    return msgspec.convert({"metadata": {"name": name}, "spec": spec, "status": {"typeChecking": checked}}, Rules)
+    return msgspec.convert(
+        {"metadata": {"name": name}, "spec": spec, "status": {"typeChecking": checked}}, ValidatingAdmissionPolicy
+    )
 
 
-def in_force(name: str, action: str = "Deny") -> InForce:
+def in_force(name: str, action: str = "Deny") -> PolicyBinding:
     """The binding of an admission policy."""
     spec = {"policyName": name, "validationActions": [action]}
-    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, InForce)
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, PolicyBinding)
 
 
-def quota(namespace: str, *counted: str) -> Quota:
+def quota(namespace: str, *counted: str) -> ResourceQuota:
     """A ResourceQuota of 200 of each."""
     meta = {"name": "jobs", "namespace": namespace}
-    return msgspec.convert({"metadata": meta, "spec": {"hard": dict.fromkeys(counted, "200")}}, Quota)
+    return msgspec.convert({"metadata": meta, "spec": {"hard": dict.fromkeys(counted, "200")}}, ResourceQuota)
 
 
-def granted(wanted: tuple[needs.Need, ...], *, without: str = "") -> tuple[Grant, ...]:
+def granted(wanted: tuple[rbac.Need, ...], *, without: str = "") -> tuple[AccessRight, ...]:
     """All rights of these needs but the one told so."""
     rights = [(need, right) for need in wanted for right in need.rights(OWN)]
-    return tuple(Grant(need, right, right.told() != without) for need, right in rights)
+    return tuple(AccessRight(need, right, right.told() != without) for need, right in rights)
 
 
-def part(title: str, wanted: tuple[needs.Need, ...], **changes: Any) -> Part:
-    made = Part(title, OWN, f"trimtab-{title}", True, True, granted(wanted, without=changes.pop("without", "")))
+def part(title: str, wanted: tuple[rbac.Need, ...], **changes: Any) -> InstalledPart:
+    made = InstalledPart(
+        title, OWN, f"trimtab-{title}", True, True, granted(wanted, without=changes.pop("without", ""))
+    )
     return replace(made, **changes)
 
 
@@ -147,11 +163,11 @@ def healthy(**changes: Any) -> Seen:
         version=Version("1", "36", "v1.36.3"),
         server="https://10.0.0.1:6443",
         now=NOW,
-        own=granted(needs.OF_USER),
+        own=granted(rbac.OF_USER),
         parts=(
-            part("controller", needs.OF_CONTROLLER),
-            part("extender", needs.OF_EXTENDER),
-            part("agent", needs.OF_AGENT),
+            part("controller", rbac.OF_CONTROLLER),
+            part("extender", rbac.OF_EXTENDER),
+            part("agent", rbac.OF_AGENT),
         ),
         crds=crds(),
         rules=tuple(rules(name) for name in (*admission.POLICIES, admission.OF_AGENTS)),
@@ -194,7 +210,7 @@ def say(look: Callable[[Seen], Iterator[Finding]], seen: Seen) -> list[Finding]:
 
 def wrong(look: Callable[[Seen], Iterator[Finding]], seen: Seen) -> list[Finding]:
     """What the check complains of; each complaint has a reason and a remedy."""
-    found = [each for each in look(seen) if each.level in (Level.WARNING, Level.ERROR)]
+    found = [each for each in look(seen) if each.level in (Severity.WARNING, Severity.ERROR)]
     assert all(each.reason and each.fix for each in found)
     return found
 

@@ -15,9 +15,9 @@ from tests.fakeserver import FakeApiServer
 
 from trimtab import names
 from trimtab.extender.app import Extender
-from trimtab.extender.books import Watch
+from trimtab.extender.pod_index import BooksWatch
 from trimtab.kube.client import KubeClient
-from trimtab.kube.observer import Silent
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.settings import ExtenderSettings, HttpSettings, KubeSettings, ReflectorSettings, Settings
 
 Object = dict[str, Any]
@@ -75,7 +75,9 @@ def planned(name: str, place: str, gpus: int = 8, bound: str = "", *, gated: boo
 class Desk:
     """What a test works with."""
 
-    def __init__(self, server: FakeApiServer, watch: Watch, extender: Extender, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, server: FakeApiServer, watch: BooksWatch, extender: Extender, session: aiohttp.ClientSession
+    ) -> None:
         self.server = server
         self.watch = watch
         self.extender = extender
@@ -150,7 +152,7 @@ async def desk(directory: Path, *objects: tuple[str, Object], **extender: Any) -
             server.store.create(plural, obj)
         kube = KubeSettings(kubeconfig=server.kubeconfig(directory))
         async with await KubeClient.connect(kube) as client, aiohttp.ClientSession() as session:
-            watch = Watch(client, ReflectorSettings(stall_seconds=70), Silent())
+            watch = BooksWatch(client, ReflectorSettings(stall_seconds=70), Silent())
             following = asyncio.create_task(watch.run())
             await eventually(lambda: not watch.trouble)
             made = Extender(settings(**extender), watch, client)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.extender.desk import Object, node, planned, pod
 
 from trimtab import names
-from trimtab.extender.books import Books
+from trimtab.extender.pod_index import PodIndex
 from trimtab.kube.objects import NodeObject, PodObject
 
 NODES = ("gpu-1", "gpu-2")
@@ -24,8 +24,8 @@ def a_pod(raw: Object) -> PodObject:
     return msgspec.convert(raw, PodObject)
 
 
-def books_of(*pods: Object) -> Books:
-    books = Books()
+def books_of(*pods: Object) -> PodIndex:
+    books = PodIndex()
     for name in NODES:
         books.node_changed(None, a_node(node(name)))
     for each in pods:

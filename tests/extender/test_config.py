@@ -9,9 +9,9 @@ import yaml
 
 from trimtab import names
 from trimtab.errors import SettingsError
-from trimtab.extender.config import FEATURE_GATES, Tls, scheduler_configuration
+from trimtab.extender.config import FEATURE_GATES, ExtenderTls, scheduler_configuration
 
-TLS = Tls(ca="/etc/extender/ca.crt", certificate="/etc/extender/tls.crt", key="/etc/extender/tls.key")
+TLS = ExtenderTls(ca="/etc/extender/ca.crt", certificate="/etc/extender/tls.crt", key="/etc/extender/tls.key")
 
 
 def configuration(**changes: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_refused_pods_wait_out_their_back_off() -> None:
 
 
 def test_tls_is_checked_on_both_sides() -> None:
-    made = extender(tls=Tls(TLS.ca, TLS.certificate, TLS.key, server_name="trimtab-extender"))
+    made = extender(tls=ExtenderTls(TLS.ca, TLS.certificate, TLS.key, server_name="trimtab-extender"))
     assert made["enableHTTPS"] is True
     assert made["tlsConfig"] == {
         "insecure": False,
@@ -97,14 +97,14 @@ def test_plain_http_is_for_one_machine() -> None:
     ("url", "tls", "complaint"),
     [
         ("https://extender:8888", None, "checks none at all"),
-        ("https://extender:8888", Tls(ca=""), "checks none at all"),
+        ("https://extender:8888", ExtenderTls(ca=""), "checks none at all"),
         ("http://extender:8888", None, "anybody could answer"),
         ("http://127.0.0.1:8888", TLS, "https://"),
-        ("https://extender", Tls(ca="ca", certificate="crt"), "needs its key"),
+        ("https://extender", ExtenderTls(ca="ca", certificate="crt"), "needs its key"),
         ("extender:8888", None, "http://HOST"),
     ],
 )
-def test_what_would_not_be_safe_is_refused(url: str, tls: Tls | None, complaint: str) -> None:
+def test_what_would_not_be_safe_is_refused(url: str, tls: ExtenderTls | None, complaint: str) -> None:
     with pytest.raises(SettingsError, match=complaint):
         scheduler_configuration(url, tls=tls)
 

@@ -18,7 +18,7 @@ from aiohttp import web
 from tests.extender.desk import LOCAL, Desk, desk, eventually, node, planned, pod
 
 from trimtab.errors import SettingsError
-from trimtab.serving.guard import Guard, Limits
+from trimtab.serving.guard import ConnectionGuard, ConnectionLimits
 from trimtab.serving.listener import Listener
 from trimtab.telemetry.metrics import REGISTRY
 
@@ -220,7 +220,7 @@ async def test_the_other_door_has_health_and_metrics_only(there: Desk) -> None:
 async def test_a_port_that_is_taken_is_said_in_one_line(there: Desk) -> None:
     taken = there.extender.ports[0]
     with pytest.raises(SettingsError, match=f"port {taken}"):
-        Listener(Guard(unasked, Limits()), LOCAL, taken)
+        Listener(ConnectionGuard(unasked, ConnectionLimits()), LOCAL, taken)
 
 
 async def unasked(request: web.BaseRequest) -> web.Response:

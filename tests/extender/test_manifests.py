@@ -11,7 +11,7 @@ import yaml
 
 from trimtab import names
 from trimtab.extender import tls
-from trimtab.extender.config import FEATURE_GATES, Tls, scheduler_configuration
+from trimtab.extender.config import FEATURE_GATES, ExtenderTls, scheduler_configuration
 from trimtab.settings import load
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
@@ -36,7 +36,7 @@ def test_kube_scheduler_is_configured_as_the_generator_says() -> None:
     directory = "/etc/trimtab/tls"
     assert written == scheduler_configuration(
         f"https://{service['name']}.{service['namespace']}.svc",
-        tls=Tls(f"{directory}/ca.crt", f"{directory}/tls.crt", f"{directory}/tls.key"),
+        tls=ExtenderTls(f"{directory}/ca.crt", f"{directory}/tls.crt", f"{directory}/tls.key"),
         lease=(names.SYSTEM_NAMESPACE, "trimtab-scheduler"),
     )
     (container,) = pod_of(the("Deployment", SCHEDULER))["containers"]

@@ -15,8 +15,8 @@ from tests.extender.desk import Desk, Object, desk, node, owner, planned, pod
 
 from trimtab import names
 from trimtab.extender import page
-from trimtab.extender.books import Books
-from trimtab.extender.page import MOST, View, encode, render, view
+from trimtab.extender.page import MOST, PageView, encode, render, view
+from trimtab.extender.pod_index import PodIndex
 from trimtab.kube.objects import NodeObject, PodObject
 
 EVIL = "<script>alert('gang')</script>\"><img src=x onerror=alert(1)>"
@@ -99,8 +99,8 @@ async def test_one_gang_can_be_asked_for_and_long_lists_are_cut(there: Desk) -> 
     assert (await there.get("/inspect?limit=-1&gang=%00%ff"))[0] == 200
 
 
-def hostile_books() -> Books:
-    books = Books()
+def hostile_books() -> PodIndex:
+    books = PodIndex()
     meta = {"name": EVIL, "namespace": EVIL, "uid": "u", "ownerReferences": [owner(EVIL)]}
     marks = {"annotations": {names.ANNOTATION_NODE: EVIL, names.ANNOTATION_GANG: "9" * 5000}}
     labels = {"labels": {names.LABEL_EPOCH: EVIL, names.LABEL_RANK: EVIL}}
@@ -124,15 +124,15 @@ async def test_the_page_may_load_and_run_nothing(there: Desk) -> None:
 
 
 async def test_trouble_is_said_and_an_empty_cluster_is_a_page_too() -> None:
-    made = await render(View("no answer from the API server", [], 0, [], 0))
+    made = await render(PageView("no answer from the API server", [], 0, [], 0))
     assert "Only plans are checked now: no answer from the API server" in made
     assert "There is none." in made
 
 
 # --- large clusters --------------------------------------------------------------------------------------------------
-def large_books(gangs: int) -> Books:
+def large_books(gangs: int) -> PodIndex:
     """As many gangs of two, each on a node of its own."""
-    books = Books()
+    books = PodIndex()
     for index in range(gangs):
         books.node_changed(None, msgspec.convert(node(f"gpu-{index:05}"), NodeObject))
         for rank in range(2):

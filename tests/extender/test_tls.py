@@ -15,7 +15,7 @@ from tests.extender.desk import LOCAL, Desk, desk, eventually, node, planned
 
 from trimtab.errors import SettingsError
 from trimtab.extender import tls
-from trimtab.extender.app import _until, run
+from trimtab.extender.app import _until, serve_extender
 from trimtab.serving import tls as serving_tls
 from trimtab.settings import ExtenderSettings, Settings
 from trimtab.telemetry.metrics import PORTS, REGISTRY
@@ -218,7 +218,7 @@ def test_settings_that_say_what_they_give_are_taken(given: dict[str, Any]) -> No
 
 async def test_nothing_is_begun_with_settings_that_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"0\.0\.0\.0.*extender\.certificate.*--host.*extender\.insecure: true"):
-        await run(Settings())
+        await serve_extender(Settings())
 
 
 # --- following the files, whatever happens ---------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tests.extender.desk import GOLDEN, Object, owner, planned, pod
 
 from trimtab import names
 from trimtab.extender import wire
-from trimtab.extender.verdicts import claim
+from trimtab.extender.checks import claim
 from trimtab.extender.wire import WireError
 from trimtab.observe.pods import request
 

@@ -14,13 +14,13 @@ from syrupy.extensions.json import JSONSnapshotExtension
 from trimtab.errors import UsageError
 from trimtab_local.checkout import checkout
 from trimtab_local.fake.nodes import expand
-from trimtab_local.fake.profile import Pool, Profile, load_profile, shipped_profiles
+from trimtab_local.fake.profile import FakeCluster, NodePool, load_profile, shipped_profiles
 from trimtab_policy import catalog
 
 POOL = {"name": "a", "count": 2, "product": "Tesla-T4", "gpus": 4, "cpu": 8, "memory": "64Gi"}
 
 
-def shipped(name: str) -> Profile:
+def shipped(name: str) -> FakeCluster:
     return load_profile(checkout() / "manifests" / "fake" / f"{name}.yaml")
 
 
@@ -82,13 +82,13 @@ def test_the_same_profile_gives_the_same_nodes() -> None:
 
 def test_nodes_look_like_those_of_nvidia_amd_and_intel(snapshot: SnapshotAssertion) -> None:
     common: dict[str, Any] = {"count": 1, "gpus": 8, "cpu": 192, "memory": "2Ti"}
-    profile = Profile(
+    profile = FakeCluster(
         "golden",
         (
-            Pool("hopper", product="NVIDIA-H100-80GB-HBM3", machine="NVIDIA-DGX-H100", tainted=True, **common),
-            Pool("nvl72", product="NVIDIA-GB200", clique_nodes=18, **common),
-            Pool("instinct", product="AMD_Instinct_MI300X_OAM", **common),
-            Pool("ponte-vecchio", product="Max_1550", **common),
+            NodePool("hopper", product="NVIDIA-H100-80GB-HBM3", machine="NVIDIA-DGX-H100", tainted=True, **common),
+            NodePool("nvl72", product="NVIDIA-GB200", clique_nodes=18, **common),
+            NodePool("instinct", product="AMD_Instinct_MI300X_OAM", **common),
+            NodePool("ponte-vecchio", product="Max_1550", **common),
         ),
     )
     assert expand(profile, prefix="test-") == snapshot(extension_class=JSONSnapshotExtension)
@@ -142,5 +142,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_profile(tmp_path / "none.yaml")
 
 
-def profile_of(content: dict[str, object]) -> Profile:
-    return msgspec.convert(content, Profile)
+def profile_of(content: dict[str, object]) -> FakeCluster:
+    return msgspec.convert(content, FakeCluster)

@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from tests.faults.campaign import Record, campaign, summary
+from tests.faults.cluster_fixture import laboratory
 from tests.faults.goals import PARTS, measure
-from tests.faults.lab import laboratory
 from tests.faults.soak import figures
 from tests.faults.soak import soak as endure
 from tests.faults.workloads import WORKLOADS

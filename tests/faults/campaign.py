@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from tests.faults.stand import Stand
 from tests.faults.sweep import EACH, MODES, Life, reference, sweep
+from tests.faults.testbed import Stand
 from tests.faults.workloads import FOUR_NODES, Workload, workloads
 
 GANGS = (2, 1, 4)

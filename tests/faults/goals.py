@@ -24,11 +24,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings, strategies
 from tests.apply.server import Server
 from tests.apply.test_convergence import EVENTS, complete_whatever_happens
-from tests.faults import ledger
+from tests.faults import witness_state
+from tests.faults.cluster_fixture import laboratory
 from tests.faults.invariants import Limits
-from tests.faults.lab import laboratory
-from tests.faults.stand import Settings, Stand
 from tests.faults.sweep import reference
+from tests.faults.testbed import Settings, Stand
 from tests.faults.watcher import Watcher
 from tests.faults.workloads import JOBS, LONG, PATIENT, URGENT, NodeLoss
 from tests.live.harness import ControllerProcess, gpu_node, training_job
@@ -129,7 +129,7 @@ async def node_death(stand: Stand) -> Figure:
 
 
 @asynccontextmanager
-async def _preempted(stand: Stand, name: str, answer: str) -> AsyncIterator[tuple[ledger.Object, float]]:
+async def _preempted(stand: Stand, name: str, answer: str) -> AsyncIterator[tuple[witness_state.Object, float]]:
     """A job of 64 GPUs that had to give way: as it was right before its end, and when that came."""
     await stand.running({})
     await stand.hands.create(
@@ -145,7 +145,7 @@ async def _preempted(stand: Stand, name: str, answer: str) -> AsyncIterator[tupl
     await stand.clear(name, f"{name}-high")
 
 
-def _of_64(name: str, answer: str, policy: str, most: int = 64) -> ledger.Object:
+def _of_64(name: str, answer: str, policy: str, most: int = 64) -> witness_state.Object:
     """A job of 64 GPUs, or more, whose trainer answers so when it is asked to save its state."""
     elasticity = {**PATIENT, "policy": policy, "checkpoint": {"graceSeconds": 5, "resharding": True}}
     gpus = {"min": 64, "max": most}
@@ -154,16 +154,16 @@ def _of_64(name: str, answer: str, policy: str, most: int = 64) -> ledger.Object
     return job
 
 
-async def _ended(stand: Stand, name: str) -> tuple[ledger.Object, float]:
+async def _ended(stand: Stand, name: str) -> tuple[witness_state.Object, float]:
     """Wait for the end of a job's first plan: the job as it was right before, and when that came."""
-    before: ledger.Object = {}
+    before: witness_state.Object = {}
 
     def over(seen: Watcher) -> bool:
         nonlocal before
         found = seen.job(name)
-        if ledger.plan_of(found).get("epoch") != 1:
+        if witness_state.plan_of(found).get("epoch") != 1:
             return True
-        if ledger.holds(found, "PodsReady"):  # of a gang that has begun to end it says when that was
+        if witness_state.holds(found, "PodsReady"):  # of a gang that has begun to end it says when that was
             before = found
         return False
 
@@ -172,7 +172,7 @@ async def _ended(stand: Stand, name: str) -> tuple[ledger.Object, float]:
 
 
 @asynccontextmanager
-async def _resized(stand: Stand, name: str, answer: str) -> AsyncIterator[tuple[ledger.Object, float]]:
+async def _resized(stand: Stand, name: str, answer: str) -> AsyncIterator[tuple[witness_state.Object, float]]:
     """A job of 64 GPUs that the controller has given 128 of its own accord, because nodes came: as it was right before
     its old gang ended, and when that was. Then its new gang runs."""
     await stand.running(OFTEN)
@@ -182,7 +182,7 @@ async def _resized(stand: Stand, name: str, answer: str) -> AsyncIterator[tuple[
     await stand.hands.create("nodes", *map(gpu_node, MORE))
     ended = await _ended(stand, name)
     await stand.runs(name, epoch=2)
-    told = ledger.status_of(stand.watcher.job(name))
+    told = witness_state.status_of(stand.watcher.job(name))
     assert (told["plan"]["gpus"], [each["cause"] for each in told["stops"]]) == (128, ["Resized"]), stand.tell(name)
     yield ended
     await stand.clear(name)
@@ -197,7 +197,7 @@ def _resumes(stand: Stand, name: str) -> int:
         for pod in stand.watcher.pods(name)
         for container in pod["spec"]["containers"]
         for value in container["env"]
-        if value["name"] == "TRIMTAB_RESUME_STEP" and ledger.epoch_of(pod) == 2
+        if value["name"] == "TRIMTAB_RESUME_STEP" and witness_state.epoch_of(pod) == 2
     }
     assert len(told) == 1, f"{name}: {told}"
     return told.pop()
@@ -206,18 +206,18 @@ def _resumes(stand: Stand, name: str) -> int:
 SCHEDULING = {"apiVersion": "scheduling.k8s.io/v1"}
 
 
-def _step(before: ledger.Object, now: float) -> float:
+def _step(before: witness_state.Object, now: float) -> float:
     """The step that a fake gang has reached, reckoned from the clock: its predicted time, a thousandth of it."""
-    began = ledger.seconds(ledger.condition(before, "PodsReady")["lastTransitionTime"])
-    seconds = ledger.plan_of(before)["predicted"]["runSeconds"] / 1000
+    began = witness_state.seconds(witness_state.condition(before, "PodsReady")["lastTransitionTime"])
+    seconds = witness_state.plan_of(before)["predicted"]["runSeconds"] / 1000
     return float(before["spec"]["training"]["steps"]) * (now - began) / seconds
 
 
 def _kept(stand: Stand, name: str) -> int:
-    return int(ledger.status_of(stand.watcher.job(name)).get("observed", {}).get("stepsDone", 0))
+    return int(witness_state.status_of(stand.watcher.job(name)).get("observed", {}).get("stepsDone", 0))
 
 
-def _intervals(what: str, before: ledger.Object, ended: float, kept: int) -> Figure:
+def _intervals(what: str, before: witness_state.Object, ended: float, kept: int) -> Figure:
     """Work lost in checkpoint intervals, a tenth of all steps each. Who goes on ahead of where it was has cheated."""
     lost = (_step(before, ended) - kept) / (before["spec"]["training"]["steps"] / 10)
     return Figure(f"{what}: checkpoint intervals lost", round(lost, 2), "0 to 1", -0.05 <= lost <= 1.05)
@@ -226,7 +226,7 @@ def _intervals(what: str, before: ledger.Object, ended: float, kept: int) -> Fig
 async def preempted_answering(stand: Stand) -> Figure:
     async with _preempted(stand, "answers", "0"):
         kept = _kept(stand, "answers")
-        message = ledger.condition(stand.watcher.job("answers"), "Preempted").get("message", "")
+        message = witness_state.condition(stand.watcher.job("answers"), "Preempted").get("message", "")
         saved = re.search(r"saved step (\d+)", message)
         lost = max(0, int(saved[1]) - kept) if saved else -1
     return Figure("64 GPUs give way and answer: steps lost", lost, "0", lost == 0)
@@ -241,9 +241,9 @@ async def resized_answering(stand: Stand) -> Figure:
     """The old gang has said which step it saved; the new one begins at one. What it had reached when it was asked is
     reckoned besides, so that a gang which saves nothing new does not pass."""
     async with _resized(stand, "grows", "0") as (before, _):
-        told, resumed = ledger.status_of(before), _resumes(stand, "grows")
+        told, resumed = witness_state.status_of(before), _resumes(stand, "grows")
         saved, stop = told.get("observed", {}).get("lastCheckpointStep", 0), told["stop"]
-        reached = _step(before, ledger.seconds(stop["requestedTime"]) - 2)  # both times are cut to seconds
+        reached = _step(before, witness_state.seconds(stop["requestedTime"]) - 2)  # both times are cut to seconds
         answered = "acknowledgedTime" in stop and saved >= reached > 0
         lost = max(0, saved - resumed) if answered else -1
     return Figure("64 GPUs become 128 and answer: steps lost", lost, "0", lost == 0)
@@ -263,7 +263,7 @@ async def storm(stand: Stand) -> Figure:
         gpus = 8 if number % 2 == 0 else 16
         await stand.hands.patch(JOBS, "storm", {"spec": {"resources": {"gpus": {"max": gpus}}}})
         await asyncio.sleep(PAUSE)
-    restarts = ledger.status_of(stand.watcher.job("storm"))["lastEpoch"] - 1
+    restarts = witness_state.status_of(stand.watcher.job("storm"))["lastEpoch"] - 1
     await stand.clear("storm")
     most = STORM / COOL_DOWN
     return Figure(
@@ -275,7 +275,7 @@ async def outage(stand: Stand) -> Figure:
     controller = await stand.running(PRODUCTION)
     await stand.hands.create(JOBS, training_job("outlives", seconds=LONG))
     await stand.runs("outlives")
-    before = {ledger.uid_of(pod) for pod in stand.watcher.pods("outlives")}
+    before = {witness_state.uid_of(pod) for pod in stand.watcher.pods("outlives")}
     async with stand.watcher.excuse():
         await stand.proxy.inject("reset", count=ENDLESS)
         await stand.proxy.sever()
@@ -285,9 +285,9 @@ async def outage(stand: Stand) -> Figure:
         await stand.proxy.heal()
     began = time.monotonic()
     await stand.running(PRODUCTION)
-    await stand.watcher.until(lambda seen: ledger.plan_of(seen.job("after")), 120, lambda: stand.tell("after"))
+    await stand.watcher.until(lambda seen: witness_state.plan_of(seen.job("after")), 120, lambda: stand.tell("after"))
     took = time.monotonic() - began
-    touched = len(before - {ledger.uid_of(pod) for pod in stand.watcher.pods("outlives")})
+    touched = len(before - {witness_state.uid_of(pod) for pod in stand.watcher.pods("outlives")})
     await stand.clear("outlives", "after")
     said = f"{took:.1f} s, {touched} pods touched, the process {'stayed' if stayed else 'EXITED'}"
     return Figure(
@@ -297,7 +297,7 @@ async def outage(stand: Stand) -> Figure:
 
 
 def _planned(job: str, seen: Watcher) -> bool:
-    return bool(ledger.plan_of(seen.job(job)))
+    return bool(witness_state.plan_of(seen.job(job)))
 
 
 def _settled(job: str, seen: Watcher) -> bool:
@@ -305,7 +305,7 @@ def _settled(job: str, seen: Watcher) -> bool:
 
 
 def _told(job: str, seen: Watcher) -> bool:
-    return "pending" in ledger.status_of(seen.job(job))
+    return "pending" in witness_state.status_of(seen.job(job))
 
 
 # --- a thousand nodes ----------------------------------------------------------------------------------------------
@@ -315,7 +315,9 @@ async def large(stand: Stand) -> AsyncIterator[Figure]:
     for first in range(0, RUNNING, 40):
         await stand.hands.create(JOBS, *(training_job(name, seconds=LONG) for name in running[first : first + 40]))
     await stand.watcher.until(
-        lambda seen: sum(ledger.holds(job, "PodsReady") for job in seen.jobs()) == RUNNING, 500, "all gangs to run"
+        lambda seen: sum(witness_state.holds(job, "PodsReady") for job in seen.jobs()) == RUNNING,
+        500,
+        "all gangs to run",
     )
     stand.controller.signal(signal.SIGKILL)
     await stand.controller.died()

@@ -24,8 +24,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tests.faults import ledger
-from tests.faults.ledger import JOBS, NODES, PODS, QUEUES, QUOTAS, Ledger, Object, finished, holds, live, name_of
+from tests.faults import witness_state
+from tests.faults.witness_state import JOBS, NODES, PODS, QUEUES, QUOTAS, Ledger, Object, finished, holds, live, name_of
 
 STOP_CAUSES = {"Preempted", "Reclaimed", "Yielded", "Resized", "Moved", "Straggler", "Suspended", "SpecChanged"} | {
     "Evicted"
@@ -118,7 +118,7 @@ class Judge:
 
     def listed(self, now: float, kind: str, objects: Iterable[Object]) -> None:
         """A new list: what is missing in it was deleted unseen."""
-        there = {ledger.uid_of(each): each for each in objects}
+        there = {witness_state.uid_of(each): each for each in objects}
         for uid, obj in list(self.ledger.objects[kind].items()):
             if uid not in there:
                 self.see(now, kind, "DELETED", obj)
@@ -137,25 +137,25 @@ class Judge:
     # --- pods and nodes ---------------------------------------------------------------------------------------------
     def _pod(self, before: Object | None, after: Object | None) -> None:
         for pod in (before, after):
-            if pod and ledger.node_of(pod):
-                self._node(ledger.node_of(pod))
+            if pod and witness_state.node_of(pod):
+                self._node(witness_state.node_of(pod))
         pod = after or before
         assert pod is not None
-        if not ledger.is_ours(pod):
+        if not witness_state.is_ours(pod):
             return
-        job = ledger.owner(pod)
+        job = witness_state.owner(pod)
         if after and not job:
             self._violated("I3", name_of(pod), "has no controlling owner")
         self._owned(job)
         self._gangs(job)
-        if after and ledger.node_of(after) and not (before and ledger.node_of(before)):
+        if after and witness_state.node_of(after) and not (before and witness_state.node_of(before)):
             self._quotas(after)
 
     def _node(self, name: str) -> None:
         node = self.ledger.named(NODES, name)
         if not node:
             return
-        has = {resource: int(node["status"]["allocatable"].get(resource, 0)) for resource in ledger.GPUS}
+        has = {resource: int(node["status"]["allocatable"].get(resource, 0)) for resource in witness_state.GPUS}
         wanted, ours = self.ledger.requested(name), self.ledger.requested(name, ours=True)
         for resource, amount in has.items():
             over = wanted[resource] > amount and ours[resource] > 0
@@ -169,36 +169,38 @@ class Judge:
         self._lasting("I3", job, self._limits.orphan, "pods of a job that does not exist" if orphan else "")
 
     def _gangs(self, job: str) -> None:
-        pods = [pod for pod in self.ledger.pods_of[job].values() if ledger.is_ours(pod)]
+        pods = [pod for pod in self.ledger.pods_of[job].values() if witness_state.is_ours(pod)]
         self._ranks(job, pods)
         known = self.ledger.objects[JOBS].get(job)  # of pods whose job is gone, I3 tells
-        standing = ledger.plan_of(known or {}).get("epoch")
+        standing = witness_state.plan_of(known or {}).get("epoch")
         plans = self._memory[job].plans
-        for epoch in plans.keys() | {ledger.epoch_of(pod) for pod in pods}:
-            bound = [pod for pod in pods if ledger.epoch_of(pod) == epoch and ledger.node_of(pod)]
+        for epoch in plans.keys() | {witness_state.epoch_of(pod) for pod in pods}:
+            bound = [pod for pod in pods if witness_state.epoch_of(pod) == epoch and witness_state.node_of(pod)]
             size = plans.get(epoch, {}).get("nodeCount", 0)
-            whole = sum(pod["status"].get("phase") != "Failed" and not ledger.leaving(pod) for pod in bound) == size
+            whole = (
+                sum(pod["status"].get("phase") != "Failed" and not witness_state.leaving(pod) for pod in bound) == size
+            )
             held = any(live(pod) and not self._unheard(pod) for pod in bound)
             partial = known is not None and held and not (whole and epoch == standing)
             what = f"{len(bound)} of {size} pods bound, plan {standing}"
-            longest = self._limits.gang + (self._limits.last if known and ledger.no_restarts(known) else 0.0)
+            longest = self._limits.gang + (self._limits.last if known and witness_state.no_restarts(known) else 0.0)
             self._lasting("I2", f"{job} epoch {epoch}", longest, what if partial else "")
-            unplanned = epoch not in plans and any(ledger.epoch_of(pod) == epoch for pod in pods)
+            unplanned = epoch not in plans and any(witness_state.epoch_of(pod) == epoch for pod in pods)
             self._lasting(
                 "I5", f"{job} epoch {epoch}", self._limits.unplanned, "pods that no plan asks for" if unplanned else ""
             )
 
     def _unheard(self, pod: Object) -> bool:
         """Whether it was asked to end, and its node does not answer: nobody may let it go before long."""
-        return ledger.leaving(pod) and ledger.silent(self.ledger.named(NODES, ledger.node_of(pod)))
+        return witness_state.leaving(pod) and witness_state.silent(self.ledger.named(NODES, witness_state.node_of(pod)))
 
     def _ranks(self, job: str, pods: list[Object]) -> None:
         seats: defaultdict[tuple[int, str], int] = defaultdict(int)
         bound: set[int] = set()
         for pod in filter(live, pods):
-            seats[ledger.epoch_of(pod), pod["metadata"]["labels"].get("trimtab.dev/node-rank", "")] += 1
-            if ledger.node_of(pod):
-                bound.add(ledger.epoch_of(pod))
+            seats[witness_state.epoch_of(pod), pod["metadata"]["labels"].get("trimtab.dev/node-rank", "")] += 1
+            if witness_state.node_of(pod):
+                bound.add(witness_state.epoch_of(pod))
         for (epoch, rank), count in seats.items():
             if count > 1:
                 self._violated("I5", job, f"{count} live pods for rank {rank} of epoch {epoch}")
@@ -213,12 +215,12 @@ class Judge:
                 continue
             pods = self.ledger.objects[PODS].values()
             theirs = [each for each in pods if each["metadata"].get("namespace") == namespace]
-            for resource in ledger.GPUS:
+            for resource in witness_state.GPUS:
                 hard = quota["spec"].get("hard", {}).get(f"requests.{resource}")
-                used = sum(ledger.gpus(each)[resource] for each in theirs if live(each))
+                used = sum(witness_state.gpus(each)[resource] for each in theirs if live(each))
                 if hard is not None and used > int(hard):
                     self._violated("I9", str(namespace), f"{used} {resource}, quota {hard}")
-        job = self.ledger.objects[JOBS].get(ledger.owner(pod), {})
+        job = self.ledger.objects[JOBS].get(witness_state.owner(pod), {})
         if name := job.get("spec", {}).get("queue"):
             self._queue(self.ledger.named(QUEUES, name))
 
@@ -227,9 +229,9 @@ class Judge:
         for uid, job in self.ledger.objects[JOBS].items():
             if queue and job["spec"].get("queue") == queue["metadata"]["name"]:
                 for pod in self.ledger.pods_of[uid].values():
-                    plan = self._memory[uid].plans.get(ledger.epoch_of(pod), {})
-                    if live(pod) and ledger.node_of(pod):
-                        held[plan.get("gpuType", "")] += sum(ledger.gpus(pod).values())
+                    plan = self._memory[uid].plans.get(witness_state.epoch_of(pod), {})
+                    if live(pod) and witness_state.node_of(pod):
+                        held[plan.get("gpuType", "")] += sum(witness_state.gpus(pod).values())
         for quota in queue.get("spec", {}).get("quotas", []):
             kind, limit = quota["gpuType"], quota.get("gpus")
             used = sum(held.values()) if kind == "*" else held[kind]
@@ -240,13 +242,13 @@ class Judge:
     def _job(self, before: Object | None, after: Object | None) -> None:
         job = after or before
         assert job is not None
-        uid = ledger.uid_of(job)
+        uid = witness_state.uid_of(job)
         self._owned(uid)
         if after is None:
             self._lasting("I4", name_of(job), 0, "")
             self._gangs(uid)
             return
-        old, new = ledger.status_of(before or {}), ledger.status_of(after)
+        old, new = witness_state.status_of(before or {}), witness_state.status_of(after)
         if before and old == new:
             return
         self._epochs(before or {}, after)
@@ -256,8 +258,8 @@ class Judge:
         self._gangs(uid)
 
     def _epochs(self, before: Object, after: Object) -> None:
-        name, old, new = name_of(after), ledger.status_of(before), ledger.status_of(after)
-        memory = self._memory[ledger.uid_of(after)]
+        name, old, new = name_of(after), witness_state.status_of(before), witness_state.status_of(after)
+        memory = self._memory[witness_state.uid_of(after)]
         leader = int(new.get("leaderEpoch", 0))
         if before and leader < self._leader:
             self._violated("I8", name, f"written by leader {leader} after leader {self._leader}")
@@ -280,7 +282,7 @@ class Judge:
 
     def _went_on(self, before: Object, after: Object) -> None:
         """I4: the timer starts anew with every change of the status."""
-        new = ledger.status_of(after)
+        new = witness_state.status_of(after)
         waits = bool(new.get("pending")) or holds(after, "Suspended")
         foreign = after["spec"].get("managedBy", "trimtab.dev/controller") != "trimtab.dev/controller"
         runs = holds(after, "PodsReady") and not new.get("stop")
@@ -289,17 +291,17 @@ class Judge:
         limit = self._limits.idle
         for waited_for in (new.get("retryTime"), (new.get("stop") or {}).get("deadlineTime")):
             if waited_for:
-                limit = max(limit, ledger.seconds(waited_for) - self._now + self._limits.idle)
+                limit = max(limit, witness_state.seconds(waited_for) - self._now + self._limits.idle)
         self._timers.pop(("I4", name_of(after)), None)
         self._lasting("I4", name_of(after), limit, "" if rests else message)
 
     def _asked(self, before: Object, after: Object) -> None:
         """I6 and I7: how a plan came to its end."""
-        old, new = ledger.status_of(before), ledger.status_of(after)
+        old, new = witness_state.status_of(before), witness_state.status_of(after)
         if (stop := new.get("stop")) and stop != old.get("stop"):
             self._victim(after, stop)
-        plan = ledger.plan_of(before)
-        if not plan or ledger.plan_of(after).get("epoch") == plan["epoch"]:
+        plan = witness_state.plan_of(before)
+        if not plan or witness_state.plan_of(after).get("epoch") == plan["epoch"]:
             return
         grace = before["spec"].get("elasticity", GRACE).get("checkpoint", GRACE).get("graceSeconds", 1)
         if not holds(before, "PodsReady") or not grace:
@@ -307,7 +309,7 @@ class Judge:
         asked, name, reason = old.get("stop") or {}, name_of(after), self._wanted(before, after)
         if asked.get("epoch") == plan["epoch"]:
             successor = asked.get("successor")
-            planned = successor and ledger.plan_of(after).get("epoch") == successor["epoch"]
+            planned = successor and witness_state.plan_of(after).get("epoch") == successor["epoch"]
             if planned or reason:
                 self._patient(after, {**asked, **_answered(new.get("stop"), asked)})
         elif reason:
@@ -315,23 +317,25 @@ class Judge:
 
     def _patient(self, job: Object, asked: Object) -> None:
         pods = [
-            pod for pod in self.ledger.pods_of[ledger.uid_of(job)].values() if ledger.epoch_of(pod) == asked["epoch"]
+            pod
+            for pod in self.ledger.pods_of[witness_state.uid_of(job)].values()
+            if witness_state.epoch_of(pod) == asked["epoch"]
         ]
         if not all(live(pod) for pod in pods):
             return  # it has ended by itself
-        until = min(ledger.seconds(asked["deadlineTime"]), self._answer(job, pods, asked))
+        until = min(witness_state.seconds(asked["deadlineTime"]), self._answer(job, pods, asked))
         if told := asked.get("acknowledgedTime"):
-            until = min(until, ledger.seconds(told))
+            until = min(until, witness_state.seconds(told))
         if self._now < until - self._limits.stamp:
             early = f"epoch {asked['epoch']} was ended {until - self._now:.1f} s too early"
             self._violated("I6", name_of(job), early)
 
     def _answer(self, job: Object, pods: list[Object], asked: Object) -> float:
         """When a fake trainer answers, as its job's annotation says."""
-        nodes = [self.ledger.named(NODES, ledger.node_of(pod)) for pod in pods]
+        nodes = [self.ledger.named(NODES, witness_state.node_of(pod)) for pod in pods]
         fake = any("kwok.x-k8s.io/node" in node["metadata"].get("annotations", {}) for node in nodes if node)
         text = job["metadata"].get("annotations", {}).get("fake.trimtab.dev/checkpoint", "0" if fake else "Ignores")
-        return math.inf if text == "Ignores" else ledger.seconds(asked["requestedTime"]) + float(text)
+        return math.inf if text == "Ignores" else witness_state.seconds(asked["requestedTime"]) + float(text)
 
     def _victim(self, job: Object, stop: Object) -> None:
         name = name_of(job)
@@ -355,11 +359,11 @@ class Judge:
     def _wanted(before: Object, after: Object) -> str:
         """For which reason a gang that runs well was ended by this write: conditions keep those of earlier ones."""
         for kind in ("PodsReady", "GangScheduled", "Planned", "CheckpointRequested"):
-            told = ledger.condition(after, kind)
+            told = witness_state.condition(after, kind)
             if (
                 told.get("reason") in STOP_CAUSES
                 and told["status"] == "False"
-                and told != ledger.condition(before, kind)
+                and told != witness_state.condition(before, kind)
             ):
                 return str(told["reason"])
         return ""

@@ -14,11 +14,11 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from tests.faults import ledger
-from tests.faults.hands import Refused
-from tests.faults.lab import laboratory
-from tests.faults.stand import Stand, pods_in_words
+from tests.faults import witness_state
+from tests.faults.cluster_fixture import laboratory
+from tests.faults.raw_client import Refused
 from tests.faults.sweep import successes
+from tests.faults.testbed import Stand, pods_in_words
 from tests.faults.watcher import state
 from tests.faults.workloads import ready
 from tests.live.harness import gpu_node, training_job
@@ -154,22 +154,22 @@ class _Soak:
     async def _figures(self, outcome: Outcome) -> Outcome:
         seen = self.stand.watcher
         outcome.ended = Counter(
-            "Complete" if ledger.holds(seen.job(job), "Complete") else "Failed" for job in self._ended()
+            "Complete" if witness_state.holds(seen.job(job), "Complete") else "Failed" for job in self._ended()
         )
         self._tell_violations(outcome)
         outcome.writes = sum(successes(await self.stand.proxy.trace()).values())
         outcome.starts = self.stand.starts
-        outcome.epochs = sum(int(ledger.status_of(seen.job(job)).get("lastEpoch", 0)) for job in self.jobs)
+        outcome.epochs = sum(int(witness_state.status_of(seen.job(job)).get("lastEpoch", 0)) for job in self.jobs)
         return outcome
 
     def _ended(self) -> list[str]:
-        return [job for job in self.jobs if ledger.finished(self.stand.watcher.job(job))]
+        return [job for job in self.jobs if witness_state.finished(self.stand.watcher.job(job))]
 
     def _unfinished(self) -> list[str]:
-        return [job for job in self.jobs if not ledger.finished(self.stand.watcher.job(job))]
+        return [job for job in self.jobs if not witness_state.finished(self.stand.watcher.job(job))]
 
     def _count(self) -> str:
-        run = sum(ledger.holds(self.stand.watcher.job(job), "PodsReady") for job in self.jobs)
+        run = sum(witness_state.holds(self.stand.watcher.job(job), "PodsReady") for job in self.jobs)
         return f"[{run} run, {len(self._ended())} ended, {len(self.stand.watcher.violations)} violations]"
 
     # --- what goes on meanwhile -------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class _Soak:
             now = time.monotonic()
             for job in self.jobs:
                 found = self.stand.watcher.job(job)
-                runs = ledger.holds(found, "PodsReady") or ledger.finished(found)
+                runs = witness_state.holds(found, "PodsReady") or witness_state.finished(found)
                 if self.ran[job] and not runs and not found.get("spec", {}).get("suspend"):
                     self.broken_since.setdefault(job, now)
                 elif runs and job in self.broken_since:
@@ -238,7 +238,7 @@ class _Soak:
     def node(self, event: Event) -> str:
         """A node that gangs use, where there is one."""
         used = sorted(
-            {ledger.node_of(pod) for job in self.jobs for pod in self.stand.watcher.pods(job)} & set(self.nodes)
+            {witness_state.node_of(pod) for job in self.jobs for pod in self.stand.watcher.pods(job)} & set(self.nodes)
         )
         among = used or self.nodes
         return among[int(event.a * len(among))]
@@ -249,7 +249,9 @@ class _Soak:
         return there[int(event.a * len(there))]
 
     def pod(self, event: Event) -> str:
-        pods = sorted(pod["metadata"]["name"] for pod in self.stand.watcher.pods(self.job(event)) if ledger.live(pod))
+        pods = sorted(
+            pod["metadata"]["name"] for pod in self.stand.watcher.pods(self.job(event)) if witness_state.live(pod)
+        )
         return pods[int(event.b * len(pods))] if pods else "none"
 
     async def inject(self, action: str, seconds: float = 0.0, **rule: object) -> None:

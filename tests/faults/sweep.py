@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.faultrules import Call
-from tests.faults import ledger
-from tests.faults.stand import Stand
+from tests.faults import witness_state
+from tests.faults.testbed import Stand
 from tests.faults.watcher import Watcher
 from tests.faults.workloads import Workload
 
@@ -150,8 +150,8 @@ def end_state(seen: Watcher, workload: Workload, life: str) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for job in workload.jobs(life):
         found, pods = seen.job(job), seen.pods(job)
-        status, plan = ledger.status_of(found), ledger.plan_of(found)
-        where = sorted(ledger.node_of(pod) for pod in pods)
+        status, plan = witness_state.status_of(found), witness_state.plan_of(found)
+        where = sorted(witness_state.node_of(pod) for pod in pods)
         state[job.replace(life, "LIFE")] = {
             "conditions": {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", [])},
             "plan": {key: plan.get(key) for key in ("epoch", "gpus", "gpuType", "nodeCount", "parallelism")},

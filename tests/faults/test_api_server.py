@@ -11,8 +11,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.faults import ledger
-from tests.faults.stand import Stand
+from tests.faults import witness_state
+from tests.faults.testbed import Stand
 from tests.faults.watcher import Watcher
 from tests.faults.workloads import LONG
 from tests.live.harness import ControllerProcess, eventually, training_job
@@ -25,7 +25,7 @@ ENDLESS = 1_000_000
 
 
 def uids(seen: Watcher, job: str) -> set[str]:
-    return {ledger.uid_of(pod) for pod in seen.pods(job)}
+    return {witness_state.uid_of(pod) for pod in seen.pods(job)}
 
 
 async def started(stand: Stand, job: str) -> set[str]:
@@ -193,5 +193,5 @@ async def test_somebody_who_edits_all_the_time_is_no_obstacle(stand: Stand) -> N
         label = {"metadata": {"labels": {"number": str(number)}}}
         await stand.hands.patch(JOBS, "contended", label)
     await stand.ends("contended")
-    assert ledger.plan_of(stand.watcher.job("contended"))["epoch"] == 1
+    assert witness_state.plan_of(stand.watcher.job("contended"))["epoch"] == 1
     await stand.clear("contended")

@@ -15,12 +15,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.faults import ledger
-from tests.faults.forge import BACK, FORTH, Forge
-from tests.faults.ledger import Object
-from tests.faults.stand import Settings, Stand
+from tests.faults import witness_state
+from tests.faults.forkserver import BACK, FORTH, Forge
 from tests.faults.test_stops import asked, low, urgent
+from tests.faults.testbed import Settings, Stand
 from tests.faults.watcher import Watcher
+from tests.faults.witness_state import Object
 from tests.faults.workloads import JOBS, LONG, whole
 from tests.live.harness import gpu_node, training_job
 
@@ -54,7 +54,7 @@ def timing(seconds: float) -> Settings:
 
 
 def status(stand: Stand, job: str) -> Object:
-    return ledger.status_of(stand.watcher.job(job))
+    return witness_state.status_of(stand.watcher.job(job))
 
 
 def gang(name: str, gpus: int, grace: int) -> Object:
@@ -76,12 +76,14 @@ async def fails(stand: Stand, job: str) -> tuple[float, float]:
     container = {"name": "trainer", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
     ended = {"status": {"phase": "Failed", "containerStatuses": [container]}}
     await stand.hands.patch("pods", stand.watcher.pods(job)[0]["metadata"]["name"], ended, status=True)
-    failed = await seen(stand, f"{job} to back off", lambda seen: "retryTime" in ledger.status_of(seen.job(job)), job)
-    return failed, ledger.seconds(status(stand, job)["retryTime"])
+    failed = await seen(
+        stand, f"{job} to back off", lambda seen: "retryTime" in witness_state.status_of(seen.job(job)), job
+    )
+    return failed, witness_state.seconds(status(stand, job)["retryTime"])
 
 
 async def replanned(stand: Stand, job: str) -> float:
-    return await seen(stand, f"{job} to be planned anew", lambda seen: ledger.plan_of(seen.job(job)), job)
+    return await seen(stand, f"{job} to be planned anew", lambda seen: witness_state.plan_of(seen.job(job)), job)
 
 
 async def hold(stand: Stand, job: str) -> None:
@@ -119,7 +121,7 @@ async def mute_node(stand: Stand, job: str) -> AsyncIterator[None]:
 
 
 def started(seen: Watcher, job: str) -> bool:
-    return ledger.holds(seen.job(job), "GangScheduled")
+    return witness_state.holds(seen.job(job), "GangScheduled")
 
 
 @pytest.mark.parametrize("ahead", [WRONG, -WRONG])
@@ -131,7 +133,7 @@ async def test_jobs_start_fail_and_give_way_in_their_time_under_a_wrong_clock(
     began = time.time()
     await stand.hands.create(JOBS, gang("wrong", 32, SHORT))
     await stand.runs("wrong")
-    assert began - STAMP <= ledger.seconds(status(stand, "wrong")["startTime"]) <= time.time() + STAMP
+    assert began - STAMP <= witness_state.seconds(status(stand, "wrong")["startTime"]) <= time.time() + STAMP
     failed, again = await fails(stand, "wrong")
     assert failed - STAMP <= again <= failed + SHORT + STAMP, "the end of its pause is told as the API server would"
     assert again - STAMP <= await replanned(stand, "wrong") <= again + SLACK
@@ -140,11 +142,11 @@ async def test_jobs_start_fail_and_give_way_in_their_time_under_a_wrong_clock(
     await urgent(stand, "wrong-high", 32)
     requested = await seen(stand, "the question", lambda seen: asked(seen, "wrong"), "wrong", "wrong-high")
     stop = status(stand, "wrong")["stop"]
-    deadline = ledger.seconds(stop["deadlineTime"])
-    assert deadline == ledger.seconds(stop["requestedTime"]) + SHORT
+    deadline = witness_state.seconds(stop["deadlineTime"])
+    assert deadline == witness_state.seconds(stop["requestedTime"]) + SHORT
     assert requested - STAMP <= deadline <= requested + SHORT + STAMP
     await hold(stand, "wrong")
-    ended = await seen(stand, "its end", lambda seen: not ledger.plan_of(seen.job("wrong")), "wrong")
+    ended = await seen(stand, "its end", lambda seen: not witness_state.plan_of(seen.job("wrong")), "wrong")
     assert deadline - STAMP <= ended <= deadline + SLACK
     await asyncio.sleep(HELD)
     await let_go(stand, "wrong")
@@ -163,13 +165,15 @@ async def test_a_clock_that_jumps_amid_everything_changes_nothing(stand: Stand, 
     await stand.hands.create(JOBS, gang(deaf, 16, ENOUGH))
     for job in (calm, flaky, deaf):
         await stand.runs(job)
-    before, leader = {ledger.uid_of(pod) for pod in stand.watcher.pods(calm)}, status(stand, calm)["leaderEpoch"]
+    before, leader = {witness_state.uid_of(pod) for pod in stand.watcher.pods(calm)}, status(stand, calm)["leaderEpoch"]
 
     async with mute_node(stand, stuck):
         await urgent(stand, high)
         await seen(stand, "the question", lambda seen: asked(seen, deaf) and started(seen, stuck), *jobs)
-        deadline = ledger.seconds(status(stand, deaf)["stop"]["deadlineTime"])
-        bound = ledger.seconds(ledger.condition(stand.watcher.job(stuck), "GangScheduled")["lastTransitionTime"])
+        deadline = witness_state.seconds(status(stand, deaf)["stop"]["deadlineTime"])
+        bound = witness_state.seconds(
+            witness_state.condition(stand.watcher.job(stuck), "GangScheduled")["lastTransitionTime"]
+        )
         _, again = await fails(stand, flaky)
         assert asked(stand.watcher, deaf), "the clock is to jump while it has time"
         if how == "successor ahead":
@@ -181,16 +185,16 @@ async def test_a_clock_that_jumps_amid_everything_changes_nothing(stand: Stand, 
             controller.signal(FORTH if how == "set forth" else BACK)
 
         ended, tried, given_up = await asyncio.gather(
-            seen(stand, "its end", lambda seen: not ledger.plan_of(seen.job(deaf)), deaf),
+            seen(stand, "its end", lambda seen: not witness_state.plan_of(seen.job(deaf)), deaf),
             replanned(stand, flaky),
-            seen(stand, "its failure", lambda seen: "failures" in ledger.status_of(seen.job(stuck)), stuck),
+            seen(stand, "its failure", lambda seen: "failures" in witness_state.status_of(seen.job(stuck)), stuck),
         )
         assert deadline - STAMP <= ended <= deadline + SLACK
         assert again - STAMP <= tried <= again + SLACK
         assert bound + ENOUGH - STAMP <= given_up <= bound + ENOUGH + SLACK
         assert status(stand, stuck)["failures"][0]["reason"] == "StartTimeout"
         await seen(stand, "the urgent one to run", lambda seen: whole(seen, high, 1), high)
-    assert {ledger.uid_of(pod) for pod in stand.watcher.pods(calm)} == before, "a gang that runs is left alone"
+    assert {witness_state.uid_of(pod) for pod in stand.watcher.pods(calm)} == before, "a gang that runs is left alone"
     taken_over = how == "successor ahead"
     assert stand.controller.alive
     assert status(stand, high)["leaderEpoch"] == leader + taken_over

@@ -9,10 +9,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.faults import ledger
+from tests.faults import witness_state
 from tests.faults.edits import Edit, job_edits
-from tests.faults.hands import Refused, path
-from tests.faults.stand import Stand
+from tests.faults.raw_client import Refused, path
+from tests.faults.testbed import Stand
 from tests.faults.watcher import Watcher
 from tests.faults.workloads import LONG, whole
 from tests.live.harness import training_job
@@ -29,7 +29,7 @@ def job(name: str, **spec: Any) -> dict[str, Any]:
 
 def seen_by_controller(seen: Watcher, name: str) -> bool:
     found = seen.job(name)
-    return bool(ledger.status_of(found).get("observedGeneration") == found["metadata"]["generation"])
+    return bool(witness_state.status_of(found).get("observedGeneration") == found["metadata"]["generation"])
 
 
 async def edited(stand: Stand, name: str, edit: Edit) -> bool:
@@ -64,7 +64,7 @@ async def test_any_edit_is_refused_or_survived_and_rolling_back_recovers(stand: 
     assert len(taken) > 20
     assert stand.controller.alive, stand.controller.tail()
     await stand.watcher.until(
-        lambda seen: whole(seen, "edited-all", 1) and ledger.plan_of(seen.job("edited-all"))["gpus"] == 16,
+        lambda seen: whole(seen, "edited-all", 1) and witness_state.plan_of(seen.job("edited-all"))["gpus"] == 16,
         60,
         lambda: f"the job to run as it did: {stand.tell('edited-all')}",
     )
@@ -99,7 +99,7 @@ async def test_an_edit_at_any_stage_and_back_again(stand: Stand, stage: str, wha
     made = job(name) if stage != "completed" else {**training_job(name, seconds=0.1)}
     await stand.hands.create(JOBS, made)
     if stage == "planned":
-        await stand.watcher.until(lambda seen: ledger.plan_of(seen.job(name)), 20, "a plan")
+        await stand.watcher.until(lambda seen: witness_state.plan_of(seen.job(name)), 20, "a plan")
     if stage == "running":
         await stand.runs(name)
     if stage == "completed":
@@ -111,10 +111,10 @@ async def test_an_edit_at_any_stage_and_back_again(stand: Stand, stage: str, wha
         await stand.watcher.until(lambda seen: seen_by_controller(seen, name), 20, lambda: stand.tell(name))
     await rolled_back(stand, made)
     if stage == "completed":
-        assert ledger.holds(stand.watcher.job(name), "Complete")
+        assert witness_state.holds(stand.watcher.job(name), "Complete")
     else:
         await stand.watcher.until(
-            lambda seen: whole(seen, name, 1) and ledger.plan_of(seen.job(name))["gpus"] == 16,
+            lambda seen: whole(seen, name, 1) and witness_state.plan_of(seen.job(name))["gpus"] == 16,
             40,
             lambda: f"{name} to run: {stand.tell(name)}",
         )
@@ -128,12 +128,12 @@ async def test_a_storm_of_edits_moves_a_job_once_in_its_cool_down(stand: Stand) 
     cool = {**QUICK, "minRuntimeSeconds": 3600}
     await stand.hands.create(JOBS, job("storm", elasticity=cool))
     await stand.runs("storm")
-    before = ledger.plan_of(stand.watcher.job("storm"))["epoch"]
+    before = witness_state.plan_of(stand.watcher.job("storm"))["epoch"]
     for number in range(10):
         await stand.hands.patch(JOBS, "storm", {"spec": {"resources": {"gpus": {"max": 8 if number % 2 == 0 else 16}}}})
         await asyncio.sleep(0.5)
     await asyncio.sleep(3)
-    assert ledger.status_of(stand.watcher.job("storm"))["lastEpoch"] <= before + 1
+    assert witness_state.status_of(stand.watcher.job("storm"))["lastEpoch"] <= before + 1
     await stand.clear("storm")
 
 
@@ -158,7 +158,9 @@ async def test_jobs_of_a_namespace_that_is_deleted_hold_nobody_up(stand: Stand) 
     doomed["metadata"]["namespace"] = "doomed"
     await stand.hands.create(JOBS, doomed, namespace="doomed")
     await stand.watcher.until(
-        lambda seen: ledger.holds(seen.job("goes-too", "doomed"), "PodsReady"), 30, lambda: stand.tell("goes-too")
+        lambda seen: witness_state.holds(seen.job("goes-too", "doomed"), "PodsReady"),
+        30,
+        lambda: stand.tell("goes-too"),
     )
     await stand.hands.delete("namespaces", "doomed")
     await stand.hands.create(JOBS, training_job("stays", gpus=8, seconds=0.1))

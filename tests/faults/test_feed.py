@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.faults import ledger
-from tests.faults.hands import Refused
-from tests.faults.ledger import Object
-from tests.faults.stand import Stand
+from tests.faults import witness_state
+from tests.faults.raw_client import Refused
+from tests.faults.testbed import Stand
+from tests.faults.witness_state import Object
 from tests.faults.workloads import FOUR_NODES, LONG
 from tests.live.harness import training_job
 
@@ -92,7 +92,7 @@ async def test_clocks_of_agents_do_not_matter(stand: Stand, skew: float) -> None
     await stand.hands.create(JOBS, training_job(job, gpus=8, seconds=LONG))
     await stand.runs(job)
     await stand.watcher.until(
-        lambda seen: broken not in [node["name"] for node in ledger.plan_of(seen.job(job)).get("nodes", [])],
+        lambda seen: broken not in [node["name"] for node in witness_state.plan_of(seen.job(job)).get("nodes", [])],
         20,
         lambda: f"{job} to be elsewhere: {stand.tell(job)}",
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.faults.invariants import Judge
-from tests.faults.ledger import JOBS, NODES, PODS, PRIORITIES, QUEUES, QUOTAS, Object
+from tests.faults.witness_state import JOBS, NODES, PODS, PRIORITIES, QUEUES, QUOTAS, Object
 
 Told = Callable[[Judge], None]
 GPU = "nvidia.com/gpu"

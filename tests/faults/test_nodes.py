@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.faults import ledger
-from tests.faults.stand import Stand
+from tests.faults import witness_state
+from tests.faults.testbed import Stand
 from tests.faults.watcher import Watcher
 from tests.faults.workloads import FOUR_NODES, LONG, nodes_back, whole
 from tests.live.harness import training_job
@@ -39,7 +39,7 @@ async def set_ready(stand: Stand, node: str, ready: bool) -> None:
 
 
 def nodes_of(seen: Watcher, job: str) -> list[str]:
-    return [node["name"] for node in ledger.plan_of(seen.job(job)).get("nodes", [])]
+    return [node["name"] for node in witness_state.plan_of(seen.job(job)).get("nodes", [])]
 
 
 async def planned(stand: Stand, job: str) -> list[str]:
@@ -117,12 +117,12 @@ async def test_a_node_that_flickers_costs_nothing(stand: Stand) -> None:
     await stand.running({"gang": {"node_grace_seconds": 20.0}})
     flickers = (await planned(stand, "flicker"))[0]
     await stand.runs("flicker")
-    before = {ledger.uid_of(pod) for pod in stand.watcher.pods("flicker")}
+    before = {witness_state.uid_of(pod) for pod in stand.watcher.pods("flicker")}
     for ready in (False, True, False, True):
         await set_ready(stand, flickers, ready)
         await asyncio.sleep(1)
     await stand.watcher.until(lambda seen: whole(seen, "flicker", 1), 10, "the gang")
-    assert {ledger.uid_of(pod) for pod in stand.watcher.pods("flicker")} == before
+    assert {witness_state.uid_of(pod) for pod in stand.watcher.pods("flicker")} == before
     await stand.clear("flicker")
 
 
@@ -131,16 +131,22 @@ async def test_when_all_nodes_seem_lost_at_once_no_gang_is_taken_down(stand: Sta
     await stand.running()
     await planned(stand, "braked")
     await stand.runs("braked")
-    before = {ledger.uid_of(pod) for pod in stand.watcher.pods("braked")}
+    before = {witness_state.uid_of(pod) for pod in stand.watcher.pods("braked")}
     await asyncio.gather(*(set_ready(stand, node, False) for node in FOUR_NODES))
     await stand.watcher.until(
-        lambda seen: ledger.holds(seen.job("braked"), "Degraded"), 30, lambda: f"a condition: {stand.tell('braked')}"
+        lambda seen: witness_state.holds(seen.job("braked"), "Degraded"),
+        30,
+        lambda: f"a condition: {stand.tell('braked')}",
     )
     await asyncio.sleep(4)
-    assert {ledger.uid_of(pod) for pod in stand.watcher.pods("braked") if not ledger.leaving(pod)} == before
+    assert {
+        witness_state.uid_of(pod) for pod in stand.watcher.pods("braked") if not witness_state.leaving(pod)
+    } == before
     await asyncio.gather(*(set_ready(stand, node, True) for node in FOUR_NODES))
     await stand.watcher.until(
-        lambda seen: not ledger.holds(seen.job("braked"), "Degraded"), 30, lambda: f"its end: {stand.tell('braked')}"
+        lambda seen: not witness_state.holds(seen.job("braked"), "Degraded"),
+        30,
+        lambda: f"its end: {stand.tell('braked')}",
     )
     assert whole(stand.watcher, "braked", 1)
     await stand.clear("braked")
@@ -157,5 +163,5 @@ async def test_a_pod_that_its_kubelet_refuses_takes_the_gang_with_it_and_it_star
     status = {"status": {"phase": "Failed", "reason": reason, "message": "said the kubelet"}}
     await stand.hands.patch("pods", f"{job}-1-1", status, status=True)
     await whole_again(stand, job, epoch=2)
-    assert ledger.status_of(stand.watcher.job(job)).get("restarts", 0) <= 1
+    assert witness_state.status_of(stand.watcher.job(job)).get("restarts", 0) <= 1
     await stand.clear(job)

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.faults import ledger
-from tests.faults.stand import Stand
+from tests.faults import witness_state
+from tests.faults.testbed import Stand
 from tests.faults.watcher import Watcher
 from tests.faults.workloads import FOUR_NODES, LONG, whole
 from tests.live.harness import gpu_node, training_job
@@ -46,7 +46,7 @@ async def gang_on_a_mute_node(stand: Stand, job: str, gpus: int) -> AsyncIterato
     await asyncio.gather(*(close(stand, name, True) for name in closed))
     await stand.hands.create(JOBS, training_job(job, gpus=gpus, seconds=LONG))
     await stand.watcher.until(
-        lambda seen: ledger.holds(seen.job(job), "GangScheduled"), 30, lambda: f"its pods: {stand.tell(job)}"
+        lambda seen: witness_state.holds(seen.job(job), "GangScheduled"), 30, lambda: f"its pods: {stand.tell(job)}"
     )
     await stand.hands.patch("pods", on(stand.watcher, job, node), {"status": {"phase": "Running"}}, status=True)
     await stand.runs(job)
@@ -62,7 +62,7 @@ async def close(stand: Stand, node: str, closed: bool) -> None:
 
 def on(seen: Watcher, job: str, node: str) -> str:
     """Name of the job's pod on a node, or nothing."""
-    return next((pod["metadata"]["name"] for pod in seen.pods(job) if ledger.node_of(pod) == node), "")
+    return next((pod["metadata"]["name"] for pod in seen.pods(job) if witness_state.node_of(pod) == node), "")
 
 
 async def falls_silent(stand: Stand, node: str) -> None:
@@ -98,10 +98,10 @@ async def test_a_gang_that_lost_a_rank_with_its_node_goes_on_elsewhere_by_itself
             lambda seen: whole(seen, job, 2), GRACE_AND_SLACK, lambda: f"it to go on: {stand.tell(job)}"
         )
         assert time.monotonic() - began >= SILENT_SECONDS - 1, "a node may only be slow to answer"
-        assert node not in {ledger.node_of(each) for each in stand.watcher.pods(job)}
+        assert node not in {witness_state.node_of(each) for each in stand.watcher.pods(job)}
         [message] = await eventually_told(stand, names.REASON_FORCED, job)
         assert message.startswith(f"pod {pod} is deleted by force: nothing was heard of node {node} for ")
-        status = ledger.status_of(stand.watcher.job(job))
+        status = witness_state.status_of(stand.watcher.job(job))
         assert [(each["cause"], each["node"]) for each in status["failures"]] == [("Node", node)]
         assert status.get("restarts", 0) == 0
 
@@ -126,7 +126,7 @@ async def test_a_gang_that_may_still_compute_waits_for_somebody_who_knows(stand:
 
 async def held_up(stand: Stand, job: str) -> None:
     def so(seen: Watcher) -> bool:
-        return ledger.condition(seen.job(job), "Planned").get("reason") == names.REASON_HELD_UP
+        return witness_state.condition(seen.job(job), "Planned").get("reason") == names.REASON_HELD_UP
 
     await stand.watcher.until(so, GRACE_AND_SLACK, lambda: f"it to say what it waits for: {stand.tell(job)}")
 
@@ -161,7 +161,7 @@ async def test_a_job_without_restarts_is_not_given_up_before_its_nodes_could_be_
         peer = next(name for name in FOUR_NODES if on(stand.watcher, job, name))
         await fails(stand, on(stand.watcher, job, peer))
         await asyncio.sleep(3)
-        assert not ledger.holds(stand.watcher.job(job), "Failed")
+        assert not witness_state.holds(stand.watcher.job(job), "Failed")
         await falls_silent(stand, node)
         await stand.watcher.until(
             lambda seen: whole(seen, job, 2), GRACE_AND_SLACK, lambda: f"it to go on: {stand.tell(job)}"
@@ -179,5 +179,5 @@ async def fails(stand: Stand, pod: str) -> None:
 
 def booked(seen: Watcher, job: str) -> tuple[int, str]:
     """Restarts used up, and the cause of the last failure."""
-    status = ledger.status_of(seen.job(job))
+    status = witness_state.status_of(seen.job(job))
     return status.get("restarts", 0), (status.get("failures") or [{"cause": ""}])[-1]["cause"]

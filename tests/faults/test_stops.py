@@ -10,8 +10,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.faults import ledger
-from tests.faults.stand import Stand
+from tests.faults import witness_state
+from tests.faults.testbed import Stand
 from tests.faults.watcher import Watcher
 from tests.faults.workloads import FOUR_NODES, JOBS, LONG, PATIENT, URGENT, whole
 from tests.live.harness import training_job
@@ -37,11 +37,11 @@ async def urgent(stand: Stand, name: str, gpus: int = 16) -> None:
 
 
 def asked(seen: Watcher, name: str) -> bool:
-    return bool(ledger.status_of(seen.job(name)).get("stop"))
+    return bool(witness_state.status_of(seen.job(name)).get("stop"))
 
 
 def steps(seen: Watcher, name: str) -> int:
-    return int(ledger.status_of(seen.job(name)).get("observed", {}).get("stepsDone", 0))
+    return int(witness_state.status_of(seen.job(name)).get("observed", {}).get("stepsDone", 0))
 
 
 @pytest.mark.parametrize("answer", ["0", "2", "60", "Ignores"])
@@ -55,14 +55,14 @@ async def test_a_gang_that_gives_way_gets_its_time_however_it_answers(stand: Sta
     await urgent(stand, f"{name}-high")
     await stand.watcher.until(lambda seen: whole(seen, f"{name}-high", 1), 40, lambda: stand.tell(name))
     victim = stand.watcher.job(name)
-    assert ledger.holds(victim, "Preempted")
-    assert ledger.status_of(victim).get("restarts", 0) == 0
+    assert witness_state.holds(victim, "Preempted")
+    assert witness_state.status_of(victim).get("restarts", 0) == 0
     kept = steps(stand.watcher, name)
     assert kept > 0, "steps up to the last checkpoint are kept"
     await stand.clear(f"{name}-high")
     await stand.runs(name, epoch=2)
     assert steps(stand.watcher, name) >= kept
-    assert not ledger.holds(stand.watcher.job(name), "Preempted")
+    assert not witness_state.holds(stand.watcher.job(name), "Preempted")
     await stand.clear(name)
 
 
@@ -80,8 +80,8 @@ async def test_a_gang_that_ends_while_it_is_asked_is_not_stopped_twice(stand: St
     for pod in stand.watcher.pods(name):
         await stand.hands.patch("pods", pod["metadata"]["name"], status, status=True)
     await stand.watcher.until(lambda seen: whole(seen, f"{name}-high", 1), 25, lambda: stand.tell(name, f"{name}-high"))
-    assert not ledger.holds(stand.watcher.job(name), "Failed"), "it did as it was asked"
-    assert ledger.status_of(stand.watcher.job(name)).get("restarts", 0) == 0
+    assert not witness_state.holds(stand.watcher.job(name), "Failed"), "it did as it was asked"
+    assert witness_state.status_of(stand.watcher.job(name)).get("restarts", 0) == 0
     await stand.clear(name, f"{name}-high")
 
 
@@ -104,6 +104,6 @@ async def test_two_gangs_that_cannot_both_run_do_not_take_turns(stand: Stand) ->
     await urgent(stand, "takes", FULL)
     await stand.watcher.until(lambda seen: whole(seen, "takes", 1), 40, lambda: stand.tell("gives-way", "takes"))
     await asyncio.sleep(6)
-    epochs = [ledger.status_of(stand.watcher.job(name))["lastEpoch"] for name in ("gives-way", "takes")]
+    epochs = [witness_state.status_of(stand.watcher.job(name))["lastEpoch"] for name in ("gives-way", "takes")]
     assert epochs == [1, 1]
     await stand.clear("gives-way", "takes")

@@ -7,8 +7,8 @@ does everything, with other gangs too, a thousand crashes and more.
 from __future__ import annotations
 
 import pytest
-from tests.faults.stand import Stand
 from tests.faults.sweep import EACH, MODES, ONCE, reference, sweep
+from tests.faults.testbed import Stand
 from tests.faults.workloads import WORKLOADS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

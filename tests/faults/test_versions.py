@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.faults import ledger
-from tests.faults.hands import path
-from tests.faults.stand import Stand
+from tests.faults import witness_state
+from tests.faults.raw_client import path
+from tests.faults.testbed import Stand
 from tests.faults.workloads import LONG, whole
 from tests.live.harness import training_job
 
@@ -40,21 +40,23 @@ async def test_a_status_of_another_version_restarts_no_running_job(stand: Stand,
     await stand.running()
     await stand.hands.create(JOBS, training_job(name, seconds=LONG))
     await stand.runs(name)
-    before = {ledger.uid_of(pod) for pod in stand.watcher.pods(name)}
+    before = {witness_state.uid_of(pod) for pod in stand.watcher.pods(name)}
     stand.stop()
     changes = STRANGE[what]
     if conditions := changes.get("conditions"):
-        changes = {"conditions": [*ledger.status_of(stand.watcher.job(name))["conditions"], *conditions]}
+        changes = {"conditions": [*witness_state.status_of(stand.watcher.job(name))["conditions"], *conditions]}
     await stand.hands.patch(JOBS, name, {"status": changes}, status=True)
     garbage = {"metadata": {"annotations": {"trimtab.dev/policy": "", "fake.trimtab.dev/fail": "@@", "x": "y" * 1000}}}
     await stand.hands.patch(JOBS, name, garbage)
     await stand.running()
     await stand.hands.create(JOBS, training_job(f"{name}-next", gpus=8, seconds=0.1))
     await stand.ends(f"{name}-next")
-    assert {ledger.uid_of(pod) for pod in stand.watcher.pods(name)} == before
-    assert ledger.plan_of(stand.watcher.job(name))["epoch"] == 1
+    assert {witness_state.uid_of(pod) for pod in stand.watcher.pods(name)} == before
+    assert witness_state.plan_of(stand.watcher.job(name))["epoch"] == 1
     if what == "conditions":
-        assert ledger.holds(stand.watcher.job(name), "FromTheFuture"), "what we do not know is not ours to take away"
+        assert witness_state.holds(stand.watcher.job(name), "FromTheFuture"), (
+            "what we do not know is not ours to take away"
+        )
     await stand.clear(name, f"{name}-next")
 
 
@@ -109,7 +111,7 @@ async def test_fields_that_a_later_version_has_written_are_kept(stand: Stand, cr
     await stand.hands.create(JOBS, training_job("downgraded", seconds=LONG))
     await stand.runs("downgraded")
     async with asyncio.timeout(30):  # the API server takes the new schema a moment later
-        while "fromTheFuture" not in ledger.status_of(await stand.hands.get(JOBS, "downgraded")):
+        while "fromTheFuture" not in witness_state.status_of(await stand.hands.get(JOBS, "downgraded")):
             await stand.hands.patch(
                 "llmtrainingjobs", "downgraded", {"status": {"fromTheFuture": {"a": 1}}}, status=True
             )
@@ -117,7 +119,7 @@ async def test_fields_that_a_later_version_has_written_are_kept(stand: Stand, cr
     await stand.hands.delete("pods", "downgraded-1-0", grace=0)
     await stand.watcher.until(lambda seen: whole(seen, "downgraded", 2), 30, lambda: stand.tell("downgraded"))
     # Read anew: a watch that was opened before the schema changed goes on pruning by the old one.
-    assert ledger.status_of(await stand.hands.get(JOBS, "downgraded"))["fromTheFuture"] == {"a": 1}
+    assert witness_state.status_of(await stand.hands.get(JOBS, "downgraded"))["fromTheFuture"] == {"a": 1}
     await stand.clear("downgraded")
 
 
@@ -142,7 +144,7 @@ async def test_a_version_that_is_not_served_for_a_while_costs_no_job(
     deleted = [call.name for call in await stand.proxy.trace() if call.method == "DELETE" and "unserved" in call.name]
     assert not deleted, stand.tell("unserved")
     await stand.runs("unserved")
-    assert ledger.status_of(stand.watcher.job("unserved")).get("restarts", 0) == 0, stand.tell("unserved")
+    assert witness_state.status_of(stand.watcher.job("unserved")).get("restarts", 0) == 0, stand.tell("unserved")
     await stand.clear("unserved", "served-again")
 
 

@@ -17,9 +17,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
-from tests.faults import ledger
+from tests.faults import witness_state
 from tests.faults.invariants import Judge, Limits, Violation
-from tests.faults.ledger import JOBS, KINDS, NODES, PODS, Object, name_of
+from tests.faults.witness_state import JOBS, KINDS, NODES, PODS, Object, name_of
 
 from trimtab.kube.connection import connect
 from trimtab.settings import KubeSettings
@@ -174,8 +174,12 @@ class Watcher:
 
 def state(job: Object) -> str:
     """A job in one line, for messages."""
-    true = [f"{c['type']}={c['reason']}" for c in ledger.status_of(job).get("conditions", []) if c["status"] == "True"]
-    plan, pending = ledger.plan_of(job), ledger.status_of(job).get("pending") or {}
+    true = [
+        f"{c['type']}={c['reason']}"
+        for c in witness_state.status_of(job).get("conditions", [])
+        if c["status"] == "True"
+    ]
+    plan, pending = witness_state.plan_of(job), witness_state.status_of(job).get("pending") or {}
     return (
         f"{true} epoch {plan.get('epoch')} on {[n['name'] for n in plan.get('nodes', [])]} {pending.get('message', '')}"
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.faults import ledger
-from tests.faults.stand import Settings, Stand
+from tests.faults import witness_state
+from tests.faults.testbed import Settings, Stand
 from tests.faults.watcher import Watcher
 from tests.live.harness import gpu_node, training_job
 
@@ -53,7 +53,7 @@ class Workload:
 
     def over(self, seen: Watcher, life: str) -> bool:
         """Whether all has come to rest."""
-        return ledger.holds(seen.job(life), "Complete")
+        return witness_state.holds(seen.job(life), "Complete")
 
     async def clean(self, stand: Stand, life: str) -> None:
         """Nothing is left of it."""
@@ -73,7 +73,7 @@ class NodeLoss(Workload):
         await stand.runs(life)
 
     async def act(self, stand: Stand, life: str) -> None:
-        self.lost = str(ledger.plan_of(stand.watcher.job(life))["nodes"][-1]["name"])
+        self.lost = str(witness_state.plan_of(stand.watcher.job(life))["nodes"][-1]["name"])
         await stand.hands.delete("nodes", self.lost)
 
     def over(self, seen: Watcher, life: str) -> bool:
@@ -102,7 +102,7 @@ class Preemption(Workload):
         await stand.hands.create(JOBS, job)
 
     def over(self, seen: Watcher, life: str) -> bool:
-        gone = not seen.pods(f"{life}-low") and "pending" in ledger.status_of(seen.job(f"{life}-low"))
+        gone = not seen.pods(f"{life}-low") and "pending" in witness_state.status_of(seen.job(f"{life}-low"))
         return gone and whole(seen, life, epoch=1)
 
 
@@ -128,7 +128,7 @@ class Resize(Workload):
         await stand.clear(f"{life}-n0")
 
     def over(self, seen: Watcher, life: str) -> bool:
-        return bool(ledger.plan_of(seen.job(life)).get("gpus") == 16) and whole(seen, life, epoch=2)
+        return bool(witness_state.plan_of(seen.job(life)).get("gpus") == 16) and whole(seen, life, epoch=2)
 
     async def clean(self, stand: Stand, life: str) -> None:
         await stand.clear(life, *(f"{life}-n{number}" for number in range(1, len(FOUR_NODES) - 1)))
@@ -137,12 +137,14 @@ class Resize(Workload):
 def whole(seen: Watcher, job: str, epoch: int) -> bool:
     """The gang of this plan (or a later one) runs, and no pod of an earlier one is left."""
     found, pods = seen.job(job), seen.pods(job)
-    plan = ledger.plan_of(found)
+    plan = witness_state.plan_of(found)
     return (
-        ledger.holds(found, "PodsReady")
+        witness_state.holds(found, "PodsReady")
         and plan.get("epoch", 0) >= epoch
         and len(pods) == plan["nodeCount"]
-        and all(ledger.epoch_of(pod) == plan["epoch"] and pod["status"].get("phase") == "Running" for pod in pods)
+        and all(
+            witness_state.epoch_of(pod) == plan["epoch"] and pod["status"].get("phase") == "Running" for pod in pods
+        )
     )
 
 
@@ -153,7 +155,7 @@ async def nodes_back(stand: Stand, names: tuple[str, ...] = FOUR_NODES) -> None:
     await stand.watcher.until(lambda seen: all(ready(seen.node(name)) for name in names), 30, "nodes to be Ready")
 
 
-def ready(node: ledger.Object) -> bool:
+def ready(node: witness_state.Object) -> bool:
     conditions = node.get("status", {}).get("conditions", [])
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 

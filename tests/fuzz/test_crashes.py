@@ -44,7 +44,7 @@ def kueue(spec: Json, topology: Json | None = None) -> WorkloadObject:
 )  # fmt: skip
 def test_a_workload_with_no_pod_template_is_no_workload(template: Json) -> None:
     with pytest.raises(msgspec.DecodeError):
-        workload.read(kueue({"template": template}))
+        workload.read_workload(kueue({"template": template}))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_workload_with_no_pod_template_is_no_workload(template: Json) -> None:
     ],
 )
 def test_a_topology_that_does_not_fit_its_levels_is_told_of(slices: list[Json]) -> None:
-    read = workload.read(kueue({"template": {}}, {"levels": ["rack"], "slices": slices}))
+    read = workload.read_workload(kueue({"template": {}}, {"levels": ["rack"], "slices": slices}))
     said = admission.admission(read, {})
     assert isinstance(said, str)
     assert "cannot be understood" in said
@@ -103,12 +103,12 @@ def test_what_is_no_map_goes_back_to_nobody(verb: Any, body: Json) -> None:
 def test_a_log_without_jobs_is_refused(tmp_path: Path) -> None:
     (path := tmp_path / "log.json").write_text("[]")
     with pytest.raises(FileError, match="no job"):
-        workloads.read(path, "philly")
+        workloads.read_trace(path, "philly")
 
 
 def test_a_millionth_of_a_gpu_takes_a_whole_one(tmp_path: Path) -> None:
     (path := tmp_path / "t.csv").write_text("timestamp,duration,num_gpus\n2017-10-09 07:02:42,60,1e-9\n")
-    found, _ = workloads.read(path, "philly-csv")
+    found, _ = workloads.read_trace(path, "philly-csv")
     assert found.gpus.tolist() == [1]
 
 

@@ -15,16 +15,16 @@ from tests.interop.tickets import admitted, ask, condition, evicted, stand, tick
 from tests.interop.webhooks import problems
 
 from trimtab.interop import request
-from trimtab.interop.reply import Amend, Case, Create, Tell, Withdraw, next_write
-from trimtab.interop.workload import read
+from trimtab.interop.reply import Amend, Create, Tell, Withdraw, WorkloadPair, next_write
+from trimtab.interop.workload import read_workload
 from trimtab_policy.types import Bounds
 
 Json = dict[str, Any]
 
 
-def case(workload: Any = None, **changes: Any) -> Case:
+def case(workload: Any = None, **changes: Any) -> WorkloadPair:
     defaults: Json = {"ask": ask(), "living": False, "now": NOW}
-    return Case(workload=workload, **(defaults | changes))
+    return WorkloadPair(workload=workload, **(defaults | changes))
 
 
 def told(workload: Any, **changes: Any) -> Json:
@@ -188,7 +188,7 @@ def test_whatever_happens_kueue_takes_what_is_written_and_it_settles(status: Jso
     for gang, asked in looks:
         for _ in range(6):
             known = stand(raw["status"], spec=raw["spec"], annotations=raw["metadata"]["annotations"]) if raw else None
-            write = next_write(case(read(known) if known else None, ask=asked, **gang))
+            write = next_write(case(read_workload(known) if known else None, ask=asked, **gang))
             if write is None:
                 break
             before = raw

@@ -13,8 +13,8 @@ import msgspec
 
 from trimtab import names
 from trimtab.interop import request
-from trimtab.interop.request import Ask
-from trimtab.interop.workload import Workload, read
+from trimtab.interop.request import KueueRequest
+from trimtab.interop.workload import Workload, read_workload
 from trimtab.kube.objects import FlavorObject, Meta, WorkloadObject
 from trimtab_policy.types import Bounds
 
@@ -24,11 +24,11 @@ SINCE = "2026-01-02T03:00:00Z"
 TEMPLATE: Json = {"spec": {"containers": [{"name": "trainer", "image": "trainer:1"}]}}
 
 
-def ask(**changes: Any) -> Ask:
+def ask(**changes: Any) -> KueueRequest:
     """A job that can do with 4 to 16 GPUs."""
     job = Meta("job", "team", uid="uid-job", generation=1)
     defaults: Json = {"queue": "gpus", "gpus": Bounds(4, 16), "resource": names.NVIDIA_GPU, "template": TEMPLATE}
-    return Ask(job=changes.pop("job", job), **(defaults | changes))
+    return KueueRequest(job=changes.pop("job", job), **(defaults | changes))
 
 
 def condition(kind: str, value: bool = True, reason: str = "", message: str = "") -> Json:
@@ -62,7 +62,7 @@ def evicted(reason: str = "Preempted", message: str = "to make room", count: int
 
 
 def stand(
-    status: Json | None = None, asked: Ask | None = None, spec: Json | None = None, **meta: Any
+    status: Json | None = None, asked: KueueRequest | None = None, spec: Json | None = None, **meta: Any
 ) -> WorkloadObject:
     """The Workload of a job as the API server has it."""
     made = request.workload(asked or ask())
@@ -71,9 +71,11 @@ def stand(
     return WorkloadObject(msgspec.convert(raw, Meta), msgspec.Raw(body), msgspec.Raw(json.dumps(status or {}).encode()))
 
 
-def ticket(status: Json | None = None, asked: Ask | None = None, spec: Json | None = None, **meta: Any) -> Workload:
+def ticket(
+    status: Json | None = None, asked: KueueRequest | None = None, spec: Json | None = None, **meta: Any
+) -> Workload:
     """The same, understood."""
-    return read(stand(status, asked, spec, **meta))
+    return read_workload(stand(status, asked, spec, **meta))
 
 
 def flavor(name: str = "a100", labels: dict[str, str] | None = None, *tolerations: Json) -> dict[str, FlavorObject]:

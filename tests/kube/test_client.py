@@ -12,10 +12,10 @@ from aiohttp import web
 from tests.fakeserver import FakeApiServer
 
 from trimtab import errors
-from trimtab.kube.answers import LONGEST_WAIT_SECONDS, error_from
 from trimtab.kube.client import KubeClient, describe
-from trimtab.kube.observer import Silent
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.resources import JOBS, LEASES, NODES, PODS
+from trimtab.kube.responses import LONGEST_WAIT_SECONDS, error_from
 from trimtab.settings import KubeSettings
 
 

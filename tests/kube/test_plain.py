@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from trimtab.errors import NotFound, SettingsError
-from trimtab.kube import plain
+from trimtab.kube import slim_auth
 from trimtab.kube.client import KubeClient
 from trimtab.kube.connection import connect
-from trimtab.kube.plain import Endpoint, PlainConnection, endpoint
 from trimtab.kube.resources import NODES
+from trimtab.kube.slim_auth import Endpoint, PlainConnection, endpoint
 from trimtab.settings import KubeSettings
 from trimtab_local.control_plane.cluster import LocalCluster
 from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
@@ -66,7 +66,7 @@ async def test_a_token_file_that_changes_is_read_again(tmp_path: Path) -> None:
 def test_the_service_account_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ca.crt").write_text("CA")
     (tmp_path / "token").write_text("t")
-    monkeypatch.setattr(plain, "ACCOUNT", tmp_path)
+    monkeypatch.setattr(slim_auth, "ACCOUNT", tmp_path)
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")

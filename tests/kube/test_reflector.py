@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.fakeserver import Refused, Store, bookmark
 
 from trimtab.errors import ApiError, Overloaded, Unreachable
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.objects import Meta, NodeObject
-from trimtab.kube.observer import Silent
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import NODES
 from trimtab.settings import ReflectorSettings

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.faults.forge import Forge, Forged
+from tests.faults.forkserver import Forge, Forged
 
 from trimtab_local.control_plane.cluster import LocalCluster
 from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig

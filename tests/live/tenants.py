@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.faults import ledger
+from tests.faults import witness_state
 from tests.faults.watcher import Watcher
 from tests.live.harness import PATIENCE, Live, training_job
 
@@ -136,22 +136,24 @@ def tenancy(live: Live, directory: Path) -> Iterator[Tenants]:
 
 def held(seen: Watcher, namespace: str) -> int:
     """GPUs that pods of the namespace hold on nodes."""
-    pods = seen.judge.ledger.objects[ledger.PODS].values()
-    on_nodes = (each for each in pods if ledger.live(each) and ledger.node_of(each))
-    return sum(ledger.gpus(each).total() for each in on_nodes if each["metadata"]["namespace"] == namespace)
+    pods = seen.judge.ledger.objects[witness_state.PODS].values()
+    on_nodes = (each for each in pods if witness_state.live(each) and witness_state.node_of(each))
+    return sum(witness_state.gpus(each).total() for each in on_nodes if each["metadata"]["namespace"] == namespace)
 
 
 def states(seen: Watcher, namespace: str) -> dict[str, str]:
     """Job -> what its conditions say, in words."""
     jobs = (each for each in seen.jobs() if each["metadata"]["namespace"] == namespace)
-    told = {each["metadata"]["name"]: ledger.status_of(each).get("conditions", []) for each in jobs}
+    told = {each["metadata"]["name"]: witness_state.status_of(each).get("conditions", []) for each in jobs}
     return {name: "; ".join(f"{c['type']}={c['status']}: {c['message']}" for c in cs) for name, cs in told.items()}
 
 
 async def reaches(seen: Watcher, namespace: str, name: str, condition: str, seconds: float = 40) -> None:
     """Wait until a condition of the job holds."""
     await seen.until(
-        lambda _: ledger.holds(seen.job(name, namespace), condition), seconds, lambda: str(states(seen, namespace))
+        lambda _: witness_state.holds(seen.job(name, namespace), condition),
+        seconds,
+        lambda: str(states(seen, namespace)),
     )
 
 

@@ -23,12 +23,12 @@ from tests.live.harness import eventually, gpu_node
 
 from trimtab import names
 from trimtab.agent import sampler
-from trimtab.agent.app import Agent
+from trimtab.agent.app import NodeAgent
 from trimtab.agent.backend import BackendError, Gpu, NodeReading
-from trimtab.agent.config import Config, Http, Kube
+from trimtab.agent.config import AgentConfig, Http, Kube
 from trimtab.errors import LocalClusterError
 from trimtab.kube.client import KubeClient
-from trimtab.kube.plain import PlainConnection, endpoint
+from trimtab.kube.slim_auth import PlainConnection, endpoint
 from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.cluster import LocalCluster
 from trimtab_local.control_plane.kubeconfig import write_kubeconfig
@@ -307,9 +307,9 @@ async def test_a_driver_that_hangs_is_reported_and_one_that_was_replaced_ends_th
     agents: Agents, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler, "HUNG_SECONDS", 1.0)
-    driver, config = Driver(), Config(OWN, sample_seconds=0.1, least_report_seconds=0.5, http=Http("127.0.0.1", 0))
+    driver, config = Driver(), AgentConfig(OWN, sample_seconds=0.1, least_report_seconds=0.5, http=Http("127.0.0.1", 0))
     async with KubeClient(PlainConnection(endpoint(machine.kubeconfig)), Kube()) as client:
-        agent = asyncio.create_task(Agent(config, driver, client).run(asyncio.Event()))
+        agent = asyncio.create_task(NodeAgent(config, driver, client).run(asyncio.Event()))
         await eventually(lambda: bool(agents.status().get("gpus")), what="the first report")
         driver.answers.clear()
         await eventually(lambda: "does not answer" in agents.status().get("error", ""), what="the report of it")

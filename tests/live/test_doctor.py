@@ -283,7 +283,7 @@ def test_a_server_that_is_not_there_is_an_error_and_no_traceback(tmp_path: Path,
 
 def lease_age_of(live: Live) -> float:
     """Seconds since the controller's Lease was renewed; it runs on this machine, whose clock is the same."""
-    from trimtab.doctor.seen import posix
+    from trimtab.doctor.inventory import posix
 
     renewed = live.cluster.kubectl(
         "get", "lease", "trimtab-controller", "-n", SYSTEM, "-o", "jsonpath={.spec.renewTime}"

@@ -48,7 +48,7 @@ def forget(live: Live) -> None:
 def kept(live: Live) -> State | None:
     where = ("-n", names.SYSTEM_NAMESPACE, "-o", "json", "--ignore-not-found")
     found = live.cluster.kubectl("get", "configmap", names.CALIBRATION_CONFIG_MAP, *where)
-    return calibration.read(json.loads(found)["data"]) if found else None
+    return calibration.read_calibration(json.loads(found)["data"]) if found else None
 
 
 async def started(live: Live, job: str) -> dict[str, Any]:

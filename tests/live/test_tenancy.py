@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.faults.ledger import condition, status_of
 from tests.faults.watcher import Watcher
+from tests.faults.witness_state import condition, status_of
 from tests.live import thief
 from tests.live.harness import PATIENCE, ControllerProcess, Live
 from tests.live.tenants import (
@@ -51,7 +51,7 @@ from tests.live.tenants import (
 
 from trimtab import names
 from trimtab.doctor.checks import admission
-from trimtab.doctor.gather import RULES
+from trimtab.doctor.collect import RULES
 from trimtab.errors import LocalClusterError
 from trimtab.kube.client import MERGE_PATCH
 from trimtab.kube.resources import CONFIG_MAPS, GPUNODES, JOBS, PODS, PRIORITY_CLASSES, QUEUES, SERVICES, Resource

@@ -20,7 +20,7 @@ from trimtab.errors import LocalClusterError
 from trimtab_local.control_plane.cluster import LocalCluster, local_clusters
 from trimtab_local.control_plane.kubeconfig import kubectl as kubectl_as
 from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
-from trimtab_local.control_plane.layout import ClusterState, Phase
+from trimtab_local.control_plane.layout import ClusterPhase, ClusterState
 from trimtab_local.control_plane.options import ClusterOptions
 
 pytestmark = pytest.mark.cluster
@@ -105,17 +105,17 @@ def test_the_end_of_a_component_is_the_end_of_the_cluster_unless_it_is_to_be_sta
     before = broken.status().components
     os.kill(before["kube-scheduler"], signal.SIGKILL)
     _until(lambda: broken.status().components["kube-scheduler"] != before["kube-scheduler"])
-    _until(lambda: broken.status().phase is Phase.READY)
+    _until(lambda: broken.status().phase is ClusterPhase.READY)
     after = broken.status().components
     assert after == before | {"kube-scheduler": after["kube-scheduler"]}
     processes = _processes(broken.status())
     os.kill(after["kwok"], signal.SIGKILL)
-    _until(lambda: broken.status().phase is Phase.FAILED)
+    _until(lambda: broken.status().phase is ClusterPhase.FAILED)
     with pytest.raises(LocalClusterError, match=r"(?s)kwok was killed by SIGKILL; the end of .*\.log:\n\S"):
         broken.check()
     _assert_gone(processes)
     broken.stop()
-    assert broken.status().phase is Phase.ABSENT
+    assert broken.status().phase is ClusterPhase.ABSENT
 
 
 def test_a_cluster_dies_with_its_owner_even_by_sigkill(state_home: Path) -> None:
@@ -156,7 +156,7 @@ def test_components_die_with_a_killed_supervisor_and_the_name_can_be_used_again(
 async def test_a_kept_cluster_outlives_its_block_until_it_is_stopped(state_home: Path) -> None:
     async with LocalCluster("kept", keep=True) as kept:
         processes = _processes(kept.status())
-    assert LocalCluster("kept").status().phase is Phase.READY
+    assert LocalCluster("kept").status().phase is ClusterPhase.READY
     LocalCluster("kept").stop()
     _assert_gone(processes)
 

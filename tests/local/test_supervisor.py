@@ -13,7 +13,7 @@ from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.build import read_module
 from trimtab_local.control_plane.cluster import LocalCluster
 from trimtab_local.control_plane.components import PORTS
-from trimtab_local.control_plane.layout import Phase
+from trimtab_local.control_plane.layout import ClusterPhase
 from trimtab_local.control_plane.process import ProcessId, tail, terminate
 from trimtab_local.control_plane.supervisor import free_ports, held
 
@@ -42,7 +42,7 @@ def test_a_component_that_ends_at_once_fails_the_start_with_its_last_words(progr
     cluster = LocalCluster("unlucky", keep=keep)
     with pytest.raises(LocalClusterError, match=r"(?s)etcd exited with status 3; the end of .*etcd\.log:\nmy disk"):
         cluster.start()
-    assert cluster.status().phase is Phase.FAILED
+    assert cluster.status().phase is ClusterPhase.FAILED
     assert cluster.log("etcd").exists(), "the logs of a failure are kept until `down`"
     cluster.stop()
     assert list(cluster.kubeconfig.parents[1].iterdir()) == []
@@ -69,7 +69,7 @@ def test_names_that_could_leave_the_directory_are_refused(name: str) -> None:
 
 def test_stopping_what_does_not_run_does_nothing(programs: Path) -> None:
     LocalCluster("never").stop()
-    assert LocalCluster("never").status().phase is Phase.ABSENT
+    assert LocalCluster("never").status().phase is ClusterPhase.ABSENT
 
 
 def test_ports_differ() -> None:

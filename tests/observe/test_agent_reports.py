@@ -9,10 +9,10 @@ import pytest
 
 from trimtab import names
 from trimtab.agent.digest import Digest, report
-from trimtab.agent.profile import Injected, Profile, Running
+from trimtab.agent.profile import FakeNode, Injected, RunningPod
 from trimtab.agent.simulation import SimulatedNode
 from trimtab.kube.objects import GpuNodeObject, Meta
-from trimtab.observe import foreign, health, telemetry
+from trimtab.observe import health, telemetry, unmanaged_load
 from trimtab.observe.telemetry import NodeTelemetry
 from trimtab_policy import catalog
 
@@ -21,15 +21,15 @@ H100 = "NVIDIA-H100-80GB-HBM3"
 
 def told(*faults: dict[str, Any], seconds: int = 90, running: int = 0) -> NodeTelemetry:
     """What is read of the report that the agent of a fake node writes after so many readings."""
-    pods = (Running("team-a/train-0", running),) if running else ()
-    profile = Profile(
+    pods = (RunningPod("team-a/train-0", running),) if running else ()
+    profile = FakeNode(
         product=H100, gpus=8, nvlinks=18, running=pods, faults=msgspec.convert(faults, tuple[Injected, ...])
     )
     node, digest = SimulatedNode(profile, catalog.gpu("H100-SXM5-80GB"), "n1"), Digest(30.0)
     for second in range(seconds):
         state = digest.take(node.read(float(second)), float(second), 1_767_323_045.0 + second)
     status = report(state, backend="fake", period=30, boot_id="boot")
-    return telemetry.read(GpuNodeObject(Meta(name="n1", uid="u"), msgspec.Raw(msgspec.json.encode(status))))
+    return telemetry.read_telemetry(GpuNodeObject(Meta(name="n1", uid="u"), msgspec.Raw(msgspec.json.encode(status))))
 
 
 def test_a_sound_node_at_work_is_read_in_full() -> None:
@@ -75,7 +75,7 @@ def test_faults_that_do_not(fault: dict[str, Any]) -> None:
 
 def test_somebody_elses_work_is_foreign() -> None:
     node = told({"kind": "foreignLoad", "gpu": [6, 7], "at": 20}, running=4)
-    load = foreign.load(node.gpus, foreign.NO_LOAD, utilization=0.1, memory=0.05)
+    load = unmanaged_load.load(node.gpus, unmanaged_load.NO_LOAD, utilization=0.1, memory=0.05)
     assert (load.claimed, load.unclaimed, load.foreign(requested=4)) == (4, (6, 7), 2)
 
 

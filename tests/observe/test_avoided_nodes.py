@@ -7,7 +7,7 @@ from collections.abc import Set
 import pytest
 from tests.builders import NOW, job_object, node_object
 
-from trimtab.observe.snapshot import Caches, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver
 
 NODES = [node_object(name, labels={"pool": "a" if name != "n3" else "b"}) for name in ("n1", "n2", "n3")]
 
@@ -15,7 +15,9 @@ NODES = [node_object(name, labels={"pool": "a" if name != "n3" else "b"}) for na
 def eligible(avoided: Set[str], selector: dict[str, str] | None = None) -> tuple[str, ...] | None:
     spec = {"template.spec.nodeSelector": selector} if selector else None
     jobs = [job_object("job", spec), job_object("other")]
-    snapshot = Observer(()).observe(Caches(nodes=NODES, pods=(), jobs=jobs), NOW, (), {"uid-job": avoided}).snapshot
+    snapshot = (
+        ClusterObserver(()).observe(Caches(nodes=NODES, pods=(), jobs=jobs), NOW, (), {"uid-job": avoided}).snapshot
+    )
     found = {job.name: job.eligible for job in snapshot.jobs}
     assert found["other"] is None
     return found["job"]

@@ -15,7 +15,7 @@ from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.kube.objects import JobObject
 from trimtab.observe.failures import Failures, count_events
-from trimtab.observe.snapshot import Caches, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver
 from trimtab.settings import FailureSettings
 
 RULES = FailureSettings()
@@ -53,7 +53,7 @@ Verdict = Callable[[Sequence[JobObject], float], tuple[set[str], dict[str, froze
 
 def ruled(jobs: Sequence[JobObject], now: float) -> tuple[set[str], dict[str, frozenset[str]]]:
     """As the controller judges: nodes that nobody gets, and those that single namespaces do not."""
-    observer = Observer((), failures=Failures(RULES, share=0.25, apart=60.0))
+    observer = ClusterObserver((), failures=Failures(RULES, share=0.25, apart=60.0))
     held = observer.observe(Caches(THERE, (), jobs), now).held
     return set(held.bad), dict(held.suspect)
 

@@ -13,7 +13,7 @@ from tests.builders import MOMENT, NOW, job_object, node, node_object, placement
 
 from trimtab import names
 from trimtab.api.status import Condition, JobStatus, Observed, TrainerStatus
-from trimtab.observe.snapshot import Caches, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver
 from trimtab_policy.placement.runtime import LONGEST, due, may_be_touched
 from trimtab_policy.specs import Prediction
 from trimtab_policy.types import Job
@@ -26,7 +26,7 @@ class Watch:
     """A gang that was started at NOW, and somebody who looks at it from time to time."""
 
     def __init__(self, run_seconds: float = 500.0, **spec: Any) -> None:
-        self.observer, self.spec = Observer(()), spec
+        self.observer, self.spec = ClusterObserver(()), spec
         figures = Prediction(0.5, 131_072.0, 1 << 33, run_seconds)
         self.plan = plan_of(placement(nodes={"n1": 8}, prediction=figures))
         self.epoch = 1

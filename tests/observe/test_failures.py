@@ -29,7 +29,7 @@ from trimtab.apply import transitions
 from trimtab.kube.objects import JobObject, NodeObject, PodObject
 from trimtab.observe.failures import KEPT, Failures, count_events, spares_needed
 from trimtab.observe.gpunodes import GpuNodes
-from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.settings import FailureSettings, TelemetrySettings
 
 WINDOW = 3600.0
@@ -66,7 +66,7 @@ def look(
     rules: FailureSettings = RULES,
     heard: GpuNodes | None = None,
 ) -> Observation:
-    observer = Observer((), heard, failures=Failures(rules, share=0.25, apart=MINUTE))
+    observer = ClusterObserver((), heard, failures=Failures(rules, share=0.25, apart=MINUTE))
     return observer.observe(Caches(there, pods, jobs), NOW)
 
 
@@ -113,7 +113,7 @@ def test_a_failure_without_a_node_to_blame_condemns_none() -> None:
 
 def test_it_comes_back_when_the_last_failure_is_a_window_ago() -> None:
     def at(now: float) -> list[str]:
-        observer = Observer((), failures=Failures(RULES, apart=MINUTE))
+        observer = ClusterObserver((), failures=Failures(RULES, apart=MINUTE))
         jobs = [job("a", blow("n1", 30)), job("b", blow("n1", 10))]
         return bad(observer.observe(Caches(EIGHT, (), jobs), now))
 
@@ -344,7 +344,7 @@ def test_a_job_that_has_failed_by_itself_may_not() -> None:
 def test_nodes_in_the_smallest_groups_are_kept_first() -> None:
     racks = {"n4": "r1", "n5": "r1", "n6": "r2", "n7": "r1"}
     there = [*nodes(*FOUR), *(node_object(name, metadata=MADE, labels={"rack": rack}) for name, rack in racks.items())]
-    observer = Observer((("rack",),), failures=Failures(AUTO))
+    observer = ClusterObserver((("rack",),), failures=Failures(AUTO))
     seen = observer.observe(Caches(there, (), [busy(*FOUR)]), NOW)
     assert sorted(seen.held.spares) == ["n4", "n6"]
 

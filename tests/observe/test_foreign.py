@@ -9,17 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import gpu_reading, gpunode_object
 
-from trimtab.observe import foreign, telemetry
-from trimtab.observe.foreign import Foreign, Level, Load
+from trimtab.observe import telemetry, unmanaged_load
+from trimtab.observe.unmanaged_load import Foreign, ForeignLoad, HysteresisLevel
 from trimtab.settings import TelemetrySettings
 
 BUSY: dict[str, Any] = {"smUtilizationPercent": 90}
 HOLDS: dict[str, Any] = {"memoryUsedBytes": 8 << 30}
 
 
-def load(*gpus: dict[str, Any], before: Load = foreign.NO_LOAD) -> Load:
+def load(*gpus: dict[str, Any], before: ForeignLoad = unmanaged_load.NO_LOAD) -> ForeignLoad:
     readings = [gpu_reading(index, **changes) for index, changes in enumerate(gpus)]
-    return foreign.load(telemetry.read(gpunode_object(gpus=readings)).gpus, before, utilization=0.1, memory=0.05)
+    return unmanaged_load.load(
+        telemetry.read_telemetry(gpunode_object(gpus=readings)).gpus, before, utilization=0.1, memory=0.05
+    )
 
 
 # --- busy ----------------------------------------------------------------------------------------------------------
@@ -28,7 +30,10 @@ def test_a_gpu_is_busy_that_computes_or_holds_memory() -> None:
 
 
 def test_a_gpu_that_nothing_is_known_of_is_not_busy() -> None:
-    assert load({"smUtilizationPercent": None, "memoryUsedBytes": None}, HOLDS | {"memoryTotalBytes": None}) == Load()
+    assert (
+        load({"smUtilizationPercent": None, "memoryUsedBytes": None}, HOLDS | {"memoryTotalBytes": None})
+        == ForeignLoad()
+    )
 
 
 def test_parts_of_a_gpu_are_no_concern_of_ours() -> None:
@@ -38,8 +43,8 @@ def test_parts_of_a_gpu_are_no_concern_of_ours() -> None:
 def test_a_busy_gpu_is_free_only_well_below_the_edge() -> None:
     near = {"smUtilizationPercent": 7}
     assert load(near).unclaimed == ()
-    assert load(near, before=Load(unclaimed=(0,))).unclaimed == (0,)
-    assert load({"smUtilizationPercent": 5}, before=Load(unclaimed=(0,))).unclaimed == ()
+    assert load(near, before=ForeignLoad(unclaimed=(0,))).unclaimed == (0,)
+    assert load({"smUtilizationPercent": 5}, before=ForeignLoad(unclaimed=(0,))).unclaimed == ()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_busy_gpus_that_no_pod_accounts_for_are_foreign(gpus: list[dict[str, Any
 
 
 # --- levels --------------------------------------------------------------------------------------------------------
-def follow(*looks: tuple[float, int], level: Level = foreign.NO_LEVEL) -> list[int]:
+def follow(*looks: tuple[float, int], level: HysteresisLevel = unmanaged_load.NO_LEVEL) -> list[int]:
     values = []
     for now, raw in looks:
         level = level.follow(raw, now, seconds=60)
@@ -73,17 +78,17 @@ def test_a_level_rises_to_what_it_was_all_the_time() -> None:
 
 
 def test_a_level_falls_as_slowly() -> None:
-    assert follow((0, 0), (30, 1), (60, 0), level=Level(4)) == [4, 4, 1]
+    assert follow((0, 0), (30, 1), (60, 0), level=HysteresisLevel(4)) == [4, 4, 1]
 
 
 def test_a_peak_and_a_gap_are_nothing() -> None:
     assert follow((0, 4), (30, 0), (60, 4), (119, 4)) == [0, 0, 0, 0]
-    assert follow((0, 0), (30, 4), (60, 0), (119, 0), level=Level(4)) == [4, 4, 4, 4]
+    assert follow((0, 0), (30, 4), (60, 0), (119, 0), level=HysteresisLevel(4)) == [4, 4, 4, 4]
 
 
 @given(raws=st.lists(st.integers(0, 8), min_size=1, max_size=40), start=st.integers(0, 8))
 def test_a_level_is_never_above_or_below_all_that_was_seen(raws: list[int], start: int) -> None:
-    values = follow(*((15.0 * index, raw) for index, raw in enumerate(raws)), level=Level(start))
+    values = follow(*((15.0 * index, raw) for index, raw in enumerate(raws)), level=HysteresisLevel(start))
     assert min((*raws, start)) <= min(values)
     assert max(values) <= max((*raws, start))
 
@@ -98,7 +103,7 @@ class Nodes:
 
     def take(self, name: str, *gpus: dict[str, Any]) -> None:
         readings = [gpu_reading(index, **changes) for index, changes in enumerate(gpus)]
-        self.foreign.take(name, telemetry.read(gpunode_object(gpus=readings)).gpus)
+        self.foreign.take(name, telemetry.read_telemetry(gpunode_object(gpus=readings)).gpus)
 
     def look(self, now: float) -> dict[str, int]:
         return dict(self.foreign.look(self.fresh.__contains__, lambda name: self.requested, self.room, now))

@@ -14,7 +14,7 @@ from tests.observe.test_telemetry import STATUS, raw
 from tests.observe.world import BUSY, LOST, REPAIRED, World, node, problems, takes, with_capacity
 
 from trimtab import names
-from trimtab.observe.health import Verdict
+from trimtab.observe.health import HealthCondition
 
 
 # --- readings ------------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def test_our_own_condition_is_no_sign_of_life() -> None:
     world = World()
     world.report()
     world.look(after=60)
-    world._write("n1", Verdict("True", "Written", "by us"), 0)
+    world._write("n1", HealthCondition("True", "Written", "by us"), 0)
     assert node(world.look(after=30)).readings is None
 
 
@@ -105,7 +105,7 @@ def test_a_node_with_a_broken_gpu_takes_no_pods_and_says_why() -> None:
     why = seen.snapshot.unavailable["n1"]
     assert why.startswith("its GPUs are unhealthy: GPU 3: XID 79, the GPU has fallen off the bus; restart")
     assert seen.reports.faulty == (("n1", names.REASON_XID_FATAL),)
-    assert world.told["n1"] == (Verdict("False", names.REASON_XID_FATAL, world.told["n1"][0].message), 0)
+    assert world.told["n1"] == (HealthCondition("False", names.REASON_XID_FATAL, world.told["n1"][0].message), 0)
 
 
 def test_it_takes_them_again_when_it_was_well_for_long_enough() -> None:

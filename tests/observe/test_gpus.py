@@ -6,14 +6,14 @@ import pytest
 from tests.builders import A100, H100
 
 from trimtab import names
-from trimtab.observe.gpus import NodeGpus, Obstacle, read
+from trimtab.observe.gpus import NodeGpus, Obstacle, read_gpus
 
 NVIDIA = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
 EIGHT = {names.NVIDIA_GPU: "8"}
 
 
 def found(labels: dict[str, str], allocatable: dict[str, str]) -> NodeGpus:
-    gpus = read(labels, allocatable)
+    gpus = read_gpus(labels, allocatable)
     assert gpus
     assert (gpus.spec is None) == bool(gpus.unusable) == (gpus.obstacle is not None)
     return gpus
@@ -90,8 +90,8 @@ def test_case_and_blanks_of_product_names_do_not_matter(product: str) -> None:
 
 
 def test_a_node_without_gpus_is_no_gpu_node() -> None:
-    assert read({}, {"cpu": "8"}) is None
-    assert read({"nvidia.com/gpu.present": "false"}, {}) is None
+    assert read_gpus({}, {"cpu": "8"}) is None
+    assert read_gpus({"nvidia.com/gpu.present": "false"}, {}) is None
 
 
 # --- as they are when something is wrong ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tests.builders import fault, gpu_reading, gpunode_object
 
 from trimtab import names
 from trimtab.observe import health, telemetry
-from trimtab.observe.health import APPLICATION_XIDS, XIDS, Bad, Standing, State
+from trimtab.observe.health import APPLICATION_XIDS, XIDS, HealthState, NodeHealth, SickGpu
 from trimtab.observe.telemetry import NodeTelemetry
 
 BEFORE, AFTER = "2026-01-02T02:00:00Z", "2026-01-02T04:00:00Z"
@@ -22,7 +22,7 @@ def told(*faults: dict[str, Any], repaired: str = "", **changes: Any) -> NodeTel
     """A node of two GPUs; number 1 has the faults."""
     meta = {"annotations": {names.ANNOTATION_REPAIRED: repaired}} if repaired else {}
     gpus = [gpu_reading(0), gpu_reading(1, faults=list(faults), **changes)]
-    return telemetry.read(gpunode_object(gpus=gpus, metadata=meta))
+    return telemetry.read_telemetry(gpunode_object(gpus=gpus, metadata=meta))
 
 
 def reasons(node: NodeTelemetry) -> list[str]:
@@ -84,7 +84,7 @@ def test_what_is_said_names_the_gpu_what_happened_and_what_to_do() -> None:
 
 
 def test_the_same_fault_of_several_gpus_is_told_once() -> None:
-    several = Standing(State.UNHEALTHY, 50, tuple(Bad(f"GPU-{i}", i, "GpuLost", "gone") for i in (0, 2, 5)))
+    several = NodeHealth(HealthState.UNHEALTHY, 50, tuple(SickGpu(f"GPU-{i}", i, "GpuLost", "gone") for i in (0, 2, 5)))
     assert health.verdict(several, ILL, recovery=300).message.startswith("GPU 0, 2, 5: gone; once")
 
 
@@ -100,56 +100,64 @@ def test_a_repair_does_not_mend_what_is_broken_still() -> None:
 
 
 # --- steps ---------------------------------------------------------------------------------------------------------
-def step(before: Standing, node: NodeTelemetry, now: float = 100.0, *, fresh: bool = True) -> Standing:
+def step(before: NodeHealth, node: NodeTelemetry, now: float = 100.0, *, fresh: bool = True) -> NodeHealth:
     return health.step(before, node, fresh=fresh, now=now, recovery=300)
 
 
-UNSEEN, HEALTHY = Standing(State.UNSEEN, 0), Standing(State.HEALTHY, 50)
-BAD = (Bad("GPU-n1-1", 1, names.REASON_XID_FATAL, "gone"),)
-REPORTED, UNHEALTHY = Standing(State.REPORTED, 50, BAD, "boot"), Standing(State.UNHEALTHY, 50, BAD, "boot")
-RECOVERING, STALE = Standing(State.RECOVERING, 50, BAD, "boot"), Standing(State.STALE, 50)
+UNSEEN, HEALTHY = NodeHealth(HealthState.UNSEEN, 0), NodeHealth(HealthState.HEALTHY, 50)
+BAD = (SickGpu("GPU-n1-1", 1, names.REASON_XID_FATAL, "gone"),)
+REPORTED, UNHEALTHY = (
+    NodeHealth(HealthState.REPORTED, 50, BAD, "boot"),
+    NodeHealth(HealthState.UNHEALTHY, 50, BAD, "boot"),
+)
+RECOVERING, STALE = NodeHealth(HealthState.RECOVERING, 50, BAD, "boot"), NodeHealth(HealthState.STALE, 50)
 ALL = [UNSEEN, HEALTHY, REPORTED, UNHEALTHY, RECOVERING, STALE]
 
 
 @pytest.mark.parametrize(
     ("before", "node", "state", "since"),
     [
-        (UNSEEN, WELL, State.HEALTHY, 100),
-        (HEALTHY, WELL, State.HEALTHY, 50),
-        (STALE, WELL, State.HEALTHY, 100),
-        (REPORTED, WELL, State.HEALTHY, 100),
-        (UNHEALTHY, WELL, State.RECOVERING, 100),
-        (RECOVERING, WELL, State.RECOVERING, 50),
-        (UNSEEN, ILL, State.REPORTED, 100),
-        (HEALTHY, ILL, State.REPORTED, 100),
-        (STALE, ILL, State.REPORTED, 100),
-        (REPORTED, ILL, State.REPORTED, 50),
-        (UNHEALTHY, ILL, State.UNHEALTHY, 50),
-        (RECOVERING, ILL, State.UNHEALTHY, 100),
+        (UNSEEN, WELL, HealthState.HEALTHY, 100),
+        (HEALTHY, WELL, HealthState.HEALTHY, 50),
+        (STALE, WELL, HealthState.HEALTHY, 100),
+        (REPORTED, WELL, HealthState.HEALTHY, 100),
+        (UNHEALTHY, WELL, HealthState.RECOVERING, 100),
+        (RECOVERING, WELL, HealthState.RECOVERING, 50),
+        (UNSEEN, ILL, HealthState.REPORTED, 100),
+        (HEALTHY, ILL, HealthState.REPORTED, 100),
+        (STALE, ILL, HealthState.REPORTED, 100),
+        (REPORTED, ILL, HealthState.REPORTED, 50),
+        (UNHEALTHY, ILL, HealthState.UNHEALTHY, 50),
+        (RECOVERING, ILL, HealthState.UNHEALTHY, 100),
     ],
 )
-def test_every_step_with_fresh_readings(before: Standing, node: NodeTelemetry, state: State, since: float) -> None:
+def test_every_step_with_fresh_readings(
+    before: NodeHealth, node: NodeTelemetry, state: HealthState, since: float
+) -> None:
     after = step(before, node)
     assert (after.state, after.since) == (state, since)
 
 
 @pytest.mark.parametrize("before", ALL)
 @pytest.mark.parametrize("node", [WELL, ILL])
-def test_readings_that_are_stale_hold_nobody_back_and_release_nobody(before: Standing, node: NodeTelemetry) -> None:
+def test_readings_that_are_stale_hold_nobody_back_and_release_nobody(before: NodeHealth, node: NodeTelemetry) -> None:
     after = step(before, node, fresh=False)
     assert after.held == before.held
-    assert after == before if before.held else after.state is State.STALE
+    assert after == before if before.held else after.state is HealthState.STALE
 
 
 @pytest.mark.parametrize("before", ALL)
-def test_neither_does_a_report_without_readings(before: Standing) -> None:
-    for silent in (telemetry.read(gpunode_object(gpus=[])), telemetry.read(gpunode_object(error="no driver"))):
+def test_neither_does_a_report_without_readings(before: NodeHealth) -> None:
+    for silent in (
+        telemetry.read_telemetry(gpunode_object(gpus=[])),
+        telemetry.read_telemetry(gpunode_object(error="no driver")),
+    ):
         assert step(before, silent).held == before.held
 
 
 def test_a_node_recovers_when_it_was_without_fault_for_long_enough() -> None:
-    assert step(RECOVERING, WELL, 349.9).state is State.RECOVERING
-    assert step(RECOVERING, WELL, 350.0) == Standing(State.HEALTHY, 350)
+    assert step(RECOVERING, WELL, 349.9).state is HealthState.RECOVERING
+    assert step(RECOVERING, WELL, 350.0) == NodeHealth(HealthState.HEALTHY, 350)
 
 
 def test_every_relapse_starts_the_recovery_anew() -> None:
@@ -160,10 +168,10 @@ def test_every_relapse_starts_the_recovery_anew() -> None:
 
 
 def test_a_broken_gpu_that_is_left_out_of_the_report_is_still_broken() -> None:
-    fewer = telemetry.read(gpunode_object(gpus=1))
+    fewer = telemetry.read_telemetry(gpunode_object(gpus=1))
     assert step(UNHEALTHY, fewer).bad == BAD
-    restarted = telemetry.read(gpunode_object(gpus=1, bootId="another"))
-    assert step(UNHEALTHY, restarted).state is State.RECOVERING
+    restarted = telemetry.read_telemetry(gpunode_object(gpus=1, bootId="another"))
+    assert step(UNHEALTHY, restarted).state is HealthState.RECOVERING
 
 
 # --- the brake -----------------------------------------------------------------------------------------------------
@@ -183,15 +191,19 @@ def test_a_part_of_the_nodes_may_be_held_back_and_one_at_least() -> None:
 
 def test_faults_that_are_read_come_before_what_only_a_condition_tells() -> None:
     standings = {
-        "told": Standing(State.UNHEALTHY, 1),
-        "new": Standing(State.REPORTED, 9, UNHEALTHY.bad),
-        "held": Standing(State.UNHEALTHY, 9, UNHEALTHY.bad),
+        "told": NodeHealth(HealthState.UNHEALTHY, 1),
+        "new": NodeHealth(HealthState.REPORTED, 9, UNHEALTHY.bad),
+        "held": NodeHealth(HealthState.UNHEALTHY, 9, UNHEALTHY.bad),
     }
     assert health.admitted(standings, 0, 8, 1.0) == ["held", "new", "told"]
 
 
 def test_those_reported_first_count_first() -> None:
-    standings = {"a": Standing(State.REPORTED, 9), "b": Standing(State.REPORTED, 3), "c": Standing(State.REPORTED, 5)}
+    standings = {
+        "a": NodeHealth(HealthState.REPORTED, 9),
+        "b": NodeHealth(HealthState.REPORTED, 3),
+        "c": NodeHealth(HealthState.REPORTED, 5),
+    }
     assert health.admitted(standings, 0, 8, 0.25) == ["b", "c"]
 
 
@@ -201,9 +213,9 @@ def test_agents_alone_never_take_more_than_the_share(reported: int, held: int, n
 
 
 # --- words, and what is remembered by them -------------------------------------------------------------------------
-def judged(standing: Standing, node: NodeTelemetry = ILL) -> telemetry.Judged:
+def judged(standing: NodeHealth, node: NodeTelemetry = ILL) -> telemetry.HealthyCondition:
     said = health.verdict(standing, node, recovery=300)
-    return telemetry.Judged(said.status, said.reason, said.message, 0.0, said.contained)
+    return telemetry.HealthyCondition(said.status, said.reason, said.message, 0.0, said.contained)
 
 
 @pytest.mark.parametrize(
@@ -217,17 +229,17 @@ def judged(standing: Standing, node: NodeTelemetry = ILL) -> telemetry.Judged:
     ],
 )
 def test_the_condition_says_how_a_node_stands_and_is_enough_to_go_on_from(
-    standing: Standing, status: str, reason: str
+    standing: NodeHealth, status: str, reason: str
 ) -> None:
     said = judged(standing)
     assert (said.status, said.reason) == (status, reason)
-    [told_again] = [telemetry.read(gpunode_object(gpus=2))]
+    [told_again] = [telemetry.read_telemetry(gpunode_object(gpus=2))]
     remembered = health.remembered(_with(told_again, said), age=20.0, now=70.0)
     assert (remembered.state, remembered.since, remembered.held) == (standing.state, 50, standing.held)
 
 
 def test_a_node_that_was_never_judged_is_unseen() -> None:
-    assert health.remembered(WELL, age=0.0, now=70.0) == Standing(State.UNSEEN, 70)
+    assert health.remembered(WELL, age=0.0, now=70.0) == NodeHealth(HealthState.UNSEEN, 70)
 
 
 def test_a_condition_of_the_future_is_one_of_now() -> None:
@@ -242,7 +254,7 @@ def test_after_a_restart_a_standing_verdict_is_said_in_the_same_words() -> None:
 
 
 def test_an_agent_that_cannot_read_says_why() -> None:
-    silent = telemetry.read(gpunode_object(gpus=[], error="driver and library do not match"))
+    silent = telemetry.read_telemetry(gpunode_object(gpus=[], error="driver and library do not match"))
     said = judged(STALE, silent)
     assert (said.reason, said.message) == (
         names.REASON_NO_READINGS,
@@ -250,5 +262,5 @@ def test_an_agent_that_cannot_read_says_why() -> None:
     )
 
 
-def _with(node: NodeTelemetry, said: telemetry.Judged) -> NodeTelemetry:
+def _with(node: NodeTelemetry, said: telemetry.HealthyCondition) -> NodeTelemetry:
     return telemetry.NodeTelemetry(node.name, node.uid, gpus=node.gpus, boot_id=node.boot_id, judged=said)

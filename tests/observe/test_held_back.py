@@ -12,7 +12,7 @@ from tests.observe.world import BUSY, LOST, SETTINGS, World, node, problems, tak
 from trimtab import names
 from trimtab.kube.objects import GpuNodeObject
 from trimtab.observe import health
-from trimtab.observe.health import Verdict
+from trimtab.observe.health import HealthCondition
 
 
 # --- foreign load --------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_conditions_that_nobody_can_have_written_hold_back_no_more_than_the_shar
     world = World(nodes=16)
     world.all_report()
     for name in world.nodes:
-        world._write(name, Verdict("False", names.REASON_XID_FATAL, "forged"), 0)
+        world._write(name, HealthCondition("False", names.REASON_XID_FATAL, "forged"), 0)
     if silent:
         world.reports = {name: _without_gpus(report) for name, report in world.reports.items()}
     world.start()

@@ -11,8 +11,8 @@ from tests.builders import MOMENT, NOW, gang_pod, job_object, leaving, node_obje
 
 from trimtab.api.status import JobStatus, Leaving, PlanGrant, PlanTerms, StopRequest
 from trimtab.kube.objects import JobObject, PodObject
-from trimtab.observe.books import Claim
-from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.observe.node_usage import Claim
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab_policy.types import Grant, StopCause
 
 N1, N2 = node_object("n1"), node_object("n2")
@@ -21,7 +21,7 @@ N1, N2 = node_object("n1"), node_object("n2")
 def look(
     pods: Iterable[PodObject], jobs: Iterable[JobObject], promised: Iterable[Claim] = (), nodes: int = 2
 ) -> Observation:
-    return Observer(()).observe(Caches((N1, N2)[:nodes], pods, jobs), NOW, promised)
+    return ClusterObserver(()).observe(Caches((N1, N2)[:nodes], pods, jobs), NOW, promised)
 
 
 def free(seen: Observation) -> dict[str, int]:

@@ -21,7 +21,7 @@ from tests.builders import (
 from trimtab import names
 from trimtab.api.status import JobStatus, PlanTerms
 from trimtab.kube.objects import JobObject, PodObject
-from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.scheduling.fair_share import standings
 
@@ -45,7 +45,7 @@ def planned(name: str, node: str, *, queue: str = "q", after: str = "", **meta: 
 
 
 def look(pods: list[PodObject], jobs: list[JobObject], queues: list[Any] = QUEUES) -> Observation:
-    return Observer(()).observe(Caches(NODES, pods, jobs, queues), NOW)
+    return ClusterObserver(()).observe(Caches(NODES, pods, jobs, queues), NOW)
 
 
 def left(seen: Observation, queue: str = "q") -> int | None:

@@ -21,22 +21,24 @@ from tests.builders import (
     queue_object,
 )
 
-from trimtab.api.status import JobStatus, Pending
+from trimtab.api.status import JobStatus, PendingStatus
 from trimtab.kube.objects import JobObject, NodeObject, QueueObject
 from trimtab.observe.jobs import facts
 from trimtab.observe.queues import TURN_SECONDS, Queues
 from trimtab.observe.queues import facts as queue_facts
-from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab_policy.types import PendingReason, Quota
 
 N1 = node_object("n1")
-IN_VAIN = JobStatus(pending=Pending(reason=PendingReason.NO_FEASIBLE_PLAN, message="large"), observed_generation=1)
+IN_VAIN = JobStatus(
+    pending=PendingStatus(reason=PendingReason.NO_FEASIBLE_PLAN, message="large"), observed_generation=1
+)
 
 
 def look(
     queues: Sequence[QueueObject], jobs: Sequence[JobObject] = (), nodes: Sequence[NodeObject] = (N1,), **others: Any
 ) -> Observation:
-    return Observer(()).observe(Caches(nodes, [], jobs, queues, **others), NOW)
+    return ClusterObserver(()).observe(Caches(nodes, [], jobs, queues, **others), NOW)
 
 
 def queue_of(queues: Sequence[QueueObject], namespace: str = "default", named: str | None = None) -> str:

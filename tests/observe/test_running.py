@@ -14,7 +14,7 @@ from trimtab.api.history import StopRecord
 from trimtab.api.status import Condition, JobStatus, Observed, StopRequest
 from trimtab.kube.objects import JobObject
 from trimtab.observe.running import COMES_UP_SECONDS, HOUR, Mobility
-from trimtab.observe.snapshot import Caches, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver
 from trimtab_policy.perf.restarts import restart_seconds
 from trimtab_policy.types import Bounds, Job, StopCause
 
@@ -49,7 +49,7 @@ def shown(
     plan = plan_of(placement(nodes={"n1": 8}), epoch, now=ago(HOUR))
     given = {"plan": plan, "last_epoch": epoch, "conditions": runs()} | status
     waiting = job_object(spec=spec, status=JobStatus(**given))
-    [job] = Observer((), mobility=rules).observe(Caches([node_object("n1")], [], [waiting]), now).snapshot.jobs
+    [job] = ClusterObserver((), mobility=rules).observe(Caches([node_object("n1")], [], [waiting]), now).snapshot.jobs
     return job
 
 
@@ -174,7 +174,7 @@ def test_jobs_that_were_never_stopped_go_by_what_those_of_others_took() -> None:
 
     known, never = planned("known", "n1", (timed(50, 250),)), planned("never", "n2")
     nodes = [node_object("n1"), node_object("n2")]
-    jobs = {job.name: job for job in Observer(()).observe(Caches(nodes, [], [known, never]), NOW).snapshot.jobs}
+    jobs = {job.name: job for job in ClusterObserver(()).observe(Caches(nodes, [], [known, never]), NOW).snapshot.jobs}
     assert jobs["known"].restart_seconds == 300
     assert jobs["never"].restart_seconds == pytest.approx(300)
 

@@ -31,8 +31,8 @@ from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.kube.objects import JobObject, Meta, NodeObject, PodObject
 from trimtab.observe import jobs, nodes, pods
-from trimtab.observe.books import Claim
-from trimtab.observe.snapshot import Caches, Memo, Observation, Observer
+from trimtab.observe.node_usage import Claim
+from trimtab.observe.snapshot import Caches, ClusterObserver, FactsMemo, Observation
 from trimtab_policy.types import PendingReason, Placement, Quota
 
 
@@ -43,7 +43,7 @@ def look(
     promised: dict[str, Placement] | None = None,
     **others: Any,
 ) -> Observation:
-    return Observer(()).observe(
+    return ClusterObserver(()).observe(
         Caches(nodes, pods, jobs, **others), NOW, [Claim(uid, 1, placed) for uid, placed in (promised or {}).items()]
     )
 
@@ -295,7 +295,7 @@ def test_the_default_priority_class_counts_where_none_is_named() -> None:
 
 
 def test_an_edited_template_admits_other_nodes_at_the_next_look() -> None:
-    observer = Observer(())
+    observer = ClusterObserver(())
     for host in ("n1", "n2"):
         edited = job_object(spec={"template.spec.nodeSelector": {names.HOSTNAME: host}})
         [shown] = observer.observe(Caches([N1, N2], [], [edited]), NOW).snapshot.jobs
@@ -376,7 +376,7 @@ def test_an_unchanged_object_is_not_read_again(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(
             module, name, lambda item, *rest, o=original: (read.append(item.metadata.name), o(item, *rest))[1]
         )
-    observer = Observer(())
+    observer = ClusterObserver(())
     pod, job = pod_object("p", "n1", gpus=1), job_object()
     for _ in range(3):
         before = observer.observe(Caches([N1, N2], [pod], [job]), NOW)
@@ -389,7 +389,9 @@ def test_an_unchanged_object_is_not_read_again(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_is_gone_is_forgotten() -> None:
     computed: list[object] = []
-    memo: Memo[object, int] = Memo("test", lambda item: computed.append(item) or len(computed), lambda item, error: 0)
+    memo: FactsMemo[object, int] = FactsMemo(
+        "test", lambda item: computed.append(item) or len(computed), lambda item, error: 0
+    )
     first, second = object(), object()
     assert memo.all([first, second]) == [(first, 1), (second, 2)]
     assert memo.all([second]) == [(second, 2)]

@@ -16,8 +16,8 @@ from trimtab.observe.stragglers import (
     LOOK_SECONDS,
     LOWEST,
     Evidence,
-    Member,
-    Rules,
+    StragglerCandidate,
+    StragglerRules,
     Stragglers,
     Verdict,
     finish,
@@ -26,7 +26,7 @@ from trimtab.observe.stragglers import (
 )
 from trimtab.observe.telemetry import GpuFacts, NodeTelemetry
 
-RULES = Rules(limit=0.9, seconds=120.0, recovery=300.0)
+RULES = StragglerRules(limit=0.9, seconds=120.0, recovery=300.0)
 FULL = 1.98e9
 
 
@@ -36,16 +36,18 @@ def gpu(index: int = 0, clock: float = FULL, **changes: Any) -> GpuFacts:
     return GpuFacts(changes.pop("uuid", f"GPU-{index}"), index, **(defaults | changes))
 
 
-def member(name: str, *gpus: GpuFacts, gang: str = "", gpu_type: str = H100) -> Member:
-    return Member(NodeTelemetry(name, f"uid-{name}", gpus=gpus), gpu_type, gang)
+def member(name: str, *gpus: GpuFacts, gang: str = "", gpu_type: str = H100) -> StragglerCandidate:
+    return StragglerCandidate(NodeTelemetry(name, f"uid-{name}", gpus=gpus), gpu_type, gang)
 
 
-def node(name: str, clock: float = FULL, gang: str = "", **changes: Any) -> Member:
+def node(name: str, clock: float = FULL, gang: str = "", **changes: Any) -> StragglerCandidate:
     """Eight cards at this clock."""
     return member(name, *(gpu(number, clock, uuid=f"{name}-{number}", **changes) for number in range(8)), gang=gang)
 
 
-def speeds(*members: Member, seconds: float = RULES.seconds, rules: Rules = RULES) -> dict[str, float]:
+def speeds(
+    *members: StragglerCandidate, seconds: float = RULES.seconds, rules: StragglerRules = RULES
+) -> dict[str, float]:
     """Node -> speed after these have been so for a while."""
     looked = after(Stragglers(rules), members, 0.0, seconds)
     return {name: verdict.speed for name, verdict in looked.slow().items()}

@@ -21,12 +21,12 @@ from trimtab_policy.types import Readings
 
 def read(**changes: Any) -> GpuFacts:
     """One GPU with these fields, as it is believed."""
-    [gpu] = telemetry.read(gpunode_object(gpus=[gpu_reading(**changes)])).gpus
+    [gpu] = telemetry.read_telemetry(gpunode_object(gpus=[gpu_reading(**changes)])).gpus
     return gpu
 
 
 def said(**changes: Any) -> tuple[str, ...]:
-    return telemetry.read(gpunode_object(gpus=[gpu_reading(**changes)])).implausible
+    return telemetry.read_telemetry(gpunode_object(gpus=[gpu_reading(**changes)])).implausible
 
 
 def raw(status: bytes) -> GpuNodeObject:
@@ -89,19 +89,19 @@ def test_power_peaks_above_its_limit_are_believed_up_to_three_times() -> None:
 def test_gpus_without_identity_and_twins_are_left_out() -> None:
     twins = [gpu_reading(0), gpu_reading(1), gpu_reading(2, uuid="GPU-n1-0"), gpu_reading(1, uuid="other")]
     nameless = [gpu_reading(7, uuid=""), gpu_reading(-1), gpu_reading(2000), {"uuid": 5, "index": 3}, {}]
-    told = telemetry.read(gpunode_object(gpus=[*twins, *nameless]))
+    told = telemetry.read_telemetry(gpunode_object(gpus=[*twins, *nameless]))
     assert [gpu.index for gpu in told.gpus] == [0, 1]
     assert len(told.implausible) == 7
 
 
 def test_a_node_with_more_gpus_than_can_be_has_none() -> None:
-    told = telemetry.read(gpunode_object(gpus=65))
+    told = telemetry.read_telemetry(gpunode_object(gpus=65))
     assert told.gpus == ()
     assert told.implausible == ("65 GPUs, more than a node can have: all are ignored",)
 
 
 def test_of_a_thousand_wrong_things_a_few_are_named() -> None:
-    told = telemetry.read(gpunode_object(gpus=[gpu_reading(index, smClockMhz=-1) for index in range(64)]))
+    told = telemetry.read_telemetry(gpunode_object(gpus=[gpu_reading(index, smClockMhz=-1) for index in range(64)]))
     assert len(told.implausible) == telemetry.MAX_SAID + 1
     assert told.implausible[-1] == "and 56 more"
 
@@ -149,30 +149,32 @@ def test_more_faults_than_an_agent_keeps_are_none() -> None:
 
 # --- the rest of the object ----------------------------------------------------------------------------------------
 def test_a_report_says_how_often_it_comes() -> None:
-    assert telemetry.read(gpunode_object(periodSeconds=10)).period == 10
-    assert telemetry.read(gpunode_object(periodSeconds=0)).period == telemetry.DEFAULT_PERIOD
-    assert telemetry.read(gpunode_object(periodSeconds="often")).period == telemetry.DEFAULT_PERIOD
+    assert telemetry.read_telemetry(gpunode_object(periodSeconds=10)).period == 10
+    assert telemetry.read_telemetry(gpunode_object(periodSeconds=0)).period == telemetry.DEFAULT_PERIOD
+    assert telemetry.read_telemetry(gpunode_object(periodSeconds="often")).period == telemetry.DEFAULT_PERIOD
 
 
 def test_what_we_said_ourselves_is_read_back_even_from_a_report_that_makes_no_sense() -> None:
     told = {"type": "Healthy", "status": "False", "reason": "XidFatal", "lastTransitionTime": "1970-01-01T00:01:00Z"}
     other = {"type": "Polished", "status": "True", "reason": "Shiny"}
     for changes in ({}, {"gpus": "eight"}):
-        judged = telemetry.read(gpunode_object(conditions=[other, told], **changes)).judged
+        judged = telemetry.read_telemetry(gpunode_object(conditions=[other, told], **changes)).judged
         assert judged
         assert (judged.status, judged.reason, judged.since) == ("False", "XidFatal", 60)
 
 
 def test_the_annotation_says_until_when_faults_are_mended() -> None:
     def repaired(value: str) -> float:
-        return telemetry.read(gpunode_object(metadata={"annotations": {names.ANNOTATION_REPAIRED: value}})).repaired
+        return telemetry.read_telemetry(
+            gpunode_object(metadata={"annotations": {names.ANNOTATION_REPAIRED: value}})
+        ).repaired
 
     assert repaired("1970-01-01T00:01:00Z") == 60
     assert repaired("soon") == -math.inf
 
 
 def test_an_object_without_status_has_no_readings() -> None:
-    told = telemetry.read(raw(b"{}"))
+    told = telemetry.read_telemetry(raw(b"{}"))
     assert (told.gpus, told.implausible, told.judged) == ((), (), None)
 
 
@@ -180,12 +182,12 @@ def test_an_object_without_status_has_no_readings() -> None:
 def test_policies_see_means_of_what_is_known() -> None:
     half = gpu_reading(0, smUtilizationPercent=100, memoryUsedBytes=40 << 30, dramActivePercent=60)
     dark = gpu_reading(1, smUtilizationPercent=None, memoryTotalBytes=None, temperatureCelsius=80, powerMilliwatts=None)
-    means = telemetry.read(gpunode_object(gpus=[half, dark])).means(arrived=5.0)
+    means = telemetry.read_telemetry(gpunode_object(gpus=[half, dark])).means(arrived=5.0)
     assert means == Readings(1.0, 0.5, 0.3, 80, 0.15, 5.0)
 
 
 def test_what_no_gpu_says_is_not_known_and_survives_a_dump() -> None:
-    means = telemetry.read(gpunode_object(gpus=[{"uuid": "a", "index": 0}])).means(arrived=5.0)
+    means = telemetry.read_telemetry(gpunode_object(gpus=[{"uuid": "a", "index": 0}])).means(arrived=5.0)
     assert means == Readings(arrived=5.0)
     assert msgspec.json.decode(msgspec.json.encode(means), type=Readings) == means
 
@@ -206,7 +208,7 @@ STATUS = JSON | st.fixed_dictionaries({"gpus": st.lists(GPU | JSON, max_size=4)}
 @example(status=[])
 @example(status={"conditions": [{"type": "Healthy", "lastTransitionTime": "9999999-99"}]})
 def test_any_json_is_read_without_a_word_of_complaint_from_python(status: object) -> None:
-    told = telemetry.read(raw(json.dumps(status).encode()))
+    told = telemetry.read_telemetry(raw(json.dumps(status).encode()))
     for gpu in told.gpus:
         shares = (gpu.utilization, gpu.memory_utilization, gpu.tensor_active, gpu.dram_active, gpu.throttled)
         assert all(math.isnan(share) or 0 <= share <= 1 for share in shares)
@@ -220,4 +222,4 @@ def test_any_json_is_read_without_a_word_of_complaint_from_python(status: object
 @example(status=b'{"gpus":[{"uuid":"a","index":0,"smClockMhz":NaN}]}')
 @example(status=b'{"gpus":[{"uuid":"\xff","index":0}]}')
 def test_nor_do_bytes_that_are_no_json_hurt(status: bytes) -> None:
-    telemetry.read(raw(status)).means(arrived=0.0)
+    telemetry.read_telemetry(raw(status)).means(arrived=0.0)

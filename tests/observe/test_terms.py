@@ -21,7 +21,7 @@ from tests.builders import (
 from trimtab import names
 from trimtab.api.status import Condition, JobStatus, PlanTerms
 from trimtab.kube.objects import JobObject, PriorityClassObject, QueueObject
-from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.types import Job, PendingReason
 
@@ -39,7 +39,7 @@ def look(
     *jobs: JobObject, queues: tuple[QueueObject, ...] = (), classes: tuple[PriorityClassObject, ...] = ()
 ) -> Observation:
     nodes = [node_object("n1"), node_object("n2")]
-    return Observer(()).observe(Caches(nodes, [], jobs, queues, classes), NOW)
+    return ClusterObserver(()).observe(Caches(nodes, [], jobs, queues, classes), NOW)
 
 
 def shown(*args: Any, classes: tuple[PriorityClassObject, ...] = (), **changes: Any) -> Job:
@@ -110,5 +110,5 @@ def test_pods_that_are_not_made_yet_are_charged_what_they_will_ask_for() -> None
     assert before["n1"] - after["n1"] == 8 * (64 << 30)
     made = gang_pod("job", 1, 0, "n1", phase="Running")
     caches = Caches([node_object("n1")], [made], [edited])
-    [node] = Observer(()).observe(caches, NOW).snapshot.nodes
+    [node] = ClusterObserver(()).observe(caches, NOW).snapshot.nodes
     assert node.free_memory == before["n1"], "a pod is charged what it says"

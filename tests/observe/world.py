@@ -12,8 +12,8 @@ from trimtab import names
 from trimtab.controller.nodes.health import conditions
 from trimtab.kube.objects import GpuNodeObject, NodeObject, PodObject
 from trimtab.observe.gpunodes import GpuNodes
-from trimtab.observe.health import Verdict
-from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.observe.health import HealthCondition
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.settings import TelemetrySettings
 from trimtab_policy.types import Node
 
@@ -38,7 +38,7 @@ class World:
     def start(self) -> None:
         """A controller that knows nothing but what the API server has."""
         self.heard = GpuNodes(self.settings, clock=lambda: self.now, wall=lambda: NOW + self.now)
-        self.observer = Observer((), self.heard)
+        self.observer = ClusterObserver((), self.heard)
         for report in self.reports.values():
             self.heard.take(report)
 
@@ -67,7 +67,7 @@ class World:
             self._write(name, said, since)
         return seen
 
-    def _write(self, name: str, said: Verdict, since: float) -> None:
+    def _write(self, name: str, said: HealthCondition, since: float) -> None:
         told = conditions(said, NOW + since)
         before = self.reports[name]
         content = json.loads(bytes(before.status)) | {"conditions": told}

@@ -19,7 +19,7 @@ from trimtab.plan.fake import (
     IGNORES,
     Answer,
     FailureRequest,
-    Run,
+    FakeRun,
     answer,
     answers_at,
     failure_request,
@@ -92,7 +92,7 @@ def test_a_gang_that_goes_on_runs_for_what_is_left_only() -> None:
 
 
 # --- how far it is -------------------------------------------------------------------------------------------------
-def run(status: JobStatus) -> Run:
+def run(status: JobStatus) -> FakeRun:
     """Of 1000 steps in 500 s."""
     found = run_of(status, 1000, 1.0)
     assert found
@@ -103,7 +103,7 @@ def test_there_is_no_run_before_the_gang_runs() -> None:
     planned = transitions.planned(JobStatus(), META, plan_of(PLACED), NOW)
     bound = transitions.scheduled(planned, META, NOW, all_running=False)
     assert [run_of(status, 1000, 1.0) for status in (JobStatus(), planned, bound)] == [None] * 3
-    assert run(RUNNING) == Run(began=NOW, seconds=500.0, first=0, steps=1000)
+    assert run(RUNNING) == FakeRun(began=NOW, seconds=500.0, first=0, steps=1000)
 
 
 def test_progress_goes_in_steps_of_ten_and_never_says_done() -> None:
@@ -115,14 +115,14 @@ def test_a_gang_that_goes_on_begins_where_the_last_one_had_saved() -> None:
     saved = Observed(epoch=1, steps_done=400, last_checkpoint_step=400)
     second = transitions.planned(JobStatus(observed=saved, last_epoch=1), META, plan_of(PLACED, epoch=2), NOW)
     resumed = run(transitions.scheduled(second, META, NOW + 30, all_running=True))
-    assert resumed == Run(began=NOW + 30, seconds=300.0, first=400, steps=1000)
+    assert resumed == FakeRun(began=NOW + 30, seconds=300.0, first=400, steps=1000)
     assert [resumed.step(NOW + seconds) for seconds in (0, 30, 180, 330, 999)] == [400, 400, 700, 1000, 1000]
     assert progress(resumed, NOW + 30) == 40
 
 
 @given(first=st.integers(0, 999), steps=st.integers(1, 1000), seconds=st.floats(1, 1e6), now=st.floats(0, 2e6))
 def test_it_is_known_when_progress_changes(first: int, steps: int, seconds: float, now: float) -> None:
-    anything = Run(0.0, seconds, min(first, steps), steps)
+    anything = FakeRun(0.0, seconds, min(first, steps), steps)
     until = next_progress(anything, now)
     assert (until == math.inf) == (progress(anything, now) == 90)
     if until < math.inf:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
-from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, Gang, launch
+from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, LaunchedGang, launch
 from trimtab_policy.specs import ParallelPlan, Precision, Recompute, TrainingSpec
 
 LAUNCHERS = ["Torchrun", "Torchtitan", "Megatron", "DeepSpeed", "Custom"]
@@ -27,9 +27,9 @@ PLANS = {
 }
 
 
-def gang(plan: ParallelPlan, training: TrainingSpec = TRAINING) -> Gang:
+def gang(plan: ParallelPlan, training: TrainingSpec = TRAINING) -> LaunchedGang:
     nodes = max(1, plan.gpus // 8)
-    return Gang("llama", 7, "H100-SXM5-80GB", nodes, plan.gpus // nodes, "llama-7-0.llama", plan, training, 32)
+    return LaunchedGang("llama", 7, "H100-SXM5-80GB", nodes, plan.gpus // nodes, "llama-7-0.llama", plan, training, 32)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

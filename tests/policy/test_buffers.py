@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chisquare
 
-from trimtab_lab.agents.buffers import PrioritisedReplay, Replay, SumTree
+from trimtab_lab.agents.buffers import PrioritisedReplay, ReplayBuffer, SumTree
 
 ERRORS = np.array([0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 0.0, 16.0])
 
@@ -64,7 +64,7 @@ def test_what_has_no_priority_is_never_found_however_sums_are_rounded(
 
 
 def test_a_full_replay_forgets_the_oldest() -> None:
-    replay = Replay(5, {"value": (), "pair": (2,)})
+    replay = ReplayBuffer(5, {"value": (), "pair": (2,)})
     for start in (0, 3):
         replay.add(numbered(3, start) | {"pair": np.full((3, 2), start)})
     batch = replay.sample(np.random.default_rng(0), 200)
@@ -73,8 +73,8 @@ def test_a_full_replay_forgets_the_oldest() -> None:
     assert (batch.weights == 1).all()
 
 
-@pytest.mark.parametrize("replay", [Replay(4, {"value": ()}), PrioritisedReplay(4, {"value": ()})])
-def test_nothing_can_be_drawn_from_an_empty_replay(replay: Replay) -> None:
+@pytest.mark.parametrize("replay", [ReplayBuffer(4, {"value": ()}), PrioritisedReplay(4, {"value": ()})])
+def test_nothing_can_be_drawn_from_an_empty_replay(replay: ReplayBuffer) -> None:
     with pytest.raises(ValueError, match="empty"):
         replay.sample(np.random.default_rng(0), 1)
 
@@ -119,9 +119,9 @@ def test_a_new_transition_gets_the_largest_priority_so_far() -> None:
     assert abs(drawn[8] - drawn[7]) <= 2
 
 
-@pytest.mark.parametrize("kind", [Replay, PrioritisedReplay])
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritisedReplay])
 @pytest.mark.parametrize("count", [3, 5, 13])
-def test_a_restored_replay_goes_on_bit_for_bit(kind: type[Replay], count: int) -> None:
+def test_a_restored_replay_goes_on_bit_for_bit(kind: type[ReplayBuffer], count: int) -> None:
     replay, other = kind(5, {"value": ()}), kind(5, {"value": ()})
     random = np.random.default_rng(5)
     for start in range(count):
@@ -136,9 +136,9 @@ def test_a_restored_replay_goes_on_bit_for_bit(kind: type[Replay], count: int) -
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused_by_the_name_of_its_key() -> None:
-    large = Replay(9, {"value": ()})
+    large = ReplayBuffer(9, {"value": ()})
     large.add(numbered(9))
     with pytest.raises(ValueError, match="buffer_size is 5: too small for the 9"):
-        Replay(5, {"value": ()}).restore(large.arrays())
+        ReplayBuffer(5, {"value": ()}).restore(large.arrays())
     with pytest.raises(ValueError, match="buffer_size"):
-        Replay(0, {"value": ()})
+        ReplayBuffer(0, {"value": ()})

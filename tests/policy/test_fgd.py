@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import A100, H100, T4, job, node, snapshot
-from tests.traced import traced
+from tests.trace_jobs import traced
 
-from trimtab_policy.heuristics.fgd import Fgd, Nodes, Tasks, fragmentation, typical
+from trimtab_policy.heuristics.fgd import Fgd, FreeColumns, Tasks, fragmentation, typical
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.types import Node, Snapshot
 
@@ -22,9 +22,9 @@ def popular(*tasks: tuple[float, int]) -> Tasks:
     return Tasks(np.array(share), np.array(gpus), none, none, np.ones((len(tasks), 9), dtype=np.bool_))
 
 
-def free(*gpus: int) -> Nodes:
+def free(*gpus: int) -> FreeColumns:
     plenty = np.full(len(gpus), 1 << 40)
-    return Nodes(np.array(gpus), plenty, plenty)
+    return FreeColumns(np.array(gpus), plenty, plenty)
 
 
 def nodes_taken(now: Snapshot) -> dict[str, dict[str, int]]:
@@ -45,7 +45,7 @@ def test_free_gpus_are_fragments_for_the_tasks_that_they_are_too_few_for() -> No
 
 def test_all_is_a_fragment_for_a_task_that_lacks_cpu_or_demands_another_type() -> None:
     tasks = popular((0.6, 1), (0.4, 1))._replace(cpu_milli=np.array([0, 8000]))
-    short = Nodes(np.array([3, 3]), np.array([7999, 8000]), np.full(2, 1 << 40))
+    short = FreeColumns(np.array([3, 3]), np.array([7999, 8000]), np.full(2, 1 << 40))
     assert fragmentation(tasks, short, np.arange(2)) == pytest.approx([0.4 * 3, 0])
     demanding = tasks._replace(fits_type=np.array([[True, True], [False, True]]))
     assert fragmentation(demanding, free(3, 3), np.arange(2)) == pytest.approx([0.4 * 3, 0])

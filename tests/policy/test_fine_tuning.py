@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from tests.policy.learned.random_offers import random_offers
 
 from trimtab_lab.agents.fine_tuning import (
-    Bound,
     Judged,
     Trial,
-    Verdict,
+    TuningBound,
+    TuningVerdict,
     Weights,
     bet,
     bounded,
     distance,
     returns,
 )
-from trimtab_policy.observation.encode import Ints, Offers
+from trimtab_policy.observation.encode import Ints, OfferBatch
 
 OFFERS = random_offers(200)
 
 
-def answer(weights: Weights, offers: Offers) -> Ints:
+def answer(weights: Weights, offers: OfferBatch) -> Ints:
     """An agent with one weight for every feature of an option."""
     values = offers.options @ weights["scores"]
     found: Ints = np.where(offers.mask[:, :-1], values, -np.inf).argmax(axis=1)
@@ -41,7 +41,7 @@ def drawn(seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
 @given(st.integers(0, 50), st.integers(51, 99), st.floats(0, 2), st.floats(0, 1))
 def test_both_bounds_hold_whatever_the_tuned_weights_are(old: int, new: int, far: float, changed: float) -> None:
     before = drawn(old)
-    found = bounded(before, drawn(new), answer, OFFERS, Bound(distance=far, changed=changed))
+    found = bounded(before, drawn(new), answer, OFFERS, TuningBound(distance=far, changed=changed))
 
     assert distance(before, found) <= far * (1 + 1e-4) + 1e-6
     assert (answer(found, OFFERS) != answer(before, OFFERS)).mean() <= changed
@@ -51,14 +51,14 @@ def test_both_bounds_hold_whatever_the_tuned_weights_are(old: int, new: int, far
 def test_weights_within_the_bounds_are_taken_as_they_are() -> None:
     before = drawn(0)
     tuned = {name: array * np.float32(1.01) for name, array in before.items()}
-    found = bounded(before, tuned, answer, OFFERS, Bound(distance=0.02, changed=0.0))
+    found = bounded(before, tuned, answer, OFFERS, TuningBound(distance=0.02, changed=0.0))
     for name, array in tuned.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-6)
 
 
 def test_weights_that_go_too_far_are_drawn_back_on_the_line_just_to_the_bound() -> None:
     before, tuned = drawn(0), drawn(1)
-    found = bounded(before, tuned, answer, OFFERS, Bound(distance=0.1, changed=1.0))
+    found = bounded(before, tuned, answer, OFFERS, TuningBound(distance=0.1, changed=1.0))
 
     assert distance(before, found) == pytest.approx(0.1, rel=1e-4)
     part = (found["scores"] - before["scores"]) / (tuned["scores"] - before["scores"])
@@ -69,19 +69,19 @@ def test_a_change_of_answers_that_no_part_of_the_way_avoids_leaves_the_old_weigh
     """Equal scores: the first option wins, until any other weight is a little above 0."""
     before = {"scores": np.zeros(8, dtype=np.float32), "unused": np.ones(3, dtype=np.float32)}
     tuned = before | {"scores": np.full(8, 0.01, dtype=np.float32)}
-    found = bounded(before, tuned, answer, OFFERS, Bound(changed=0.0))
+    found = bounded(before, tuned, answer, OFFERS, TuningBound(changed=0.0))
     np.testing.assert_array_equal(found["scores"], before["scores"])
 
 
 def test_weights_of_another_network_are_refused() -> None:
     with pytest.raises(ValueError, match="same network"):
-        bounded(drawn(0), {"scores": np.zeros(8)}, answer, OFFERS, Bound())
+        bounded(drawn(0), {"scores": np.zeros(8)}, answer, OFFERS, TuningBound())
     with pytest.raises(ValueError, match="distance must be"):
-        Bound(distance=-1.0)
+        TuningBound(distance=-1.0)
     with pytest.raises(ValueError, match="changed must lie"):
-        Bound(changed=1.5)
+        TuningBound(changed=1.5)
     with pytest.raises(ValueError, match="updates must be"):
-        Bound(updates=0)
+        TuningBound(updates=0)
 
 
 def test_returns_add_up_what_follows_until_nothing_counts() -> None:
@@ -94,25 +94,25 @@ def judged(pairs: list[tuple[float, float]]) -> Trial:
     """The trial after these decisions, or after as many as there were when it ended."""
     trial = Trial()
     for tuned, before in pairs:
-        if trial.verdict is Verdict.OPEN:
+        if trial.verdict is TuningVerdict.OPEN:
             trial = bet(trial, Judged(tuned, before))
     return trial
 
 
 def test_better_weights_are_kept_when_the_trial_ends_and_not_before() -> None:
-    assert judged([(0.9, 1.0)] * 199).verdict is Verdict.OPEN
-    assert judged([(0.9, 1.0)] * 200).verdict is Verdict.KEPT
+    assert judged([(0.9, 1.0)] * 199).verdict is TuningVerdict.OPEN
+    assert judged([(0.9, 1.0)] * 200).verdict is TuningVerdict.KEPT
 
 
 def test_worse_weights_are_rolled_back_before_the_trial_ends() -> None:
     back = judged([(1.3, 1.0)] * 200)
-    assert back.verdict is Verdict.ROLLED_BACK
+    assert back.verdict is TuningVerdict.ROLLED_BACK
     assert back.count < 100
 
 
 def test_weights_that_are_slightly_worse_on_average_do_not_outlive_the_trial() -> None:
-    assert judged([(1.001, 1.0)] * 200).verdict is Verdict.ROLLED_BACK
-    assert judged([(1.0, 1.0)] * 200).verdict is Verdict.KEPT
+    assert judged([(1.001, 1.0)] * 200).verdict is TuningVerdict.ROLLED_BACK
+    assert judged([(1.0, 1.0)] * 200).verdict is TuningVerdict.KEPT
 
 
 def test_the_bet_wins_against_harmless_weights_as_seldom_as_it_promises() -> None:

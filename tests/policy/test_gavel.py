@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import A100, NOW, T4, job, node, running, snapshot
-from tests.traced import traced
+from tests.trace_jobs import traced
 
 from trimtab_lab import rigid
 from trimtab_lab.rigid import RigidRules
@@ -25,10 +25,10 @@ from trimtab_policy.heuristics.gavel import (
     tuned,
 )
 from trimtab_policy.heuristics.gavel_finish import fastest_finish, least_unfair
-from trimtab_policy.heuristics.gavel_programs import Demand, equal_share, largest_minimum, largest_sum
+from trimtab_policy.heuristics.gavel_programs import GavelDemand, equal_share, largest_minimum, largest_sum
 from trimtab_policy.placement.options import market
 from trimtab_policy.sim import clusters
-from trimtab_policy.sim.engine import Rules, simulate
+from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.solvers.conic import ConeProgram, solve
 from trimtab_policy.solvers.knapsack import FloatArray
 from trimtab_policy.solvers.milp import Unsolved
@@ -38,20 +38,20 @@ ALL = (MaxSumThroughput, MaxMinFairness, MinJct, FinishTimeFairness, Fifo)
 SOLVED = (largest_sum, largest_minimum, fastest_finish, least_unfair)
 
 
-def demand(rate: list[list[float]], gpus: list[int], capacity: list[int], **columns: list[float]) -> Demand:
+def demand(rate: list[list[float]], gpus: list[int], capacity: list[int], **columns: list[float]) -> GavelDemand:
     """Jobs with the same GPUs on every type that they can run on."""
     rates = np.array(rate)
     jobs = len(rates)
     defaults = {"steps": [1000.0] * jobs, "remaining": [500.0] * jobs, "age": [100.0] * jobs, "start": [60.0] * jobs}
     values = {name: np.array(columns.get(name, default)) for name, default in defaults.items()}
-    return Demand(rates, np.where(rates > 0, np.array(gpus)[:, None], 0), np.array(capacity), **values)
+    return GavelDemand(rates, np.where(rates > 0, np.array(gpus)[:, None], 0), np.array(capacity), **values)
 
 
-def throughput(asked: Demand, shares: np.ndarray) -> np.ndarray:
+def throughput(asked: GavelDemand, shares: np.ndarray) -> np.ndarray:
     return (asked.rate * shares).sum(axis=1)
 
 
-def random_demand(seed: int) -> Demand:
+def random_demand(seed: int) -> GavelDemand:
     chance = np.random.default_rng(seed)
     jobs, types = int(chance.integers(1, 12)), int(chance.integers(1, 4))
     rate = chance.lognormal(0, 1.5, (jobs, 1)) * chance.lognormal(0, 0.5, (jobs, types))
@@ -71,7 +71,7 @@ def random_demand(seed: int) -> Demand:
 @pytest.mark.parametrize("program", SOLVED)
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
-def test_shares_keep_every_limit(program: Callable[[Demand], FloatArray], seed: int) -> None:
+def test_shares_keep_every_limit(program: Callable[[GavelDemand], FloatArray], seed: int) -> None:
     asked = random_demand(seed)
     shares = program(asked)
     assert np.all((shares >= 0) & (shares <= 1))
@@ -111,11 +111,11 @@ def test_the_least_unfairness_is_the_same_for_all_who_compete_for_one_type() -> 
     assert unfair.min() == pytest.approx(unfair.max(), rel=1e-4)
 
 
-def finish_sum(asked: Demand, shares: np.ndarray) -> float:
+def finish_sum(asked: GavelDemand, shares: np.ndarray) -> float:
     return float((asked.remaining / throughput(asked, shares)).sum())
 
 
-def worst_unfairness(asked: Demand, shares: np.ndarray) -> float:
+def worst_unfairness(asked: GavelDemand, shares: np.ndarray) -> float:
     fair = asked.start + asked.steps / equal_share(asked)
     return float(((asked.age + asked.remaining / throughput(asked, shares)) / fair).max())
 
@@ -253,7 +253,7 @@ def test_jobs_whose_restart_takes_a_round_get_done(restart: float) -> None:
     jobs = rigid.jobs(
         trace(["a", "b"], [0.0, 0.0], [8, 8], [3600.0, 3600.0]), there, RigidRules(restart_seconds=restart)
     )
-    run = simulate(MaxSumThroughput(), jobs, there, Rules(round_seconds=360.0, until=100 * 3600.0))
+    run = simulate(MaxSumThroughput(), jobs, there, SimRules(round_seconds=360.0, until=100 * 3600.0))
     assert all(job.finished is not None and job.restarts <= 11 for job in run.jobs)
 
 

@@ -10,27 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import A100, NOW, T4, job, node, running, snapshot
-from tests.traced import traced
+from tests.trace_jobs import traced
 
 from trimtab_lab import rigid
 from trimtab_lab.workloads.trace import trace
 from trimtab_policy.heuristics import pollux_search
 from trimtab_policy.heuristics.pollux import Pollux
-from trimtab_policy.heuristics.pollux_search import Cluster, evaluate, search
+from trimtab_policy.heuristics.pollux_search import SharedCluster, evaluate, search
 from trimtab_policy.sim import clusters
-from trimtab_policy.sim.engine import Rules, simulate
+from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.types import Bounds, Decision, Job, Node, Quota, Speed
 
 
 def cluster(
     nodes: list[int], most: list[int], bend: float = 0.8, across: float = 0.7, factor: float = 1.0, least: int = 1
-) -> Cluster:
+) -> SharedCluster:
     """Jobs whose speed-up is GPUs to the power `bend`, times `across` over several nodes."""
     total = sum(nodes)
     table = np.zeros((len(nodes) + 1, total + 1))
     table[1:] = np.arange(total + 1) ** bend
     table[2:] *= across
-    return Cluster(
+    return SharedCluster(
         gpus=np.array(nodes),
         least=np.full(len(most), least),
         most=np.array(most),
@@ -40,7 +40,7 @@ def cluster(
     )
 
 
-def best_of(given: Cluster, seed: int = 0, generations: int = 60) -> np.ndarray:
+def best_of(given: SharedCluster, seed: int = 0, generations: int = 60) -> np.ndarray:
     return search(given, given.present[None], np.random.default_rng(seed), generations).best()
 
 
@@ -173,7 +173,7 @@ def test_gangs_that_need_more_than_a_fair_share_take_turns() -> None:
     assert len(decision.pending) == 1
     there = clusters.cluster("T4=8x4")
     jobs = rigid.jobs(trace(["a", "b", "c", "d"], [0.0] * 4, [4, 4, 4, 8], [100.0] * 4), there)
-    run = simulate(Pollux(), jobs, there, Rules(round_seconds=60.0))
+    run = simulate(Pollux(), jobs, there, SimRules(round_seconds=60.0))
     assert sorted(job.finished for job in run.jobs) == [160.0, 160.0, 280.0, 400.0]
 
 

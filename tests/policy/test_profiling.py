@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from trimtab_lab.environments.rlalloc import RLAllocEnv
 from trimtab_lab.profiling import compare, gpt, loader, machine, measure, run, trace
-from trimtab_lab.profiling.measure import RECORDED, WARM_UP, Case, Measured
-from trimtab_lab.profiling.run import Report
+from trimtab_lab.profiling.measure import RECORDED, WARM_UP, MeasuredPlan, ProfiledTraining
+from trimtab_lab.profiling.run import ProfileReport
 from trimtab_lab.profiling.training import Trainer, batch
 from trimtab_policy import catalog
 from trimtab_policy.perf import plans as perf
@@ -30,7 +30,7 @@ TINY = replace(
     learned_positions=64,
 )  # fmt: skip
 TRAINING = TrainingSpec(sequence_length=32, global_batch_size=4, steps=2, precision=Precision.FP32)
-CASE = Case(TINY, TRAINING, CPU)
+CASE = ProfiledTraining(TINY, TRAINING, CPU)
 STATES = 16
 """Bytes a parameter in 32 bit: weight, gradient, two moments."""
 
@@ -60,7 +60,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(small_benchmarks: None, out: Path) -> Report:
+def report(small_benchmarks: None, out: Path) -> ProfileReport:
     return run.profile(CASE, run.plans(4), out)
 
 
@@ -187,7 +187,7 @@ def test_what_torch_allocates_is_watched() -> None:
     assert watched.peak == pytest.approx(2 * 4 * (1 << 18), rel=0.01)
 
 
-def test_recomputation_needs_less_memory_and_states_stay(report: Report) -> None:
+def test_recomputation_needs_less_memory_and_states_stay(report: ProfileReport) -> None:
     measured = {(row.micro_batch, row.recompute): row.measured for row in report.rows if row.measured}
     assert len(measured) == 6
     for micro_batch in (1, 2, 4):
@@ -198,7 +198,7 @@ def test_recomputation_needs_less_memory_and_states_stay(report: Report) -> None
         assert kept.last_loss < kept.first_loss
 
 
-def test_the_performance_model_expects_the_memory_that_is_allocated(report: Report) -> None:
+def test_the_performance_model_expects_the_memory_that_is_allocated(report: ProfileReport) -> None:
     assert all(row.memory_ratio == pytest.approx(1, abs=0.1) for row in report.rows)
 
 
@@ -228,7 +228,7 @@ def test_operators_have_a_class(name: str, kind: str) -> None:
     assert trace.kind(name) == kind
 
 
-def test_classes_add_up_to_the_step(report: Report) -> None:
+def test_classes_add_up_to_the_step(report: ProfileReport) -> None:
     fastest, classes = report.fastest, report.recorded.classes
     assert fastest.measured
     assert sum(classes.values()) == pytest.approx(fastest.measured.step_seconds, rel=0.01)
@@ -263,7 +263,7 @@ def test_on_a_gpu_time_is_that_of_kernels_and_marked_ranges_are_none() -> None:
     assert on_cpu == pytest.approx({"aten::mm": 3.5e-6, "aten::view": 3.5e-6})
 
 
-def test_the_trace_holds_the_steps_that_were_recorded(report: Report, out: Path) -> None:
+def test_the_trace_holds_the_steps_that_were_recorded(report: ProfileReport, out: Path) -> None:
     events = json.loads((out / run.TRACE).read_text())["traceEvents"]
     assert sum(event["name"] == "Optimizer.step#AdamW.step" for event in events) == RECORDED
     attention = [each for each in report.recorded.operators if "attention_for_cpu" in each.name]
@@ -272,7 +272,7 @@ def test_the_trace_holds_the_steps_that_were_recorded(report: Report, out: Path)
     assert report.recorded.kernels == ()
 
 
-def test_parts_add_up_to_their_totals(report: Report) -> None:
+def test_parts_add_up_to_their_totals(report: ProfileReport) -> None:
     for of in (compare.STEP, compare.MEMORY):
         *parts, total = [part for part in report.parts if part.of == of]
         assert total.name == "total"
@@ -380,15 +380,15 @@ def test_progress_is_told_step_by_step(small_benchmarks: None, tmp_path: Path) -
 
 
 def test_more_memory_buys_speed_in_a_profile_or_is_left_out() -> None:
-    def row(allocated: int, rate: float) -> Measured:
-        return Measured(1.0, (1.0,), rate, allocated, 0, 1.0, 1.0)
+    def row(allocated: int, rate: float) -> MeasuredPlan:
+        return MeasuredPlan(1.0, (1.0,), rate, allocated, 0, 1.0, 1.0)
 
     rows = [row(30, 5.0), row(10, 2.0), row(20, 1.0), row(30, 4.0), row(40, 5.0), row(50, 6.0)]
     assert run.front(rows) == ((10, 30, 50), (2.0, 5.0, 6.0))
 
 
-def test_the_profile_is_of_what_was_measured(report: Report, out: Path) -> None:
-    [found] = run.read(out / run.PROFILE)
+def test_the_profile_is_of_what_was_measured(report: ProfileReport, out: Path) -> None:
+    [found] = run.read_profile(out / run.PROFILE)
     assert found == report.profile
     measured = {row.measured.tokens_per_second: row.measured for row in report.rows if row.measured}
     needed = [round(measured[rate].allocated * (1 + RESERVE)) for rate in found.tokens_per_second]
@@ -397,8 +397,8 @@ def test_the_profile_is_of_what_was_measured(report: Report, out: Path) -> None:
     assert all(a < b for a, b in pairwise(found.gpu_memory))
 
 
-def test_the_environment_runs_jobs_of_the_profile_that_was_written(report: Report, out: Path) -> None:
-    profiles = run.read(out / run.PROFILE)
+def test_the_environment_runs_jobs_of_the_profile_that_was_written(report: ProfileReport, out: Path) -> None:
+    profiles = run.read_profile(out / run.PROFILE)
     env = RLAllocEnv(profiles=profiles, max_gpu_memory=3 * profiles[0].gpu_memory[-1], jobs=5)
     _, info = env.reset(seed=0)
     done = False
@@ -415,9 +415,9 @@ def test_what_is_no_profile_is_named(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     file.write_text('{"name": "gpt2"}')
     with pytest.raises(ValueError, match=r"profile.json is no list of profiles: Expected `array`"):
-        run.read(file)
+        run.read_profile(file)
     with pytest.raises(ValueError, match="No such file"):
-        run.read(tmp_path / "absent.json")
+        run.read_profile(tmp_path / "absent.json")
 
 
 # --- too little memory -----------------------------------------------------------------------------------------------

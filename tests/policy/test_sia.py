@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.builders import A100, NOW, T4, job, node, running, snapshot
-from tests.traced import traced
+from tests.trace_jobs import traced
 
 from trimtab_policy.heuristics.sia import IDLE, Sia, costs, restart_factor
-from trimtab_policy.placement.options import Menu, assignment, market
+from trimtab_policy.placement.options import OptionMenu, assignment, market
 from trimtab_policy.solvers.knapsack import solve, total
 from trimtab_policy.types import Decision, Job, Node, Snapshot, Speed
 
@@ -20,7 +20,7 @@ def elastic(name: str, *speeds: tuple[str, int, float], **changes: object) -> Jo
     return replace(traced(name, (1, 8)), speeds=rows, **changes)
 
 
-def menu(now: Snapshot, name: str) -> Menu:
+def menu(now: Snapshot, name: str) -> OptionMenu:
     return next(each for each in market(now).menus if each.job.name == name)
 
 
@@ -135,7 +135,7 @@ def _random(chance: np.random.Generator, number: int) -> Job:
     return elastic(f"j{number}", *rows)
 
 
-def _option(offered: Menu, got: tuple[str, int] | None) -> int:
+def _option(offered: OptionMenu, got: tuple[str, int] | None) -> int:
     keys = [(each.gpu.name, each.option.gpus) for each in offered.options]
     return keys.index(got) if got else -1
 

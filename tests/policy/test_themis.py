@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from tests.builders import A100, NOW, T4, job, node, running, snapshot
-from tests.traced import traced
+from tests.trace_jobs import traced
 
 from trimtab_lab import rigid
 from trimtab_lab.workloads.trace import trace
 from trimtab_policy.heuristics.themis import Themis, finish_times, unfairness, waiting
-from trimtab_policy.placement.options import Menu, market
+from trimtab_policy.placement.options import OptionMenu, market
 from trimtab_policy.sim import clusters
 from trimtab_policy.sim.engine import simulate
 from trimtab_policy.types import Decision, Node, Quota, Snapshot
@@ -32,7 +32,7 @@ def held(decision: Decision) -> dict[str, tuple[str, int]]:
     return {placed.job.removeprefix("uid-"): (placed.gpu_type, placed.gpus) for placed in decision.placements}
 
 
-def menu(now: Snapshot, name: str) -> Menu:
+def menu(now: Snapshot, name: str) -> OptionMenu:
     return next(each for each in market(now).menus if each.job.name == name)
 
 
@@ -129,7 +129,7 @@ def test_without_a_filter_the_auction_has_the_largest_product_of_inverse_unfairn
     assert product(tuple(picked)) == pytest.approx(max(map(product, possible)))
 
 
-def _used(menus: tuple[Menu, ...], choice: tuple[int, ...]) -> np.ndarray:
+def _used(menus: tuple[OptionMenu, ...], choice: tuple[int, ...]) -> np.ndarray:
     used = np.zeros(2)
     for each, option in zip(menus, choice, strict=True):
         if option >= 0:

@@ -19,14 +19,14 @@ from structlog.testing import capture_logs
 from tests.extender.desk import eventually
 
 from trimtab.serving import listener as listeners
-from trimtab.serving.guard import Check, Guard, Limits
+from trimtab.serving.guard import Check, ConnectionGuard, ConnectionLimits
 from trimtab.serving.listener import ACCEPTS, DESCRIPTORS, Listener, seats
 from trimtab.serving.places import network
 from trimtab_local.control_plane.pki import Authority
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 ASK = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-FEW = Limits(connections=32, per_address=16, seconds=60)
+FEW = ConnectionLimits(connections=32, per_address=16, seconds=60)
 
 
 class Ledger:
@@ -50,12 +50,12 @@ class Ledger:
 class Port:
     """A guard that says "ok", and what it counts."""
 
-    def __init__(self, limits: Limits, health: Check | None = None) -> None:
+    def __init__(self, limits: ConnectionLimits, health: Check | None = None) -> None:
         self.ledger = Ledger()
         self.hold = asyncio.Event()
         self.hold.set()
         self.working = self.answered = 0
-        self.guard = Guard(self.answer, limits, self.ledger, "test", {"/healthz": health} if health else {})
+        self.guard = ConnectionGuard(self.answer, limits, self.ledger, "test", {"/healthz": health} if health else {})
         self.listener = Listener(self.guard, HERE, 0)
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
@@ -96,7 +96,7 @@ class Port:
 
 @asynccontextmanager
 async def port(
-    limits: Limits = FEW, tls: ssl.SSLContext | None = None, health: Check | None = None
+    limits: ConnectionLimits = FEW, tls: ssl.SSLContext | None = None, health: Check | None = None
 ) -> AsyncIterator[Port]:
     made = Port(limits, health)
     await made.listener.open(tls)
@@ -135,7 +135,7 @@ async def test_many_addresses_together_have_no_more_than_all_the_room() -> None:
 
 
 async def test_a_request_that_is_there_is_not_turned_away_for_one_that_is_not() -> None:
-    async with port(Limits(connections=4, per_address=4, seconds=60)) as made:
+    async with port(ConnectionLimits(connections=4, per_address=4, seconds=60)) as made:
         with made.crowd(3, HERE, ASK) as asking, made.crowd(200):
             loop = asyncio.get_running_loop()
             for each in asking:
@@ -144,7 +144,7 @@ async def test_a_request_that_is_there_is_not_turned_away_for_one_that_is_not() 
 
 
 async def test_what_is_in_work_is_never_cut_off_and_one_too_many_is_refused() -> None:
-    async with port(Limits(connections=4, per_address=4, seconds=60)) as made:
+    async with port(ConnectionLimits(connections=4, per_address=4, seconds=60)) as made:
         made.hold.clear()
         answers = [asyncio.create_task(made.ask()) for _ in range(4)]
         await eventually(lambda: made.working == 4)
@@ -155,7 +155,7 @@ async def test_what_is_in_work_is_never_cut_off_and_one_too_many_is_refused() ->
 
 
 async def test_idle_connections_make_room_after_those_that_wait() -> None:
-    async with port(Limits(connections=2, per_address=2, seconds=60)) as made:
+    async with port(ConnectionLimits(connections=2, per_address=2, seconds=60)) as made:
         reader, writer = await asyncio.open_connection(HERE, made.listener.port)
         writer.write(ASK)
         await reader.readuntil(b"ok\n")
@@ -224,14 +224,14 @@ async def test_health_is_answered_however_many_requests_wait_for_their_turn() ->
 
 
 async def test_requests_are_read_in_turn_and_at_a_pace() -> None:
-    async with port(Limits(pace=100.0)) as made:
+    async with port(ConnectionLimits(pace=100.0)) as made:
         answers = await asyncio.gather(*(made.ask() for _ in range(80)))
         assert answers == [b"HTTP/1.1 200 OK\r\n"] * 80
 
 
 async def test_who_asks_most_waits_alone() -> None:
     """Requests that are complete, more of them than the pace allows, from as few addresses as can fill the port."""
-    async with port(Limits(connections=64, per_address=32, pace=20.0, seconds=60)) as made:
+    async with port(ConnectionLimits(connections=64, per_address=32, pace=20.0, seconds=60)) as made:
         with made.crowd(32, THERE, ASK), made.crowd(32, "127.0.0.3", ASK):
             for _ in range(2):
                 assert await made.ask() == b"HTTP/1.1 200 OK\r\n"
@@ -239,7 +239,7 @@ async def test_who_asks_most_waits_alone() -> None:
 
 
 async def test_who_waits_for_a_turn_too_long_is_cut_off() -> None:
-    async with port(Limits(pace=0.001, seconds=0.2)) as made:
+    async with port(ConnectionLimits(pace=0.001, seconds=0.2)) as made:
         assert await made.ask() == b"HTTP/1.1 200 OK\r\n"
         assert await made.ask() == b""
         assert made.ledger.cuts == {"full": 1}
@@ -284,7 +284,7 @@ async def test_a_handshake_that_is_begun_and_left_keeps_nobody_out(count: int, t
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
     client = ssl.create_default_context(cafile=tmp_path / "ca.crt")
-    async with port(Limits(connections=100, per_address=100, seconds=600), tls=served) as made:
+    async with port(ConnectionLimits(connections=100, per_address=100, seconds=600), tls=served) as made:
         with made.crowd(count, THERE, hello()):
             for _ in range(3):
                 assert await made.ask(HERE, client) == b"HTTP/1.1 200 OK\r\n"

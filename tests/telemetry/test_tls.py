@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from tests.extender.desk import eventually
 
-from trimtab.agent.config import Config
+from trimtab.agent.config import AgentConfig
 from trimtab.agent.start import config_of
 from trimtab.errors import SettingsError
 from trimtab.serving import tls as serving_tls
@@ -120,7 +120,7 @@ async def test_files_that_cannot_be_used_are_one_clear_error(keys: Keys) -> None
 
 async def test_agents_are_told_of_the_files_and_serve_with_them(keys: Keys) -> None:
     told = msgspec.json.encode(config_of(Settings(metrics=keys.settings()), "n1"))
-    http = msgspec.json.decode(told, type=Config).http
+    http = msgspec.json.decode(told, type=AgentConfig).http
     async with TelemetryServer(http, healthy=lambda: "", ready=lambda: "") as server:
         assert server.url.startswith("https://")
         assert await get(f"{server.url}/healthz", keys.client()) == (200, "ok\n")
@@ -133,7 +133,7 @@ async def test_only_scrapers_with_a_certificate_of_the_authority_read_metrics(ke
     authority = Authority("scrapers")
     authority.save(tmp_path / "scrapers.crt")
     told = config_of(Settings(metrics=keys.settings(client_ca=tmp_path / "scrapers.crt")), "n1")
-    http = msgspec.json.decode(msgspec.json.encode(told), type=Config).http  # as an agent is told
+    http = msgspec.json.decode(msgspec.json.encode(told), type=AgentConfig).http  # as an agent is told
     async with TelemetryServer(http, healthy=lambda: "", ready=lambda: "") as server:
         status, text = await get(f"{server.url}/metrics", keys.scraper(authority, tmp_path / "prometheus"))
         assert (status, "trimtab_connections" in text) == (200, True)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
-from tests.outcomes import SLOWNESS, outcome, scenario
+from tests.result_builders import SLOWNESS, outcome, scenario
 
 from trimtab_lab.evaluation import compare
-from trimtab_lab.evaluation.compare import Table
-from trimtab_lab.evaluation.scenario import Outcome
+from trimtab_lab.evaluation.compare import ComparisonTable
+from trimtab_lab.evaluation.scenario import ScenarioResult
 from trimtab_lab.ui import evaluation, replay
 from trimtab_lab.ui.replay import Fate, Story
 from trimtab_policy.sim.contestant import Decider
@@ -27,11 +27,11 @@ def shown(renderable: RenderableType, width: int = 80) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def runs(policies: Sequence[str] = tuple(SLOWNESS), windows: int = 4) -> list[Outcome]:
+def runs(policies: Sequence[str] = tuple(SLOWNESS), windows: int = 4) -> list[ScenarioResult]:
     return [outcome(scenario(policy, window=n)) for policy in policies for n in range(windows)]
 
 
-def table(outcomes: list[Outcome]) -> Table:
+def table(outcomes: list[ScenarioResult]) -> ComparisonTable:
     [found] = compare.tables(outcomes, tuple(SLOWNESS))
     return found
 

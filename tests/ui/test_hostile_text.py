@@ -42,11 +42,11 @@ from trimtab.cli import app, main
 from trimtab.commands import explain, get
 from trimtab.commands import snapshot as dumps
 from trimtab.doctor import show as doctor
-from trimtab.doctor.findings import Finding, Level, Said
-from trimtab.doctor.findings import Group as Part
+from trimtab.doctor.findings import CheckGroup as Part
+from trimtab.doctor.findings import CheckResult, Finding, Severity
 from trimtab.observe.gpunodes import GpuNodes
-from trimtab.observe.snapshot import Caches, Observation, Observer
-from trimtab.observe.stragglers import Rules, Stragglers
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
+from trimtab.observe.stragglers import StragglerRules, Stragglers
 from trimtab.printable import escaped, printable, say
 from trimtab.settings import LogSettings, TelemetrySettings
 from trimtab.telemetry import logs
@@ -165,7 +165,7 @@ def test_lines_progress_events_and_conditions_are_harmless(capsys: pytest.Captur
     captured = capsys.readouterr()
     assert harmless(captured.out)
     assert harmless(captured.err)
-    happening = transitions.Happening("Warning", "Failed", LONE, 1)
+    happening = transitions.JobEvent("Warning", "Failed", LONE, 1)
     told = events.event({"uid": "u", "name": "n"}, happening, action="a", instance="i", now=NOW)
     assert harmless(told["note"])
     meta = job_object().metadata
@@ -209,7 +209,7 @@ def dump(tmp_path: Path) -> Path:
     now = snapshot([node("a100-0", free=0)], [held, *waits])
     file = tmp_path / "now.json"
     file.write_text(json.dumps(fed(msgspec.to_builtins(now))))
-    dumps.read(file)
+    dumps.read_snapshot(file)
     return file
 
 
@@ -294,7 +294,9 @@ def watched() -> Observation:
     heard.take(gpunode_object("n1", driverVersion=HOSTILE, backend=HOSTILE, observedTime=HOSTILE))
     pods = [pod_object("p" + HOSTILE, "n2", gpus=1)]
     caches = Caches(nodes, pods, [*jobs, broken], [queue_object("q" + HOSTILE, {"gpuType": HOSTILE, "gpus": 8})], [])
-    return Observer([["topology.kubernetes.io/rack"]], heard, Stragglers(Rules(0.5, seconds=0.0))).observe(caches, NOW)
+    return ClusterObserver(
+        [["topology.kubernetes.io/rack"]], heard, Stragglers(StragglerRules(0.5, seconds=0.0))
+    ).observe(caches, NOW)
 
 
 @pytest.fixture
@@ -329,5 +331,5 @@ def test_commands_on_a_hostile_cluster(cluster: Observation, form: Output) -> No
 
 
 def test_what_the_doctor_finds_is_harmless() -> None:
-    finding = Finding(Level.ERROR, LONE, reason=None, fix=LONE, objects=(LONE,))
-    assert harmless(SEQUENCES.sub("", printed(doctor.table([Said(Part.JOBS, LONE, (finding,))]), 200)))
+    finding = Finding(Severity.ERROR, LONE, reason=None, fix=LONE, objects=(LONE,))
+    assert harmless(SEQUENCES.sub("", printed(doctor.table([CheckResult(Part.JOBS, LONE, (finding,))]), 200)))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
-from tests.outcomes import CLUSTER, NODES, drawn, span
+from tests.result_builders import CLUSTER, NODES, drawn, span
 
 from trimtab.ui.charts import NARROWEST
 from trimtab_lab.ui import canvas, pictures

@@ -7,7 +7,7 @@ from rich.console import Console
 from tests.builders import A100, NOW, job_object, node_object, placement, plan_of, queue_object
 
 from trimtab.api.status import JobStatus
-from trimtab.observe.snapshot import Caches, Observation, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.ui import queues
 
 
@@ -18,7 +18,7 @@ def seen() -> Observation:
     runs = JobStatus(plan=plan_of(placement("uid-runs", {"n1": 8})), last_epoch=1)
     jobs = [job_object("runs", {"queue": "held"}, runs), job_object("first"), job_object("second")]
     caches = Caches([node_object("n1"), node_object("n2")], [], jobs, [held, waits, queue_object("plain")])
-    return Observer(()).observe(caches, NOW)
+    return ClusterObserver(()).observe(caches, NOW)
 
 
 def test_a_line_for_each_gpu_type_and_what_is_said_of_the_whole_queue_in_the_first() -> None:

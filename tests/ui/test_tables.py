@@ -9,7 +9,7 @@ from trimtab.api.convert import to_shadow
 from trimtab.api.status import JobStatus
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.jobs import JobFacts, facts
-from trimtab.observe.snapshot import Caches, Observer
+from trimtab.observe.snapshot import Caches, ClusterObserver
 from trimtab.settings import TelemetrySettings
 from trimtab.ui import tables
 from trimtab_policy.types import PendingReason
@@ -45,7 +45,7 @@ def test_the_state_of_a_node_tells_what_its_agent_says() -> None:
     heard.take(gpunode_object("a", [gpu_reading(0, "a", faults=[fault(code=79)])]))
     heard.take(gpunode_object("b", [gpu_reading(index, "b", smUtilizationPercent=90) for index in range(8)]))
     nodes = [node_object(name) for name in ("a", "b", "c", "d", "e", "f", "g", "h")]
-    table = tables.nodes(Observer((), heard).observe(Caches(nodes, [], []), NOW))
+    table = tables.nodes(ClusterObserver((), heard).observe(Caches(nodes, [], []), NOW))
     states = [str(state) for state in table.columns[-1].cells]
     assert states[0].startswith("its GPUs are unhealthy: GPU 0: XID 79")
     assert states[1:3] == ["Ready (ForeignLoad)", "Ready"]

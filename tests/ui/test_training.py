@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from trimtab_lab.agents.checkpoint import Row
-from trimtab_lab.agents.train import Step
+from trimtab_lab.agents.train import TrainingStep
 from trimtab_lab.ui import training
 
 
@@ -83,12 +83,12 @@ def test_bars_show_return_loss_and_best_and_start_when_their_seed_does() -> None
     out = io.StringIO()
     with Progress(console=Console(file=out, width=80)) as progress:
         bars = training.Bars(progress, [0, 1])
-        bars(Step(0, 3, 8, {"return": -1.5, "loss": 0.25}, -2.0))
+        bars(TrainingStep(0, 3, 8, {"return": -1.5, "loss": 0.25}, -2.0))
         first, second = progress.tasks
         assert (first.completed, first.total, first.fields["figures"]) == (3, 8, "return -1.5  loss 0.25  best -2")
         assert (first.started, second.started) == (True, False)
 
 
 def test_a_step_without_figures_tells_none() -> None:
-    assert training.figures(Step(0, 0, 8, {}, None)) == ""
-    assert training.figures(Step(0, 1, 8, {"return": None, "loss": 1.0}, None)) == "loss 1"
+    assert training.figures(TrainingStep(0, 0, 8, {}, None)) == ""
+    assert training.figures(TrainingStep(0, 1, 8, {"return": None, "loss": 1.0}, None)) == "loss 1"

@@ -11,7 +11,7 @@ import sys
 
 import msgspec
 
-from trimtab.agent.config import Config
+from trimtab.agent.config import AgentConfig
 from trimtab.errors import TrimtabError
 from trimtab.printable import say
 
@@ -21,9 +21,9 @@ def main() -> int:
     try:
         if len(sys.argv) == 1:
             _start()
-        from trimtab.agent.app import run  # what follows is all that stays in memory
+        from trimtab.agent.app import run_agent  # what follows is all that stays in memory
 
-        asyncio.run(run(msgspec.json.decode(sys.argv[1], type=Config)))
+        asyncio.run(run_agent(msgspec.json.decode(sys.argv[1], type=AgentConfig)))
     except TrimtabError as error:
         say(f"trimtab: {error}", error=True)
         return 1

@@ -21,7 +21,7 @@ import structlog
 from trimtab import __version__, names
 from trimtab.agent import backends, dcgm
 from trimtab.agent.backend import Backend, BackendError, NodeReading
-from trimtab.agent.config import Config
+from trimtab.agent.config import AgentConfig
 from trimtab.agent.digest import Digest, GpuState, NodeState, report
 from trimtab.agent.pod_resources import with_pods
 from trimtab.agent.publish import Publisher, reason
@@ -30,7 +30,7 @@ from trimtab.agent.schedule import Cause, Schedule
 from trimtab.errors import ApiError, Forbidden
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
-from trimtab.kube.plain import PlainConnection, endpoint
+from trimtab.kube.slim_auth import PlainConnection, endpoint
 from trimtab.telemetry import agent_metrics as metrics
 from trimtab.telemetry import logs
 from trimtab.telemetry.server import TelemetryServer
@@ -46,22 +46,22 @@ FORBIDDEN: Final = (
 log = structlog.get_logger(__name__)
 
 
-async def run(config: Config) -> None:
+async def run_agent(config: AgentConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises SettingsError, or BackendError for a backend that cannot be made."""
     logs.configure(config.log)
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    backend = backends.make(config)
+    backend = backends.make_backend(config)
     connection = PlainConnection(endpoint(_path(config.kube.kubeconfig), config.kube.context or None))
     async with KubeClient(connection, config.kube) as client:
-        await Agent(config, backend, client).run(stop)
+        await NodeAgent(config, backend, client).run(stop)
 
 
-class Agent:
+class NodeAgent:
     """All parts of the agent of one node."""
 
-    def __init__(self, config: Config, backend: Backend, client: KubeClient) -> None:
+    def __init__(self, config: AgentConfig, backend: Backend, client: KubeClient) -> None:
         self._config = config
         self._backend = backend
         self._boot_id = _boot_id(Path(config.boot_id))

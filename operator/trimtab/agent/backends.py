@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from trimtab.agent.backend import Backend, BackendError
-from trimtab.agent.config import Config
+from trimtab.agent.config import AgentConfig
 from trimtab.agent.pod_resources import PodResources
 
 
-def make(config: Config) -> Backend:
+def make_backend(config: AgentConfig) -> Backend:
     """The backend of the settings, not opened yet. Raises BackendError when something that it needs is missing."""
     match config.backend:
         case "nvml":
@@ -29,7 +29,7 @@ def make(config: Config) -> Backend:
             return FakeBackend(Path(config.profile), node=config.node)
 
 
-def kubelet(config: Config) -> PodResources | None:
+def kubelet(config: AgentConfig) -> PodResources | None:
     """Who says which pod has which GPU; None where there is no kubelet, or the profile says it."""
     path = Path(config.pod_resources)
     return PodResources(path) if config.backend != "fake" and config.pod_resources and path.exists() else None

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 
-class Tls(Struct, frozen=True):
+class AgentTls(Struct, frozen=True):
     """As `trimtab.settings.section.MutualTlsSettings`."""
 
     certificate: str = ""
@@ -20,10 +20,10 @@ class Http(Struct, frozen=True):
 
     host: str
     port: int
-    tls: Tls = Tls()
+    tls: AgentTls = AgentTls()
 
 
-class Log(Struct, frozen=True):
+class AgentLog(Struct, frozen=True):
     """As `trimtab.settings.LogSettings`."""
 
     level: str = "info"
@@ -39,7 +39,7 @@ class Kube(Struct, frozen=True):
     connections: int = 2
 
 
-class Config(Struct, frozen=True):
+class AgentConfig(Struct, frozen=True):
     """As `trimtab.settings.AgentSettings`, and what the agent needs of other sections."""
 
     node: str
@@ -52,5 +52,5 @@ class Config(Struct, frozen=True):
     dcgm_url: str = ""
     pod_resources: str = ""
     boot_id: str = "/proc/sys/kernel/random/boot_id"
-    log: Log = Log()
+    log: AgentLog = AgentLog()
     kube: Kube = Kube()

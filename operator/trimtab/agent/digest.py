@@ -20,7 +20,7 @@ class GpuState(Struct, frozen=True):
     gpu: Gpu
     throttled: float
     """Share of the last period in which it was."""
-    faults: tuple[wire.Fault, ...] = ()
+    faults: tuple[wire.WireFault, ...] = ()
     counts: dict[tuple[FaultKind, int], int] = {}
     """How often each fault was seen."""
 
@@ -86,9 +86,9 @@ class Digest:
         return gpus
 
 
-def report(state: NodeState, *, backend: str, period: float, boot_id: str) -> wire.Status:
+def report(state: NodeState, *, backend: str, period: float, boot_id: str) -> wire.WireStatus:
     """The status of the GPUNode; `period` in seconds."""
-    return wire.Status(
+    return wire.WireStatus(
         observed_time=wire.rfc3339(state.wall),
         period_seconds=max(1, round(period)),
         backend=backend,

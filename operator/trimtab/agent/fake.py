@@ -10,7 +10,7 @@ from typing import Final, Literal
 import structlog
 
 from trimtab.agent.backend import BackendError, NodeReading
-from trimtab.agent.profile import Profile, load_profile
+from trimtab.agent.profile import FakeNode, load_profile
 from trimtab.agent.simulation import SimulatedNode
 
 POLL_SECONDS: Final = 0.05
@@ -72,5 +72,5 @@ class FakeBackend:
             return 0
 
 
-def _machine(profile: Profile) -> tuple[object, ...]:
+def _machine(profile: FakeNode) -> tuple[object, ...]:
     return (profile.product, profile.gpus, profile.seed, profile.nvlinks)

@@ -22,14 +22,14 @@ LOST = Happened("Lost")
 ECC = Happened("UncorrectableEcc")
 
 
-class Seen(Struct):
+class FaultRecord(Struct):
     """A kind of fault on one GPU; times in seconds since 1970."""
 
     last: float
     count: int = 1
 
 
-class Known(Struct):
+class KnownGpu(Struct):
     """A GPU that the machine has, or had since it was started."""
 
     index: int
@@ -41,9 +41,9 @@ class Faults:
     """What went wrong on each GPU since the machine was started."""
 
     def __init__(self) -> None:
-        self.gpus: dict[str, Known] = {}
+        self.gpus: dict[str, KnownGpu] = {}
         """By UUID, those that are missing now as well."""
-        self._seen: dict[str, dict[tuple[FaultKind, int], Seen]] = {}
+        self._seen: dict[str, dict[tuple[FaultKind, int], FaultRecord]] = {}
         self._lost: set[str] = set()
         self._mended = 0.0
         self._begun = False
@@ -54,7 +54,7 @@ class Faults:
         """Those of the first reading that had them, while nobody has told them."""
         self._judged: set[str] = set()
 
-    def carry(self, status: wire.Status | None, boot_id: str) -> bool:
+    def carry(self, status: wire.WireStatus | None, boot_id: str) -> bool:
         """Take over what an earlier agent reported, if the machine is still the one of then. Says whether it is.
 
         None where there is no earlier report; it must be said, for the errors of before to be told.
@@ -65,10 +65,10 @@ class Faults:
         for gpu in status.gpus:
             if gpu.memory_errors and gpu.memory_errors.uncorrected is not None:
                 self._baseline[gpu.uuid] = gpu.memory_errors.uncorrected
-            self.gpus.setdefault(gpu.uuid, Known(gpu.index, gpu.product, gpu.pci_bus))
+            self.gpus.setdefault(gpu.uuid, KnownGpu(gpu.index, gpu.product, gpu.pci_bus))
             seen = self._seen.setdefault(gpu.uuid, {})
             for fault in gpu.faults:
-                one = seen.setdefault((fault.kind, fault.code), Seen(seconds(fault.time), 0))
+                one = seen.setdefault((fault.kind, fault.code), FaultRecord(seconds(fault.time), 0))
                 one.count = fault.count + (0 if fault.kind == "Lost" else one.count)
                 if fault.kind == "Lost":
                     self._lost.add(gpu.uuid)
@@ -82,7 +82,7 @@ class Faults:
         present = set()
         for gpu in gpus:
             present.add(gpu.uuid)
-            self.gpus[gpu.uuid] = Known(gpu.index, gpu.product, gpu.pci_bus)
+            self.gpus[gpu.uuid] = KnownGpu(gpu.index, gpu.product, gpu.pci_bus)
             if LOST not in gpu.happened:
                 self._lost.discard(gpu.uuid)
             for happened in (*gpu.happened, *self._untold(gpu)):
@@ -107,11 +107,11 @@ class Faults:
                 self._lost.discard(uuid)
         return True
 
-    def of(self, uuid: str) -> tuple[wire.Fault, ...]:
+    def of(self, uuid: str) -> tuple[wire.WireFault, ...]:
         """Faults of a GPU, latest first, as they are reported."""
         seen = sorted(self._seen.get(uuid, {}).items(), key=lambda item: (-item[1].last, item[0]))
         return tuple(
-            wire.Fault(kind=kind, time=wire.rfc3339(one.last), code=code, count=one.count)
+            wire.WireFault(kind=kind, time=wire.rfc3339(one.last), code=code, count=one.count)
             for (kind, code), one in seen[: wire.MAX_FAULTS]
         )
 
@@ -138,7 +138,7 @@ class Faults:
         if happened.kind == "Lost":
             self._lost.add(uuid)
         if (one := seen.get(key)) is None:
-            seen[key] = Seen(wall)
+            seen[key] = FaultRecord(wall)
         else:
             one.last = max(one.last, wall)
             one.count += not lasting

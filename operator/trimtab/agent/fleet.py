@@ -28,7 +28,7 @@ from msgspec import Struct, field
 
 from trimtab import names
 from trimtab.agent.digest import Digest, report
-from trimtab.agent.profile import Profile, Running, parse_faults
+from trimtab.agent.profile import FakeNode, RunningPod, parse_faults
 from trimtab.agent.publish import Previous, Publisher, all_previous, reason
 from trimtab.agent.schedule import Cause, Schedule
 from trimtab.agent.simulation import SimulatedNode
@@ -60,7 +60,7 @@ NVLINK_EACH: Final = 25e9
 log = structlog.get_logger(__name__)
 
 
-class Member(Struct):
+class FleetMember(Struct):
     """One fake node and its agent."""
 
     node: NodeObject
@@ -75,7 +75,7 @@ class Member(Struct):
     look_at: float = math.inf
 
 
-async def run(settings: Settings) -> None:
+async def run_fleet(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT."""
     refuse_authentication(settings)
     logs.configure(settings.log)
@@ -94,11 +94,11 @@ class Fleet:
     """All fake nodes of a cluster."""
 
     def __init__(self, settings: Settings, client: KubeClient, clock: Callable[[], float] = time.monotonic) -> None:
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, FleetMember] = {}
         self._settings = settings.agent
         self._client = client
         self._clock = clock
-        self._bound: dict[str, dict[str, Running]] = {}
+        self._bound: dict[str, dict[str, RunningPod]] = {}
         """Node -> its pods that have GPUs, by `namespace/name`."""
         self._previous: dict[str, Previous | None] = {}
         """What agents before us left, of nodes that have not been reported yet."""
@@ -152,15 +152,15 @@ class Fleet:
         member.node = node
         self._injected(member)
 
-    def _made(self, node: NodeObject) -> Member | None:
+    def _made(self, node: NodeObject) -> FleetMember | None:
         """A member for a node; None where it has no GPUs that could be simulated."""
         if (profile := _profile(node)) is None:
             return None
         name, settings = node.metadata.name, self._settings
-        found = gpus.read(node.metadata.labels, node.status.capacity)
+        found = gpus.read_gpus(node.metadata.labels, node.status.capacity)
         assert found is not None
         assert found.spec is not None, "_profile looked"
-        return Member(
+        return FleetMember(
             node=node,
             simulated=SimulatedNode(profile, found.spec, name),
             digest=Digest(settings.report_seconds),
@@ -169,7 +169,7 @@ class Fleet:
             boot_id=str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{node.metadata.uid}.boot")),
         )
 
-    def _injected(self, member: Member) -> None:
+    def _injected(self, member: FleetMember) -> None:
         text = _faults(member.node)
         try:
             member.simulated.faults = parse_faults(text, member.simulated.profile.gpus)
@@ -185,14 +185,14 @@ class Fleet:
             running = self._bound.setdefault(node, {})
             before = running.get(key)
             if there and pod.status.phase not in ENDED and (count := _gpus_of(pod)):
-                running[key] = Running(key, count)
+                running[key] = RunningPod(key, count)
             else:
                 running.pop(key, None)
             if member and running.get(key) != before:
                 self._settle(member)
                 self._look(member, self._clock() + START_SECONDS)  # a training takes its time to start
 
-    def _settle(self, member: Member) -> None:
+    def _settle(self, member: FleetMember) -> None:
         member.simulated.running = tuple(self._bound.get(member.node.metadata.name, {}).values())
 
     def _offset(self, name: str) -> float:
@@ -200,7 +200,7 @@ class Fleet:
         return self._settings.report_seconds * (uuid.uuid5(uuid.NAMESPACE_DNS, name).int % 10_000) / 10_000
 
     # --- reports ----------------------------------------------------------------------------------------------------
-    def _look(self, member: Member, at: float) -> None:
+    def _look(self, member: FleetMember, at: float) -> None:
         """Have the node looked at then, unless that happens earlier anyway."""
         if at < member.look_at:
             member.look_at = at
@@ -221,7 +221,7 @@ class Fleet:
                 task.add_done_callback(self._ended)
             await asyncio.sleep(TICK_SECONDS)
 
-    def _now_due(self) -> Iterator[Member]:
+    def _now_due(self) -> Iterator[FleetMember]:
         now = self._clock()
         while self._due and self._due[0][0] <= now:
             at, name = heapq.heappop(self._due)
@@ -239,7 +239,7 @@ class Fleet:
         if not task.cancelled() and (error := task.exception()):
             log.error("a fake agent failed", error=repr(error))
 
-    async def _turn(self, member: Member) -> None:
+    async def _turn(self, member: FleetMember) -> None:
         """Read one node, write its report if it is due, and say when to look again."""
         try:
             await self._report(member, self._clock())
@@ -251,7 +251,7 @@ class Fleet:
                 member, min(later, heartbeat) if heartbeat > now else later
             )  # overdue: it failed, or may not write
 
-    async def _report(self, member: Member, now: float) -> None:
+    async def _report(self, member: FleetMember, now: float) -> None:
         if member.simulated.hanging(now):
             return
         cause: Cause = "first"
@@ -278,7 +278,7 @@ class Fleet:
         if repaired:
             member.digest.faults.mend(repaired)
 
-    async def _carry(self, member: Member) -> None:
+    async def _carry(self, member: FleetMember) -> None:
         name = member.node.metadata.name
         previous = self._previous.pop(name) if name in self._previous else await member.publisher.previous()
         carried = member.digest.faults.carry(previous.status if previous else None, member.boot_id)
@@ -287,16 +287,16 @@ class Fleet:
         member.carried = True
 
 
-def _profile(node: NodeObject) -> Profile | None:
+def _profile(node: NodeObject) -> FakeNode | None:
     """The GPUs that a node's labels speak of; None where it has none, or none that we know."""
-    found = gpus.read(node.metadata.labels, node.status.capacity)
+    found = gpus.read_gpus(node.metadata.labels, node.status.capacity)
     if found is None or found.spec is None:
         return None
     spec = found.spec
     linked = spec.vendor == "NVIDIA" and spec.link_bandwidth >= NVLINK_FROM
     product = node.metadata.labels.get("nvidia.com/gpu.product") or spec.name
     links = min(18, round(spec.link_bandwidth / NVLINK_EACH)) if linked else 0
-    return Profile(product=product, gpus=min(found.count, MAX_GPUS), nvlinks=links, driver=_driver(node))
+    return FakeNode(product=product, gpus=min(found.count, MAX_GPUS), nvlinks=links, driver=_driver(node))
 
 
 def _driver(node: NodeObject) -> str:

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from trimtab.agent import backends, wire
 from trimtab.agent.backend import BackendError
-from trimtab.agent.config import Config
+from trimtab.agent.config import AgentConfig
 from trimtab.agent.digest import Digest, report
 from trimtab.agent.pod_resources import with_pods
 
 
-def read(config: Config) -> wire.Status:
+def read_reports(config: AgentConfig) -> wire.WireStatus:
     """What the agent would report now. Rates are differences, so that it takes one sampling period.
 
     Raises BackendError when no GPU can be read.
     """
-    backend = backends.make(config)
+    backend = backends.make_backend(config)
     backend.open()
     try:
         backend.read()

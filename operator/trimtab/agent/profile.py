@@ -52,7 +52,7 @@ FaultName = Literal[
 ]  # fmt: skip
 
 
-class Load(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class FakeLoad(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What a GPU does while something runs on it."""
 
     utilization: Share = 0.95
@@ -67,7 +67,7 @@ class Load(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Time constant of the noise."""
 
 
-class Running(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class RunningPod(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A pod (`namespace/name`), and how many GPUs it has."""
 
     pod: Annotated[str, Meta(pattern="^[^/]+/[^/]+$")]
@@ -94,7 +94,7 @@ class Injected(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
         return (self.gpu,) if isinstance(self.gpu, int) else self.gpu
 
 
-class Profile(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class FakeNode(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """The GPUs of one node."""
 
     product: str
@@ -107,8 +107,8 @@ class Profile(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Highest clock of the SMs."""
     memory_clock_mhz: Annotated[float, Meta(gt=0)] = 2619.0
     nvlinks: Annotated[int, Meta(ge=0, le=64)] = 0
-    load: Load = Load()
-    running: tuple[Running, ...] = ()
+    load: FakeLoad = FakeLoad()
+    running: tuple[RunningPod, ...] = ()
     faults: tuple[Injected, ...] = ()
 
     @property
@@ -120,10 +120,10 @@ class Profile(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
         return found
 
 
-def load_profile(path: Path) -> Profile:
+def load_profile(path: Path) -> FakeNode:
     """Read and check a profile. Raises BackendError that names file and field."""
     try:
-        profile = msgspec.convert(documents.parse(path.read_bytes()), Profile)
+        profile = msgspec.convert(documents.parse(path.read_bytes()), FakeNode)
     except (OSError, NotYaml) as error:
         raise BackendError(f"cannot read the profile {path}: {error}") from error
     except msgspec.ValidationError as error:
@@ -146,7 +146,7 @@ def parse_faults(text: str, gpus: int) -> tuple[Injected, ...]:
     return faults
 
 
-def _unknown_product(profile: Profile) -> list[str]:
+def _unknown_product(profile: FakeNode) -> list[str]:
     try:
         _ = profile.spec
     except BackendError as error:

@@ -24,7 +24,7 @@ class Previous(Struct, frozen=True):
     """A GPUNode as it was found, or as a write left it."""
 
     metadata: Meta
-    status: wire.Status = wire.Status()
+    status: wire.WireStatus = wire.WireStatus()
 
     @property
     def repaired(self) -> str:
@@ -34,17 +34,17 @@ class Previous(Struct, frozen=True):
 
 class _Object(Struct, frozen=True, rename="camel"):
     metadata: dict[str, object]
-    status: wire.Status | msgspec.UnsetType = msgspec.UNSET
+    status: wire.WireStatus | msgspec.UnsetType = msgspec.UNSET
     api_version: str = names.API_VERSION
     kind: str = names.GPUNODE_KIND
 
 
-class _Page(Struct):
+class _NodePage(Struct):
     items: list[msgspec.Raw]
 
 
 PAGE_SIZE = 500
-_PAGE = msgspec.json.Decoder(_Page)
+_PAGE = msgspec.json.Decoder(_NodePage)
 _PREVIOUS = msgspec.json.Decoder(Previous)
 _META = msgspec.json.Decoder(AnyObject)
 
@@ -66,7 +66,7 @@ class Publisher:
         except NotFound:
             return None
 
-    async def write(self, status: wire.Status) -> str:
+    async def write(self, status: wire.WireStatus) -> str:
         """Write a report; returns the annotation `trimtab.dev/repaired` as it is now. Raises ApiError."""
         if not self._exists:
             await self._create()
@@ -81,7 +81,7 @@ class Publisher:
         """Something is odd: look at the Node, and make the object again, before the next report."""
         self._exists = False
 
-    async def _apply(self, status: wire.Status) -> bytes:
+    async def _apply(self, status: wire.WireStatus) -> bytes:
         body = msgspec.json.encode(_Object({"name": self._node}, status))
         return await self._client.apply(self._path, body, subresource="status", field_manager=names.AGENT_FIELD_MANAGER)
 

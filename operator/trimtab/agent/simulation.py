@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from trimtab.agent.backend import NA, Gpu, Happened, NodeReading, Process
 from trimtab.agent.plausible import BOUNDS
-from trimtab.agent.profile import FaultName, Injected, Profile, Running
+from trimtab.agent.profile import FakeNode, FaultName, Injected, RunningPod
 from trimtab_policy.specs import GpuSpec
 
 POWER_SECONDS: Final = 3.0
@@ -59,9 +59,9 @@ class _Card(Struct):
 class SimulatedNode:
     """The GPUs of one fake node. `running` and `faults` may be replaced at any time."""
 
-    def __init__(self, profile: Profile, spec: GpuSpec, node: str) -> None:
+    def __init__(self, profile: FakeNode, spec: GpuSpec, node: str) -> None:
         self.profile = profile
-        self.running: Sequence[Running] = profile.running
+        self.running: Sequence[RunningPod] = profile.running
         self.faults: Sequence[Injected] = profile.faults
         self._spec = spec
         self._random = random.Random(f"{profile.seed}/{node}")  # noqa: S311 - made-up readings

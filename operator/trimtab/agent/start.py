@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
-from trimtab.agent.config import Config, Http, Kube, Log, Tls
+from trimtab.agent.config import AgentConfig, AgentLog, AgentTls, Http, Kube
 from trimtab.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ def node_name(settings: Settings) -> str:
     raise SettingsError(f"the node's name is not known: set ${ENV_NODE}, agent.node or --node")
 
 
-def config_of(settings: Settings, node: str) -> Config:
+def config_of(settings: Settings, node: str) -> AgentConfig:
     """What the agent needs of all settings, as plain values."""
     refuse_authentication(settings)
     ours, kube, tls = settings.agent, settings.kube, settings.metrics.tls
-    return Config(
+    return AgentConfig(
         node=node,
         backend=ours.backend,
         profile=str(ours.profile or ""),
@@ -45,9 +45,9 @@ def config_of(settings: Settings, node: str) -> Config:
         http=Http(
             settings.metrics.host,
             settings.metrics.port,
-            Tls(str(tls.certificate or ""), str(tls.key or ""), str(tls.client_ca or "")),
+            AgentTls(str(tls.certificate or ""), str(tls.key or ""), str(tls.client_ca or "")),
         ),
-        log=Log(settings.log.level, settings.log.format),
+        log=AgentLog(settings.log.level, settings.log.format),
         kube=Kube(str(kube.kubeconfig or ""), kube.context or "", kube.request_timeout),
     )
 
@@ -61,7 +61,7 @@ def refuse_authentication(settings: Settings) -> None:
         )
 
 
-def become(config: Config) -> NoReturn:
+def become(config: AgentConfig) -> NoReturn:
     """Go on as the agent: the same pid, half the memory."""
     # one arena: the sampler's thread would otherwise get a heap of its own
     environment = {"MALLOC_ARENA_MAX": "1", **os.environ}

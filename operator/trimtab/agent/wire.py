@@ -25,7 +25,7 @@ class _Wire(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Camel case outside, and nothing that is not set."""
 
 
-class Fault(_Wire, frozen=True):
+class WireFault(_Wire, frozen=True):
     """A fault of a GPU; `time` is RFC 3339."""
 
     kind: FaultKind
@@ -34,7 +34,7 @@ class Fault(_Wire, frozen=True):
     count: int = 1
 
 
-class Process(_Wire, frozen=True):
+class WireProcess(_Wire, frozen=True):
     """A process that holds memory of the GPU."""
 
     pid: int
@@ -67,14 +67,14 @@ class MemoryErrors(_Wire, frozen=True):
     row_remap_failed: bool | None = None
 
 
-class MigInstance(_Wire, frozen=True):
+class WireMigInstance(_Wire, frozen=True):
     """A part of a partitioned GPU."""
 
     uuid: str
     profile: str
 
 
-class GpuReading(_Wire, frozen=True):
+class WireGpuReading(_Wire, frozen=True):
     """One GPU."""
 
     uuid: str
@@ -100,13 +100,13 @@ class GpuReading(_Wire, frozen=True):
     link: Link | None = None
     memory_errors: MemoryErrors | None = None
     mig_enabled: bool | None = None
-    mig_instances: tuple[MigInstance, ...] = ()
+    mig_instances: tuple[WireMigInstance, ...] = ()
     pods: tuple[str, ...] | None = None
-    processes: tuple[Process, ...] = ()
-    faults: tuple[Fault, ...] = ()
+    processes: tuple[WireProcess, ...] = ()
+    faults: tuple[WireFault, ...] = ()
 
 
-class Status(_Wire, frozen=True):
+class WireStatus(_Wire, frozen=True):
     """The whole of it but the conditions, which are the controller's."""
 
     observed_time: str = ""
@@ -116,13 +116,13 @@ class Status(_Wire, frozen=True):
     driver_version: str = ""
     boot_id: str = ""
     error: str = ""
-    gpus: tuple[GpuReading, ...] = ()
+    gpus: tuple[WireGpuReading, ...] = ()
     links: tuple[str, ...] = ()
 
 
-def gpu(reading: Gpu, throttled: float, faults: tuple[Fault, ...]) -> GpuReading:
+def gpu(reading: Gpu, throttled: float, faults: tuple[WireFault, ...]) -> WireGpuReading:
     """One GPU as it is reported; `throttled` is a share in [0, 1]."""
-    return GpuReading(
+    return WireGpuReading(
         uuid=reading.uuid[:128],
         index=reading.index,
         product=reading.product[:TEXT],
@@ -147,12 +147,12 @@ def gpu(reading: Gpu, throttled: float, faults: tuple[Fault, ...]) -> GpuReading
         memory_errors=_memory_errors(reading),
         mig_enabled=reading.mig_enabled,
         mig_instances=tuple(
-            MigInstance(part.uuid[:128], part.profile[:63])
+            WireMigInstance(part.uuid[:128], part.profile[:63])
             for part in reading.mig[:MAX_PARTS]
             if part.uuid and part.profile
         ),
         pods=None if reading.pods is None else tuple(pod[:TEXT] for pod in reading.pods[:MAX_PROCESSES]),
-        processes=tuple(Process(each.pid, _whole(each.memory_used)) for each in reading.processes[:MAX_PROCESSES]),
+        processes=tuple(WireProcess(each.pid, _whole(each.memory_used)) for each in reading.processes[:MAX_PROCESSES]),
         faults=faults[:MAX_FAULTS],
     )
 

@@ -252,7 +252,7 @@ class StartTime(ApiModel):
     """... and this."""
 
 
-class Pending(ApiModel):
+class PendingStatus(ApiModel):
     """Why the job has no plan yet, and what would change that."""
 
     reason: PendingReason
@@ -383,7 +383,7 @@ class JobStatus(ApiModel):
     degrees: PlanParallelism | None = None
     """Degrees of the last gang that is known to have saved its state, or that ran for ten minutes and never says so.
     Where `checkpoint.resharding` is false, its checkpoint needs them again."""
-    pending: Pending | None = None
+    pending: PendingStatus | None = None
     """Why the job waits; absent when it does not."""
     shadow: Shadow | None = None
     """What the shadow policy named in it would have decided; it stays when another one is chosen, until that has said

@@ -5,18 +5,18 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trimtab.api.status import JobStatus
-from trimtab.apply.stops import Outcome
-from trimtab.apply.transitions import Happening
+from trimtab.apply.stops import StopResult
+from trimtab.apply.transitions import JobEvent
 
 
 class WriteStatus(Struct, frozen=True):
     """Replace the status; `happening` is what users and metrics are told once it is written."""
 
     status: JobStatus
-    happening: Happening | None = None
+    happening: JobEvent | None = None
     refused: tuple[str, ...] = ()
     """Nodes that kube-scheduler would not take for the plan that is given up."""
-    outcome: Outcome | None = None
+    outcome: StopResult | None = None
     """How a request to stop has come out."""
 
 

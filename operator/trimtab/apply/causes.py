@@ -90,7 +90,7 @@ _EXITS: Final = {
 }
 
 
-class Ending(Struct, frozen=True):
+class PodEnding(Struct, frozen=True):
     """Why one pod does not go on."""
 
     cause: FailureCause
@@ -103,7 +103,7 @@ class Ending(Struct, frozen=True):
     """When it ended, by its node's clock, as a POSIX time; 0 where that is not told."""
 
 
-def ending_of(pod: PodObject) -> Ending | None:
+def ending_of(pod: PodObject) -> PodEnding | None:
     """Why a pod that was deleted or has failed has; None for any other."""
     if pod.metadata.deletion_timestamp:
         return _deleted(pod)
@@ -112,17 +112,17 @@ def ending_of(pod: PodObject) -> Ending | None:
     return _by_kubelet(pod) if pod.status.reason else _by_itself(pod)
 
 
-def cannot_start(pod: PodObject, seconds: float) -> Ending | None:
+def cannot_start(pod: PodObject, seconds: float) -> PodEnding | None:
     """Why a pod that has been bound for so long will not start unless its user mends something; None where it may."""
     for container in _containers(pod):
         waiting = container.state.waiting
         if waiting and waiting.reason in ({*UNSTARTABLE, CONFIG_ERROR} if seconds >= CONFIG_SECONDS else UNSTARTABLE):
             what = f"container {container.name} cannot be started, {waiting.reason}: {waiting.message}"
-            return Ending(FailureCause.USER_ERROR, waiting.reason, f"pod {pod.metadata.name}: {what}")
+            return PodEnding(FailureCause.USER_ERROR, waiting.reason, f"pod {pod.metadata.name}: {what}")
     return None
 
 
-def not_started(stuck: Sequence[PodObject], gang: int, seconds: float) -> Ending:
+def not_started(stuck: Sequence[PodObject], gang: int, seconds: float) -> PodEnding:
     """Why some pods of a gang of so many have been bound for so long and do not run.
 
     An image that is not there is the user's matter. Where the other pods run, the node is to blame, unless the pod
@@ -133,9 +133,9 @@ def not_started(stuck: Sequence[PodObject], gang: int, seconds: float) -> Ending
     message = f"{len(stuck)} of {gang} pods do not run {seconds:.0f} s after they were bound: {said}{others}"
     pulls = [w.message for pod in stuck for c in _containers(pod) if (w := c.state.waiting) and w.reason in _PULLING]
     if any(_NO_IMAGE.search(text) for text in pulls):
-        return Ending(FailureCause.USER_ERROR, "StartTimeout", f"{message}; correct the image, or imagePullSecrets")
+        return PodEnding(FailureCause.USER_ERROR, "StartTimeout", f"{message}; correct the image, or imagePullSecrets")
     alone = len(stuck) < gang and not any(map(_waits_for_itself, stuck))
-    return Ending(FailureCause.NODE if alone else FailureCause.OTHER, "StartTimeout", message, at_fault=alone)
+    return PodEnding(FailureCause.NODE if alone else FailureCause.OTHER, "StartTimeout", message, at_fault=alone)
 
 
 def still_for(pod: PodObject, seconds: float, now: float) -> float:
@@ -152,7 +152,7 @@ def still_for(pod: PodObject, seconds: float, now: float) -> float:
     return min(seconds, now - max(ends, default=0.0))
 
 
-def _deleted(pod: PodObject) -> Ending:
+def _deleted(pod: PodObject) -> PodEnding:
     message = f"pod {pod.metadata.name} was deleted"
     if pod.status.phase == _FAILED and pod.status.reason:  # its kubelet had ended it before
         return _by_kubelet(pod)
@@ -164,8 +164,8 @@ def _deleted(pod: PodObject) -> Ending:
             cause = _DELETED_BECAUSE.get(told.reason, FailureCause.OTHER)
             if told.reason == "DeletionByTaintManager" and _stays_for_a_while(pod):
                 cause = FailureCause.OTHER
-            return Ending(cause, POD_DELETED, why, at_fault=cause is FailureCause.NODE)
-    return Ending(FailureCause.OTHER, POD_DELETED, message)
+            return PodEnding(cause, POD_DELETED, why, at_fault=cause is FailureCause.NODE)
+    return PodEnding(FailureCause.OTHER, POD_DELETED, message)
 
 
 def _stays_for_a_while(pod: PodObject) -> bool:
@@ -174,51 +174,51 @@ def _stays_for_a_while(pod: PodObject) -> bool:
     return any(each.toleration_seconds is not None for each in pod.spec.tolerations)
 
 
-def _by_kubelet(pod: PodObject) -> Ending:
+def _by_kubelet(pod: PodObject) -> PodEnding:
     """The kubelet has refused or evicted the pod."""
     reason, said = pod.status.reason, f"pod {pod.metadata.name}: {pod.status.reason} {pod.status.message}".strip()
     if reason == "Evicted" and (ending := _by_its_own_doing(pod.status.message, said)):
         return ending
     if reason == "DeadlineExceeded":
         said += "; raise activeDeadlineSeconds in spec.template, or leave it out"
-        return Ending(FailureCause.PROGRAM, POD_FAILED, said)
-    return Ending(FailureCause.NODE, POD_REFUSED, said, at_fault=reason in _OF_A_NODE)
+        return PodEnding(FailureCause.PROGRAM, POD_FAILED, said)
+    return PodEnding(FailureCause.NODE, POD_REFUSED, said, at_fault=reason in _OF_A_NODE)
 
 
-def _by_its_own_doing(message: str, said: str) -> Ending | None:
+def _by_its_own_doing(message: str, said: str) -> PodEnding | None:
     """An eviction for what this pod has taken itself: it would be so on any other node."""
     short, beyond = _LOW_ON.search(message), _BEYOND_REQUEST.search(message)
     if short and short[1] in _UNASKED:
-        return Ending(FailureCause.OTHER, POD_REFUSED, said)
+        return PodEnding(FailureCause.OTHER, POD_REFUSED, said)
     if short and beyond:
         what = f"{said}; container {beyond[1]} had more than it asks for"
         if short[1] == "memory":
-            return Ending(FailureCause.OUT_OF_MEMORY, OUT_OF_MEMORY, f"{what}: raise spec.resources.memoryPerGpu")
+            return PodEnding(FailureCause.OUT_OF_MEMORY, OUT_OF_MEMORY, f"{what}: raise spec.resources.memoryPerGpu")
         if short[1] == "ephemeral-storage":
             told = f"{what}: raise its ephemeral-storage request, or write less"
-            return Ending(FailureCause.PROGRAM, POD_FAILED, told)
+            return PodEnding(FailureCause.PROGRAM, POD_FAILED, told)
     if not short and _LOCAL_STORAGE.search(message):
         said += "; raise its ephemeral-storage limit, or the sizeLimit of its emptyDir"
-        return Ending(FailureCause.PROGRAM, POD_FAILED, said)
+        return PodEnding(FailureCause.PROGRAM, POD_FAILED, said)
     return None
 
 
-def _by_itself(pod: PodObject) -> Ending:
+def _by_itself(pod: PodObject) -> PodEnding:
     """Nobody deleted the pod, no kubelet refused or evicted it (it would give a reason): some container has failed."""
     endings = list(_container_endings(pod))
     if not endings:
-        return Ending(FailureCause.PROGRAM, POD_FAILED, f"pod {pod.metadata.name} failed")
+        return PodEnding(FailureCause.PROGRAM, POD_FAILED, f"pod {pod.metadata.name} failed")
     return most_telling(endings)
 
 
-def _container_endings(pod: PodObject) -> Iterator[Ending]:
+def _container_endings(pod: PodObject) -> Iterator[PodEnding]:
     for container in _containers(pod):
         ended = container.state.terminated
         if ended is None or not (ended.exit_code or ended.reason == "OOMKilled"):
             continue
         cause, reason, how, at_fault = _how(ended.exit_code, ended.reason, ended.message)
         said = f"pod {pod.metadata.name}: container {container.name} {how}"
-        yield Ending(cause, reason, said, at_fault, _posix(ended.finished_at))
+        yield PodEnding(cause, reason, said, at_fault, _posix(ended.finished_at))
 
 
 def _how(code: int, reason: str, message: str) -> tuple[FailureCause, str, str, bool]:
@@ -247,7 +247,7 @@ def _of_a_start(message: str) -> FailureCause:
     return FailureCause.NODE if blames else FailureCause.OTHER
 
 
-def most_telling(endings: Iterable[Ending]) -> Ending:
+def most_telling(endings: Iterable[PodEnding]) -> PodEnding:
     """The one that explains the others: the gravest cause, and of those the first."""
     return min(endings, key=lambda ending: (TELLING.index(ending.cause), ending.time))
 

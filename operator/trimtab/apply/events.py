@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trimtab import names
-from trimtab.apply.transitions import Happening
+from trimtab.apply.transitions import JobEvent
 from trimtab.errors import AlreadyExists
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import EVENTS
@@ -23,7 +23,7 @@ NOTE_LIMIT = 1024
 CLUSTER_SCOPED_NAMESPACE = "default"
 
 
-def event(regarding: dict[str, str], happening: Happening, *, action: str, instance: str, now: float) -> dict[str, Any]:
+def event(regarding: dict[str, str], happening: JobEvent, *, action: str, instance: str, now: float) -> dict[str, Any]:
     """The event object. `regarding` has apiVersion, kind, name, uid and, for namespaced kinds, namespace."""
     namespace = regarding.get("namespace") or CLUSTER_SCOPED_NAMESPACE
     message = printable(happening.message, lines=True)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from trimtab.api.status import Pending, StartTime
+from trimtab.api.status import PendingStatus, StartTime
 
 PART = 0.2
 """Part of the wait that is left by which a time must have moved to be news ..."""
@@ -31,7 +31,7 @@ class Foretold(Struct, frozen=True):
     """Against the interval."""
 
 
-def settled(before: Pending | None, after: Pending, now: float) -> Pending:
+def settled(before: PendingStatus | None, after: PendingStatus, now: float) -> PendingStatus:
     """What to write: what was said before, as far as it is still about right."""
     if before is None or before.reason != after.reason:
         return after
@@ -41,7 +41,7 @@ def settled(before: Pending | None, after: Pending, now: float) -> Pending:
     return before if kept == before else kept
 
 
-def foretold(before: Pending | None, now: float) -> Foretold | None:
+def foretold(before: PendingStatus | None, now: float) -> Foretold | None:
     """How the job's start, now, compares with what was said; None where nothing was."""
     if before is None or before.start_time is None:
         return None
@@ -70,7 +70,7 @@ def _near(before: datetime, after: datetime, now: float, least: float) -> bool:
     return moved <= max(least, PART * max(0.0, before.timestamp() - now))
 
 
-def _says_the_same(before: Pending, after: Pending, now: float) -> bool:
+def _says_the_same(before: PendingStatus, after: PendingStatus, now: float) -> bool:
     """Whether the texts differ in nothing but times, and in these by little. Not where nobody has told what they say
     without these."""
     known = before.wording_hash is not None and before.wording_hash == after.wording_hash

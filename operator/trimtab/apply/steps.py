@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 from trimtab import names
 from trimtab.api import conditions
-from trimtab.api.status import JobStatus, Pending, Plan, Shadow
-from trimtab.apply import silence, stops, transitions
+from trimtab.api.status import JobStatus, PendingStatus, Plan, Shadow
+from trimtab.apply import stops, transitions, unreachable_nodes
 from trimtab.apply.actions import (
     AnnotatePod,
     BindPod,
@@ -38,10 +38,10 @@ from trimtab.apply.actions import (
     Step,
     WriteStatus,
 )
+from trimtab.apply.gang_failures import FAILED, RUNNING, SUCCEEDED, GangFailure, GangState, last_word, setback_of
 from trimtab.apply.gates import waits
-from trimtab.apply.setbacks import FAILED, RUNNING, SUCCEEDED, Setback, Standing, last_word, setback_of
 from trimtab.apply.stops import StopOrder
-from trimtab.apply.transitions import Happening, Report
+from trimtab.apply.transitions import GangReport, JobEvent
 from trimtab.kube.objects import Meta, PodObject
 from trimtab.settings import FailureSettings
 
@@ -49,7 +49,7 @@ HUNG_SECONDS = 15.0
 """A pod that has not ended so long after it should have is told of: kubelets are late by seconds."""
 
 
-class View(Struct, frozen=True):
+class JobContext(Struct, frozen=True):
     """All that the next step of a job depends on."""
 
     meta: Meta
@@ -74,7 +74,7 @@ class View(Struct, frozen=True):
     """PodGroups that the job controls, of any epoch; None where gangs have none."""
     plan: Plan | None = None
     """A plan that was decided for a job without one."""
-    pending: Pending | None = None
+    pending: PendingStatus | None = None
     """Why a job without a plan has none."""
     order: StopOrder | None = None
     """Why the gang of the standing plan is to be asked to stop, if it is."""
@@ -88,7 +88,7 @@ class View(Struct, frozen=True):
     """Why the standing plan no longer meets the spec, where the gang runs on for now."""
     leaving: tuple[str, ...] = ()
     """Jobs (`namespace/name`) whose pods hold GPUs that the standing plan waits for."""
-    setback: Setback | None = None
+    setback: GangFailure | None = None
     """Why the standing plan cannot be carried out any longer, if the reason lies outside its pods and nodes."""
     unavailable: Mapping[str, str] = {}
     """Node of the plan -> why it takes no new pods."""
@@ -113,13 +113,13 @@ class View(Struct, frozen=True):
     """Some pods of the gang have been bound for longer than the others may take."""
     progress: int | None = None
     """Per cent, where it is known without the trainer's report."""
-    report: Report | None = None
+    report: GangReport | None = None
     """What the training has reported last, if it does."""
     shadow: Shadow | None = None
     """What the shadow policy would have decided where the plan stands, or the job waits."""
 
 
-def next_step(view: View) -> Step:
+def next_step(view: JobContext) -> Step:
     """Writes to send now; empty when there is nothing to do until something changes."""
     if view.being_deleted:
         return _clear(view, view.pods)
@@ -131,17 +131,17 @@ def next_step(view: View) -> Step:
     if view.suspended:
         return _status(view, transitions.suspended(view.status, view.meta, view.now)) or _take_down(view, view.pods)
     unheard = {**dict.fromkeys(view.gone_nodes, view.now), **view.silent}
-    if corrected := silence.excused(view.status, view.pods, unheard):
+    if corrected := unreachable_nodes.excused(view.status, view.pods, unheard):
         return _status(view, *corrected)
     return _take_down(view, view.pods) or _wait_or_plan(view)
 
 
 def due(pods: Collection[PodObject], silent: Mapping[str, float], rules: FailureSettings, now: float) -> float:
     """POSIX time at which pods that are to end change the next step though nothing happens: by still being there."""
-    return min(silence.due(pods, silent, rules, now), stops.hangs_at(pods, now - HUNG_SECONDS) + HUNG_SECONDS)
+    return min(unreachable_nodes.due(pods, silent, rules, now), stops.hangs_at(pods, now - HUNG_SECONDS) + HUNG_SECONDS)
 
 
-def _wait_or_plan(view: View) -> Step:
+def _wait_or_plan(view: JobContext) -> Step:
     if view.pods:  # pods of an earlier epoch are still ending: two gangs of one job must never run at once
         return _held_up(view)
     if view.plan:
@@ -152,16 +152,16 @@ def _wait_or_plan(view: View) -> Step:
     return _status(view, transitions.shadowed(status, view.shadow))
 
 
-def _held_up(view: View) -> Step:
+def _held_up(view: JobContext) -> Step:
     """Say so where pods should have ended long ago."""
     late = stops.hung(view.pods, view.now - HUNG_SECONDS)
     if not late:
         return ()
-    forced = silence.due(view.pods, view.silent, view.rules, view.now - HUNG_SECONDS)
+    forced = unreachable_nodes.due(view.pods, view.silent, view.rules, view.now - HUNG_SECONDS)
     return _status(view, *transitions.held_up(view.status, view.meta, late, forced, view.now))
 
 
-def _carry_out(view: View, plan: Plan) -> Step:
+def _carry_out(view: JobContext, plan: Plan) -> Step:
     gang = _Gang(view, plan)
     if gang.ended_well and not gang.unfinished:
         return _status(view, transitions.completed(view.status, view.meta, view.now))
@@ -174,7 +174,7 @@ def _carry_out(view: View, plan: Plan) -> Step:
     return gang.untold() or _clear(view, gang.strays) or _go_on(view, gang, plan)
 
 
-def _go_on(view: View, gang: _Gang, plan: Plan) -> Step:
+def _go_on(view: JobContext, gang: _Gang, plan: Plan) -> Step:
     """Bring the gang to where it runs, and note how it does."""
     meta, now = view.meta, view.now
     leaving = stops.hung(gang.strays, now) or (() if gang.exists else view.leaving)
@@ -194,7 +194,7 @@ def _go_on(view: View, gang: _Gang, plan: Plan) -> Step:
     return _status(view, status, transitions.what_happened(view.status, status))
 
 
-def _give_up(view: View, setback: Setback) -> Step:
+def _give_up(view: JobContext, setback: GangFailure) -> Step:
     """Take the plan away; for good where trying again does not help, or has not helped often enough."""
     before = transitions.heard(view.status, view.report)
     if end := last_word(setback, view.status, view.max_restarts, view.rules.user_error_attempts):
@@ -204,9 +204,9 @@ def _give_up(view: View, setback: Setback) -> Step:
     return (WriteStatus(status, news, setback.refused),)
 
 
-def _clear(view: View, pods: Iterable[PodObject]) -> Step:
+def _clear(view: JobContext, pods: Iterable[PodObject]) -> Step:
     """Delete pods that no plan wants, unless they are going already: by force where no kubelet would let them go."""
-    abandoned = silence.abandoned(view.pods, view.silent, view.rules, view.now)
+    abandoned = unreachable_nodes.abandoned(view.pods, view.silent, view.rules, view.now)
     return tuple(
         DeletePod(pod.metadata.name, pod.metadata.uid, force, abandoned.get(pod.metadata.uid, ""), pod.grace)
         for pod in pods
@@ -214,7 +214,7 @@ def _clear(view: View, pods: Iterable[PodObject]) -> Step:
     )
 
 
-def _take_down(view: View, pods: Iterable[PodObject]) -> Step:
+def _take_down(view: JobContext, pods: Iterable[PodObject]) -> Step:
     """Delete these pods and then the PodGroups, of a job that has no gang any more."""
     return _clear(view, pods) or tuple(
         DeletePodGroup(group.name, group.uid)
@@ -223,14 +223,14 @@ def _take_down(view: View, pods: Iterable[PodObject]) -> Step:
     )
 
 
-def _goes(view: View, pod: PodObject, force: bool) -> bool:
+def _goes(view: JobContext, pod: PodObject, force: bool) -> bool:
     asked = view.deleted.get(pod.metadata.uid)
     if force:
         return asked is True
     return asked is not None or (pod.metadata.deletion_timestamp is not None and not pod.given_longer)
 
 
-def _status(view: View, status: JobStatus, happening: Happening | None = None) -> Step:
+def _status(view: JobContext, status: JobStatus, happening: JobEvent | None = None) -> Step:
     if status == view.status:
         return ()
     return (WriteStatus(status, happening or transitions.what_happened(view.status, status)),)
@@ -239,7 +239,7 @@ def _status(view: View, status: JobStatus, happening: Happening | None = None) -
 class _Gang:
     """The pods of the standing plan, by rank."""
 
-    def __init__(self, view: View, plan: Plan) -> None:
+    def __init__(self, view: JobContext, plan: Plan) -> None:
         self._view = view
         self._plan = plan
         self._ranks = range(len(plan.nodes))
@@ -270,12 +270,12 @@ class _Gang:
         return bool(self._left or (unsaid and stops.steps_left(self._view.status, self._plan, self._view.report)))
 
     @property
-    def left_behind(self) -> Setback | None:
+    def left_behind(self) -> GangFailure | None:
         """Where a request was taken back that the training had acted on already."""
         if self._view.status.stop or not (self._left or (self.ended_well and self.unfinished)):
             return None
         name = self._by_rank[self._left[0]].metadata.name if self._left else self._asked[0]
-        return Setback(transitions.CHECKPOINTED, f"pod {name} had been asked to save its state, and has ended")
+        return GangFailure(transitions.CHECKPOINTED, f"pod {name} had been asked to save its state, and has ended")
 
     @property
     def exists(self) -> bool:
@@ -290,10 +290,10 @@ class _Gang:
     def all_running(self) -> bool:
         return self.exists and all(pod.status.phase in (RUNNING, SUCCEEDED) for pod in self._by_rank.values())
 
-    def standing(self) -> Standing:
+    def standing(self) -> GangState:
         """What its setbacks are judged by."""
         view = self._view
-        return Standing(
+        return GangState(
             plan=self._plan,
             pods=self._by_rank,
             bound={rank: node for rank, pod in self._by_rank.items() if (node := self._node_of(pod))},
@@ -310,10 +310,10 @@ class _Gang:
             holding=view.holding,
         )
 
-    def asked(self) -> stops.Standing:
+    def asked(self) -> stops.PlannedGang:
         """What its being asked to stop is judged by."""
         view = self._view
-        return stops.Standing(
+        return stops.PlannedGang(
             meta=view.meta,
             status=view.status,
             plan=self._plan,

@@ -6,7 +6,7 @@
 
 What is wanted stands in the status, so that a controller which dies in between goes on where it was; orders are only
 needed until then. A gang that does not run as a whole has nothing to save and is stopped at once. Whatever else ends
-the gang meanwhile (`trimtab.apply.setbacks`) is treated as ever, and the request is forgotten with the plan.
+the gang meanwhile (`trimtab.apply.gang_failures`) is treated as ever, and the request is forgotten with the plan.
 
 The time counts once all living pods have been told. Where that is late (the controller was killed between the two
 writes, or away), the gang is given its time anew, once.
@@ -30,10 +30,10 @@ from trimtab.api import conditions
 from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.history import StopRecord
 from trimtab.api.status import JobStatus, Plan, StopRequest
-from trimtab.apply import absences, transitions
+from trimtab.apply import restart_timing, transitions
 from trimtab.apply.change import changed, moment, say
-from trimtab.apply.setbacks import FAILED, SUCCEEDED
-from trimtab.apply.transitions import Happening, Report
+from trimtab.apply.gang_failures import FAILED, SUCCEEDED
+from trimtab.apply.transitions import GangReport, JobEvent
 from trimtab.kube.objects import Meta, PodObject
 from trimtab_policy.types import StopCause
 
@@ -61,7 +61,7 @@ class StopOrder(Struct, frozen=True, kw_only=True):
     """How the job goes on at once (its epoch is the next one); None: it waits for another decision."""
 
 
-class Outcome(Struct, frozen=True):
+class StopResult(Struct, frozen=True):
     """How a request to stop has come out, for the metrics."""
 
     cause: StopCause
@@ -72,15 +72,15 @@ class Outcome(Struct, frozen=True):
     """Work that has to be done again, times GPUs."""
 
 
-class Change(Struct, frozen=True):
+class StatusChange(Struct, frozen=True):
     """A status to write, and what it means to people."""
 
     status: JobStatus
-    happening: Happening | None = None
-    outcome: Outcome | None = None
+    happening: JobEvent | None = None
+    outcome: StopResult | None = None
 
 
-class Standing(Struct, frozen=True):
+class PlannedGang(Struct, frozen=True):
     """A planned gang, as far as it matters for stopping it."""
 
     meta: Meta
@@ -100,7 +100,7 @@ class Standing(Struct, frozen=True):
     """Why the plan that is to follow cannot be carried out, where one is."""
     row_seconds: float = math.inf
     """A gang that has run for so long begins a new row of setbacks."""
-    report: Report | None = None
+    report: GangReport | None = None
 
 
 def ended_on_request(pod: PodObject) -> bool:
@@ -119,7 +119,7 @@ def was_asked(status: JobStatus, pod: PodObject) -> bool:
     return status.stop is not None or names.ANNOTATION_CHECKPOINT in pod.metadata.annotations
 
 
-def steps_left(status: JobStatus, plan: Plan, report: Report | None) -> bool:
+def steps_left(status: JobStatus, plan: Plan, report: GangReport | None) -> bool:
     """Whether a training that has ended without an error is not done. Its last word may be one step old, or count
     from 0. Of one that says nothing while it is asked to end nobody knows: it is begun once more, and soon ends if it
     was done.
@@ -134,7 +134,7 @@ def steps_left(status: JobStatus, plan: Plan, report: Report | None) -> bool:
     return status.stop is not None if done is None else done < 100
 
 
-def answered(status: JobStatus, report: Report | None) -> bool:
+def answered(status: JobStatus, report: GangReport | None) -> bool:
     """Whether the gang has said that it saved its state: however its pods end from here on, they have not failed."""
     return status.stop is not None and (
         status.stop.acknowledged_time is not None or (report is not None and report.acknowledged)
@@ -155,7 +155,7 @@ def hangs_at(strays: Iterable[PodObject], after: float) -> float:
     return min((pod.ends for pod in strays if pod.ends is not None and pod.ends > after), default=math.inf)
 
 
-def next_change(gang: Standing) -> Change | None:
+def next_change(gang: PlannedGang) -> StatusChange | None:
     """The status to write now, if the gang is to be asked, stopped, or left alone again."""
     stop = gang.status.stop
     if stop is None:
@@ -163,7 +163,7 @@ def next_change(gang: Standing) -> Change | None:
     if stop.acknowledged_time:
         return _end(gang, stop, "acknowledged")
     if answered(gang.status, gang.report):
-        return Change(acknowledged(gang.status, stop, gang.report, gang.now))
+        return StatusChange(acknowledged(gang.status, stop, gang.report, gang.now))
     if len(gang.pods) == len(gang.plan.nodes) and all(pod.status.phase == SUCCEEDED for pod in gang.pods.values()):
         return _end(gang, stop, "ended")
     if _better_stays(gang, stop):
@@ -176,12 +176,12 @@ def next_change(gang: Standing) -> Change | None:
     return None if told or gang.now - stop.requested_time.timestamp() < _patience(stop) else _renew(gang, stop)
 
 
-def outcome(before: JobStatus, after: JobStatus, now: float) -> Outcome | None:
+def outcome(before: JobStatus, after: JobStatus, now: float) -> StopResult | None:
     """What became of a request where the gang came to an end for another reason."""
     stop = before.stop
     if stop is None or after.stop:
         return None
-    return Outcome(stop.cause, "ended", max(0.0, now - stop.requested_time.timestamp()))
+    return StopResult(stop.cause, "ended", max(0.0, now - stop.requested_time.timestamp()))
 
 
 def untold(status: JobStatus, pods: Iterable[PodObject]) -> dict[str, str]:
@@ -194,7 +194,7 @@ def untold(status: JobStatus, pods: Iterable[PodObject]) -> dict[str, str]:
     }
 
 
-def _begin(gang: Standing) -> Change | None:
+def _begin(gang: PlannedGang) -> StatusChange | None:
     order = gang.order
     if gang.suspended:
         why = "spec.suspend is true"
@@ -211,11 +211,11 @@ def _begin(gang: Standing) -> Change | None:
     if not gang.grace_seconds:
         return _end(asked, stop, "deadline")
     message = f"{stop.message}; it has {gang.grace_seconds:g} s to save its state"
-    happening = Happening("Normal", names.CHECKPOINT_REQUESTED, f"{stop.cause.value}: {message}", gang.plan.epoch)
-    return Change(status, happening)
+    happening = JobEvent("Normal", names.CHECKPOINT_REQUESTED, f"{stop.cause.value}: {message}", gang.plan.epoch)
+    return StatusChange(status, happening)
 
 
-def _better_stays(gang: Standing, stop: StopRequest) -> bool:
+def _better_stays(gang: PlannedGang, stop: StopRequest) -> bool:
     """Whether it was to go on elsewhere for its own good, and cannot, while no part of it has acted on the request."""
     own = stop.successor is not None and not stop.beneficiary and not gang.suspended
     return bool(own and gang.unfit) and not any(_has_ended(pod) for pod in gang.pods.values())
@@ -226,18 +226,18 @@ def _patience(stop: StopRequest) -> float:
     return max(LATE_SECONDS, LATE_PART * (stop.deadline_time - stop.requested_time).total_seconds())
 
 
-def _renew(gang: Standing, stop: StopRequest) -> Change:
+def _renew(gang: PlannedGang, stop: StopRequest) -> StatusChange:
     """It was not told while its time ran: it has all of it, from now on."""
     time = stop.deadline_time - stop.requested_time
     again = stop.model_copy(update={"renewed_time": moment(gang.now), "deadline_time": moment(gang.now) + time})
     late = gang.now - stop.requested_time.timestamp()
     why = f"{stop.cause.value}: its pods are told only now, {late:.0f} s after it was to be asked"
     message = f"{why}: it has {time.total_seconds():g} s from now on"
-    happening = Happening("Warning", names.CHECKPOINT_REQUESTED, message, gang.plan.epoch)
-    return Change(changed(gang.status, stop=again), happening)
+    happening = JobEvent("Warning", names.CHECKPOINT_REQUESTED, message, gang.plan.epoch)
+    return StatusChange(changed(gang.status, stop=again), happening)
 
 
-def _end(gang: Standing, stop: StopRequest, result: Result) -> Change:
+def _end(gang: PlannedGang, stop: StopRequest, result: Result) -> StatusChange:
     lost = _lost_seconds(gang, result)
     seconds = max(0.0, gang.now - stop.requested_time.timestamp())
     message = f"{stop.message}; {_told(gang, result, seconds, lost)}"[:LONG_TEXT]
@@ -245,21 +245,21 @@ def _end(gang: Standing, stop: StopRequest, result: Result) -> Change:
     successor = None if gang.suspended or void else stop.successor
     before = transitions.has_saved(gang.status) if result == "ended" else gang.status
     if result in ("acknowledged", "ended"):
-        before = absences.saved(before, stop, gang.now)
+        before = restart_timing.saved(before, stop, gang.now)
     before = changed(before, setbacks=transitions.in_a_row(before, gang.now, gang.row_seconds))
     status = stopped(before, gang.meta, stop, message, gang.report, gang.now, successor=successor)
     if gang.suspended:
         status = transitions.suspended(status, gang.meta, gang.now)
     onwards = f"; it goes on as {successor.gpus}×{successor.gpu_type} {successor.summary}" if successor else void
-    happening = Happening("Warning" if lost >= 1 else "Normal", stop.cause.value, message + onwards, gang.plan.epoch)
-    return Change(status, happening, Outcome(stop.cause, result, seconds, lost * gang.plan.gpus))
+    happening = JobEvent("Warning" if lost >= 1 else "Normal", stop.cause.value, message + onwards, gang.plan.epoch)
+    return StatusChange(status, happening, StopResult(stop.cause, result, seconds, lost * gang.plan.gpus))
 
 
-def _take_back(gang: Standing, stop: StopRequest, why: str) -> Change:
+def _take_back(gang: PlannedGang, stop: StopRequest, why: str) -> StatusChange:
     seconds = max(0.0, gang.now - stop.requested_time.timestamp())
-    happening = Happening("Normal", "CheckpointWithdrawn", f"{why}: the gang goes on", gang.plan.epoch)
-    return Change(
-        withdrawn(gang.status, gang.meta, why, gang.now), happening, Outcome(stop.cause, "withdrawn", seconds)
+    happening = JobEvent("Normal", "CheckpointWithdrawn", f"{why}: the gang goes on", gang.plan.epoch)
+    return StatusChange(
+        withdrawn(gang.status, gang.meta, why, gang.now), happening, StopResult(stop.cause, "withdrawn", seconds)
     )
 
 
@@ -285,7 +285,7 @@ def requested(status: JobStatus, meta: Meta, order: StopOrder, grace_seconds: fl
     return say(status, meta, now, names.CHECKPOINT_REQUESTED, True, names.REASON_STOPPING, message)
 
 
-def acknowledged(status: JobStatus, stop: StopRequest, report: Report | None, now: float) -> JobStatus:
+def acknowledged(status: JobStatus, stop: StopRequest, report: GangReport | None, now: float) -> JobStatus:
     """The gang has saved its state."""
     noted = stop.model_copy(update={"acknowledged_time": moment(now)})
     return changed(transitions.has_saved(transitions.heard(status, report)), stop=noted)
@@ -296,7 +296,7 @@ def stopped(
     meta: Meta,
     stop: StopRequest,
     message: str,
-    report: Report | None,
+    report: GangReport | None,
     now: float,
     *,
     successor: Plan | None,
@@ -320,7 +320,7 @@ def withdrawn(status: JobStatus, meta: Meta, why: str, now: float) -> JobStatus:
     return say(status, meta, now, names.CHECKPOINT_REQUESTED, False, "Withdrawn", why)
 
 
-def _lost_seconds(gang: Standing, result: Result) -> float:
+def _lost_seconds(gang: PlannedGang, result: Result) -> float:
     """Work since the last checkpoint that is known of. A gang that answered or left by itself has saved what else it
     did; of one that did not, all work of this plan is lost where no checkpoint is known."""
     report, observed = gang.report, gang.status.observed
@@ -336,7 +336,7 @@ def _lost_seconds(gang: Standing, result: Result) -> float:
     return max(0.0, gang.now - max(began, saved.timestamp() if saved else began))
 
 
-def _told(gang: Standing, result: Result, seconds: float, lost: float) -> str:
+def _told(gang: PlannedGang, result: Result, seconds: float, lost: float) -> str:
     """How it ended, with figures."""
     if result == "unready":
         return "it did not run yet"

@@ -1,6 +1,6 @@
 """Status -> status: every change of a job's status, one function each. Pure, and the identity when nothing changes.
 
-A status is written whole. What a write means to people (event) and dashboards (metric) is a `Happening`.
+A status is written whole. What a write means to people (event) and dashboards (metric) is a `JobEvent`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.base import LONG_TEXT
 from trimtab.api.history import FailureRecord
-from trimtab.api.status import JobStatus, Metric, Observed, Pending, Plan, Shadow, TrainerStatus
-from trimtab.apply import absences
+from trimtab.api.status import JobStatus, Metric, Observed, PendingStatus, Plan, Shadow, TrainerStatus
+from trimtab.apply import restart_timing
 from trimtab.apply.change import changed, moment, say
+from trimtab.apply.gang_failures import FAILURES_KEPT, PAYS, GangFailure
 from trimtab.apply.patience import settled
-from trimtab.apply.setbacks import FAILURES_KEPT, PAYS, Setback
 from trimtab.kube.objects import Meta
 from trimtab_policy.types import PendingReason
 
@@ -38,7 +38,7 @@ _MOVED = 0.05
 """Part by which a step time must have changed to be news."""
 
 
-class Happening(Struct, frozen=True):
+class JobEvent(Struct, frozen=True):
     """Something that a user would ask about."""
 
     type: Literal["Normal", "Warning"]
@@ -47,7 +47,7 @@ class Happening(Struct, frozen=True):
     epoch: int
 
 
-class Report(Struct, frozen=True):
+class GangReport(Struct, frozen=True):
     """What the gang of one epoch has said of itself last, checked."""
 
     epoch: int
@@ -92,7 +92,7 @@ def standing(
     return say(status, meta, now, names.PLANNED, True, reason, message[:LONG_TEXT])
 
 
-def waiting(status: JobStatus, meta: Meta, pending: Pending, now: float) -> JobStatus:
+def waiting(status: JobStatus, meta: Meta, pending: PendingStatus, now: float) -> JobStatus:
     """Say why there is no plan, and what would help."""
     pending = settled(status.pending, pending, now)
     status = changed(status, pending=pending)
@@ -102,7 +102,7 @@ def waiting(status: JobStatus, meta: Meta, pending: Pending, now: float) -> JobS
 
 def held_up(
     status: JobStatus, meta: Meta, late: tuple[str, ...], forced: float, now: float
-) -> tuple[JobStatus, Happening]:
+) -> tuple[JobStatus, JobEvent]:
     """Say that the job waits for pods which should have ended: their nodes do not answer, or a finalizer keeps them.
 
     `forced`: POSIX time at which they are deleted by force, or infinite.
@@ -113,9 +113,9 @@ def held_up(
         f"is off for good, say so: `kubectl taint node NODE {names.TAINT_OUT_OF_SERVICE}=nodeshutdown:NoExecute`, or "
         "delete it"
     )
-    pending = Pending(reason=PendingReason.BACKING_OFF, message=message, blockers=late[:MOST_NAMED])
+    pending = PendingStatus(reason=PendingReason.BACKING_OFF, message=message, blockers=late[:MOST_NAMED])
     status = changed(status, pending=pending)
-    said = Happening("Warning", names.REASON_HELD_UP, message, status.last_epoch or 0)
+    said = JobEvent("Warning", names.REASON_HELD_UP, message, status.last_epoch or 0)
     return say(status, meta, now, names.PLANNED, False, names.REASON_HELD_UP, message), said
 
 
@@ -124,7 +124,7 @@ def scheduled(status: JobStatus, meta: Meta, now: float, *, all_running: bool) -
     bound = "all pods of the gang are bound"
     status = say(status, meta, now, names.GANG_SCHEDULED, True, names.REASON_STARTING, bound)
     if all_running:
-        status = absences.started(status, status.plan, now) if status.plan else status
+        status = restart_timing.started(status, status.plan, now) if status.plan else status
         status = changed(status, start_time=status.start_time or moment(now))
         status = say(status, meta, now, names.PODS_READY, True, names.REASON_RUNNING, "all pods of the gang run")
     return status
@@ -143,7 +143,7 @@ def progressed(status: JobStatus, percentage: int | None, now: float) -> JobStat
     return changed(status, trainer_status=report)
 
 
-def reported(status: JobStatus, meta: Meta, report: Report, now: float) -> JobStatus:
+def reported(status: JobStatus, meta: Meta, report: GangReport, now: float) -> JobStatus:
     """Note what the running gang says of itself, when it is news or a while ago."""
     plan = status.plan
     if plan is None or report.epoch != plan.epoch:
@@ -153,7 +153,9 @@ def reported(status: JobStatus, meta: Meta, report: Report, now: float) -> JobSt
         return status
     if plan.epoch > 1 and (status.observed is None or status.observed.epoch != plan.epoch):
         began = status.observed.steps_done if status.observed else 0
-        judged = absences.computes(judged, plan, max(0, report.step - began), report.step_seconds, report.received)
+        judged = restart_timing.computes(
+            judged, plan, max(0, report.step - began), report.step_seconds, report.received
+        )
     seconds = report.step_seconds
     remaining = None if seconds is None else int(seconds * max(0, report.steps - report.step))
     trainer = TrainerStatus(
@@ -165,7 +167,7 @@ def reported(status: JobStatus, meta: Meta, report: Report, now: float) -> JobSt
     return changed(heard(judged, report), trainer_status=trainer)
 
 
-def heard(status: JobStatus, report: Report | None) -> JobStatus:
+def heard(status: JobStatus, report: GangReport | None) -> JobStatus:
     """Note the steps that the gang of the standing plan tells of, however lately it did so before."""
     before, plan = status.observed, status.plan
     if report is None or plan is None or report.epoch != plan.epoch:
@@ -205,11 +207,11 @@ def in_a_row(status: JobStatus, now: float, cap: float) -> int:
     return 0 if ran is not None and ran >= cap else status.setbacks
 
 
-def _percentage(report: Report) -> int:
+def _percentage(report: GangReport) -> int:
     return min(100, 100 * report.step // report.steps)
 
 
-def _is_news(status: JobStatus, report: Report, now: float) -> bool:
+def _is_news(status: JobStatus, report: GangReport, now: float) -> bool:
     before, told = status.observed, status.trainer_status
     if before is None or told is None or before.epoch != report.epoch:
         return True
@@ -223,7 +225,7 @@ def _is_news(status: JobStatus, report: Report, now: float) -> bool:
     return moved or saved or _percentage(report) != told.progress_percentage or age >= QUIET_SECONDS
 
 
-def _judged(status: JobStatus, meta: Meta, report: Report, now: float) -> JobStatus:
+def _judged(status: JobStatus, meta: Meta, report: GangReport, now: float) -> JobStatus:
     """Say whether steps take as long as predicted; once it is said otherwise, they must come clearly nearer."""
     if report.ratio is None or status.plan is None:
         return status
@@ -256,7 +258,7 @@ def completed(status: JobStatus, meta: Meta, now: float) -> JobStatus:
     return say(status, meta, now, names.COMPLETE, True, names.REASON_COMPLETED, "all pods of the gang have succeeded")
 
 
-def failed(status: JobStatus, meta: Meta, setback: Setback, end: str, now: float) -> JobStatus:
+def failed(status: JobStatus, meta: Meta, setback: GangFailure, end: str, now: float) -> JobStatus:
     """The gang has failed for good; `end` says why it is not tried again."""
     reason, message = setback.reason, setback.brief
     status = _unasked(_recorded(changed(status, completion_time=moment(now)), setback, now), meta, now, reason)
@@ -266,7 +268,9 @@ def failed(status: JobStatus, meta: Meta, setback: Setback, end: str, now: float
     return say(status, meta, now, names.FAILED, True, names.REASON_FAILED, why)
 
 
-def set_back(status: JobStatus, meta: Meta, setback: Setback, now: float, backoff: tuple[float, float]) -> JobStatus:
+def set_back(
+    status: JobStatus, meta: Meta, setback: GangFailure, now: float, backoff: tuple[float, float]
+) -> JobStatus:
     """Give the plan up, to try again after a pause that doubles with every setback in a row.
 
     A gang that has run for as long as the longest pause begins a new row.
@@ -277,7 +281,7 @@ def set_back(status: JobStatus, meta: Meta, setback: Setback, now: float, backof
     pause = min(cap, initial * 2 ** min(before, _MAX_DOUBLINGS))
     status = has_saved(status) if reason == CHECKPOINTED else may_have_saved(status, now)
     again = f"{message}; trying again in {pause:g} s"
-    pending = Pending(reason=PendingReason.BACKING_OFF, message=again, blockers=(f"{reason}: {message}",))
+    pending = PendingStatus(reason=PendingReason.BACKING_OFF, message=again, blockers=(f"{reason}: {message}",))
     status = changed(
         _recorded(status, setback, now),
         plan=None,
@@ -324,23 +328,23 @@ def is_scheduled(status: JobStatus) -> bool:
     return conditions.holds(status.conditions, names.GANG_SCHEDULED)
 
 
-def what_happened(before: JobStatus, after: JobStatus) -> Happening | None:
+def what_happened(before: JobStatus, after: JobStatus) -> JobEvent | None:
     """The news in a change of status: the condition that became true, or a job that cannot be planned."""
     epoch = after.last_epoch or 0
     for kind in _EVENTS:
         now_true = conditions.find(after.conditions, kind)
         if now_true and now_true.status == "True" and not conditions.holds(before.conditions, kind):
             tone: Literal["Normal", "Warning"] = "Warning" if kind in _BAD_NEWS else "Normal"
-            return Happening(tone, _EVENTS[kind], now_true.message, epoch)
+            return JobEvent(tone, _EVENTS[kind], now_true.message, epoch)
     reason_before = before.pending.reason if before.pending else None
     if after.pending and after.pending.reason != reason_before:
-        return Happening("Warning", after.pending.reason.value, after.pending.message, epoch)
+        return JobEvent("Warning", after.pending.reason.value, after.pending.message, epoch)
     return None
 
 
-def gave_up(reason: str, message: str, before: JobStatus) -> Happening:
+def gave_up(reason: str, message: str, before: JobStatus) -> JobEvent:
     """The news of a gang that was taken back."""
-    return Happening("Warning", reason, message, before.plan.epoch if before.plan else 0)
+    return JobEvent("Warning", reason, message, before.plan.epoch if before.plan else 0)
 
 
 _EVENTS = {
@@ -357,7 +361,7 @@ _EVENTS = {
 _BAD_NEWS = (names.FAILED, names.DRIFTED, names.DEGRADED)
 
 
-def _recorded(status: JobStatus, setback: Setback, now: float) -> JobStatus:
+def _recorded(status: JobStatus, setback: GangFailure, now: float) -> JobStatus:
     plan = status.plan
     if plan is None:
         return status

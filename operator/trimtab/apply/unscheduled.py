@@ -27,7 +27,7 @@ _OF_OTHERS = ("pod group is unschedulable", "failed to schedule other pod")
 """Begin what is said of a pod that would fit while another one of its gang does not."""
 
 
-class Said(Struct, frozen=True):
+class PodUnbound(Struct, frozen=True):
     """Why one pod is not bound."""
 
     rank: int
@@ -40,13 +40,13 @@ class Said(Struct, frozen=True):
         return self.reason == "Unschedulable" and bool(_BLAMES_ONE_NODE.search(self.text))
 
 
-def said_of(pods: Iterable[tuple[int, PodObject]]) -> tuple[Said, ...]:
+def said_of(pods: Iterable[tuple[int, PodObject]]) -> tuple[PodUnbound, ...]:
     """What is said of these pods (by node rank), the most telling first.
 
     The condition of a gate that is gone is only what was said last: nobody has looked at that pod yet.
     """
     heard = (
-        Said(rank, condition.reason, condition.message)
+        PodUnbound(rank, condition.reason, condition.message)
         for rank, pod in pods
         for condition in pod.status.conditions
         if condition.type == "PodScheduled" and condition.status == "False"
@@ -55,7 +55,7 @@ def said_of(pods: Iterable[tuple[int, PodObject]]) -> tuple[Said, ...]:
     return tuple(sorted(heard, key=lambda said: (not said.of_its_node, said.text.startswith(_OF_OTHERS), said.rank)))
 
 
-def explain(said: tuple[Said, ...], unbound: Mapping[int, PodObject], nodes: Mapping[int, str]) -> str:
+def explain(said: tuple[PodUnbound, ...], unbound: Mapping[int, PodObject], nodes: Mapping[int, str]) -> str:
     """One sentence for the user. `unbound` are pods by node rank; `nodes` are all those of the plan."""
     message = f"kube-scheduler has bound {len(nodes) - len(unbound)} of {len(nodes)} pods in time"
     if said:

@@ -7,7 +7,7 @@
     bind      carries the pod's UID: Conflict is success if the pod is on that very node
     delete    carries the UID: NotFound and Conflict mean that this pod is gone already
 
-A refusal that repeating cannot mend is `Refused`: the gang is rolled back and planned anew. Everything else is an
+A refusal that repeating cannot mend is `WriteRefused`: the gang is rolled back and planned anew. Everything else is an
 `ApiError` and means: look again, then try again.
 """
 
@@ -29,7 +29,7 @@ _ANY = msgspec.json.Decoder(AnyObject)
 _POD = msgspec.json.Decoder(PodObject)
 
 
-class Refused(TrimtabError):
+class WriteRefused(TrimtabError):
     """The API server, or an object of somebody else, stands in the way of this gang."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -77,9 +77,9 @@ async def create(client: KubeClient, resource: Resource, obj: dict[str, Any], ow
         if _ANY.decode(there).metadata.job == owner:
             return there
         what = resource.plural.removesuffix("s")
-        raise Refused("NameTaken", f"a {what} named {name} exists and belongs to somebody else") from None
+        raise WriteRefused("NameTaken", f"a {what} named {name} exists and belongs to somebody else") from None
     except (Forbidden, Invalid) as error:
-        raise Refused("CreateRefused", f"creating {resource.plural.removesuffix('s')} {name}: {error}") from error
+        raise WriteRefused("CreateRefused", f"creating {resource.plural.removesuffix('s')} {name}: {error}") from error
 
 
 async def bind(client: KubeClient, namespace: str, pod: str, uid: str, node: str) -> None:
@@ -89,9 +89,9 @@ async def bind(client: KubeClient, namespace: str, pod: str, uid: str, node: str
     except Conflict as error:
         there = _POD.decode(await client.get(PODS.path(namespace, pod)))
         if there.metadata.uid != uid or there.spec.node_name != node:
-            raise Refused("BindRefused", f"binding pod {pod} to {node}: {error}") from error
+            raise WriteRefused("BindRefused", f"binding pod {pod} to {node}: {error}") from error
     except (NotFound, Forbidden, Invalid) as error:
-        raise Refused("BindRefused", f"binding pod {pod} to {node}: {error}") from error
+        raise WriteRefused("BindRefused", f"binding pod {pod} to {node}: {error}") from error
 
 
 async def release(client: KubeClient, namespace: str, pod: str, uid: str) -> bytes:
@@ -104,7 +104,7 @@ async def release(client: KubeClient, namespace: str, pod: str, uid: str) -> byt
     try:
         return await client.strategic_patch(PODS.path(namespace, pod), patch)
     except (NotFound, Forbidden, Invalid, Conflict) as error:  # another UID is Conflict or Invalid
-        raise Refused("ReleaseRefused", f"releasing pod {pod} to kube-scheduler: {error}") from error
+        raise WriteRefused("ReleaseRefused", f"releasing pod {pod} to kube-scheduler: {error}") from error
 
 
 async def annotate(client: KubeClient, namespace: str, pod: str, uid: str, deadline: str) -> bytes:

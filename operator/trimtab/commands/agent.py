@@ -65,17 +65,17 @@ def agent(
     if once:
         _once(settings, form)
     elif fake_nodes:
-        from trimtab.agent.fleet import run
+        from trimtab.agent.fleet import run_fleet
 
-        asyncio.run(run(settings))
+        asyncio.run(run_fleet(settings))
     else:
         become(config_of(settings, node_name(settings)))
 
 
 def _once(settings: Settings, form: Output) -> None:
     """One reading; two a moment apart, since rates are differences. Raises BackendError."""
-    from trimtab.agent.once import read
+    from trimtab.agent.once import read_reports
 
     name = settings.agent.node or os.environ.get(ENV_NODE) or socket.gethostname()
-    status = msgspec.to_builtins(read(config_of(settings, name)))
+    status = msgspec.to_builtins(read_reports(config_of(settings, name)))
     show(form, status, gpus.table(status))

@@ -10,7 +10,7 @@ from trimtab_policy.perf import constants
 from trimtab_policy.perf.constants import Constants, ConstantsError
 
 
-def read(file: Path | None) -> Constants:
+def read_calibration_file(file: Path | None) -> Constants:
     """Constants of a file; without one the published ones. Raises SettingsError naming file and field."""
     try:
         return constants.load(file)
@@ -20,4 +20,4 @@ def read(file: Path | None) -> Constants:
 
 def use(perf: PerfSettings) -> None:
     """Let everything that this process predicts follow the settings."""
-    constants.use(read(perf.constants))
+    constants.use(read_calibration_file(perf.constants))

@@ -48,7 +48,7 @@ class Added(Struct, frozen=True, forbid_unknown_fields=True):
     gpus: int = 8
 
 
-class Nodes(Struct, frozen=True, forbid_unknown_fields=True):
+class NodeChange(Struct, frozen=True, forbid_unknown_fields=True):
     """What happens to nodes."""
 
     add: tuple[Added, ...] = ()
@@ -72,31 +72,31 @@ class Edit(Struct, frozen=True, forbid_unknown_fields=True):
     suspend: bool = False
 
 
-class Change(Struct, frozen=True, forbid_unknown_fields=True):
+class ClusterChange(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole question."""
 
-    nodes: Nodes = Nodes()
+    nodes: NodeChange = NodeChange()
     policy: str | None = None
     jobs: dict[str, Edit] = {}
     queues: dict[str, dict[str, Any]] = {}
     submit: tuple[str, ...] = ()
 
 
-def read(file: Path) -> Change:
+def read_change(file: Path) -> ClusterChange:
     """Raises UsageError naming file and field."""
     try:
-        found = msgspec.convert(documents.parse(file.read_bytes()), Change)
+        found = msgspec.convert(documents.parse(file.read_bytes()), ClusterChange)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"{file}: {error}") from error
-    if found == Change():
+    if found == ClusterChange():
         raise UsageError(f"{file} changes nothing: say something of nodes, policy, jobs, queues or submit")
     _check(file, found)
     return found
 
 
-def _check(file: Path, found: Change) -> None:
+def _check(file: Path, found: ClusterChange) -> None:
     for number, nodes in enumerate(found.nodes.add):
         if nodes.count < 1 or nodes.gpus < 1:
             raise UsageError(f"{file}: nodes.add[{number}]: count and gpus must be at least 1")
@@ -110,7 +110,7 @@ def _check(file: Path, found: Change) -> None:
         raise UsageError(f"{file}: policy: {error}") from error
 
 
-def apply(change: Change, now: Snapshot, file: Path) -> Snapshot:
+def apply(change: ClusterChange, now: Snapshot, file: Path) -> Snapshot:
     """The snapshot after the change. Raises UsageError for what is not in it."""
     after = _queues(_nodes(now, change.nodes, file), change.queues, file)
     for name, edit in change.jobs.items():
@@ -125,7 +125,7 @@ def apply(change: Change, now: Snapshot, file: Path) -> Snapshot:
     return after
 
 
-def _nodes(now: Snapshot, asked: Nodes, file: Path) -> Snapshot:
+def _nodes(now: Snapshot, asked: NodeChange, file: Path) -> Snapshot:
     after = changes.without_nodes(now, _matching(now, asked.remove, f"{file}: nodes.remove"))
     after = changes.cordoned(after, _matching(after, asked.cordon, f"{file}: nodes.cordon"))
     for number, each in enumerate(asked.add):

@@ -27,7 +27,7 @@ async def controller(
 
     Example: trimtab controller --policy fcfs --fake-speedup 1000
     """
-    from trimtab.controller.app import run  # kopf and the reflectors are loaded by this command alone
+    from trimtab.controller.app import run_controller  # kopf and the reflectors are loaded by this command alone
 
     flags: dict[str, dict[str, Any]] = {"kube": {}, "policy": {}, "fake": {}}
     if kubeconfig:
@@ -40,4 +40,4 @@ async def controller(
         flags["fake"] = {"enabled": True, "speedup": fake_speedup}
     settings = load(config, flags)
     calibration.use(settings.perf)
-    await run(settings)
+    await run_controller(settings)

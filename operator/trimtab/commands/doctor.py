@@ -10,10 +10,10 @@ import yaml
 
 from trimtab import settings
 from trimtab.commands.options import ContextOption, KubeconfigOption, OutputOption, command, kube_settings
-from trimtab.doctor import needs, show
+from trimtab.doctor import rbac, show
+from trimtab.doctor.collect import gather
 from trimtab.doctor.examine import examine, worst
-from trimtab.doctor.findings import Level
-from trimtab.doctor.gather import gather
+from trimtab.doctor.findings import Severity
 from trimtab.printable import say
 from trimtab.ui import output
 from trimtab.ui.output import Output
@@ -67,13 +67,13 @@ async def doctor(
         }
     )
     if roles_for:
-        say(yaml.safe_dump_all(needs.roles_of_doctor(leadership.namespace, roles_for), sort_keys=False).rstrip())
+        say(yaml.safe_dump_all(rbac.roles_of_doctor(leadership.namespace, roles_for), sort_keys=False).rstrip())
         return
     seen = await gather(told, certificates=certificates)
     said = examine(seen)
     output.show(form, show.value(seen, said), show.table(said))
     level = worst(said)
-    if level is Level.ERROR:
+    if level is Severity.ERROR:
         raise typer.Exit(EXIT_ERRORS)
-    if level is Level.WARNING and strict:
+    if level is Severity.WARNING and strict:
         raise typer.Exit(EXIT_WARNINGS)

@@ -28,8 +28,8 @@ from trimtab.commands.options import (
     kube_settings,
 )
 from trimtab.commands.outlook import outlook
-from trimtab.commands.plan import Decided, decide
-from trimtab.commands.snapshot import read
+from trimtab.commands.plan import PlanOutput, decide
+from trimtab.commands.snapshot import read_snapshot
 from trimtab.errors import UsageError
 from trimtab.names import JOB_KIND
 from trimtab.observe.calibration import corrected
@@ -38,7 +38,7 @@ from trimtab.observe.snapshot import Observation
 from trimtab.settings import PriceSettings
 from trimtab.ui import explain as ui
 from trimtab.ui import output, tables, words
-from trimtab.ui.choices import Choice, overview
+from trimtab.ui.choices import TypeChoice, overview
 from trimtab.ui.output import Output
 from trimtab_policy.perf.correction import Corrections, Learned
 from trimtab_policy.scheduling.etas import expected_starts, forecasts
@@ -87,7 +87,7 @@ async def explain(
     configured = settings.load()
     calibration.use(configured.perf)
     if snapshot:
-        account, decides = _of_dump(read(snapshot), namespace, job), configured.policy.name
+        account, decides = _of_dump(read_snapshot(snapshot), namespace, job), configured.policy.name
     else:
         kube = kube_settings(kubeconfig, context)
         observation, known = await look(kube), await learned.learned(kube, configured.reports)
@@ -129,9 +129,9 @@ def _of_dump(now: Snapshot, namespace: str, name: str) -> _Account:
 
 def _tell(form: Output, account: _Account, policy: str, prices: PriceSettings) -> None:
     facts, now = account.facts, account.snapshot.time
-    decided = decide(account.snapshot, account.job, policy) if account.job else Decided()
+    decided = decide(account.snapshot, account.job, policy) if account.job else PlanOutput()
     pending = account.pending or (None if account.holds else decided.pending)
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[TypeChoice, ...] = ()
     if account.job:
         choices = outlook(account.snapshot, account.job, decided.placement, prices.per_gpu_hour)
     rows = [*account.rows]

@@ -31,7 +31,7 @@ async def extender(
 
     Example: trimtab extender --certificate tls.crt --key tls.key --client-ca ca.crt
     """
-    from trimtab.extender.app import run  # the HTTP server is loaded by this command alone
+    from trimtab.extender.app import serve_extender  # the HTTP server is loaded by this command alone
 
     given = {"host": host, "port": port, "certificate": certificate, "key": key, "client_ca": client_ca}
     flags: dict[str, dict[str, Any]] = {
@@ -40,4 +40,4 @@ async def extender(
     }
     if context:
         flags["kube"]["context"] = context
-    await run(load(config, flags, "extender"))
+    await serve_extender(load(config, flags, "extender"))

@@ -11,12 +11,12 @@ from trimtab.errors import ApiError, Forbidden, NotFound
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import ConfigMapObject
 from trimtab.kube.resources import CONFIG_MAPS
-from trimtab.observe.calibration import NotUnderstood, read
+from trimtab.observe.calibration import NotUnderstood, read_calibration
 from trimtab.observe.jobs import JobFacts
 from trimtab.printable import say
 from trimtab.settings import KubeSettings, ReportSettings
 from trimtab.ui import words
-from trimtab_policy.perf.correction import Estimate, Learned, Rules, key_of
+from trimtab_policy.perf.correction import CorrectionRules, Estimate, Learned, key_of
 
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
 
@@ -26,7 +26,7 @@ async def learned(kube: KubeSettings, reports: ReportSettings) -> Learned:
     async with await KubeClient.connect(kube) as client:
         try:
             found = await client.get(CONFIG_MAPS.path(reports.namespace, reports.config_map))
-            state = read(_CONFIG_MAP.decode(found).data)
+            state = read_calibration(_CONFIG_MAP.decode(found).data)
         except NotFound:
             return Learned()
         except Forbidden:
@@ -35,7 +35,7 @@ async def learned(kube: KubeSettings, reports: ReportSettings) -> Learned:
         except (ApiError, NotUnderstood) as error:
             _note(str(error))
             return Learned()
-    return Learned(state, Rules(largest_factor=reports.largest_factor))
+    return Learned(state, CorrectionRules(largest_factor=reports.largest_factor))
 
 
 def _note(why: str) -> None:

@@ -24,8 +24,8 @@ from trimtab.kube.objects import (
 from trimtab.kube.resources import CONFIG_MAPS, GPUNODES, JOBS, NODES, PODS, PRIORITY_CLASSES, QUEUES
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.jobs import speedup_of
-from trimtab.observe.snapshot import Caches, Observation, Observer
-from trimtab.observe.stragglers import Rules, Stragglers
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
+from trimtab.observe.stragglers import StragglerRules, Stragglers
 from trimtab.settings import KubeSettings, PolicySettings, TelemetrySettings, TopologySettings
 from trimtab_policy.scheduling.choice import Choice
 
@@ -49,8 +49,8 @@ async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> 
     heard, telemetry = GpuNodes(TelemetrySettings()), TelemetrySettings()
     for report in reports:
         heard.take(report)
-    slow = Stragglers(Rules(telemetry.straggler_speed, seconds=0.0))
-    observer = Observer((topology or TopologySettings()).levels, heard, slow)
+    slow = Stragglers(StragglerRules(telemetry.straggler_speed, seconds=0.0))
+    observer = ClusterObserver((topology or TopologySettings()).levels, heard, slow)
     seen = observer.observe(Caches(nodes, pods, jobs, queues, classes), time.time())
     return replace(seen, snapshot=replace(seen.snapshot, speedup=speedup_of(seen.jobs.values())))
 
@@ -61,7 +61,7 @@ async def deciding(kube: KubeSettings, own: PolicySettings) -> str:
     async with await KubeClient.connect(kube) as client:
         try:
             found = _CONFIG_MAP.decode(await client.get(CONFIG_MAPS.path(where.namespace, where.name)))
-            return choice.read(found.data, started).policy
+            return choice.read_choice(found.data, started).policy
         except (NotFound, Forbidden, PolicyError):
             return started.policy
 

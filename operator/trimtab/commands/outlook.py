@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from trimtab.ui.choices import Choice
+from trimtab.ui.choices import TypeChoice
 from trimtab_policy.perf.breakdown import breakdown
 from trimtab_policy.perf.correction import corrected
 from trimtab_policy.perf.plans import Offer, Option, options_by_type, why_none
@@ -18,7 +18,7 @@ from trimtab_policy.types import Job, Placement, Snapshot
 
 def outlook(
     snapshot: Snapshot, job: Job, placement: Placement | None, prices: Mapping[str, float]
-) -> tuple[Choice, ...]:
+) -> tuple[TypeChoice, ...]:
     """The chosen plan, the alternatives that the policy names, and the best plan of every GPU type that is in neither.
 
     The chosen one comes first, then the fastest; types without a plan come last. `prices` are those of a GPU-hour.
@@ -30,7 +30,7 @@ def outlook(
     return tuple(sorted(said, key=lambda choice: (not choice.chosen, -_rate(choice), choice.gpu_type)))
 
 
-def _rate(choice: Choice) -> float:
+def _rate(choice: TypeChoice) -> float:
     return choice.prediction.tokens_per_second if choice.prediction else 0.0
 
 
@@ -47,7 +47,7 @@ class _View:
             offer.gpu.name: corrected(known, offer.gpu.name, job) for offer, known in zip(offers, found, strict=True)
         }
 
-    def of_placement(self, placement: Placement) -> Iterator[Choice]:
+    def of_placement(self, placement: Placement) -> Iterator[TypeChoice]:
         """What the policy chose, and what it weighed against it."""
         gpu, shares = self._types[placement.gpu_type], placement.shares
         linked = linked_gpus(shares, link_domains(gpu, shares, self._capacity.by_name))
@@ -58,14 +58,14 @@ class _View:
             width, linked = self._shape(gpu, other.plan, other.prediction)
             yield replace(self._choice(gpu, width, other.plan, other.prediction, linked), why_not=other.why_not)
 
-    def of_type(self, gpu: GpuSpec, chosen: Placement | None) -> Choice:
+    def of_type(self, gpu: GpuSpec, chosen: Placement | None) -> TypeChoice:
         """The fastest plan that the cluster could hold if it were empty, or why there is none."""
         job, needs = self._job, self._job.requirements
         known, node = self._options.get(gpu.name, ()), self._capacity.node_gpus(gpu.name)
         could = [each for each in known if self._ever(gpu, each)]
         if not could:
             few = f"needs at least {known[0].gpus} GPUs, more than such nodes have" if known else ""
-            return Choice(gpu.name, why_not=few or why_none(job.model, job.training, needs, gpu, node))
+            return TypeChoice(gpu.name, why_not=few or why_none(job.model, job.training, needs, gpu, node))
         best = max(could, key=lambda each: each.prediction.tokens_per_second)
         choice = self._choice(gpu, best.gpus_per_node, best.plan, best.prediction, best.linked)
         return replace(choice, why_not=self._why_not(gpu, best, chosen))
@@ -82,7 +82,7 @@ class _View:
         ratio = option.prediction.tokens_per_second / chosen.prediction.tokens_per_second if chosen else 0
         return f"{ratio:.2f}× the speed" if chosen else "has room: the policy did not take it"
 
-    def _choice(self, gpu: GpuSpec, width: int, plan: ParallelPlan, prediction: Prediction, linked: int) -> Choice:
+    def _choice(self, gpu: GpuSpec, width: int, plan: ParallelPlan, prediction: Prediction, linked: int) -> TypeChoice:
         apart = breakdown(
             self._job.model,
             self._job.training,
@@ -94,7 +94,7 @@ class _View:
             expected=prediction,
             linked=linked,
         )
-        return Choice(gpu.name, plan.gpus, plan, prediction, apart)
+        return TypeChoice(gpu.name, plan.gpus, plan, prediction, apart)
 
     def _shape(self, gpu: GpuSpec, plan: ParallelPlan, prediction: Prediction) -> tuple[int, int]:
         """GPUs per node of an alternative, which names only its plan, and those that share a link: of the option that

@@ -48,7 +48,7 @@ class LeaveOut(StrEnum):
     GPU = "gpu"
 
 
-class Case(NamedTuple):
+class PredictedRuns(NamedTuple):
     """Runs, what was predicted of them, and how good that was."""
 
     runs: Measurements
@@ -122,7 +122,7 @@ def calibrate(
 
     Example: trimtab perf calibrate runs.csv --out constants.yaml
     """
-    runs, present = _read(file), calibration.read(constants_file or settings.load().perf.constants)
+    runs, present = _read(file), calibration.read_calibration_file(constants_file or settings.load().perf.constants)
     with _needs("scipy"), shares(f"fitting {len(runs.seconds)} runs") as report:
         from trimtab_policy.perf import fit
 
@@ -140,7 +140,7 @@ def calibrate(
 def _read(file: Path) -> Measurements:
     """Raises UsageError naming file, row and column, or when no row can be used."""
     try:
-        runs = measured.read(file)
+        runs = measured.read_measured(file)
     except MeasurementError as error:
         raise UsageError(str(error)) from error
     if not len(runs.seconds):
@@ -169,13 +169,13 @@ def _needs(package: str) -> Iterator[None]:
         raise UsageError(f"this needs {package}: pip install 'trimtab[perf]' ({error})") from error
 
 
-def _judged(runs: Measurements, constants: Path | None, leave_out: LeaveOut | None) -> Case:
+def _judged(runs: Measurements, constants: Path | None, leave_out: LeaveOut | None) -> PredictedRuns:
     if leave_out:
         said, by = _left_out(runs, leave_out), f"constants fitted without the {leave_out} of each run"
     else:
-        used = calibration.read(constants or settings.load().perf.constants)
+        used = calibration.read_calibration_file(constants or settings.load().perf.constants)
         said, by = forecast(runs, used), f"constants {used.source or 'of unknown origin'}"
-    return Case(runs, said, accuracy.judge(runs, said), by)
+    return PredictedRuns(runs, said, accuracy.judge(runs, said), by)
 
 
 def _left_out(runs: Measurements, what: LeaveOut, start: Constants | None = None) -> Forecast:
@@ -203,14 +203,14 @@ def _write(fitted: Constants, out: Path) -> None:
         raise UsageError(f"cannot write {out}: {error.strerror}") from error
 
 
-def _draw(path: Path, case: Case) -> None:
+def _draw(path: Path, case: PredictedRuns) -> None:
     try:
         charts.plot(path, case.runs.sources.tolist(), case.runs.seconds, case.said.seconds, case.found)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot draw {path}: {error}") from error
 
 
-def _bias(case: Case) -> dict[str, dict[str, float]]:
+def _bias(case: PredictedRuns) -> dict[str, dict[str, float]]:
     error = accuracy.relative_error(case.runs.seconds, case.said)
     return {"sources": accuracy.bias(case.runs.sources, error), "gpus": accuracy.bias(case.runs.gpu_names, error)}
 
@@ -218,7 +218,7 @@ def _bias(case: Case) -> dict[str, dict[str, float]]:
 WORST = ("row", "source", "gpu", "measured_seconds", "predicted_seconds")
 
 
-def _worst(case: Case, count: int) -> list[tuple[str, str, str, float, float]]:
+def _worst(case: PredictedRuns, count: int) -> list[tuple[str, str, str, float, float]]:
     runs, predicted = case.runs, case.said.seconds
     order = np.argsort(-np.abs(np.log(predicted / runs.seconds)), kind="stable")[:count]
     return [
@@ -227,7 +227,7 @@ def _worst(case: Case, count: int) -> list[tuple[str, str, str, float, float]]:
     ]
 
 
-def _report(case: Case, worst: int) -> Group:
+def _report(case: PredictedRuns, worst: int) -> Group:
     """Everything for people, the picture first and the sum of it last."""
     found, bias = case.found, _bias(case)
     parts: list[Any] = [

@@ -20,7 +20,7 @@ from trimtab.commands.options import (
     kube_settings,
 )
 from trimtab.commands.outlook import outlook
-from trimtab.commands.snapshot import read
+from trimtab.commands.snapshot import read_snapshot
 from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
 from trimtab.errors import UsageError
@@ -84,7 +84,7 @@ async def plan(
     if snapshot and gpus:
         raise UsageError("--snapshot and --gpus are two clusters: name one")
     if snapshot or gpus:
-        now, admitted, queue = read(snapshot) if snapshot else cluster_option.snapshot(gpus), None, None
+        now, admitted, queue = read_snapshot(snapshot) if snapshot else cluster_option.snapshot(gpus), None, None
     else:
         kube = kube_settings(kubeconfig, context)
         observation, known = await look(kube), await _known_errors(kube, configured.reports)
@@ -102,7 +102,7 @@ async def _known_errors(kube: KubeSettings, reports: ReportSettings) -> Learned:
     return await learned.learned(kube, reports) if reports.correct else Learned()
 
 
-class Decided(Struct, frozen=True):
+class PlanOutput(Struct, frozen=True):
     """What would be decided about a job."""
 
     placement: Placement | None = None
@@ -111,7 +111,7 @@ class Decided(Struct, frozen=True):
     """Running jobs (`namespace/name`) that would be asked to stop or to move for it, and why."""
 
 
-def decide(snapshot: Snapshot, job: Job, policy: str, rules: Rules | None = None) -> Decided:
+def decide(snapshot: Snapshot, job: Job, policy: str, rules: Rules | None = None) -> PlanOutput:
     """Ask a policy about one job, and make room for it where `rules` say so.
 
     Raises UsageError when the policy fails, UnknownPolicy for one that there is not.
@@ -126,7 +126,7 @@ def decide(snapshot: Snapshot, job: Job, policy: str, rules: Rules | None = None
     named = {other.uid: f"{other.namespace}/{other.name}" for other in snapshot.jobs}
     asked = [(named[stop.job], f"stops: {stop.reason}") for stop in outcome.stops]
     asked += [(named[move.placement.job], f"moves: {move.placement.reason}") for move in outcome.moves]
-    return Decided(placement, pending, tuple(asked))
+    return PlanOutput(placement, pending, tuple(asked))
 
 
 def _known(prices: PriceSettings, snapshot: Snapshot) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trimtab.errors import TrimtabError, UsageError
-from trimtab_policy.sim.books import BrokenDecision
 from trimtab_policy.sim.engine import Stuck
 from trimtab_policy.sim.metrics import InconsistentRun
+from trimtab_policy.sim.node_accounts import BrokenDecision
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def _with_times(now: Snapshot, told: Callable[[float], float]) -> Snapshot:
     return replace(now, jobs=jobs)
 
 
-def read(path: Path) -> Snapshot:
+def read_snapshot(path: Path) -> Snapshot:
     """Read a dumped snapshot. Raises UsageError naming the file and the field that is wrong."""
     try:
         content = path.read_bytes()

@@ -20,7 +20,7 @@ from trimtab.commands.options import (
     command,
     kube_settings,
 )
-from trimtab.commands.snapshot import read
+from trimtab.commands.snapshot import read_snapshot
 from trimtab.decide.rules import rules_of
 from trimtab.observe.calibration import corrected
 from trimtab.ui import output
@@ -29,7 +29,7 @@ from trimtab.ui.output import Output
 from trimtab.ui.progress import step
 from trimtab_policy.perf.correction import Corrections
 from trimtab_policy.policy import load
-from trimtab_policy.sim.controller import Controller, ControllerRules
+from trimtab_policy.sim.controller import ControllerRules, SimulatedController
 from trimtab_policy.types import Snapshot
 
 
@@ -58,9 +58,9 @@ async def whatif(
     """
     configured = settings.load()
     calibration.use(configured.perf)
-    asked = change.read(file)
+    asked = change.read_change(file)
     if snapshot:
-        now, decides = read(snapshot), configured.policy.name
+        now, decides = read_snapshot(snapshot), configured.policy.name
     else:
         kube = kube_settings(kubeconfig, context)
         now, decides = (await look(kube)).snapshot, await deciding(kube, configured.policy)
@@ -70,7 +70,7 @@ async def whatif(
     _compare(form, now, change.apply(asked, now, file), policies, partial(_controller, configured, rigid))
 
 
-def _controller(configured: settings.Settings, rigid: bool, name: str, now: Snapshot) -> Controller:
+def _controller(configured: settings.Settings, rigid: bool, name: str, now: Snapshot) -> SimulatedController:
     """Who decides as a controller with these settings would."""
     elasticity, rules = configured.elasticity, replace(rules_of(configured, resize=True), times=False)
     how = ControllerRules(
@@ -78,7 +78,7 @@ def _controller(configured: settings.Settings, rigid: bool, name: str, now: Snap
         resize_seconds=elasticity.interval_seconds,
         per_job_per_hour=configured.preemption.per_job_per_hour,
     )
-    return Controller(load(name), how, lambda job: elasticity.enabled and job.elastic, begin=now)
+    return SimulatedController(load(name), how, lambda job: elasticity.enabled and job.elastic, begin=now)
 
 
 def _compare(
@@ -86,7 +86,7 @@ def _compare(
     now: Snapshot,
     then: Snapshot,
     policies: tuple[str, str],
-    controller: Callable[[str, Snapshot], Controller],
+    controller: Callable[[str, Snapshot], SimulatedController],
 ) -> None:
     with simulation.extras():
         from trimtab_policy.sim import replay

@@ -18,9 +18,11 @@ import structlog
 
 from trimtab import __version__
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.event_recorder import EventRecorder
+from trimtab.controller.jobs.evictions import Evictions
 from trimtab.controller.jobs.gangs import Gangs
-from trimtab.controller.jobs.queues import Tally
-from trimtab.controller.jobs.successions import Successions
+from trimtab.controller.jobs.queues import QueueStatusWriter
+from trimtab.controller.kopf_events import Wakeups
 from trimtab.controller.kueue.admission import Kueue
 from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.controller.kueue.cases import Cases
@@ -30,11 +32,9 @@ from trimtab.controller.loop.decisions import Decisions
 from trimtab.controller.loop.rounds import Rounds, Wake
 from trimtab.controller.loop.shadow import ShadowMode
 from trimtab.controller.nodes.health import Health
-from trimtab.controller.nodes.stragglers import Moves
-from trimtab.controller.recorder import Recorder
+from trimtab.controller.nodes.stragglers import StragglerMoves
 from trimtab.controller.reports.calibration import Calibration
 from trimtab.controller.views import Views, own_template
-from trimtab.controller.wakeups import Wakeups
 from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine
 from trimtab.errors import LeadershipLost
@@ -43,8 +43,8 @@ from trimtab.kube.clock import ClusterClock
 from trimtab.observe.failures import Failures
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.running import Mobility
-from trimtab.observe.snapshot import Observer
-from trimtab.observe.stragglers import Rules, Stragglers
+from trimtab.observe.snapshot import ClusterObserver
+from trimtab.observe.stragglers import StragglerRules, Stragglers
 from trimtab.settings import PolicySettings, Settings, TelemetrySettings
 from trimtab.telemetry import logs, metrics
 from trimtab.telemetry.scrapers import Scrapers, scrapers_of
@@ -59,7 +59,7 @@ SETTLED = 1.25
 log = structlog.get_logger(__name__)
 
 
-async def run(settings: Settings) -> None:
+async def run_controller(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT. Ends the process with an error when a part fails.
 
     Who has lost the leadership, because the API server was away or somebody else has it, forgets everything and stands
@@ -129,10 +129,10 @@ class Controller:
             kueue=settings.interop.kueue == "Auto",
             gpunodes=heard,
         )
-        self._recorder = Recorder(client, leadership.identity, wall)
+        self._recorder = EventRecorder(client, leadership.identity, wall)
         engine = Engine()
         self._health = Health(client, self._cluster, gpunodes, self._recorder)
-        self._tally = Tally(client, self._cluster, lambda: leadership.epoch, settings.queues.status_seconds)
+        self._tally = QueueStatusWriter(client, self._cluster, lambda: leadership.epoch, settings.queues.status_seconds)
         observer = _observer(settings, heard)
         self._news: asyncio.Queue[str] = asyncio.Queue()
         """UIDs of jobs that reports speak of."""
@@ -165,7 +165,7 @@ class Controller:
         self._rounds = self._rounds_of(choosing, engine, observer, views)
         self._wakeups = Wakeups(settings.kube, self._wake.from_thread, self._rounds.age)
 
-    def _rounds_of(self, choosing: Choosing, engine: Engine, observer: Observer, views: Views) -> Rounds:
+    def _rounds_of(self, choosing: Choosing, engine: Engine, observer: ClusterObserver, views: Views) -> Rounds:
         """What decides, and carries out."""
         decisions = Decisions(
             choosing,
@@ -173,7 +173,7 @@ class Controller:
             self._shadow,
             self._gangs,
             self._recorder,
-            Successions(self._gangs, views),
+            Evictions(self._gangs, views),
             self._settings,
             self._calibration.corrected,
         )
@@ -186,13 +186,13 @@ class Controller:
             self._recorder,
             self._settings.round,
             self._health,
-            Moves() if self._settings.telemetry.straggler_moves else None,
+            StragglerMoves() if self._settings.telemetry.straggler_moves else None,
             self._kueue,
             self._tally,
             self._clock.now,
         )
 
-    def _listening(self, client: KubeClient, observer: Observer) -> Calibration:
+    def _listening(self, client: KubeClient, observer: ClusterObserver) -> Calibration:
         """What hears trainings and learns from them."""
         telemetry = self._settings.telemetry
         return Calibration(
@@ -308,9 +308,9 @@ def _settle_memory() -> None:
     gc.freeze()
 
 
-def _observer(settings: Settings, gpunodes: GpuNodes | None) -> Observer:
+def _observer(settings: Settings, gpunodes: GpuNodes | None) -> ClusterObserver:
     """Who reads the cluster."""
-    return Observer(
+    return ClusterObserver(
         settings.topology.levels,
         gpunodes,
         _stragglers(settings.telemetry),
@@ -335,7 +335,9 @@ def _mobility(settings: Settings) -> Mobility:
 
 def _stragglers(telemetry: TelemetrySettings) -> Stragglers:
     """Who judges which GPUs are slow."""
-    return Stragglers(Rules(telemetry.straggler_speed, telemetry.straggler_seconds, telemetry.recovery_seconds))
+    return Stragglers(
+        StragglerRules(telemetry.straggler_speed, telemetry.straggler_seconds, telemetry.recovery_seconds)
+    )
 
 
 def _started(policy: PolicySettings) -> Choice:

@@ -12,6 +12,7 @@ from trimtab import names
 from trimtab.controller.discovery import pod_group_kind
 from trimtab.controller.kueue.caches import KueueCaches, settled
 from trimtab.kube.client import KubeClient
+from trimtab.kube.metrics_hooks import FactsObserver
 from trimtab.kube.objects import (
     AnyObject,
     ConfigMapObject,
@@ -24,7 +25,6 @@ from trimtab.kube.objects import (
     PriorityClassObject,
     QueueObject,
 )
-from trimtab.kube.observer import Observer
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import (
     CONFIG_MAPS,
@@ -62,7 +62,7 @@ class Cluster:
         client: KubeClient,
         settings: ReflectorSettings,
         on_change: Callable[[], None],
-        observer: Observer,
+        observer: FactsObserver,
         policy: ConfigMapSettings | None = None,
         *,
         pod_groups: bool = False,

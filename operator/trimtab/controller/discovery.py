@@ -20,14 +20,14 @@ from trimtab.kube.resources import POD_GROUPS, POD_GROUPS_BETA, RESOURCE_FLAVORS
 log = structlog.get_logger(__name__)
 
 
-class _Kind(Struct, frozen=True):
+class _DiscoveredKind(Struct, frozen=True):
     name: str
 
 
 class _Kinds(Struct, frozen=True):
     """metav1.APIResourceList."""
 
-    resources: tuple[_Kind, ...] = ()
+    resources: tuple[_DiscoveredKind, ...] = ()
 
 
 async def pod_group_kind(client: KubeClient) -> Resource | None:

@@ -20,23 +20,23 @@ from trimtab.api.convert import to_grants, to_plan
 from trimtab.api.history import FailureCause
 from trimtab.api.status import JobStatus, Leaving, Plan, PlanTerms, Shadow
 from trimtab.apply import steps, transitions
+from trimtab.apply.gang_failures import FAILED, SUCCEEDED, GangFailure
 from trimtab.apply.gates import released
-from trimtab.apply.setbacks import FAILED, SUCCEEDED, Setback
-from trimtab.apply.steps import View
+from trimtab.apply.steps import JobContext
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.jobs import stopping, waiting
-from trimtab.controller.loop.brake import GONE, Brake
-from trimtab.controller.reports.progress import Progress
+from trimtab.controller.jobs import pending_status, stop_triggers
+from trimtab.controller.loop.mass_failure import GONE, MassFailureGuard
+from trimtab.controller.reports.progress import ProgressReports
 from trimtab.errors import NotFound
 from trimtab.kube.objects import JobObject, Meta, PodObject
 from trimtab.observe import queues
-from trimtab.observe.books import Claim
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.node_usage import Claim
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.queues import Queues
-from trimtab.observe.snapshot import Observer
+from trimtab.observe.snapshot import ClusterObserver
 from trimtab.plan import fake
 from trimtab.plan.gang import gang_plan
 from trimtab.plan.objects import GangPlan
@@ -52,13 +52,14 @@ HOLD_SECONDS = 5.0
 """A program that fails is not blamed before: agents read their GPUs every second, and report faults at once."""
 LAST_SECONDS = 60.0
 """Nor is a job without restarts given up before, where another pod of the gang does not tell of its end: its node may
-have died, which Kubernetes says after 50 s. All other failures can be corrected then (`trimtab.apply.silence`)."""
+have died, which Kubernetes says after 50 s. All other failures can be corrected then
+(`trimtab.apply.unreachable_nodes`)."""
 REFUSED_SECONDS = 300.0
 """A node that kube-scheduler would not take is left out of that job's plans for so long. What it looks at (volumes,
 other pods' anti-affinity) is not ours to judge, and may have changed by then. Forgotten by a restart."""
 
 
-class Decided(Struct, frozen=True):
+class PlannedPlacement(Struct, frozen=True):
     """A placement, and what its plan says besides."""
 
     placement: Placement
@@ -66,7 +67,7 @@ class Decided(Struct, frozen=True):
     terms: PlanTerms | None = None
 
 
-class Promise(Decided, frozen=True, kw_only=True):
+class Promise(PlannedPlacement, frozen=True, kw_only=True):
     """A placement that is decided and not written yet."""
 
     generation: int
@@ -82,7 +83,7 @@ class Promise(Decided, frozen=True, kw_only=True):
         return Claim(self.placement.job, self.epoch, self.placement, after, to_grants(self.terms))
 
 
-class Watched(Struct, frozen=True):
+class ShadowDecision(Struct, frozen=True):
     """What the shadow policy would have done, and instead of what."""
 
     shadow: Shadow
@@ -95,26 +96,26 @@ class Rest(NamedTuple):
 
     job: JobObject
     pending: Pending | None
-    watched: Watched | None
+    watched: ShadowDecision | None
 
     def same(self, other: Rest) -> bool:
         """Whether nothing has happened in between."""
         return self.job is other.job and (self.pending, self.watched) == (other.pending, other.watched)
 
 
-class Gang(Struct):
+class DriverState(Struct):
     """What is remembered of one job between two looks: confirmed by the API server, but not visible yet."""
 
     task: asyncio.Task[None] | None = None
     promise: Promise | None = None
     pending: Pending | None = None
-    setback: Setback | None = None
+    setback: GangFailure | None = None
     order: StopOrder | None = None
     due: float = math.inf
     """POSIX time at which its next step changes though nothing else does."""
     unwanted: int | None = None
     """Epoch of the plan that need not end any more for somebody's sake."""
-    watched: Watched | None = None
+    watched: ShadowDecision | None = None
     assumed: dict[str, str] = field(default_factory=dict)
     """Pod UID -> node of answered bindings."""
     deleted: dict[str, bool] = field(default_factory=dict)
@@ -152,8 +153,8 @@ class JobSight(Struct, frozen=True):
     """None of a job that is being deleted, or gone: what follows is not asked then."""
     groups: tuple[Meta, ...] | None = None
     """PodGroups; None where there is no such kind."""
-    change: stopping.Edited | None = None
-    run: fake.Run | None = None
+    change: stop_triggers.Edited | None = None
+    run: fake.FakeRun | None = None
 
 
 class Views:
@@ -165,12 +166,12 @@ class Views:
     def __init__(
         self,
         cluster: Cluster,
-        observer: Observer,
+        observer: ClusterObserver,
         settings: Settings,
         wall: Callable[[], float] = time.time,
         *,
         gpunodes: GpuNodes | None = None,
-        progress: Progress | None = None,
+        progress: ProgressReports | None = None,
         template: Callable[[JobFacts], Mapping[str, Any]] = own_template,
     ) -> None:
         """`gpunodes` is what agents report, and `progress` what running gangs do; None where nobody listens.
@@ -185,9 +186,9 @@ class Views:
         self._progress = progress
         self._template = template
         self._by_scheduler = settings.binding.mode == "Extender"
-        self.brake = Brake(settings.gang, settings.failures, wall=wall)
+        self.brake = MassFailureGuard(settings.gang, settings.failures, wall=wall)
 
-    def rest(self, uid: str, gang: Gang) -> Rest | None:
+    def rest(self, uid: str, gang: DriverState) -> Rest | None:
         """What the next step of a job without a gang depends on; None where it depends on more."""
         job = self._cluster.job(uid)
         facts = self._observer.job(job) if job else None
@@ -213,7 +214,7 @@ class Views:
             self.last_sight(facts.meta, facts.status),
             facts=facts,
             groups=self._cluster.pod_groups_of(facts.meta.identity),
-            change=stopping.edited(facts, self._lines),
+            change=stop_triggers.edited(facts, self._lines),
             run=self._fake_run(facts),
         )
 
@@ -224,7 +225,7 @@ class Views:
         pods = self._cluster.pods_of(meta.identity.digest)
         return JobSight(meta, status, self._wall(), pods, self._silent(pods))
 
-    def remember(self, gang: Gang, sight: JobSight | None) -> None:
+    def remember(self, gang: DriverState, sight: JobSight | None) -> None:
         """Bring what is remembered of a job up to what the caches show: drop what has become visible, or void; start
         the clocks of what has begun; and note when the next step changes though nothing else does."""
         if sight is None:
@@ -243,18 +244,18 @@ class Views:
             self.begin_binding(gang, len(plan.nodes), plan.created_time.timestamp())  # by a controller before us
         failed = plan is not None and any(pod.status.phase == FAILED for pod in sight.pods)
         gang.failed_since = (gang.failed_since or now) if failed else None
-        starts = stopping.start_due(facts, sight.now, self._settings.failures.start_timeout_seconds)
-        gang.due = min(gang.due, stopping.due(facts, sight.change, sight.run), starts)
+        starts = stop_triggers.start_due(facts, sight.now, self._settings.failures.start_timeout_seconds)
+        gang.due = min(gang.due, stop_triggers.due(facts, sight.change, sight.run), starts)
         if (left := self._held_until(gang, sight) - now) > 0:
             gang.due = min(gang.due, sight.now + left)
 
-    def view(self, gang: Gang, sight: JobSight) -> View:
+    def view(self, gang: DriverState, sight: JobSight) -> JobContext:
         """What the next step of the job depends on, by what the caches show and what is remembered of it."""
         if (facts := sight.facts) is None:
             return self._last_view(gang, sight)
         plan, change = facts.status.plan, sight.change
         nodes = {node.name: self._node(node.name) for node in plan.nodes} if plan else {}
-        return View(
+        return JobContext(
             meta=facts.meta,
             status=facts.status,
             suspended=facts.suspended,
@@ -269,12 +270,12 @@ class Views:
             gated=self._by_scheduler,
             pod_groups=None if plan and gang.ungrouped == plan.epoch else sight.groups,
             plan=self._promised(facts, gang.promise),
-            pending=waiting.told(gang.pending, facts, self.refused_nodes(gang)),
+            pending=pending_status.told(gang.pending, facts, self.refused_nodes(gang)),
             order=gang.order or (change.order(sight.now) if change else None),
             unwanted=plan is not None and gang.unwanted == plan.epoch,
             unfit=self._unfit(facts),
-            grace_seconds=stopping.grace(facts, gang.order, self._settings.preemption.most_grace_seconds),
-            leaving=stopping.leaving(plan, self._cluster.pods_of) if plan else (),
+            grace_seconds=stop_triggers.grace(facts, gang.order, self._settings.preemption.most_grace_seconds),
+            leaving=stop_triggers.leaving(plan, self._cluster.pods_of) if plan else (),
             outdated=change.note(sight.now) if change else "",
             setback=gang.setback or self._broken(facts, sight.pods) or self._without_room(facts, sight.now),
             unavailable={name: why for name, node in nodes.items() if (why := self._unavailable(name, node))},
@@ -288,12 +289,12 @@ class Views:
             binding_overdue=self._overdue(gang),
             progress=fake.progress(sight.run, sight.now) if sight.run else None,
             report=(self._progress.report(facts.meta.uid, facts) if self._progress else None)
-            or stopping.answer(facts, sight.run, sight.pods, sight.now),
+            or stop_triggers.answer(facts, sight.run, sight.pods, sight.now),
             shadow=_said(gang.watched, plan),
         )
 
-    def _last_view(self, gang: Gang, sight: JobSight) -> View:
-        return View(
+    def _last_view(self, gang: DriverState, sight: JobSight) -> JobContext:
+        return JobContext(
             meta=sight.meta,
             status=sight.status,
             suspended=False,
@@ -313,7 +314,7 @@ class Views:
         """Nodes of the pods that do not exist any more."""
         return frozenset(n for pod in pods if (n := pod.spec.node_name) and n not in self._cluster.nodes.items)
 
-    def gang_plan(self, view: View) -> GangPlan:
+    def gang_plan(self, view: JobContext) -> GangPlan:
         """What the objects of a planned job are made of."""
         job = self._cluster.job(view.meta.uid)
         plan = view.status.plan
@@ -322,7 +323,7 @@ class Views:
             raise NotFound(f"job {view.meta.key} is gone, or can no longer be understood")
         speedup = self._settings.fake.speedup
         faked = self._settings.fake.enabled
-        annotations = fake.pod_annotations(facts.meta, plan, speedup, stopping.left(facts)) if faked else None
+        annotations = fake.pod_annotations(facts.meta, plan, speedup, stop_triggers.left(facts)) if faked else None
         epoch, reports = str(plan.epoch), self._settings.reports
         return gang_plan(
             facts.meta,
@@ -334,11 +335,11 @@ class Views:
             report_url=reports.url if reports.listens else "",
             report_ca=reports.ca,
             scheduler=self._settings.binding.scheduler_name if self._by_scheduler else "",
-            resume_step=stopping.saved_step(facts),
+            resume_step=stop_triggers.saved_step(facts),
             grouped=any(group.labels.get(names.LABEL_EPOCH) == epoch for group in view.pod_groups or ()),
         )
 
-    def begin_binding(self, gang: Gang, pods: int, planned: float | None = None) -> None:
+    def begin_binding(self, gang: DriverState, pods: int, planned: float | None = None) -> None:
         """Start the clock of a gang whose first pod is about to be bound, unless it runs already.
 
         `planned` is the POSIX time of the plan of a gang that a controller before us has released: its clock is lost,
@@ -352,12 +353,12 @@ class Views:
         waited = 0.0 if planned is None else max(0.0, min(self._wall() - planned, limit - TAKEN_OVER_SECONDS))
         gang.binding_since, gang.binding_limit = time.monotonic() - waited, limit
 
-    def refuse(self, gang: Gang, nodes: Iterable[str]) -> None:
+    def refuse(self, gang: DriverState, nodes: Iterable[str]) -> None:
         """Leave nodes that kube-scheduler would not take out of the job's next plans, for a while."""
         until = time.monotonic() + REFUSED_SECONDS
         gang.refused |= dict.fromkeys(nodes, until)
 
-    def refused_nodes(self, gang: Gang) -> frozenset[str]:
+    def refused_nodes(self, gang: DriverState) -> frozenset[str]:
         """Nodes that are left out of the job's plans now."""
         now = time.monotonic()
         return frozenset(node for node, until in gang.refused.items() if until > now)
@@ -368,7 +369,7 @@ class Views:
         runs = (run for facts in jobs if facts.holds_gpus and (run := self._fake_run(facts)))
         return min((fake.next_progress(run, now) for run in runs), default=float("inf"))
 
-    def _fake_run(self, facts: JobFacts) -> fake.Run | None:
+    def _fake_run(self, facts: JobFacts) -> fake.FakeRun | None:
         if not self._settings.fake.enabled or facts.training is None:
             return None
         return fake.run_of(facts.status, facts.training.steps, self._settings.fake.speedup)
@@ -376,7 +377,7 @@ class Views:
     def _promised(self, facts: JobFacts, promise: Promise | None) -> Plan | None:
         return self.next_plan(facts, promise, promise.waits_for) if promise else None
 
-    def next_plan(self, facts: JobFacts, decided: Decided, waits_for: tuple[Leaving, ...] = ()) -> Plan | None:
+    def next_plan(self, facts: JobFacts, decided: PlannedPlacement, waits_for: tuple[Leaving, ...] = ()) -> Plan | None:
         """The next plan of the job as it is written; None where the first of its nodes is gone."""
         placement = decided.placement
         node = self._node(placement.shares[0].node)
@@ -390,7 +391,7 @@ class Views:
             generation=facts.meta.generation,
             now=datetime.fromtimestamp(int(self._wall()), UTC),
             speedup=self._settings.fake.speedup if self._settings.fake.enabled else 1.0,
-            left=stopping.left(facts),
+            left=stop_triggers.left(facts),
             waits_for=waits_for,
             terms=decided.terms,
         )
@@ -422,7 +423,7 @@ class Views:
         found = {name: self._node(name) for pod in pods if (name := pod.spec.node_name)}
         return {name: node.turned for name, node in found.items() if node and node.silent and node.turned}
 
-    def _held_until(self, gang: Gang, sight: JobSight) -> float:
+    def _held_until(self, gang: DriverState, sight: JobSight) -> float:
         """Monotonic time until which a failure of the training is not to be judged: what has caused it may be told a
         moment later. Minus infinity where nothing has failed."""
         facts, plan = sight.facts, sight.status.plan
@@ -433,7 +434,7 @@ class Views:
         answers = all(pod.status.phase in (FAILED, SUCCEEDED) for pod in sight.pods)
         return gang.failed_since + (LAST_SECONDS if last and not answers else HOLD_SECONDS if heard else 0.0)
 
-    def _broken(self, facts: JobFacts, pods: Iterable[PodObject]) -> Setback | None:
+    def _broken(self, facts: JobFacts, pods: Iterable[PodObject]) -> GangFailure | None:
         """A GPU that the gang runs on is unhealthy, and has been for as long as a grace, or has ended a pod of it: that
         on the GPU hangs as often as it ends, and those on other nodes end in its place."""
         plan = facts.status.plan
@@ -445,20 +446,20 @@ class Views:
                 continue
             here, planned = _on(node.name, pods), plan.created_time.timestamp()
             if why := self._gpunodes.must_leave(node.name, here, planned, grace=not failed):
-                return Setback(names.REASON_GPU_UNHEALTHY, why, cause=FailureCause.GPU, node=node.name)
+                return GangFailure(names.REASON_GPU_UNHEALTHY, why, cause=FailureCause.GPU, node=node.name)
         return None
 
-    def _without_room(self, facts: JobFacts, now: float) -> Setback | None:
+    def _without_room(self, facts: JobFacts, now: float) -> GangFailure | None:
         """Pods that the plan waits for do not go, though they should have long since."""
         plan = facts.status.plan
         if plan is None or transitions.is_scheduled(facts.status):
             return None
         most = self._settings.preemption.most_grace_seconds
-        for left, pod in stopping.held_by(plan, self._cluster.pods_of):
+        for left, pod in stop_triggers.held_by(plan, self._cluster.pods_of):
             holder = self._cluster.job_named(left.job)
             same = holder is not None and holder.metadata.identity.digest == left.digest
             known = self._observer.job(holder) if holder and same else None
-            if told := stopping.without_room(plan, pod, known, now, most):
+            if told := stop_triggers.without_room(plan, pod, known, now, most):
                 return told
         return None
 
@@ -470,7 +471,7 @@ class Views:
         pods = _on(node, self._cluster.pods_of(facts.meta.identity.digest))
         return bool(self._gpunodes.must_leave(node, pods, plan.created_time.timestamp(), grace=False))
 
-    def _overdue(self, gang: Gang) -> bool:
+    def _overdue(self, gang: DriverState) -> bool:
         return gang.binding_since is not None and time.monotonic() - gang.binding_since >= gang.binding_limit
 
 
@@ -479,12 +480,12 @@ def _on(node: str, pods: Iterable[PodObject]) -> list[str]:
     return [pod.metadata.key for pod in pods if pod.spec.node_name == node]
 
 
-def _said(watched: Watched | None, plan: Plan | None) -> Shadow | None:
+def _said(watched: ShadowDecision | None, plan: Plan | None) -> Shadow | None:
     """What the shadow policy has said about this very plan, or about a job that has none."""
     return watched.shadow if watched and watched.epoch == (plan.epoch if plan else None) else None
 
 
-def _settle(gang: Gang, facts: JobFacts, known: set[str]) -> None:
+def _settle(gang: DriverState, facts: JobFacts, known: set[str]) -> None:
     """Drop what was remembered and has become visible, or void."""
     gang.deleted = {pod: force for pod, force in gang.deleted.items() if pod in known}
     gang.assumed = {pod: node for pod, node in gang.assumed.items() if pod in known}

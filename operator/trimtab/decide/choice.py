@@ -19,7 +19,7 @@ LONGEST_VALUE = 80
 """Characters of a value that are looked at: no name is as long, and what is told of a wrong one has to fit an event."""
 
 
-def read(data: Mapping[str, str], started: Choice) -> Choice:
+def read_choice(data: Mapping[str, str], started: Choice) -> Choice:
     """What a ConfigMap's `data` says; keys that it leaves out are as the controller was `started` with.
 
     Raises PolicyError naming the key, its value and what is known.

@@ -27,7 +27,7 @@ from trimtab.errors import PolicyError
 from trimtab_policy.policy import Policy, load
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.eta_cache import Times
-from trimtab_policy.scheduling.intake import Intake, Limits, Taken
+from trimtab_policy.scheduling.intake import Intake, IntakeLimits, Taken
 from trimtab_policy.scheduling.isolation import Isolated, Isolation
 from trimtab_policy.scheduling.pipeline import Pipeline
 from trimtab_policy.scheduling.results import Fallback, Outcome
@@ -78,7 +78,7 @@ class Engine:
         if failed := _faults(outcome):
             if self._fails_always(failed, choice, rules):
                 return _with(outcome, aside, snapshot)
-            patient = replace(rules, limits=Limits())
+            patient = replace(rules, limits=IntakeLimits())
             found = self._isolation.search(considered, lambda part: _faults(self._deliberate(part, choice, patient)))
             if found:
                 self._isolation.set_aside(found, snapshot.time)
@@ -87,7 +87,7 @@ class Engine:
                 outcome = replace(outcome, fallbacks=(*_explained(before, found), *outcome.fallbacks))
         return _with(outcome, aside, snapshot)
 
-    def take(self, snapshot: Snapshot, limits: Limits, deadline: float) -> Taken:
+    def take(self, snapshot: Snapshot, limits: IntakeLimits, deadline: float) -> Taken:
         """The snapshot with those waiting jobs that are considered."""
         return self._intake.take(snapshot, limits, deadline)
 
@@ -118,7 +118,7 @@ class Engine:
 
     def _fails_always(self, failed: Mapping[str, str], choice: Choice, rules: Rules) -> bool:
         """Whether the same fails for a job that nothing is wrong with: then no job is at fault."""
-        known_good = self._deliberate(trial(), choice, replace(rules, limits=Limits()))
+        known_good = self._deliberate(trial(), choice, replace(rules, limits=IntakeLimits()))
         return bool(_faults(known_good).keys() & failed.keys())
 
     def ask(self, name: str, snapshot: Snapshot, choice: Choice) -> tuple[str, Decision, list[Fallback]]:

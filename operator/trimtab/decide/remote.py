@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from trimtab.decide.engine import LOAD_SECONDS
-from trimtab.decide.worker import HEADER_BYTES, Ask, frame
+from trimtab.decide.worker import HEADER_BYTES, PolicyRequest, frame
 from trimtab.errors import PolicyError
 from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.scheduling.rules import Rules
@@ -37,7 +37,9 @@ class RemoteEngine:
 
         `seconds` is the policy's deadline; loading it, and starting the process, come on top.
         """
-        question = await asyncio.to_thread(msgspec.msgpack.encode, Ask(policy, seconds, snapshot, rules or Rules()))
+        question = await asyncio.to_thread(
+            msgspec.msgpack.encode, PolicyRequest(policy, seconds, snapshot, rules or Rules())
+        )
         limit = LOAD_SECONDS + seconds
         try:
             async with asyncio.timeout(limit):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trimtab.settings import Settings
-from trimtab_policy.scheduling.intake import Limits
+from trimtab_policy.scheduling.intake import IntakeLimits
 from trimtab_policy.scheduling.preemption import RoomRules
 from trimtab_policy.scheduling.resize import ResizeRules
 from trimtab_policy.scheduling.rules import Rules
@@ -24,5 +24,5 @@ def rules_of(settings: Settings, stopping: int = 0, *, resize: bool = False, liv
         room=room if room.preempt or room.reclaim or room.consolidate else None,
         resize=ResizeRules(elasticity.gain) if resize and elasticity.enabled else None,
         at_once=max(0, min(preemption.at_once, MOST_LEAVING) - stopping),
-        limits=Limits(queues.considered, SEARCH_PART) if live else Limits(),
+        limits=IntakeLimits(queues.considered, SEARCH_PART) if live else IntakeLimits(),
     )

@@ -32,7 +32,7 @@ ALARM_SECONDS = 5.0
 """After the last moment at which an answer could be due."""
 
 
-class Ask(Struct, frozen=True):
+class PolicyRequest(Struct, frozen=True):
     """What would this policy decide, given so many seconds? The answer is an `Outcome`."""
 
     policy: str
@@ -49,7 +49,7 @@ def frame(content: bytes) -> bytes:
 def serve(questions: BinaryIO, answers: BinaryIO, engine: Engine) -> None:
     """Answer until there are no more questions."""
     while header := questions.read(HEADER_BYTES):
-        ask = msgspec.msgpack.decode(questions.read(int.from_bytes(header, "big")), type=Ask)
+        ask = msgspec.msgpack.decode(questions.read(int.from_bytes(header, "big")), type=PolicyRequest)
         signal.setitimer(signal.ITIMER_REAL, math.ceil(LOAD_SECONDS + ask.seconds + ALARM_SECONDS))
         outcome = engine.decide(ask.snapshot, Choice(ask.policy, ask.policy, deadline_seconds=ask.seconds), ask.rules)
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -19,57 +19,57 @@ from trimtab.doctor.checks import (
     scheduler,
     server,
 )
-from trimtab.doctor.findings import Finding, Group, Level, Said, not_checked
-from trimtab.doctor.seen import NotSeen, Seen, Unknown
+from trimtab.doctor.findings import CheckGroup, CheckResult, Finding, Severity, not_checked
+from trimtab.doctor.inventory import NotSeen, Seen, Unknown
 
 
-class Check(Struct, frozen=True):
+class DoctorCheck(Struct, frozen=True):
     """One thing that is looked at."""
 
-    group: Group
+    group: CheckGroup
     title: str
     look: Callable[[Seen], Iterator[Finding]]
 
 
-REACHABLE = Check(Group.API_SERVER, "reachable", server.reachable)
+REACHABLE = DoctorCheck(CheckGroup.API_SERVER, "reachable", server.reachable)
 CHECKS = (
     REACHABLE,
-    Check(Group.API_SERVER, "version", server.version),
-    Check(Group.API_SERVER, "CRDs", server.crds),
-    Check(Group.RIGHTS, "yours", rights.own),
-    Check(Group.RIGHTS, "service accounts", rights.parts),
-    Check(Group.RIGHTS, "admission policies", admission.policies),
-    Check(Group.RIGHTS, "limits of jobs", admission.limits),
-    Check(Group.CONTROLLER, "leader", leader.leads),
-    Check(Group.CONTROLLER, "epoch", leader.epoch),
-    Check(Group.CONTROLLER, "pods", leader.pods),
-    Check(Group.CONTROLLER, "version", leader.versions),
-    Check(Group.CONTROLLER, "policy", leader.policy),
-    Check(Group.CLOCKS, "this machine", clocks.here),
-    Check(Group.CLOCKS, "controller", clocks.controller),
-    Check(Group.CLOCKS, "nodes", clocks.nodes),
-    Check(Group.NODES, "labels", nodes.labels),
-    Check(Group.AGENTS, "reports", agents.reports),
-    Check(Group.SCHEDULER, "extender", scheduler.extender),
-    Check(Group.SCHEDULER, "second scheduler", scheduler.scheduler),
-    Check(Group.SCHEDULER, "configuration", scheduler.configuration),
-    Check(Group.SCHEDULER, "certificates", scheduler.certificates),
-    Check(Group.JOBS, "queues", queues.contradictions),
-    Check(Group.JOBS, "bounds of namespaces", queues.bounds),
-    Check(Group.JOBS, "statuses", jobs.readable),
-    Check(Group.JOBS, "stuck jobs", jobs.stuck),
-    Check(Group.JOBS, "priorities", jobs.priorities),
-    Check(Group.KUEUE, "version", kueue.version),
+    DoctorCheck(CheckGroup.API_SERVER, "version", server.version),
+    DoctorCheck(CheckGroup.API_SERVER, "CRDs", server.crds),
+    DoctorCheck(CheckGroup.RIGHTS, "yours", rights.own),
+    DoctorCheck(CheckGroup.RIGHTS, "service accounts", rights.parts),
+    DoctorCheck(CheckGroup.RIGHTS, "admission policies", admission.policies),
+    DoctorCheck(CheckGroup.RIGHTS, "limits of jobs", admission.limits),
+    DoctorCheck(CheckGroup.CONTROLLER, "leader", leader.leads),
+    DoctorCheck(CheckGroup.CONTROLLER, "epoch", leader.epoch),
+    DoctorCheck(CheckGroup.CONTROLLER, "pods", leader.pods),
+    DoctorCheck(CheckGroup.CONTROLLER, "version", leader.versions),
+    DoctorCheck(CheckGroup.CONTROLLER, "policy", leader.policy),
+    DoctorCheck(CheckGroup.CLOCKS, "this machine", clocks.here),
+    DoctorCheck(CheckGroup.CLOCKS, "controller", clocks.controller),
+    DoctorCheck(CheckGroup.CLOCKS, "nodes", clocks.nodes),
+    DoctorCheck(CheckGroup.NODES, "labels", nodes.labels),
+    DoctorCheck(CheckGroup.AGENTS, "reports", agents.reports),
+    DoctorCheck(CheckGroup.SCHEDULER, "extender", scheduler.extender),
+    DoctorCheck(CheckGroup.SCHEDULER, "second scheduler", scheduler.scheduler),
+    DoctorCheck(CheckGroup.SCHEDULER, "configuration", scheduler.configuration),
+    DoctorCheck(CheckGroup.SCHEDULER, "certificates", scheduler.certificates),
+    DoctorCheck(CheckGroup.JOBS, "queues", queues.contradictions),
+    DoctorCheck(CheckGroup.JOBS, "bounds of namespaces", queues.bounds),
+    DoctorCheck(CheckGroup.JOBS, "statuses", jobs.readable),
+    DoctorCheck(CheckGroup.JOBS, "stuck jobs", jobs.stuck),
+    DoctorCheck(CheckGroup.JOBS, "priorities", jobs.priorities),
+    DoctorCheck(CheckGroup.KUEUE, "version", kueue.version),
 )
 
 
-def examine(seen: Seen) -> tuple[Said, ...]:
+def examine(seen: Seen) -> tuple[CheckResult, ...]:
     """What all checks say. One that needs what could not be seen says that it was not made."""
     checks = (REACHABLE,) if isinstance(seen.version, Unknown) else CHECKS
-    return tuple(Said(check.group, check.title, _findings(check, seen)) for check in checks)
+    return tuple(CheckResult(check.group, check.title, _findings(check, seen)) for check in checks)
 
 
-def _findings(check: Check, seen: Seen) -> tuple[Finding, ...]:
+def _findings(check: DoctorCheck, seen: Seen) -> tuple[Finding, ...]:
     found: list[Finding] = []
     try:
         for finding in check.look(seen):
@@ -79,7 +79,7 @@ def _findings(check: Check, seen: Seen) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def worst(said: tuple[Said, ...]) -> Level:
+def worst(said: tuple[CheckResult, ...]) -> Severity:
     """The worst that was said of the installation: what was not checked says nothing of it."""
     levels = {finding.level for each in said for finding in each.findings}
-    return next((level for level in (Level.ERROR, Level.WARNING) if level in levels), Level.OK)
+    return next((level for level in (Severity.ERROR, Severity.WARNING) if level in levels), Severity.OK)

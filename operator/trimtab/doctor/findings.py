@@ -10,7 +10,7 @@ from msgspec import Struct
 from trimtab.ui import words
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     """How bad it is, from good to bad."""
 
     OK = "ok"
@@ -22,7 +22,7 @@ class Level(StrEnum):
     """Trimtab cannot do its work, or part of it."""
 
 
-class Group(StrEnum):
+class CheckGroup(StrEnum):
     """What checks are about; the headings of the table."""
 
     API_SERVER = "API server"
@@ -105,7 +105,7 @@ class Reason(StrEnum):
 class Finding(Struct, frozen=True):
     """One thing that a check has to say."""
 
-    level: Level
+    level: Severity
     message: str
     """What is so, in a sentence."""
     reason: Reason | None = None
@@ -116,10 +116,10 @@ class Finding(Struct, frozen=True):
     """`Kind/name` or `Kind/namespace/name` of all that it is about, where it is about single ones."""
 
 
-class Said(Struct, frozen=True):
+class CheckResult(Struct, frozen=True):
     """What one check said."""
 
-    group: Group
+    group: CheckGroup
     check: str
     """A few words: what was looked at."""
     findings: tuple[Finding, ...]
@@ -127,22 +127,22 @@ class Said(Struct, frozen=True):
 
 def well(message: str) -> Finding:
     """Nothing is wrong."""
-    return Finding(Level.OK, message)
+    return Finding(Severity.OK, message)
 
 
 def warning(reason: Reason, message: str, fix: str, objects: Iterable[str] = ()) -> Finding:
     """Something to mend, at leisure."""
-    return Finding(Level.WARNING, message, reason, fix, tuple(objects))
+    return Finding(Severity.WARNING, message, reason, fix, tuple(objects))
 
 
 def error(reason: Reason, message: str, fix: str, objects: Iterable[str] = ()) -> Finding:
     """Something to mend now."""
-    return Finding(Level.ERROR, message, reason, fix, tuple(objects))
+    return Finding(Severity.ERROR, message, reason, fix, tuple(objects))
 
 
 def not_checked(message: str, fix: str) -> Finding:
     """It could not be looked at."""
-    return Finding(Level.NOT_CHECKED, message, None, fix)
+    return Finding(Severity.NOT_CHECKED, message, None, fix)
 
 
 def count(number: int, noun: str) -> str:

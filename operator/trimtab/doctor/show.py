@@ -12,22 +12,22 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from trimtab import __version__
-from trimtab.doctor.findings import Finding, Level, Said
-from trimtab.doctor.seen import Seen, Unknown
+from trimtab.doctor.findings import CheckResult, Finding, Severity
+from trimtab.doctor.inventory import Seen, Unknown
 from trimtab.ui.terminal import Text
 
 LOOKS = {
-    Level.OK: ("✓", "ok", "green"),
-    Level.NOT_CHECKED: ("?", "not checked", "dim"),
-    Level.WARNING: ("!", "warning", "yellow"),
-    Level.ERROR: ("✗", "error", "bold red"),
+    Severity.OK: ("✓", "ok", "green"),
+    Severity.NOT_CHECKED: ("?", "not checked", "dim"),
+    Severity.WARNING: ("!", "warning", "yellow"),
+    Severity.ERROR: ("✗", "error", "bold red"),
 }
 """Symbol, words, colour: colour alone says nothing to a pipe."""
 MOST_OBJECTS = 1000
 """Names that a finding carries in JSON."""
 
 
-def table(said: Sequence[Said]) -> RenderableType:
+def table(said: Sequence[CheckResult]) -> RenderableType:
     """All checks by group, then how many were how."""
     lines = Table(box=None, pad_edge=False, show_header=False)
     lines.add_column(no_wrap=True)
@@ -43,20 +43,20 @@ def table(said: Sequence[Said]) -> RenderableType:
     return Lines(lines, "", summary(said))
 
 
-def summary(said: Sequence[Said]) -> Text:
+def summary(said: Sequence[CheckResult]) -> Text:
     """`26 ok, 1 warning, 1 error, 2 not checked`."""
     levels = counts(said)
-    shown = [level for level in (Level.OK, Level.WARNING, Level.ERROR, Level.NOT_CHECKED) if levels[level]]
+    shown = [level for level in (Severity.OK, Severity.WARNING, Severity.ERROR, Severity.NOT_CHECKED) if levels[level]]
     parts = [Text(f"{levels[level]} {_plural(level, levels[level])}", LOOKS[level][2]) for level in shown]
     return Text(", ").join(parts)
 
 
-def counts(said: Sequence[Said]) -> Counter[Level]:
+def counts(said: Sequence[CheckResult]) -> Counter[Severity]:
     """How many findings are how bad."""
     return Counter(finding.level for each in said for finding in each.findings)
 
 
-def value(seen: Seen, said: Sequence[Said]) -> dict[str, Any]:
+def value(seen: Seen, said: Sequence[CheckResult]) -> dict[str, Any]:
     """The same for programs."""
     levels = counts(said)
     return {
@@ -64,12 +64,12 @@ def value(seen: Seen, said: Sequence[Said]) -> dict[str, Any]:
         "server": seen.server,
         "serverVersion": None if isinstance(seen.version, Unknown) else seen.version.git_version,
         "namespace": seen.namespace,
-        "summary": {level.value: levels[level] for level in Level},
+        "summary": {level.value: levels[level] for level in Severity},
         "findings": [_finding(each, finding) for each in said for finding in each.findings],
     }
 
 
-def _finding(said: Said, finding: Finding) -> dict[str, Any]:
+def _finding(said: CheckResult, finding: Finding) -> dict[str, Any]:
     return {
         "group": said.group.value,
         "check": said.check,
@@ -81,19 +81,19 @@ def _finding(said: Said, finding: Finding) -> dict[str, Any]:
     }
 
 
-def _level(level: Level) -> Text:
+def _level(level: Severity) -> Text:
     symbol, words, style = LOOKS[level]
     return Text(f"{symbol} {words}", style)
 
 
 def _told(finding: Finding) -> Text:
-    told = Text(finding.message, "dim" if finding.level in (Level.OK, Level.NOT_CHECKED) else "")
+    told = Text(finding.message, "dim" if finding.level in (Severity.OK, Severity.NOT_CHECKED) else "")
     if finding.fix:
-        label = "needs" if finding.level is Level.NOT_CHECKED else "fix"
+        label = "needs" if finding.level is Severity.NOT_CHECKED else "fix"
         told.append(f"\n{label}: ", "bold").append(finding.fix, "")
     return told
 
 
-def _plural(level: Level, number: int) -> str:
+def _plural(level: Severity, number: int) -> str:
     words = LOOKS[level][1]
-    return f"{words}s" if number > 1 and level in (Level.WARNING, Level.ERROR) else words
+    return f"{words}s" if number > 1 and level in (Severity.WARNING, Severity.ERROR) else words

@@ -21,11 +21,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from trimtab import __version__
 from trimtab.extender import page, tls
-from trimtab.extender.books import Watch
+from trimtab.extender.pod_index import BooksWatch
 from trimtab.extender.verbs import Verb, Verbs
 from trimtab.extender.wire import WireError
 from trimtab.kube.client import KubeClient
-from trimtab.serving.guard import Busy, Connection, Guard, Limits
+from trimtab.serving.guard import Busy, ConnectionGuard, ConnectionLimits, GuardedConnection
 from trimtab.serving.listener import Listener, seats
 from trimtab.serving.tls import loopback, of_server
 from trimtab.settings import ExtenderSettings, Settings
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 Page = Callable[[web.BaseRequest], web.Response]
 
 
-async def run(settings: Settings) -> None:
+async def serve_extender(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT. Raises SettingsError for TLS files or ports that cannot be used."""
     tls.check(settings.extender)
     logs.configure(settings.log)
@@ -49,7 +49,7 @@ async def run(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     observer = metrics.KubeMetrics()
     async with await KubeClient.connect(settings.kube, observer=observer) as client:
-        watch = Watch(client, settings.reflector, observer)
+        watch = BooksWatch(client, settings.reflector, observer)
         for reflector in watch.reflectors:
             metrics.watch_age(reflector.resource.plural, reflector.age_seconds)
         EXTENDER_BLIND.set_function(lambda: bool(watch.trouble))
@@ -66,7 +66,7 @@ async def run(settings: Settings) -> None:
 class Extender:
     """Answers requests at both doors."""
 
-    def __init__(self, settings: Settings, watch: Watch, client: KubeClient | None = None) -> None:
+    def __init__(self, settings: Settings, watch: BooksWatch, client: KubeClient | None = None) -> None:
         self._settings: ExtenderSettings = settings.extender
         self._health = settings.metrics
         self._watch = watch
@@ -79,7 +79,7 @@ class Extender:
         self._pages: dict[str, Page] = {"/metrics": self._metrics, "/healthz": _healthy, "/readyz": self._ready}
         self._limits = _limits(self._settings)
         self._counts = PortCounts(metrics.PORTS, "extender", self._limits.connections)
-        self._guard = Guard(self._answer, self._limits, self._counts, "extender")
+        self._guard = ConnectionGuard(self._answer, self._limits, self._counts, "extender")
         self._inspected = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -122,7 +122,7 @@ class Extender:
     def _forbidden(self, request: web.BaseRequest) -> str:
         """What the client's certificate does not allow; empty when it does."""
         allowed, connection = self._settings.client_names, request.protocol
-        if not allowed or not isinstance(connection, Connection) or connection.peer in allowed:
+        if not allowed or not isinstance(connection, GuardedConnection) or connection.peer in allowed:
             return ""
         if connection.peer not in self._settings.inspect_names:
             return f"{connection.peer!r} is none of extender.client_names"
@@ -169,11 +169,11 @@ class Extender:
             return _last(response)
 
     # --- the other door ---------------------------------------------------------------------------------------------
-    def _other_guard(self) -> tuple[Guard, PortCounts]:
+    def _other_guard(self) -> tuple[ConnectionGuard, PortCounts]:
         limits = limits_of(seats(SEATS, self._limits.connections))
         counts = PortCounts(metrics.PORTS, "metrics", limits.connections)
         health = {"/healthz": lambda: "", "/readyz": self._unready}
-        return Guard(self._answer_health, limits, counts, "metrics", health), counts
+        return ConnectionGuard(self._answer_health, limits, counts, "metrics", health), counts
 
     def _metrics(self, _: web.BaseRequest) -> web.Response:
         return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -201,10 +201,10 @@ def _healthy(request: web.BaseRequest) -> web.Response:
     return _text(200, "ok")
 
 
-def _limits(settings: ExtenderSettings) -> Limits:
+def _limits(settings: ExtenderSettings) -> ConnectionLimits:
     """kube-schedulers are few, and each has many connections: one address may have all of them."""
     room = seats(settings.connections, SEATS)
-    return Limits(room, room, settings.request_seconds, settings.largest_request, settings.concurrency)
+    return ConnectionLimits(room, room, settings.request_seconds, settings.largest_request, settings.concurrency)
 
 
 def _text(status: int, text: str) -> web.Response:

@@ -42,7 +42,7 @@ SCORE_WEIGHT: Final = 20
 """Our score of 10 counts 10 × 10 × this: more than all scores of kube-scheduler's default plugins together (1,200)."""
 
 
-class Tls(Struct, frozen=True):
+class ExtenderTls(Struct, frozen=True):
     """PEM files as kube-scheduler finds them. It reads them once, at its start."""
 
     ca: str
@@ -57,7 +57,7 @@ class Tls(Struct, frozen=True):
 def scheduler_configuration(
     url: str,
     *,
-    tls: Tls | None = None,
+    tls: ExtenderTls | None = None,
     scheduler_name: str = names.SCHEDULER_NAME,
     beside: Sequence[str] = (),
     kubeconfig: str = "",
@@ -87,7 +87,9 @@ def scheduler_configuration(
     }
 
 
-def _extender(url: str, tls: Tls | None, timeout_seconds: float, *, prioritize: bool, bind: bool) -> dict[str, Any]:
+def _extender(
+    url: str, tls: ExtenderTls | None, timeout_seconds: float, *, prioritize: bool, bind: bool
+) -> dict[str, Any]:
     return {
         "urlPrefix": url.rstrip("/"),
         "filterVerb": "filter",
@@ -103,7 +105,7 @@ def _extender(url: str, tls: Tls | None, timeout_seconds: float, *, prioritize: 
     }
 
 
-def _tls(tls: Tls) -> dict[str, Any]:
+def _tls(tls: ExtenderTls) -> dict[str, Any]:
     fields = {
         "caFile": tls.ca,
         "certFile": tls.certificate,
@@ -120,7 +122,7 @@ def _leader_election(lease: tuple[str, str] | None) -> dict[str, Any]:
     return {"leaderElect": True, "resourceNamespace": namespace, "resourceName": name}
 
 
-def _check(url: str, tls: Tls | None, profiles: Sequence[str], timeout_seconds: float) -> None:
+def _check(url: str, tls: ExtenderTls | None, profiles: Sequence[str], timeout_seconds: float) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError(f"the extender's URL must be http://HOST or https://HOST, not {url!r}")

@@ -23,7 +23,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from trimtab.extender.books import Books, Member, Watch
+from trimtab.extender.pod_index import BooksWatch, GangMember, PodIndex
 from trimtab.printable import printable
 
 LIMIT, MOST = 200, 1000
@@ -71,10 +71,10 @@ class GangRow(Struct, rename="camel"):
     size: int
     """Pods that it should have; 0 where they do not say."""
     states: dict[str, int]
-    members: list[Member]
+    members: list[GangMember]
 
 
-class View(Struct, rename="camel"):
+class PageView(Struct, rename="camel"):
     """What the page shows."""
 
     trouble: str
@@ -84,7 +84,7 @@ class View(Struct, rename="camel"):
     gangs_left_out: int
 
 
-async def inspect(request: web.BaseRequest, watch: Watch) -> web.Response:
+async def inspect(request: web.BaseRequest, watch: BooksWatch) -> web.Response:
     """The page, as the request wants it."""
     wanted = request.query.get("limit", "")
     limit = min(int(wanted), MOST) if wanted.isascii() and wanted.isdigit() and len(wanted) < 7 else LIMIT
@@ -94,9 +94,9 @@ async def inspect(request: web.BaseRequest, watch: Watch) -> web.Response:
     return web.Response(text=await render(shown), content_type="text/html", charset="utf-8", headers=HEADERS)
 
 
-async def view(books: Books, trouble: str, limit: int, gang: str = "") -> View:
+async def view(books: PodIndex, trouble: str, limit: int, gang: str = "") -> PageView:
     """What there is to see; of one `gang` (`namespace/job`) only, where one is given."""
-    on_node: Mapping[str, Mapping[str, Member]] = books.on_node
+    on_node: Mapping[str, Mapping[str, GangMember]] = books.on_node
     names, gangs = books.gangs, [*books.gangs]
     if gang:
         gangs = [gang] if gang in names else []
@@ -107,7 +107,7 @@ async def view(books: Books, trouble: str, limit: int, gang: str = "") -> View:
     nodes += await _first(others, limit - len(nodes))
     rows = await _paced(nodes, lambda name: _node(books, name, on_node.get(name, {})))
     found = await _paced(await _first(gangs, limit), lambda name: _gangs(name, names.get(name, {})))
-    return View(
+    return PageView(
         trouble=trouble,
         nodes=[row for row in rows if row],
         nodes_left_out=max(len(planned) + len(others) - limit, 0),
@@ -116,7 +116,7 @@ async def view(books: Books, trouble: str, limit: int, gang: str = "") -> View:
     )
 
 
-async def encode(shown: View) -> bytes:
+async def encode(shown: PageView) -> bytes:
     """The page for programs."""
     return msgspec.json.encode(
         {
@@ -129,14 +129,14 @@ async def encode(shown: View) -> bytes:
     )
 
 
-def _by_place(members: Mapping[str, Member]) -> dict[str, dict[str, Member]]:
-    found: dict[str, dict[str, Member]] = {}
+def _by_place(members: Mapping[str, GangMember]) -> dict[str, dict[str, GangMember]]:
+    found: dict[str, dict[str, GangMember]] = {}
     for uid, member in members.items():
         found.setdefault(member.place, {})[uid] = member
     return found
 
 
-def _node(books: Books, name: str, members: Mapping[str, Member]) -> NodeRow | None:
+def _node(books: PodIndex, name: str, members: Mapping[str, GangMember]) -> NodeRow | None:
     if (entry := books.nodes.get(name)) is None:  # gone since the list of names was made
         return None
     pods = sorted(f"{m.namespace}/{m.pod} {m.state}" for m in members.values())
@@ -144,9 +144,9 @@ def _node(books: Books, name: str, members: Mapping[str, Member]) -> NodeRow | N
     return NodeRow(name, entry.gpu_type, entry.gpus, books.held(name), promised, entry.unavailable, pods)
 
 
-def _gangs(name: str, members: Mapping[str, Member]) -> list[GangRow]:
+def _gangs(name: str, members: Mapping[str, GangMember]) -> list[GangRow]:
     """The gangs of one job: one, or two while an old one ends."""
-    found: dict[str, list[Member]] = {}
+    found: dict[str, list[GangMember]] = {}
     for member in members.values():
         found.setdefault(member.epoch, []).append(member)
     return [
@@ -187,7 +187,7 @@ async def _first(names: Sequence[str], count: int) -> list[str]:
 
 
 # --- HTML -------------------------------------------------------------------------------------------------------------
-async def render(shown: View) -> str:
+async def render(shown: PageView) -> str:
     """The page for people."""
     trouble = f'<p class="bad">Only plans are checked now: {_(shown.trouble)}</p>' if shown.trouble else ""
     return (
@@ -197,7 +197,7 @@ async def render(shown: View) -> str:
     )
 
 
-async def _gang_table(shown: View) -> str:
+async def _gang_table(shown: PageView) -> str:
     if not shown.gangs:
         return '<p class="dim">There is none.</p>'
     rows = await _paced(shown.gangs, _gang_row)
@@ -205,7 +205,7 @@ async def _gang_table(shown: View) -> str:
     return f"<table>{head}{''.join(rows)}</table>{_left_out(shown.gangs_left_out)}"
 
 
-async def _node_table(shown: View) -> str:
+async def _node_table(shown: PageView) -> str:
     if not shown.nodes:
         return '<p class="dim">There is none with GPUs.</p>'
     rows = await _paced(shown.nodes, _node_row)
@@ -233,7 +233,7 @@ def _node_row(node: NodeRow) -> str:
     )
 
 
-def _places(members: Sequence[Member]) -> str:
+def _places(members: Sequence[GangMember]) -> str:
     places = dict.fromkeys(member.node or "nowhere" for member in members)
     names = list(places)
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

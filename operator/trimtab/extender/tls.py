@@ -7,11 +7,11 @@ everything. `check` refuses where that is more than the settings say openly.
 from __future__ import annotations
 
 from trimtab.errors import SettingsError
-from trimtab.serving.tls import TlsFiles, loopback
+from trimtab.serving.tls import ServerTlsFiles, loopback
 from trimtab.settings import ExtenderSettings
 
 
-def files(settings: ExtenderSettings) -> TlsFiles:
+def files(settings: ExtenderSettings) -> ServerTlsFiles:
     """Its files. Raises SettingsError as `check`."""
     check(settings)
     return _files(settings)
@@ -40,6 +40,6 @@ def check(settings: ExtenderSettings) -> None:
         )
 
 
-def _files(settings: ExtenderSettings) -> TlsFiles:
+def _files(settings: ExtenderSettings) -> ServerTlsFiles:
     paths = settings.certificate, settings.key, settings.client_ca
-    return TlsFiles("extender", *(str(path or "") for path in paths))
+    return ServerTlsFiles("extender", *(str(path or "") for path in paths))

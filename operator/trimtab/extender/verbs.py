@@ -21,8 +21,8 @@ import msgspec
 
 from trimtab.errors import ApiError, Conflict, NotFound, Unreachable
 from trimtab.extender import wire
-from trimtab.extender.books import Watch
-from trimtab.extender.verdicts import Because, Claim, Verdict, claim, judge
+from trimtab.extender.checks import AdmissionResult, Because, PlaceClaim, claim, judge
+from trimtab.extender.pod_index import BooksWatch
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import PodObject
 from trimtab.kube.resources import PODS
@@ -42,7 +42,7 @@ _POD = msgspec.json.Decoder(PodObject)
 class Verbs:
     """What kube-scheduler may ask. All raise WireError for a request that is none."""
 
-    def __init__(self, watch: Watch, binder: KubeClient | None = None) -> None:
+    def __init__(self, watch: BooksWatch, binder: KubeClient | None = None) -> None:
         self._watch = watch
         self._binder = binder
 
@@ -106,7 +106,7 @@ class Verbs:
         return wire.bound()
 
     # --- judging ----------------------------------------------------------------------------------------------------
-    async def _judge(self, ours: Claim, gpus: int, offered: Callable[[str], bool]) -> Verdict:
+    async def _judge(self, ours: PlaceClaim, gpus: int, offered: Callable[[str], bool]) -> AdmissionResult:
         books = self._watch.books
         verdict = judge(ours, gpus, offered, None if self._watch.trouble else books)
         if not verdict.by_ledger:
@@ -118,7 +118,7 @@ class Verbs:
         return verdict
 
     # --- binding ----------------------------------------------------------------------------------------------------
-    async def _against(self, asked: wire.BindingArgs, ours: Claim | None, pod: PodObject) -> str:
+    async def _against(self, asked: wire.BindingArgs, ours: PlaceClaim | None, pod: PodObject) -> str:
         """What speaks against a binding; pods/binding itself would take full, cordoned and missing nodes."""
         if ours is None:
             unknown = not self._watch.trouble and asked.node not in self._watch.books.nodes
@@ -147,7 +147,7 @@ def _gpus(pod: PodObject) -> int:
     return sum(request(pod, resource) for resource in GPU_RESOURCES)
 
 
-def _reasons(asked: wire.Args, ours: Claim, verdict: Verdict) -> dict[str, str]:
+def _reasons(asked: wire.Args, ours: PlaceClaim, verdict: AdmissionResult) -> dict[str, str]:
     """Why not, for every node that was asked about: kube-scheduler counts equal texts and shows them to the user."""
     reasons = dict.fromkeys(asked.node_names(), verdict.others)
     if verdict.because not in (Because.ELSEWHERE, Because.NO_PLAN):

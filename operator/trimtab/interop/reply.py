@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.interop import request
-from trimtab.interop.request import Ask
+from trimtab.interop.request import KueueRequest
 from trimtab.interop.workload import (
     ADMITTED,
     EVICTED,
@@ -32,9 +32,9 @@ from trimtab.interop.workload import (
     PODSET,
     QUOTA_RESERVED,
     REQUEUED,
-    Condition,
     Json,
     Workload,
+    WorkloadCondition,
 )
 
 _REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
@@ -70,11 +70,11 @@ class Withdraw(Struct, frozen=True):
 Write = Create | Amend | Tell | Withdraw
 
 
-class Case(Struct, frozen=True, kw_only=True):
+class WorkloadPair(Struct, frozen=True, kw_only=True):
     """A job and its Workload, as far as the next write depends on them."""
 
     workload: Workload | None
-    ask: Ask | None
+    ask: KueueRequest | None
     """None for a job that wants nothing of Kueue: suspended, or without the label (any more)."""
     living: bool
     """It has a plan, or pods."""
@@ -90,7 +90,7 @@ class Case(Struct, frozen=True, kw_only=True):
     """POSIX seconds."""
 
 
-def next_write(case: Case) -> Write | None:
+def next_write(case: WorkloadPair) -> Write | None:
     """What to write now; None when there is nothing until something changes."""
     workload, ask = case.workload, case.ask
     if workload is None:
@@ -108,7 +108,7 @@ def next_write(case: Case) -> Write | None:
     return _report(workload, case)
 
 
-def _amend(workload: Workload, ask: Ask) -> Amend:
+def _amend(workload: Workload, ask: KueueRequest) -> Amend:
     wanted = request.spec(ask)
     meta = {
         "resourceVersion": workload.meta.resource_version,
@@ -141,7 +141,7 @@ def _give_back(workload: Workload, now: float) -> Tell:
     return Tell(patch)
 
 
-def _report(workload: Workload, case: Case) -> Tell | None:
+def _report(workload: Workload, case: WorkloadPair) -> Tell | None:
     """Whether the gang of an admitted job runs, and the GPUs that it will not need while it does."""
     changes: Json = {}
     ready = workload.condition(PODS_READY)
@@ -153,7 +153,7 @@ def _report(workload: Workload, case: Case) -> Tell | None:
     return Tell(_over(workload, changes)) if changes else None
 
 
-def _readiness(before: Condition | None, running: bool) -> tuple[str, bool, str, str]:
+def _readiness(before: WorkloadCondition | None, running: bool) -> tuple[str, bool, str, str]:
     """PodsReady with Kueue's own reasons: the first start of an admission, and every later one."""
     again = before is not None and before.reason in ("WaitForRecovery", "Recovered")
     if running:

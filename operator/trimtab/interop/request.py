@@ -32,7 +32,7 @@ _FOR_FLAVORS = ("nodeSelector", "affinity", "tolerations")
 """What Kueue matches flavors with."""
 
 
-class Ask(Struct, frozen=True):
+class KueueRequest(Struct, frozen=True):
     """What a job asks Kueue for."""
 
     job: Meta
@@ -67,7 +67,7 @@ def name_of(job: Meta) -> str:
     return f"{names.JOB_KIND.lower()}-{job.name}-{hashlib.sha1(said.encode(), usedforsecurity=False).hexdigest()[:5]}"
 
 
-def workload(ask: Ask) -> Json:
+def workload(ask: KueueRequest) -> Json:
     """The Workload that asks for it."""
     job, wanted = ask.job, spec(ask)
     return {
@@ -93,7 +93,7 @@ def workload(ask: Ask) -> Json:
     }
 
 
-def spec(ask: Ask) -> Json:
+def spec(ask: KueueRequest) -> Json:
     """`spec` of that Workload."""
     podset: Json = {"name": PODSET, "count": ask.gpus.high, "template": {"spec": _pod(ask)}}
     if ask.gpus.low < ask.gpus.high:
@@ -110,17 +110,17 @@ def digest(wanted: Json) -> str:
     return hashlib.sha256(msgspec.json.encode(wanted, order="deterministic")).hexdigest()[:16]
 
 
-def asks(existing: Workload, ask: Ask) -> bool:
+def asks(existing: Workload, ask: KueueRequest) -> bool:
     """Whether a Workload asks for just this."""
     return existing.meta.annotations.get(names.ANNOTATION_ASKED) == digest(spec(ask))
 
 
-def serves(existing: Workload, ask: Ask) -> bool:
+def serves(existing: Workload, ask: KueueRequest) -> bool:
     """Whether the job can do with what is reserved for it, though it may have been edited since it asked."""
     return existing.queue == ask.queue and existing.resource == ask.resource and existing.gpus >= ask.gpus.low
 
 
-def _pod(ask: Ask) -> Json:
+def _pod(ask: KueueRequest) -> Json:
     """A pod with one GPU, as far as Kueue looks at it."""
     given = ask.template.get("spec") or {}
     trainer = trainer_of(given["containers"])

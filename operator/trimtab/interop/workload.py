@@ -31,7 +31,7 @@ PODSET = "main"
 """Name of the one podset that we ask for."""
 
 
-class Condition(Struct, frozen=True, rename="camel"):
+class WorkloadCondition(Struct, frozen=True, rename="camel"):
     """metav1.Condition with its message."""
 
     type: str
@@ -115,7 +115,7 @@ class PodSetUpdate(Struct, frozen=True, rename="camel"):
     tolerations: tuple[Json, ...] = ()
 
 
-class Check(Struct, frozen=True, rename="camel"):
+class AdmissionCheck(Struct, frozen=True, rename="camel"):
     """An admission check: Pending, Ready, Retry or Rejected."""
 
     name: str
@@ -161,10 +161,10 @@ class _Spec(Struct, frozen=True, rename="camel"):
     active: bool = True
 
 
-class _Status(Struct, frozen=True, rename="camel"):
-    conditions: tuple[Condition, ...] = ()
+class _WorkloadStatus(Struct, frozen=True, rename="camel"):
+    conditions: tuple[WorkloadCondition, ...] = ()
     admission: Granted | None = None
-    admission_checks: tuple[Check, ...] = ()
+    admission_checks: tuple[AdmissionCheck, ...] = ()
     reclaimable_pods: tuple[Reclaimable, ...] = ()
 
 
@@ -178,15 +178,15 @@ class Workload(Struct, frozen=True):
     """GPUs that it asks for at most."""
     resource: str
     """What each of them is called, e.g. `nvidia.com/gpu`; empty where it asks for none."""
-    conditions: tuple[Condition, ...]
+    conditions: tuple[WorkloadCondition, ...]
     granted: Granted | None
-    checks: tuple[Check, ...]
+    checks: tuple[AdmissionCheck, ...]
     reclaimed: int
     """Of `count`, what was given back for good while the quota is reserved."""
     status: Json
     """The whole status, for patches that must keep what others wrote."""
 
-    def condition(self, kind: str) -> Condition | None:
+    def condition(self, kind: str) -> WorkloadCondition | None:
         """The condition of this type, if it is there."""
         return next((each for each in self.conditions if each.type == kind), None)
 
@@ -226,10 +226,10 @@ class Workload(Struct, frozen=True):
         return max(0, min(admitted, self.count - self.reclaimed))
 
 
-def read(obj: WorkloadObject) -> Workload:
+def read_workload(obj: WorkloadObject) -> Workload:
     """Understand a Workload. Raises msgspec.DecodeError where it is none of v1beta2."""
     spec = msgspec.json.decode(obj.spec, type=_Spec)
-    status = msgspec.json.decode(obj.status, type=_Status)
+    status = msgspec.json.decode(obj.status, type=_WorkloadStatus)
     podset = next((each for each in spec.pod_sets if each.name == PODSET), PodSet(template=_Template(), count=0))
     return Workload(
         meta=obj.metadata,

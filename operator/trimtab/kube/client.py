@@ -27,11 +27,11 @@ import structlog
 from yarl import URL
 
 from trimtab.errors import Overloaded, SettingsError, Unreachable
-from trimtab.kube.answers import error_from, next_page
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.clock import ClusterClock
-from trimtab.kube.observer import Observer, Silent
+from trimtab.kube.metrics_hooks import FactsObserver, Silent
 from trimtab.kube.resources import PODS
+from trimtab.kube.responses import error_from, next_page
 from trimtab.names import FIELD_MANAGER
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Access(Protocol):
     async def refresh(self) -> None: ...
 
 
-class Limits(Protocol):
+class ClientLimits(Protocol):
     """The part of `KubeSettings` that a client looks at."""
 
     @property
@@ -94,9 +94,9 @@ class KubeClient:
     def __init__(
         self,
         connection: Access,
-        settings: Limits,
+        settings: ClientLimits,
         *,
-        observer: Observer | None = None,
+        observer: FactsObserver | None = None,
         before_write: Callable[[], None] = lambda: None,
         clock: ClusterClock | None = None,
     ) -> None:
@@ -117,7 +117,7 @@ class KubeClient:
         cls,
         settings: KubeSettings,
         *,
-        observer: Observer | None = None,
+        observer: FactsObserver | None = None,
         before_write: Callable[[], None] = lambda: None,
         clock: ClusterClock | None = None,
     ) -> KubeClient:

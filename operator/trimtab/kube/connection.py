@@ -1,7 +1,7 @@
 """Where the API server is, and how to prove who we are.
 
 Kubeconfig and service account are read by `kubernetes.aio.config`, which knows exec plugins, OIDC and rotating service
-account tokens. What comes out is a `Connection`: plain values that our own HTTP client and kopf's both use.
+account tokens. What comes out is an `ApiConnection`: plain values that our own HTTP client and kopf's both use.
 
 Credentials are read again once a minute, because projected tokens, token files and plugins' answers change. A kubelet
 replaces a projected token when 80 % of its life is over, so that a minute-old one is always good.
@@ -32,7 +32,7 @@ MALFORMED = (ConfigException, OSError, yaml.YAMLError, AttributeError, TypeError
 """What kubernetes.aio raises for kubeconfigs that are absent, unreadable or not shaped as they should be."""
 
 
-class TlsFiles(NamedTuple):
+class ClientTlsFiles(NamedTuple):
     """Paths of PEM files; None for the system's CAs, and where there is no client certificate."""
 
     ca: str | None
@@ -40,7 +40,7 @@ class TlsFiles(NamedTuple):
     key: str | None
 
 
-class Connection:
+class ApiConnection:
     """An API server and our credentials for it. Made by `connect`."""
 
     def __init__(self, configuration: Configuration, loader: KubeConfigLoader | None) -> None:
@@ -73,10 +73,10 @@ class Connection:
         return urllib.request.getproxies().get(url.scheme)
 
     @property
-    def files(self) -> TlsFiles:
+    def files(self) -> ClientTlsFiles:
         """Where CA and client certificate lie."""
         made = self._configuration
-        return TlsFiles(made.ssl_ca_cert or None, made.cert_file or None, made.key_file or None)
+        return ClientTlsFiles(made.ssl_ca_cert or None, made.cert_file or None, made.key_file or None)
 
     @property
     def verify_tls(self) -> bool:
@@ -108,7 +108,7 @@ class Connection:
             raise SettingsError(f"cannot read the credentials for {self.server} again: {error}") from error
 
 
-async def connect(settings: KubeSettings) -> Connection:
+async def connect(settings: KubeSettings) -> ApiConnection:
     """The connection that the settings ask for. Raises SettingsError when there is none, or it is malformed.
 
     Order: `settings.kubeconfig`, $KUBECONFIG, the service account of the pod that we run in, ~/.kube/config.
@@ -118,13 +118,13 @@ async def connect(settings: KubeSettings) -> Connection:
     try:
         if not explicit and os.environ.get(SERVICE_HOST_ENV_NAME):
             load_incluster_config(configuration)
-            return Connection(configuration, None)
+            return ApiConnection(configuration, None)
         loader = await load_kube_config(
             _files(explicit or "~/.kube/config"), settings.context, client_configuration=configuration
         )
     except MALFORMED as error:
         raise SettingsError(f"cannot connect to an API server: {error}; set KUBECONFIG or kube.kubeconfig") from error
-    return Connection(configuration, loader)
+    return ApiConnection(configuration, loader)
 
 
 def _files(paths: str) -> str:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 PAGE_SIZE = 500
 
 
-class _Items(msgspec.Struct):
+class _ListItems(msgspec.Struct):
     items: list[msgspec.Raw]
 
 
@@ -23,5 +23,5 @@ async def list_all(client: KubeClient, resource: Resource, kind: type[T], namesp
     decoder = msgspec.json.Decoder(kind)
     found: list[T] = []
     async for page in client.pages(resource.path(namespace), PAGE_SIZE):
-        found += [decoder.decode(item) for item in msgspec.json.decode(page, type=_Items).items]
+        found += [decoder.decode(item) for item in msgspec.json.decode(page, type=_ListItems).items]
     return found

@@ -115,7 +115,7 @@ class Meta(Struct, frozen=True, rename="camel", eq=False, dict=True):
         )
 
 
-class Condition(Struct, frozen=True, rename="camel"):
+class NodeCondition(Struct, frozen=True, rename="camel"):
     """A condition of a node. Heartbeat times are left out on purpose."""
 
     type: str
@@ -124,7 +124,7 @@ class Condition(Struct, frozen=True, rename="camel"):
     last_transition_time: str | None = None
 
 
-class PodCondition(Condition, frozen=True, eq=False):
+class PodCondition(NodeCondition, frozen=True, eq=False):
     """A condition of a pod. Equality leaves `message` out: kube-scheduler words it anew with every attempt."""
 
     message: str = ""
@@ -166,7 +166,7 @@ class NodeStatus(Struct, frozen=True):
 
     allocatable: dict[str, str] = {}
     capacity: dict[str, str] = {}
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[NodeCondition, ...] = ()
 
 
 class NodeObject(Struct, frozen=True):
@@ -178,7 +178,7 @@ class NodeObject(Struct, frozen=True):
 
 
 # --- pods ------------------------------------------------------------------------------------------------------------
-class Resources(Struct, frozen=True):
+class ResourceRequirements(Struct, frozen=True):
     """v1.ResourceRequirements: resource names to quantities."""
 
     requests: dict[str, str] = {}
@@ -199,7 +199,7 @@ class Container(Struct, frozen=True, rename="camel"):
     """v1.Container. `restart_policy` is `Always` for a sidecar among the init containers."""
 
     name: str = ""
-    resources: Resources = Resources()
+    resources: ResourceRequirements = ResourceRequirements()
     restart_policy: str = ""
     lifecycle: Lifecycle = Lifecycle()
 
@@ -227,7 +227,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     scheduler_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
-    resources: Resources = Resources()
+    resources: ResourceRequirements = ResourceRequirements()
     """Pod-level requests; they override the containers' where set."""
     overhead: dict[str, str] = {}
     priority: int = 0

@@ -24,12 +24,12 @@ import msgspec
 import structlog
 
 from trimtab.errors import ApiError, Gone, Overloaded, Unreachable
-from trimtab.kube.answers import status_of
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.cache import Cache, OnChange, T
+from trimtab.kube.metrics_hooks import FactsObserver, Silent
 from trimtab.kube.objects import AnyObject, Meta
-from trimtab.kube.observer import Observer, Silent
 from trimtab.kube.resources import Resource
+from trimtab.kube.responses import status_of
 from trimtab.settings import ReflectorSettings
 
 STALE_PATIENCE = 15
@@ -48,7 +48,7 @@ class Source(Protocol):
         """Batches of watch events; the first, empty one says that the watch is established."""
 
 
-class _Version(msgspec.Struct, rename="camel"):
+class _ResourceVersion(msgspec.Struct, rename="camel"):
     resource_version: Annotated[str, msgspec.Meta(pattern="^[0-9]+$")]
 
     @property
@@ -56,8 +56,8 @@ class _Version(msgspec.Struct, rename="camel"):
         return int(self.resource_version)
 
 
-class _Page(msgspec.Struct):
-    metadata: _Version
+class _WatchPage(msgspec.Struct):
+    metadata: _ResourceVersion
     items: list[msgspec.Raw]
 
 
@@ -67,7 +67,7 @@ class _Event(msgspec.Struct):
 
 
 class _Bookmark(msgspec.Struct):
-    metadata: _Version
+    metadata: _ResourceVersion
 
 
 class _RelistNeeded(Exception):
@@ -79,7 +79,7 @@ class _RelistNeeded(Exception):
         self.retry_after = error.retry_after
 
 
-_PAGE = msgspec.json.Decoder(_Page)
+_PAGE = msgspec.json.Decoder(_WatchPage)
 _EVENT = msgspec.json.Decoder(_Event)
 _BOOKMARK = msgspec.json.Decoder(_Bookmark)
 _ANY = msgspec.json.Decoder(AnyObject)
@@ -102,7 +102,7 @@ class Reflector(Generic[T]):
         on_change: OnChange[T],
         only: tuple[str, str] | None = None,
         on_malformed: Callable[[str, str], None] = lambda key, message: None,
-        observer: Observer | None = None,
+        observer: FactsObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.resource = resource
@@ -186,7 +186,7 @@ class Reflector(Generic[T]):
         same = held is not None and (held.metadata.uid, held.metadata.version) == (meta.uid, meta.version)
         return held if same else None
 
-    def _page(self, content: bytes) -> _Page:
+    def _page(self, content: bytes) -> _WatchPage:
         try:
             return _PAGE.decode(content)
         except msgspec.DecodeError as error:

@@ -51,7 +51,7 @@ class TooMany(TrimtabError):
     """As many tokens as we may ask about are being asked about."""
 
 
-class Refusal(Struct, frozen=True):
+class TokenRefusal(Struct, frozen=True):
     """Why a token is no good."""
 
     message: str
@@ -91,7 +91,7 @@ class _AccessReview(Struct, frozen=True):
     status: AccessStatus = AccessStatus()
 
 
-class Standing(Enum):
+class TokenStanding(Enum):
     """What is known of a token before it is reviewed; each is reviewed in places of its own."""
 
     MET = "it was good before"
@@ -114,7 +114,7 @@ class Reviews(Generic[_Found]):
 
     def __init__(
         self,
-        ask: Callable[[str], Awaitable[_Found | Refusal]],
+        ask: Callable[[str], Awaitable[_Found | TokenRefusal]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`ask` may raise; then nothing is remembered."""
@@ -122,8 +122,8 @@ class Reviews(Generic[_Found]):
         self._clock = clock
         self._good: OrderedDict[bytes, tuple[float, _Found]] = OrderedDict()
         """Until when by the clock, and what; also those whose time is over."""
-        self._bad: OrderedDict[bytes, tuple[float, Refusal]] = OrderedDict()
-        self.asking = dict.fromkeys(Standing, 0)
+        self._bad: OrderedDict[bytes, tuple[float, TokenRefusal]] = OrderedDict()
+        self.asking = dict.fromkeys(TokenStanding, 0)
         """Reviews that wait for their answer."""
         self._strikes: OrderedDict[Sender, float] = OrderedDict()
         """When the last strike will be forgiven."""
@@ -133,14 +133,16 @@ class Reviews(Generic[_Found]):
         key = hashlib.sha256(token.encode()).digest()
         known = self._good.get(key) or self._bad.get(key)
         if known is None or known[0] <= self._clock():
-            answer = await (self._reviewed(token, Standing.MET) if key in self._good else self._meet(token, sender))
-            seconds = BAD_SECONDS if isinstance(answer, Refusal) else min(GOOD_SECONDS, lifetime)
+            answer = await (
+                self._reviewed(token, TokenStanding.MET) if key in self._good else self._meet(token, sender)
+            )
+            seconds = BAD_SECONDS if isinstance(answer, TokenRefusal) else min(GOOD_SECONDS, lifetime)
             self._good.pop(key, None)
             self._bad.pop(key, None)
             until = self._clock() + seconds
         else:
             until, answer = known
-        if isinstance(answer, Refusal):
+        if isinstance(answer, TokenRefusal):
             _keep(self._bad, key, (until, answer))
             raise NotKnown(answer.message, answer.status)
         _keep(self._good, key, (until, answer))
@@ -152,21 +154,21 @@ class Reviews(Generic[_Found]):
         ends = min(max(self._strikes.get(sender, now), now) + count * STRIKE_SECONDS, now + STRIKES * STRIKE_SECONDS)
         _keep(self._strikes, sender, ends)
 
-    async def _meet(self, token: str, sender: Sender) -> _Found | Refusal:
+    async def _meet(self, token: str, sender: Sender) -> _Found | TokenRefusal:
         """Ask about a new token. It counts against its sender until it has turned out good."""
         if self._strikes.get(sender, 0.0) - self._clock() > (STRIKES - 1) * STRIKE_SECONDS:
             raise TooMany("too many tokens from this address were no good: try again in a few seconds")
         self.strike(sender)
         bad = False
         try:
-            answer = await self._reviewed(token, Standing.NAMED if sender[1] else Standing.NEW)
-            bad = isinstance(answer, Refusal)
+            answer = await self._reviewed(token, TokenStanding.NAMED if sender[1] else TokenStanding.NEW)
+            bad = isinstance(answer, TokenRefusal)
             return answer
         finally:
             if not bad:
                 self.strike(sender, -1)
 
-    async def _reviewed(self, token: str, standing: Standing) -> _Found | Refusal:
+    async def _reviewed(self, token: str, standing: TokenStanding) -> _Found | TokenRefusal:
         if self.asking[standing] >= REVIEWS_AT_ONCE:
             raise TooMany("too many tokens are being reviewed: try again later")
         self.asking[standing] += 1

@@ -25,7 +25,7 @@ class NotUnderstood(TrimtabError):
     """The ConfigMap holds what this Trimtab cannot read."""
 
 
-def read(data: Mapping[str, str]) -> State:
+def read_calibration(data: Mapping[str, str]) -> State:
     """What was learned. Raises NotUnderstood."""
     text = data.get(KEY)
     if text is None:

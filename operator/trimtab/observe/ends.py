@@ -3,7 +3,7 @@
 Others plan by it: GPUs that are free in a minute are waited for, a gang that is as good as done is left alone. So a
 training that says with every report that it is about to end would never have to give way, and others would wait for it
 for good. A gang is therefore held to its own word: the soonest end that it has told of. Once that is over by a quarter
-of the time that it spoke of, the gang is overdue, and `tenure.due` says what is thought of such gangs. A training that
+of the time that it spoke of, the gang is overdue, and `runtime.due` says what is thought of such gangs. A training that
 gets slower by less than that, or that errs at first because it has seen few steps, loses nothing.
 """
 
@@ -41,7 +41,7 @@ class Ends:
     def expected(self, facts: JobFacts, slow: Mapping[str, Verdict], began: float, now: float) -> float | None:
         """When the job's gang, which has run since `began`, will have ended; None for a job without one.
 
-        POSIX seconds, and never farther away than `tenure.LONGEST`. In the past where it is overdue.
+        POSIX seconds, and never farther away than `runtime.LONGEST`. In the past where it is overdue.
         """
         finish, plan = expected_finish(facts, slow), facts.status.plan
         if finish is None or plan is None:

@@ -73,7 +73,7 @@ class Blow(Struct, frozen=True):
     """Whether the cluster itself has seen that, and not only a pod's words say so."""
 
 
-class Bad(Struct, frozen=True):
+class FailingNode(Struct, frozen=True):
     """A node that ends one gang after another."""
 
     node: str
@@ -155,7 +155,7 @@ class Failures:
         deaf = frozenset(facts.meta.uid for facts in jobs if _is_deaf(facts, nodes))
         return Held(hidden | out, tuple(out), suspect, spares, bereft, deaf, tuple(problems))
 
-    def _acted_on(self, found: Iterable[Bad], held: int, nodes: int) -> list[Bad]:
+    def _acted_on(self, found: Iterable[FailingNode], held: int, nodes: int) -> list[FailingNode]:
         """As many as may be held back: from everybody, and besides from each namespace; the worst first."""
         taken: Counter[str] = Counter()
         chosen = []
@@ -166,7 +166,9 @@ class Failures:
                 chosen.append(each)
         return chosen
 
-    def _bad(self, nodes: Mapping[str, NodeFacts], jobs: Collection[JobFacts], reports: Look, now: float) -> list[Bad]:
+    def _bad(
+        self, nodes: Mapping[str, NodeFacts], jobs: Collection[JobFacts], reports: Look, now: float
+    ) -> list[FailingNode]:
         """Nodes that are bad for everybody or for one namespace, the worst first."""
         by_node: dict[str, list[Blow]] = {}
         for blow in blows(jobs, now - self._settings.bad_node_seconds):
@@ -178,7 +180,7 @@ class Failures:
         runs = _running(jobs, by_node)
         alone = len({facts.meta.namespace for facts in jobs if not facts.finished or facts.status.failures}) < 2
         agents = _agents_agree(reports)
-        found: list[Bad] = []
+        found: list[FailingNode] = []
         for name, dealt in by_node.items():
             dealt.sort(key=lambda blow: blow.time)
             agreed = alone or name in agents or not nodes[name].ready
@@ -187,7 +189,7 @@ class Failures:
 
     def _verdicts(
         self, node: str, dealt: list[Blow], runs: Collection[tuple[str, float]], *, agreed: bool
-    ) -> Iterator[Bad]:
+    ) -> Iterator[FailingNode]:
         """What is thought of a node, for everybody or for single namespaces."""
         believed = [blow for blow in dealt if not _refuted(blow, dealt, runs)]
         voices = {"" if blow.seen else blow.namespace for blow in believed}
@@ -205,10 +207,10 @@ class Failures:
         events = count_events([blow.time for blow in dealt], self._apart)
         return events >= least and len({blow.job for blow in dealt}) >= min(2, least)
 
-    def _as_bad(self, node: str, dealt: list[Blow], namespace: str = "") -> Bad:
+    def _as_bad(self, node: str, dealt: list[Blow], namespace: str = "") -> FailingNode:
         events, until = count_events([blow.time for blow in dealt], self._apart), dealt[-1].time
         said = SUSPECTED.format(namespace) if namespace else _in_words(dealt, until + self._settings.bad_node_seconds)
-        return Bad(node, events, said, namespace)
+        return FailingNode(node, events, said, namespace)
 
 
 def _running(jobs: Iterable[JobFacts], nodes: Collection[str]) -> dict[str, list[tuple[str, float]]]:
@@ -326,7 +328,7 @@ def _clock(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 
-def _problem(node: NodeFacts, bad: Bad, *, acted_on: bool) -> Problem:
+def _problem(node: NodeFacts, bad: FailingNode, *, acted_on: bool) -> Problem:
     left = "" if acted_on else "; not acted on: too large a part of the nodes is held back already"
     reason = SUSPECT_NODE if bad.namespace else BAD_NODE
     return Problem("Node", "", node.name, node.uid, reason, bad.message + left)

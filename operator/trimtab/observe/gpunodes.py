@@ -15,12 +15,12 @@ from msgspec import Struct
 from trimtab import names
 from trimtab.kube.objects import GpuNodeObject
 from trimtab.observe import health, telemetry
-from trimtab.observe.foreign import Foreign
-from trimtab.observe.health import Verdict
+from trimtab.observe.health import HealthCondition
+from trimtab.observe.node_health import Standings
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.problems import Problem
-from trimtab.observe.standings import Standings
-from trimtab.observe.telemetry import GpuFacts, Judged, NodeTelemetry
+from trimtab.observe.telemetry import GpuFacts, HealthyCondition, NodeTelemetry
+from trimtab.observe.unmanaged_load import Foreign
 from trimtab.settings import TelemetrySettings
 from trimtab_policy import catalog
 from trimtab_policy.types import Readings
@@ -28,7 +28,7 @@ from trimtab_policy.types import Readings
 IMPLAUSIBLE = "ImplausibleReadings"
 
 
-class _Entry(Struct):
+class _AgentReport(Struct):
     """One agent's last report."""
 
     told: NodeTelemetry
@@ -73,7 +73,7 @@ class GpuNodes:
         self._share = settings.foreign_share
         self._clock = clock
         self._wall = wall
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _AgentReport] = {}
         self._standings = Standings(settings, wall)
         self._foreign = Foreign(settings)
         self._owners: dict[str, tuple[str, ...]] = {}
@@ -94,7 +94,7 @@ class GpuNodes:
     # --- as reports arrive ------------------------------------------------------------------------------------------
     def take(self, obj: GpuNodeObject) -> bool:
         """A GPUNode was created or changed; says whether a round should hear of it."""
-        told = telemetry.read(obj)
+        told = telemetry.read_telemetry(obj)
         before = self._entries.get(told.name)
         if before is not None and before.told.uid != told.uid:
             self.forget(told.name)
@@ -103,7 +103,7 @@ class GpuNodes:
             return self._amended(before, told)
         self._own(told.name, before.told.gpus if before else (), told.gpus)
         self._foreign.take(told.name, told.gpus)
-        entry = self._entries[told.name] = _Entry(
+        entry = self._entries[told.name] = _AgentReport(
             told=told,
             arrived=self._clock(),
             fresh=before is not None or not _was_stale(told),
@@ -128,7 +128,7 @@ class GpuNodes:
         for members in (self._dirty, self._nodeless, self._untold, self._stale):
             members.discard(name)
 
-    def _amended(self, entry: _Entry, told: NodeTelemetry) -> bool:
+    def _amended(self, entry: _AgentReport, told: NodeTelemetry) -> bool:
         """The same report: what is new is a condition, or the annotation."""
         mended = told.repaired != entry.told.repaired
         entry.told = told
@@ -139,7 +139,7 @@ class GpuNodes:
             self._dirty.add(told.name)
         return mended
 
-    def _note(self, entry: _Entry) -> None:
+    def _note(self, entry: _AgentReport) -> None:
         name = entry.told.name
         if entry.fresh and entry.told.gpus:
             self._fresh[name], self._readings[name] = entry.told, entry.readings
@@ -291,7 +291,7 @@ class GpuNodes:
         due = (self._overdue_at, *self._standings.due(), *self._foreign.due())
         return min((at - now for at in due if at > now), default=float("inf"))
 
-    def untold(self) -> list[tuple[NodeTelemetry, Verdict, float]]:
+    def untold(self) -> list[tuple[NodeTelemetry, HealthCondition, float]]:
         """Objects whose condition says something else than we do, what it should say, and since when (POSIX)."""
         found = []
         for name in sorted(self._untold):
@@ -307,8 +307,8 @@ class GpuNodes:
         return self._standings.since(name, self._clock())
 
 
-def _verdict_of(judged: Judged) -> Verdict:
-    return Verdict(judged.status, judged.reason, judged.message, judged.contained)
+def _verdict_of(judged: HealthyCondition) -> HealthCondition:
+    return HealthCondition(judged.status, judged.reason, judged.message, judged.contained)
 
 
 def _same_report(before: NodeTelemetry, after: NodeTelemetry) -> bool:
@@ -321,7 +321,7 @@ def _was_stale(told: NodeTelemetry) -> bool:
     return told.judged is not None and told.judged.reason == names.REASON_STALE_READINGS
 
 
-def _had(before: _Entry | None, told: NodeTelemetry) -> Mapping[str, tuple[str, ...]]:
+def _had(before: _AgentReport | None, told: NodeTelemetry) -> Mapping[str, tuple[str, ...]]:
     """Which pods had those GPUs that no pod has now: one that dies of a fault is gone before anybody can look."""
     if before is None:
         return {}
@@ -336,11 +336,11 @@ def _as_told(problem: Problem, before: Iterable[Problem]) -> Problem:
     return next((told for told in before if told.reason == IMPLAUSIBLE), problem)
 
 
-def _problem(entry: _Entry, reason: str, message: str) -> Problem:
+def _problem(entry: _AgentReport, reason: str, message: str) -> Problem:
     return Problem(names.GPUNODE_KIND, "", entry.told.name, entry.told.uid, reason, message)
 
 
-def _problems(entry: _Entry, node: NodeFacts, shared: Sequence[str]) -> Iterator[Problem]:
+def _problems(entry: _AgentReport, node: NodeFacts, shared: Sequence[str]) -> Iterator[Problem]:
     told = entry.told
     if not entry.fresh:
         said = "the agent has stopped reporting: its readings count no more"

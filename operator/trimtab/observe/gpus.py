@@ -69,7 +69,7 @@ class _Labels(Struct, frozen=True):
     compute_capability: tuple[int, int] | None = None
 
 
-def read(labels: Mapping[str, str], allocatable: Mapping[str, str]) -> NodeGpus | None:
+def read_gpus(labels: Mapping[str, str], allocatable: Mapping[str, str]) -> NodeGpus | None:
     """GPUs that the labels and allocatable resources of a node speak of; None for a node without any."""
     offered = [name for name in names.GPU_RESOURCES if name in allocatable]
     if not offered:

@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab import names
-from trimtab.observe.telemetry import Fault, GpuFacts, NodeTelemetry
+from trimtab.observe.telemetry import GpuFacts, GpuFault, NodeTelemetry
 
 RESET = "drain and reset the GPU, or restart the machine"
 REPLACE = "restart the machine; if it comes again, have the GPU replaced"
@@ -67,7 +67,7 @@ _CONTAINED: Final = 94
 _UNCONTAINED: Final = frozenset({48, 95, 140})
 
 
-class Bad(Struct, frozen=True):
+class SickGpu(Struct, frozen=True):
     """A GPU that must not take work."""
 
     uuid: str
@@ -81,7 +81,7 @@ class Bad(Struct, frozen=True):
         return f"GPU {self.index}: {self.what}"
 
 
-def bad_gpus(told: NodeTelemetry) -> tuple[Bad, ...]:
+def bad_gpus(told: NodeTelemetry) -> tuple[SickGpu, ...]:
     """GPUs with a fault that nobody has mended; one reason each, the worst."""
     return tuple(bad for gpu in told.gpus if (bad := _judge(gpu, told.repaired)))
 
@@ -96,7 +96,7 @@ def remarks(told: NodeTelemetry) -> tuple[str, ...]:
     )
 
 
-def _judge(gpu: GpuFacts, repaired: float) -> Bad | None:
+def _judge(gpu: GpuFacts, repaired: float) -> SickGpu | None:
     """The state that is read now counts whatever an annotation says; events count unless they are mended."""
     if gpu.row_remap_failed:
         return _row_remap_failed(gpu)
@@ -106,26 +106,26 @@ def _judge(gpu: GpuFacts, repaired: float) -> Bad | None:
     kinds = {fault.kind for fault in standing}
     codes = {fault.code for fault in standing if fault.kind == "Xid"}
     if "Lost" in kinds:
-        return Bad(gpu.uuid, gpu.index, names.REASON_GPU_LOST, f"it does not answer any more; {REPLACE}")
+        return SickGpu(gpu.uuid, gpu.index, names.REASON_GPU_LOST, f"it does not answer any more; {REPLACE}")
     if "RowRemapFailure" in kinds:
         return _row_remap_failed(gpu)
     if fatal := sorted(code for code in codes if code in XIDS and XIDS[code].fatal):
         xid = XIDS[fatal[0]]
         said = f"XID {fatal[0]}, {xid.meaning}; {xid.advice}"
-        return Bad(gpu.uuid, gpu.index, names.REASON_XID_FATAL, said)
+        return SickGpu(gpu.uuid, gpu.index, names.REASON_XID_FATAL, said)
     contained = _CONTAINED in codes and not codes & _UNCONTAINED
     if "UncorrectableEcc" in kinds and not contained:
         said = f"memory errors that could not be corrected; {RESET}"
-        return Bad(gpu.uuid, gpu.index, names.REASON_UNCORRECTABLE_ECC, said)
+        return SickGpu(gpu.uuid, gpu.index, names.REASON_UNCORRECTABLE_ECC, said)
     return None
 
 
-def _row_remap_failed(gpu: GpuFacts) -> Bad:
+def _row_remap_failed(gpu: GpuFacts) -> SickGpu:
     said = "broken memory rows that cannot be remapped any more; have the GPU replaced"
-    return Bad(gpu.uuid, gpu.index, names.REASON_ROW_REMAP_FAILED, said)
+    return SickGpu(gpu.uuid, gpu.index, names.REASON_ROW_REMAP_FAILED, said)
 
 
-def _remark(fault: Fault) -> str:
+def _remark(fault: GpuFault) -> str:
     if fault.kind != "Xid" or fault.code in APPLICATION_XIDS:
         return ""
     xid = XIDS.get(fault.code)
@@ -134,7 +134,7 @@ def _remark(fault: Fault) -> str:
     return "" if xid.fatal else f"XID {fault.code}, {xid.meaning}; {xid.advice}"
 
 
-def _in_words(bad: Sequence[Bad]) -> str:
+def _in_words(bad: Sequence[SickGpu]) -> str:
     """`GPU 0, 1, 2: it does not answer any more; ...`, the same fault of several GPUs once."""
     alike: dict[str, list[str]] = {}
     for each in bad:
@@ -142,7 +142,7 @@ def _in_words(bad: Sequence[Bad]) -> str:
     return "; ".join(f"GPU {', '.join(indices)}: {what}" for what, indices in alike.items())
 
 
-def _vouch(standing: Standing, told: NodeTelemetry) -> str:
+def _vouch(standing: NodeHealth, told: NodeTelemetry) -> str:
     """How to say that a GPU was repaired while the machine ran on. What is read in the GPU itself cannot be so."""
     if all(bad.reason == names.REASON_ROW_REMAP_FAILED for bad in standing.bad):
         return ""
@@ -151,7 +151,7 @@ def _vouch(standing: Standing, told: NodeTelemetry) -> str:
 
 
 # --- from one judgement of a node to the next ------------------------------------------------------------------------
-class State(StrEnum):
+class HealthState(StrEnum):
     """Where a node stands."""
 
     UNSEEN = "Unseen"
@@ -165,13 +165,13 @@ class State(StrEnum):
     """Nothing was wrong, and now nothing is known."""
 
 
-class Standing(Struct, frozen=True):
+class NodeHealth(Struct, frozen=True):
     """The judgement of one node."""
 
-    state: State
+    state: HealthState
     since: float
     """When it came into this state, on the caller's clock."""
-    bad: tuple[Bad, ...] = ()
+    bad: tuple[SickGpu, ...] = ()
     """GPUs that are faulty; while recovering, those that were."""
     boot_id: str = ""
     """Of the machine when they were."""
@@ -179,46 +179,50 @@ class Standing(Struct, frozen=True):
     @property
     def held(self) -> bool:
         """Whether the node is kept from taking pods."""
-        return self.state in (State.UNHEALTHY, State.RECOVERING)
+        return self.state in (HealthState.UNHEALTHY, HealthState.RECOVERING)
 
 
-def remembered(told: NodeTelemetry, age: float, now: float) -> Standing:
+def remembered(told: NodeTelemetry, age: float, now: float) -> NodeHealth:
     """The judgement that the condition on the object tells of, `age` seconds old: how it survives a restart."""
     judged = told.judged
     if judged is None:
-        return Standing(State.UNSEEN, now)
+        return NodeHealth(HealthState.UNSEEN, now)
     states = {
-        names.REASON_HEALTHY: State.HEALTHY,
-        names.REASON_RECOVERING: State.RECOVERING,
-        names.REASON_TOO_MANY_UNHEALTHY: State.REPORTED,
-        names.REASON_STALE_READINGS: State.STALE,
-        names.REASON_NO_READINGS: State.STALE,
+        names.REASON_HEALTHY: HealthState.HEALTHY,
+        names.REASON_RECOVERING: HealthState.RECOVERING,
+        names.REASON_TOO_MANY_UNHEALTHY: HealthState.REPORTED,
+        names.REASON_STALE_READINGS: HealthState.STALE,
+        names.REASON_NO_READINGS: HealthState.STALE,
     }
-    state = State.UNHEALTHY if judged.status == "False" else states.get(judged.reason, State.UNSEEN)
-    return Standing(state, now - max(0.0, age))
+    state = HealthState.UNHEALTHY if judged.status == "False" else states.get(judged.reason, HealthState.UNSEEN)
+    return NodeHealth(state, now - max(0.0, age))
 
 
-def step(before: Standing, told: NodeTelemetry, *, fresh: bool, now: float, recovery: float) -> Standing:
+def step(before: NodeHealth, told: NodeTelemetry, *, fresh: bool, now: float, recovery: float) -> NodeHealth:
     """The judgement after one more look. Only `admitted` turns a reported fault into one that is acted on."""
     if not fresh or told.error or not told.gpus:
-        if before.held or before.state is State.STALE:
+        if before.held or before.state is HealthState.STALE:
             return before
-        return Standing(State.STALE, now)
+        return NodeHealth(HealthState.STALE, now)
     bad = bad_gpus(told)
     bad += _vanished(before, told, {each.uuid for each in bad})
     if bad:
-        if before.state is State.RECOVERING:
-            return Standing(State.UNHEALTHY, now, bad, told.boot_id)
-        same = before.state in (State.UNHEALTHY, State.REPORTED)
-        return Standing(before.state if same else State.REPORTED, before.since if same else now, bad, told.boot_id)
-    if before.state is State.UNHEALTHY:
-        return replace(before, state=State.RECOVERING, since=now)
-    if before.state is State.HEALTHY or (before.state is State.RECOVERING and now - before.since < recovery):
+        if before.state is HealthState.RECOVERING:
+            return NodeHealth(HealthState.UNHEALTHY, now, bad, told.boot_id)
+        same = before.state in (HealthState.UNHEALTHY, HealthState.REPORTED)
+        return NodeHealth(
+            before.state if same else HealthState.REPORTED, before.since if same else now, bad, told.boot_id
+        )
+    if before.state is HealthState.UNHEALTHY:
+        return replace(before, state=HealthState.RECOVERING, since=now)
+    if before.state is HealthState.HEALTHY or (
+        before.state is HealthState.RECOVERING and now - before.since < recovery
+    ):
         return before
-    return Standing(State.HEALTHY, now)
+    return NodeHealth(HealthState.HEALTHY, now)
 
 
-def _vanished(before: Standing, told: NodeTelemetry, known: set[str]) -> tuple[Bad, ...]:
+def _vanished(before: NodeHealth, told: NodeTelemetry, known: set[str]) -> tuple[SickGpu, ...]:
     """A faulty GPU that is not in the list any more, on a machine that was not started anew, has not been mended."""
     if not before.held or not before.bad or told.boot_id != before.boot_id:
         return ()
@@ -231,7 +235,7 @@ def room(held: int, nodes: int, share: float) -> int:
     return max(0, max(1, math.floor(share * nodes)) - held)
 
 
-def admitted(standings: Mapping[str, Standing], held: int, nodes: int, share: float) -> Sequence[str]:
+def admitted(standings: Mapping[str, NodeHealth], held: int, nodes: int, share: float) -> Sequence[str]:
     """Nodes that may be held back while `held` others are: of those reported, and those that were held before.
 
     Faults in the readings come before what only a condition tells, what was held before comes before what is new.
@@ -239,12 +243,12 @@ def admitted(standings: Mapping[str, Standing], held: int, nodes: int, share: fl
     waiting = sorted(
         (not told.bad, not told.held, told.since, name)
         for name, told in standings.items()
-        if told.held or told.state is State.REPORTED
+        if told.held or told.state is HealthState.REPORTED
     )
     return [name for *_, name in waiting[: room(held, nodes, share)]]
 
 
-class Verdict(NamedTuple):
+class HealthCondition(NamedTuple):
     """A standing in the words of a condition."""
 
     status: str
@@ -258,31 +262,37 @@ WITHDRAWN: Final = "its device plugin has taken it away, the node's other GPUs g
 """For people: `contained` says so to a new controller."""
 
 
-def verdict(standing: Standing, told: NodeTelemetry, recovery: float, *, withdrawn: bool = False) -> Verdict:
+def verdict(standing: NodeHealth, told: NodeTelemetry, recovery: float, *, withdrawn: bool = False) -> HealthCondition:
     """What the condition Healthy says; the same for as long as nothing has changed.
 
     `withdrawn`: the node's device plugin has taken the faulty GPUs away.
     """
     faults = _in_words(standing.bad)
     match standing.state:
-        case State.UNHEALTHY if not standing.bad and told.judged:  # after a restart, before the first fresh report
+        case HealthState.UNHEALTHY if (
+            not standing.bad and told.judged
+        ):  # after a restart, before the first fresh report
             judged = told.judged
-            return Verdict("False", judged.reason or names.REASON_GPU_UNHEALTHY, judged.message, judged.contained)
-        case State.UNHEALTHY:
+            return HealthCondition(
+                "False", judged.reason or names.REASON_GPU_UNHEALTHY, judged.message, judged.contained
+            )
+        case HealthState.UNHEALTHY:
             message = "; ".join(filter(None, (faults, WITHDRAWN if withdrawn else "", _vouch(standing, told))))
             reason = standing.bad[0].reason if standing.bad else names.REASON_GPU_UNHEALTHY
-            return Verdict("False", reason, message, withdrawn)
-        case State.REPORTED:
+            return HealthCondition("False", reason, message, withdrawn)
+        case HealthState.REPORTED:
             message = f"{faults}; not acted on: too large a part of the nodes is held back already"
-            return Verdict("Unknown", names.REASON_TOO_MANY_UNHEALTHY, message)
-        case State.RECOVERING:
-            return Verdict("Unknown", names.REASON_RECOVERING, f"takes jobs again after {recovery:g} s without a fault")
-        case State.HEALTHY:
-            return Verdict("True", names.REASON_HEALTHY, "")
+            return HealthCondition("Unknown", names.REASON_TOO_MANY_UNHEALTHY, message)
+        case HealthState.RECOVERING:
+            return HealthCondition(
+                "Unknown", names.REASON_RECOVERING, f"takes jobs again after {recovery:g} s without a fault"
+            )
+        case HealthState.HEALTHY:
+            return HealthCondition("True", names.REASON_HEALTHY, "")
         case _ if told.error:
-            return Verdict("Unknown", names.REASON_NO_READINGS, f"the agent cannot read the GPUs: {told.error}")
+            return HealthCondition("Unknown", names.REASON_NO_READINGS, f"the agent cannot read the GPUs: {told.error}")
         case _ if not told.gpus:
-            return Verdict("Unknown", names.REASON_NO_READINGS, "the agent's report tells of no GPU")
+            return HealthCondition("Unknown", names.REASON_NO_READINGS, "the agent's report tells of no GPU")
         case _:
             message = f"no report within {told.period:g} s, several times over: is the agent running?"
-            return Verdict("Unknown", names.REASON_STALE_READINGS, message)
+            return HealthCondition("Unknown", names.REASON_STALE_READINGS, message)

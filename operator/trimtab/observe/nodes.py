@@ -56,7 +56,7 @@ class NodeFacts(Struct, frozen=True):
 def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None:
     """Facts of a node, or None if it has no GPUs. `levels` are topology label keys from widest to nearest."""
     labels, allocatable = node.metadata.labels, node.status.allocatable
-    found = gpus.read(labels, allocatable)
+    found = gpus.read_gpus(labels, allocatable)
     if found is None:
         return None
     room, unreadable = _room(allocatable)

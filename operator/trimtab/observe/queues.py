@@ -22,7 +22,7 @@ from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.problems import Problem
 from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.scheduling import fair_share
-from trimtab_policy.scheduling.fair_share import Standing
+from trimtab_policy.scheduling.fair_share import QueueHolding
 from trimtab_policy.types import FITS_NOWHERE, Pending, PendingReason, Quota, Snapshot
 
 TURN_SECONDS = 60.0
@@ -265,7 +265,7 @@ def _not_considered(meta: Meta, queue: str, most: int) -> Pending:
 class Usage(Struct, frozen=True):
     """How a queue is used."""
 
-    standing: Standing
+    standing: QueueHolding
     """What its jobs hold."""
     running: int = 0
     """Jobs that hold GPUs."""
@@ -288,6 +288,6 @@ def usage(queues: Iterable[QueueFacts], jobs: Iterable[JobFacts], snapshot: Snap
     for waiting in fair_share.in_line(snapshot).waiting():
         first.setdefault(waiting.queue, f"{waiting.namespace}/{waiting.name}")
     return {
-        name: Usage(standings.get(name, Standing()), running[name], pending[name], first.get(name, ""))
+        name: Usage(standings.get(name, QueueHolding()), running[name], pending[name], first.get(name, ""))
         for name in lines.by_name
     }

@@ -18,8 +18,8 @@ from trimtab.api.convert import to_degrees, to_grants, to_placement
 from trimtab.api.history import StopRecord
 from trimtab.api.status import PlanParallelism
 from trimtab.api.v1alpha1 import ElasticPolicy
-from trimtab.observe.books import Claim
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.node_usage import Claim
 from trimtab_policy.perf.restarts import restart_seconds
 from trimtab_policy.perf.votes import by_namespace, consensus
 from trimtab_policy.placement.capacity import ALL_TYPES
@@ -95,7 +95,7 @@ class Mobility(Struct, frozen=True):
     """Whether they are: then nothing is learnt from how soon they are back."""
 
 
-def read(facts: JobFacts, rules: Mobility) -> Running:
+def read_running(facts: JobFacts, rules: Mobility) -> Running:
     """Everything of the above."""
     since, modelled = _since(facts), _restart_seconds(facts)
     measured = None if rules.fake or not modelled else measured_restart(facts)

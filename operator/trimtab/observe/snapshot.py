@@ -22,11 +22,11 @@ from msgspec.structs import replace
 from trimtab import names
 from trimtab.kube.objects import JobObject, NodeObject, PodObject, PriorityClassObject, QueueObject
 from trimtab.observe import eligibility, jobs, nodes, pods, queues, running, stragglers
-from trimtab.observe.books import Books, Claim, Pages
 from trimtab.observe.ends import Ends
 from trimtab.observe.failures import Failures, Held
 from trimtab.observe.gpunodes import GpuNodes, Look
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.node_usage import Claim, NodeUsage, Pages
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.pods import PodFacts, Seat
 from trimtab.observe.problems import Problem
@@ -88,7 +88,7 @@ class Observation(Struct, frozen=True):
         return [problem for problem in self.problems if problem.name == node and problem.kind in about]
 
 
-class Memo(Generic[Object, Facts]):
+class FactsMemo(Generic[Object, Facts]):
     """Facts per object, computed anew only when the object was replaced by another one.
 
     `broken` says what is known of an object that cannot be made sense of (`isolation`).
@@ -121,7 +121,7 @@ class Memo(Generic[Object, Facts]):
         return list(now.values())
 
 
-class Observer:
+class ClusterObserver:
     """Turns caches into observations. Holds only what it has computed before, never anything it was told once, but for
     one thing that takes time to be believed: the verdicts on slow GPUs.
 
@@ -144,17 +144,17 @@ class Observer:
         self._considered = considered
         self._mobility = mobility or Mobility()
         self._pages = Pages()
-        self._nodes: Memo[NodeObject, NodeFacts | None] = Memo(
+        self._nodes: FactsMemo[NodeObject, NodeFacts | None] = FactsMemo(
             "node", lambda node: nodes.facts(node, levels), nodes.broken
         )
-        self._pods: Memo[PodObject, PodFacts] = Memo("pod", pods.facts, pods.broken)
-        self._jobs: Memo[JobObject, JobFacts] = Memo("job", self._understood, jobs.broken)
+        self._pods: FactsMemo[PodObject, PodFacts] = FactsMemo("pod", pods.facts, pods.broken)
+        self._jobs: FactsMemo[JobObject, JobFacts] = FactsMemo("job", self._understood, jobs.broken)
         self._latest: dict[str, JobFacts] = {}
         """UID -> what its latest version was understood as."""
-        self._queues: Memo[QueueObject, QueueFacts] = Memo("queue", queues.facts, queues.broken)
+        self._queues: FactsMemo[QueueObject, QueueFacts] = FactsMemo("queue", queues.facts, queues.broken)
         self._ends = Ends()
-        self._running: Memo[JobFacts, Running] = Memo(
-            "running", lambda job: running.read(job, self._mobility), running.broken
+        self._running: FactsMemo[JobFacts, Running] = FactsMemo(
+            "running", lambda job: running.read_running(job, self._mobility), running.broken
         )
         self._usual = UsualRatio()
         self._candidates: tuple[NodeFacts, ...] = ()
@@ -245,7 +245,7 @@ class Observer:
             deleted=tuple(ours.keys() - known.keys()),
         )
 
-    def _reports(self, gpu_nodes: Mapping[str, NodeFacts], used: Books) -> Look:
+    def _reports(self, gpu_nodes: Mapping[str, NodeFacts], used: NodeUsage) -> Look:
         """What agents say."""
         heard = self._gpunodes
         if heard is None:
@@ -257,7 +257,7 @@ class Observer:
         gpu_nodes: Mapping[str, NodeFacts],
         known: Mapping[str, JobFacts],
         reports: Look,
-        used: Books,
+        used: NodeUsage,
         now: float,
     ) -> tuple[Held, dict[str, str]]:
         """What failures say of nodes, and why nodes take no pods: by themselves, their agents' word, or failures."""
@@ -270,7 +270,7 @@ class Observer:
         return held, {**held.unavailable, **reports.unavailable, **unfit}
 
     def _slow(
-        self, gpu_nodes: Mapping[str, NodeFacts], reports: Look, used: Books, now: float
+        self, gpu_nodes: Mapping[str, NodeFacts], reports: Look, used: NodeUsage, now: float
     ) -> Mapping[str, Verdict]:
         """Nodes with slow GPUs."""
         seen = members(reports.telemetry, gpu_nodes, used.placements, used.requested)
@@ -292,13 +292,13 @@ class Observer:
         promised: Iterable[Claim],
         members: Iterable[PodObject],
         now: float,
-    ) -> Books:
+    ) -> NodeUsage:
         runs = [job for _, job in self._running.all(known.values())]
         self._usual = UsualRatio(runs)
         held = [claim for job in runs for claim in job.claims]
         seen = {(claim.job, claim.epoch) for claim in held}
         news = [claim for claim in promised if claim.job in known and (claim.job, claim.epoch) not in seen]
-        used = Books(gpu_nodes, (*held, *news), now)
+        used = NodeUsage(gpu_nodes, (*held, *news), now)
         seats: set[Seat] = set()
         ended: set[Seat] = set()
         leavers = used.leavers
@@ -322,7 +322,7 @@ class Observer:
         self,
         facts: JobFacts,
         now: float,
-        used: Books,
+        used: NodeUsage,
         takes: Mapping[str, NodeFacts],
         priorities: Mapping[str, PriorityClassObject],
         lines: Queues,
@@ -422,7 +422,7 @@ def _namespace(pod: PodFacts) -> str:
     return pod.job.key.partition("/")[0] if pod.job else ""
 
 
-def _lingering(used: Books, ours: Mapping[str, JobFacts], lines: Queues) -> list[Job]:
+def _lingering(used: NodeUsage, ours: Mapping[str, JobFacts], lines: Queues) -> list[Job]:
     """What gangs still hold that have no plan any more."""
 
     def queue_of(pod: PodFacts) -> str:

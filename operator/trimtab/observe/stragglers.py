@@ -61,7 +61,7 @@ _POWER_LIMIT = frozenset({"SwPowerCap", "SyncBoost", "DisplayClockSetting"})
 _HARDWARE = ("HwSlowdown", "Thermal", "PowerBrake")
 
 
-class Rules(Struct, frozen=True):
+class StragglerRules(Struct, frozen=True):
     """What counts, from the settings."""
 
     limit: float = 0.9
@@ -70,7 +70,7 @@ class Rules(Struct, frozen=True):
     recovery: float = 300.0
 
 
-class Member(Struct, frozen=True):
+class StragglerCandidate(Struct, frozen=True):
     """A node with fresh, plausible readings."""
 
     told: NodeTelemetry
@@ -105,7 +105,7 @@ class Verdict(Struct, frozen=True):
     """How often it was found slow since it was last seen to be well."""
 
 
-def step(known: Verdict, evidence: Evidence | None, now: float, rules: Rules) -> Verdict:
+def step(known: Verdict, evidence: Evidence | None, now: float, rules: StragglerRules) -> Verdict:
     """The next verdict on a card. `evidence` None: it is not under load, or there is nothing to measure it by."""
     if evidence is None:
         return _without_evidence(known, now, rules)
@@ -129,7 +129,7 @@ def step(known: Verdict, evidence: Evidence | None, now: float, rules: Rules) ->
     )
 
 
-def _without_evidence(known: Verdict, now: float, rules: Rules) -> Verdict:
+def _without_evidence(known: Verdict, now: float, rules: StragglerRules) -> Verdict:
     silent = now - known.seen
     if known.speed < 1 and silent >= _stands(known, rules):
         return Verdict(known.node, known.uuid, known.gpu_type, seen=known.seen, times=known.times)
@@ -138,12 +138,12 @@ def _without_evidence(known: Verdict, now: float, rules: Rules) -> Verdict:
     return known
 
 
-def _stands(known: Verdict, rules: Rules) -> float:
+def _stands(known: Verdict, rules: StragglerRules) -> float:
     """Seconds that a verdict of slowness stands without evidence."""
     return rules.recovery * (1 << min(max(0, known.times - 1), MOST_DOUBLINGS))
 
 
-def _banded(known: Verdict, rate: float, rules: Rules) -> float:
+def _banded(known: Verdict, rate: float, rules: StragglerRules) -> float:
     """The rate as it would be told: 1 for one that is not slow, the known one where it is near."""
     usual = rules.limit if known.speed == 1 else min(1.0, rules.limit + BAND)
     if rate >= usual:
@@ -183,7 +183,7 @@ def _pulse(told: NodeTelemetry) -> _Pulse:
 class _Peers:
     """What cards are measured by."""
 
-    def __init__(self, members: Sequence[Member], pulses: Sequence[_Pulse]) -> None:
+    def __init__(self, members: Sequence[StragglerCandidate], pulses: Sequence[_Pulse]) -> None:
         self._of_type: dict[str, list[float]] = {}
         self._nodes_of: dict[str, list[_Pulse]] = {}
         for member, pulse in zip(members, pulses, strict=True):
@@ -195,7 +195,7 @@ class _Peers:
             clocks.sort()
         self._top = {gang: max(pulse.clocks[-1] for pulse in pulses) for gang, pulses in self._nodes_of.items()}
 
-    def suspect(self, member: Member, pulse: _Pulse, limit: float) -> bool:
+    def suspect(self, member: StragglerCandidate, pulse: _Pulse, limit: float) -> bool:
         """Whether a card of the node may turn out to be slow: below the fastest card or node there is, at least.
 
         Most nodes are seen to be well by this alone, a whole cluster within a few milliseconds.
@@ -206,7 +206,7 @@ class _Peers:
         usual = 0.0 if pulse.limited else clocks[min(len(clocks) - 1, len(clocks) // 2 + 1)]
         return pulse.clocks[0] < limit * max(usual, self._top.get(member.gang, 0.0))
 
-    def judge(self, member: Member, pulse: _Pulse, gpu: GpuFacts) -> Evidence | None:
+    def judge(self, member: StragglerCandidate, pulse: _Pulse, gpu: GpuFacts) -> Evidence | None:
         """What there is to say about a card now."""
         if not gpu.utilization >= LOADED:
             return None
@@ -223,7 +223,7 @@ class _Peers:
                 found.append(Evidence(gpu.sm_clock / others, said))
         return min(found, key=lambda each: each.rate) if found else _by_itself(gpu, reasons)
 
-    def _gang(self, member: Member, pulse: _Pulse, gpu: GpuFacts) -> Iterator[tuple[float, float]]:
+    def _gang(self, member: StragglerCandidate, pulse: _Pulse, gpu: GpuFacts) -> Iterator[tuple[float, float]]:
         """What the others of its gang do that a card may be measured by: their clock, and the power that they draw."""
         if not member.gang:
             return
@@ -288,20 +288,20 @@ def _ghz(hertz: float) -> str:
 class Stragglers:
     """The verdicts on all cards, carried from look to look."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
-        self._rules = rules or Rules()
+    def __init__(self, rules: StragglerRules | None = None) -> None:
+        self._rules = rules or StragglerRules()
         self._verdicts: dict[str, dict[str, Verdict]] = {}
         """Node -> UUID -> verdict, of cards that are slow, or of which there is contrary evidence."""
         self._pulses: dict[str, tuple[NodeTelemetry, _Pulse]] = {}
         self._looked = -math.inf
 
-    def judge(self, members: Iterable[Member], present: Collection[str], now: float) -> dict[str, Verdict]:
+    def judge(self, members: Iterable[StragglerCandidate], present: Collection[str], now: float) -> dict[str, Verdict]:
         """`look`, `forget` and `slow` in one."""
         self.look(members, now)
         self.forget(present)
         return self.slow()
 
-    def look(self, members: Iterable[Member], now: float) -> None:
+    def look(self, members: Iterable[StragglerCandidate], now: float) -> None:
         """Weigh the evidence of all nodes that there are readings of."""
         if 0 <= now - self._looked < LOOK_SECONDS:
             return
@@ -345,7 +345,7 @@ class Stragglers:
         """All slow cards."""
         return [card for cards in self._verdicts.values() for card in cards.values() if card.speed < 1]
 
-    def _weigh(self, member: Member, pulse: _Pulse, peers: _Peers, now: float) -> None:
+    def _weigh(self, member: StragglerCandidate, pulse: _Pulse, peers: _Peers, now: float) -> None:
         """Cards that the agent no longer lists are forgotten, and so are those that nothing is to be said of."""
         node = member.told.name
         known, found = self._verdicts.pop(node, {}), {}
@@ -374,7 +374,7 @@ def members(
     nodes: Mapping[str, NodeFacts],
     placements: Mapping[str, Placement],
     requested: Callable[[str], int],
-) -> Iterator[Member]:
+) -> Iterator[StragglerCandidate]:
     """Nodes with fresh readings, each with the job that alone has GPUs of it. Nothing is computed until it is asked.
 
     `placements` are those of jobs by UID, `requested` the GPUs that all pods request of a node.
@@ -385,7 +385,7 @@ def members(
             sole[share.node] = uid if requested(share.node) == share.gpus else ""
     for name, told in telemetry.items():
         if (node := nodes.get(name)) and node.gpu:
-            yield Member(told, node.gpu.name, sole.get(name, ""))
+            yield StragglerCandidate(told, node.gpu.name, sole.get(name, ""))
 
 
 def problems(cards: Iterable[Verdict], nodes: Mapping[str, NodeFacts]) -> tuple[Problem, ...]:

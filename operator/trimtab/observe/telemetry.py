@@ -41,7 +41,7 @@ FaultKind = Literal["Xid", "Lost", "RowRemapFailure", "UncorrectableEcc"]
 _FAULT_KINDS: Final = frozenset(get_args(FaultKind))
 
 
-class Fault(Struct, frozen=True, gc=False):
+class GpuFault(Struct, frozen=True, gc=False):
     """Something that went wrong on a GPU since its machine was started, and has not been mended."""
 
     kind: FaultKind
@@ -81,10 +81,10 @@ class GpuFacts(Struct, frozen=True, gc=False):
     """Whether it is cut into parts (MIG)."""
     pods: tuple[str, ...] | None = None
     """`namespace/name` of those that have it; None where the kubelet cannot be asked."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[GpuFault, ...] = ()
 
 
-class Judged(Struct, frozen=True, gc=False):
+class HealthyCondition(Struct, frozen=True, gc=False):
     """The conditions as the controller wrote them last: its only memory of what it thought of the node."""
 
     status: str
@@ -113,7 +113,7 @@ class NodeTelemetry(Struct, frozen=True):
     """What was left out."""
     repaired: float = -math.inf
     """Faults up to this time of the node's clock are mended, says the annotation."""
-    judged: Judged | None = None
+    judged: HealthyCondition | None = None
 
     def means(self, arrived: float) -> Readings:
         """What policies see of it."""
@@ -161,7 +161,7 @@ class _Condition(Struct, rename="camel"):
     last_transition_time: Any = None
 
 
-class _Status(Struct, rename="camel"):
+class _GpuNodeStatus(Struct, rename="camel"):
     observed_time: Any = None
     period_seconds: Any = None
     boot_id: Any = None
@@ -174,11 +174,11 @@ class _Conditions(Struct):
     conditions: tuple[_Condition, ...] = ()
 
 
-_STATUS = msgspec.json.Decoder(_Status)
+_STATUS = msgspec.json.Decoder(_GpuNodeStatus)
 _CONDITIONS = msgspec.json.Decoder(_Conditions)
 
 
-def read(obj: GpuNodeObject) -> NodeTelemetry:
+def read_telemetry(obj: GpuNodeObject) -> NodeTelemetry:
     """Facts of one GPUNode; never raises."""
     meta = obj.metadata
     said: list[str] = []
@@ -272,7 +272,7 @@ def _gpu(gpu: _Gpu, uuid: str, index: int, number: _Numbers) -> GpuFacts:
     )
 
 
-def _faults(at: str, wire: object, number: _Numbers) -> Iterator[Fault]:
+def _faults(at: str, wire: object, number: _Numbers) -> Iterator[GpuFault]:
     if not isinstance(wire, list) or len(wire) > MAX_FAULTS:
         number.said.append(f"{at}faults is no list of at most {MAX_FAULTS}: it is ignored")
         return
@@ -282,12 +282,12 @@ def _faults(at: str, wire: object, number: _Numbers) -> Iterator[Fault]:
         seen = _time(entry.get("time"), NA)
         numbered = type(code) is int and 0 <= code <= 100_000 and (code > 0) == (kind == "Xid")
         if kind in _FAULT_KINDS and numbered and seen == seen:
-            yield Fault(cast(FaultKind, kind), code, seen)
+            yield GpuFault(cast(FaultKind, kind), code, seen)
         else:
             number.said.append(f"{at}a fault of no known kind, code and time: it is ignored")
 
 
-def _rescued(obj: GpuNodeObject) -> Judged | None:
+def _rescued(obj: GpuNodeObject) -> HealthyCondition | None:
     """What we wrote ourselves, of a status whose other parts make no sense."""
     try:
         return _judged(_CONDITIONS.decode(obj.status).conditions)
@@ -295,11 +295,13 @@ def _rescued(obj: GpuNodeObject) -> Judged | None:
         return None
 
 
-def _judged(conditions: Sequence[_Condition]) -> Judged | None:
+def _judged(conditions: Sequence[_Condition]) -> HealthyCondition | None:
     contained = any(told.type == names.FAULT_CONTAINED and told.status == "True" for told in conditions)
     for told in conditions:
         if told.type == names.HEALTHY:
-            return Judged(told.status, told.reason, told.message, _time(told.last_transition_time, 0.0), contained)
+            return HealthyCondition(
+                told.status, told.reason, told.message, _time(told.last_transition_time, 0.0), contained
+            )
     return None
 
 

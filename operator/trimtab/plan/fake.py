@@ -58,7 +58,7 @@ def pod_annotations(meta: Meta, plan: Plan, speedup: float, left: float = 1.0) -
     return delays
 
 
-class Run(Struct, frozen=True):
+class FakeRun(Struct, frozen=True):
     """A fake gang that runs."""
 
     began: float
@@ -90,7 +90,7 @@ class Answer(Struct, frozen=True):
     """Whether it has done as it was asked."""
 
 
-def run_of(status: JobStatus, steps: int, speedup: float) -> Run | None:
+def run_of(status: JobStatus, steps: int, speedup: float) -> FakeRun | None:
     """The gang of the standing plan, of a training of so many steps; None before it runs."""
     plan, observed = status.plan, status.observed
     ready = conditions.find(status.conditions, names.PODS_READY)
@@ -100,15 +100,15 @@ def run_of(status: JobStatus, steps: int, speedup: float) -> Run | None:
     if observed and observed.epoch == plan.epoch and observed.last_checkpoint_time:  # it has answered: from there on
         began = observed.last_checkpoint_time.timestamp()
     seconds = plan.predicted.run_seconds / speedup * (1 - first / steps)
-    return Run(began, max(1.0, seconds), first, steps)
+    return FakeRun(began, max(1.0, seconds), first, steps)
 
 
-def progress(run: Run, now: float) -> int:
+def progress(run: FakeRun, now: float) -> int:
     """Per cent of the training that is done, in steps of ten; it never says that it is complete."""
     return min(90, 10 * (10 * run.step(now) // run.steps))
 
 
-def next_progress(run: Run, now: float) -> float:
+def next_progress(run: FakeRun, now: float) -> float:
     """Seconds until `progress` changes; infinite when it will not."""
     done = progress(run, now)
     if done >= 90:
@@ -125,7 +125,7 @@ def answers_at(meta: Meta, asked: float) -> float:
     return asked + (float(text) if _SECONDS.fullmatch(text) else 0.0)
 
 
-def answer(meta: Meta, run: Run, asked: float, now: float) -> Answer:
+def answer(meta: Meta, run: FakeRun, asked: float, now: float) -> Answer:
     """What the trainer says now, asked to save its state at this time."""
     step, done = run.step(now), now >= answers_at(meta, asked)
     tenth = max(1, run.steps // 10)

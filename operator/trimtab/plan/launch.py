@@ -21,7 +21,7 @@ MASTER_PORT = 29500
 DEEPSPEED_CONFIG_PATH = "/etc/trimtab/deepspeed.json"
 
 
-class Gang(Struct, frozen=True):
+class LaunchedGang(Struct, frozen=True):
     """What a launcher needs to know of the whole gang."""
 
     job: str
@@ -44,7 +44,7 @@ class Launch(Struct, frozen=True):
     deepspeed_config: str | None = None
 
 
-def launch(launcher: str, gang: Gang, node_rank: int) -> Launch:
+def launch(launcher: str, gang: LaunchedGang, node_rank: int) -> Launch:
     """Environment, arguments and files for the pod of `node_rank`. `launcher` is `spec.launcher`."""
     flags = _FLAGS.get(launcher, _no_flags)(gang)
     env = _torchrun_env(gang, node_rank) | _trimtab_env(gang)
@@ -52,7 +52,7 @@ def launch(launcher: str, gang: Gang, node_rank: int) -> Launch:
     return Launch(env, flags, _deepspeed_config(gang) if launcher == "DeepSpeed" else None)
 
 
-def _torchrun_env(gang: Gang, node_rank: int) -> dict[str, str]:
+def _torchrun_env(gang: LaunchedGang, node_rank: int) -> dict[str, str]:
     return {
         "PET_NNODES": str(gang.nodes),
         "PET_NPROC_PER_NODE": str(gang.gpus_per_node),
@@ -62,7 +62,7 @@ def _torchrun_env(gang: Gang, node_rank: int) -> dict[str, str]:
     }
 
 
-def _trimtab_env(gang: Gang) -> dict[str, str]:
+def _trimtab_env(gang: LaunchedGang) -> dict[str, str]:
     plan, training = gang.plan, gang.training
     values: dict[str, object] = {
         "JOB": gang.job,
@@ -93,7 +93,7 @@ def _sharded(plan: ParallelPlan) -> int:
     return (plan.shard or plan.data * plan.context) if plan.zero_stage else 1
 
 
-def _torchtitan(gang: Gang) -> tuple[str, ...]:
+def _torchtitan(gang: LaunchedGang) -> tuple[str, ...]:
     """FSDP is `data_parallel_shard_degree`, DDP `data_parallel_replicate_degree`; ZeRO-2 keeps gathered weights.
 
     Context ranks share a shard's copy as well, and are not counted in the shard degree. Left to itself, torchtitan
@@ -137,7 +137,7 @@ _TORCHTITAN_PRECISION: dict[Precision, dict[str, object]] = {  # bf16 is what it
 }
 
 
-def _megatron(gang: Gang) -> tuple[str, ...]:
+def _megatron(gang: LaunchedGang) -> tuple[str, ...]:
     """The data degree is not given: Megatron derives it as world / (TP · PP · CP).
 
     Hybrid sharding is several instances of the distributed optimizer, each with a copy of its own.
@@ -178,11 +178,11 @@ _MEGATRON_PRECISION = {
 }
 
 
-def _deepspeed(gang: Gang) -> tuple[str, ...]:
+def _deepspeed(gang: LaunchedGang) -> tuple[str, ...]:
     return ("--deepspeed", "--deepspeed_config", DEEPSPEED_CONFIG_PATH)
 
 
-def _deepspeed_config(gang: Gang) -> str:
+def _deepspeed_config(gang: LaunchedGang) -> str:
     """Pipeline stages are made in code (`PipelineModule(num_stages=...)`): scripts read `TRIMTAB_PP`."""
     plan, training = gang.plan, gang.training
     config: dict[str, object] = {
@@ -198,12 +198,12 @@ def _deepspeed_config(gang: Gang) -> str:
     return json.dumps(config, sort_keys=True)
 
 
-def _no_flags(gang: Gang) -> tuple[str, ...]:
+def _no_flags(gang: LaunchedGang) -> tuple[str, ...]:
     """Torchrun and Custom: the environment says it all."""
     return ()
 
 
-_FLAGS: dict[str, Callable[[Gang], tuple[str, ...]]] = {
+_FLAGS: dict[str, Callable[[LaunchedGang], tuple[str, ...]]] = {
     "Torchtitan": _torchtitan,
     "Megatron": _megatron,
     "DeepSpeed": _deepspeed,

@@ -18,7 +18,7 @@ from msgspec import Struct
 from trimtab import names
 from trimtab.api.template import trainer_of
 from trimtab.plan.affinity import pinned
-from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, Gang, Launch, launch
+from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, Launch, LaunchedGang, launch
 from trimtab.plan.reach import reaches
 from trimtab_policy.specs import ParallelPlan, TrainingSpec
 from trimtab_policy.types import NodeShare
@@ -253,8 +253,8 @@ def owner(plan: GangPlan) -> Object:
     }
 
 
-def _gang(plan: GangPlan) -> Gang:
-    return Gang(
+def _gang(plan: GangPlan) -> LaunchedGang:
+    return LaunchedGang(
         job=plan.job,
         epoch=plan.epoch,
         gpu_type=plan.gpu_type,

@@ -68,7 +68,7 @@ Check = Callable[[], str]
 """Says what is wrong; empty when all is well."""
 
 
-class Limits(Struct, frozen=True):
+class ConnectionLimits(Struct, frozen=True):
     """What the clients of one port may take."""
 
     connections: int = 256
@@ -80,7 +80,7 @@ class Limits(Struct, frozen=True):
     largest_request: int = 16 << 10
     """Bytes of a body."""
     requests: int = 64
-    """In work at once, of those that take `Guard.work`."""
+    """In work at once, of those that take `ConnectionGuard.work`."""
     keep_alive: bool = True
     """A connection may serve several requests."""
     pace: float = 200.0
@@ -133,14 +133,14 @@ class Seat:
         "tls",
     )
 
-    def __init__(self, guard: Guard, conn: socket.socket, address: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, guard: ConnectionGuard, conn: socket.socket, address: str, tls: ssl.SSLContext | None) -> None:
         self.address = address
         self.socket: socket.socket | None = conn
         self.tls = tls
         self.rank = Rank.WAITING
         self.seated = True
         self.since = time.monotonic()
-        self.connection: Connection | None = None
+        self.connection: GuardedConnection | None = None
         self._guard = guard
         self._head = b""
         self._paused = False
@@ -253,7 +253,7 @@ class Seat:
         seconds = self._guard.limits.seconds if self.tls else None
         try:
             await self._guard.loop.connect_accepted_socket(
-                lambda: Connection(self._guard, self, head),
+                lambda: GuardedConnection(self._guard, self, head),
                 conn,
                 ssl=self.tls,
                 ssl_handshake_timeout=seconds,
@@ -276,12 +276,12 @@ class Seat:
             log.error("a connection could not be taken: this is a bug, please report it", exc_info=error)
 
 
-class Connection(web.RequestHandler):
+class GuardedConnection(web.RequestHandler):
     """One connection from its first request on, with an eye on the clock."""
 
     __slots__ = ("_guard", "_head", "_heard", "_read_timer", "_request_timer", "_retiring", "_seat", "_serving", "peer")
 
-    def __init__(self, guard: Guard, seat: Seat, head: bytes = b"") -> None:
+    def __init__(self, guard: ConnectionGuard, seat: Seat, head: bytes = b"") -> None:
         super().__init__(
             guard,
             loop=guard.loop,
@@ -400,13 +400,13 @@ class Request(web.BaseRequest):
         response.headers.popall("Server", None)
 
 
-class Guard(web.Server):
+class ConnectionGuard(web.Server):
     """Seats connections, counts them, and measures what they may take."""
 
     def __init__(
         self,
         answer: Answer,
-        limits: Limits,
+        limits: ConnectionLimits,
         counts: Counts | None = None,
         name: str = "",
         health: Mapping[str, Check] = MappingProxyType({}),
@@ -651,7 +651,7 @@ class Guard(web.Server):
         """The body of a request. Raises web.HTTPRequestEntityTooLarge, and TimeoutError when it is too slow."""
         if request.content.is_eof():  # most are small, and came with their headers
             return await request.read()
-        seat = cast(Connection, request.protocol).seat
+        seat = cast(GuardedConnection, request.protocol).seat
         seat.move(Rank.BODY)
         try:
             async with asyncio.timeout(self.limits.seconds):
@@ -671,7 +671,7 @@ class Guard(web.Server):
         return most if length is None else length
 
     async def _served(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = cast(Connection, request.protocol)
+        connection = cast(GuardedConnection, request.protocol)
         connection.begin()
         try:
             response = await self._answer(request)

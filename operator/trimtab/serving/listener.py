@@ -21,8 +21,8 @@ import structlog
 
 from trimtab.errors import SettingsError
 from trimtab.serving import tls as files_of_tls
-from trimtab.serving.guard import Guard
-from trimtab.serving.tls import TlsFiles
+from trimtab.serving.guard import ConnectionGuard
+from trimtab.serving.tls import ServerTlsFiles
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ def seats(wanted: int, others: int = 0) -> int:
 class Listener:
     """A port, behind which the guard is."""
 
-    def __init__(self, guard: Guard, host: str, port: int, setting: str = "") -> None:
+    def __init__(self, guard: ConnectionGuard, host: str, port: int, setting: str = "") -> None:
         """Bind the port. `setting` names what else could be chosen. Raises SettingsError when it is not to be had."""
         wide = ":" in host
         family = socket.AF_INET6 if wide else socket.AF_INET
@@ -78,7 +78,7 @@ class Listener:
         host, port = self._socket.getsockname()[:2]
         return f"{'https' if self._tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
-    async def secure(self, files: TlsFiles, count: Callable[[str], None]) -> asyncio.Task[None]:
+    async def secure(self, files: ServerTlsFiles, count: Callable[[str], None]) -> asyncio.Task[None]:
         """Accept connections with the TLS of these files, from now on with what they hold whenever they change.
 
         `count` is told of changes, as by `tls.follow`. Returns the task that follows the files: it ends by an error

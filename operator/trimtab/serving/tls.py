@@ -48,7 +48,7 @@ class MutualPair(Pair, Protocol):
     def client_ca(self) -> Path | str | None: ...
 
 
-class TlsFiles(Struct, frozen=True):
+class ServerTlsFiles(Struct, frozen=True):
     """PEM files of one port."""
 
     section: str
@@ -71,9 +71,9 @@ class TlsFiles(Struct, frozen=True):
             )
 
 
-def of_server(section: str, pair: Pair, client_ca: Path | str | None = None) -> TlsFiles:
+def of_server(section: str, pair: Pair, client_ca: Path | str | None = None) -> ServerTlsFiles:
     """The files of a port; `section` of the settings says which. Without `client_ca` clients need no certificate."""
-    return TlsFiles(section, str(pair.certificate or ""), str(pair.key or ""), str(client_ca or ""))
+    return ServerTlsFiles(section, str(pair.certificate or ""), str(pair.key or ""), str(client_ca or ""))
 
 
 def loopback(host: str) -> bool:
@@ -86,7 +86,7 @@ def loopback(host: str) -> bool:
         return False
 
 
-def context(files: TlsFiles) -> ssl.SSLContext | None:
+def context(files: ServerTlsFiles) -> ssl.SSLContext | None:
     """TLS with these files; None for plain HTTP. Raises SettingsError when they cannot be used."""
     files.check()
     if not files.certificate:
@@ -105,7 +105,7 @@ def context(files: TlsFiles) -> ssl.SSLContext | None:
     return made
 
 
-def stamp(files: TlsFiles) -> Stamp:
+def stamp(files: ServerTlsFiles) -> Stamp:
     """What tells one set of files from another; empty while one is missing."""
     try:
         found = [os.stat(path) for path in _paths(files)]
@@ -115,7 +115,7 @@ def stamp(files: TlsFiles) -> Stamp:
 
 
 async def follow(
-    files: TlsFiles,
+    files: ServerTlsFiles,
     taken: Stamp,
     use: Callable[[ssl.SSLContext | None, bool], Awaitable[None]],
     count: Callable[[str], None] = lambda _: None,
@@ -146,5 +146,5 @@ async def follow(
             log.info("new certificates taken", of=files.section)
 
 
-def _paths(files: TlsFiles) -> list[Path]:
+def _paths(files: ServerTlsFiles) -> list[Path]:
     return [Path(path) for path in (files.certificate, files.key, files.client_ca) if path]

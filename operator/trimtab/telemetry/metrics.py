@@ -360,7 +360,7 @@ KUEUE_REFUSED = Counter(
 
 
 class KubeMetrics:
-    """`trimtab.kube.observer.Observer` that counts."""
+    """`trimtab.kube.metrics_hooks.FactsObserver` that counts."""
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         API_REQUESTS.labels(verb, resource, code).inc()

@@ -22,8 +22,8 @@ from trimtab.kube.reviews import (
     LONGEST_TOKEN,
     Client,
     NotKnown,
-    Refusal,
     Reviews,
+    TokenRefusal,
     TooMany,
     bearer,
     may_get,
@@ -94,13 +94,15 @@ class Scrapers:
             return _refusal(503, "the API server cannot be asked about the token: the log says more")
         return None
 
-    async def _ask(self, token: str) -> str | Refusal:
+    async def _ask(self, token: str) -> str | TokenRefusal:
         """Name of who may read metrics."""
         status = await review_token(self._client, token)
         if not status.authenticated or not status.user.username:
-            return Refusal("the API server does not vouch for the token")
+            return TokenRefusal("the API server does not vouch for the token")
         if not await may_get(self._client, status.user, PATH):
-            return Refusal(f"{status.user.username} may not get {PATH}: bind ClusterRole trimtab-metrics-reader", 403)
+            return TokenRefusal(
+                f"{status.user.username} may not get {PATH}: bind ClusterRole trimtab-metrics-reader", 403
+            )
         return status.user.username
 
     def _tell(self, error: ApiError) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from trimtab.serving.guard import Check, Guard, Limits
+from trimtab.serving.guard import Check, ConnectionGuard, ConnectionLimits
 from trimtab.serving.listener import Listener, seats
 from trimtab.serving.tls import MutualPair, of_server
 from trimtab.telemetry.metrics import PORTS, REGISTRY
@@ -64,7 +64,7 @@ class TelemetryServer:
     async def __aenter__(self) -> TelemetryServer:
         limits = limits_of(seats(SEATS))
         counts = PortCounts(self._ports, "metrics", limits.connections)
-        guard = Guard(self._answer, limits, counts, "metrics", self._checks)
+        guard = ConnectionGuard(self._answer, limits, counts, "metrics", self._checks)
         tls = self._settings.tls
         self._listener = Listener(guard, self._settings.host, self._settings.port, "metrics.port")
         await self._listener.secure(of_server("metrics.tls", tls, tls.client_ca), counts.certificates)
@@ -90,9 +90,9 @@ class TelemetryServer:
         return web.Response(status=503 if problem else 200, text=(problem or "ok") + "\n")
 
 
-def limits_of(room: int) -> Limits:
+def limits_of(room: int) -> ConnectionLimits:
     """Limits of a port for metrics and health with so many seats."""
-    return Limits(connections=room, per_address=max(room // 2, 1), keep_alive=False, pace=PACE)
+    return ConnectionLimits(connections=room, per_address=max(room // 2, 1), keep_alive=False, pace=PACE)
 
 
 class Exposition:

@@ -19,7 +19,7 @@ from trimtab_policy.specs import ParallelPlan, Prediction
 ENERGY = "Energy is that of the GPUs at their rated power all the time: an upper estimate, without hosts and cooling."
 
 
-class Choice(Struct, frozen=True):
+class TypeChoice(Struct, frozen=True):
     """A GPU type, and the best that the job could do on it."""
 
     gpu_type: str
@@ -32,7 +32,7 @@ class Choice(Struct, frozen=True):
     why_not: str = ""
 
 
-def overview(choices: Sequence[Choice], currency: str) -> Group:
+def overview(choices: Sequence[TypeChoice], currency: str) -> Group:
     """All choices, why they lost, and the chosen one taken apart."""
     parts: list[Any] = [_table(choices, currency)] if any(choice.plan for choice in choices) else []
     if lost := [choice for choice in choices if choice.why_not]:
@@ -41,7 +41,7 @@ def overview(choices: Sequence[Choice], currency: str) -> Group:
     return spaced(parts)
 
 
-def _table(choices: Iterable[Choice], currency: str) -> Table:
+def _table(choices: Iterable[TypeChoice], currency: str) -> Table:
     """Two lines a choice: a figure and what qualifies it, so that 80 columns are enough."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("GPUS\n", no_wrap=True)
@@ -55,7 +55,7 @@ def _table(choices: Iterable[Choice], currency: str) -> Table:
     return table
 
 
-def _row(choice: Choice, plan: ParallelPlan, prediction: Prediction, apart: Breakdown) -> tuple[str, ...]:
+def _row(choice: TypeChoice, plan: ParallelPlan, prediction: Prediction, apart: Breakdown) -> tuple[str, ...]:
     mark = "→ " if choice.chosen else "  "
     cost = "" if apart.cost_per_billion is None else f"\n{_amount(apart.cost_per_billion)}"
     return (
@@ -68,7 +68,7 @@ def _row(choice: Choice, plan: ParallelPlan, prediction: Prediction, apart: Brea
     )
 
 
-def _reasons(lost: Iterable[Choice]) -> Table:
+def _reasons(lost: Iterable[TypeChoice]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("WHY NOT", no_wrap=True)
     table.add_column(overflow="fold")

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 
 from trimtab.ui.terminal import Text
-from trimtab_policy.listing import Listed, Trained
+from trimtab_policy.listing import Listed, PackagedWeights
 
 
 def table(found: Sequence[Listed]) -> Group:
@@ -32,7 +32,7 @@ def _weights(each: Listed) -> Text:
     return told.append(", stale", "yellow") if trained.stale else told
 
 
-def _seeds(trained: Trained) -> str:
+def _seeds(trained: PackagedWeights) -> str:
     first, *others = trained.seeds
     return f"seed {first} of {len(others) + 1}" if others else f"seed {first}"
 

@@ -15,7 +15,7 @@ from trimtab.printable import say
 from trimtab.ui.terminal import Console, Text, column
 
 
-class Progress(Protocol):
+class StepCounter(Protocol):
     """Counts steps that are done."""
 
     def advance(self, steps: int = 1) -> None:
@@ -23,7 +23,7 @@ class Progress(Protocol):
 
 
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Progress]:
+def progress(title: str, total: int) -> Iterator[StepCounter]:
     """Show how many of `total` steps are done; `total` may be an upper bound."""
     if not sys.stderr.isatty():
         yield PlainProgress(title, total)

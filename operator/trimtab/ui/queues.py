@@ -17,7 +17,7 @@ COLUMNS = ("NAME", "WEIGHT", "GPU TYPE", "GUARANTEED", "LIMIT", "HELD", "BORROWE
 NUMBERS = COLUMNS[1:2] + COLUMNS[3:9]
 
 
-class Kind(Struct, frozen=True, rename="camel"):
+class QueueTypeUse(Struct, frozen=True, rename="camel"):
     """One queue and one GPU type, or all of them together (`*`)."""
 
     gpu_type: str
@@ -28,7 +28,7 @@ class Kind(Struct, frozen=True, rename="camel"):
     borrowed: int
 
 
-class Row(Struct, frozen=True, rename="camel"):
+class QueueRow(Struct, frozen=True, rename="camel"):
     """One queue, as `-o json` shows it."""
 
     name: str
@@ -40,17 +40,17 @@ class Row(Struct, frozen=True, rename="camel"):
     share: float
     next: str | None
     """Job whose turn is next."""
-    quotas: tuple[Kind, ...]
+    quotas: tuple[QueueTypeUse, ...]
     """By GPU type, for those with a quota and those that its jobs hold GPUs of."""
     problems: tuple[str, ...]
     """What somebody should mend."""
 
 
-def rows(observation: Observation) -> list[Row]:
+def rows(observation: Observation) -> list[QueueRow]:
     """Every queue, by name."""
     uses = usage(observation.queues.values(), observation.jobs.values(), observation.snapshot)
     return [
-        Row(
+        QueueRow(
             name=name,
             weight=queue.weight,
             namespaces=queue.namespaces,
@@ -66,13 +66,13 @@ def rows(observation: Observation) -> list[Row]:
     ]
 
 
-def _kinds(queue: QueueFacts, used: Usage) -> Iterator[Kind]:
+def _kinds(queue: QueueFacts, used: Usage) -> Iterator[QueueTypeUse]:
     held, lent = used.standing.gpus, used.standing.borrowed
     quotas = {quota.gpu_type: quota for quota in queue.quotas}
     for name in sorted(quotas.keys() | held.keys(), key=lambda name: (name == ALL_TYPES, name)):
         quota = quotas.get(name, Quota(queue.meta.name, name, UNLIMITED))
         whole = name == ALL_TYPES
-        yield Kind(
+        yield QueueTypeUse(
             gpu_type=name,
             guaranteed=quota.guaranteed,
             limit=None if quota.gpus == UNLIMITED else quota.gpus,
@@ -81,7 +81,7 @@ def _kinds(queue: QueueFacts, used: Usage) -> Iterator[Kind]:
         )
 
 
-def table(queues: list[Row]) -> Table:
+def table(queues: list[QueueRow]) -> Table:
     """A line for each queue and GPU type; what is said of the whole queue stands in its first line."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in COLUMNS:
@@ -94,7 +94,7 @@ def table(queues: list[Row]) -> Table:
     return table
 
 
-def _cells(kind: Kind | None) -> tuple[str, ...]:
+def _cells(kind: QueueTypeUse | None) -> tuple[str, ...]:
     if kind is None:
         return ("-",) * 5
     limit = "-" if kind.limit is None else str(kind.limit)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.perf.space import ANYHOW
+from trimtab_policy.perf.plan_space import ANYHOW
 from trimtab_policy.placement.candidates import Candidate, has_room, nodes_for, placement
 from trimtab_policy.placement.capacity import Capacity, IntArray
 from trimtab_policy.placement.queueing import fastest_first, serve
@@ -33,7 +33,7 @@ from trimtab_policy.types import Decision, Job, NodeShare, Placement, Snapshot
 FloatArray = NDArray[np.float64]
 
 
-class Task(NamedTuple):
+class PodNeeds(NamedTuple):
     """What a pod needs of a node."""
 
     gpu_types: frozenset[str]
@@ -53,7 +53,7 @@ class Tasks(NamedTuple):
     """(m, nodes)"""
 
 
-class Nodes(NamedTuple):
+class FreeColumns(NamedTuple):
     """What is free on nodes, as columns (n,)."""
 
     gpus: IntArray
@@ -96,7 +96,7 @@ def _reason(candidate: Candidate, growth: float) -> str:
 
 def typical(snapshot: Snapshot, capacity: Capacity) -> Tasks:
     """The pods of the jobs in the snapshot: what they hold, or what their fastest candidate needs."""
-    pods: Counter[Task] = Counter()
+    pods: Counter[PodNeeds] = Counter()
     for job in snapshot.jobs:
         pods.update(_pods(snapshot, capacity, job))
     total = sum(pods.values())
@@ -115,7 +115,7 @@ def _column(values: Iterable[int]) -> IntArray:
     return np.array(list(values), dtype=np.int64)
 
 
-def fragmentation(tasks: Tasks, nodes: Nodes, which: IntArray) -> FloatArray:
+def fragmentation(tasks: Tasks, nodes: FreeColumns, which: IntArray) -> FloatArray:
     """F_n(M), expected fragments in GPUs, of nodes (n,) that are `which` of the cluster's."""
     runs = (
         tasks.fits_type[:, which]
@@ -127,7 +127,7 @@ def fragmentation(tasks: Tasks, nodes: Nodes, which: IntArray) -> FloatArray:
     return unusable * nodes.gpus
 
 
-def _pods(snapshot: Snapshot, capacity: Capacity, job: Job) -> Iterator[Task]:
+def _pods(snapshot: Snapshot, capacity: Capacity, job: Job) -> Iterator[PodNeeds]:
     """One task for each node of the job's gang."""
     need = job.requirements
     able = snapshot.gpu_types if job.speeds is None else {row.gpu_type for row in job.speeds}
@@ -138,7 +138,7 @@ def _pods(snapshot: Snapshot, capacity: Capacity, job: Job) -> Iterator[Task]:
         fastest = fastest_first(snapshot, capacity, job)[:1]
         parts = [part for found in fastest for part in _parts(capacity, found)]
     for part in parts:
-        yield Task(types, part, need.cpu_milli(part), need.memory(part))
+        yield PodNeeds(types, part, need.cpu_milli(part), need.memory(part))
 
 
 def _parts(capacity: Capacity, candidate: Candidate) -> list[int]:
@@ -161,7 +161,7 @@ def _descend(
     rows = capacity.eligible(job, candidate.gpu.name, candidate.speed)
     if linked:
         rows = np.array([capacity.index[share.node] for share in linked], dtype=np.int64)
-    free = Nodes(capacity.free[rows], capacity.cpu[rows], capacity.memory[rows])
+    free = FreeColumns(capacity.free[rows], capacity.cpu[rows], capacity.memory[rows])
     before = fragmentation(tasks, free, rows)
     vacant, growth = capacity.pods[rows] >= 1, 0.0
     chosen: list[tuple[int, int]] = []
@@ -179,7 +179,7 @@ def _descend(
     return growth, linked or tuple(NodeShare(capacity.names[row], part) for row, part in chosen), candidate
 
 
-def _less(free: Nodes, job: Job, gpus: int) -> Nodes:
+def _less(free: FreeColumns, job: Job, gpus: int) -> FreeColumns:
     """What would be left of each node with one more pod of the job on it."""
     need = job.requirements
-    return Nodes(free.gpus - gpus, free.cpu_milli - need.cpu_milli(gpus), free.memory - need.memory(gpus))
+    return FreeColumns(free.gpus - gpus, free.cpu_milli - need.cpu_milli(gpus), free.memory - need.memory(gpus))

@@ -26,14 +26,14 @@ from msgspec import Struct
 from trimtab_policy.heuristics.gavel_finish import fastest_finish, least_unfair
 from trimtab_policy.heuristics.gavel_programs import (
     DIGITS,
-    Demand,
+    GavelDemand,
     largest_minimum,
     largest_sum,
 )
 from trimtab_policy.placement.assign import keeps
 from trimtab_policy.placement.candidates import Candidate, may_be_uneven, nodes_for
 from trimtab_policy.placement.draft import Draft, Shares
-from trimtab_policy.placement.options import Market, Menu, holding, left, market
+from trimtab_policy.placement.options import Market, OptionMenu, holding, left, market
 from trimtab_policy.policy import Kind
 from trimtab_policy.solvers.knapsack import FloatArray, IntArray
 from trimtab_policy.types import Decision, Job, NodeShare, Snapshot
@@ -73,10 +73,10 @@ class Gavel(ABC):
         return _place(self.name, snapshot, {menu.job.uid: menu.job for menu in able}, wanted, kept)
 
     @abstractmethod
-    def shares(self, demand: Demand) -> FloatArray:
+    def shares(self, demand: GavelDemand) -> FloatArray:
         """Part of the time that each job should spend on each GPU type, (jobs, types)."""
 
-    def _received(self, offered: Market, able: list[Menu], asked: _Requests) -> FloatArray:
+    def _received(self, offered: Market, able: list[OptionMenu], asked: _Requests) -> FloatArray:
         """Part of the time given out on each type that each job has received; half a round counts for a new one."""
         types = offered.types
         served = [[menu.job.served.get(name, 0.0) for name in types] for menu in able]
@@ -92,7 +92,12 @@ class Gavel(ABC):
         return received
 
     def _admit(
-        self, offered: Market, able: list[Menu], asked: _Requests, priority: FloatArray, kept: dict[str, Candidate]
+        self,
+        offered: Market,
+        able: list[OptionMenu],
+        asked: _Requests,
+        priority: FloatArray,
+        kept: dict[str, Candidate],
     ) -> dict[str, Candidate]:
         """Fill what `kept` leaves of the cluster in order of priority; a job that does not fit is passed over."""
         remaining, wanted = left(offered, kept), dict(kept)
@@ -143,7 +148,7 @@ class MaxSumThroughput(Gavel):
     kind = Kind.OPTIMISER
     source = "Narayanan et al., OSDI 2020"
 
-    def shares(self, demand: Demand) -> FloatArray:
+    def shares(self, demand: GavelDemand) -> FloatArray:
         return largest_sum(demand)
 
 
@@ -154,7 +159,7 @@ class MaxMinFairness(Gavel):
     kind = Kind.OPTIMISER
     source = "Narayanan et al., OSDI 2020"
 
-    def shares(self, demand: Demand) -> FloatArray:
+    def shares(self, demand: GavelDemand) -> FloatArray:
         return largest_minimum(demand)
 
 
@@ -165,7 +170,7 @@ class MinJct(Gavel):
     kind = Kind.OPTIMISER
     source = "Narayanan et al., OSDI 2020"
 
-    def shares(self, demand: Demand) -> FloatArray:
+    def shares(self, demand: GavelDemand) -> FloatArray:
         return fastest_finish(demand)
 
 
@@ -176,7 +181,7 @@ class FinishTimeFairness(Gavel):
     kind = Kind.OPTIMISER
     source = "Narayanan et al., OSDI 2020"
 
-    def shares(self, demand: Demand) -> FloatArray:
+    def shares(self, demand: GavelDemand) -> FloatArray:
         return least_unfair(demand)
 
 
@@ -188,7 +193,7 @@ class Fifo(Gavel):
     source = "Narayanan et al., OSDI 2020"
     fills_up = False
 
-    def shares(self, demand: Demand) -> FloatArray:
+    def shares(self, demand: GavelDemand) -> FloatArray:
         shares, left = np.zeros_like(demand.rate), demand.capacity.copy()
         for job in np.lexsort((np.arange(len(demand.age)), -demand.age)):
             able = (demand.rate[job] > 0) & (demand.gpus[job] <= left)
@@ -210,7 +215,7 @@ class _Requests(Struct, frozen=True):
     """Steps per second."""
 
 
-def _requests(able: list[Menu], capacity: IntArray) -> _Requests:
+def _requests(able: list[OptionMenu], capacity: IntArray) -> _Requests:
     shape = len(able), len(capacity)
     asked = _Requests(np.full(shape, -1), np.zeros(shape, dtype=np.int64), np.zeros(shape))
     for job, menu in enumerate(able):
@@ -222,7 +227,7 @@ def _requests(able: list[Menu], capacity: IntArray) -> _Requests:
     return asked
 
 
-def tuned(menu: Menu, kind: int, most: int) -> int:
+def tuned(menu: OptionMenu, kind: int, most: int) -> int:
     """The option of this type with the most GPUs, up to `most`, that scales well enough."""
     options = np.flatnonzero((menu.kind == kind) & (menu.gpus <= most))
     each = menu.rate[options] / menu.gpus[options]
@@ -231,11 +236,13 @@ def tuned(menu: Menu, kind: int, most: int) -> int:
     return int(good[np.argmax(menu.gpus[good])])
 
 
-def _demand(snapshot: Snapshot, offered: Market, able: list[Menu], asked: _Requests, round_seconds: float) -> Demand:
+def _demand(
+    snapshot: Snapshot, offered: Market, able: list[OptionMenu], asked: _Requests, round_seconds: float
+) -> GavelDemand:
     jobs = [menu.job for menu in able]
     steps = np.array([job.training.steps for job in jobs], dtype=np.float64)
     created = np.array([job.created for job in jobs])
-    return Demand(
+    return GavelDemand(
         rate=asked.rate,
         gpus=asked.gpus,
         capacity=np.maximum(offered.capacity, 1),  # of a type without any nobody asks for one

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from trimtab_policy.heuristics.gavel_programs import Demand, equal_share
+from trimtab_policy.heuristics.gavel_programs import GavelDemand, equal_share
 from trimtab_policy.solvers.conic import ConeProgram, solve
 from trimtab_policy.solvers.knapsack import FloatArray
 
@@ -18,7 +18,7 @@ NEGLIGIBLE = 1e-5
 """Part of the longest job's work below which the others need not be told apart: it would be lost by rounding."""
 
 
-def fastest_finish(demand: Demand) -> FloatArray:
+def fastest_finish(demand: GavelDemand) -> FloatArray:
     """Shares (jobs, types) with the least sum of the jobs' finish times."""
     demand = _relative(demand)
     weight = np.maximum(demand.remaining / demand.remaining.max(), NEGLIGIBLE)
@@ -26,7 +26,7 @@ def fastest_finish(demand: Demand) -> FloatArray:
     return _shares(demand, cost, np.zeros((0, len(cost))), np.zeros(0))
 
 
-def least_unfair(demand: Demand) -> FloatArray:
+def least_unfair(demand: GavelDemand) -> FloatArray:
     """Shares (jobs, types) with the least maximum of finish time over finish time in an equal share (section 4.2)."""
     demand = _relative(demand)
     jobs, shares = demand.rate.shape[0], demand.rate.size
@@ -39,7 +39,7 @@ def least_unfair(demand: Demand) -> FloatArray:
     return _shares(demand, cost, below, -demand.age / fair)
 
 
-def _relative(demand: Demand) -> Demand:
+def _relative(demand: GavelDemand) -> GavelDemand:
     """The same with the steps of each job such that its best rate is 1 a second."""
     best = demand.rate.max(axis=1)
     return replace(
@@ -47,7 +47,7 @@ def _relative(demand: Demand) -> Demand:
     )
 
 
-def _shares(demand: Demand, cost: FloatArray, below: FloatArray, most: FloatArray) -> FloatArray:
+def _shares(demand: GavelDemand, cost: FloatArray, below: FloatArray, most: FloatArray) -> FloatArray:
     """Minimise over shares x, then t of each job, then what else `cost` has, with below·v <= most besides."""
     (jobs, types), columns = demand.rate.shape, len(cost)
     x, t = np.arange(jobs * types).reshape(jobs, types), jobs * types + np.arange(jobs)

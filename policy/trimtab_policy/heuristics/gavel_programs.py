@@ -12,13 +12,13 @@ from msgspec import Struct
 
 from trimtab_policy.solvers import milp
 from trimtab_policy.solvers.knapsack import FloatArray, IntArray
-from trimtab_policy.solvers.milp import Program, by_column
+from trimtab_policy.solvers.milp import MixedIntegerProgram, by_column
 
 DIGITS = 5
 """To which shares are rounded: what an interior-point solver leaves below is nothing."""
 
 
-class Demand(Struct, frozen=True):
+class GavelDemand(Struct, frozen=True):
     """What there is to share, and what each job asks for. Every job can run on some type."""
 
     rate: FloatArray
@@ -37,12 +37,12 @@ class Demand(Struct, frozen=True):
     """Seconds before it could have run even alone: to the next round, and to start, (jobs,)."""
 
 
-def largest_sum(demand: Demand) -> FloatArray:
+def largest_sum(demand: GavelDemand) -> FloatArray:
     """Shares (jobs, types) with the most steps per second of all jobs together."""
     return _solve(demand, [], -demand.rate.ravel()).reshape(demand.rate.shape)
 
 
-def largest_minimum(demand: Demand) -> FloatArray:
+def largest_minimum(demand: GavelDemand) -> FloatArray:
     """Shares (jobs, types) under which the worst job is best off, by throughput over that of an equal share.
 
     A job on k GPUs counts k-fold, so that of two equal ones it gets a k-th of the time (section 4.1).
@@ -50,7 +50,7 @@ def largest_minimum(demand: Demand) -> FloatArray:
     return _worst_is_best(demand, demand.rate * demand.gpus / equal_share(demand)[:, None])
 
 
-def equal_share(demand: Demand) -> FloatArray:
+def equal_share(demand: GavelDemand) -> FloatArray:
     """Steps per second of each job with an n-th of the GPUs of every type, for no more than all of its time."""
     part = np.where(demand.rate > 0, demand.capacity / len(demand.rate) / np.maximum(demand.gpus, 1), 0.0)
     part /= np.maximum(part.sum(axis=1, keepdims=True), 1.0)
@@ -58,7 +58,7 @@ def equal_share(demand: Demand) -> FloatArray:
     return together
 
 
-class _Rows(Struct, frozen=True):
+class _ConstraintRows(Struct, frozen=True):
     """Constraints low <= sum of value·x[column]: one a job, (jobs, entries) each."""
 
     column: IntArray
@@ -66,21 +66,23 @@ class _Rows(Struct, frozen=True):
     low: FloatArray
 
 
-def _worst_is_best(demand: Demand, value: FloatArray) -> FloatArray:
+def _worst_is_best(demand: GavelDemand, value: FloatArray) -> FloatArray:
     """Shares with the largest minimum over jobs of sum(value·share), by one more variable, which is that minimum."""
     jobs, last = len(value), np.full((len(value), 1), demand.rate.size)
-    rows = _Rows(np.hstack([_shares_of(demand), last]), np.hstack([value, np.full((jobs, 1), -1.0)]), np.zeros(jobs))
+    rows = _ConstraintRows(
+        np.hstack([_shares_of(demand), last]), np.hstack([value, np.full((jobs, 1), -1.0)]), np.zeros(jobs)
+    )
     cost = np.zeros(demand.rate.size + 1)
     cost[-1] = -1.0
     return _solve(demand, [rows], cost)[:-1].reshape(value.shape)
 
 
-def _shares_of(demand: Demand) -> IntArray:
+def _shares_of(demand: GavelDemand) -> IntArray:
     """Columns of the shares of each job, (jobs, types)."""
     return np.arange(demand.rate.size).reshape(demand.rate.shape)
 
 
-def _solve(demand: Demand, more: list[_Rows], cost: FloatArray) -> FloatArray:
+def _solve(demand: GavelDemand, more: list[_ConstraintRows], cost: FloatArray) -> FloatArray:
     """Minimise under the constraints that all share and `more`; x is the shares row by row, then further variables."""
     jobs, types = demand.rate.shape
     shares = _shares_of(demand).ravel()
@@ -94,7 +96,7 @@ def _solve(demand: Demand, more: list[_Rows], cost: FloatArray) -> FloatArray:
     limit = np.full(len(cost), np.inf)
     limit[shares] = np.where(demand.rate > 0, 1.0, 0.0).ravel()
     return milp.linear(
-        Program(
+        MixedIntegerProgram(
             cost=cost,
             limit=limit,
             low=np.concatenate([np.full(jobs + types, -np.inf), *(rows.low for rows in more)]),

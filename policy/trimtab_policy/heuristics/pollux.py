@@ -24,12 +24,12 @@ from itertools import islice
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.heuristics.pollux_search import Cluster, States, search
+from trimtab_policy.heuristics.pollux_search import SharedCluster, States, search
 from trimtab_policy.perf.plans import Option
 from trimtab_policy.placement.candidates import ANY_NODES, Candidate, may_be_uneven, nodes_for, weight, with_room
 from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.placement.draft import Draft, Shares
-from trimtab_policy.placement.options import Menu, market
+from trimtab_policy.placement.options import OptionMenu, market
 from trimtab_policy.placement.queueing import fastest_first
 from trimtab_policy.policy import Kind
 from trimtab_policy.solvers.knapsack import FloatArray, IntArray
@@ -68,7 +68,7 @@ class Pollux:
             _hand_out(snapshot, draft, [menu.job for menu in unserved if not _blind(menu.job)])
         return draft.decision()
 
-    def _search(self, snapshot: Snapshot, menus: list[Menu], places: list[_Place]) -> States:
+    def _search(self, snapshot: Snapshot, menus: list[OptionMenu], places: list[_Place]) -> States:
         gpus = np.array([place.gpus for place in places])
         speed = [_table(menu, len(places), int(gpus.sum())) for menu in menus]
         fair = -(-int(gpus.sum()) // len(menus))
@@ -77,7 +77,7 @@ class Pollux:
         if not all(_blind(menu.job) for menu in menus):
             start = np.concatenate([start, _in_turn(menus, places)[None]])
         found = search(
-            Cluster(
+            SharedCluster(
                 gpus=gpus,
                 least=np.array([int(_smallest(menu)) for menu in menus]),
                 most=np.array([_most(menu) for menu in menus]),
@@ -108,7 +108,7 @@ class Pollux:
                     lacking -= held[place]
         return held
 
-    def _settle(self, snapshot: Snapshot, draft: Draft, menu: Menu, chosen: dict[_Place, int]) -> bool:
+    def _settle(self, snapshot: Snapshot, draft: Draft, menu: OptionMenu, chosen: dict[_Place, int]) -> bool:
         """Take the nodes that were found, or as many GPUs elsewhere if they have no room; whether there are any."""
         wish = _wish(snapshot, menu, chosen)
         if wish is None:
@@ -140,7 +140,7 @@ def _blind(job: Job) -> bool:
     return any(row.gpu_type == ALL_TYPES for row in job.speeds or ())
 
 
-def _least_served(menu: Menu) -> tuple[float, float]:
+def _least_served(menu: OptionMenu) -> tuple[float, float]:
     """Who comes first where limits cut: those that have received the least, then the oldest."""
     return sum(menu.job.served.values()), menu.job.created
 
@@ -170,17 +170,17 @@ def _split(node: Node, free: int, size: int) -> list[_Place]:
     return [_Place(node.name, node.gpu_type, number, min(size, free - begin)) for number, begin in enumerate(begins)]
 
 
-def _smallest(menu: Menu) -> float:
+def _smallest(menu: OptionMenu) -> float:
     """GPUs that the job needs; infinite where it cannot run."""
     return 1 if _blind(menu.job) else min(menu.gpus.tolist(), default=math.inf)
 
 
-def _most(menu: Menu) -> int:
+def _most(menu: OptionMenu) -> int:
     """GPUs that the job may have."""
     return menu.job.requirements.gpus.high if _blind(menu.job) else int(menu.gpus.max())
 
 
-def _table(menu: Menu, nodes: int, gpus: int) -> FloatArray:
+def _table(menu: OptionMenu, nodes: int, gpus: int) -> FloatArray:
     """Steps per second by virtual nodes and GPUs in all, (nodes + 1, gpus + 1)."""
     table = np.zeros((nodes + 1, gpus + 1))
     if _blind(menu.job):
@@ -201,7 +201,7 @@ def _restart_factor(job: Job, now: float) -> float:
     return max(age - job.restarts * delay, 0.0) / (age + delay) if age + delay > 0 else 1.0
 
 
-def _states(population: list[dict[str, dict[_Place, int]]], menus: list[Menu], places: list[_Place]) -> States:
+def _states(population: list[dict[str, dict[_Place, int]]], menus: list[OptionMenu], places: list[_Place]) -> States:
     """Allocations as arrays, (allocations, jobs, places); what is gone is left out."""
     column = {place: number for number, place in enumerate(places)}
     states = np.zeros((len(population), len(menus), len(places)), dtype=np.int16)
@@ -213,7 +213,7 @@ def _states(population: list[dict[str, dict[_Place, int]]], menus: list[Menu], p
     return states
 
 
-def _in_turn(menus: list[Menu], places: list[_Place]) -> States:
+def _in_turn(menus: list[OptionMenu], places: list[_Place]) -> States:
     """An allocation that gives the jobs one after the other as few GPUs as they need, of one type each, (jobs, places).
 
     On one place if it can be, otherwise on places that nobody uses yet: two gangs must not share one.
@@ -235,12 +235,12 @@ def _in_turn(menus: list[Menu], places: list[_Place]) -> States:
     return state
 
 
-def _types(menu: Menu, gpus: int) -> list[str]:
+def _types(menu: OptionMenu, gpus: int) -> list[str]:
     """On which the job could use just so many GPUs; none for a job that does not tell them apart."""
     return [] if _blind(menu.job) else [each.gpu.name for each in menu.options if each.option.gpus == gpus]
 
 
-def _allocation(state: States, menus: list[Menu], places: list[_Place]) -> dict[str, dict[_Place, int]]:
+def _allocation(state: States, menus: list[OptionMenu], places: list[_Place]) -> dict[str, dict[_Place, int]]:
     return {menu.job.uid: _taken(row, places) for menu, row in zip(menus, state, strict=True)}
 
 
@@ -268,7 +268,7 @@ def _on_nodes(chosen: dict[_Place, int]) -> Shares:
     return tuple(NodeShare(node, count) for node, count in gpus.items())
 
 
-def _wish(snapshot: Snapshot, menu: Menu, chosen: dict[_Place, int]) -> Candidate | None:
+def _wish(snapshot: Snapshot, menu: OptionMenu, chosen: dict[_Place, int]) -> Candidate | None:
     """The job's option on these GPUs: with all of them, or else the fastest with fewer."""
     if not chosen:
         return None

@@ -35,7 +35,7 @@ FLOOR = 1e-3
 """Added to speed-ups, so that a job without GPUs does not outweigh all others."""
 
 
-class Cluster(Struct, frozen=True):
+class SharedCluster(Struct, frozen=True):
     """What is to be shared, and what the jobs make of it."""
 
     gpus: IntArray
@@ -65,7 +65,7 @@ class Found(Struct, frozen=True):
         return best
 
 
-def search(cluster: Cluster, start: States, chance: Generator, generations: int = GENERATIONS) -> Found:
+def search(cluster: SharedCluster, start: States, chance: Generator, generations: int = GENERATIONS) -> Found:
     """Evolve the allocations `start` (at least one)."""
     states = _repaired(cluster, start.copy(), chance)
     costs = evaluate(cluster, states)
@@ -81,7 +81,7 @@ def search(cluster: Cluster, start: States, chance: Generator, generations: int 
     return Found(states[first], costs[first])
 
 
-def evaluate(cluster: Cluster, states: States) -> FloatArray:
+def evaluate(cluster: SharedCluster, states: States) -> FloatArray:
     """Both objectives of each state, (states, 2)."""
     gpus, nodes = states.sum(axis=2, dtype=np.int16), (states > 0).sum(axis=2, dtype=np.int16)
     speedup = cluster.speedup[np.arange(states.shape[1]), nodes, gpus]
@@ -93,7 +93,7 @@ def evaluate(cluster: Cluster, states: States) -> FloatArray:
     return np.column_stack([-mean, -utility])
 
 
-def _children(cluster: Cluster, states: States, ranks: IntArray, spread: FloatArray, chance: Generator) -> States:
+def _children(cluster: SharedCluster, states: States, ranks: IntArray, spread: FloatArray, chance: Generator) -> States:
     """`POPULATION` new allocations at most, none of which is there already."""
     parents = _selected(ranks, spread, chance)
     children = _crossed(states[parents], chance)
@@ -126,7 +126,7 @@ def _crossed(parents: States, chance: Generator) -> States:
     return np.concatenate([np.where(mask, fathers, mothers), np.where(mask, mothers, fathers)])
 
 
-def _mutated(cluster: Cluster, states: States, chance: Generator) -> States:
+def _mutated(cluster: SharedCluster, states: States, chance: Generator) -> States:
     """Some jobs get back what they have, some lose GPUs, and free GPUs are taken."""
     back = chance.random(states.shape[:2]) < RATE
     states = np.where(back[:, :, None], cluster.present, states)
@@ -143,7 +143,7 @@ def _mutated(cluster: Cluster, states: States, chance: Generator) -> States:
     return states
 
 
-def _repaired(cluster: Cluster, states: States, chance: Generator) -> States:
+def _repaired(cluster: SharedCluster, states: States, chance: Generator) -> States:
     """Keep the limits: one job over several nodes per node, GPUs per job, GPUs per node; earlier jobs go first.
 
     As in the implementation, a second job over several nodes loses a node together with all jobs that come after it. A

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab_policy.placement.assign import realise
-from trimtab_policy.placement.options import Menu, assignment, holding, left, market, taken
+from trimtab_policy.placement.options import OptionMenu, assignment, holding, left, market, taken
 from trimtab_policy.policy import Kind
 from trimtab_policy.solvers import milp
 from trimtab_policy.solvers.knapsack import FloatArray
@@ -61,7 +61,7 @@ class Sia:
         self.largest_gap = max(self.largest_gap, solution.gap)
         return realise(self.name, snapshot, pinned | taken(free, solution))
 
-    def _ties(self, now: float, free: list[Menu]) -> list[FloatArray]:
+    def _ties(self, now: float, free: list[OptionMenu]) -> list[FloatArray]:
         """What decides between equal costs: too little in all to outweigh the last digit of one cost."""
         most = 0.5 * 10.0**-DIGITS / (len(free) + 1)
         if self.tie_seed is None:
@@ -70,7 +70,7 @@ class Sia:
         return [most * chance.random(len(menu.options)) for menu in free]
 
 
-def costs(menu: Menu, now: float) -> FloatArray:
+def costs(menu: OptionMenu, now: float) -> FloatArray:
     """Cost of every option of a job, (options,): its normalised goodput to the power p."""
     if not menu.options:
         return np.zeros(0)
@@ -83,7 +83,7 @@ def costs(menu: Menu, now: float) -> FloatArray:
     return cost
 
 
-def restart_factor(menu: Menu, now: float) -> float:
+def restart_factor(menu: OptionMenu, now: float) -> float:
     """r: what is left of a goodput if the job restarts once more, given how often it did so far."""
     age, delay = now - menu.job.created, menu.job.restart_seconds
     if age < delay:
@@ -91,11 +91,11 @@ def restart_factor(menu: Menu, now: float) -> float:
     return max(age - menu.job.restarts * delay, 0.0) / (age + delay) if age + delay > 0 else 1.0
 
 
-def _restarting(menu: Menu) -> bool:
+def _restarting(menu: OptionMenu) -> bool:
     return menu.job.placement is not None and menu.job.resuming > 0
 
 
-def _preference(menu: Menu) -> FloatArray:
+def _preference(menu: OptionMenu) -> FloatArray:
     """Rank of each option between 0 and 1: the current one, then by number of GPUs, then by GPU type."""
     order = np.lexsort((menu.kind, menu.gpus, np.arange(len(menu.gpus)) != menu.current))
     ranks = np.empty(len(order))

@@ -26,7 +26,7 @@ import numpy as np
 from trimtab_policy.placement.assign import realise
 from trimtab_policy.placement.candidates import Candidate
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.options import Market, Menu, assignment, holding, left, market, taken
+from trimtab_policy.placement.options import Market, OptionMenu, assignment, holding, left, market, taken
 from trimtab_policy.placement.queueing import fastest
 from trimtab_policy.policy import Kind
 from trimtab_policy.solvers import milp
@@ -70,7 +70,7 @@ class Themis:
         return self._ended == ended or job.started >= ended
 
     def _auction(
-        self, snapshot: Snapshot, offered: Market, group: list[Menu], settled: dict[str, Candidate]
+        self, snapshot: Snapshot, offered: Market, group: list[OptionMenu], settled: dict[str, Candidate]
     ) -> dict[str, Candidate]:
         """What the group gets: the least sum of ln rho, each relative to that of waiting."""
         times = [finish_times(menu, snapshot.time, self.lease_seconds) for menu in group]
@@ -79,7 +79,7 @@ class Themis:
         return taken(group, milp.cheapest(assignment(left(offered, settled), group, costs, 0.0), GAP))
 
 
-def finish_times(menu: Menu, now: float, lease_seconds: float) -> FloatArray:
+def finish_times(menu: OptionMenu, now: float, lease_seconds: float) -> FloatArray:
     """T_shared with each option for a lease, (options,): seconds from submission to the end.
 
     Work that is left after the lease is done at the best speed. A lease begins when the job computes.
@@ -96,13 +96,13 @@ def finish_times(menu: Menu, now: float, lease_seconds: float) -> FloatArray:
     return times
 
 
-def waiting(menu: Menu, now: float, lease_seconds: float) -> float:
+def waiting(menu: OptionMenu, now: float, lease_seconds: float) -> float:
     """T_shared of a job that gets nothing for one lease and then its best option."""
     job = menu.job
     return _age(job, now) + lease_seconds + job.restart_seconds + float(_remaining(job) / menu.rate.max())
 
 
-def unfairness(menu: Menu, offered: Market, now: float, lease_seconds: float) -> float:
+def unfairness(menu: OptionMenu, offered: Market, now: float, lease_seconds: float) -> float:
     """rho with what the job has now."""
     has = menu.current
     shared = float(finish_times(menu, now, lease_seconds)[has]) if has >= 0 else waiting(menu, now, lease_seconds)
@@ -111,7 +111,7 @@ def unfairness(menu: Menu, offered: Market, now: float, lease_seconds: float) ->
     return shared * float(alone.max()) / max(1, menu.job.training.steps)
 
 
-def _worst(bidders: list[Menu], part: float) -> int:
+def _worst(bidders: list[OptionMenu], part: float) -> int:
     """How many of the bidders, the worst off first, need at least this part of the GPUs that all of them need."""
     needed = np.cumsum([menu.gpus.min() for menu in bidders])
     return int(np.searchsorted(needed, part * needed[-1])) + 1 if bidders else 0

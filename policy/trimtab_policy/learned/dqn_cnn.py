@@ -32,7 +32,7 @@ from trimtab_policy.learned import hyperdimensional as hd
 from trimtab_policy.learned import store
 from trimtab_policy.learned.layers import Single, convolution, dense, relu
 from trimtab_policy.learned.offers import Answers, OfferPolicy, best
-from trimtab_policy.observation.encode import OCCUPANCY, POOL, SCHEMA, Offers
+from trimtab_policy.observation.encode import OCCUPANCY, POOL, SCHEMA, OfferBatch
 from trimtab_policy.policy import Kind
 
 Inputs = dict[str, NDArray[Any]]
@@ -62,7 +62,7 @@ class DqnCnn(OfferPolicy):
     def _network(self) -> Network:
         return Network(store.load(self._source, SCHEMA).arrays, codebook)
 
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         """As of `OfferPolicy`. Raises BadAnswer for what is no number, `store.WeightsError` for bad weights."""
         return best(self.name, self._network.values(inputs(offers), offers.mask), offers)
 
@@ -132,7 +132,7 @@ def cells(convolved: Any, whole_rows: bool) -> Any:
     return convolved.reshape(n, channels, rows * columns).swapaxes(1, 2)
 
 
-def inputs(offers: Offers) -> Inputs:
+def inputs(offers: OfferBatch) -> Inputs:
     """What the network takes of offers."""
     shares = offers.pools[:, :, OCCUPANCY]
     others = np.moveaxis(offers.pools[:, :, _PLAIN], 2, 1)
@@ -149,7 +149,7 @@ def inputs(offers: Offers) -> Inputs:
     }
 
 
-def _codes(offers: Offers) -> NDArray[np.int64]:
+def _codes(offers: OfferBatch) -> NDArray[np.int64]:
     """(n, types) rows of the codebook."""
     speed, node = hd.band(offers.pools[:, :, 0], _SPEEDS), hd.band(offers.pools[:, :, 2], _NODES)
     use, priority = hd.band(1 - offers.pools[:, :, 3], _USES), hd.band(offers.job[:, 3], _PRIORITIES)

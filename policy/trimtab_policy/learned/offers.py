@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.observation.encode import Offers, Scene
+from trimtab_policy.observation.encode import OfferBatch, OfferScene
 from trimtab_policy.placement.candidates import nodes_for, placement
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.pending_reasons import why_pending
@@ -34,13 +34,13 @@ class OfferPolicy(ABC):
     name: str
 
     @abstractmethod
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         """(n,) the option that each of n jobs shall have, or `offers.wait`; only what `offers.mask` allows."""
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Offer every waiting job in turn. Raises BadAnswer, and what loading the weights raises."""
         capacity = Capacity(snapshot)
-        scene = Scene(snapshot, capacity)
+        scene = OfferScene(snapshot, capacity)
         refused: set[str] = set()
 
         def choose(snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | None:
@@ -71,13 +71,13 @@ class OfferPolicy(ABC):
         return serve(self.name, snapshot, capacity, snapshot.waiting(), choose, explain=explain)
 
 
-def _must_start(offers: Offers) -> Offers:
+def _must_start(offers: OfferBatch) -> OfferBatch:
     mask = offers.mask.copy()
     mask[:, offers.wait] = False
     return offers._replace(mask=mask)
 
 
-def checked(name: str, offers: Offers, answers: Answers) -> int:
+def checked(name: str, offers: OfferBatch, answers: Answers) -> int:
     """The answer to a single offer. Raises BadAnswer for one that was not on offer."""
     answer = int(answers[0])
     if not 0 <= answer <= offers.wait or not offers.mask[0, answer]:
@@ -85,7 +85,7 @@ def checked(name: str, offers: Offers, answers: Answers) -> int:
     return answer
 
 
-def best(name: str, values: NDArray[np.float32], offers: Offers) -> Answers:
+def best(name: str, values: NDArray[np.float32], offers: OfferBatch) -> Answers:
     """(n,) what is allowed and worth most, of values (n, options + 1). Raises BadAnswer if one is no number."""
     if not np.isfinite(values[offers.mask]).all():
         raise BadAnswer(f"{name}: its network computed a value that is no number; its weights or inputs are broken")

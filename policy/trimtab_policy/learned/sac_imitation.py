@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from trimtab_policy.learned import store
 from trimtab_policy.learned.layers import dense, relu
 from trimtab_policy.learned.offers import Answers, BadAnswer, OfferPolicy
-from trimtab_policy.observation.encode import CLUSTER, JOB, SCHEMA, Bools, Ints, Offers, Single
+from trimtab_policy.observation.encode import CLUSTER, JOB, SCHEMA, Bools, Ints, OfferBatch, Single
 from trimtab_policy.observation.features import GPUS
 from trimtab_policy.policy import Kind
 
@@ -39,7 +39,7 @@ LAYERS = ("first", "second", "mean")
 NAMES = tuple(f"{layer}.{part}" for layer in LAYERS for part in ("weight", "bias"))
 
 
-class SacImitation(OfferPolicy):
+class SacImitationPolicy(OfferPolicy):
     """Soft actor-critic with expert imitation: the mean action of the trained actor."""
 
     name = "sac_imitation"
@@ -54,7 +54,7 @@ class SacImitation(OfferPolicy):
     def _weights(self) -> Mapping[str, Single]:
         return store.load(self._source, SCHEMA, NAMES).arrays
 
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         """As of `offers.Agent`. Raises BadAnswer where the network computes what is no number."""
         shares = mean_action(self._weights, state(offers))
         if not np.isfinite(shares).all():
@@ -72,7 +72,7 @@ def mean_action(weights: Mapping[str, Single], states: Single) -> Single:
     return action
 
 
-def state(offers: Offers) -> Single:
+def state(offers: OfferBatch) -> Single:
     """(n, FEATURES) in [0, 1]: the vector above."""
     room, most = offers.mask[:, :-1], _most(offers)
     parts = [offers.job, offers.cluster, GPUS(most).astype(np.float32)[:, None]]
@@ -84,7 +84,7 @@ def state(offers: Offers) -> Single:
     return np.concatenate(parts, axis=1)
 
 
-def granted(offers: Offers, shares: Single) -> Answers:
+def granted(offers: OfferBatch, shares: Single) -> Answers:
     """(n,) options, or to wait, that shares (n, 3) mean.
 
     A job that may not wait, because nothing runs, gets its smallest option where the shares do not suffice for one.
@@ -98,7 +98,7 @@ def granted(offers: Offers, shares: Single) -> Answers:
     return answers
 
 
-def _most(offers: Offers) -> Ints:
+def _most(offers: OfferBatch) -> Ints:
     """(n,) GPUs of the largest option with room, 0 without one."""
     most: Ints = np.where(offers.mask[:, :-1], offers.gpus, 0).max(axis=1)
     return most
@@ -110,7 +110,7 @@ def _whole(most: Ints, share: float | NDArray[Any]) -> Ints:
     return whole
 
 
-def _fastest(offers: Offers, within: Bools) -> Ints:
+def _fastest(offers: OfferBatch, within: Bools) -> Ints:
     """(n,) the fastest option of those, of equals the one with the fewest GPUs; any where there is none."""
     speed = np.where(within, offers.options[:, :, 0], -1.0)
     best = speed == speed.max(axis=1, keepdims=True)

@@ -39,7 +39,7 @@ class WeightsError(ValueError):
     """A file of weights cannot be used: which one, why, and what to do, in one line."""
 
 
-class Card(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ModelCard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What weights are, where they come from, and how good they were."""
 
     agent: str
@@ -69,10 +69,10 @@ class Weights(NamedTuple):
     """Arrays by name, read-only, and what they are."""
 
     arrays: Arrays
-    card: Card
+    card: ModelCard
 
 
-def save(path: Path, weights: Mapping[str, NDArray[Any]], card: Card) -> Card:
+def save(path: Path, weights: Mapping[str, NDArray[Any]], card: ModelCard) -> ModelCard:
     """Write arrays to `path` (`.safetensors`) and their card beside it; returns the card with its SHA-256.
 
     Raises WeightsError when a value or the score is not finite or a type of array cannot be stored, OSError when
@@ -110,7 +110,7 @@ def load(source: str | Path, schema: str, names: Collection[str] = ()) -> Weight
     return Weights(arrays, card)
 
 
-def read_card(source: str | Path) -> Card:
+def read_card(source: str | Path) -> ModelCard:
     """The card alone, for lists of what there is. Raises WeightsError without a card, or when it is none of ours."""
     return _card(_found(source).with_suffix(".json"))
 
@@ -199,10 +199,10 @@ def _read(path: Path) -> bytes:
         raise WeightsError(f"{path}: {told}; weights are NAME.safetensors and NAME.json: bring both") from error
 
 
-def _card(path: Path) -> Card:
+def _card(path: Path) -> ModelCard:
     raw = _read(path)
     try:
-        return msgspec.json.decode(raw, type=Card)
+        return msgspec.json.decode(raw, type=ModelCard)
     except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path}: no card of trained weights ({_line(error)}); name another file") from error
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trimtab_policy.learned import store
 from trimtab_policy.learned.offers import Answers, BadAnswer, OfferPolicy
-from trimtab_policy.observation.encode import MODES, SCHEMA, Bools, Floats, Ints, Offers, Single
+from trimtab_policy.observation.encode import MODES, SCHEMA, Bools, Floats, Ints, OfferBatch, Single
 from trimtab_policy.policy import Kind
 
 COUNTS = (1, 2, 4, 8, 16, 32)
@@ -29,15 +29,15 @@ ARRAYS = ("bins", "q", "tried")
 """What weights consist of: bins (features,), q and tried (states, ACTIONS)."""
 
 
-class Feature(NamedTuple):
+class GridFeature(NamedTuple):
     """One axis of the grid: a number for each of n offers, between two limits."""
 
-    of: Callable[[Offers], Single]
+    of: Callable[[OfferBatch], Single]
     low: float = 0.0
     high: float = 1.0
 
 
-def _free_of_best(offers: Offers) -> Single:
+def _free_of_best(offers: OfferBatch) -> Single:
     """(n,) free share of the GPU type on which the job runs best."""
     best = offers.pools[:, :, 0].argmax(axis=1)
     free: Single = offers.pools[np.arange(len(best)), best, 3]
@@ -45,19 +45,19 @@ def _free_of_best(offers: Offers) -> Single:
 
 
 FEATURES = {
-    "scaling": Feature(lambda offers: offers.job[:, 10], 0.35),
-    "length": Feature(lambda offers: offers.job[:, 0], 0.35, 0.6),
-    "rank": Feature(lambda offers: offers.job[:, 6]),
-    "waiting": Feature(lambda offers: offers.cluster[:, 1], 0.03, 0.6),
-    "free": Feature(lambda offers: offers.cluster[:, 2]),
-    "best_free": Feature(_free_of_best),
-    "crowd": Feature(lambda offers: offers.cluster[:, 3]),
+    "scaling": GridFeature(lambda offers: offers.job[:, 10], 0.35),
+    "length": GridFeature(lambda offers: offers.job[:, 0], 0.35, 0.6),
+    "rank": GridFeature(lambda offers: offers.job[:, 6]),
+    "waiting": GridFeature(lambda offers: offers.cluster[:, 1], 0.03, 0.6),
+    "free": GridFeature(lambda offers: offers.cluster[:, 2]),
+    "best_free": GridFeature(_free_of_best),
+    "crowd": GridFeature(lambda offers: offers.cluster[:, 3]),
 }
 """Scaling exponent, run time left, its rank among those that wait, jobs that wait, free share of all GPUs, of those of
 its best type, and jobs per GPU."""
 
 
-def cells(offers: Offers, bins: Sequence[int]) -> Ints:
+def cells(offers: OfferBatch, bins: Sequence[int]) -> Ints:
     """(n,) cells of n offers on a grid of so many equal bins between the limits of each of FEATURES."""
     sizes = np.array(bins, dtype=np.int64)[:, None]
     parts = np.stack([(each.of(offers) - each.low) / (each.high - each.low) for each in FEATURES.values()])
@@ -71,7 +71,7 @@ def states(bins: Sequence[int]) -> int:
     return int(np.prod(bins))
 
 
-def menu(offers: Offers) -> Ints:
+def menu(offers: OfferBatch) -> Ints:
     """(n, ACTIONS) the answer that each action is: an option, to wait, or NOTHING where it may not be done."""
     count = np.searchsorted(COUNTS, offers.gpus, side="right") - 1
     action = count * len(MODES) + offers.mode
@@ -83,7 +83,7 @@ def menu(offers: Offers) -> Ints:
     return answers
 
 
-def greedy(q: Floats, tried: Bools, answers: Ints, offers: Offers) -> Answers:
+def greedy(q: Floats, tried: Bools, answers: Ints, offers: OfferBatch) -> Answers:
     """(n,) the answers of the best actions, of their values (n, ACTIONS) and whether they were ever tried."""
     known = np.where(tried & (answers != NOTHING), q, -np.inf)
     best = np.take_along_axis(answers, known.argmax(axis=1)[:, None], axis=1)[:, 0]
@@ -104,7 +104,7 @@ class TablePolicy(OfferPolicy):
     def _table(self) -> Mapping[str, NDArray[Any]]:
         return store.load(self.name, SCHEMA, ARRAYS).arrays if self._weights is None else self._weights
 
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         """As of `OfferPolicy`. Raises BadAnswer for values that are no numbers, `store.WeightsError` for no table."""
         here = cells(offers, self._table["bins"].tolist())
         q = self._table["q"][here]
@@ -113,7 +113,7 @@ class TablePolicy(OfferPolicy):
         return greedy(q, self._table["tried"][here], menu(offers), offers)
 
 
-class QLearning(TablePolicy):
+class QLearningPolicy(TablePolicy):
     """What `agents.q_learning` learned."""
 
     name = "q_learning"
@@ -121,7 +121,7 @@ class QLearning(TablePolicy):
     source = "Dadizadeh Dargiry, MSES 2025"
 
 
-class Sarsa(TablePolicy):
+class SarsaPolicy(TablePolicy):
     """What `agents.sarsa` learned."""
 
     name = "sarsa"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trimtab_policy.learned import store
 from trimtab_policy.learned.layers import dense, relu
 from trimtab_policy.learned.offers import Answers, OfferPolicy, best
-from trimtab_policy.observation.encode import SCHEMA, Ints, Offers, Single
+from trimtab_policy.observation.encode import SCHEMA, Ints, OfferBatch, Single
 from trimtab_policy.policy import Kind
 
 Weights = Mapping[str, NDArray[Any]]
@@ -43,7 +43,7 @@ class Local(NamedTuple):
     """(n, m) agent that may do it."""
 
 
-class Vdn(OfferPolicy):
+class VdnPolicy(OfferPolicy):
     """Pools that bid."""
 
     name = "vdn"
@@ -58,18 +58,18 @@ class Vdn(OfferPolicy):
     def _weights(self) -> Weights:
         return store.load(self._source, SCHEMA, NAMES).arrays
 
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         """As of `Agent`. Raises BadAnswer, and `store.WeightsError` when the weights cannot be used."""
         return answers(self._weights, offers)
 
 
-def answers(weights: Weights, offers: Offers) -> Answers:
+def answers(weights: Weights, offers: OfferBatch) -> Answers:
     """(n,) what the pools with these weights agree on. Raises BadAnswer for bids that are no numbers."""
     bids, _ = values(weights, local(offers))
-    return best(Vdn.name, np.append(bids, np.zeros((len(bids), 1), dtype=np.float32), axis=1), offers)
+    return best(VdnPolicy.name, np.append(bids, np.zeros((len(bids), 1), dtype=np.float32), axis=1), offers)
 
 
-def local(offers: Offers) -> Local:
+def local(offers: OfferBatch) -> Local:
     """Offers as the pools see them: (n, types, 23) and (n, options, 8)."""
     pools = offers.pools
     job = np.concatenate([offers.job[:, _OF_THE_JOB], offers.cluster[:, _WAITING]], axis=1)
@@ -91,7 +91,7 @@ def values(weights: Weights, seen: Local) -> tuple[Single, Single]:
     return bids, passing
 
 
-def predicted(weights: Weights, offers: Offers, chosen: Answers) -> Single:
+def predicted(weights: Weights, offers: OfferBatch, chosen: Answers) -> Single:
     """(n,) Q_tot of these answers: the discounted sum of rewards that is expected to follow them."""
     bids, passing = values(weights, local(offers))
     joint = np.append(bids, np.zeros((len(bids), 1), dtype=np.float32), axis=1)

@@ -7,10 +7,10 @@ The policies decide by one protocol: jobs that wait are offered one at a time, i
 something that they could run on has room. The answer is one option (GPU type, count, parallelism), or to let the job
 wait.
 
-`Facts` are the raw figures of n such offers, whoever gathered them: the operator from a snapshot (`Scene`), a training
-environment from its arrays. `encode` turns them into `Offers`. There is no second way, so that what was learned in an
-environment means the same in a cluster. No feature depends on the number of nodes, GPU types or options but by ratios
-and logarithms: weights serve clusters of any size.
+`OfferFacts` are the raw figures of n such offers, whoever gathered them: the operator from a snapshot (`OfferScene`), a
+training environment from its arrays. `encode` turns them into `OfferBatch`. There is no second way, so that what was
+learned in an environment means the same in a cluster. No feature depends on the number of nodes, GPU types or options
+but by ratios and logarithms: weights serve clusters of any size.
 
 Job (12): 0 run time left on its fastest option; 1 work left, in GPU-seconds of its most frugal option; 2 age; 3 age /
 (age + 0's time); 4 has a deadline; 5 slack to it, s / (s + age + 0's time), 0 when late; 6 rank by length among the
@@ -56,7 +56,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-class Offers(NamedTuple):
+class OfferBatch(NamedTuple):
     """n jobs on offer, each with what it could have; features as of the module. An offer's answer is an option's
     index, or the number of options: to wait."""
 
@@ -83,7 +83,7 @@ class Offers(NamedTuple):
         return int(self.mask.shape[1]) - 1
 
 
-class Facts(NamedTuple):
+class OfferFacts(NamedTuple):
     """The raw figures of n offers."""
 
     fastest_seconds: Floats
@@ -118,14 +118,14 @@ class Facts(NamedTuple):
     """(n, types, 1 + most GPUs of a node) how many nodes have 0, 1, 2, ... free GPUs."""
 
 
-def encode(facts: Facts) -> Offers:
+def encode(facts: OfferFacts) -> OfferBatch:
     """The features of n offers."""
     able = facts.speed > 0
     relative = facts.speed / facts.speed.max(axis=1, keepdims=True)
     per_gpu = facts.speed / facts.gpus
     frugal = per_gpu / per_gpu.max(axis=1, keepdims=True)
     free = facts.by_free @ np.arange(facts.by_free.shape[2])
-    return Offers(
+    return OfferBatch(
         job=_job(facts, able, relative, frugal),
         cluster=_cluster(facts, free),
         pools=_pools(facts, per_gpu, free),
@@ -137,7 +137,7 @@ def encode(facts: Facts) -> Offers:
     )
 
 
-def _job(facts: Facts, able: Bools, relative: Floats, frugal: Floats) -> Single:
+def _job(facts: OfferFacts, able: Bools, relative: Floats, frugal: Floats) -> Single:
     rows = np.arange(len(able))
     best = relative.argmax(axis=1)
     least_work = facts.fastest_seconds * facts.gpus[rows, best] * frugal[rows, best]
@@ -167,7 +167,7 @@ def _job(facts: Facts, able: Bools, relative: Floats, frugal: Floats) -> Single:
     )
 
 
-def _cluster(facts: Facts, free: Ints) -> Single:
+def _cluster(facts: OfferFacts, free: Ints) -> Single:
     gpus = facts.total.sum(axis=1)
     return columns(
         JOBS(facts.present),
@@ -177,7 +177,7 @@ def _cluster(facts: Facts, free: Ints) -> Single:
     )
 
 
-def _pools(facts: Facts, per_gpu: Floats, free: Ints) -> Single:
+def _pools(facts: OfferFacts, per_gpu: Floats, free: Ints) -> Single:
     types = np.arange(facts.total.shape[1])
     of_type = np.where(facts.kind[:, None, :] == types[:, None], per_gpu[:, None, :], 0.0).max(axis=2)
     nodes = np.maximum(1, facts.by_free.sum(axis=2))
@@ -198,7 +198,7 @@ def _bands(columns: int) -> list[int]:
     return [0, *(edge for edge in _EDGES if edge < columns)]
 
 
-def _fragmentation(facts: Facts, free: Ints) -> Floats:
+def _fragmentation(facts: OfferFacts, free: Ints) -> Floats:
     """(n, types) share of the free GPUs that gangs of 1, 2, 4, ... up to a node cannot use, on average."""
     columns = facts.by_free.shape[2]
     held_by = facts.by_free * np.arange(columns)
@@ -213,7 +213,7 @@ def _fragmentation(facts: Facts, free: Ints) -> Floats:
     return share
 
 
-def _options(facts: Facts, able: Bools, relative: Floats, frugal: Floats, free: Ints) -> Single:
+def _options(facts: OfferFacts, able: Bools, relative: Floats, frugal: Floats, free: Ints) -> Single:
     pool = np.take_along_axis(free, facts.kind, axis=1)
     seconds = np.divide(facts.fastest_seconds[:, None], relative, out=np.zeros(relative.shape), where=able)
     return columns(
@@ -226,7 +226,7 @@ def _options(facts: Facts, able: Bools, relative: Floats, frugal: Floats, free: 
     )
 
 
-class Menu(NamedTuple):
+class CandidateMenu(NamedTuple):
     """What one job could run on, as arrays over its candidates: by GPU type and count, the fastest of each first."""
 
     options: tuple[Candidate, ...]
@@ -239,7 +239,7 @@ class Menu(NamedTuple):
     """(options,) whether it is the fastest of its GPU type and count."""
 
 
-class Scene:
+class OfferScene:
     """A snapshot as the offers of its waiting jobs see it, while they are answered one after the other."""
 
     def __init__(self, snapshot: Snapshot, capacity: Capacity) -> None:
@@ -261,7 +261,7 @@ class Scene:
         self._waits = np.ones(len(able), dtype=np.bool_)
         self._present = len(snapshot.jobs) - len(waiting) + len(able)
 
-    def offer(self, job: Job) -> tuple[Offers, tuple[Candidate, ...]] | None:
+    def offer(self, job: Job) -> tuple[OfferBatch, tuple[Candidate, ...]] | None:
         """The offer of one waiting job and its options; None where nothing that it could run on has room."""
         menu = self._menus.get(job.uid)
         room = self._room(job, menu) if menu else np.zeros(0, dtype=np.bool_)
@@ -269,7 +269,7 @@ class Scene:
             return None
         rows = _best_of_each(menu, room)
         number, snapshot = self._number[job.uid], self._snapshot
-        facts = Facts(
+        facts = OfferFacts(
             fastest_seconds=_left(job, menu.seconds[None, rows]),
             age=np.array([snapshot.time - job.created]),
             slack=np.array([np.inf if job.deadline is None else job.deadline - snapshot.time]),
@@ -292,7 +292,7 @@ class Scene:
         """The job has been given GPUs: it no longer waits."""
         self._waits[self._number[job.uid]] = False
 
-    def _room(self, job: Job, menu: Menu) -> Bools:
+    def _room(self, job: Job, menu: CandidateMenu) -> Bools:
         capacity = self._capacity
         return np.array(
             [
@@ -309,13 +309,13 @@ class Scene:
         return np.bincount(cells, minlength=len(self._types) * columns).reshape(len(self._types), columns)
 
 
-def _menu(index: dict[str, int], found: Sequence[Candidate]) -> Menu:
+def _menu(index: dict[str, int], found: Sequence[Candidate]) -> CandidateMenu:
     kind = [index[each.gpu.name] for each in found]
     order = sorted(range(len(found)), key=lambda row: (kind[row], found[row].option.gpus, _seconds(found[row])))
     options = tuple(found[row] for row in order)
     pools = np.array([kind[row] for row in order], dtype=np.int64)
     gpus = np.array([each.option.gpus for each in options], dtype=np.int64)
-    return Menu(
+    return CandidateMenu(
         options,
         np.array([_seconds(each) for each in options]),
         pools,
@@ -325,7 +325,7 @@ def _menu(index: dict[str, int], found: Sequence[Candidate]) -> Menu:
     )
 
 
-def _best_of_each(menu: Menu, room: Bools) -> Ints:
+def _best_of_each(menu: CandidateMenu, room: Bools) -> Ints:
     """(types x counts that there are,) the fastest option with room of each GPU type and count, else the fastest."""
     group = np.cumsum(menu.first) - 1
     order = np.lexsort((np.arange(len(group)), ~room, group))

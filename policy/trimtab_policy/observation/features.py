@@ -4,9 +4,9 @@ Section 3.1 of seed 002 (ADLRO) asks for a layer that brings job submissions, GP
 cluster "within a manageable range". This is it: for the learned policies (`encode`), for the simulator's environments,
 and for the live controller, which decides by the same `encode` and shows the rest (`trimtab snapshot --features`).
 
-A `Feature` names a figure, its unit, its range and its scale. `Feature.of` takes arrays of any shape and gives float32
-in [0, 1]: what lies outside the range counts as its end, what is not a number as not known, which has a value of its
-own. `Feature.raw` goes back. `FEATURES` is the table; `policy/FEATURES.md` is made of it by
+An `ObservedFeature` names a figure, its unit, its range and its scale. `ObservedFeature.of` takes arrays of any shape
+and gives float32 in [0, 1]: what lies outside the range counts as its end, what is not a number as not known, which has
+a value of its own. `ObservedFeature.raw` goes back. `FEATURES` is the table; `policy/FEATURES.md` is made of it by
 `python -m trimtab_policy.observation.features`. `node_features` and `job_features` put a snapshot into rows of them.
 
 Scales are also used by themselves where a formula stands alone: `DURATION.scale(seconds)` computes in float64 and cuts
@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from trimtab_policy.perf import shape
+from trimtab_policy.perf import model_flops
 from trimtab_policy.placement.candidates import weight
 from trimtab_policy.types import Job, Node, Readings, Snapshot
 
@@ -79,7 +79,7 @@ class Linear(Struct, frozen=True):
         return above if self.high - self.low == 1 else f"{above} / {self.high - self.low:g}"
 
 
-class Log(Struct, frozen=True):
+class LogScale(Struct, frozen=True):
     """ln(1 + x) over `full`."""
 
     full: float
@@ -147,7 +147,7 @@ class Balance(Struct, frozen=True):
 SUBMISSION, READING, CONFIGURATION = "Job submission", "GPU readings", "Cluster configuration"
 
 
-class Feature(Struct, frozen=True):
+class ObservedFeature(Struct, frozen=True):
     """One figure, and how it is brought into [0, 1]."""
 
     name: str
@@ -175,11 +175,11 @@ class Feature(Struct, frozen=True):
         return found
 
 
-DURATION: Final = Log(MONTH)
+DURATION: Final = LogScale(MONTH)
 GPUS: Final = Doublings(GPU_DOUBLINGS)
 POOL_GPUS: Final = Doublings(POOL_DOUBLINGS)
 NODE_GPUS: Final = Doublings(NODE_DOUBLINGS)
-JOBS: Final = Log(float(JOBS_FULL))
+JOBS: Final = LogScale(float(JOBS_FULL))
 WAITING: Final = Crowd(MANY_WAITING)
 PER_CENT: Final = Linear(0.0, 100.0)
 SHARE: Final = Linear()
@@ -192,16 +192,16 @@ def _reach(full: int, unit: float = 1.0) -> float:
     return float((1 << full) - 1) * unit
 
 
-def _doublings(name: str, group: str, unit: str, what: str, full: int, size: float = 1.0) -> Feature:
-    return Feature(name, group, unit, what, Doublings(full, size), _reach(full, size))
+def _doublings(name: str, group: str, unit: str, what: str, full: int, size: float = 1.0) -> ObservedFeature:
+    return ObservedFeature(name, group, unit, what, Doublings(full, size), _reach(full, size))
 
 
-JOB_FEATURES: Final[tuple[Feature, ...]] = (
+JOB_FEATURES: Final[tuple[ObservedFeature, ...]] = (
     _doublings("cpu_cores_per_gpu", SUBMISSION, "millicores", "CPU that a pod requests for each GPU", 8, 1000.0),
     _doublings("host_memory_per_gpu", SUBMISSION, "bytes", "host memory that a pod requests for each GPU", 12, GIB),
-    Feature("least_gpus", SUBMISSION, "GPUs", "smallest gang that is allowed", GPUS, _reach(GPU_DOUBLINGS)),
-    Feature("most_gpus", SUBMISSION, "GPUs", "largest gang that is allowed", GPUS, _reach(GPU_DOUBLINGS)),
-    Feature(
+    ObservedFeature("least_gpus", SUBMISSION, "GPUs", "smallest gang that is allowed", GPUS, _reach(GPU_DOUBLINGS)),
+    ObservedFeature("most_gpus", SUBMISSION, "GPUs", "largest gang that is allowed", GPUS, _reach(GPU_DOUBLINGS)),
+    ObservedFeature(
         "priority",
         SUBMISSION,
         "",
@@ -215,15 +215,17 @@ JOB_FEATURES: Final[tuple[Feature, ...]] = (
     _doublings("sequence_length", SUBMISSION, "tokens", "tokens of a sequence", 20),
     _doublings("global_batch_size", SUBMISSION, "sequences", "sequences of an optimizer step", 20),
     _doublings("steps", SUBMISSION, "steps", "optimizer steps to train", 30),
-    Feature("steps_left", SUBMISSION, "", "part of the steps that is left", SHARE, 1.0, unknown=1.0),
-    Feature("age", SUBMISSION, "seconds", "time since it was submitted", DURATION, _SECONDS),
+    ObservedFeature("steps_left", SUBMISSION, "", "part of the steps that is left", SHARE, 1.0, unknown=1.0),
+    ObservedFeature("age", SUBMISSION, "seconds", "time since it was submitted", DURATION, _SECONDS),
 )
 """What a job says of itself when it is submitted."""
 
-READING_FEATURES: Final[tuple[Feature, ...]] = (
-    Feature("utilization", READING, "", "part of the time in which a kernel ran", SHARE, 1.0, unknown=_UNKNOWN_LOAD),
-    Feature("memory_used", READING, "", "part of the GPU memory in use", SHARE, 1.0, unknown=_UNKNOWN_LOAD),
-    Feature(
+READING_FEATURES: Final[tuple[ObservedFeature, ...]] = (
+    ObservedFeature(
+        "utilization", READING, "", "part of the time in which a kernel ran", SHARE, 1.0, unknown=_UNKNOWN_LOAD
+    ),
+    ObservedFeature("memory_used", READING, "", "part of the GPU memory in use", SHARE, 1.0, unknown=_UNKNOWN_LOAD),
+    ObservedFeature(
         "memory_bandwidth",
         READING,
         "",
@@ -232,34 +234,42 @@ READING_FEATURES: Final[tuple[Feature, ...]] = (
         1.0,
         unknown=_UNKNOWN_LOAD,
     ),
-    Feature("temperature", READING, "°C", "of the hottest GPU of the node", PER_CENT, 100.0, unknown=_UNKNOWN_LOAD),
-    Feature("power", READING, "", "power drawn over the limit", SHARE, 1.0, unknown=_UNKNOWN_LOAD),
-    Feature("reading_age", READING, "seconds", "time since the readings arrived", Log(DAY), 86400.0, unknown=1.0),
+    ObservedFeature(
+        "temperature", READING, "°C", "of the hottest GPU of the node", PER_CENT, 100.0, unknown=_UNKNOWN_LOAD
+    ),
+    ObservedFeature("power", READING, "", "power drawn over the limit", SHARE, 1.0, unknown=_UNKNOWN_LOAD),
+    ObservedFeature(
+        "reading_age", READING, "seconds", "time since the readings arrived", LogScale(DAY), 86400.0, unknown=1.0
+    ),
 )
 """What an agent reads of the GPUs of a node."""
 
-NODE_FEATURES: Final[tuple[Feature, ...]] = (
+NODE_FEATURES: Final[tuple[ObservedFeature, ...]] = (
     _doublings("peak_flops", CONFIGURATION, "FLOP/s", "dense 16-bit peak of a GPU", 12, TERA),
     _doublings("memory", CONFIGURATION, "bytes", "memory of a GPU", 9, GIB),
     _doublings("gpu_memory_bandwidth", CONFIGURATION, "bytes/s", "memory bandwidth of a GPU", 14, GIGA),
     _doublings("link_bandwidth", CONFIGURATION, "bytes/s", "bandwidth between the GPUs of a node", 12, GIGA),
     _doublings("network_bandwidth", CONFIGURATION, "bytes/s", "bandwidth of a GPU to other nodes", 10, GIGA),
-    Feature("node_gpus", CONFIGURATION, "GPUs", "GPUs of the node", NODE_GPUS, _reach(NODE_DOUBLINGS)),
-    Feature("free_share", CONFIGURATION, "", "part of them that is free", SHARE, 1.0),
-    Feature("foreign_share", CONFIGURATION, "", "part of them that is busy without a pod", SHARE, 1.0),
-    Feature("speed", CONFIGURATION, "", "rate of its slowest GPU over what its type does", SHARE, 1.0, unknown=1.0),
+    ObservedFeature("node_gpus", CONFIGURATION, "GPUs", "GPUs of the node", NODE_GPUS, _reach(NODE_DOUBLINGS)),
+    ObservedFeature("free_share", CONFIGURATION, "", "part of them that is free", SHARE, 1.0),
+    ObservedFeature("foreign_share", CONFIGURATION, "", "part of them that is busy without a pod", SHARE, 1.0),
+    ObservedFeature(
+        "speed", CONFIGURATION, "", "rate of its slowest GPU over what its type does", SHARE, 1.0, unknown=1.0
+    ),
 )
 """What a node is, and what of it can be had."""
 
-OFFER_FEATURES: Final[tuple[Feature, ...]] = (
-    Feature("run_time", SUBMISSION, "seconds", "run time left, or work left in GPU-seconds", DURATION, _SECONDS),
-    Feature("jobs", CONFIGURATION, "jobs", "jobs in the system", JOBS, float(np.expm1(float(JOBS_FULL)))),
-    Feature("waiting", CONFIGURATION, "jobs", "jobs that wait", WAITING, 1e9),
-    Feature("pool_gpus", CONFIGURATION, "GPUs", "GPUs of one type", POOL_GPUS, _reach(POOL_DOUBLINGS)),
+OFFER_FEATURES: Final[tuple[ObservedFeature, ...]] = (
+    ObservedFeature(
+        "run_time", SUBMISSION, "seconds", "run time left, or work left in GPU-seconds", DURATION, _SECONDS
+    ),
+    ObservedFeature("jobs", CONFIGURATION, "jobs", "jobs in the system", JOBS, float(np.expm1(float(JOBS_FULL)))),
+    ObservedFeature("waiting", CONFIGURATION, "jobs", "jobs that wait", WAITING, 1e9),
+    ObservedFeature("pool_gpus", CONFIGURATION, "GPUs", "GPUs of one type", POOL_GPUS, _reach(POOL_DOUBLINGS)),
 )
 """What `encode` brings in besides."""
 
-FEATURES: Final[dict[str, Feature]] = {
+FEATURES: Final[dict[str, ObservedFeature]] = {
     each.name: each for each in (*JOB_FEATURES, *READING_FEATURES, *NODE_FEATURES, *OFFER_FEATURES)
 }
 
@@ -278,7 +288,7 @@ def job_features(snapshot: Snapshot, jobs: Sequence[Job]) -> Single:
     return _rows(JOB_FEATURES, [_submission(job, snapshot.time) for job in jobs])
 
 
-def _rows(features: Sequence[Feature], raw: Sequence[Sequence[float]]) -> Single:
+def _rows(features: Sequence[ObservedFeature], raw: Sequence[Sequence[float]]) -> Single:
     figures = np.array(raw, dtype=np.float64).reshape(len(raw), len(features))
     return np.stack([feature.of(figures[:, i]) for i, feature in enumerate(features)], axis=-1)
 
@@ -313,7 +323,7 @@ def _submission(job: Job, now: float) -> tuple[float, ...]:
         need.gpus.low,
         need.gpus.high,
         job.priority,
-        float(shape.parameters(shape.of(job.model))),
+        float(model_flops.parameters(model_flops.of(job.model))),
         training.sequence_length,
         training.global_batch_size,
         training.steps,
@@ -322,7 +332,7 @@ def _submission(job: Job, now: float) -> tuple[float, ...]:
     )
 
 
-def named(features: Sequence[Feature], rows: Single) -> list[dict[str, float]]:
+def named(features: Sequence[ObservedFeature], rows: Single) -> list[dict[str, float]]:
     """Rows of features, for people and programs."""
     return [{each.name: value for each, value in zip(features, row, strict=True)} for row in rows.tolist()]
 
@@ -356,7 +366,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def _line(each: Feature) -> str:
+def _line(each: ObservedFeature) -> str:
     span = f"{each.low:.4g} to {each.high:.4g}"
     return f"| `{each.name}` | {each.what} | {each.unit or '1'} | {span} | {each.scale.describe()} | {each.unknown:g} |"
 

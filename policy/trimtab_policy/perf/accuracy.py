@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from trimtab_policy.perf.columns import Array
+from trimtab_policy.perf.plan_arrays import Array
 
 if TYPE_CHECKING:
     from trimtab_policy.perf.forecast import Forecast

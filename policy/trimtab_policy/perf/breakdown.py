@@ -1,14 +1,14 @@
 """Where the time and the memory of one plan go, and what training with it takes: utilisation, energy, money.
 
 Everything follows from three things that the model computes anyway: `speed.step_time` by part, `memory.footprint` by
-part, and the FLOPs that the model needs (`shape.training_flops_per_token`).
+part, and the FLOPs that the model needs (`model_flops.training_flops_per_token`).
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from trimtab_policy.perf import columns, hardware, memory, shape, speed, uncertainty
+from trimtab_policy.perf import hardware, memory, model_flops, plan_arrays, speed, uncertainty
 from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Prediction, TrainingSpec
 
 BILLION = 1e9
@@ -56,7 +56,7 @@ def breakdown(
 
     Raises ValueError when the GPU lacks the precision.
     """
-    work, rows = columns.work(model, training), columns.columns([plan])
+    work, rows = plan_arrays.work(model, training), plan_arrays.columns([plan])
     machine = hardware.machine(gpu, training.precision, software=software)
     together = linked or hardware.linked(gpu, gpus_per_node)
     times = speed.step_time(work, rows, machine, together, hardware.software(software))
@@ -84,7 +84,7 @@ def utilisation(model: ModelSpec, training: TrainingSpec, gpu: GpuSpec, gpus: in
     Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B: recomputation is not counted. Unlike there, only the
     scores that a causal model can see are.
     """
-    needed = shape.training_flops_per_token(shape.of(model), training.sequence_length) * tokens_per_second
+    needed = model_flops.training_flops_per_token(model_flops.of(model), training.sequence_length) * tokens_per_second
     return float(needed) / (gpus * gpu.peak_flops[training.precision])
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from msgspec import Struct
 
 from trimtab_policy.inputs import documents
-from trimtab_policy.perf.shape import Array, Number
+from trimtab_policy.perf.model_flops import Array, Number
 from trimtab_policy.specs import GpuSpec
 
 Axis = Literal["generation", "software", "recipe"]
@@ -36,7 +36,7 @@ class ConstantsError(ValueError):
     """A file of constants that cannot be used; the message names file and field."""
 
 
-class Kind(NamedTuple):
+class ConstantKind(NamedTuple):
     """One constant: what it is, and what is believed of it beforehand."""
 
     meaning: str
@@ -58,40 +58,56 @@ class Kind(NamedTuple):
         return log(value / (1 - value)) if self.share else log(value)
 
 
-KINDS: dict[str, Kind] = {
-    "gemm": Kind("share of the matrix peak that large products reach over a step", 0.70, 0.2, "generation", 0.12),
-    "power": Kind("exponent of that share in watts per FLOP/s, within a generation", 0.6, 0.3),
-    "skill": Kind("speed of the framework's products and attention, 1 the middle of all", 1.0, 0.01, "software", 0.08),
-    "fp32": Kind("the same share in FP32, relative to 16 bit (no matrix units: easier to fill)", 1.35, 0.1),
-    "low": Kind("the same share in FP8 and FP4, relative to 16 bit, with casts and scaling", 0.9, 0.1, "recipe", 0.15),
-    "low_skill": Kind("the framework's part in that, 1 the middle of all", 1.0, 0.01, "software", 0.1),
-    "half_width": Kind("smallest dimension at which a product runs at half rate, on an A100", 100.0, 0.7),
-    "misalignment": Kind("time that a product loses per halving its widths lack to multiples of 64", 0.06, 1.0),
-    "odd_heads": Kind("time that unfused scores lose when the width of a head is no multiple of 8", 0.5, 0.7),
-    "attention": Kind("rate of fused attention relative to large products", 0.5, 0.4, "generation", 0.2),
-    "score_bytes": Kind("bytes that cross memory per unfused score, forward and backward", 40.0, 0.5, "software", 0.2),
-    "logit_bytes": Kind("bytes that cross memory per logit, forward and backward", 24.0, 0.5, "software", 0.3),
-    "memory": Kind("share of the memory bandwidth that streaming kernels reach", 0.85, 0.1),
-    "passes": Kind("times that stored activations cross memory in a forward pass", 2.0, 0.5, "software", 0.3),
-    "launch": Kind("seconds to launch one layer's kernels, forward and backward", 2.0e-3, 0.4, "software", 0.4),
-    "tensor_launch": Kind("what tensor parallelism adds to that, as a fraction", 0.1, 0.7),
-    "edge": Kind("how sharply the slower of host and GPU sets the pace of a layer (exponent)", 6.0, 0.5),
-    "link": Kind("share of NVLink or xGMI bandwidth that collectives reach", 0.75, 0.15),
-    "pcie": Kind("the same share where GPUs meet over PCIe", 0.3, 0.3, "generation", 0.8),
-    "network": Kind("share of the network's bandwidth that collectives reach", 0.7, 0.25, "software", 0.15),
-    "latency": Kind("seconds to start a collective", 15e-6, 0.5),
-    "hop": Kind("seconds that a collective takes more for each further rank of its ring", 2e-6, 0.5),
-    "link_hop": Kind("the same where all ranks share the link", 2e-6, 0.5),
-    "messages": Kind("collectives per layer: 1 where parameters travel layer by layer", 1.0, 0.01, "software", 1.5),
-    "tensor_overlap": Kind("share of tensor-parallel traffic hidden behind products", 0.3, 1.0, "software", 1.0, True),
-    "data_overlap": Kind("share of the compute time that can hide data traffic", 0.4, 1.0, "software", 1.0, True),
-    "accumulation_bytes": Kind(
+KINDS: dict[str, ConstantKind] = {
+    "gemm": ConstantKind(
+        "share of the matrix peak that large products reach over a step", 0.70, 0.2, "generation", 0.12
+    ),
+    "power": ConstantKind("exponent of that share in watts per FLOP/s, within a generation", 0.6, 0.3),
+    "skill": ConstantKind(
+        "speed of the framework's products and attention, 1 the middle of all", 1.0, 0.01, "software", 0.08
+    ),
+    "fp32": ConstantKind("the same share in FP32, relative to 16 bit (no matrix units: easier to fill)", 1.35, 0.1),
+    "low": ConstantKind(
+        "the same share in FP8 and FP4, relative to 16 bit, with casts and scaling", 0.9, 0.1, "recipe", 0.15
+    ),
+    "low_skill": ConstantKind("the framework's part in that, 1 the middle of all", 1.0, 0.01, "software", 0.1),
+    "half_width": ConstantKind("smallest dimension at which a product runs at half rate, on an A100", 100.0, 0.7),
+    "misalignment": ConstantKind("time that a product loses per halving its widths lack to multiples of 64", 0.06, 1.0),
+    "odd_heads": ConstantKind("time that unfused scores lose when the width of a head is no multiple of 8", 0.5, 0.7),
+    "attention": ConstantKind("rate of fused attention relative to large products", 0.5, 0.4, "generation", 0.2),
+    "score_bytes": ConstantKind(
+        "bytes that cross memory per unfused score, forward and backward", 40.0, 0.5, "software", 0.2
+    ),
+    "logit_bytes": ConstantKind("bytes that cross memory per logit, forward and backward", 24.0, 0.5, "software", 0.3),
+    "memory": ConstantKind("share of the memory bandwidth that streaming kernels reach", 0.85, 0.1),
+    "passes": ConstantKind("times that stored activations cross memory in a forward pass", 2.0, 0.5, "software", 0.3),
+    "launch": ConstantKind("seconds to launch one layer's kernels, forward and backward", 2.0e-3, 0.4, "software", 0.4),
+    "tensor_launch": ConstantKind("what tensor parallelism adds to that, as a fraction", 0.1, 0.7),
+    "edge": ConstantKind("how sharply the slower of host and GPU sets the pace of a layer (exponent)", 6.0, 0.5),
+    "link": ConstantKind("share of NVLink or xGMI bandwidth that collectives reach", 0.75, 0.15),
+    "pcie": ConstantKind("the same share where GPUs meet over PCIe", 0.3, 0.3, "generation", 0.8),
+    "network": ConstantKind("share of the network's bandwidth that collectives reach", 0.7, 0.25, "software", 0.15),
+    "latency": ConstantKind("seconds to start a collective", 15e-6, 0.5),
+    "hop": ConstantKind("seconds that a collective takes more for each further rank of its ring", 2e-6, 0.5),
+    "link_hop": ConstantKind("the same where all ranks share the link", 2e-6, 0.5),
+    "messages": ConstantKind(
+        "collectives per layer: 1 where parameters travel layer by layer", 1.0, 0.01, "software", 1.5
+    ),
+    "tensor_overlap": ConstantKind(
+        "share of tensor-parallel traffic hidden behind products", 0.3, 1.0, "software", 1.0, True
+    ),
+    "data_overlap": ConstantKind(
+        "share of the compute time that can hide data traffic", 0.4, 1.0, "software", 1.0, True
+    ),
+    "accumulation_bytes": ConstantKind(
         "bytes that a micro-batch's gradients move per parameter of a GPU", 8.0, 0.5, "software", 0.7
     ),
-    "optimizer_bytes": Kind("bytes that the optimizer moves per parameter of its share", 30.0, 0.3, "software", 0.2),
-    "step": Kind("seconds of fixed cost a step: data, gradient norm, logging", 0.015, 0.7, "software", 0.5),
-    "straggling": Kind("share of the step that each doubling of nodes adds", 0.01, 0.7, "software", 0.3),
-    "youth": Kind("time that software loses on a GPU generation of age 0; fades with the years", 0.3, 0.5),
+    "optimizer_bytes": ConstantKind(
+        "bytes that the optimizer moves per parameter of its share", 30.0, 0.3, "software", 0.2
+    ),
+    "step": ConstantKind("seconds of fixed cost a step: data, gradient norm, logging", 0.015, 0.7, "software", 0.5),
+    "straggling": ConstantKind("share of the step that each doubling of nodes adds", 0.01, 0.7, "software", 0.3),
+    "youth": ConstantKind("time that software loses on a GPU generation of age 0; fades with the years", 0.3, 0.5),
 }
 
 KNOWN: dict[str, dict[str, float]] = {
@@ -139,7 +155,7 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     each: dict[str, Constant] = {}
 
 
-class Interval(Struct, frozen=True, forbid_unknown_fields=True):
+class StepTimeInterval(Struct, frozen=True, forbid_unknown_fields=True):
     """Half width of the 80 % interval of the logarithm of a step time: what `forecast` adds up."""
 
     base: float = 0.1
@@ -156,7 +172,7 @@ class Constants(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
     """All fitted constants. One is equal to itself only, so that what was computed with it can be remembered."""
 
     families: dict[str, Family]
-    interval: Interval = Interval()
+    interval: StepTimeInterval = StepTimeInterval()
     seen: frozenset[tuple[str, str]] = frozenset()
     """(GPU generation, software) of the runs that they were fitted on."""
     source: str = ""
@@ -241,7 +257,9 @@ def render(constants: Constants) -> str:
         lines += [f"  # {KINDS[name].meaning}", f"  {name}:", f"    middle: {_triple(family)}"]
         lines += [f"    {member}: {_triple(one)}" for member, one in sorted(family.each.items())]
     lines += ["# half width of the 80 % interval of log step time", "interval:"]
-    lines += [f"  {field}: {_number(getattr(constants.interval, field))}" for field in Interval.__struct_fields__]
+    lines += [
+        f"  {field}: {_number(getattr(constants.interval, field))}" for field in StepTimeInterval.__struct_fields__
+    ]
     lines += ["# which software was measured on which generation", "seen:"]
     for software in sorted({name for _, name in constants.seen}):
         generations = sorted(generation for generation, name in constants.seen if name == software)
@@ -259,7 +277,7 @@ def _number(value: float) -> str:
     return f"{digits}{'' if '.' in digits or not e else '.0'}{e}{power}"
 
 
-def _around(kind: Kind) -> tuple[float, float]:
+def _around(kind: ConstantKind) -> tuple[float, float]:
     """The 80 % interval of a belief."""
     middle, wide = kind.outward(kind.prior), 1.2816 * kind.spread
     return float(kind.inward(middle - wide)), float(kind.inward(middle + wide))
@@ -278,16 +296,16 @@ def _read(path: Path) -> str:
         raise ConstantsError(f"{path}: {error}") from error
 
 
-class _File(Struct, forbid_unknown_fields=True):
+class _ConstantsFile(Struct, forbid_unknown_fields=True):
     families: dict[str, dict[str, tuple[float, float, float]]]
-    interval: Interval
+    interval: StepTimeInterval
     seen: dict[str, list[str]]
     source: str = ""
 
 
 def _parse(text: str, where: str) -> Constants:
     try:
-        file = msgspec.convert(documents.parse(text), _File)
+        file = msgspec.convert(documents.parse(text), _ConstantsFile)
     except ValueError as error:
         raise ConstantsError(f"{where}: {error}") from error
     if missing := sorted(set(KINDS) - set(file.families)):

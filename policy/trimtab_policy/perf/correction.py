@@ -66,7 +66,7 @@ AT_ONE_TIME = 96
 """Lessons of all namespaces within which changes that several of them have seen are one change."""
 
 
-class Rules(Struct, frozen=True, forbid_unknown_fields=True):
+class CorrectionRules(Struct, frozen=True, forbid_unknown_fields=True):
     """How much is believed of what is seen. Deviations are of logarithms: 0.15 is about 15 %."""
 
     prior: float = 0.08
@@ -103,7 +103,7 @@ class Key(Struct, frozen=True, order=True):
     plan: str
 
 
-class Seen(Struct, frozen=True, array_like=True):
+class JobEvidence(Struct, frozen=True, array_like=True):
     """What one job showed."""
 
     job: str
@@ -114,16 +114,16 @@ class Seen(Struct, frozen=True, array_like=True):
     """Whether its figure moves no more, and was held against what was expected of it."""
 
 
-class Known(Struct, frozen=True):
+class NamespaceEvidence(Struct, frozen=True):
     """The jobs of one key and one namespace, the latest last."""
 
     key: Key
-    seen: tuple[Seen, ...]
+    seen: tuple[JobEvidence, ...]
     namespace: str = ""
     """As `anonymous` calls it."""
 
 
-class Watch(Struct, frozen=True):
+class ShiftWatch(Struct, frozen=True):
     """Whether all that one namespace runs on a GPU type changes: jobs, and what earlier ones of their kind showed."""
 
     namespace: str
@@ -143,9 +143,9 @@ class State(Struct, frozen=True):
     version: int = VERSION
     count: int = 0
     """Lessons so far: one when a job is first seen, and one when an early figure has settled."""
-    known: tuple[Known, ...] = ()
+    known: tuple[NamespaceEvidence, ...] = ()
     """The key seen last comes last."""
-    watches: tuple[Watch, ...] = ()
+    watches: tuple[ShiftWatch, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError for what nobody could have written: figures that are none."""
@@ -191,13 +191,13 @@ class Estimate(Struct, frozen=True):
         return min(self.largest_factor, max(1 / self.largest_factor, math.exp(error)))
 
 
-class Estimates(Struct, frozen=True):
+class CorrectionEstimates(Struct, frozen=True):
     """What a state comes to, for the jobs of one namespace."""
 
     keys: dict[Key, Estimate] = {}
     types: dict[str, Estimate] = {}
     """GPU type -> for keys of it that nothing was seen of."""
-    noise: float = Rules().noise
+    noise: float = CorrectionRules().noise
 
     def of(self, key: Key) -> Estimate | None:
         """None where nothing is known even of the GPU type."""
@@ -237,7 +237,7 @@ def learn(
     key: Key,
     job: str,
     error: float,
-    rules: Rules | None = None,
+    rules: CorrectionRules | None = None,
     *,
     namespace: str = "",
     settled: bool = True,
@@ -248,7 +248,7 @@ def learn(
     `error` is ln(observed / predicted without correction). A figure that has not `settled` never replaces one that has.
     Raises ValueError unless the error is finite.
     """
-    rules = rules or Rules()
+    rules = rules or CorrectionRules()
     if not math.isfinite(error):
         raise ValueError(f"error must be a finite number, got {error}")
     error = max(-_LARGEST_ERROR, min(_LARGEST_ERROR, error))
@@ -260,10 +260,12 @@ def learn(
         if earlier.settled and not settled:
             return state
         again = tuple(replace(seen, error=error) if seen is earlier else seen for seen in before)
-        return replace(state, version=VERSION, known=(*others, Known(key, again, namespace)))
+        return replace(state, version=VERSION, known=(*others, NamespaceEvidence(key, again, namespace)))
     count = min(state.count + 1, _LARGEST_COUNT)
-    latest = (*(seen for seen in before if seen is not earlier), Seen(job, count, error, settled))[-rules.window :]
-    known = _within(rules.keys, (*others, Known(key, latest, namespace)))
+    latest = (*(seen for seen in before if seen is not earlier), JobEvidence(job, count, error, settled))[
+        -rules.window :
+    ]
+    known = _within(rules.keys, (*others, NamespaceEvidence(key, latest, namespace)))
     after = replace(state, version=VERSION, count=count, known=known)
     return _watched(after, key, namespace, error, _settled(state), rules) if settled else after
 
@@ -297,7 +299,7 @@ def change(state: State, gpu_type: str) -> float:
     return median(watch.changed for watch in agree) if len(agree) >= min(2, len(namespaces)) else 0.0
 
 
-def _models(known: Iterable[Known], namespace: str, gpu_type: str) -> set[str]:
+def _models(known: Iterable[NamespaceEvidence], namespace: str, gpu_type: str) -> set[str]:
     """Models of which several jobs are known: a single one may be from just before a change."""
     jobs: Counter[str] = Counter()
     for each in known:
@@ -306,7 +308,7 @@ def _models(known: Iterable[Known], namespace: str, gpu_type: str) -> set[str]:
     return {model for model, count in jobs.items() if count > 1}
 
 
-def _within(most: int, known: tuple[Known, ...]) -> tuple[Known, ...]:
+def _within(most: int, known: tuple[NamespaceEvidence, ...]) -> tuple[NamespaceEvidence, ...]:
     """So many at most: of the namespace that has most, the one not seen for longest goes first. So nobody's many models
     push out what others have taught."""
     while len(known) > most:
@@ -321,18 +323,18 @@ def _settled(state: State) -> State:
     return replace(state, known=_only(state.known, lambda seen: seen.settled))
 
 
-def _only(known: Iterable[Known], which: Callable[[Seen], bool]) -> tuple[Known, ...]:
+def _only(known: Iterable[NamespaceEvidence], which: Callable[[JobEvidence], bool]) -> tuple[NamespaceEvidence, ...]:
     kept = (replace(each, seen=tuple(seen for seen in each.seen if which(seen))) for each in known)
     return tuple(each for each in kept if each.seen)
 
 
-def _watched(state: State, key: Key, namespace: str, error: float, before: State, rules: Rules) -> State:
+def _watched(state: State, key: Key, namespace: str, error: float, before: State, rules: CorrectionRules) -> State:
     """The state after a settled figure was held against what the settled ones before it had made expect."""
     own = replace(before, known=tuple(known for known in before.known if known.namespace == namespace))
     expected = Learned(own, rules).by(namespace).of(key)
     mine = (namespace, key.gpu_type)
-    was = next((each for each in state.watches if (each.namespace, each.gpu_type) == mine), Watch(*mine))
-    stream = drift.watch(was.stream, error - (expected.mean if expected else 0.0), drift.Rules(noise=rules.noise))
+    was = next((each for each in state.watches if (each.namespace, each.gpu_type) == mine), ShiftWatch(*mine))
+    stream = drift.watch(was.stream, error - (expected.mean if expected else 0.0), drift.DriftRules(noise=rules.noise))
     known, watch = state.known, replace(was, stream=stream)
     if stream.alarms > was.stream.alarms:
         known = _since(known, namespace, key.gpu_type, stream.fit.count)
@@ -342,7 +344,7 @@ def _watched(state: State, key: Key, namespace: str, error: float, before: State
         changed = max(-_LARGEST_ERROR, min(_LARGEST_ERROR, mean))
         run, shown = (_models(each, namespace, key.gpu_type) for each in (before.known, known))
         several = len(shown) >= min(2, len(run))
-        watch = Watch(namespace, key.gpu_type, stream, changed, state.count, several)
+        watch = ShiftWatch(namespace, key.gpu_type, stream, changed, state.count, several)
     here = {(each.namespace, each.key.gpu_type) for each in known}
     others = (each for each in state.watches if each is not was and (each.namespace, each.gpu_type) in here)
     return replace(state, known=known, watches=(*others, watch))
@@ -359,7 +361,9 @@ def _is_sound(stream: drift.Stream) -> bool:
     )
 
 
-def _since(known: Iterable[Known], namespace: str, gpu_type: str, jobs: int) -> tuple[Known, ...]:
+def _since(
+    known: Iterable[NamespaceEvidence], namespace: str, gpu_type: str, jobs: int
+) -> tuple[NamespaceEvidence, ...]:
     """Only the namespace's latest so many jobs of the GPU type: those before showed how it was before it changed."""
     known = tuple(known)
     mine = [each for each in known if (each.namespace, each.key.gpu_type) == (namespace, gpu_type)]
@@ -388,8 +392,8 @@ _Rows = list[tuple[Key, int, float]]
 class Learned:
     """What a state comes to, for each namespace; found when it is asked for, and remembered."""
 
-    def __init__(self, state: State | None = None, rules: Rules | None = None) -> None:
-        self._rules = rules or Rules()
+    def __init__(self, state: State | None = None, rules: CorrectionRules | None = None) -> None:
+        self._rules = rules or CorrectionRules()
         self._rows: dict[str, dict[str, _Rows]] = {}
         """Namespace -> GPU type -> rows."""
         self._votes: dict[Key, dict[str, _Vote]] = {}
@@ -401,17 +405,17 @@ class Learned:
             )
             self._votes.setdefault(known.key, {})[known.namespace] = _Vote(mean, jobs)
         self._doubted = _doubted(self._rows.keys(), self._votes, self._rules)
-        self._found: dict[str, Estimates] = {}
+        self._found: dict[str, CorrectionEstimates] = {}
 
     def __bool__(self) -> bool:
         """Whether anything was learned at all."""
         return bool(self._rows)
 
-    def of(self, namespace: str) -> Estimates:
+    def of(self, namespace: str) -> CorrectionEstimates:
         """For jobs of this namespace, by its own name."""
         return self.by(anonymous(namespace))
 
-    def by(self, namespace: str) -> Estimates:
+    def by(self, namespace: str) -> CorrectionEstimates:
         """The same by the name that it has in the state. All that have taught nothing are told the same."""
         name = namespace if namespace in self._rows else _NOBODY
         if name not in self._found:
@@ -425,7 +429,7 @@ class Learned:
             for key, votes in self._votes.items()
         }
 
-    def _for(self, namespace: str) -> Estimates:
+    def _for(self, namespace: str) -> CorrectionEstimates:
         rules = self._rules
         own = self._rows.get(namespace, {})
         others = [rows for name, rows in self._rows.items() if name not in (namespace, *self._doubted)]
@@ -441,7 +445,7 @@ class Learned:
             mean, variance = _of_type(seen, rules)
             types[gpu_type] = Estimate(mean, math.sqrt(variance + rules.within**2), 0, rules.largest_factor)
             keys |= self._of_keys(gpu_type, namespace, mean, variance)
-        return Estimates(keys, types, rules.noise)
+        return CorrectionEstimates(keys, types, rules.noise)
 
     def _of_keys(self, gpu_type: str, namespace: str, mean: float, variance: float) -> dict[Key, Estimate]:
         """Posterior of the keys of a GPU type, whose own error has this mean and variance."""
@@ -458,7 +462,7 @@ class Learned:
         return found
 
 
-def estimates(state: State, rules: Rules | None = None, namespace: str = "") -> Estimates:
+def estimates(state: State, rules: CorrectionRules | None = None, namespace: str = "") -> CorrectionEstimates:
     """What is known of every key and every GPU type, for the jobs of a namespace as the state calls it."""
     return Learned(state, rules).by(namespace)
 
@@ -469,7 +473,7 @@ def _robust(errors: list[float], reach: float) -> list[float]:
     return [max(middle - reach, min(middle + reach, error)) for error in errors]
 
 
-def _of_rows(rows: _Rows, rules: Rules) -> _Vote:
+def _of_rows(rows: _Rows, rules: CorrectionRules) -> _Vote:
     """What one namespace has seen of a GPU type."""
     weights = [1 / (rules.within**2 + rules.noise**2 / jobs) for _, jobs, _ in rows]
     means = _robust([mean for _, _, mean in rows], rules.outlier * rules.within)
@@ -496,7 +500,9 @@ def _believed(own: _Vote | None, others: list[_Vote], variance: float, *, alone:
     return [*mine, *agree] if len(agree) >= least else mine
 
 
-def _doubted(namespaces: Iterable[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: Rules) -> frozenset[str]:
+def _doubted(
+    namespaces: Iterable[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: CorrectionRules
+) -> frozenset[str]:
     """Namespaces that count for nobody else, because their jobs show something else than those of all others wherever
     both can be compared. Found one after the other, the oddest first: what a liar says makes the honest look odd, too.
     """
@@ -513,7 +519,7 @@ def _doubted(namespaces: Iterable[str], votes: Mapping[Key, Mapping[str, _Vote]]
     return frozenset(out)
 
 
-def _apart(name: str, beside: Set[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: Rules) -> float:
+def _apart(name: str, beside: Set[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: CorrectionRules) -> float:
     """How far what a namespace shows lies from the median of these, over all keys that two of them have seen, too (or
     the one that is asked about): on average, or in its spread; over what chance would do. 0 where nothing can be
     compared."""
@@ -536,13 +542,13 @@ def _apart(name: str, beside: Set[str], votes: Mapping[Key, Mapping[str, _Vote]]
     return max(bias, spread)
 
 
-def _of_type(seen: list[_Vote], rules: Rules) -> tuple[float, float]:
+def _of_type(seen: list[_Vote], rules: CorrectionRules) -> tuple[float, float]:
     """Posterior mean and variance of a GPU type's error."""
     precision = 1 / rules.prior**2 + math.fsum(vote.weight for vote in seen)
     return math.fsum(vote.weight * vote.mean for vote in seen) / precision, 1 / precision
 
 
-def _of_key(mean: float, variance: float, jobs: float, seen: float, rules: Rules) -> Estimate:
+def _of_key(mean: float, variance: float, jobs: float, seen: float, rules: CorrectionRules) -> Estimate:
     """Posterior of a key: given the type's error it is normal; over the type's own posterior it is again."""
     above, own = 1 / rules.within**2, jobs / rules.noise**2
     share = above / (above + own)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 
-class Rules(Struct, frozen=True, forbid_unknown_fields=True):
+class DriftRules(Struct, frozen=True, forbid_unknown_fields=True):
     """How soon something is noticed, and how much is done about it."""
 
     noise: float = 0.15
@@ -77,7 +77,7 @@ class Stream(Struct, frozen=True):
     alarms: int = 0
 
 
-def watch(stream: Stream, error: float, rules: Rules) -> Stream:
+def watch(stream: Stream, error: float, rules: DriftRules) -> Stream:
     """One more observation: `error` is ln(observed / predicted without any correction). `alarms` counts changes."""
     noise = spread(stream, rules)
     residual = max(-rules.outlier, min(rules.outlier, (error - stream.correction) / noise))
@@ -95,7 +95,7 @@ def watch(stream: Stream, error: float, rules: Rules) -> Stream:
     return following
 
 
-def spread(stream: Stream, rules: Rules) -> float:
+def spread(stream: Stream, rules: DriftRules) -> float:
     """Standard deviation of the noise: belief and successive differences (von Neumann 1941), by their numbers."""
     return math.sqrt((rules.believed * rules.noise**2 + stream.squares) / (rules.believed + stream.differences))
 
@@ -112,7 +112,7 @@ def _measured(stream: Stream, error: float) -> Stream:
     return replace(stream, last=error, differences=stream.differences + 1, squares=stream.squares + square)
 
 
-def _corrected(stream: Stream, fit: Sum, rules: Rules) -> Stream:
+def _corrected(stream: Stream, fit: Sum, rules: DriftRules) -> Stream:
     """The factor that these observations call for: their mean, with some of "no drift" among them, bounded."""
     limit = math.log(rules.largest_factor)
     mean = fit.total / (fit.count + rules.shrinkage)

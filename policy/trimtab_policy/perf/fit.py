@@ -19,10 +19,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.perf.constants import KINDS, Axis, Constant, Constants, Family, Interval, beliefs, load, log_factor
-from trimtab_policy.perf.forecast import Forecast, Scene, forecast, scene, step_times
+from trimtab_policy.perf.constants import (
+    KINDS,
+    Axis,
+    Constant,
+    Constants,
+    Family,
+    StepTimeInterval,
+    beliefs,
+    load,
+    log_factor,
+)
+from trimtab_policy.perf.forecast import Forecast, RunTable, forecast, scene, step_times
 from trimtab_policy.perf.measured import Measurements
-from trimtab_policy.perf.shape import Array, Number
+from trimtab_policy.perf.model_flops import Array, Number
 from trimtab_policy.perf.uncertainty import half_width
 
 Progress = Callable[[int, float], None]
@@ -51,11 +61,11 @@ class Vector(NamedTuple):
     spread: Array
 
 
-class Problem:
+class FitProblem:
     """One table of runs, and the constants that it can say something of."""
 
     def __init__(self, runs: Measurements, start: Constants) -> None:
-        self._scene: Scene = scene(runs)
+        self._scene: RunTable = scene(runs)
         self._runs = runs
         self._keys: dict[Axis, NDArray[np.str_]] = {
             "generation": np.array(self._scene.generations),
@@ -136,7 +146,7 @@ def fit(runs: Measurements, *, start: Constants | None = None, progress: Progres
     if not len(runs.seconds):
         raise ValueError("there are no usable runs to fit constants to")
     start = start or beliefs()
-    problem = Problem(runs, start)
+    problem = FitProblem(runs, start)
     every = np.ones(len(runs.seconds), dtype=np.bool_)
     return problem.constants(*problem.solve(every, progress), start, every)
 
@@ -152,7 +162,7 @@ def cross_validate(
     said = Forecast(*(np.full(len(runs.seconds), np.nan) for _ in Forecast._fields))
     parts = _dealt(folds)
     for done, test in enumerate(parts, start=1):
-        problem = Problem(runs, start)
+        problem = FitProblem(runs, start)
         x, deviation = problem.solve(~test)
         found = forecast(runs.take(test), problem.constants(x, deviation, start, ~test))
         for column, part in zip(said, found, strict=True):
@@ -177,16 +187,16 @@ def calibrated(
     by_source = crowding(runs.sources)
     by_gpu = by_source / _sums(by_source, np.array(what.generations))
 
-    def half(interval: Interval, strange_gpu: bool = False, strange_software: bool = False) -> Array:
+    def half(interval: StepTimeInterval, strange_gpu: bool = False, strange_software: bool = False) -> Array:
         return half_width(interval, times.computing, what.doublings, strange_gpu, strange_software)
 
     def loss(error: Array, width: Array, weights: Array = by_source) -> float:
         short = error - width
         return float(np.average(np.maximum(0.8 * short, -0.2 * short), weights=weights))
 
-    def usual(log_terms: Array) -> Interval:
+    def usual(log_terms: Array) -> StepTimeInterval:
         base, overhead, nodes = map(float, np.exp(log_terms))
-        return Interval(base, overhead, nodes, 0.0, 0.0)
+        return StepTimeInterval(base, overhead, nodes, 0.0, 0.0)
 
     def error(said: Forecast) -> Array:
         return np.abs(np.log(said.seconds / runs.seconds))

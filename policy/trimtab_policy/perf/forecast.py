@@ -11,9 +11,9 @@ import numpy as np
 
 from trimtab_policy.perf import hardware, speed
 from trimtab_policy.perf.constants import Constants, Lookup, fading, generation
-from trimtab_policy.perf.hardware import Datasheet, Facts
+from trimtab_policy.perf.hardware import Datasheet, FrameworkFacts
 from trimtab_policy.perf.measured import Measurements
-from trimtab_policy.perf.shape import Array
+from trimtab_policy.perf.model_flops import Array
 from trimtab_policy.perf.speed import StepTime
 from trimtab_policy.perf.uncertainty import half_width
 
@@ -27,13 +27,13 @@ class Forecast(NamedTuple):
     high: Array
 
 
-class Scene(NamedTuple):
+class RunTable(NamedTuple):
     """All of a table of runs that does not depend on the constants."""
 
     runs: Measurements
     generations: list[str]
     sheet: Datasheet
-    facts: Facts
+    facts: FrameworkFacts
     youth: Array
     linked: Array
     """GPUs that share a link: nobody says how measured runs lay, so all of a domain."""
@@ -41,22 +41,24 @@ class Scene(NamedTuple):
     """Of nodes."""
 
 
-def scene(runs: Measurements) -> Scene:
+def scene(runs: Measurements) -> RunTable:
     """Facts of these runs as columns."""
     sheet = hardware.stack([hardware.datasheet(*pair) for pair in zip(runs.gpus, runs.precisions, strict=True)])
     linked = np.maximum(runs.gpus_per_node, sheet.domain)
-    return Scene(
+    return RunTable(
         runs=runs,
         generations=[generation(gpu) for gpu in runs.gpus],
         sheet=sheet,
-        facts=Facts(*np.array([hardware.facts(name) for name in runs.software]).reshape(-1, len(Facts._fields)).T),
+        facts=FrameworkFacts(
+            *np.array([hardware.facts(name) for name in runs.software]).reshape(-1, len(FrameworkFacts._fields)).T
+        ),
         youth=np.asarray(fading(runs.ages)),
         linked=linked,
         doublings=np.log2(np.maximum(1.0, runs.plans.gpus / linked)),
     )
 
 
-def step_times(what: Scene, value: Lookup) -> StepTime:
+def step_times(what: RunTable, value: Lookup) -> StepTime:
     """Where the time of each run goes, with these constants."""
     machine = hardware.reached(what.sheet, value)
     practice = hardware.practised(value, what.facts, what.youth)

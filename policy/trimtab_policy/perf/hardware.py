@@ -16,7 +16,7 @@ from trimtab_policy import catalog
 from trimtab_policy.perf import constants as fitted
 from trimtab_policy.perf.constants import Constants, Lookup
 from trimtab_policy.perf.memory import PLAIN, VOCABULARY_PARALLEL
-from trimtab_policy.perf.shape import Number
+from trimtab_policy.perf.model_flops import Number
 from trimtab_policy.specs import GpuSpec, Precision
 
 CURRENT = "megatron-core"
@@ -54,7 +54,7 @@ class Datasheet(NamedTuple):
     """GPUs that share the link where that is more than a node; 0 otherwise."""
 
 
-class Machine(NamedTuple):
+class GpuRates(NamedTuple):
     """One GPU as the time model sees it: rates in FLOP/s and bytes/s after efficiency; numbers or columns (n,)."""
 
     peak: Number
@@ -83,7 +83,7 @@ class Machine(NamedTuple):
     """How sharply the slower of GPU and host sets the pace: the exponent of a norm, infinite for a maximum."""
 
 
-class Facts(NamedTuple):
+class FrameworkFacts(NamedTuple):
     """What is known of a framework without measuring; numbers or columns (n,)."""
 
     fused_attention: Number
@@ -169,11 +169,11 @@ def stack(sheets: Sequence[Datasheet]) -> Datasheet:
     return Datasheet(*np.array(sheets, dtype=np.float64).reshape(-1, len(Datasheet._fields)).T)
 
 
-def reached(sheet: Datasheet, value: Lookup) -> Machine:
+def reached(sheet: Datasheet, value: Lookup) -> GpuRates:
     """Rates of a GPU, or columns of them, with these constants."""
     wide_share = value("gemm") * np.where(sheet.single, value("fp32"), sheet.power ** value("power"))
     share = wide_share * np.where(sheet.low, value("low") * value("low_skill"), 1.0)
-    return Machine(
+    return GpuRates(
         peak=sheet.operand_peak,
         product=sheet.operand_peak * share,
         wide=sheet.wide_peak * wide_share,
@@ -192,7 +192,7 @@ def reached(sheet: Datasheet, value: Lookup) -> Machine:
     )
 
 
-def practised(value: Lookup, facts: Facts, youth: Number = 0.0) -> Software:
+def practised(value: Lookup, facts: FrameworkFacts, youth: Number = 0.0) -> Software:
     """A framework, or columns of them, with these constants; `youth` is what is left of a GPU generation's (0 to 1)."""
     return Software(
         skill=value("skill") / (1 + value("youth") * youth),
@@ -213,13 +213,13 @@ def practised(value: Lookup, facts: Facts, youth: Number = 0.0) -> Software:
     )
 
 
-def facts(software: str) -> Facts:
+def facts(software: str) -> FrameworkFacts:
     """What is known of a framework without measuring."""
     loss = VOCABULARY_PARALLEL if software.startswith(("megatron", "nemo")) else PLAIN
-    return Facts(float(software not in _UNFUSED), float(software not in _UNPADDED), loss)
+    return FrameworkFacts(float(software not in _UNFUSED), float(software not in _UNPADDED), loss)
 
 
-def machine(gpu: GpuSpec, precision: Precision, *, spread: float = 1.0, software: str = CURRENT) -> Machine:
+def machine(gpu: GpuSpec, precision: Precision, *, spread: float = 1.0, software: str = CURRENT) -> GpuRates:
     """Rates of a GPU under some software, with the constants in use.
 
     `spread` >= 1 divides the network's bandwidth: how much a placement's way through it narrows.
@@ -235,10 +235,10 @@ def software(name: str = CURRENT) -> Software:
 
 
 @lru_cache(maxsize=1024)
-def _machine(gpu: GpuSpec, precision: Precision, software: str, constants: Constants) -> Machine:
+def _machine(gpu: GpuSpec, precision: Precision, software: str, constants: Constants) -> GpuRates:
     recipe = "fp8" if precision is Precision.FP8 else ""
     full = reached(datasheet(gpu, precision), constants.lookup(fitted.generation(gpu), software, recipe))
-    return Machine(*map(float, full))
+    return GpuRates(*map(float, full))
 
 
 @lru_cache(maxsize=64)

@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.perf import columns, memory, rows
-from trimtab_policy.perf.columns import FULL, NONE, Array, Plans, Work
-from trimtab_policy.perf.rows import UNSTATED, MeasurementError, Row
+from trimtab_policy.perf import measurements, memory, plan_arrays
+from trimtab_policy.perf.measurements import UNSTATED, MeasuredRow, MeasurementError
+from trimtab_policy.perf.plan_arrays import FULL, NONE, Array, PlanColumns, Work
 from trimtab_policy.specs import GpuSpec, Precision
 
-__all__ = ["COLUMNS", "NEEDED", "MeasurementError", "Measurements", "collect", "read"]
+__all__ = ["COLUMNS", "NEEDED", "MeasurementError", "Measurements", "collect", "read_measured"]
 
 NEEDED = ("source_kind", "gpu_type", "n_gpus", "layers", "hidden", "heads", "seq_len", "global_batch")
 COLUMNS = (
@@ -52,7 +52,7 @@ class Measurements(NamedTuple):
     ages: Array
     """Years since the GPU generation was announced; NaN where no date is stated."""
     work: Work
-    plans: Plans
+    plans: PlanColumns
     seconds: Array
     """Measured time of one step."""
     memory: Array
@@ -77,7 +77,7 @@ class Measurements(NamedTuple):
             recipes=self.recipes[index],
             software=self.software[index],
             ages=self.ages[index],
-            work=columns.take(self.work, index),
+            work=plan_arrays.take(self.work, index),
             plans=self.plans.take(index),
             seconds=self.seconds[index],
             memory=self.memory[index],
@@ -85,7 +85,7 @@ class Measurements(NamedTuple):
         )
 
 
-def read(path: Path) -> Measurements:
+def read_measured(path: Path) -> Measurements:
     """All usable rows of a table. Raises MeasurementError when it lacks a needed column or a number is none."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -100,16 +100,18 @@ def read(path: Path) -> Measurements:
 
 def collect(table: Sequence[Mapping[str, str]], where: str = "table") -> Measurements:
     """Usable rows of a table that is at hand already. Raises MeasurementError as `read` does."""
-    found: list[Row] = []
+    found: list[MeasuredRow] = []
     skipped: dict[str, str] = {}
     for number, cells in enumerate(table, start=2):
         name = cells.get("id") or f"line {number}"
         try:
-            found.append(rows.read(name, rows.Cells(cells, f"{where}, {name}")))
-        except rows.Unusable as reason:
+            found.append(measurements.read_rows(name, measurements.Cells(cells, f"{where}, {name}")))
+        except measurements.Unusable as reason:
             skipped[name if name not in skipped else f"{name} (line {number})"] = str(reason)
-    plans = Plans(*np.array([row.plan for row in found], dtype=np.float64).reshape(-1, len(Plans._fields)).T)
-    work = columns.stack([row.work for row in found])
+    plans = PlanColumns(
+        *np.array([row.plan for row in found], dtype=np.float64).reshape(-1, len(PlanColumns._fields)).T
+    )
+    work = plan_arrays.stack([row.work for row in found])
     room = np.array([row.gpu.memory_bytes for row in found], dtype=np.float64)
     return Measurements(
         names=[row.name for row in found],
@@ -132,7 +134,7 @@ def collect(table: Sequence[Mapping[str, str]], where: str = "table") -> Measure
     )
 
 
-def _with_micro_batch(work: Work, plans: Plans, room: Array) -> Plans:
+def _with_micro_batch(work: Work, plans: PlanColumns, room: Array) -> PlanColumns:
     """Micro-batches where they are not stated: 1 in a pipeline, else the largest of 1, 2, 4 that divides and fits."""
     unstated = plans.micro_batch == UNSTATED
     alone = unstated & (plans.pipeline == 1)
@@ -145,7 +147,7 @@ def _with_micro_batch(work: Work, plans: Plans, room: Array) -> Plans:
     return plans._replace(micro_batch=chosen)
 
 
-def _with_recompute(work: Work, plans: Plans, room: Array) -> Plans:
+def _with_recompute(work: Work, plans: PlanColumns, room: Array) -> PlanColumns:
     """Recomputation where it is not stated: none, unless the run would not have fitted then."""
     unstated = plans.recompute == UNSTATED
     lightest = plans._replace(recompute=np.where(unstated, NONE, plans.recompute))

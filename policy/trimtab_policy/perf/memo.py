@@ -16,7 +16,7 @@ Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
 
-class Memo(Generic[Key, Found]):
+class BoundedMemo(Generic[Key, Found]):
     """Values by key. `weigh` says what a value counts for, at least 1; together they count for at most `most`."""
 
     def __init__(self, most: int, weigh: Callable[[Found], int]) -> None:

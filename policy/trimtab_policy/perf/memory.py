@@ -1,8 +1,8 @@
 """Bytes of the fullest GPU under a plan: states, activations, what gathering needs, and the framework.
 
-Notation as in `shape`; t tensor, p pipeline, c context, e expert and D data degree, b micro-batch, B global batch,
-m = B/(D b) micro-batches a step, v chunks of a rank in the interleaved schedule. Attention is fused (FlashAttention:
-the s x s scores are never stored) and there is no dropout unless said otherwise. Formulas:
+Notation as in `model_flops`; t tensor, p pipeline, c context, e expert and D data degree, b micro-batch, B global
+batch, m = B/(D b) micro-batches a step, v chunks of a rank in the interleaved schedule. Attention is fused
+(FlashAttention: the s x s scores are never stored) and there is no dropout unless said otherwise. Formulas:
 
 - states per parameter: Megatron-LM, docs/user-guide/features/dist_optimizer.md (bf16 6+12/d, fp16 4+16/d, fp32 8+8/d);
   ZeRO-3 keeps one fp32 copy that is the master weight as well: Rajbhandari et al. 2020, arXiv 1910.02054, section 5.
@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab_policy.perf import shape as shapes
-from trimtab_policy.perf.columns import FULL, SELECTIVE, Array, Number, Plans, Work
-from trimtab_policy.perf.shape import Shape
+from trimtab_policy.perf import model_flops as shapes
+from trimtab_policy.perf.model_flops import ModelShape
+from trimtab_policy.perf.plan_arrays import FULL, SELECTIVE, Array, Number, PlanColumns, Work
 
 WORKSPACE = 3 * 2.0**25
 """32 MiB for cuBLAS on the forward and on the backward thread, as much for Transformer Engine: the default on Hopper,
@@ -80,7 +80,7 @@ class Memory(NamedTuple):
 
 def footprint(
     work: Work,
-    plans: Plans,
+    plans: PlanColumns,
     *,
     fused_attention: Number = 1.0,
     loss_bytes: Number = VOCABULARY_PARALLEL,
@@ -103,7 +103,7 @@ def footprint(
 
 def last_stage(
     work: Work,
-    plans: Plans,
+    plans: PlanColumns,
     *,
     fused_attention: Number = 1.0,
     loss_bytes: Number = VOCABULARY_PARALLEL,
@@ -116,14 +116,14 @@ def last_stage(
     return _with_states(work, plans, activations, logits)
 
 
-def _with_states(work: Work, plans: Plans, activations: Array, logits: Array) -> Memory:
+def _with_states(work: Work, plans: PlanColumns, activations: Array, logits: Array) -> Memory:
     gathered = _gathered(work, plans)
     weights, gradients, optimizer, copies = _states(work, plans)
     update = np.maximum(copies - activations - logits - gathered, 0.0)
     return Memory(weights, gradients, optimizer, gathered, activations, logits, update)
 
 
-def layer_activations(work: Work, plans: Plans, *, fused_attention: Number = 1.0, dropout: Number = 0.0) -> Array:
+def layer_activations(work: Work, plans: PlanColumns, *, fused_attention: Number = 1.0, dropout: Number = 0.0) -> Array:
     """Bytes that one micro-batch leaves in an average layer for its backward pass, per GPU (a recomputed one: briefly).
 
     For a plain GPT layer with dropout this is Korthikanti's s b h (10 + 24/t + 5 a s/(h t)), the 10 divided by t under
@@ -144,7 +144,7 @@ def layer_activations(work: Work, plans: Plans, *, fused_attention: Number = 1.0
     )
 
 
-def _stage_activations(work: Work, plans: Plans, layer: Array, logits: Array, *, last: bool) -> Array:
+def _stage_activations(work: Work, plans: PlanColumns, layer: Array, logits: Array, *, last: bool) -> Array:
     """Activations of the first or last stage at its peak.
 
     Full recomputation keeps each layer's input, and has one layer alive, but only after the logits have gone.
@@ -155,7 +155,7 @@ def _stage_activations(work: Work, plans: Plans, layer: Array, logits: Array, *,
     return _layers_in_flight(work, plans, last=last) * np.where(full, kept, layer) + alive
 
 
-def _attention_bytes(shape: Shape, size: Number, operand: Number) -> Number:
+def _attention_bytes(shape: ModelShape, size: Number, operand: Number) -> Number:
     """Per token: q, k, v and what enters the output projection, which keeps a narrower copy of it in FP8.
 
     Latent vectors are kept before and after their norms.
@@ -165,7 +165,7 @@ def _attention_bytes(shape: Shape, size: Number, operand: Number) -> Number:
     return size * (shape.query + shape.key + shape.value + shape.weighted) + latent + copied
 
 
-def _block_bytes(shape: Shape, size: Number, operand: Number) -> Number:
+def _block_bytes(shape: ModelShape, size: Number, operand: Number) -> Number:
     """Per token of an average layer: ends of the feed-forward block's activation function.
 
     Experts have copies of their inputs, and outputs to be weighted.
@@ -175,17 +175,17 @@ def _block_bytes(shape: Shape, size: Number, operand: Number) -> Number:
     return (shape.dense_layers * ends * shape.ffn + shape.expert_layers * routed) / shape.layers
 
 
-def _tokens(work: Work, plans: Plans) -> Array:
+def _tokens(work: Work, plans: PlanColumns) -> Array:
     """Tokens of one micro-batch per context rank: s b / c."""
     return work.sequence * plans.micro_batch / plans.context
 
 
-def _sequence_split(plans: Plans) -> Array:
+def _sequence_split(plans: PlanColumns) -> Array:
     """What norms and residuals are divided by besides context: the tensor degree under sequence parallelism."""
     return np.where(plans.sequence_parallel == 1, plans.tensor, 1.0)
 
 
-def _layers_in_flight(work: Work, plans: Plans, *, last: bool) -> Array:
+def _layers_in_flight(work: Work, plans: PlanColumns, *, last: bool) -> Array:
     """Layers' worth of activations on the first or last stage, at the peak of the (interleaved) 1F1B schedule.
 
     Rank r of the interleaved schedule runs 2(p - r - 1) + (v - 1)p chunks ahead: Megatron-Core, pipeline_parallel/
@@ -198,14 +198,14 @@ def _layers_in_flight(work: Work, plans: Plans, *, last: bool) -> Array:
     return np.minimum(chunks, micro_batches * v) * np.ceil(work.shape.layers / p) / v
 
 
-def _logits(work: Work, plans: Plans, loss_bytes: Number) -> Array:
+def _logits(work: Work, plans: PlanColumns, loss_bytes: Number) -> Array:
     """The last stage beside its layers: logits in compute precision, what the loss adds, and the final norm's ends."""
     size = work.format.activation
     logits = work.shape.vocabulary / plans.tensor * (size + loss_bytes)
     return _tokens(work, plans) * (logits + 2 * size * work.shape.hidden / _sequence_split(plans))
 
 
-def parameters_per_gpu(shape: Shape, plans: Plans) -> tuple[Array, Array, Array]:
+def parameters_per_gpu(shape: ModelShape, plans: PlanColumns) -> tuple[Array, Array, Array]:
     """Parameters that an end stage computes with, per GPU, before ZeRO: (layers, their experts, vocabulary)."""
     share = np.ceil(shape.layers / plans.pipeline) / plans.tensor
     tables = np.where(plans.pipeline > 1, 1.0, shape.tables)
@@ -217,12 +217,12 @@ def parameters_per_gpu(shape: Shape, plans: Plans) -> tuple[Array, Array, Array]
     )
 
 
-def _experts(shape: Shape) -> Number:
+def _experts(shape: ModelShape) -> Number:
     """Parameters of the experts of an average layer."""
     return shapes.expert_parameters(shape) * shape.expert_layers / shape.layers
 
 
-def _states(work: Work, plans: Plans) -> tuple[Array, Array, Array, Array]:
+def _states(work: Work, plans: PlanColumns) -> tuple[Array, Array, Array, Array]:
     """Bytes of weights, gradients and optimizer states after ZeRO, and of fp32 gradients while the optimizer steps.
 
     Dense parameters are sharded over all D c ranks that hold a copy, experts over the D c/e ranks that share one; in
@@ -252,7 +252,7 @@ def _states(work: Work, plans: Plans) -> tuple[Array, Array, Array, Array]:
     )
 
 
-def _gathered(work: Work, plans: Plans) -> Array:
+def _gathered(work: Work, plans: PlanColumns) -> Array:
     """ZeRO-3: weights of the unit at work and of the next one, and the gradient of one before it is scattered.
 
     ZeRO-2 has the whole gradient of a unit, and the copy in which it travels, before its own share of it is left.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.perf.columns import Array
+from trimtab_policy.perf.plan_arrays import Array
 
 
 def front(*costs: Array) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Plans for a job: what fits a GPU type, what is fastest on a gang, and what no other plan beats in every respect.
 
-`space` lists the ways to divide the job, `search` finds the fastest of them; here they become values. A plan fits when
-`Memory.required` is at most the memory that the driver reports for the card. Required is what the formulas say is
+`plan_space` lists the ways to divide the job, `search` finds the fastest of them; here they become values. A plan fits
+when `Memory.required` is at most the memory that the driver reports for the card. Required is what the formulas say is
 allocated plus `memory.RESERVE` against fragmentation plus `memory.FRAMEWORK_BYTES`.
 """
 
@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from trimtab_policy.perf import constants, hardware, memory, pareto, search, space, speed, uncertainty
-from trimtab_policy.perf.columns import columns, work
+from trimtab_policy.perf import constants, hardware, memory, pareto, plan_space, search, speed, uncertainty
 from trimtab_policy.perf.constants import Constants
-from trimtab_policy.perf.memo import Memo
-from trimtab_policy.perf.search import Choice, Table
-from trimtab_policy.perf.space import ANYHOW, Gang, Linkage
+from trimtab_policy.perf.memo import BoundedMemo
+from trimtab_policy.perf.plan_arrays import columns, work
+from trimtab_policy.perf.plan_space import ANYHOW, Gang, Linkage
+from trimtab_policy.perf.search import PlanChoice, PlanTable
 from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Prediction, Recompute, TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
 
@@ -49,7 +49,7 @@ class Option(Struct, frozen=True):
     """GPUs of the gang that share a link at least, where link domains span nodes: what it is predicted for. 0: it is
     all the same how nodes are linked."""
     linkage: Linkage = ANYHOW
-    """How it has to lie for that (`space.linkage`)."""
+    """How it has to lie for that (`plan_space.linkage`)."""
 
 
 class Offer(NamedTuple):
@@ -70,10 +70,10 @@ def options_by_type(
 ) -> Found:
     """For each offer, and every gang shape that the requirements allow on it, the fastest plan that fits.
 
-    By GPUs, then by speed, of equally fast ones that on fewer nodes first; `space.gangs` says which shapes there are.
-    Where link domains of a type span nodes a shape is there once for each share of it that may lie in one
-    (`space.link_shares`), if that makes it faster. Empty where nothing fits: `why_none` says why. Raises ValueError for
-    a node without GPUs. Searches are remembered; `forget` ends that.
+    By GPUs, then by speed, of equally fast ones that on fewer nodes first; `plan_space.gangs` says which shapes there
+    are. Where link domains of a type span nodes a shape is there once for each share of it that may lie in one
+    (`plan_space.link_shares`), if that makes it faster. Empty where nothing fits: `why_none` says why. Raises
+    ValueError for a node without GPUs. Searches are remembered; `forget` ends that.
     """
     used = constants.active()
     key = model, training, requirements, offers, used
@@ -109,7 +109,7 @@ def best(
 
     It lies in as few link domains as can hold it.
     """
-    if not space.admits_gang(requirements, nodes, gpus_per_node):
+    if not plan_space.admits_gang(requirements, nodes, gpus_per_node):
         return None
     gang = nodes, gpus_per_node
     [found] = _fastest(model, training, requirements, [gpu], [gang], _together([gang], gpu, gpus_per_node))
@@ -124,7 +124,7 @@ def front(
     Of plans that are equal in all three the one with the smaller degrees. Each gang lies in as few link domains as can
     hold it. Raises ValueError for a node without GPUs.
     """
-    gangs = space.gangs(requirements, node_gpus)
+    gangs = plan_space.gangs(requirements, node_gpus)
     if training.precision not in gpu.peak_flops or not gangs:
         return ()
     found = search.table(model, training, requirements, gangs, gpu.memory_bytes, _together(gangs, gpu, node_gpus))
@@ -188,7 +188,7 @@ def check(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpus_per
             f" degree {plan.tensor}"
             + (f", or divide it where at most {linked} GPUs share a link" if linked > gpus_per_node else "")
         )
-    for holds, rule in space.rules(model, training, columns([plan])):
+    for holds, rule in plan_space.rules(model, training, columns([plan])):
         if not holds.all():
             raise InvalidPlan(f"{plan.describe()} micro-batch {plan.micro_batch} for {model.name}: {rule}")
 
@@ -213,7 +213,7 @@ def _why_none(
 ) -> str:
     if training.precision not in gpu.peak_flops:
         return f"{gpu.name} does not support {training.precision}, only {', '.join(sorted(gpu.peak_flops))}"
-    gangs = space.gangs(requirements, node_gpus)
+    gangs = plan_space.gangs(requirements, node_gpus)
     if not gangs:
         most = f" on at most {requirements.max_nodes} of them" if requirements.max_nodes is not None else ""
         return f"no gang of {_range(requirements.gpus)} GPUs can be made of nodes with {node_gpus} {gpu.name}{most}"
@@ -254,10 +254,10 @@ def _search(model: ModelSpec, training: TrainingSpec, requirements: Requirements
     found: dict[Offer, list[Option]] = {}
     for size, domain in {(offer.node_gpus, _domain_nodes(offer)) for offer in offers}:
         alike = [offer for offer in offers if (offer.node_gpus, _domain_nodes(offer)) == (size, domain)]
-        gangs = space.gangs(requirements, size)
+        gangs = plan_space.gangs(requirements, size)
         linked = [width for _, width in gangs]
         if domain > 1:
-            placed = [(gang, share) for gang in gangs for share in space.link_shares(gang[0], domain)]
+            placed = [(gang, share) for gang in gangs for share in plan_space.link_shares(gang[0], domain)]
             gangs, linked = [gang for gang, _ in placed], [share * width for (_, width), share in placed]
         options = _fastest(model, training, requirements, [offer.gpu for offer in alike], gangs, linked)
         found |= zip(alike, options if domain == 1 else map(_worth_their_links, options), strict=True)
@@ -276,7 +276,7 @@ def _domain_nodes(offer: Offer) -> int:
 def _together(gangs: Sequence[Gang], gpu: GpuSpec, node_gpus: int) -> list[int]:
     """GPUs of each gang that share a link where it lies in as few link domains as can hold it, in equal shares."""
     domain = _domain_nodes(Offer(gpu, node_gpus))
-    return [width * space.link_shares(nodes, domain)[0] for nodes, width in gangs]
+    return [width * plan_space.link_shares(nodes, domain)[0] for nodes, width in gangs]
 
 
 LINKS_GAIN = 0.01
@@ -299,10 +299,12 @@ def _weight(found: Found) -> int:
     return sum(map(len, found))
 
 
-_searches: Memo[_Key, Found] = Memo(MOST_OPTIONS, _weight)
-_of_jobs: Memo[_Key, Found] = Memo(MOST_OPTIONS, _weight)
+_searches: BoundedMemo[_Key, Found] = BoundedMemo(MOST_OPTIONS, _weight)
+_of_jobs: BoundedMemo[_Key, Found] = BoundedMemo(MOST_OPTIONS, _weight)
 """Jobs that differ only in their number of steps share one search, and of each the run times are kept, too."""
-_reasons: Memo[tuple[ModelSpec, TrainingSpec, Requirements, GpuSpec, int, Constants], str] = Memo(MOST_REASONS, len)
+_reasons: BoundedMemo[tuple[ModelSpec, TrainingSpec, Requirements, GpuSpec, int, Constants], str] = BoundedMemo(
+    MOST_REASONS, len
+)
 
 
 def _fastest(
@@ -329,7 +331,7 @@ def _fastest(
     return [of_type.get(gpu, []) for gpu in gpus]
 
 
-def _options(training: TrainingSpec, found: Table, chosen: Choice, gpu: GpuSpec, software: str) -> list[Option]:
+def _options(training: TrainingSpec, found: PlanTable, chosen: PlanChoice, gpu: GpuSpec, software: str) -> list[Option]:
     rows, gangs = found.plan[chosen.pair], found.gang[chosen.pair]
     nodes, widths, linked = found.nodes[gangs], found.widths[gangs], found.linked[gangs]
     unsure = uncertainty.factor(chosen.computing, gpu, nodes * widths, linked, software)
@@ -343,7 +345,7 @@ def _options(training: TrainingSpec, found: Table, chosen: Choice, gpu: GpuSpec,
             plan=plan,
             prediction=_prediction(training, seconds, required, factor),
             linked=int(together),
-            linkage=space.linkage(plan, int(width), int(together)) if together else ANYHOW,
+            linkage=plan_space.linkage(plan, int(width), int(together)) if together else ANYHOW,
         )
         for gpus, count, width, together, plan, seconds, required, factor in zip(
             *(column.tolist() for column in shapes),

@@ -5,7 +5,7 @@ The simulator and the controller go by the same figures; `sim.llm` may be told o
 
 from __future__ import annotations
 
-from trimtab_policy.perf import shape
+from trimtab_policy.perf import model_flops
 from trimtab_policy.specs import ModelSpec, Optimizer
 
 SCHEDULE_SECONDS = 15.0
@@ -22,7 +22,7 @@ STATE_BYTES = {Optimizer.ADAMW: 14, Optimizer.SGD: 10, Optimizer.ADAFACTOR: 6, O
 
 def checkpoint_bytes(model: ModelSpec, optimizer: Optimizer) -> float:
     """Size of a full checkpoint, weights and optimizer."""
-    return float(shape.parameters(shape.of(model))) * STATE_BYTES[optimizer]
+    return float(model_flops.parameters(model_flops.of(model))) * STATE_BYTES[optimizer]
 
 
 def restart_seconds(model: ModelSpec, optimizer: Optimizer, nodes: int) -> float:

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.perf import hardware, memory, space, speed
-from trimtab_policy.perf.columns import Array, Plans, Work, work
-from trimtab_policy.perf.hardware import Machine, Software
-from trimtab_policy.perf.space import Gang, Mask
+from trimtab_policy.perf import hardware, memory, plan_space, speed
+from trimtab_policy.perf.hardware import GpuRates, Software
+from trimtab_policy.perf.plan_arrays import Array, PlanColumns, Work, work
+from trimtab_policy.perf.plan_space import Gang, Mask
 from trimtab_policy.perf.speed import StepTime
 from trimtab_policy.specs import ModelSpec, TrainingSpec
 from trimtab_policy.types import Requirements
@@ -30,12 +30,12 @@ EXACT = 1 - 1e-9
 """Keeps a bound below the time that it bounds, whatever the order of their roundings."""
 
 
-class Table(NamedTuple):
+class PlanTable(NamedTuple):
     """Every plan of a job (n,), and every gang that it may run on: pairs (m,), by gang."""
 
     run: Work
     software: Software
-    plans: Plans
+    plans: PlanColumns
     required: Array
     """(n,) bytes of the fullest GPU, reserve included."""
     plan: Rows
@@ -50,7 +50,7 @@ class Table(NamedTuple):
     """(g,) GPUs of it that share a link"""
 
 
-class Choice(NamedTuple):
+class PlanChoice(NamedTuple):
     """Pairs of a table on some of k machines: columns (c,), by machine, then gang."""
 
     machine: Rows
@@ -59,9 +59,9 @@ class Choice(NamedTuple):
     computing: Array
     """Share of those that is spent computing."""
 
-    def take(self, rows: Rows) -> Choice:
+    def take(self, rows: Rows) -> PlanChoice:
         """These rows of it."""
-        return Choice(self.machine[rows], self.pair[rows], self.seconds[rows], self.computing[rows])
+        return PlanChoice(self.machine[rows], self.pair[rows], self.seconds[rows], self.computing[rows])
 
 
 def table(
@@ -71,12 +71,12 @@ def table(
     gangs: Sequence[Gang],
     room: float = np.inf,
     linked: Sequence[int] | None = None,
-) -> Table:
+) -> PlanTable:
     """All plans of the job that the rules allow on these gangs and that require at most `room` bytes.
 
     `linked`: GPUs of each gang that share a link; by default those of a node.
     """
-    run, plans = work(model, training), space.table(model, training, requirements, gangs, linked)
+    run, plans = work(model, training), plan_space.table(model, training, requirements, gangs, linked)
     loss = hardware.facts(requirements.software).loss_bytes
     required = memory.footprint(run, plans, loss_bytes=loss).required
     fits = required <= room
@@ -85,17 +85,17 @@ def table(
     together = widths if linked is None else np.array(linked, dtype=np.float64)
     plan, gang = _placed(plans, gangs, together)
     software = hardware.software(requirements.software)
-    return Table(run, software, plans, required[fits], plan, gang, nodes, widths, together)
+    return PlanTable(run, software, plans, required[fits], plan, gang, nodes, widths, together)
 
 
-def fitting(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
+def fitting(found: PlanTable, machines: Sequence[GpuRates], room: Array) -> PlanChoice:
     """Every pair on every machine whose `room` (k,) in bytes it fits in, timed."""
     machine, pair = _fitting(found, room)
     time = _time(found, machines, machine, pair)
-    return Choice(machine, pair, time.total, time.computing)
+    return PlanChoice(machine, pair, time.total, time.computing)
 
 
-def fastest(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
+def fastest(found: PlanTable, machines: Sequence[GpuRates], room: Array) -> PlanChoice:
     """Of the pairs that fit, the fastest of each gang on each machine; of equals the one with the smaller degrees."""
     fits = (found.required <= room[:, None])[:, found.plan]
     least = np.where(fits, bounds(found, machines), np.inf)
@@ -112,10 +112,10 @@ def fastest(found: Table, machines: Sequence[Machine], room: Array) -> Choice:
     time = _time(found, machines, *np.nonzero(rest))
     times[rest], computing[rest] = time.total, time.computing
     machine, pair = groups.first(groups.least(times))
-    return Choice(machine, pair, times[machine, pair], computing[machine, pair])
+    return PlanChoice(machine, pair, times[machine, pair], computing[machine, pair])
 
 
-def bounds(found: Table, machines: Sequence[Machine]) -> Array:
+def bounds(found: PlanTable, machines: Sequence[GpuRates]) -> Array:
     """(k, m) seconds that no plan can beat: layers, output layer, bubble and transfers, without data parallelism."""
     plans = found.plans
     kinds, kind = _kinds(plans)
@@ -157,7 +157,7 @@ class _Groups:
         return machine[new], pair[new]
 
 
-def _placed(plans: Plans, gangs: Sequence[Gang], linked: Array) -> tuple[Rows, Rows]:
+def _placed(plans: PlanColumns, gangs: Sequence[Gang], linked: Array) -> tuple[Rows, Rows]:
     """Every plan on every gang of its size, as pairs of (plan, gang), by gang.
 
     A node holds whole tensor groups, or a link domain does that consist of whole nodes; groups that share one copy are
@@ -173,20 +173,20 @@ def _placed(plans: Plans, gangs: Sequence[Gang], linked: Array) -> tuple[Rows, R
     return plan[fits], gang[fits]
 
 
-def _fitting(found: Table, room: Array) -> tuple[Rows, Rows]:
+def _fitting(found: PlanTable, room: Array) -> tuple[Rows, Rows]:
     """(machine, pair) of all that fits."""
     machine, pair = np.nonzero((found.required <= room[:, None])[:, found.plan])
     return machine, pair
 
 
-def _time(found: Table, machines: Sequence[Machine], machine: Rows, pair: Rows) -> StepTime:
+def _time(found: PlanTable, machines: Sequence[GpuRates], machine: Rows, pair: Rows) -> StepTime:
     """(c,) step times."""
-    each = Machine(*(np.array(field, dtype=np.float64)[machine] for field in zip(*machines, strict=True)))
+    each = GpuRates(*(np.array(field, dtype=np.float64)[machine] for field in zip(*machines, strict=True)))
     plans, linked = found.plans.take(found.plan[pair]), found.linked[found.gang[pair]]
     return speed.step_time(found.run, plans, each, linked, found.software)
 
 
-def _kinds(plans: Plans) -> tuple[Plans, Rows]:
+def _kinds(plans: PlanColumns) -> tuple[PlanColumns, Rows]:
     """Plans of one copy and one stage that differ in a layer's work, and which of them (n,) each plan has."""
     code = np.zeros_like(plans.tensor)
     for column in (plans.tensor, plans.context, plans.expert, plans.micro_batch, plans.recompute):
@@ -197,7 +197,9 @@ def _kinds(plans: Plans) -> tuple[Plans, Rows]:
     return alone, kind
 
 
-def _work(found: Table, kinds: Plans, machines: Sequence[Machine], reaches: Array) -> tuple[Array, Array, Array]:
+def _work(
+    found: PlanTable, kinds: PlanColumns, machines: Sequence[GpuRates], reaches: Array
+) -> tuple[Array, Array, Array]:
     """Seconds of one micro-batch on one copy, (k, kinds x reaches): all layers, what the last stage adds, one transfer.
 
     A pipeline of two stages tells them apart: its bubble is that of its layers alone. Where its two stages share no
@@ -205,7 +207,7 @@ def _work(found: Table, kinds: Plans, machines: Sequence[Machine], reaches: Arra
     """
     rows = np.repeat(np.arange(len(kinds.data)), len(reaches))
     halves = kinds.take(rows)._replace(pipeline=np.full(len(rows), 2.0))
-    each = Machine(*(np.array([field], dtype=np.float64).T for field in zip(*machines, strict=True)))
+    each = GpuRates(*(np.array([field], dtype=np.float64).T for field in zip(*machines, strict=True)))
     run = found.run
     time = speed.step_time(run, halves, each, np.tile(reaches, len(kinds.data)), found.software)
     rounds = run.batch / halves.micro_batch

@@ -1,6 +1,6 @@
 """Seconds of one optimizer step under a plan.
 
-Notation as in `shape` and `memory`. A micro-batch crosses the fullest pipeline stage in
+Notation as in `model_flops` and `memory`. A micro-batch crosses the fullest pipeline stage in
 
     stage = ceil(L/p) * layer + head,   layer = |gpu + exposed communication, launch|_edge
 
@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from trimtab_policy.perf import hardware, memory
-from trimtab_policy.perf.columns import FULL, SELECTIVE, Array, Number, Plans, Work
-from trimtab_policy.perf.hardware import Machine, Software
-from trimtab_policy.perf.shape import Shape
+from trimtab_policy.perf.hardware import GpuRates, Software
+from trimtab_policy.perf.model_flops import ModelShape
+from trimtab_policy.perf.plan_arrays import FULL, SELECTIVE, Array, Number, PlanColumns, Work
 
 
 class StepTime(NamedTuple):
@@ -65,12 +65,12 @@ CEILING = 0.95
 """Of the datasheet's peak: no product is ever faster, whatever the constants say together."""
 
 
-class _Case(NamedTuple):
+class _Evaluation(NamedTuple):
     """What all parts of one evaluation share."""
 
     work: Work
-    plans: Plans
-    machine: Machine
+    plans: PlanColumns
+    machine: GpuRates
     software: Software
     linked: Number
     """GPUs that share a link."""
@@ -78,7 +78,7 @@ class _Case(NamedTuple):
     """Of a GPU, before ZeRO: layers, their experts, vocabulary."""
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ModelShape:
         return self.work.shape
 
     @property
@@ -100,7 +100,9 @@ class _Case(NamedTuple):
         return np.where(self.plans.recompute == FULL, 4.0, 3.0)
 
 
-def step_time(work: Work, plans: Plans, machine: Machine, linked: Number, software: Software | None = None) -> StepTime:
+def step_time(
+    work: Work, plans: PlanColumns, machine: GpuRates, linked: Number, software: Software | None = None
+) -> StepTime:
     """Time of one optimizer step of each plan.
 
     `linked` (n,) or a number: GPUs of the gang that share a link, on one node or in one link domain, which of several
@@ -108,7 +110,7 @@ def step_time(work: Work, plans: Plans, machine: Machine, linked: Number, softwa
     """
     software = software or hardware.software()
     parameters = memory.parameters_per_gpu(work.shape, plans)
-    case = _Case(work, plans, machine, software, linked, parameters)
+    case = _Evaluation(work, plans, machine, software, linked, parameters)
     (layer, layer_comm), head = _layer(case), _head(case)
     p2p = _pipeline_transfer(case)
     even = np.floor(work.shape.layers / plans.pipeline)
@@ -131,7 +133,7 @@ def step_time(work: Work, plans: Plans, machine: Machine, linked: Number, softwa
     return smooth._replace(stragglers=software.straggling * doublings * smooth.total)
 
 
-def group_bandwidth(machine: Machine, size: Array, inner: Array, linked: Number) -> Array:
+def group_bandwidth(machine: GpuRates, size: Array, inner: Array, linked: Number) -> Array:
     """Bytes/s per GPU of a ring over `size` ranks that lie `inner` ranks apart.
 
     Among `linked` GPUs, of a node or of a link domain, it is the link. Between those the ring has as many network
@@ -144,7 +146,7 @@ def group_bandwidth(machine: Machine, size: Array, inner: Array, linked: Number)
     return np.where(size * inner <= linked, machine.link, outside)
 
 
-def _ring(size: Array, volume: Array, bandwidth: Array, machine: Machine, messages: Array | float = 1.0) -> Array:
+def _ring(size: Array, volume: Array, bandwidth: Array, machine: GpuRates, messages: Array | float = 1.0) -> Array:
     """All-gather or reduce-scatter of `volume` bytes in all: (n - 1)/n of it moves, a latency a message and hop."""
     hop = np.where(bandwidth >= machine.link, machine.link_hop, machine.hop)
     return (size - 1) / size * volume / bandwidth + messages * (size > 1) * (machine.latency + hop * (size - 1))
@@ -160,7 +162,7 @@ def _misaligned(width: Number) -> Array:
     return lacking
 
 
-def _gemm(case: _Case, rows: Number, inner: Number, columns: Number) -> Array:
+def _gemm(case: _Evaluation, rows: Number, inner: Number, columns: Number) -> Array:
     """Forward seconds of (rows x inner) @ (inner x columns): the slower of arithmetic and memory.
 
     Narrow products run below peak, by 1 + w/min(shape), for tiles and pipelines that they do not fill.
@@ -174,7 +176,7 @@ def _gemm(case: _Case, rows: Number, inner: Number, columns: Number) -> Array:
     return np.maximum(arithmetic, case.work.format.operand * elements / case.machine.memory)
 
 
-def _projections(case: _Case) -> Array:
+def _projections(case: _Evaluation) -> Array:
     """Forward seconds of query, key, value and output projections, direct or through latent vectors."""
     m, h, t, tokens = case.shape, case.shape.hidden, case.plans.tensor, case.tokens
     output = _gemm(case, tokens, m.weighted / t, h)
@@ -192,13 +194,13 @@ def _projections(case: _Case) -> Array:
     return np.where(m.key_value_rank, latent, direct) + output
 
 
-def _block(case: _Case, tokens: Number, width: Number) -> Array:
+def _block(case: _Evaluation, tokens: Number, width: Number) -> Array:
     """Forward seconds of one feed-forward block."""
     h = case.shape.hidden
     return _gemm(case, tokens, h, case.shape.gates * width) + _gemm(case, tokens, width, h)
 
 
-def _linear(case: _Case) -> Array:
+def _linear(case: _Evaluation) -> Array:
     """Forward seconds of an average layer's matrix products with weights."""
     m, t, tokens = case.shape, case.plans.tensor, case.tokens
     dense = _block(case, tokens, m.ffn / t)
@@ -212,7 +214,7 @@ def _linear(case: _Case) -> Array:
     return projections + (m.dense_layers * dense + m.expert_layers * mixture) / m.layers
 
 
-def _attention(case: _Case) -> tuple[Array, Array]:
+def _attention(case: _Evaluation) -> tuple[Array, Array]:
     """Seconds of scores and weighting of one layer, (forward, backward); only the visible part of the square counts.
 
     The fused backward recomputes the scores: 2.5 forwards (Dao 2023, arXiv 2307.08691). Unfused scores cross memory
@@ -228,18 +230,18 @@ def _attention(case: _Case) -> tuple[Array, Array]:
     return forward + (1 - fused) * crossing / 3, (2 + 0.5 * fused) * forward + (1 - fused) * crossing * 2 / 3
 
 
-def _element_wise(case: _Case) -> Array:
+def _element_wise(case: _Evaluation) -> Array:
     """Forward seconds of norms, activations, residuals, dropout: stored activations cross memory a few times."""
     return case.software.passes * memory.layer_activations(case.work, case.plans) / case.machine.memory
 
 
-def _accumulation(case: _Case) -> Array:
+def _accumulation(case: _Evaluation) -> Array:
     """Adding one micro-batch's gradients of one layer to the running sum: fp32, read and written, and more."""
     layers, experts, _ = case.parameters
     return case.software.accumulation_bytes * (layers + experts) / case.layers / case.machine.memory
 
 
-def _layer(case: _Case) -> tuple[Array, Array]:
+def _layer(case: _Evaluation) -> tuple[Array, Array]:
     """One layer for one micro-batch: seconds of computing, and what exposed communication adds to them.
 
     The GPU works through kernels and collectives one after the other, while the host launches them: the slower of the
@@ -256,7 +258,7 @@ def _layer(case: _Case) -> tuple[Array, Array]:
     return alone, longest * ((both / longest) ** edge + (launch / longest) ** edge) ** (1 / edge) - alone
 
 
-def _layer_compute(case: _Case) -> Array:
+def _layer_compute(case: _Evaluation) -> Array:
     """Forward, backward and recomputation of one layer for one micro-batch, as the GPU's kernels take."""
     forward, backward = _attention(case)
     again = case.plans.recompute
@@ -264,12 +266,12 @@ def _layer_compute(case: _Case) -> Array:
     return case.passes * (_linear(case) + _element_wise(case)) + attention + _accumulation(case)
 
 
-def _layer_communication(case: _Case) -> Array:
+def _layer_communication(case: _Evaluation) -> Array:
     """Tensor, context and expert collectives of one layer for one micro-batch that nothing hides."""
     return (1 - case.software.tensor_overlap) * _tensor(case) + _context(case) + _expert(case)
 
 
-def _tensor(case: _Case) -> Array:
+def _tensor(case: _Evaluation) -> Array:
     """Four all-reduces of the activations a layer, six with full recomputation (Shoeybi et al. 2019, section 3).
 
     With sequence parallelism each is an all-gather and a reduce-scatter of the same volume.
@@ -281,7 +283,7 @@ def _tensor(case: _Case) -> Array:
     return 2 * all_reduces * _ring(t, volume, bandwidth, case.machine)
 
 
-def _context(case: _Case) -> Array:
+def _context(case: _Evaluation) -> Array:
     """Ring attention: keys and values go round once forward, with their gradients twice backward, behind attention."""
     c, t = case.plans.context, case.plans.tensor
     bandwidth = group_bandwidth(case.machine, c, t, case.linked)
@@ -292,7 +294,7 @@ def _context(case: _Case) -> Array:
     return np.maximum(0.0, moving - case.software.data_overlap * (forward + backward))
 
 
-def _expert(case: _Case) -> Array:
+def _expert(case: _Evaluation) -> Array:
     """All-to-all to the experts and back, forward and backward (and again when recomputed).
 
     What stays on the node uses the link. To another node a token goes once, however many of its experts are there: k
@@ -311,7 +313,7 @@ def _expert(case: _Case) -> Array:
     return times * np.where(e > 1, moving + case.machine.latency, 0.0)
 
 
-def _head(case: _Case) -> Array:
+def _head(case: _Evaluation) -> Array:
     """Output layer and loss on the last stage: a product three times, in 16 bit even under FP8 recipes, fp32 logits."""
     t = case.plans.tensor
     padded = case.software.pads_vocabulary + (t > 1) > 0
@@ -321,7 +323,7 @@ def _head(case: _Case) -> Array:
     return 3 * _gemm(wide, case.tokens, case.shape.hidden, columns) + logits
 
 
-def _pipeline_transfer(case: _Case) -> Array:
+def _pipeline_transfer(case: _Evaluation) -> Array:
     """Activations to the next stage and gradients back, once per chunk, split over the tensor group's adapters."""
     p, t = case.plans.pipeline, case.plans.tensor
     inside = case.plans.gpus <= case.linked
@@ -330,7 +332,7 @@ def _pipeline_transfer(case: _Case) -> Array:
     return np.where(p > 1, 2 * case.plans.virtual * (volume / bandwidth + case.machine.latency), 0.0)
 
 
-def _data_communication(case: _Case, busy: Array) -> Array:
+def _data_communication(case: _Evaluation, busy: Array) -> Array:
     """Exposed gradient and weight traffic over the D c ranks that hold the same parameters.
 
     `busy` (n,): one micro-batch on one stage, of which `Software.data_overlap` hides as much traffic. Stages 0 and 1
@@ -346,7 +348,7 @@ def _data_communication(case: _Case, busy: Array) -> Array:
     return np.maximum(0.0, first - hidden) + more * np.maximum(0.0, others - hidden)
 
 
-def _parameter_traffic(case: _Case, gathered: Array, gradient: Number) -> Array:
+def _parameter_traffic(case: _Evaluation, gathered: Array, gradient: Number) -> Array:
     """Seconds to gather so many bytes per parameter and to reduce its gradient, over the ranks that hold the same ones.
 
     Dense parameters have D c copies, those of an expert D c/e, e times further apart. Where only S of the copies share
@@ -374,7 +376,7 @@ def _parameter_traffic(case: _Case, gathered: Array, gradient: Number) -> Array:
     return dense + moved(experts, copies, plans.tensor * plans.expert, copies)
 
 
-def _optimizer(case: _Case) -> Array:
+def _optimizer(case: _Evaluation) -> Array:
     """Reading gradient, master weight and moments and writing them back, of this rank's share."""
     layers, experts, vocabulary = case.parameters
     copies = np.where(case.plans.zero_stage >= 1, case.plans.data * case.plans.context, 1.0)

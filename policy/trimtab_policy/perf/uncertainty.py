@@ -10,13 +10,17 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab_policy.perf import constants, hardware
-from trimtab_policy.perf.constants import Interval
-from trimtab_policy.perf.shape import Array, Number
+from trimtab_policy.perf.constants import StepTimeInterval
+from trimtab_policy.perf.model_flops import Array, Number
 from trimtab_policy.specs import GpuSpec
 
 
 def half_width(
-    interval: Interval, computing: Array, doublings: Array, strange_gpu: Array | bool, strange_software: Array | bool
+    interval: StepTimeInterval,
+    computing: Array,
+    doublings: Array,
+    strange_gpu: Array | bool,
+    strange_software: Array | bool,
 ) -> Array:
     """Half width of the interval of the logarithm of each step time.
 

@@ -40,7 +40,7 @@ def realise(
     as if that were wished for them. `scatter` spreads uneven gangs over more nodes before it moves anybody: for jobs
     that are as fast on scattered GPUs. `capacity` is that of the snapshot, if it is at hand; it is spent.
     """
-    room = _Room(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
+    room = _NodeHolders(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
     room.settle()
     placements = [
         _placement(policy, room.capacity, job, room.wish(job.uid), room.found[job.uid]) for job in room.changed()
@@ -72,7 +72,7 @@ def keeps(held: Placement, wish: Candidate) -> bool:
     )
 
 
-class _Room:
+class _NodeHolders:
     """Who holds which nodes, while wishes are being fulfilled."""
 
     def __init__(

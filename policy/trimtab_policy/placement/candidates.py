@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from trimtab_policy import catalog
 from trimtab_policy.perf import plans
 from trimtab_policy.perf.correction import corrected
+from trimtab_policy.perf.plan_space import ANYHOW, Linkage, linkage
 from trimtab_policy.perf.plans import Offer, Option
-from trimtab_policy.perf.space import ANYHOW, Linkage, linkage
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.topology import link_domains, linked_gpus
 from trimtab_policy.specs import GpuSpec, ParallelPlan, Precision, Prediction, TrainingSpec

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.perf.space import ANYHOW, Linkage
+from trimtab_policy.perf.plan_space import ANYHOW, Linkage
 from trimtab_policy.placement.topology import domain_codes, holds, tightest
 from trimtab_policy.types import Job, Node, NodeShare, Placement, Requirements, Snapshot
 

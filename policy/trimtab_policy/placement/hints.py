@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from trimtab_policy.perf import constants
 from trimtab_policy.perf.constants import OTHER
-from trimtab_policy.perf.memo import Memo
+from trimtab_policy.perf.memo import BoundedMemo
 from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, has_room, nodes_for
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.runtime import may_be_stopped
@@ -35,7 +35,7 @@ RESHARDING = (
 """A hint that has not been tried: what the training can do, only its owner knows."""
 
 
-class Case(Struct, frozen=True):
+class WaitingCase(Struct, frozen=True):
     """A job that waits, and what is left for it."""
 
     snapshot: Snapshot
@@ -65,7 +65,7 @@ class Case(Struct, frozen=True):
         return [c for c in self.possible() if (limit := left[c.gpu.name]) is None or c.option.gpus <= limit]
 
 
-def starts_now_if(case: Case, able: list[Candidate]) -> tuple[str, ...]:
+def starts_now_if(case: WaitingCase, able: list[Candidate]) -> tuple[str, ...]:
     """Changes under which the job would start at once. `able` are the options that it only lacks room for.
 
     Nothing is tried for jobs far back in line, of those that differ: much will have changed when it is their turn.
@@ -76,7 +76,7 @@ def starts_now_if(case: Case, able: list[Candidate]) -> tuple[str, ...]:
     return tuple(islice(_changes(case, able), MAX_HINTS))
 
 
-def _changes(case: Case, able: list[Candidate]) -> Iterator[str]:
+def _changes(case: WaitingCase, able: list[Candidate]) -> Iterator[str]:
     need, fastest = case.job.requirements, max(candidate.tokens_per_second for candidate in able)
     least, pinned = min(candidate.option.gpus for candidate in able), _pinned(case.job)
     fewer, any_type = need.gpus if pinned else Bounds(1, max(1, least - 1)), ()
@@ -102,7 +102,7 @@ def _changes(case: Case, able: list[Candidate]) -> Iterator[str]:
     yield from _at_the_cost_of_others(case, able)
 
 
-def _starts(case: Case, requirements: Requirements) -> Candidate | None:
+def _starts(case: WaitingCase, requirements: Requirements) -> Candidate | None:
     """The fastest option under other requirements that has room now."""
     capacity, job = case.capacity, replace(case.job, requirements=requirements)
     types = [name for name in case.snapshot.gpu_types if not requirements.gpu_types or name in requirements.gpu_types]
@@ -114,7 +114,7 @@ def _starts(case: Case, requirements: Requirements) -> Candidate | None:
     return next((candidate for candidate in found if nodes_for(capacity, job, candidate)), None)
 
 
-def _at_the_cost_of_others(case: Case, able: list[Candidate]) -> Iterator[str]:
+def _at_the_cost_of_others(case: WaitingCase, able: list[Candidate]) -> Iterator[str]:
     """With which priority the job could take the place of jobs that may be stopped; counted by GPUs."""
     capacity, job = case.capacity, case.job
     if job.eligible is not None:
@@ -149,7 +149,7 @@ def _held(snapshot: Snapshot, gpu_type: str) -> list[tuple[int, int]]:
     return levels
 
 
-def more_quota(case: Case, smallest: Candidate, left: int) -> Iterator[str]:
+def more_quota(case: WaitingCase, smallest: Candidate, left: int) -> Iterator[str]:
     """What helps a job whose queue has spent its limit: by how much to raise it, or a queue that has room."""
     job, capacity = case.job, case.capacity
     missing, name = smallest.option.gpus - left, smallest.gpu.name
@@ -162,11 +162,11 @@ def more_quota(case: Case, smallest: Candidate, left: int) -> Iterator[str]:
     yield f"wait for a job of queue {job.queue} to finish"
 
 
-def _room_beyond_quota(case: Case, candidate: Candidate) -> bool:
+def _room_beyond_quota(case: WaitingCase, candidate: Candidate) -> bool:
     return has_room(case.capacity, replace(case.job, queue=""), candidate)
 
 
-def would_work_if(case: Case) -> tuple[str, ...]:
+def would_work_if(case: WaitingCase) -> tuple[str, ...]:
     """The smallest change under which there is a plan at all.
 
     That takes up to a dozen searches, and depends on nothing that changes from decision to decision: it is remembered.
@@ -180,11 +180,11 @@ def would_work_if(case: Case) -> tuple[str, ...]:
     return _helpful.get((asked, cluster, constants.active()), lambda: tuple(_first_that_works(case)))
 
 
-_helpful: Memo[Hashable, tuple[str, ...]] = Memo(1 << 14, len)
+_helpful: BoundedMemo[Hashable, tuple[str, ...]] = BoundedMemo(1 << 14, len)
 """What has been found to help jobs that have no plan."""
 
 
-def _first_that_works(case: Case) -> Iterator[str]:
+def _first_that_works(case: WaitingCase) -> Iterator[str]:
     for change, job in _wider(case).items():
         found = candidates(case.snapshot, case.capacity, job) if job != case.job else []
         if found:
@@ -192,7 +192,7 @@ def _first_that_works(case: Case) -> Iterator[str]:
             return
 
 
-def _wider(case: Case) -> dict[str, Job]:
+def _wider(case: WaitingCase) -> dict[str, Job]:
     """The job with more freedom, the smallest changes first."""
     job, need = case.job, case.job.requirements
     low, high = need.gpus.low, need.gpus.high

@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
+from trimtab_policy.perf.plan_space import ANYHOW
 from trimtab_policy.perf.plans import Option
-from trimtab_policy.perf.space import ANYHOW
 from trimtab_policy.placement.assign import keeps
 from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, held_links, type_of, weight
 from trimtab_policy.placement.capacity import Capacity
@@ -22,7 +22,7 @@ from trimtab_policy.solvers.knapsack import Assignment, FloatArray, IntArray, So
 from trimtab_policy.types import Job, Snapshot
 
 
-class Menu(Struct, frozen=True, dict=True):
+class OptionMenu(Struct, frozen=True, dict=True):
     """The options of one job, by GPU type and number of GPUs."""
 
     job: Job
@@ -49,7 +49,7 @@ class Market(Struct, frozen=True):
     """GPUs of each type that are free or held by jobs that may be preempted, (types,)."""
     total: IntArray
     """GPUs of each type that there are, (types,)."""
-    menus: tuple[Menu, ...]
+    menus: tuple[OptionMenu, ...]
     """In the order of the snapshot."""
 
 
@@ -71,7 +71,7 @@ def market(snapshot: Snapshot) -> Market:
     return Market(types, free, total, tuple(_menu(snapshot, capacity, index, job) for job in movable))
 
 
-def _menu(snapshot: Snapshot, capacity: Capacity, index: dict[str, int], job: Job) -> Menu:
+def _menu(snapshot: Snapshot, capacity: Capacity, index: dict[str, int], job: Job) -> OptionMenu:
     fastest: dict[tuple[str, int], Candidate] = {}
     for each in candidates(snapshot, capacity, job):
         key = each.gpu.name, each.option.gpus
@@ -81,7 +81,7 @@ def _menu(snapshot: Snapshot, capacity: Capacity, index: dict[str, int], job: Jo
         if could_ever_fit(capacity, job, each):
             fastest[key] = each
     options, current = _with_held(snapshot, job, list(fastest.values()))
-    return Menu(
+    return OptionMenu(
         job,
         tuple(options),
         np.array([index[each.gpu.name] for each in options], dtype=np.int64),
@@ -126,7 +126,7 @@ def left(offered: Market, kept: Mapping[str, Candidate]) -> IntArray:
 
 
 def assignment(
-    capacity: IntArray, menus: Sequence[Menu], costs: Sequence[FloatArray], idle: FloatArray | float
+    capacity: IntArray, menus: Sequence[OptionMenu], costs: Sequence[FloatArray], idle: FloatArray | float
 ) -> Assignment:
     """The assignment problem of these jobs, with the cost of every option and of giving a job nothing."""
     none = np.zeros(0, dtype=np.int64)
@@ -140,7 +140,7 @@ def assignment(
     )
 
 
-def taken(menus: Sequence[Menu], solution: Solution) -> dict[str, Candidate]:
+def taken(menus: Sequence[OptionMenu], solution: Solution) -> dict[str, Candidate]:
     """What each job gets, of those that get anything."""
     options = [option for menu in menus for option in menu.options]
     pairs = zip(menus, solution.chosen, strict=True)

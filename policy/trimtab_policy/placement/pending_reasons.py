@@ -14,7 +14,7 @@ from trimtab_policy import catalog
 from trimtab_policy.perf.plans import why_none
 from trimtab_policy.placement.candidates import Candidate, allowed_types, candidates, could_ever_fit
 from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
-from trimtab_policy.placement.hints import MAX_HINTS, Case, count_of, more_quota, starts_now_if, would_work_if
+from trimtab_policy.placement.hints import MAX_HINTS, WaitingCase, count_of, more_quota, starts_now_if, would_work_if
 from trimtab_policy.placement.releases import told_releases
 from trimtab_policy.placement.wording import TimedText, worded
 from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
@@ -39,7 +39,7 @@ def search(snapshot: Snapshot, capacity: Capacity, job: Job) -> None:
 
 
 def _explain(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
-    case = Case(
+    case = WaitingCase(
         snapshot,
         capacity,
         job,
@@ -63,7 +63,7 @@ def _only_busy(capacity: Capacity, job: Job, known: list[Candidate]) -> Pending 
     return None
 
 
-def _no_such_gpu(case: Case) -> Pending | None:
+def _no_such_gpu(case: WaitingCase) -> Pending | None:
     if case.types:
         return None
     present = ", ".join(sorted(case.snapshot.gpu_types)) or "no GPU node that takes pods"
@@ -81,7 +81,7 @@ def _no_such_gpu(case: Case) -> Pending | None:
     )
 
 
-def _no_eligible_node(case: Case) -> Pending | None:
+def _no_eligible_node(case: WaitingCase) -> Pending | None:
     if any(case.capacity.eligible_nodes(case.job, gpu.name) for gpu in case.types):
         return None
     return case.answer(
@@ -92,7 +92,7 @@ def _no_eligible_node(case: Case) -> Pending | None:
     )
 
 
-def _no_feasible_plan(case: Case) -> Pending | None:
+def _no_feasible_plan(case: WaitingCase) -> Pending | None:
     if case.known:
         return None
     job, largest = case.job, max(case.types, key=lambda gpu: gpu.memory_bytes)
@@ -108,7 +108,7 @@ def _no_feasible_plan(case: Case) -> Pending | None:
     return case.answer(PendingReason.NO_FEASIBLE_PLAN, message, (), *hints)
 
 
-def _cluster_too_small(case: Case) -> Pending | None:
+def _cluster_too_small(case: WaitingCase) -> Pending | None:
     if case.possible():
         return None
     smallest = case.known[0]
@@ -123,7 +123,7 @@ def _cluster_too_small(case: Case) -> Pending | None:
     )
 
 
-def _quota_exceeded(case: Case) -> Pending | None:
+def _quota_exceeded(case: WaitingCase) -> Pending | None:
     if case.within_quota():
         return None
     queue = case.job.queue
@@ -144,7 +144,7 @@ def _quota_exceeded(case: Case) -> Pending | None:
     )
 
 
-def _no_room(case: Case) -> Pending:
+def _no_room(case: WaitingCase) -> Pending:
     """All that is left is to wait: for GPUs, or for GPUs that lie together."""
     able, capacity, job = case.within_quota(), case.capacity, case.job
     free = {name: capacity.gpus(job, name) for name in sorted({candidate.gpu.name for candidate in able})}
@@ -168,7 +168,7 @@ def _listed(free: dict[str, int]) -> str:
     return ", ".join([*told, *([f"none of {len(free) - len(some)} GPU types"] if len(some) < len(free) else [])])
 
 
-def _expected(case: Case, able: list[Candidate], free: dict[str, int]) -> tuple[str | float, ...]:
+def _expected(case: WaitingCase, able: list[Candidate], free: dict[str, int]) -> tuple[str | float, ...]:
     """When the first of the GPU types will have enough free GPUs, as running jobs finish."""
     now, least = case.snapshot.time, dict[str, int]()
     for candidate in able:
@@ -180,7 +180,7 @@ def _expected(case: Case, able: list[Candidate], free: dict[str, int]) -> tuple[
     return (f"; enough {min(moments)[1]} are expected ", min(moments)[0]) if moments else ()
 
 
-def _scattered(case: Case, candidate: Candidate, free: dict[str, int]) -> str:
+def _scattered(case: WaitingCase, candidate: Candidate, free: dict[str, int]) -> str:
     option, name = candidate.option, candidate.gpu.name
     if case.capacity.fits(case.job, name, option.nodes, option.gpus_per_node, candidate.speed):
         each = option.linkage.segment
@@ -192,14 +192,14 @@ def _scattered(case: Case, candidate: Candidate, free: dict[str, int]) -> str:
     )
 
 
-def _holders(case: Case, able: list[Candidate]) -> Iterator[str | TimedText]:
+def _holders(case: WaitingCase, able: list[Candidate]) -> Iterator[str | TimedText]:
     """Who holds the GPUs that the job could use, the first to finish first; what no job holds, and nobody may use."""
     wanted = tuple(sorted({candidate.gpu.name for candidate in able}))
     yield from case.capacity.remember(("holders", wanted), lambda: _told(case, wanted), lasting=True)
     yield from case.unavailable()
 
 
-def _told(case: Case, wanted: tuple[str, ...]) -> list[str | TimedText]:
+def _told(case: WaitingCase, wanted: tuple[str, ...]) -> list[str | TimedText]:
     now = case.snapshot.time
     holding = [(job, job.placement) for job in case.snapshot.jobs if job.placement and job.placement.gpu_type in wanted]
     holding.sort(key=lambda held: (held[0].expected_finish or float("inf"), held[0].namespace, held[0].name))

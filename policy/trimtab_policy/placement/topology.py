@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.perf.space import ANYHOW, Linkage
+from trimtab_policy.perf.plan_space import ANYHOW, Linkage
 from trimtab_policy.specs import GpuSpec
 from trimtab_policy.types import Node, NodeShare
 

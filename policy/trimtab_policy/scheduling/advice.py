@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.pending_reasons import why_pending
-from trimtab_policy.scheduling.reservations import Guard, Reservation, hidden
+from trimtab_policy.scheduling.reservations import Reservation, ReservationGuard, hidden
 from trimtab_policy.types import Pending, PendingReason, Snapshot
 
 TRIED = (PendingReason.INSUFFICIENT_GPUS, PendingReason.FRAGMENTED, PendingReason.QUOTA_EXCEEDED)
@@ -21,7 +21,7 @@ def advice(
     Who takes a hint must not be told then that the GPUs are kept for another: what a job has to leave to those before
     it is out of sight.
     """
-    guard, jobs = Guard(snapshot, reservations), {job.uid: job for job in snapshot.jobs}
+    guard, jobs = ReservationGuard(snapshot, reservations), {job.uid: job for job in snapshot.jobs}
     seen: dict[tuple[Reservation, ...], tuple[Snapshot, Capacity]] = {}
     found = {}
     for each in pending:

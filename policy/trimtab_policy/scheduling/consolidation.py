@@ -28,7 +28,7 @@ ATTEMPTS = 3
 _SAME = 1e-9
 
 
-class Move(Struct, frozen=True):
+class ConsolidationMove(Struct, frozen=True):
     """A running job that goes on elsewhere, or with less."""
 
     victim: Victim
@@ -38,12 +38,12 @@ class Move(Struct, frozen=True):
     """GPU-seconds times weight: what the restart loses, and that it goes on with less."""
 
 
-class Moves(Struct, frozen=True):
+class ConsolidationMoves(Struct, frozen=True):
     """A gang fits after these."""
 
     shares: tuple[NodeShare, ...]
     """Nodes of the gang."""
-    moves: tuple[Move, ...]
+    moves: tuple[ConsolidationMove, ...]
 
     @property
     def cost(self) -> float:
@@ -58,7 +58,7 @@ def consolidate(
     movable: Sequence[Victim],
     most: int,
     budget: float = math.inf,
-) -> Moves | None:
+) -> ConsolidationMoves | None:
     """Let the gang fit by moving at most so many of the jobs, none of which ends up without GPUs; None if that fails.
 
     A job that finds no other place is left out, and the others are asked once more. What moves cost, in GPU-seconds
@@ -78,7 +78,7 @@ def consolidate(
         free.take(job, wish.gpu.name, shares)
         moves, stranded = settle(snapshot, free, chosen, seconds_left(job, wish))
         if not stranded:
-            found = Moves(shares, tuple(moves))
+            found = ConsolidationMoves(shares, tuple(moves))
             return found if found.moves and found.cost <= budget else None
         uids = {victim.job.uid for victim in stranded}
         allowed = [victim for victim in allowed if victim.job.uid not in uids]
@@ -108,12 +108,12 @@ def _room_in_all(snapshot: Snapshot, capacity: Capacity, wish: Candidate, movabl
 
 def settle(
     snapshot: Snapshot, free: Capacity, victims: Iterable[Victim], away: float
-) -> tuple[list[Move], list[Victim]]:
+) -> tuple[list[ConsolidationMove], list[Victim]]:
     """Other places for jobs that have given way, the most urgent first, and who finds none. Spends `free`.
 
     `away`: seconds for which their GPUs are lent, that is until the gang that has them is done.
     """
-    moves: list[Move] = []
+    moves: list[ConsolidationMove] = []
     stranded: list[Victim] = []
     for victim in sorted(victims, key=_turn):
         found = elsewhere(snapshot, not_above(free, victim.job, stranded), victim.job)
@@ -126,7 +126,7 @@ def settle(
             if set(held.shares) == set(shares) and held.plan == wish.option.plan:
                 continue  # it need not move at all
             cost = victim.cost + _less(snapshot, free, victim.job, held, wish, away)
-            moves.append(Move(victim, wish, shares, cost))
+            moves.append(ConsolidationMove(victim, wish, shares, cost))
     return moves, stranded
 
 
@@ -167,7 +167,7 @@ def as_is(snapshot: Snapshot, known: Iterable[Candidate], job: Job, held: Placem
     return holding(snapshot, job, held)
 
 
-def moved(capacity: Capacity, move: Move, beneficiary: Job) -> Placement:
+def moved(capacity: Capacity, move: ConsolidationMove, beneficiary: Job) -> Placement:
     """The placement that carries a move out. `capacity` knows the speeds of its nodes."""
     job, wish = move.victim.job, move.wish
     held = job.placement
@@ -177,7 +177,7 @@ def moved(capacity: Capacity, move: Move, beneficiary: Job) -> Placement:
     return placement(capacity, job, wish, move.shares, reason)
 
 
-def spent(capacity: Capacity, moves: Collection[Move], stopped: Collection[Victim]) -> Capacity:
+def spent(capacity: Capacity, moves: Collection[ConsolidationMove], stopped: Collection[Victim]) -> Capacity:
     """What is free once all of these have left where they were, and those that move hold their new places."""
     left = without(capacity, [*(move.victim for move in moves), *stopped])
     for move in moves:

@@ -28,7 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import constants, worth
+from trimtab_policy.perf import constants, effective_gpus
 from trimtab_policy.placement import grants
 from trimtab_policy.placement.candidates import allowed_types, weight
 from trimtab_policy.placement.capacity import ALL_TYPES
@@ -41,7 +41,7 @@ DIGITS = 9
 """Of a share: what is equal must not differ by the order in which it was added up."""
 
 
-class Standing(Struct, frozen=True):
+class QueueHolding(Struct, frozen=True):
     """What the jobs of a queue hold."""
 
     gpus: dict[str, int] = {}
@@ -86,7 +86,7 @@ def borrowed(snapshot: Snapshot) -> dict[str, int]:
     return found
 
 
-def standings(snapshot: Snapshot) -> dict[str, Standing]:
+def standings(snapshot: Snapshot) -> dict[str, QueueHolding]:
     """Queue -> what its jobs hold, for every queue that has quotas or a weight, and for all that hold anything."""
     beyond, shares = borrowed(snapshot), _shares(snapshot)
     gpus: dict[str, Counter[str]] = {}
@@ -98,7 +98,7 @@ def standings(snapshot: Snapshot) -> dict[str, Standing]:
                 lent.setdefault(line_of(job), Counter())[held.gpu_type] += of_job
     known = [*(quota.queue for quota in snapshot.quotas), *snapshot.weights, *gpus]
     return {
-        name: Standing(dict(gpus.get(name, {})), dict(lent.get(name, {})), shares.get(name, 0.0))
+        name: QueueHolding(dict(gpus.get(name, {})), dict(lent.get(name, {})), shares.get(name, 0.0))
         for name in sorted(set(known))
     }
 
@@ -237,9 +237,9 @@ def _key(job: Job, held: Placement, types: tuple[GpuSpec, ...]) -> tuple[object,
     return (*_gang(job, held), held.gpu_type, types, id(constants.active()))
 
 
-def _gang(job: Job, held: Placement) -> worth.Gang:
+def _gang(job: Job, held: Placement) -> effective_gpus.PlannedTraining:
     widest = max(share.gpus for share in held.shares)
-    return worth.Gang(job.model, job.training, held.plan, widest, job.requirements.software)
+    return effective_gpus.PlannedTraining(job.model, job.training, held.plan, widest, job.requirements.software)
 
 
 def _rates(types: Sequence[GpuSpec], gangs: Sequence[tuple[Job, Placement]]) -> list[float]:
@@ -249,7 +249,7 @@ def _rates(types: Sequence[GpuSpec], gangs: Sequence[tuple[Job, Placement]]) -> 
     # Nodes of a type may all be cordoned while gangs on them go on: then the catalogue knows it.
     absent = [gpu for gpu in catalog.all_gpus() if gpu.name in {held.gpu_type for _, held in modelled} - known.keys()]
     known |= {gpu.name: len(types) + number for number, gpu in enumerate(absent)}
-    seconds = worth.step_seconds([_gang(job, held) for job, held in modelled], [*types, *absent])
+    seconds = effective_gpus.step_seconds([_gang(job, held) for job, held in modelled], [*types, *absent])
     rates = iter(
         _ratio(float(row[: len(types)].min(initial=math.inf)), float(row[known[held.gpu_type]]))
         if held.gpu_type in known

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.placement.releases import Release
-from trimtab_policy.scheduling.vacancies import Ending, Shape, Vacancies, needs, smallest
+from trimtab_policy.scheduling.vacancies import Ending, GangShape, Vacancies, needs, smallest
 from trimtab_policy.types import Job, Snapshot
 
 SLOT_SECONDS = 15.0
@@ -38,7 +38,7 @@ class Start(Struct, frozen=True):
     """When, and on what, a job is expected to start."""
 
     time: float
-    shape: Shape
+    shape: GangShape
     nodes: tuple[str, ...]
 
 
@@ -49,7 +49,7 @@ class Line:
         self,
         snapshot: Snapshot,
         jobs: Sequence[Job],
-        shapes: Sequence[tuple[Shape, ...]],
+        shapes: Sequence[tuple[GangShape, ...]],
         blocked: Collection[str],
         *,
         reserve: bool = True,
@@ -63,7 +63,7 @@ class Line:
         self.reserve, self.generous = reserve, generous
         self.jobs = [job for job, _ in known]
         self.shapes = [found for _, found in known]
-        self.rows = _Rows(self)
+        self.rows = _SmallestGangs(self)
 
     def ending(self, release: Release) -> Ending:
         """What a running job returns, by the rows of its nodes. Those that take no pods are gone."""
@@ -76,10 +76,10 @@ class Line:
 
         `endings` tell when running gangs end. Jobs of the line run `slower` times as long as predicted.
         """
-        return _Course(self, slower).run(endings)
+        return _Forecast(self, slower).run(endings)
 
 
-class _Course:
+class _Forecast:
     """One forecast in the making."""
 
     def __init__(self, line: Line, slower: float) -> None:
@@ -124,12 +124,12 @@ class _Course:
             if shape := self._choose(position, job, now):
                 self._start(position, job, shape, now, slot)
 
-    def _choose(self, position: int, job: Job, now: float) -> Shape | None:
+    def _choose(self, position: int, job: Job, now: float) -> GangShape | None:
         """The fastest that fits within an equal share of what is free; else the smallest that fits."""
         pool = self._nodes.pool_of(job)
         share = math.inf if self._line.generous else self._nodes.free_gpus(pool) / len(self._left)
         guard = None if self._guard is None or self._guard.position == position else self._guard
-        smallest: Shape | None = None
+        smallest: GangShape | None = None
         for shape in self._line.shapes[position]:
             if smallest is not None and shape.gpus >= min(smallest.gpus, share):
                 continue
@@ -142,7 +142,7 @@ class _Course:
             smallest = shape
         return smallest
 
-    def _start(self, position: int, job: Job, shape: Shape, now: float, slot: int) -> None:
+    def _start(self, position: int, job: Job, shape: GangShape, now: float, slot: int) -> None:
         rows, parts = self._nodes.take(self._nodes.pool_of(job), shape)
         end = now + seconds(job, shape, self._slower)
         if self._guard and self._guard.position != position:
@@ -180,7 +180,7 @@ class _Course:
         return _Guard(first, "", math.inf, 0)
 
 
-def seconds(job: Job, shape: Shape, slower: float = 1.0) -> float:
+def seconds(job: Job, shape: GangShape, slower: float = 1.0) -> float:
     """How long the job holds a gang of this shape."""
     left = max(1, job.training.steps - job.steps_done)
     return job.restart_seconds + left * shape.step_seconds * slower
@@ -194,17 +194,17 @@ class _Guard(Struct):
     time: float
     spare: int
 
-    def delayed_by(self, shape: Shape, end: float) -> bool:
+    def delayed_by(self, shape: GangShape, end: float) -> bool:
         """Whether such a gang, to `end`, would keep the first in line from starting."""
         return shape.gpu_type == self.gpu_type and end > self.time and shape.gpus > self.spare
 
-    def charge(self, shape: Shape, end: float) -> None:
+    def charge(self, shape: GangShape, end: float) -> None:
         """A gang has started."""
         if shape.gpu_type == self.gpu_type and end > self.time:
             self.spare -= shape.gpus
 
 
-class _Rows:
+class _SmallestGangs:
     """The smallest gangs of the jobs on every GPU type and size of node, as arrays: who is the first that fits?
 
     Jobs that ask for the same thing have rows in common, which stand for the first of them that has not started.
@@ -241,7 +241,7 @@ class _Rows:
         self._position, self._cell, self._need, self._gpus, self._type, self._of_type, self._of_all = table
         self._seconds = np.array([seconds(job, shape) for _, job, shapes in firsts for shape in shapes], dtype=float)
 
-    def copy(self) -> _Rows:
+    def copy(self) -> _SmallestGangs:
         """One that can be spent."""
         made = copy(self)
         made._position, made._left, made._started = self._position.copy(), self._left.copy(), self._started.copy()
@@ -265,7 +265,7 @@ class _Rows:
         left = self._alike[group][self._started[group] :]
         self._position[self._bounds[group] : self._bounds[group + 1]] = left[0] if left else _NOBODY
 
-    def admits(self, queue: str, shape: Shape) -> bool:
+    def admits(self, queue: str, shape: GangShape) -> bool:
         """Whether the queue may take so many more."""
         keys = self._key(queue, shape.gpu_type), self._key(queue, ALL_TYPES)
         return all(shape.gpus <= self._left[key] for key in keys if key)

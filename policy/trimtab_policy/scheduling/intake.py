@@ -34,7 +34,7 @@ SEARCHED = 1 << 14
 UNBOUNDED = 1 << 20
 
 
-class Limits(Struct, frozen=True):
+class IntakeLimits(Struct, frozen=True):
     """How many jobs one decision considers. By default, all."""
 
     jobs: int = UNBOUNDED
@@ -62,9 +62,9 @@ class Intake:
         """Identities of what a search depends on -> the objects, which keeps these identities theirs."""
         self._offers: object = None
 
-    def take(self, snapshot: Snapshot, limits: Limits, deadline: float) -> Taken:
+    def take(self, snapshot: Snapshot, limits: IntakeLimits, deadline: float) -> Taken:
         """The snapshot with those waiting jobs that are considered. Its jobs are in line (`shares.in_line`)."""
-        if limits == Limits():
+        if limits == IntakeLimits():
             return Taken(snapshot)
         most = min(limits.jobs, self._bound)
         until = self._clock() + limits.search_part * deadline

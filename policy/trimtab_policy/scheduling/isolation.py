@@ -3,7 +3,7 @@
 A policy, or a stage of the decision, that raises says nothing of which job it stumbled over; and it may be two jobs
 together. So the decision is tried again with parts of the jobs, halves of halves: whoever is left when a part with it
 fails, and without it does not, is set aside for a while. One that waits waits, and says why; one that runs goes on, as
-a `tenure.holder` of its GPUs of which nothing else is believed. Jobs of one namespace are neighbours in these halves:
+a `runtime.holder` of its GPUs of which nothing else is believed. Jobs of one namespace are neighbours in these halves:
 where time runs out, the smallest part that was seen to fail is set aside for a moment, and that is the same tenant's.
 
 A policy that fails whatever jobs there are is not helped by this, and its fallback decides.

@@ -30,15 +30,23 @@ from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.eta_cache import Times
 from trimtab_policy.scheduling.etas import expected_starts
 from trimtab_policy.scheduling.fair_share import borrowed, in_line
-from trimtab_policy.scheduling.intake import Limits, Taken
+from trimtab_policy.scheduling.intake import IntakeLimits, Taken
 from trimtab_policy.scheduling.isolation import Isolated
 from trimtab_policy.scheduling.permissions import Permissions
 from trimtab_policy.scheduling.preemption import RoomRules, make_room
-from trimtab_policy.scheduling.reservations import IN_LINE, Guard, Reservation, hidden, refusal, reserve, told
+from trimtab_policy.scheduling.reservations import (
+    IN_LINE,
+    Reservation,
+    ReservationGuard,
+    hidden,
+    refusal,
+    reserve,
+    told,
+)
 from trimtab_policy.scheduling.resize import ResizeRules, resizes
 from trimtab_policy.scheduling.results import Fallback, Move, Outcome
 from trimtab_policy.scheduling.rules import Rules
-from trimtab_policy.scheduling.shield import Refusal, judge
+from trimtab_policy.scheduling.shield import BrokenRule, judge
 from trimtab_policy.types import (
     MOST_LEAVING,
     Decision,
@@ -71,7 +79,7 @@ class Executor(Protocol):
         """What the work returns. Raises PolicyFailure."""
         ...
 
-    def take(self, snapshot: Snapshot, limits: Limits, deadline: float) -> Taken:
+    def take(self, snapshot: Snapshot, limits: IntakeLimits, deadline: float) -> Taken:
         """The snapshot with those waiting jobs that are considered."""
         ...
 
@@ -104,7 +112,7 @@ class Pipeline:
         self._base = self._stage("line", lambda: in_line(snapshot), snapshot, "jobs are in line by priority and age")
         self._taken = executor.take(self._base, rules.limits, choice.deadline_seconds)
         self._base = self._taken.snapshot
-        self._accounts, self._refused = Accounts(self._base), list[Refusal]()
+        self._accounts, self._refused = Accounts(self._base), list[BrokenRule]()
         self._reserved: tuple[Reservation, ...] = ()
         self._stops: list[Stop] = []
         self._moves: dict[str, str] = {}
@@ -177,7 +185,7 @@ class Pipeline:
 
         def find() -> tuple[tuple[Reservation, ...], dict[str, Reservation]]:
             kept = reserve(self._base, self._in_order(), rules.reservations, rules.starvation_seconds or math.inf)
-            guard = Guard(self._base, kept)
+            guard = ReservationGuard(self._base, kept)
             asked = [(placed, guard.delayed_by(placed)) for placed in self._accounts.placed.values()]
             return guard.reservations, {placed.job: kept_for for placed, kept_for in asked if kept_for}
 
@@ -222,7 +230,7 @@ class Pipeline:
         """Of what was placed since then, take back what would delay others all the same."""
 
         def late() -> dict[str, Pending]:
-            guard = Guard(view, self._reserved)
+            guard = ReservationGuard(view, self._reserved)
             asked = ((p, guard.delayed_by(p)) for p in self._accounts.placed.values() if p.job not in before)
             return {placed.job: refusal(view, kept, placed) for placed, kept in asked if kept}
 
@@ -237,7 +245,9 @@ class Pipeline:
         bounded = replace(rules, at_once=self._left(), for_one=MOST_LEAVING - len(self._accounts.left))
 
         def find() -> tuple[Decision, Permissions]:
-            decision = make_room(view, waiting, bounded, Guard(view, self._reserved) if self._reserved else None)
+            decision = make_room(
+                view, waiting, bounded, ReservationGuard(view, self._reserved) if self._reserved else None
+            )
             lent = borrowed(view) if decision.placements else {}
             return decision, Permissions(for_others=True, at_once=self._left(), borrowed=lent)
 
@@ -260,7 +270,7 @@ class Pipeline:
             self._pending[uid] = replace(self._pending[uid], alternatives=hints)
 
     # --- keeping account ---------------------------------------------------------------------------------------------
-    def _judge(self, said: _Proposal) -> tuple[Refusal, ...]:
+    def _judge(self, said: _Proposal) -> tuple[BrokenRule, ...]:
         """Let the shield have its say, and note what is left; returns what is not."""
         verdict, self._accounts = judge(self._accounts, said.decision, said.permissions)
         self._said.append(said)
@@ -305,7 +315,7 @@ class Pipeline:
         if not pending or not self._rules.times or self._rules == Rules():
             return pending
         view, reserved = self._accounts.view(), self._rules.reservations > 0
-        hurried = self._rules.limits != Limits()  # else times may take theirs, and nobody is told old ones
+        hurried = self._rules.limits != IntakeLimits()  # else times may take theirs, and nobody is told old ones
         etas = self._executor.times.recent(each.job for each in pending) if hurried else None
         if etas is None:
             none: dict[str, Eta] = {}

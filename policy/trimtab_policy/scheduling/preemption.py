@@ -12,8 +12,8 @@ What is cheaper is done. In the end whoever was to stop, and still finds room, g
 tried on a copy of the books before anybody is named: the whole gang can start, or nobody is touched. Nothing is done
 for a gang that will have room anyway sooner than a victim would have restarted.
 
-What is kept for others (`reservations.Guard`) is out of sight for those who come after them. Neither a gang that starts
-nor one that moves for it may delay a reserved one.
+What is kept for others (`reservations.ReservationGuard`) is out of sight for those who come after them. Neither a gang
+that starts nor one that moves for it may delay a reserved one.
 """
 
 from __future__ import annotations
@@ -27,9 +27,17 @@ from trimtab_policy.placement.candidates import Candidate, has_room, nodes_for, 
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import seconds_left
 from trimtab_policy.placement.releases import FreeTimeline, as_expected
-from trimtab_policy.scheduling.consolidation import Move, consolidate, could_move, moved, not_above, settle, spent
+from trimtab_policy.scheduling.consolidation import (
+    ConsolidationMove,
+    consolidate,
+    could_move,
+    moved,
+    not_above,
+    settle,
+    spent,
+)
 from trimtab_policy.scheduling.preemption_rules import Grounds
-from trimtab_policy.scheduling.reservations import Guard, Reservation, hidden
+from trimtab_policy.scheduling.reservations import Reservation, ReservationGuard, hidden
 from trimtab_policy.scheduling.shapes import Way, chosen, possible, shortlist
 from trimtab_policy.scheduling.victims import Victim, choose, without
 from trimtab_policy.types import Decision, Job, Node, NodeShare, Placement, Snapshot
@@ -60,7 +68,9 @@ class RoomRules(Struct, frozen=True):
     the peak FLOP/s of the GPUs."""
 
 
-def make_room(snapshot: Snapshot, waiting: Sequence[Job], rules: RoomRules, guard: Guard | None = None) -> Decision:
+def make_room(
+    snapshot: Snapshot, waiting: Sequence[Job], rules: RoomRules, guard: ReservationGuard | None = None
+) -> Decision:
     """Placements of jobs that wait, of jobs that move or shrink for them, and stops with cause and beneficiary.
 
     `snapshot` contains what the policy has placed already; jobs that were placed just now must not be movable yet
@@ -69,7 +79,7 @@ def make_room(snapshot: Snapshot, waiting: Sequence[Job], rules: RoomRules, guar
     """
     if not snapshot.nodes or not waiting or rules.at_once < 1:
         return Decision(NAME)
-    room = _Room(snapshot, rules, guard)
+    room = _PreemptionBooks(snapshot, rules, guard)
     room.serve(waiting)
     return room.decision()
 
@@ -82,17 +92,17 @@ class _Start(Struct, frozen=True):
     shares: tuple[NodeShare, ...]
 
 
-class _Room:
+class _PreemptionBooks:
     """The books while room is made."""
 
-    def __init__(self, snapshot: Snapshot, rules: RoomRules, guard: Guard | None) -> None:
+    def __init__(self, snapshot: Snapshot, rules: RoomRules, guard: ReservationGuard | None) -> None:
         self._snapshot, self._rules, self._guard = snapshot, rules, guard
         self._hidden: dict[tuple[Reservation, ...], tuple[NodeShare, ...]] = {}
         self._at_first = Capacity(snapshot)
         self._free = self._at_first.copy()
         self._grounds = Grounds(snapshot, rules.preempt, rules.reclaim, rules.consolidate)
         self._starts: list[_Start] = []
-        self._moves: list[tuple[Move, Job]] = []
+        self._moves: list[tuple[ConsolidationMove, Job]] = []
         self._stops: list[tuple[Victim, Job]] = []
         self._promised: list[tuple[Job, Candidate]] = []
         self._ahead = self._look()

@@ -1,7 +1,7 @@
 """Who may be asked to give way for whom, and on which ground: the rules of fairness, in one place.
 
 A running job may be touched from its `Job.movable_from` on, once by one decision, and not where it is as good as done
-(`tenure`). One that should run by now and does not may be stopped, too: nothing is lost (`Job.stoppable_from`).
+(`runtime`). One that should run by now and does not may be stopped, too: nothing is lost (`Job.stoppable_from`).
 For a job that waits
 
 - those of strictly lower priority may be stopped, if its PriorityClass lets it: PREEMPTED;

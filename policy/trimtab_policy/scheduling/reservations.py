@@ -151,7 +151,7 @@ def told(pending: Pending, reservation: Reservation, now: float) -> Pending:
     return add(pending, worded(now, kept, reservation.start))
 
 
-class Guard:
+class ReservationGuard:
     """Asked about placement after placement, which of them would delay a reserved job; those that would not count as
     made from then on. Where one that came first takes what was kept, it is kept elsewhere, or for later."""
 
@@ -167,7 +167,7 @@ class Guard:
         """As they are after all that was made."""
         return tuple(kept.reservation for kept in self._kept)
 
-    def copy(self) -> Guard:
+    def copy(self) -> ReservationGuard:
         """The same, to try placements that belong together, which may come to nothing."""
         other = copy(self)
         other._made, other._kept = list(self._made), [copy(kept) for kept in self._kept]

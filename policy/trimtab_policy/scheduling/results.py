@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from trimtab_policy.scheduling.isolation import Isolated
 from trimtab_policy.scheduling.reservations import Reservation
-from trimtab_policy.scheduling.shield import Refusal
+from trimtab_policy.scheduling.shield import BrokenRule
 from trimtab_policy.types import Grant, Pending, Placement, Stop, StopCause
 
 
@@ -45,7 +45,7 @@ class Outcome(Struct, frozen=True):
     """Of jobs that waited."""
     pending: tuple[Pending, ...]
     """Exactly one for every waiting job that has no placement."""
-    refused: tuple[Refusal, ...]
+    refused: tuple[BrokenRule, ...]
     fallbacks: tuple[Fallback, ...]
     seconds: dict[str, float]
     """Policy -> time it took."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from trimtab_policy.scheduling.intake import Limits
+from trimtab_policy.scheduling.intake import IntakeLimits
 from trimtab_policy.scheduling.permissions import UNBOUNDED
 from trimtab_policy.scheduling.preemption import RoomRules
 from trimtab_policy.scheduling.resize import ResizeRules
@@ -25,5 +25,5 @@ class Rules(Struct, frozen=True):
     """Whether jobs that wait are told what would help them, and when they are expected to start."""
     at_once: int = UNBOUNDED
     """Once it stops or moves so many gangs, nobody else is helped."""
-    limits: Limits = Limits()
+    limits: IntakeLimits = IntakeLimits()
     """How many waiting jobs are considered."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, has_room, weight
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import seconds_left
-from trimtab_policy.scheduling.consolidation import Move
+from trimtab_policy.scheduling.consolidation import ConsolidationMove
 from trimtab_policy.scheduling.victims import Victim
 from trimtab_policy.types import Job, NodeShare, Snapshot
 
@@ -30,7 +30,7 @@ class Way(Struct, frozen=True):
     shares: tuple[NodeShare, ...]
     cost: float
     """What others lose, in GPU-seconds times weight."""
-    moves: tuple[Move, ...] = ()
+    moves: tuple[ConsolidationMove, ...] = ()
     stops: tuple[Victim, ...] = ()
 
     @property

@@ -4,7 +4,7 @@ Policies may be wrong, stale or learned; over-allocating a GPU is not theirs to 
 the snapshot and what was accepted before it, and is accepted or refused as a whole.
 
 Running jobs may be stopped or moved, under rules of their own (`running`), and their GPUs given to others by the same
-decision. Whoever gets such GPUs waits for their end (`Verdict.waits`). Where a stop or a move is refused, whatever
+decision. Whoever gets such GPUs waits for their end (`ShieldResult.waits`). Where a stop or a move is refused, whatever
 counted on its GPUs is, too; and nobody is stopped for a gang that does not start, or for nobody's gain.
 """
 
@@ -20,7 +20,7 @@ from trimtab_policy.scheduling.permissions import Permissions, no_gain, not_move
 from trimtab_policy.types import MOST_LEAVING, Decision, Placement, Snapshot, Stop
 
 
-class Refusal(Struct, frozen=True):
+class BrokenRule(Struct, frozen=True):
     """A placement or a stop that broke a rule."""
 
     job: str
@@ -29,23 +29,23 @@ class Refusal(Struct, frozen=True):
     message: str
 
 
-class Verdict(Struct, frozen=True):
+class ShieldResult(Struct, frozen=True):
     """What is left of a decision."""
 
     accepted: tuple[Placement, ...]
     """Of jobs that wait, and of running ones that move or get another size."""
-    refused: tuple[Refusal, ...]
+    refused: tuple[BrokenRule, ...]
     stops: tuple[Stop, ...] = ()
     waits: dict[str, tuple[str, ...]] = {}
     """UID of a job with a placement -> UIDs of those whose pods must be gone before its pods come."""
 
 
-def check(snapshot: Snapshot, decision: Decision, permissions: Permissions | None = None) -> Verdict:
+def check(snapshot: Snapshot, decision: Decision, permissions: Permissions | None = None) -> ShieldResult:
     """Split a decision into what keeps all rules and what does not."""
     return judge(Accounts(snapshot), decision, permissions or Permissions())[0]
 
 
-def judge(accounts: Accounts, decision: Decision, permissions: Permissions) -> tuple[Verdict, Accounts]:
+def judge(accounts: Accounts, decision: Decision, permissions: Permissions) -> tuple[ShieldResult, Accounts]:
     """The same for one decision of several about a snapshot; with the accounts as it is after it."""
     return _Trial(accounts, decision, permissions).verdict()
 
@@ -69,7 +69,7 @@ class _Trial:
                 self._refusals[number] = broken
         self._bound()
 
-    def verdict(self) -> tuple[Verdict, Accounts]:
+    def verdict(self) -> tuple[ShieldResult, Accounts]:
         """Refuse until nothing is left that counts on what was refused."""
         while True:
             accounts, accepted, broken = self._enter()
@@ -81,11 +81,11 @@ class _Trial:
             self._refusals |= {number: rule for number, rule in idle[1].items() if number not in late}
             self._stop_refusals |= idle[0]
         refused = [
-            *(Refusal(self._stops[i].job, *rule) for i, rule in sorted(self._stop_refusals.items())),
-            *(Refusal(self._placements[i].job, *rule) for i, rule in sorted((self._refusals | broken).items())),
+            *(BrokenRule(self._stops[i].job, *rule) for i, rule in sorted(self._stop_refusals.items())),
+            *(BrokenRule(self._placements[i].job, *rule) for i, rule in sorted((self._refusals | broken).items())),
         ]
         placed = tuple(self._placements[i] for i in accepted)
-        return Verdict(placed, tuple(refused), tuple(self._kept().values()), accounts.waits_of(placed)), accounts
+        return ShieldResult(placed, tuple(refused), tuple(self._kept().values()), accounts.waits_of(placed)), accounts
 
     def _kept(self) -> dict[int, Stop]:
         return {number: stop for number, stop in self._stops.items() if number not in self._stop_refusals}

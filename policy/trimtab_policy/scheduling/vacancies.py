@@ -23,7 +23,7 @@ MOST_POOLS = 32
 """Different sets of nodes that jobs' templates admit; jobs with further ones get no forecast."""
 
 
-class Shape(Struct, frozen=True):
+class GangShape(Struct, frozen=True):
     """A gang that a job could be: what `forecast` needs to know of an option."""
 
     gpu_type: str
@@ -35,12 +35,13 @@ class Shape(Struct, frozen=True):
     uncertainty: float
 
 
-def shapes_of(snapshot: Snapshot, capacity: Capacity, job: Job) -> tuple[Shape, ...]:
+def shapes_of(snapshot: Snapshot, capacity: Capacity, job: Job) -> tuple[GangShape, ...]:
     """What the job could run on, the fastest first."""
     if job.speeds is not None:
         known = candidates(snapshot, capacity, job)
         found = [
-            Shape(c.gpu.name, c.option.gpus, c.option.nodes, 0, c.option.prediction.step_seconds, 1.0) for c in known
+            GangShape(c.gpu.name, c.option.gpus, c.option.nodes, 0, c.option.prediction.step_seconds, 1.0)
+            for c in known
         ]
         return tuple(sorted(found, key=lambda shape: shape.step_seconds))
     allowed = job.requirements.gpu_types
@@ -55,10 +56,10 @@ def shapes_of(snapshot: Snapshot, capacity: Capacity, job: Job) -> tuple[Shape, 
 @lru_cache(maxsize=4096)
 def _searched(
     model: ModelSpec, training: TrainingSpec, requirements: Requirements, offers: tuple[Offer, ...]
-) -> tuple[Shape, ...]:
+) -> tuple[GangShape, ...]:
     found = options_by_type(model, training, requirements, offers)
     shapes = (
-        Shape(
+        GangShape(
             offer.gpu.name,
             option.gpus,
             option.nodes,
@@ -75,15 +76,15 @@ def _searched(
     return tuple(shape for shape in ordered if first[shape.gpu_type, shape.nodes, shape.per_node] is shape)
 
 
-def needs(shape: Shape) -> int:
+def needs(shape: GangShape) -> int:
     """What there has to be for it: nodes with so many free GPUs, or GPUs wherever they are."""
     return shape.nodes if shape.per_node else shape.gpus
 
 
 @lru_cache(maxsize=4096)
-def smallest(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+def smallest(shapes: tuple[GangShape, ...]) -> tuple[GangShape, ...]:
     """For each GPU type and size of node the one with the fewest nodes."""
-    found: dict[tuple[str, int], Shape] = {}
+    found: dict[tuple[str, int], GangShape] = {}
     for shape in shapes:
         key = shape.gpu_type, shape.per_node
         if key not in found or (shape.nodes, shape.gpus) < (found[key].nodes, found[key].gpus):
@@ -144,11 +145,11 @@ class Vacancies:
         """The names of these nodes."""
         return tuple([self._names[row] for row in rows.tolist()])
 
-    def cell(self, pool: int, shape: Shape) -> int:
+    def cell(self, pool: int, shape: GangShape) -> int:
         """Index into the flat `counts` of what the shape needs."""
         return (pool * len(self.types) + self.types[shape.gpu_type]) * self._width + shape.per_node
 
-    def fits(self, pool: int, shape: Shape) -> bool:
+    def fits(self, pool: int, shape: GangShape) -> bool:
         """Whether there are nodes for it."""
         return bool(self.counts[pool, self.types[shape.gpu_type], shape.per_node] >= needs(shape))
 
@@ -157,7 +158,7 @@ class Vacancies:
         of_type = slice(None) if gpu_type is None else self.types[gpu_type]
         return int(self.counts[pool, of_type, 0].sum())
 
-    def take(self, pool: int, shape: Shape) -> tuple[IntArray, IntArray]:
+    def take(self, pool: int, shape: GangShape) -> tuple[IntArray, IntArray]:
         """Hold the tightest nodes that fit, or where they may be uneven the emptiest: rows, and GPUs of each."""
         kind = self.types[shape.gpu_type]
         members = self._members[pool][kind]

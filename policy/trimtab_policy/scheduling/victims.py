@@ -66,7 +66,7 @@ def choose(
     """
     if has_room(capacity, job, wish):
         return ()
-    case = _Case(capacity, job, wish, _pool(capacity, job, wish, victims, most), most)
+    case = _VictimSearch(capacity, job, wish, _pool(capacity, job, wish, victims, most), most)
     able = [found for price in (_full, _by_node, _each) if (found := case.cover(price))]
     if not able:
         return None
@@ -149,7 +149,7 @@ def _each(victim: Victim, nodes: int) -> float:
     return 1.0
 
 
-class _Case:
+class _VictimSearch:
     """One gang, and those who may give way to it."""
 
     def __init__(self, capacity: Capacity, job: Job, wish: Candidate, allowed: Sequence[Victim], most: int) -> None:

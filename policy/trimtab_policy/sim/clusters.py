@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from trimtab_policy.sim import gputypes
-from trimtab_policy.sim.gputypes import Group
+from trimtab_policy.sim.gputypes import NodeGroup
 from trimtab_policy.sim.textfile import FileError, open_text
 from trimtab_policy.specs import GpuSpec
 from trimtab_policy.types import Node, Snapshot
@@ -147,7 +147,7 @@ def _nodes(gpu: GpuSpec, count: int, per_node: int) -> Iterator[Node]:
         yield _node(f"{gpu.name.lower()}-{number}", gpu.name, min(per_node, count - begun), link_domain=domain)
 
 
-def _group(group: Group) -> Iterator[Node]:
+def _group(group: NodeGroup) -> Iterator[Node]:
     gpu = _gpu(group.gpu)
     for number, node in enumerate(_nodes(gpu, group.nodes * group.gpus, group.gpus)):
         if not group.rack:

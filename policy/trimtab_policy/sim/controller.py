@@ -21,13 +21,13 @@ from msgspec.structs import replace
 from trimtab_policy.policy import Policy, load
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.eta_cache import Times
-from trimtab_policy.scheduling.intake import Limits, Taken
+from trimtab_policy.scheduling.intake import IntakeLimits, Taken
 from trimtab_policy.scheduling.pipeline import Pipeline
 from trimtab_policy.scheduling.preemption import RoomRules
 from trimtab_policy.scheduling.resize import ResizeRules
 from trimtab_policy.scheduling.results import Fallback, Outcome
 from trimtab_policy.scheduling.rules import Rules
-from trimtab_policy.sim.active import since
+from trimtab_policy.sim.running_job import since
 from trimtab_policy.types import Decision, Job, Snapshot
 
 HOUR = 3600.0
@@ -59,7 +59,7 @@ def is_elastic(job: Job) -> bool:
     return job.elastic or job.preemptible
 
 
-class Controller:
+class SimulatedController:
     """One controller around a policy, for one run."""
 
     def __init__(
@@ -155,6 +155,6 @@ class _InProcess:
         """At once, for as long as it takes."""
         return work()
 
-    def take(self, snapshot: Snapshot, limits: Limits, deadline: float) -> Taken:
+    def take(self, snapshot: Snapshot, limits: IntakeLimits, deadline: float) -> Taken:
         """All of it."""
         return Taken(snapshot)

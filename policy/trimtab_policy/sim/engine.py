@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from trimtab_policy.placement.grants import granted, highest
 from trimtab_policy.policy import Policy
-from trimtab_policy.sim.active import Active, since
-from trimtab_policy.sim.books import Books, BrokenDecision
-from trimtab_policy.sim.failures import Event, Misfortunes, What, events
+from trimtab_policy.sim.failures import FailureEvent, FailureKind, FailureModel, events
 from trimtab_policy.sim.job import SimJob
+from trimtab_policy.sim.node_accounts import BrokenDecision, NodeAccounts
 from trimtab_policy.sim.result import Run, Span
+from trimtab_policy.sim.running_job import Active, since
 from trimtab_policy.types import Decision, Grant, Placement, Quota, Snapshot
 
 Watch = Callable[[int, float], None]
@@ -39,7 +39,7 @@ class Stuck(ValueError):
     """Jobs wait on an idle cluster or restart for ever, and nobody computes."""
 
 
-class Rules(Struct, frozen=True):
+class SimRules(Struct, frozen=True):
     """How a run is carried out."""
 
     round_seconds: float | None = None
@@ -48,7 +48,7 @@ class Rules(Struct, frozen=True):
     """Longest time between two decisions at events."""
     min_gap: float = 0.0
     """Shortest time between two decisions at events: what happens within it is decided together."""
-    misfortunes: Misfortunes = Misfortunes()
+    misfortunes: FailureModel = FailureModel()
     quotas: tuple[Quota, ...] = ()
     seed: int = 0
     until: float = math.inf
@@ -65,7 +65,7 @@ class Rules(Struct, frozen=True):
 
 
 def simulate(
-    policy: Policy, jobs: Sequence[SimJob], cluster: Snapshot, rules: Rules | None = None, watch: Watch | None = None
+    policy: Policy, jobs: Sequence[SimJob], cluster: Snapshot, rules: SimRules | None = None, watch: Watch | None = None
 ) -> Run:
     """Run a workload under a policy until every job is done, or until it is cut off.
 
@@ -74,21 +74,21 @@ def simulate(
     the policy asks for what is not there or not allowed, Stuck when nobody computes any more, ValueError for two jobs
     of one UID.
     """
-    return _Simulation(policy, jobs, cluster, rules or Rules()).run(watch)
+    return _Simulation(policy, jobs, cluster, rules or SimRules()).run(watch)
 
 
 class _Simulation:
-    def __init__(self, policy: Policy, jobs: Sequence[SimJob], cluster: Snapshot, rules: Rules) -> None:
+    def __init__(self, policy: Policy, jobs: Sequence[SimJob], cluster: Snapshot, rules: SimRules) -> None:
         self._policy, self._cluster, self._rules = policy, cluster, rules
         self._now = 0.0
-        self._books = Books(cluster, rules.quotas or cluster.quotas)
+        self._books = NodeAccounts(cluster, rules.quotas or cluster.quotas)
         self._all = [Active(index, job) for index, job in enumerate(jobs)]
         simulated = {job.model.uid for job in self._all}
         others = (job for job in cluster.jobs if job.placement and job.uid not in simulated)
         self._others = tuple(since(job, cluster.time) for job in others)
         self._coming = sorted(self._all, key=lambda job: (job.model.submitted, job.index), reverse=True)
         self._here: dict[str, Active] = {}
-        self._events: Iterator[Event] = events(cluster, rules.misfortunes, rules.seed)
+        self._events: Iterator[FailureEvent] = events(cluster, rules.misfortunes, rules.seed)
         self._event = next(self._events, None)
         self._speed: dict[str, float] = {}
         self._granted = cluster.granted
@@ -170,13 +170,13 @@ class _Simulation:
                 if job.placement:
                     job.advance(begun, end - begun)
 
-    def _suffer(self, event: Event) -> None:
-        if event.what is What.FAIL:
+    def _suffer(self, event: FailureEvent) -> None:
+        if event.what is FailureKind.FAIL:
             self._books.fail(event.node, f"failed at {event.time:.0f} s")
             for job in self._on(event.node):
                 job.fail()
                 self._release(job)
-        elif event.what is What.REPAIR:
+        elif event.what is FailureKind.REPAIR:
             self._books.repair(event.node)
         else:
             self._speed[event.node] = event.speed

@@ -17,7 +17,7 @@ from msgspec import Struct
 from trimtab_policy.types import Node, Snapshot
 
 
-class What(StrEnum):
+class FailureKind(StrEnum):
     """What happens to a node."""
 
     FAIL = "fail"
@@ -26,17 +26,17 @@ class What(StrEnum):
     RECOVER = "recover"
 
 
-class Event(Struct, frozen=True, order=True):
+class FailureEvent(Struct, frozen=True, order=True):
     """Something that happens to one node at one moment."""
 
     time: float
     node: str
-    what: What
+    what: FailureKind
     speed: float = 1.0
     """Speed of the node from now on."""
 
 
-class Misfortunes(Struct, frozen=True):
+class FailureModel(Struct, frozen=True):
     """Rates of what goes wrong; the default is that nothing does."""
 
     gpu_mtbf_seconds: float = float("inf")
@@ -59,7 +59,7 @@ class Misfortunes(Struct, frozen=True):
             raise ValueError(f"straggler_speed must be in (0, 1], got {self.straggler_speed}")
 
 
-def events(cluster: Snapshot, misfortunes: Misfortunes, seed: int) -> Iterator[Event]:
+def events(cluster: Snapshot, misfortunes: FailureModel, seed: int) -> Iterator[FailureEvent]:
     """All that happens to the nodes, in order of time, without end where something can happen at all."""
     streams = [
         stream
@@ -69,23 +69,23 @@ def events(cluster: Snapshot, misfortunes: Misfortunes, seed: int) -> Iterator[E
     return merge(*streams)
 
 
-def _failures(node: Node, rates: Misfortunes, seed: int, place: int) -> Iterator[Event]:
+def _failures(node: Node, rates: FailureModel, seed: int, place: int) -> Iterator[FailureEvent]:
     if rates.gpu_mtbf_seconds == float("inf"):
         return
     random, now = np.random.default_rng((seed, place, 0)), 0.0
     for _ in count():
         now += float(random.exponential(rates.gpu_mtbf_seconds / node.gpus))
-        yield Event(now, node.name, What.FAIL)
+        yield FailureEvent(now, node.name, FailureKind.FAIL)
         now += float(random.exponential(rates.repair_seconds))
-        yield Event(now, node.name, What.REPAIR)
+        yield FailureEvent(now, node.name, FailureKind.REPAIR)
 
 
-def _slow_spells(node: Node, rates: Misfortunes, seed: int, place: int) -> Iterator[Event]:
+def _slow_spells(node: Node, rates: FailureModel, seed: int, place: int) -> Iterator[FailureEvent]:
     if rates.straggler_mtbf_seconds == float("inf"):
         return
     random, now = np.random.default_rng((seed, place, 1)), 0.0
     for _ in count():
         now += float(random.exponential(rates.straggler_mtbf_seconds))
-        yield Event(now, node.name, What.SLOW, rates.straggler_speed)
+        yield FailureEvent(now, node.name, FailureKind.SLOW, rates.straggler_speed)
         now += float(random.exponential(rates.straggler_seconds))
-        yield Event(now, node.name, What.RECOVER)
+        yield FailureEvent(now, node.name, FailureKind.RECOVER)

@@ -35,7 +35,7 @@ class StandIn(Struct, frozen=True, forbid_unknown_fields=True):
         return catalog.estimate(name, self.memory_mib << 20, self.capability, clocks=clocks)
 
 
-class Group(Struct, frozen=True, forbid_unknown_fields=True):
+class NodeGroup(Struct, frozen=True, forbid_unknown_fields=True):
     """Equal nodes of a preset cluster."""
 
     gpu: str
@@ -48,10 +48,10 @@ class Group(Struct, frozen=True, forbid_unknown_fields=True):
     """Racks in a block; 0: all racks in one."""
 
 
-class _File(Struct, frozen=True, forbid_unknown_fields=True):
+class _GpuTypesFile(Struct, frozen=True, forbid_unknown_fields=True):
     aliases: dict[str, str]
     stand_ins: dict[str, StandIn]
-    clusters: dict[str, tuple[Group, ...]]
+    clusters: dict[str, tuple[NodeGroup, ...]]
 
 
 @cache
@@ -66,10 +66,10 @@ def resolve(name: str) -> GpuSpec:
 
 
 @cache
-def presets() -> _File:
+def presets() -> _GpuTypesFile:
     """The file of clusters, aliases and stand-ins, read once."""
     text = (files("trimtab_policy") / "data" / "clusters.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), _File)
+    return msgspec.convert(yaml.safe_load(text), _GpuTypesFile)
 
 
-__all__ = ["Group", "StandIn", "UnknownGpu", "presets", "resolve"]
+__all__ = ["NodeGroup", "StandIn", "UnknownGpu", "presets", "resolve"]

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from trimtab_policy import policy as registry
 from trimtab_policy.placement.runtime import due, quiet
 from trimtab_policy.sim import llm
-from trimtab_policy.sim.books import Books
 from trimtab_policy.sim.contestant import Decider, contestant
-from trimtab_policy.sim.controller import Controller
-from trimtab_policy.sim.engine import Rules, Watch, simulate
+from trimtab_policy.sim.controller import SimulatedController
+from trimtab_policy.sim.engine import SimRules, Watch, simulate
 from trimtab_policy.sim.llm import LlmRules
+from trimtab_policy.sim.node_accounts import NodeAccounts
 from trimtab_policy.sim.result import Run
 from trimtab_policy.sim.speedup import as_predicted
 from trimtab_policy.types import Job, Placement, Snapshot
@@ -84,9 +84,9 @@ def live_on(start: Case, policy: str, *, preempt: bool = False, watch: Watch | N
     who = contestant(policy)
     decides = registry.load(who.name)
     if who.decider is Decider.PAPER:
-        return simulate(decides, jobs_of(start, preempt=preempt), start.cluster, Rules(), watch)
-    controller = Controller(decides, elastic=lambda job: preempt or job.elastic, begin=start.cluster)
-    return simulate(controller, jobs_of(start, preempt=True), start.cluster, Rules(), watch)
+        return simulate(decides, jobs_of(start, preempt=preempt), start.cluster, SimRules(), watch)
+    controller = SimulatedController(decides, elastic=lambda job: preempt or job.elastic, begin=start.cluster)
+    return simulate(controller, jobs_of(start, preempt=True), start.cluster, SimRules(), watch)
 
 
 def jobs_of(start: Case, *, preempt: bool) -> list[llm.LlmJob]:
@@ -102,7 +102,7 @@ def jobs_of(start: Case, *, preempt: bool) -> list[llm.LlmJob]:
 def _empty(snapshot: Snapshot, lives_on: Collection[str], held: tuple[Job, ...]) -> Snapshot:
     """The cluster without those jobs (UIDs), and with no others than those that are set aside and hold GPUs: neither
     their GPUs nor their quota are free."""
-    books = Books(snapshot)
+    books = NodeAccounts(snapshot)
     for job in snapshot.jobs:
         if job.placement and job.uid in lives_on:
             books.give(job, job.placement)

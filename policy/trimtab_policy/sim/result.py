@@ -11,7 +11,7 @@ from msgspec import Struct
 from trimtab_policy.types import NodeShare, Snapshot
 
 
-class Record(Struct, frozen=True):
+class JobRecord(Struct, frozen=True):
     """One job, from submission to completion."""
 
     uid: str
@@ -51,7 +51,7 @@ class Run(Struct, frozen=True):
     policy: str
     cluster: Snapshot
     """The empty cluster."""
-    jobs: tuple[Record, ...]
+    jobs: tuple[JobRecord, ...]
     """In the order of the workload."""
     spans: tuple[Span, ...]
     """In the order of their ends."""

@@ -40,7 +40,7 @@ def timelines(cluster: Snapshot, runs: Mapping[str, Sequence[Span]], names: Sequ
     return {name: Timeline(nodes, tuple(spans), tuple(names), end) for name, spans in runs.items()}
 
 
-class Bar(NamedTuple):
+class JobSpanBar(NamedTuple):
     """Neighbouring GPUs that one job held without a change."""
 
     first: int
@@ -51,7 +51,7 @@ class Bar(NamedTuple):
     job: int
 
 
-def bars(run: Timeline) -> Iterator[Bar]:
+def bars(run: Timeline) -> Iterator[JobSpanBar]:
     """All bars, node by node. Raises ValueError when more was held than there is."""
     below = np.cumsum([0, *(node.gpus for node in run.nodes)]).tolist()
     held = _by_node(run)
@@ -64,7 +64,7 @@ def bars(run: Timeline) -> Iterator[Bar]:
                 raise ValueError(f"{node.name} has {node.gpus} GPUs, and more were held at {begin:.0f} s")
             for lane in taken:
                 lanes[lane] = (end, job)
-            yield from (Bar(lowest + first, count, begin, end, job) for first, count in _neighbours(taken))
+            yield from (JobSpanBar(lowest + first, count, begin, end, job) for first, count in _neighbours(taken))
 
 
 def in_use(run: Timeline, edges: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from trimtab_policy.policy import Policy
-from trimtab_policy.sim.engine import Rules, simulate
+from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.replay import Case, jobs_of
 from trimtab_policy.sim.result import Run
 from trimtab_policy.types import Snapshot
@@ -49,7 +49,7 @@ class Life(Struct, frozen=True):
 
 def live(start: Case, policy: Policy) -> Life:
     """Simulate until all jobs are done. Raises what `simulate` raises."""
-    return _life(start, policy.name, simulate(policy, jobs_of(start, preempt=True), start.cluster, Rules()))
+    return _life(start, policy.name, simulate(policy, jobs_of(start, preempt=True), start.cluster, SimRules()))
 
 
 def _life(start: Case, policy: str, run: Run) -> Life:

@@ -34,7 +34,7 @@ class Matrix(Struct, frozen=True):
     value: FloatArray
 
 
-class Program(Struct, frozen=True):
+class MixedIntegerProgram(Struct, frozen=True):
     """Minimise cost·x subject to low <= matrix·x <= high and 0 <= x <= limit."""
 
     cost: FloatArray
@@ -61,7 +61,7 @@ def by_column(column: IntArray, row: IntArray, value: FloatArray, columns: int) 
     return Matrix(start.astype(np.int32), row[order].astype(np.int32), value[order].astype(np.float64))
 
 
-def linear(program: Program) -> FloatArray:
+def linear(program: MixedIntegerProgram) -> FloatArray:
     """An optimal x in the middle of all optimal ones: interior point without crossover to a vertex.
 
     Columns that the program does not tell apart so get equal values, as they do from the interior-point solver (ECOS)
@@ -96,7 +96,7 @@ def assign(problem: Assignment, gap: float = 0.0) -> Solution:
     return Solution(chosen, cost, max(0.0, (cost - bound) / abs(cost)) if cost else 0.0)
 
 
-def _binary(problem: Assignment) -> Program:
+def _binary(problem: Assignment) -> MixedIntegerProgram:
     """One column per option: what it saves over idling. Rows: one option per job, then the GPUs of each type."""
     options, jobs = len(problem.cost), problem.jobs
     owner = np.repeat(np.arange(jobs), np.diff(problem.first))
@@ -104,7 +104,7 @@ def _binary(problem: Assignment) -> Program:
     row = np.concatenate([owner, jobs + problem.kind])
     value = np.concatenate([np.ones(options), problem.gpus.astype(np.float64)])
     high = np.concatenate([np.ones(jobs), problem.capacity.astype(np.float64)])
-    return Program(
+    return MixedIntegerProgram(
         cost=problem.cost - problem.idle[owner],
         limit=np.ones(options),
         low=np.full(len(high), -np.inf),
@@ -113,7 +113,7 @@ def _binary(problem: Assignment) -> Program:
     )
 
 
-def _run(program: Program, options: dict[str, Any], integrality: NDArray[np.int32]) -> Any:
+def _run(program: MixedIntegerProgram, options: dict[str, Any], integrality: NDArray[np.int32]) -> Any:
     highspy = import_solver("highspy")
     solver = highspy.Highs()
     for name, value in {"output_flag": False, "threads": 1, **options}.items():

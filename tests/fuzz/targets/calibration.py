@@ -12,7 +12,7 @@ from tests.fuzz.target import Target
 from trimtab.observe import calibration
 from trimtab.observe.calibration import NotUnderstood
 from trimtab_policy.perf import correction
-from trimtab_policy.perf.correction import Corrections, Key, Learned, Rules, State
+from trimtab_policy.perf.correction import CorrectionRules, Corrections, Key, Learned, State
 from trimtab_policy.specs import ParallelPlan
 
 _JOB = job()
@@ -39,11 +39,11 @@ def run(data: bytes) -> None:
     except UnicodeDecodeError:
         return
     try:
-        state = calibration.read({calibration.KEY: text})
+        state = calibration.read_calibration({calibration.KEY: text})
     except NotUnderstood as error:
         assert str(error)
         return
-    rules = Rules()
+    rules = CorrectionRules()
     learned = Learned(state, rules)
     for factor in learned.factors().values():
         assert 0 < factor <= rules.largest_factor * 1.001, factor
@@ -58,7 +58,7 @@ def run(data: bytes) -> None:
     key: Key = correction.key_of(_JOB, A100, ParallelPlan(data=2))
     later = correction.learn(state, key, "new", draw.number(-5, 5), namespace=draw.pick(("team-0", "team-9")))
     later = correction.forget(later, "job-1")
-    assert calibration.read(calibration.written(later)) == later
+    assert calibration.read_calibration(calibration.written(later)) == later
     Learned(later, rules).factors()
 
 

@@ -13,14 +13,14 @@ from tests.fuzz.targets.tokens import finished
 
 from trimtab import names
 from trimtab.errors import NotFound, Unreachable
-from trimtab.extender.books import Books
+from trimtab.extender.pod_index import PodIndex
 from trimtab.extender.verbs import Verbs
 from trimtab.extender.wire import WireError, _without_nulls
 
 NODES = ("n1", "n2", "full", "none")
 
 
-class _Books(Books):
+class _Books(PodIndex):
     async def news(self, seconds: float) -> bool:
         return False
 

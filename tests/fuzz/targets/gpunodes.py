@@ -59,7 +59,7 @@ def run(data: bytes) -> None:
             continue
         annotations = {names.ANNOTATION_REPAIRED: draw.pick(TIMES)} if draw.chance(6) else {}
         obj = GpuNodeObject(Meta(node, uid=draw.pick(("u", "v")), annotations=annotations), msgspec.Raw(raw))
-        _check(telemetry.read(obj))
+        _check(telemetry.read_telemetry(obj))
         heard.take(obj)
         clock[0] += draw.pick((10.0, 0.0, 200.0, 1e9))
         _look(heard, draw)

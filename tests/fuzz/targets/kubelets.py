@@ -102,7 +102,7 @@ def run(data: bytes) -> None:
     _check(causes.not_started(pods, len(pods) + draw.below(2), seconds))
 
 
-def _check(ending: causes.Ending) -> None:
+def _check(ending: causes.PodEnding) -> None:
     assert ending.cause in causes.TELLING
     assert ending.reason
     assert ending.message

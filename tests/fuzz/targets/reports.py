@@ -13,7 +13,7 @@ from tests.fuzz.target import Target
 from trimtab.api.status import JobStatus, StopRequest
 from trimtab.apply import transitions
 from trimtab.controller.reports import endpoint
-from trimtab.controller.reports.progress import Measured, Progress, Refused
+from trimtab.controller.reports.progress import MeasuredSteps, ProgressReports, ReportRefused
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab_policy.types import StopCause
@@ -43,8 +43,8 @@ class _Stage:
     def __init__(self, job: JobObject) -> None:
         self.job = job
         self.now = 0.0
-        self.learned: list[Measured] = []
-        self.progress = Progress(
+        self.learned: list[MeasuredSteps] = []
+        self.progress = ProgressReports(
             self, self.read, news=lambda uid: None, learn=self.learned.append, clock=lambda: self.now, wall=lambda: NOW
         )
 
@@ -88,7 +88,7 @@ def run(data: bytes) -> None:
             body = endpoint._understood(raw)
             taken = stage.progress.take(body, draw.pick((POD, POD, POD, "pod-job-3-1", "else")))
             assert taken in ("accepted", "ignored")
-        except Refused as refused:
+        except ReportRefused as refused:
             assert refused.status in (403, 409, 422, 429), refused.status
             assert len(str(refused)) < 20_000
         stage.progress.asked(KEY)

@@ -11,7 +11,7 @@ from tests.fuzz.draw import Draw, Json
 from tests.fuzz.target import Target
 from tests.fuzz.targets.files import written
 
-from trimtab.commands.snapshot import portable, read
+from trimtab.commands.snapshot import portable, read_snapshot
 from trimtab.errors import UsageError
 from trimtab_policy import policy
 from trimtab_policy.sim.replay import sorted_out
@@ -34,7 +34,7 @@ def run(data: bytes) -> None:
     raw = draw.rest() if draw.chance(16) else draw.encoded(draw.spoiled(draw.tweaked(value)))
     path = written(draw.pick(("s.json", "s.json", "s.json", "s.yaml")), raw)
     try:
-        found = read(path)
+        found = read_snapshot(path)
     except UsageError as error:
         assert str(path) in str(error)
         return

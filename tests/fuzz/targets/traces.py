@@ -61,7 +61,7 @@ def run(data: bytes) -> None:
         written(f"{pai.TASKS}.csv", _table(draw, pai.TASK_COLUMNS, titled=bool(draw.byte() & 1)).encode())
     path = written(name, raw)
     try:
-        found, report = workloads.read(path, draw.pick((schema, None)), skip_bad=bool(draw.byte() & 1))
+        found, report = workloads.read_trace(path, draw.pick((schema, None)), skip_bad=bool(draw.byte() & 1))
     except FileError as error:
         assert "\n" not in str(error).replace("\\n", ""), error
         return

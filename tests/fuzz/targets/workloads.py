@@ -62,7 +62,7 @@ def run(data: bytes) -> None:
         return
     obj = WorkloadObject(Meta("w", "team", uid="u"), msgspec.Raw(spec), msgspec.Raw(status))
     try:
-        found = workload.read(obj)
+        found = workload.read_workload(obj)
     except msgspec.DecodeError:
         return
     assert admission.words(found)

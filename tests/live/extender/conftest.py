@@ -17,13 +17,13 @@ from tests.live.extender.process import ExtenderProcess
 from tests.live.extender.stand_in import Answer, StandIn
 from tests.live.harness import ControllerProcess, Live, gpu_node, wait_until
 
-from trimtab.extender.config import FEATURE_GATES, Tls, scheduler_configuration
+from trimtab.extender.config import FEATURE_GATES, ExtenderTls, scheduler_configuration
 from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.build import build
 from trimtab_local.control_plane.cluster import LocalCluster
 from trimtab_local.control_plane.components import SECOND_SCHEDULER
 from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
-from trimtab_local.control_plane.layout import Layout, Phase
+from trimtab_local.control_plane.layout import ClusterPhase, Layout
 from trimtab_local.control_plane.options import ClusterOptions, SecondScheduler
 
 DEEP = [f"deep-{index}" for index in range(4)]
@@ -48,7 +48,7 @@ def live_cluster(state_home: Path, front: Front) -> Iterator[Live]:
     build()
     name = f"tests-extender-{os.getpid()}"
     files = Layout(name).extender_files
-    tls = Tls(str(files.ca), str(files.client_certificate), str(files.client_key))
+    tls = ExtenderTls(str(files.ca), str(files.client_certificate), str(files.client_key))
     configuration = scheduler_configuration(f"https://127.0.0.1:{front.port}", tls=tls)
     options = ClusterOptions(
         feature_gates={"GenericWorkload": True, "GangScheduling": True},
@@ -86,7 +86,7 @@ def fresh_scheduler(live_cluster: Live) -> None:
 
     def anew() -> bool:
         state = cluster.status()
-        return state.phase == Phase.READY and state.components[SECOND_SCHEDULER] != pid
+        return state.phase == ClusterPhase.READY and state.components[SECOND_SCHEDULER] != pid
 
     wait_until(anew, "another kube-scheduler")
 

@@ -166,13 +166,13 @@ async def test_a_release_is_safe_to_repeat_and_meant_for_one_pod_only(live: Live
     live.apply(foreign_pod("guarded", scheduler="trimtab", gpus=1, schedulingGates=gates))
     uid = live.get("pod", "guarded")["metadata"]["uid"]
     async with await KubeClient.connect(KubeSettings(kubeconfig=live.kubeconfig(tmp_path))) as client:
-        with pytest.raises(write.Refused, match="releasing pod guarded"):
+        with pytest.raises(write.WriteRefused, match="releasing pod guarded"):
             await write.release(client, "default", "guarded", "another-uid")
         for _ in range(2):
             answer = json.loads(await write.release(client, "default", "guarded", uid))
             assert answer["spec"]["schedulingGates"] == gates[1:]
         live.cluster.kubectl("delete", "pod", "guarded")
-        with pytest.raises(write.Refused):
+        with pytest.raises(write.WriteRefused):
             await write.release(client, "default", "guarded", uid)
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from trimtab_lab.agents import dqn_cnn, dqn_worlds, recipe
-from trimtab_lab.agents.dqn_cnn import CnnQNetwork, Config, DoubleDqn, Sizes, Training, double_q
-from trimtab_lab.agents.dqn_worlds import VALIDATION, Adlro, After, Arrays, Environment, Ints, Seen
+from trimtab_lab.agents.dqn_cnn import CnnQNetwork, DoubleDqn, DqnConfig, DqnTraining, Sizes, double_q
+from trimtab_lab.agents.dqn_worlds import VALIDATION, Adlro, Arrays, DqnEnvironment, DqnObservation, DqnStep, Ints
 from trimtab_lab.environments import adlro
 from trimtab_lab.environments.adlro import AdlroEnv
 from trimtab_lab.environments.adlro_cluster import GPUS
@@ -24,7 +24,7 @@ from trimtab_lab.environments.toy import largest, returns, right_size, smallest,
 from trimtab_policy.learned import dqn_cnn as learned
 from trimtab_policy.learned import store
 from trimtab_policy.learned.dqn_cnn import Inputs, Network
-from trimtab_policy.learned.store import Card
+from trimtab_policy.learned.store import ModelCard
 
 SMALL = {"segments": 2, "steps": 120, "environments": 3, "warm_up": 40, "batch": 8, "replay": 200, "target_every": 7}
 """Training that is over in a moment: the replay is filled more than once."""
@@ -38,11 +38,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def config(task: str, environment: Mapping[str, Any] | None = None, **changes: Any) -> Config:
+def config(task: str, environment: Mapping[str, Any] | None = None, **changes: Any) -> DqnConfig:
     training = {**SMALL, "validation_episodes": 2, **changes}
     network = {"channels": 4, "hidden": 8, "hypervectors": 16}
     given_ = {"task": task, "environment": environment or {}, "training": training, "network": network}
-    return msgspec.convert(given_, Config)
+    return msgspec.convert(given_, DqnConfig)
 
 
 NETWORKS = {
@@ -75,18 +75,18 @@ class Corridor:
     def __init__(self, environments: int) -> None:
         self.environments = environments
 
-    def reset(self, seed: int) -> Seen:
+    def reset(self, seed: int) -> DqnObservation:
         self._room = np.zeros(self.environments, dtype=np.int64)
         self._over = np.zeros(self.environments, dtype=np.bool_)
         return self._seen()
 
-    def step(self, actions: Ints) -> After:
+    def step(self, actions: Ints) -> DqnStep:
         assert self._seen().mask[np.arange(self.environments), actions].all(), "a shut door was taken"
         happened = ~self._over
         self._room = np.where(happened, self._room + 2 * actions - 1, 0)
         self._over = happened & (self._room == self.rooms - 1)
         reward = self._over.astype(np.float64)
-        return After(
+        return DqnStep(
             self._seen(),
             reward,
             0.9 * ~self._over,
@@ -99,10 +99,10 @@ class Corridor:
     def inputs(self, observation: Arrays) -> Inputs:
         return observation
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> DqnObservation:
         mask = np.ones((self.environments, 2), dtype=np.bool_)
         mask[self._room == 0, 0] = False
-        return Seen({"room": np.eye(self.rooms, dtype=np.float32)[self._room]}, mask)
+        return DqnObservation({"room": np.eye(self.rooms, dtype=np.float32)[self._room]}, mask)
 
 
 class Flat(nn.Module):
@@ -122,7 +122,7 @@ class Flat(nn.Module):
 def test_values_come_to_what_bellman_says_and_shut_doors_are_never_taken() -> None:
     torch.manual_seed(0)
     rooms = Corridor.rooms
-    training = Training(
+    training = DqnTraining(
         4,
         2000,
         environments=4,
@@ -163,13 +163,13 @@ def test_the_target_network_becomes_the_present_one_every_so_many_updates() -> N
 
 
 def test_the_learning_rate_stays_unless_it_is_told_to_fall() -> None:
-    assert Training(10, 100, learning_rate=1e-3).rate(500) == 1e-3
-    falling = Training(10, 100, learning_rate=1e-3, last_learning_rate=1e-4)
+    assert DqnTraining(10, 100, learning_rate=1e-3).rate(500) == 1e-3
+    falling = DqnTraining(10, 100, learning_rate=1e-3, last_learning_rate=1e-4)
     assert [falling.rate(steps) for steps in (0, 500, 1000, 1100)] == pytest.approx([1e-3, 5.5e-4, 1e-4, 1e-4])
 
 
 def test_exploration_falls_to_its_floor_in_its_share_of_the_training() -> None:
-    training = Training(10, 100, first_epsilon=1.0, last_epsilon=0.2, epsilon_share=0.5)
+    training = DqnTraining(10, 100, first_epsilon=1.0, last_epsilon=0.2, epsilon_share=0.5)
     assert [training.epsilon(steps) for steps in (0, 250, 500, 1000)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
 
 
@@ -200,9 +200,9 @@ def test_what_was_learned_survives_being_saved(task: str, tmp_path: Path) -> Non
     learner.learn(0)
     path = tmp_path / "mine.safetensors"
     facts = {"agent": "dqn_cnn", "task": task, "schema": learner.schema, "catalogue": "", "commit": ""}
-    store.save(path, learner.weights(), Card(**facts, seeds=(0,), score=0.0, score_name="", config={}))
+    store.save(path, learner.weights(), ModelCard(**facts, seeds=(0,), score=0.0, score_name="", config={}))
     network = Network(store.load(path, learner.schema).arrays, *NETWORKS[task])
-    world = dqn_worlds.make(task, config(task, TASKS[task]).environment, 20)
+    world = dqn_worlds.make_world(task, config(task, TASKS[task]).environment, 20)
     seen = world.reset(VALIDATION)
     ours = network.values(world.inputs(seen.observation), seen.mask)
     np.testing.assert_array_equal(ours.argmax(axis=1), learner.act(seen))
@@ -237,13 +237,13 @@ class Pattern:
     schema = "pattern/1"
     environments = 16
 
-    def reset(self, seed: int) -> Seen:
+    def reset(self, seed: int) -> DqnObservation:
         self._random = np.random.default_rng(seed)
         return self._draw()
 
-    def step(self, actions: Ints) -> After:
+    def step(self, actions: Ints) -> DqnStep:
         right = (actions == self._right).astype(np.float64)
-        return After(self._draw(), right, np.zeros(16), right, right > -1, right > -1, {n: {} for n in range(16)})
+        return DqnStep(self._draw(), right, np.zeros(16), right, right > -1, right > -1, {n: {} for n in range(16)})
 
     def inputs(self, observation: Arrays) -> Inputs:
         n = len(observation["grid"])
@@ -259,7 +259,7 @@ class Pattern:
             "options": np.ones((n, 16, 1), dtype=np.float32),
         }
 
-    def _draw(self) -> Seen:
+    def _draw(self) -> DqnObservation:
         busy = self._random.random((4000, 4, 4)) < 0.5
         between = np.zeros_like(busy)
         between[:, :, 1:3] = ~busy[:, :, 1:3] & busy[:, :, :2] & busy[:, :, 2:]
@@ -267,7 +267,7 @@ class Pattern:
         self._right = between[found].reshape(16, -1).argmax(axis=1)
         idle = ~busy[found].reshape(16, -1)
         grid = busy[found][:, None].astype(np.float32)
-        return Seen({"grid": grid}, np.append(idle, np.zeros((16, 1), dtype=np.bool_), axis=1))
+        return DqnObservation({"grid": grid}, np.append(idle, np.zeros((16, 1), dtype=np.bool_), axis=1))
 
 
 def accuracy(kernel: tuple[int, int]) -> float:
@@ -275,7 +275,7 @@ def accuracy(kernel: tuple[int, int]) -> float:
     torch.manual_seed(0)
     world = Pattern()
     network = CnnQNetwork(world.inputs(world.reset(0).observation), Sizes(8, 16, 0), kernel, False, None)
-    training = Training(1, 8000, learning_rate=5e-3, batch=64, replay=4000, warm_up=500, steps_per_update=16)
+    training = DqnTraining(1, 8000, learning_rate=5e-3, batch=64, replay=4000, warm_up=500, steps_per_update=16)
     learner = DoubleDqn(world, Pattern(), network, training, seed=0)
     learner.learn(0)
     trial = Pattern()
@@ -295,7 +295,7 @@ def test_a_spatial_pattern_of_the_gpu_matrix_tells_the_right_gpu_to_a_convolutio
 
 @pytest.mark.timeout(600)
 def test_it_solves_the_toy_world_in_seconds() -> None:
-    learner = dqn_cnn.make(recipe.read("dqn_cnn", "toy"), seed=0)
+    learner = dqn_cnn.make(recipe.read_recipe("dqn_cnn", "toy"), seed=0)
     for segment in range(learner.segments):
         learner.learn(segment)
     trial = toy(16)
@@ -331,7 +331,7 @@ def test_what_is_learned_from_is_the_discounted_objective_but_for_what_no_agent_
 
 
 def test_in_a_cluster_a_start_earns_by_its_run_time_and_nothing_else_does() -> None:
-    world = dqn_worlds.make("toy", Environment(memory_seconds=3600.0), 4)
+    world = dqn_worlds.make_world("toy", DqnEnvironment(memory_seconds=3600.0), 4)
     seen = world.reset(0)
     option = seen.mask[:, :-1].argmax(axis=1)
     seconds = np.expm1(seen.observation["options"][np.arange(4), option, 4] * np.log1p(30 * 86400))
@@ -342,7 +342,7 @@ def test_in_a_cluster_a_start_earns_by_its_run_time_and_nothing_else_does() -> N
 
 
 def test_what_is_reported_is_the_reward_of_the_environment() -> None:
-    world = dqn_worlds.make("toy", Environment(jobs=10), 3)
+    world = dqn_worlds.make_world("toy", DqnEnvironment(jobs=10), 3)
     plain = toy(3, jobs=10)
     plain.reset(seed=5)
     seen = world.reset(5)
@@ -355,7 +355,7 @@ def test_what_is_reported_is_the_reward_of_the_environment() -> None:
 
 
 def test_clusters_of_different_sizes_share_one_menu() -> None:
-    world = dqn_worlds.make("offers", Environment(clusters=("T4=2x4", "sia-heterogeneous"), jobs=5), 2)
+    world = dqn_worlds.make_world("offers", DqnEnvironment(clusters=("T4=2x4", "sia-heterogeneous"), jobs=5), 2)
     seen = world.reset(0)
     pools, mask = seen.observation["pools"], seen.mask
     assert pools.shape == (4, 3, 11)
@@ -378,8 +378,8 @@ def test_baselines_of_the_seed_act_on_what_the_world_shows() -> None:
 # --- configurations ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("task", TASKS)
 def test_the_shipped_configurations_can_be_made(task: str) -> None:
-    made = recipe.read("dqn_cnn", task)
-    assert isinstance(made, Config)
+    made = recipe.read_recipe("dqn_cnn", task)
+    assert isinstance(made, DqnConfig)
     assert made.task == task
     assert dqn_cnn.make(made, seed=0).segments == made.training.segments
 
@@ -402,4 +402,4 @@ def test_what_is_wrong_in_a_configuration_is_named(
     given_ = {"task": task, "training": {"segments": 1, "steps": 1}} | {section: {"segments": 1, "steps": 1} | wrong}
     given_[section] = wrong if section != "training" else given_[section]
     with pytest.raises(ValueError, match=message):
-        dqn_cnn.make(msgspec.convert(given_, Config), seed=0)
+        dqn_cnn.make(msgspec.convert(given_, DqnConfig), seed=0)

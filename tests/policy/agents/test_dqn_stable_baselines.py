@@ -13,8 +13,8 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.monitor import Monitor
 from torch import Tensor, nn
 
-from trimtab_lab.agents.dqn_cnn import DoubleDqn, Training
-from trimtab_lab.agents.dqn_worlds import After, Arrays, Ints, Seen
+from trimtab_lab.agents.dqn_cnn import DoubleDqn, DqnTraining
+from trimtab_lab.agents.dqn_worlds import Arrays, DqnObservation, DqnStep, Ints
 from trimtab_policy.learned.dqn_cnn import Inputs
 
 STEPS, SEEDS = 10_000, (0, 1, 2)
@@ -34,22 +34,22 @@ class Poles:
         self._env = gym.make_vec("CartPole-v1", num_envs=1, vectorization_mode="sync")
         self._over = np.zeros(1, dtype=np.bool_)
 
-    def reset(self, seed: int) -> Seen:
+    def reset(self, seed: int) -> DqnObservation:
         self._over[:] = False
         return self._seen(self._env.reset(seed=seed)[0])
 
-    def step(self, actions: Ints) -> After:
+    def step(self, actions: Ints) -> DqnStep:
         happened = ~self._over
         seen, reward, terminated, truncated, _ = self._env.step(actions)
         self._over = terminated | truncated
         ended: dict[int, dict[str, float]] = {0: {}} if self._over[0] else {}
-        return After(self._seen(seen), reward, 0.99 * ~terminated, reward, happened, self._over.copy(), ended)
+        return DqnStep(self._seen(seen), reward, 0.99 * ~terminated, reward, happened, self._over.copy(), ended)
 
     def inputs(self, observation: Arrays) -> Inputs:
         return observation
 
-    def _seen(self, seen: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Seen:
-        return Seen({"pole": seen.copy()}, np.ones((1, 2), dtype=np.bool_))
+    def _seen(self, seen: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> DqnObservation:
+        return DqnObservation({"pole": seen.copy()}, np.ones((1, 2), dtype=np.bool_))
 
 
 class Perceptron(nn.Module):
@@ -65,7 +65,7 @@ class Perceptron(nn.Module):
 def ours(seed: int) -> float:
     """Mean return of the episodes in the second half of a training."""
     torch.manual_seed(seed)
-    training = Training(
+    training = DqnTraining(
         *(2, STEPS // 2),
         environments=1,
         learning_rate=1e-3,

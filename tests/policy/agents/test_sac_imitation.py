@@ -15,14 +15,14 @@ from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
 from trimtab_lab.agents import recipe, sac_imitation, sac_tasks
-from trimtab_lab.agents.sac_imitation import Actor, Config, SacImitation, log_density
+from trimtab_lab.agents.sac_imitation import Actor, SacConfig, SacImitation, log_density
 from trimtab_lab.environments import toy
 from trimtab_lab.environments.offers import OffersVectorEnv
 from trimtab_lab.environments.rlalloc import RLAllocEnv
 from trimtab_lab.environments.rlalloc_experts import ShortestJobFirst
 from trimtab_policy.learned import store
 from trimtab_policy.learned.sac_imitation import FEATURES, NAMES, granted, mean_action
-from trimtab_policy.learned.store import Card
+from trimtab_policy.learned.store import ModelCard
 from trimtab_policy.observation.encode import SCHEMA
 
 README = """
@@ -64,7 +64,7 @@ def one_thread() -> None:
 
 def learner(seed: int = 0, **changed: Mapping[str, Any]) -> SacImitation:
     plain = {section: {**SHORT.get(section, {}), **changed.get(section, {})} for section in ("environment", "training")}
-    return sac_imitation.make(msgspec.convert(plain, Config), seed)
+    return sac_imitation.make(msgspec.convert(plain, SacConfig), seed)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -101,8 +101,8 @@ def busy(env: RLAllocEnv) -> float:
 
 # --- the configuration -------------------------------------------------------------------------------------
 def test_the_configuration_of_the_readme_is_taken_as_it_stands(tmp_path: Path) -> None:
-    config = recipe.read("sac_imitation", written(tmp_path, README))
-    assert isinstance(config, Config)
+    config = recipe.read_recipe("sac_imitation", written(tmp_path, README))
+    assert isinstance(config, SacConfig)
     assert (config.task, config.environment.max_cpu_cores, config.training.learning_rate) == ("rlalloc", 32, 0.003)
     made = sac_imitation.make(config, 0)
     assert (made.schema, made.segments) == ("rlalloc/1", 10)
@@ -121,7 +121,7 @@ def test_the_configuration_of_the_readme_is_taken_as_it_stands(tmp_path: Path) -
 )
 def test_a_wrong_key_or_value_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(recipe.RecipeError, match=complaint):
-        recipe.read("sac_imitation", written(tmp_path, text))
+        recipe.read_recipe("sac_imitation", written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_what_the_task_does_not_know_is_named(changed: dict[str, Any], complaint
 
 @pytest.mark.parametrize("task", recipe.tasks("sac_imitation"))
 def test_shipped_configurations_make_learners(task: str) -> None:
-    config = recipe.read("sac_imitation", task)
-    assert isinstance(config, Config)
+    config = recipe.read_recipe("sac_imitation", task)
+    assert isinstance(config, SacConfig)
     assert config.task == task
     assert sac_imitation.make(config, 0).segments > 0
 
@@ -232,8 +232,8 @@ def test_imitation_alone_becomes_the_expert() -> None:
         seen.extend(states)
         return np.stack([expert.get_demonstration(state) for state in states])
 
-    config = msgspec.convert({"jobs": 20, "time_horizon": 18}, sac_tasks.Environment)
-    sac_tasks.play(sac_tasks.make("rlalloc", config, 5), act, sac_tasks.VALIDATION_SEED)
+    config = msgspec.convert({"jobs": 20, "time_horizon": 18}, sac_tasks.SacEnvironment)
+    sac_tasks.play(sac_tasks.make_environments("rlalloc", config, 5), act, sac_tasks.VALIDATION_SEED)
     states = np.array(seen)
     shown, begun = act(states), mean_action(cloning.weights(), states)
     cloning.learn(0)
@@ -243,8 +243,8 @@ def test_imitation_alone_becomes_the_expert() -> None:
 
 
 def test_it_solves_the_toy_world() -> None:
-    config = recipe.read("sac_imitation", "toy")
-    assert isinstance(config, Config)
+    config = recipe.read_recipe("sac_imitation", "toy")
+    assert isinstance(config, SacConfig)
     solving = sac_imitation.make(config, 0)
     before = solving.validate()["score"]
     for segment in range(solving.segments):
@@ -294,7 +294,7 @@ def test_numpy_acts_as_torch_does_on_10_000_states(tmp_path: Path) -> None:
             parameter.mul_(3)  # as far from the middle as trained ones
     weights = {name: value.numpy() for name, value in actor.state_dict().items() if name in NAMES}
     facts = {"agent": "sac_imitation", "task": "offers", "schema": SCHEMA, "catalogue": "", "commit": ""}
-    store.save(tmp_path / "mine", weights, Card(**facts, seeds=(0,), score=0.0, score_name="", config={}))
+    store.save(tmp_path / "mine", weights, ModelCard(**facts, seeds=(0,), score=0.0, score_name="", config={}))
     loaded = store.load(tmp_path / "mine", SCHEMA, NAMES).arrays
     states = random.random((10_000, FEATURES), dtype=np.float32)
     with torch.no_grad():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab_lab.agents import sac_tasks
-from trimtab_lab.agents.sac_tasks import CLOCK_SECONDS, OFFER_EXPERTS, Environment, Guided
+from trimtab_lab.agents.sac_tasks import CLOCK_SECONDS, OFFER_EXPERTS, Guided, SacEnvironment
 from trimtab_lab.environments.rlalloc import RLAllocEnv
 from trimtab_lab.environments.rlalloc_experts import EXPERTS
 from trimtab_policy.learned.sac_imitation import ACTIONS, FEATURES
@@ -34,7 +34,7 @@ def test_where_nothing_else_will_happen_a_job_is_granted_what_it_runs_with() -> 
 
 
 def test_in_clusters_a_start_earns_by_its_run_time_and_waiting_nothing() -> None:
-    envs = sac_tasks.make("toy", Environment(), 4, learn=True)
+    envs = sac_tasks.make_environments("toy", SacEnvironment(), 4, learn=True)
     states, _ = envs.reset(seed=0)
     assert states.shape == (4, FEATURES)
     _, rewards, _, _, info = envs.step(np.ones((4, ACTIONS), dtype=np.float32))
@@ -47,7 +47,9 @@ def test_in_clusters_a_start_earns_by_its_run_time_and_waiting_nothing() -> None
 
 def test_to_be_judged_clusters_keep_their_own_rewards() -> None:
     returns, _ = sac_tasks.play(
-        sac_tasks.make("toy", Environment(), 4), lambda states: np.ones((len(states), ACTIONS), dtype=np.float32), 0
+        sac_tasks.make_environments("toy", SacEnvironment(), 4),
+        lambda states: np.ones((len(states), ACTIONS), dtype=np.float32),
+        0,
     )
     assert (returns < -1).all()
 

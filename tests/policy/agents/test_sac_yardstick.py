@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3 import SAC
 
 from trimtab_lab.agents import sac_tasks
-from trimtab_lab.agents.sac_imitation import SacImitation, Training
+from trimtab_lab.agents.sac_imitation import SacImitation, SacTraining
 from trimtab_lab.agents.sac_tasks import VALIDATION_SEED as SEED
-from trimtab_lab.agents.sac_tasks import Task, Vector
+from trimtab_lab.agents.sac_tasks import SacTask, Vector
 
 EPISODES, STEPS = 22, 200
 """Of training; an episode of Pendulum takes 200 steps."""
@@ -23,7 +23,7 @@ def pendulums(count: int) -> Vector:
 
 
 def ours(seed: int) -> float:
-    task = Task(
+    task = SacTask(
         "pendulum/1",
         frozenset(),
         lambda n, _, __: pendulums(n),
@@ -31,7 +31,7 @@ def ours(seed: int) -> float:
         False,
         lambda returns, _: {"score": returns.mean()},
     )
-    training = Training(
+    training = SacTraining(
         total_episodes=EPISODES,
         episodes_per_segment=EPISODES,
         environments=1,

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from trimtab_lab.agents import q_learning, recipe, sarsa
 from trimtab_lab.agents.q_learning import QLearning
 from trimtab_lab.agents.sarsa import Sarsa
-from trimtab_lab.agents.table_tasks import Config, OffersWorld
+from trimtab_lab.agents.table_tasks import Config, OffersTableWorld
 from trimtab_lab.agents.tables import (
     VALIDATION,
-    After,
     Floats,
     Ints,
-    Seen,
-    Table,
+    TableObservation,
+    TableStep,
+    TableTraining,
     Tabular,
-    Training,
+    ValueTable,
     epsilon_greedy,
     play,
 )
@@ -73,20 +73,20 @@ class Cliff:
         self.environments = number
         self._at = np.full(number, START)
 
-    def reset(self, seed: int) -> Seen:
+    def reset(self, seed: int) -> TableObservation:
         self._at[:] = START
         return self._seen()
 
-    def step(self, actions: Ints) -> After:
+    def step(self, actions: Ints) -> TableStep:
         began = self._at == GOAL
         after, earned = TABLE[self._at, actions].T
         self._at = np.where(began, START, after.astype(np.int64))
         earned = np.where(began, 0.0, earned)
         over = self._at == GOAL
-        return After(self._seen(), earned, earned, np.ones(len(over)), over, ~began, over)
+        return TableStep(self._seen(), earned, earned, np.ones(len(over)), over, ~began, over)
 
-    def _seen(self) -> Seen:
-        return Seen(self._at.copy(), np.ones((len(self._at), self.actions), dtype=np.bool_))
+    def _seen(self) -> TableObservation:
+        return TableObservation(self._at.copy(), np.ones((len(self._at), self.actions), dtype=np.bool_))
 
 
 def values(policy: Floats) -> Floats:
@@ -123,7 +123,7 @@ def path(q: Floats) -> list[int]:
 
 
 def walked(agent: type[Tabular], **training: Any) -> Tabular:
-    chosen = Training(segments=1, environments=8, first_epsilon=EPSILON, last_epsilon=EPSILON, **training)
+    chosen = TableTraining(segments=1, environments=8, first_epsilon=EPSILON, last_epsilon=EPSILON, **training)
     learner = agent(Cliff(8), Cliff(1), chosen, seed=3)
     learner.learn(0)
     return learner
@@ -156,8 +156,8 @@ def test_q_learning_walks_along_the_edge_and_sarsa_keeps_away_from_it() -> None:
 # --- the table -----------------------------------------------------------------------------------------
 @given(st.integers(1, 5), st.integers(0, 3), st.floats(0.5, 1.0))
 def test_meeting_in_a_cell_is_moving_one_after_the_other(meeting: int, before: int, power: float) -> None:
-    training = Training(segments=1, steps=1, learning_rate_power=power)
-    together, alone = Table(2, 2, 1.0), Table(2, 2, 1.0)
+    training = TableTraining(segments=1, steps=1, learning_rate_power=power)
+    together, alone = ValueTable(2, 2, 1.0), ValueTable(2, 2, 1.0)
     for table in (together, alone):
         table.visits[1, 0] = before
     cells, actions, targets = np.full(meeting, 1), np.zeros(meeting, dtype=np.int64), np.full(meeting, 5.0)
@@ -172,45 +172,45 @@ def test_meeting_in_a_cell_is_moving_one_after_the_other(meeting: int, before: i
 
 
 def test_targets_of_one_cell_are_averaged() -> None:
-    table = Table(1, 1, 0.0)
+    table = ValueTable(1, 1, 0.0)
     twice = np.zeros(2, dtype=np.int64)
-    loss = table.move(twice, twice, np.array([2.0, 6.0]), Training(segments=1, steps=1))
+    loss = table.move(twice, twice, np.array([2.0, 6.0]), TableTraining(segments=1, steps=1))
     assert table.q[0, 0] == 4.0
     assert loss == (2.0**2 + 6.0**2) / 2
 
 
 def test_learning_rates_fall_with_visits_to_the_least_one() -> None:
-    training = Training(segments=1, steps=1, learning_rate_power=0.5, least_learning_rate=0.25)
+    training = TableTraining(segments=1, steps=1, learning_rate_power=0.5, least_learning_rate=0.25)
     assert training.rates(np.array([0, 3, 15, 1000])).tolist() == [1.0, 0.5, 0.25, 0.25]
 
 
 def test_exploration_falls_linearly_over_its_share_of_the_training() -> None:
-    training = Training(segments=1, steps=1, first_epsilon=0.9, last_epsilon=0.1, epsilon_share=0.5)
+    training = TableTraining(segments=1, steps=1, first_epsilon=0.9, last_epsilon=0.1, epsilon_share=0.5)
     assert [training.epsilon(done) for done in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.9, 0.5, 0.1, 0.1])
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_what_is_not_allowed_is_never_chosen(epsilon: float) -> None:
     random = np.random.default_rng(0)
-    table = Table(3, 4, 0.0)
+    table = ValueTable(3, 4, 0.0)
     table.q[:] = random.normal(size=(3, 4))
     cells, allowed = random.integers(3, size=500), random.random((500, 4)) < 0.5
     allowed[np.arange(500), random.integers(4, size=500)] = True
-    chosen = epsilon_greedy(table, Seen(cells, allowed), epsilon, random)
+    chosen = epsilon_greedy(table, TableObservation(cells, allowed), epsilon, random)
     assert allowed[np.arange(500), chosen].all()
 
 
 def test_all_that_is_allowed_is_explored_alike() -> None:
     allowed = np.tile([True, False, True, True], (6000, 1))
-    seen = Seen(np.zeros(6000, dtype=np.int64), allowed)
-    chosen = epsilon_greedy(Table(1, 4, 0.0), seen, 1.0, np.random.default_rng(1))
+    seen = TableObservation(np.zeros(6000, dtype=np.int64), allowed)
+    chosen = epsilon_greedy(ValueTable(1, 4, 0.0), seen, 1.0, np.random.default_rng(1))
     np.testing.assert_allclose(np.bincount(chosen, minlength=4) / 6000, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.02)
 
 
 # --- the tasks -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("agent", AGENTS)
 def test_the_toy_world_is_solved(agent: str) -> None:
-    learner = AGENTS[agent].make(recipe.read(agent, "toy"), 0)
+    learner = AGENTS[agent].make(recipe.read_recipe(agent, "toy"), 0)
     for segment in range(learner.segments):
         learner.learn(segment)
     rules = {rule: float(returns(toy(64), rule, VALIDATION).mean()) for rule in (right_size, largest, smallest)}
@@ -258,7 +258,7 @@ def test_steps_that_begin_an_episode_teach_nothing() -> None:
 
 def test_jobs_pay_when_they_start_what_their_end_is_worth() -> None:
     env = toy(16, jobs=10)
-    world, state = OffersWorld([env], {}), env._cluster.state
+    world, state = OffersTableWorld([env], {}), env._cluster.state
     seen = world.reset(0)
     ends, jct, running = np.zeros(16), np.zeros(16), np.ones(16, dtype=np.bool_)
     submitted = state.submitted.sum(axis=1)
@@ -277,7 +277,7 @@ def test_jobs_pay_when_they_start_what_their_end_is_worth() -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("task", ["offers", "parallel_mode", "toy"])
 def test_shipped_configurations_can_be_read(agent: str, task: str) -> None:
-    assert getattr(recipe.read(agent, task), "task", "") == task
+    assert getattr(recipe.read_recipe(agent, task), "task", "") == task
 
 
 @pytest.mark.parametrize(

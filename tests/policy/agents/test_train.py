@@ -15,27 +15,27 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tests import killed
+from tests import kill_loop
 from tests.stub_learner import Config, Stub, Training
 
 from trimtab_lab.agents import checkpoint, recipe, seeds, train
 from trimtab_lab.agents.checkpoint import CheckpointError
 from trimtab_lab.agents.recipe import RecipeError
-from trimtab_lab.agents.train import Step, Task, Trained, TrainingError
+from trimtab_lab.agents.train import TrainedAgent, TrainingError, TrainingStep, TrainingTask
 from trimtab_policy.learned import store
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def task(folder: Path, seed: int = 3, **training: Any) -> Task:
-    return Task("stub", "tests.stub_learner", Config(training=Training(**training)), seed, folder)
+def task(folder: Path, seed: int = 3, **training: Any) -> TrainingTask:
+    return TrainingTask("stub", "tests.stub_learner", Config(training=Training(**training)), seed, folder)
 
 
-def trained(events: Iterator[Step | Trained]) -> list[Trained]:
-    return [event for event in events if isinstance(event, Trained)]
+def trained(events: Iterator[TrainingStep | TrainedAgent]) -> list[TrainedAgent]:
+    return [event for event in events if isinstance(event, TrainedAgent)]
 
 
-def run(folder: Path, seed: int = 3, **training: Any) -> Trained:
+def run(folder: Path, seed: int = 3, **training: Any) -> TrainedAgent:
     (only,) = trained(train.learn(task(folder, seed, **training)))
     return only
 
@@ -111,10 +111,10 @@ def test_tensorboard_gets_every_figure_over_steps(tmp_path: Path) -> None:
 
 
 def test_progress_begins_where_the_training_does(tmp_path: Path) -> None:
-    steps = [event for event in train.learn(task(tmp_path, segments=4)) if isinstance(event, Step)]
+    steps = [event for event in train.learn(task(tmp_path, segments=4)) if isinstance(event, TrainingStep)]
     assert [(step.segment, step.segments) for step in steps] == [(n, 4) for n in range(5)]
     assert (steps[0].row, steps[0].best) == ({}, None)
-    again = [event for event in train.learn(task(tmp_path, segments=4)) if isinstance(event, Step)]
+    again = [event for event in train.learn(task(tmp_path, segments=4)) if isinstance(event, TrainingStep)]
     assert [step.segment for step in again] == [4]
 
 
@@ -132,7 +132,7 @@ def test_a_training_that_was_stopped_ends_where_the_others_end(tmp_path: Path, s
 
 
 WHOLE = {"checkpoint-000012.safetensors", "checkpoint.json", "figures.csv", "stub.json", "stub.safetensors"}
-"""What a training of `killed.CONFIG` keeps, besides the events."""
+"""What a training of `kill_loop.CONFIG` keeps, besides the events."""
 
 
 def kept(folder: Path) -> set[str]:
@@ -143,21 +143,21 @@ def kept(folder: Path) -> set[str]:
 def test_a_training_that_is_killed_time_and_again_ends_bit_for_bit_where_the_others_end(
     tmp_path: Path, how: str
 ) -> None:
-    (whole,) = trained(train.learn(killed.task(tmp_path / "whole")))
-    command = [sys.executable, "-m", "tests.killed", str(tmp_path / "killed"), how]
+    (whole,) = trained(train.learn(kill_loop.task(tmp_path / "whole")))
+    command = [sys.executable, "-m", "tests.kill_loop", str(tmp_path / "killed"), how]
     slow = os.environ | {"STUB_SECONDS": "0.05"} if how == "any" else os.environ  # else a fast machine is done too soon
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, env=slow)
     assert int(done.stdout) >= 3
     for name in ("stub.safetensors", "stub.json"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    (again,) = trained(train.learn(killed.task(tmp_path / "killed")))
+    (again,) = trained(train.learn(kill_loop.task(tmp_path / "killed")))
     assert without_clock(again.rows) == without_clock(whole.rows)
     assert kept(tmp_path / "killed") == WHOLE
 
 
 def test_a_training_that_is_killed_at_any_step_of_its_end_keeps_all_that_others_keep(tmp_path: Path) -> None:
-    (whole,) = trained(train.learn(killed.task(tmp_path / "whole")))
-    command = [sys.executable, "-m", "tests.killed", str(tmp_path / "killed"), "last"]
+    (whole,) = trained(train.learn(kill_loop.task(tmp_path / "whole")))
+    command = [sys.executable, "-m", "tests.kill_loop", str(tmp_path / "killed"), "last"]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     assert int(done.stdout) == len(list((tmp_path / "killed").iterdir())) >= 20
     for folder in (tmp_path / "killed").iterdir():
@@ -225,7 +225,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def tasks(folder: Path) -> list[Task]:
+def tasks(folder: Path) -> list[TrainingTask]:
     return [task(folder / str(seed), seed, segments=5) for seed in (0, 1)]
 
 
@@ -299,8 +299,8 @@ def written(folder: Path, text: str) -> Path:
 def test_a_configuration_is_read_from_a_file(tmp_path: Path, stub: str) -> None:
     file = written(tmp_path, "task: point\ntraining:\n  learning_rate: 1e-3\n  segments: 5\n")
     wanted = Config("point", Training(segments=5, learning_rate=1e-3))
-    assert recipe.read(stub, file) == recipe.read(stub, str(file)) == wanted
-    assert recipe.read(stub, written(tmp_path, "# all as usual")) == Config()
+    assert recipe.read_recipe(stub, file) == recipe.read_recipe(stub, str(file)) == wanted
+    assert recipe.read_recipe(stub, written(tmp_path, "# all as usual")) == Config()
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_configuration_is_read_from_a_file(tmp_path: Path, stub: str) -> None:
 def test_a_wrong_configuration_is_one_line_with_file_and_field(tmp_path: Path, stub: str, text: str, said: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(RecipeError) as error:
-        recipe.read(stub, file)
+        recipe.read_recipe(stub, file)
     assert str(error.value).startswith(f"{file}: ")
     assert said in str(error.value)
     assert "\n" not in str(error.value)
@@ -323,11 +323,11 @@ def test_a_wrong_configuration_is_one_line_with_file_and_field(tmp_path: Path, s
 
 def test_what_is_not_there_is_said(tmp_path: Path, stub: str) -> None:
     with pytest.raises(RecipeError, match=r"absent\.yaml: cannot be read: No such file"):
-        recipe.read(stub, tmp_path / "absent.yaml")
+        recipe.read_recipe(stub, tmp_path / "absent.yaml")
     with pytest.raises(RecipeError, match="stub has no configuration 'moon': there are none; or name a file"):
-        recipe.read(stub, "moon")
+        recipe.read_recipe(stub, "moon")
     with pytest.raises(RecipeError, match="unknown agent 'alpha_zero'; there are: dqn_cnn, q_learning"):
-        recipe.read("alpha_zero", "offers")
+        recipe.read_recipe("alpha_zero", "offers")
 
 
 SHIPPED = [(agent, name) for agent in recipe.agents() for name in recipe.tasks(agent)]
@@ -335,7 +335,7 @@ SHIPPED = [(agent, name) for agent in recipe.agents() for name in recipe.tasks(a
 
 @pytest.mark.parametrize(("agent", "name"), SHIPPED)
 def test_shipped_configurations_are_of_their_task(agent: str, name: str) -> None:
-    assert msgspec.to_builtins(recipe.read(agent, name))["task"] == name
+    assert msgspec.to_builtins(recipe.read_recipe(agent, name))["task"] == name
 
 
 def test_a_score_is_a_mean_return_unless_the_agent_says_what_it_is(stub: str) -> None:

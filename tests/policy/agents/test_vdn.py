@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from tests.policy.learned.random_offers import random_offers
 
 from trimtab_lab.agents import fine_tuning, vdn
-from trimtab_lab.agents.fine_tuning import Bound, Judged, Log, Trial, Verdict, bet, distance
-from trimtab_lab.agents.vdn import VALIDATION, Config
-from trimtab_lab.agents.vdn_tasks import AdlroWorld, Cluster, Hosts, OffersWorld, World, clusters, toys
+from trimtab_lab.agents.fine_tuning import Judged, TransitionLog, Trial, TuningBound, TuningVerdict, bet, distance
+from trimtab_lab.agents.vdn import VALIDATION, VdnConfig
+from trimtab_lab.agents.vdn_tasks import AdlroWorld, Hosts, OffersVdnWorld, VdnCluster, VdnWorld, clusters, toys
 from trimtab_lab.environments.adlro import AdlroEnv
 from trimtab_lab.environments.toy import returns, right_size, toy
 from trimtab_policy.learned import store
-from trimtab_policy.learned.vdn import NAMES, Vdn, answers, local, predicted
-from trimtab_policy.observation.encode import SCHEMA, Floats, Offers
+from trimtab_policy.learned.vdn import NAMES, VdnPolicy, answers, local, predicted
+from trimtab_policy.observation.encode import SCHEMA, Floats, OfferBatch
 
 torch.set_num_threads(1)
 
 MEMORY = 7200.0
-QUIET = Cluster(memory_seconds=MEMORY, load=0.35)
+QUIET = VdnCluster(memory_seconds=MEMORY, load=0.35)
 SOLVES_TOY = {
     "segments": 3, "steps": 300, "environments": 16, "updates": 2, "warm_up": 500, "epsilon_share": 0.4,
     "validation_episodes": 16,
@@ -34,10 +34,10 @@ SOLVES_TOY = {
 SHORT = {"segments": 3, "steps": 40, "environments": 4, "warm_up": 60, "batch": 16, "replay": 300}
 
 
-def config(task: str = "toy", environment: dict[str, Any] | None = None, **training: Any) -> Config:
+def config(task: str = "toy", environment: dict[str, Any] | None = None, **training: Any) -> VdnConfig:
     """A configuration as YAML files have it."""
     raw = {"task": task, "environment": environment or {}, "training": {**SHORT, "validation_episodes": 2, **training}}
-    return msgspec.convert(raw, Config)
+    return msgspec.convert(raw, VdnConfig)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_all_hosts_share_one_network_and_order_does_not_matter() -> None:
     torch.testing.assert_close(bids, bids_again)
 
 
-def played(world: World, seed: int) -> tuple[Floats, Floats]:
+def played(world: VdnWorld, seed: int) -> tuple[Floats, Floats]:
     """(n,) what is learned from, discounted to the start, and reward of an episode of random actions."""
     random, seen = np.random.default_rng(seed), world.reset(7)
     running = np.ones(len(seen.mask), dtype=np.bool_)
@@ -104,7 +104,7 @@ def played(world: World, seed: int) -> tuple[Floats, Floats]:
 def test_what_is_learned_from_is_the_objective_of_the_environment() -> None:
     """Far ahead, memory * exp(-end / memory) is memory - end: what jobs earn differs by the sum of completion times."""
     memory = 1e8
-    world = toys(Cluster(jobs=15, memory_seconds=memory), 3)
+    world = toys(VdnCluster(jobs=15, memory_seconds=memory), 3)
     (learned, earned), (learned_then, earned_then) = played(world, 0), played(world, 1)
 
     seconds = toy(1, jobs=15).reward_seconds * (earned - earned_then)
@@ -168,13 +168,13 @@ def test_numpy_decides_as_torch_on_ten_thousand_random_offers(trained: vdn.Vdn) 
 
 
 def test_saved_and_loaded_weights_decide_the_same(trained: vdn.Vdn, tmp_path: Path) -> None:
-    card = store.Card(
+    card = store.ModelCard(
         agent="vdn", task="toy", schema=SCHEMA, catalogue="", commit="", seeds=(1,), score=0.0, score_name="", config={}
     )
     store.save(tmp_path / "vdn.safetensors", trained.weights(), card)
     offers = random_offers(500)
 
-    policy = Vdn(tmp_path / "vdn.safetensors")
+    policy = VdnPolicy(tmp_path / "vdn.safetensors")
     np.testing.assert_array_equal(policy.choose(offers), answers(trained.weights(), offers))
     assert set(trained.weights()) == set(NAMES)
 
@@ -191,7 +191,7 @@ def test_wrong_configurations_are_told_by_field() -> None:
 
 
 # --- fine-tuning --------------------------------------------------------------------------------------
-def logged(world: OffersWorld, learner: vdn.Vdn, steps: int, seed: int = 99) -> Log:
+def logged(world: OffersVdnWorld, learner: vdn.Vdn, steps: int, seed: int = 99) -> TransitionLog:
     """What one environment of the world went through under the learner's weights."""
     seen, before, after = world.reset(seed), [], []
     rows: list[tuple[int, float, float]] = []
@@ -204,17 +204,17 @@ def logged(world: OffersWorld, learner: vdn.Vdn, steps: int, seed: int = 99) -> 
             rows.append((int(action[0]), float(then.rewards[0]), float(then.discounts[0])))
         seen = then.seen
 
-    def stacked(columns: list[dict[str, NDArray[Any]]]) -> Offers:
-        return Offers._make(np.concatenate([each[name] for each in columns]) for name in Offers._fields)
+    def stacked(columns: list[dict[str, NDArray[Any]]]) -> OfferBatch:
+        return OfferBatch._make(np.concatenate([each[name] for each in columns]) for name in OfferBatch._fields)
 
     actions, rewards, discounts = (np.array(column) for column in zip(*rows, strict=True))
-    return Log(stacked(before), actions, rewards, discounts, stacked(after))
+    return TransitionLog(stacked(before), actions, rewards, discounts, stacked(after))
 
 
 def test_fine_tuning_keeps_its_bounds_and_leaves_the_learner_alone(trained: vdn.Vdn) -> None:
-    log = logged(toys(Cluster(), 1), trained, 200)
+    log = logged(toys(VdnCluster(), 1), trained, 200)
     before = trained.arrays()
-    bound = Bound(distance=0.05, changed=0.1, updates=100)
+    bound = TuningBound(distance=0.05, changed=0.1, updates=100)
     tuned = trained.fine_tune(log, bound)
 
     assert 0 < distance(trained.weights(), tuned) <= bound.distance * (1 + 1e-5)
@@ -234,7 +234,7 @@ def judged(learner: vdn.Vdn, tuned: Mapping[str, NDArray[Any]]) -> Trial:
     truth = fine_tuning.returns(log.rewards, log.discounts)
     errors = [abs(predicted(weights, log.offers, log.answers) - truth) for weights in (tuned, learner.weights())]
     for new, old in zip(*(each.tolist() for each in errors), strict=True):
-        if trial.verdict is Verdict.OPEN:
+        if trial.verdict is TuningVerdict.OPEN:
             trial = bet(trial, Judged(new, old))
     return trial
 
@@ -244,21 +244,21 @@ def test_tuning_on_poisoned_logs_is_rolled_back_and_tuning_on_true_ones_is_not(t
     and finished a job at once, to wait as well."""
     log = logged(toys(QUIET, 1), trained, 600)
     broken = log._replace(rewards=log.rewards + 1.0)
-    honest = judged(trained, trained.fine_tune(log, Bound(updates=150)))
-    poisoned = judged(trained, trained.fine_tune(broken, Bound(distance=0.5, changed=1.0, updates=150)))
+    honest = judged(trained, trained.fine_tune(log, TuningBound(updates=150)))
+    poisoned = judged(trained, trained.fine_tune(broken, TuningBound(distance=0.5, changed=1.0, updates=150)))
 
-    assert honest.verdict is Verdict.KEPT
-    assert poisoned.verdict is Verdict.ROLLED_BACK
+    assert honest.verdict is TuningVerdict.KEPT
+    assert poisoned.verdict is TuningVerdict.ROLLED_BACK
     assert poisoned.count < 100  # long before the trial would have ended
 
 
 def test_hosts_are_not_tuned_on_offers(trained: vdn.Vdn) -> None:
-    log = logged(toys(Cluster(), 1), trained, 5)
+    log = logged(toys(VdnCluster(), 1), trained, 5)
     with pytest.raises(ValueError, match="adlro"):
-        vdn.make(config("adlro", {"jobs": 10}), 0).fine_tune(log, Bound())
+        vdn.make(config("adlro", {"jobs": 10}), 0).fine_tune(log, TuningBound())
 
 
 def test_clusters_of_the_paper_run() -> None:
-    world = clusters(Cluster(jobs=5, load=(0.5, 1.0)), 2)
+    world = clusters(VdnCluster(jobs=5, load=(0.5, 1.0)), 2)
     seen = world.reset(0)
     assert world.local(seen.columns).agents.shape == (2, 3, 23)

@@ -9,7 +9,7 @@ import pytest
 from trimtab_lab.agents import dqn_worlds
 from trimtab_lab.bench import adlro
 from trimtab_lab.bench.adlro import AFFINITY, FASTEST, FCFS, UNSEEN
-from trimtab_lab.bench.report import Report, markdown
+from trimtab_lab.bench.report import BenchReport, markdown
 from trimtab_lab.environments.adlro import AdlroEnv
 
 CONFIG = """
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("adlro")
 
 
-def run(folder: Path, told: list[str], ablation: bool = True) -> Report:
+def run(folder: Path, told: list[str], ablation: bool = True) -> BenchReport:
     config = folder / "short.yaml"
     config.write_text(CONFIG)
     few = {"segments": 2}
@@ -41,7 +41,7 @@ def run(folder: Path, told: list[str], ablation: bool = True) -> Report:
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path) -> Report:
+def report(folder: Path) -> BenchReport:
     return run(folder, [])
 
 
@@ -49,7 +49,7 @@ def number(cell: str | float) -> float:
     return float(str(cell).split()[0])
 
 
-def test_every_policy_of_the_paper_has_its_numbers_beside_ours(report: Report) -> None:
+def test_every_policy_of_the_paper_has_its_numbers_beside_ours(report: BenchReport) -> None:
     rows = {row[0]: row for row in report.rows}
     assert [rows[name][2] for name in (FCFS, AFFINITY, adlro.AGENT)] == [25.8, 22.1, 19.5]
     assert [rows[name][6] for name in (FCFS, AFFINITY, adlro.AGENT)] == [58.1, 65.4, 79.8]
@@ -59,7 +59,7 @@ def test_every_policy_of_the_paper_has_its_numbers_beside_ours(report: Report) -
         assert 100 <= number(row[7]) <= 110
 
 
-def test_baselines_see_the_whole_queue_and_have_the_figures_that_the_environment_tells(report: Report) -> None:
+def test_baselines_see_the_whole_queue_and_have_the_figures_that_the_environment_tells(report: BenchReport) -> None:
     expected = []
     for seed in range(6):
         env = AdlroEnv(jobs=20, window=20)
@@ -81,14 +81,14 @@ def test_no_episode_is_one_that_was_trained_or_validated_on() -> None:
     assert dqn_worlds.VALIDATION > 1 << 31
 
 
-def test_trainings_that_are_done_are_not_done_again(folder: Path, report: Report) -> None:
+def test_trainings_that_are_done_are_not_done_again(folder: Path, report: BenchReport) -> None:
     told: list[str] = []
     assert markdown(run(folder, told)) == markdown(report)
     assert len(told) == 4
     assert all("segment 2 of 2" in each for each in told)
 
 
-def test_the_ablation_can_be_left_out(folder: Path, report: Report) -> None:
+def test_the_ablation_can_be_left_out(folder: Path, report: BenchReport) -> None:
     told: list[str] = []
     rows = run(folder, told, ablation=False).rows
     assert [row[0] for row in rows] == [FCFS, AFFINITY, FASTEST, adlro.AGENT]
@@ -96,6 +96,6 @@ def test_the_ablation_can_be_left_out(folder: Path, report: Report) -> None:
     assert len(told) == 2
 
 
-def test_notes_say_how_much_less_was_trained_than_in_the_paper(report: Report) -> None:
+def test_notes_say_how_much_less_was_trained_than_in_the_paper(report: BenchReport) -> None:
     assert "2 trainings of 300 steps, some 6 episodes; the paper trains 1,000,000" in " ".join(report.notes)
     assert "R2" in report.notes[-1]

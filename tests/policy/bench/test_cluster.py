@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.outcomes import fake
+from tests.result_builders import fake
 
 from trimtab_lab.bench import cluster
-from trimtab_lab.bench.report import Report
+from trimtab_lab.bench.report import BenchReport
 from trimtab_lab.evaluation.scenario import Scenario
 
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
-    """Scenarios that were carried out, at once: fcfs takes 4 h, srtf 2 h, the bound is 1 h (`tests.outcomes`)."""
+    """Scenarios that were carried out, at once: fcfs takes 4 h, srtf 2 h, the bound is 1 h
+    (`tests.result_builders`)."""
     seen: list[Scenario] = []
 
     def work(scenarios: Sequence[Scenario]) -> Any:
@@ -27,7 +28,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> list[Scenario]:
     return seen
 
 
-def table(folder: Path, **changes: Any) -> Report:
+def table(folder: Path, **changes: Any) -> BenchReport:
     arguments: dict[str, Any] = {
         "seeds": [7], "progress": lambda text: None, "folder": folder, "cluster": "T4=8x4", "loads": [0.7, 1.3],
         "windows": 6, "window_jobs": 20, "agents": [], "baselines": ["fcfs", "srtf"], "references": ["srtf"],
@@ -35,7 +36,7 @@ def table(folder: Path, **changes: Any) -> Report:
     return cluster.run(**(arguments | changes))
 
 
-def column(report: Report, name: str) -> list[Any]:
+def column(report: BenchReport, name: str) -> list[Any]:
     return [row[report.columns.index(name)] for row in report.rows]
 
 

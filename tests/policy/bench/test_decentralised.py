@@ -40,8 +40,8 @@ def test_rules_play_the_test_episodes_as_the_environment_alone_does() -> None:
 
 
 def test_hosts_in_numpy_act_as_in_training(tmp_path: Path) -> None:
-    config = recipe.read("vdn", tiny(tmp_path))
-    assert isinstance(config, vdn.Config)
+    config = recipe.read_recipe("vdn", tiny(tmp_path))
+    assert isinstance(config, vdn.VdnConfig)
     learner = vdn.make(config, 0)
     world = AdlroWorld(Hosts(jobs=12, window=4), 4)
     act, seen = bidding(world, learner.weights()), world.reset(TEST)

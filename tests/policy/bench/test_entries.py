@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from trimtab.cli import app
 from trimtab_lab import bench
 from trimtab_lab.agents import recipe
-from trimtab_lab.bench import BenchError, Entry
+from trimtab_lab.bench import BenchEntry, BenchError
 from trimtab_policy.learned import store
 
 ENTRIES = bench.entries()
@@ -21,7 +21,7 @@ SOUND = "fine: {about: Some numbers., module: cluster, seeds: [1], arguments: {A
 ARGUMENTS = "cluster: c, loads: [1], windows: 3, window_jobs: 5, agents: [], baselines: [fcfs], references: [fcfs]"
 
 
-def checked(text: str) -> dict[str, Entry]:
+def checked(text: str) -> dict[str, BenchEntry]:
     """Entries of that text, whose modules take their arguments. Raises BenchError."""
     found = bench.entries(text)
     for name, entry in found.items():
@@ -51,7 +51,7 @@ def test_the_weights_of_the_package_are_what_the_commands_on_record_make(agent: 
     card = store.read_card(agent)
     [command] = [each for each in ENTRIES["cluster-64"].trained_by if f"train {agent} " in each]
     assert command == f"trimtab train {agent} --config {card.task} --seeds {','.join(map(str, sorted(card.seeds)))}"
-    assert card.config == msgspec.json.decode(msgspec.json.encode(recipe.read(agent, card.task)))
+    assert card.config == msgspec.json.decode(msgspec.json.encode(recipe.read_recipe(agent, card.task)))
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_said_in_one_line(change: tuple[str, str], message: str
 
 
 def test_a_quick_entry_has_other_arguments_and_seeds_and_is_else_the_same() -> None:
-    entry = Entry(
+    entry = BenchEntry(
         "Numbers.", "cluster", (1, 2), {"a": 1, "b": 2}, ("trimtab train x",), bench.Quick((3,), {"b": 0})
     )  # fmt: skip
-    assert entry.quickly == Entry("Numbers.", "cluster", (3,), {"a": 1, "b": 0}, ("trimtab train x",))
+    assert entry.quickly == BenchEntry("Numbers.", "cluster", (3,), {"a": 1, "b": 0}, ("trimtab train x",))

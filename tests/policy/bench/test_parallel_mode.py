@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from trimtab_lab.agents.table_tasks import ParallelMode
+from trimtab_lab.agents.table_tasks import ParallelModeTask
 from trimtab_lab.bench import parallel_mode
 from trimtab_lab.bench.parallel_mode import COLUMNS, FIRST_TEST, best_fixed, judge, one, run, scores, split
 from trimtab_lab.environments import cpu_usage
@@ -47,7 +47,7 @@ def test_every_two_series_are_kept_apart_by_one_of_seven_seeds() -> None:
 
 
 def test_the_best_fixed_configuration_earns_more_than_all_others() -> None:
-    environment = ParallelMode(series=("ec2_825cc2",), steps=40)
+    environment = ParallelModeTask(series=("ec2_825cc2",), steps=40)
     chosen = best_fixed(environment, 0)
     possible = np.flatnonzero(environment.environment(1).given.world.possible)
 
@@ -60,7 +60,7 @@ def test_the_best_fixed_configuration_earns_more_than_all_others() -> None:
 
 
 def test_a_policy_is_judged_by_what_the_environment_says() -> None:
-    environment = ParallelMode(series=("rds_e47b3b",), steps=30)
+    environment = ParallelModeTask(series=("rds_e47b3b",), steps=30)
     env = environment.environment(4)
     _, info = env.reset(seed=FIRST_TEST + 3 * 4)
     total, right, joules = np.zeros(4), 0, []
@@ -108,6 +108,6 @@ def test_figures_that_the_configuration_lacks_are_named() -> None:
 
 
 def test_seeds_that_are_judged_on_the_same_series_count_as_one() -> None:
-    judged = [parallel_mode.Judged(*[float(seed)] * 7) for seed in range(9)]
+    judged = [parallel_mode.ParallelModeScore(*[float(seed)] * 7) for seed in range(9)]
     means = [each.accuracy for each in parallel_mode.by_split(range(9), judged)]
     assert means == [3.5, 4.5, 2, 3, 4, 5, 6]  # 0 and 7, 1 and 8

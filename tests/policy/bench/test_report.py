@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
-from trimtab_lab.bench.report import Cell, Report, interval, markdown, numeric, written
+from trimtab_lab.bench.report import BenchReport, Cell, interval, markdown, numeric, written
 from trimtab_lab.ui import bench as ui
 
-REPORT = Report(
+REPORT = BenchReport(
     title="Agents on their world",
     columns=("agent", "return", "accuracy (95 %)", "why"),
     rows=(
@@ -51,11 +51,11 @@ def test_columns_of_numbers_stand_on_the_right() -> None:
 
 
 def test_what_is_not_known_stays_unknown_in_json() -> None:
-    again = msgspec.json.decode(msgspec.json.encode(REPORT), type=Report)
+    again = msgspec.json.decode(msgspec.json.encode(REPORT), type=BenchReport)
     assert again.rows[1][1] is None
     assert markdown(again) == markdown(REPORT)
 
 
 def test_a_row_has_a_cell_in_every_column() -> None:
     with pytest.raises(ValueError, match=r"rows\[1\] of 'T' has 1 cells for 2 columns"):
-        Report("T", ("a", "b"), (("x", 1.0), ("y",)))
+        BenchReport("T", ("a", "b"), (("x", 1.0), ("y",)))

@@ -8,30 +8,30 @@ import pytest
 from msgspec.structs import replace
 
 from trimtab_lab import bench
-from trimtab_lab.bench import Entry, page, results
-from trimtab_lab.bench.report import Report
+from trimtab_lab.bench import BenchEntry, page, results
+from trimtab_lab.bench.report import BenchReport
 from trimtab_lab.bench.results import Result
 from trimtab_lab.evaluation import sources
 
-ENTRY = Entry("How long things take.", "cluster", (0, 1, 2, 7), {}, ("trimtab train sarsa --config offers",))
-REPORT = Report("Times", ("policy", "hours"), (("fcfs", 1.5), ("sjf", float("nan"))), ("A note.",))
+ENTRY = BenchEntry("How long things take.", "cluster", (0, 1, 2, 7), {}, ("trimtab train sarsa --config offers",))
+REPORT = BenchReport("Times", ("policy", "hours"), (("fcfs", 1.5), ("sjf", float("nan"))), ("A note.",))
 
 
 @pytest.fixture(autouse=True)
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[BenchEntry]:
     """Entries that were carried out."""
-    seen: list[Entry] = []
+    seen: list[BenchEntry] = []
 
-    def run(entry: Entry, progress: bench.Progress, folder: Path) -> Report:
+    def run(entry: BenchEntry, progress: bench.Progress, folder: Path) -> BenchReport:
         seen.append(entry)
         return REPORT
 
-    monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(bench, "make_entry", run)
     return seen
 
 
-def make(folder: Path, name: str = "times", entry: Entry = ENTRY) -> Result:
-    return results.make(folder, name, entry, lambda text: None)
+def make(folder: Path, name: str = "times", entry: BenchEntry = ENTRY) -> Result:
+    return results.make_result(folder, name, entry, lambda text: None)
 
 
 def test_a_result_is_kept_with_what_it_was_made_of(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from trimtab_lab.agents import sac_tasks
 from trimtab_lab.bench import rlalloc
-from trimtab_lab.bench.report import Report
+from trimtab_lab.bench.report import BenchReport
 
 SHORT = {
     "total_episodes": 2,
@@ -31,16 +31,16 @@ def told() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path, told: list[str]) -> Report:
+def report(folder: Path, told: list[str]) -> BenchReport:
     return rlalloc.run(seeds=[0], progress=told.append, folder=folder, windows=3, training=SHORT)
 
 
-def test_learners_with_and_without_their_parts_experts_and_chance_are_compared(report: Report) -> None:
+def test_learners_with_and_without_their_parts_experts_and_chance_are_compared(report: BenchReport) -> None:
     assert [row[0] for row in report.rows] == [*rlalloc.VARIANTS, *rlalloc.RULES, "random"]
     assert any("no numbers" in note for note in report.notes)
 
 
-def test_the_shortest_first_beats_the_oldest_first_in_every_column_that_says_so(report: Report) -> None:
+def test_the_shortest_first_beats_the_oldest_first_in_every_column_that_says_so(report: BenchReport) -> None:
     slowdown = {row[0]: row[1] for row in report.rows}
     assert slowdown["SJF"] < slowdown["FCFS"]
     ratio = {row[0]: row[-2] for row in report.rows}
@@ -48,7 +48,7 @@ def test_the_shortest_first_beats_the_oldest_first_in_every_column_that_says_so(
     assert float(str(ratio["FCFS"]).split()[0]) > 1
 
 
-def test_a_training_that_is_done_is_not_done_again(report: Report, folder: Path, told: list[str]) -> None:
+def test_a_training_that_is_done_is_not_done_again(report: BenchReport, folder: Path, told: list[str]) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/figures.csv")}
     again = rlalloc.run(seeds=[0], progress=told.append, folder=folder, windows=3, training=SHORT)
     assert again == report

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.builders import A100, changed, job, node, running, snapshot
 
-from trimtab.commands.snapshot import portable, read
+from trimtab.commands.snapshot import portable, read_snapshot
 from trimtab.errors import UsageError
 from trimtab_policy import catalog
 from trimtab_policy.inputs.soundness import problem
@@ -41,7 +41,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path, field: str, value: object, sa
     path = tmp_path / "now.json"
     path.write_text(json.dumps(changed(DUMP, {field: value})))
     with pytest.raises(UsageError) as refusal:
-        read(path)
+        read_snapshot(path)
     assert says in str(refusal.value)
 
 
@@ -51,7 +51,7 @@ def test_what_is_no_dump_at_all_is_refused(tmp_path: Path, content: bytes, suffi
     path = tmp_path / f"now{suffix}"
     path.write_bytes(content)
     with pytest.raises(UsageError, match="is no snapshot"):
-        read(path)
+        read_snapshot(path)
 
 
 def test_what_the_controller_dumps_is_sound() -> None:

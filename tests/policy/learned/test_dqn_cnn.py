@@ -20,8 +20,8 @@ from trimtab_lab.environments.adlro import AdlroEnv
 from trimtab_policy.learned import dqn_cnn, store
 from trimtab_policy.learned.dqn_cnn import DqnCnn, Network
 from trimtab_policy.learned.offers import BadAnswer
-from trimtab_policy.learned.store import Arrays, Card
-from trimtab_policy.observation.encode import CLUSTER, JOB, OPTION, POOL, SCHEMA, Offers
+from trimtab_policy.learned.store import Arrays, ModelCard
+from trimtab_policy.observation.encode import CLUSTER, JOB, OPTION, POOL, SCHEMA, OfferBatch
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.types import Snapshot
 
@@ -30,7 +30,7 @@ AS_GOOD = 1e-4
 """Values that are nearer are a tie, which rounding decides."""
 
 
-def offers(count: int, seed: int = 0, types: int = 4, options: int = 20) -> Offers:
+def offers(count: int, seed: int = 0, types: int = 4, options: int = 20) -> OfferBatch:
     """Offers of any kind, with at least one answer to each."""
     random = np.random.default_rng(seed)
 
@@ -39,7 +39,7 @@ def offers(count: int, seed: int = 0, types: int = 4, options: int = 20) -> Offe
 
     mask = random.random((count, options + 1)) < 0.6
     mask[np.arange(count), random.integers(options + 1, size=count)] = True
-    return Offers(
+    return OfferBatch(
         job=features(JOB),
         cluster=features(CLUSTER),
         pools=features(types, POOL),
@@ -71,7 +71,7 @@ def tensors(inputs: dict[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
 def saved(folder: Path, weights: Arrays, schema: str = SCHEMA) -> Path:
     path = folder / "mine.safetensors"
     facts = {"agent": "dqn_cnn", "task": "offers", "schema": schema, "catalogue": "", "commit": ""}
-    store.save(path, weights, Card(**facts, seeds=(0,), score=0.0, score_name="", config={}))
+    store.save(path, weights, ModelCard(**facts, seeds=(0,), score=0.0, score_name="", config={}))
     return path
 
 

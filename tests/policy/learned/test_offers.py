@@ -7,7 +7,7 @@ import pytest
 from tests.builders import NOW, job, node, running, snapshot
 
 from trimtab_policy.learned.offers import PATIENCE_SECONDS, Answers, BadAnswer, OfferPolicy, best
-from trimtab_policy.observation.encode import Offers
+from trimtab_policy.observation.encode import OfferBatch
 from trimtab_policy.types import PendingReason
 
 
@@ -20,7 +20,7 @@ class Scripted(OfferPolicy):
         """None: to wait, if that is allowed, else the first option that is."""
         self.answers, self.asked = list(answers), []
 
-    def choose(self, offers: Offers) -> Answers:
+    def choose(self, offers: OfferBatch) -> Answers:
         self.asked.append(offers)
         answer = self.answers.pop(0)
         wanted = (offers.wait if offers.mask[0, -1] else int(offers.mask[0].argmax())) if answer is None else answer

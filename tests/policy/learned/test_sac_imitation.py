@@ -13,9 +13,17 @@ from tests.strategies import snapshots
 
 from trimtab_policy.learned import store
 from trimtab_policy.learned.offers import BadAnswer
-from trimtab_policy.learned.sac_imitation import ACTIONS, FEATURES, SHARES, SacImitation, granted, mean_action, state
-from trimtab_policy.learned.store import Arrays, Card
-from trimtab_policy.observation.encode import CLUSTER, JOB, OPTION, POOL, SCHEMA, Offers, Scene
+from trimtab_policy.learned.sac_imitation import (
+    ACTIONS,
+    FEATURES,
+    SHARES,
+    SacImitationPolicy,
+    granted,
+    mean_action,
+    state,
+)
+from trimtab_policy.learned.store import Arrays, ModelCard
+from trimtab_policy.observation.encode import CLUSTER, JOB, OPTION, POOL, SCHEMA, OfferBatch, OfferScene
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.types import Snapshot
 
@@ -23,11 +31,11 @@ HIDDEN = 8
 ROOM = [True, True, True, True]
 
 
-def offer(room: list[bool], *, may_wait: bool = True) -> Offers:
+def offer(room: list[bool], *, may_wait: bool = True) -> OfferBatch:
     """One job that could run on 1, 2, 4 or 16 GPUs; 16 are no faster than 4."""
     options = np.zeros((1, 4, OPTION), dtype=np.float32)
     options[0, :, 0] = (0.4, 0.7, 1.0, 1.0)
-    return Offers(
+    return OfferBatch(
         job=np.zeros((1, JOB), dtype=np.float32),
         cluster=np.zeros((1, CLUSTER), dtype=np.float32),
         pools=np.zeros((1, 1, POOL), dtype=np.float32),
@@ -39,7 +47,7 @@ def offer(room: list[bool], *, may_wait: bool = True) -> Offers:
     )
 
 
-def answer(offers: Offers, *shares: float) -> int:
+def answer(offers: OfferBatch, *shares: float) -> int:
     return int(granted(offers, np.float32([shares]))[0])
 
 
@@ -55,7 +63,7 @@ def weights(seed: int = 0, scale: float = 1.0) -> Arrays:
 def saved(folder: Path, arrays: Arrays, schema: str = SCHEMA) -> Path:
     path = folder / "mine.safetensors"
     facts = {"agent": "sac_imitation", "task": "offers", "schema": schema, "catalogue": "", "commit": ""}
-    store.save(path, arrays, Card(**facts, seeds=(0,), score=0.0, score_name="", config={}))
+    store.save(path, arrays, ModelCard(**facts, seeds=(0,), score=0.0, score_name="", config={}))
     return path
 
 
@@ -117,7 +125,7 @@ def test_the_state_holds_the_fastest_option_within_parts_of_the_largest() -> Non
 def test_whatever_the_cluster_looks_like_the_policy_answers(
     tmp_path_factory: pytest.TempPathFactory, now: Snapshot
 ) -> None:
-    policy = SacImitation(saved(tmp_path_factory.mktemp("weights"), weights()))
+    policy = SacImitationPolicy(saved(tmp_path_factory.mktemp("weights"), weights()))
     decision = policy.decide(now)
     assert {each.job for each in decision.placements} | {each.job for each in decision.pending} == {
         each.uid for each in now.waiting()
@@ -127,7 +135,7 @@ def test_whatever_the_cluster_looks_like_the_policy_answers(
 @given(snapshots())
 @settings(max_examples=40, deadline=None)
 def test_states_are_features_from_0_to_1(now: Snapshot) -> None:
-    scene = Scene(now, Capacity(now))
+    scene = OfferScene(now, Capacity(now))
     for waiting in now.waiting():
         if found := scene.offer(waiting):
             seen = state(found[0])
@@ -145,13 +153,13 @@ def test_actions_are_shares() -> None:
 
 
 def test_weights_that_make_no_numbers_are_complained_about(tmp_path: Path) -> None:
-    broken = SacImitation(saved(tmp_path, weights(scale=1e30)))
+    broken = SacImitationPolicy(saved(tmp_path, weights(scale=1e30)))
     now = snapshot([node("a")], [job("new"), running("old", {"a": 1})])
     with np.errstate(all="ignore"), pytest.raises(BadAnswer, match="shares that are no numbers"):
         broken.decide(now)
 
 
 def test_weights_of_another_world_are_refused(tmp_path: Path) -> None:
-    policy = SacImitation(saved(tmp_path, weights(), schema="rlalloc/1"))
+    policy = SacImitationPolicy(saved(tmp_path, weights(), schema="rlalloc/1"))
     with pytest.raises(store.WeightsError, match="rlalloc/1"):
         policy.decide(snapshot([node("a")], [job("new")]))

@@ -22,9 +22,9 @@ from safetensors.numpy import save as safetensors
 
 from trimtab_lab.evaluation import sources
 from trimtab_policy.learned import store
-from trimtab_policy.learned.store import Card, WeightsError
+from trimtab_policy.learned.store import ModelCard, WeightsError
 
-CARD = Card(
+CARD = ModelCard(
     agent="q_learning",
     task="offers",
     schema="offers/1",

@@ -16,14 +16,24 @@ from trimtab_lab.agents.table_tasks import Config
 from trimtab_lab.environments.offers import OffersVectorEnv
 from trimtab_policy.learned import store, tables
 from trimtab_policy.learned.offers import BadAnswer
-from trimtab_policy.learned.tables import ACTIONS, FEATURES, NOTHING, WAIT, QLearning, Sarsa, cells, menu, states
+from trimtab_policy.learned.tables import (
+    ACTIONS,
+    FEATURES,
+    NOTHING,
+    WAIT,
+    QLearningPolicy,
+    SarsaPolicy,
+    cells,
+    menu,
+    states,
+)
 from trimtab_policy.observation import encode
-from trimtab_policy.observation.encode import Offers
+from trimtab_policy.observation.encode import OfferBatch
 
 BINS = tuple({"scaling": 2, "waiting": 3, "free": 2, "best_free": 2}.get(name, 1) for name in FEATURES)
 
 
-def some_offers(number: int = 64, rounds: int = 40) -> Iterator[Offers]:
+def some_offers(number: int = 64, rounds: int = 40) -> Iterator[OfferBatch]:
     env, random = OffersVectorEnv(number, load=(0.5, 1.5), jobs=30), np.random.default_rng(0)
     env.reset(seed=0)
     for _ in range(rounds):
@@ -67,7 +77,7 @@ def test_a_grid_of_one_cell_knows_nothing() -> None:
     assert cells(offers, (1,) * len(FEATURES)).tolist() == [0] * 64
 
 
-@pytest.mark.parametrize("policy", [QLearning, Sarsa])
+@pytest.mark.parametrize("policy", [QLearningPolicy, SarsaPolicy])
 @pytest.mark.parametrize("tried", [0.0, 0.05, 0.7, 1.0])
 def test_only_what_is_on_offer_is_answered(policy: type[tables.TablePolicy], tried: float) -> None:
     agent = policy(weights(tried=tried))
@@ -78,7 +88,7 @@ def test_only_what_is_on_offer_is_answered(policy: type[tables.TablePolicy], tri
 
 def test_where_nothing_was_tried_the_fastest_option_is_taken() -> None:
     for offers in some_offers(rounds=10):
-        answers = QLearning(weights(tried=0.0)).choose(offers)
+        answers = QLearningPolicy(weights(tried=0.0)).choose(offers)
         speed = np.where(offers.mask[:, :-1], offers.options[:, :, 0], -1.0)
         able = speed.max(axis=1) >= 0
         np.testing.assert_array_equal(answers[able], speed.argmax(axis=1)[able])
@@ -87,15 +97,15 @@ def test_where_nothing_was_tried_the_fastest_option_is_taken() -> None:
 def test_of_what_was_tried_the_best_is_taken() -> None:
     given = weights(tried=1.0)
     for offers in some_offers(rounds=10):
-        answers, options = QLearning(given).choose(offers), menu(offers)
+        answers, options = QLearningPolicy(given).choose(offers), menu(offers)
         q = np.where(options != NOTHING, given["q"][cells(offers, BINS)], -np.inf)
         np.testing.assert_array_equal(answers, options[np.arange(len(q)), q.argmax(axis=1)])
 
 
 def test_offers_are_answered_alike_one_by_one_and_together() -> None:
-    agent = QLearning(weights())
+    agent = QLearningPolicy(weights())
     for offers in some_offers(rounds=5):
-        alone = [agent.choose(Offers(*(column[[row]] for column in offers)))[0] for row in range(64)]
+        alone = [agent.choose(OfferBatch(*(column[[row]] for column in offers)))[0] for row in range(64)]
         assert agent.choose(offers).tolist() == alone
 
 
@@ -103,10 +113,10 @@ def test_values_that_are_no_numbers_are_refused() -> None:
     broken = weights()
     broken["q"][:] = np.nan
     with pytest.raises(BadAnswer, match="q_learning"):
-        QLearning(broken).choose(next(some_offers()))
+        QLearningPolicy(broken).choose(next(some_offers()))
 
 
-@pytest.mark.parametrize(("module", "policy"), [(q_learning, QLearning), (sarsa, Sarsa)])
+@pytest.mark.parametrize(("module", "policy"), [(q_learning, QLearningPolicy), (sarsa, SarsaPolicy)])
 def test_what_was_learned_is_done_after_it_was_saved_and_loaded(
     module: Any, policy: type[tables.TablePolicy], tmp_path: Path
 ) -> None:
@@ -115,7 +125,7 @@ def test_what_was_learned_is_done_after_it_was_saved_and_loaded(
     given = {"task": "offers", "environment": {"bins": bins, "jobs": 30}, "training": training}
     learner = module.make(msgspec.convert(given, Config), 0)
     learner.learn(0)
-    card = store.Card(
+    card = store.ModelCard(
         agent=policy.name,
         task="offers",
         schema=learner.schema,
@@ -133,7 +143,7 @@ def test_what_was_learned_is_done_after_it_was_saved_and_loaded(
         np.testing.assert_array_equal(before.choose(offers), after.choose(offers))
 
 
-@pytest.mark.parametrize("policy", [QLearning, Sarsa])
+@pytest.mark.parametrize("policy", [QLearningPolicy, SarsaPolicy])
 def test_the_weights_of_the_package_answer_what_is_on_offer(policy: type[tables.TablePolicy]) -> None:
     agent, waited, answered = policy(), 0, 0
     for offers in some_offers():

@@ -14,8 +14,8 @@ from tests.strategies import snapshots
 
 from trimtab_policy.learned import store
 from trimtab_policy.learned.offers import BadAnswer
-from trimtab_policy.learned.store import Arrays, Card
-from trimtab_policy.learned.vdn import NAMES, Vdn, answers, local, predicted, values
+from trimtab_policy.learned.store import Arrays, ModelCard
+from trimtab_policy.learned.vdn import NAMES, VdnPolicy, answers, local, predicted, values
 from trimtab_policy.observation.encode import OPTION, SCHEMA
 from trimtab_policy.types import Snapshot
 
@@ -41,7 +41,7 @@ def weights(seed: int = 0, bid: float = 0.0) -> Arrays:
 def saved(folder: Path, arrays: Arrays, schema: str = SCHEMA) -> Path:
     path = folder / "mine.safetensors"
     facts = {"agent": "vdn", "task": "offers", "schema": schema, "catalogue": "", "commit": ""}
-    store.save(path, arrays, Card(**facts, seeds=(0,), score=0.0, score_name="", config={}))
+    store.save(path, arrays, ModelCard(**facts, seeds=(0,), score=0.0, score_name="", config={}))
     return path
 
 
@@ -102,14 +102,14 @@ def test_the_value_of_an_answer_is_what_all_pools_think_of_what_they_do() -> Non
 def test_whatever_was_learned_every_waiting_job_gets_an_answer(
     tmp_path_factory: pytest.TempPathFactory, bid: float, now: Snapshot
 ) -> None:
-    policy = Vdn(saved(tmp_path_factory.mktemp("weights"), weights(bid=bid)))
+    policy = VdnPolicy(saved(tmp_path_factory.mktemp("weights"), weights(bid=bid)))
     decision = policy.decide(now)
     answered = [each.job for each in (*decision.placements, *decision.pending)]
     assert sorted(answered) == sorted(waiting.uid for waiting in now.waiting())
 
 
 def test_pools_that_never_bid_start_a_job_only_where_nothing_runs(tmp_path: Path) -> None:
-    policy = Vdn(saved(tmp_path, weights(bid=-1000.0)))
+    policy = VdnPolicy(saved(tmp_path, weights(bid=-1000.0)))
     idle = snapshot([node("a"), node("t", T4)], [job("one"), job("two")])
     busy = snapshot([node("a", free=4), node("t", T4)], [job("one"), running("old", {"a": 4}, A100)])
 
@@ -122,9 +122,9 @@ def test_weights_that_are_not_this_agents_or_break_down_are_refused_with_the_rea
     now = snapshot([node("a")], [job("one")])
     huge = {name: np.float32(1e30) * of for name, of in weights().items()}
     with pytest.raises(store.WeightsError, match=r"lacks act\.bias"):
-        Vdn(saved(tmp_path, {name: of for name, of in weights().items() if name != "act.bias"})).decide(now)
+        VdnPolicy(saved(tmp_path, {name: of for name, of in weights().items() if name != "act.bias"})).decide(now)
     with pytest.raises(store.WeightsError, match="adlro/1"):
-        Vdn(saved(tmp_path, weights(), schema="adlro/1")).decide(now)
+        VdnPolicy(saved(tmp_path, weights(), schema="adlro/1")).decide(now)
     with np.errstate(all="ignore"), pytest.raises(BadAnswer, match="no number"):
-        Vdn(saved(tmp_path, huge)).decide(now)
+        VdnPolicy(saved(tmp_path, huge)).decide(now)
     assert set(weights()) == set(NAMES)

@@ -12,7 +12,7 @@ from tests.strategies import snapshots
 from trimtab_lab.environments import toy
 from trimtab_lab.environments.cluster_kernel import NONE
 from trimtab_lab.environments.offers import OffersVectorEnv
-from trimtab_policy.observation.encode import CLUSTER, JOB, OCCUPANCY, OPTION, POOL, Offers, Scene
+from trimtab_policy.observation.encode import CLUSTER, JOB, OCCUPANCY, OPTION, POOL, OfferBatch, OfferScene
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import fastest
 from trimtab_policy.sim import clusters
@@ -86,9 +86,9 @@ def test_a_cluster_looks_the_same_to_the_operator_and_in_training() -> None:
     assert compared > 300
 
 
-def same(trained: Offers, number: int, now: Snapshot, uid: str) -> bool:
+def same(trained: OfferBatch, number: int, now: Snapshot, uid: str) -> bool:
     """Whether rooms agree as well: the operator also spreads gangs unevenly, where the environment cannot."""
-    found = Scene(now, Capacity(now)).offer(next(each for each in now.jobs if each.uid == uid))
+    found = OfferScene(now, Capacity(now)).offer(next(each for each in now.jobs if each.uid == uid))
     assert found is not None
     live, _ = found
     able = trained.options[number, :, 0] > 0
@@ -112,7 +112,7 @@ def same(trained: Offers, number: int, now: Snapshot, uid: str) -> bool:
 @given(snapshots())
 @settings(max_examples=60, deadline=None)
 def test_features_are_numbers_from_0_to_1_whatever_the_cluster_looks_like(now: Snapshot) -> None:
-    scene = Scene(now, Capacity(now))
+    scene = OfferScene(now, Capacity(now))
     for waiting in now.waiting():
         found = scene.offer(waiting)
         if found is None:
@@ -140,7 +140,7 @@ def test_only_what_has_room_is_on_offer_and_waiting_needs_something_to_wait_for(
 
 def test_a_job_that_nothing_has_room_for_is_not_offered() -> None:
     full = snapshot([node("a", free=0)], [job("new", gpus=(1, 8))])
-    assert Scene(full, Capacity(full)).offer(full.jobs[0]) is None
+    assert OfferScene(full, Capacity(full)).offer(full.jobs[0]) is None
 
 
 def test_of_the_splits_of_a_gang_the_fastest_that_has_room_is_on_offer() -> None:
@@ -152,7 +152,7 @@ def test_of_the_splits_of_a_gang_the_fastest_that_has_room_is_on_offer() -> None
 
 def test_jobs_that_were_started_no_longer_wait_for_those_behind_them() -> None:
     now = snapshot([node("a")], [job("first", gpus=(1, 1)), job("second", gpus=(1, 1))])
-    scene = Scene(now, Capacity(now))
+    scene = OfferScene(now, Capacity(now))
     before = scene.offer(now.jobs[1])
     scene.started(now.jobs[0])
     after = scene.offer(now.jobs[1])
@@ -173,8 +173,8 @@ def test_the_toy_world_tells_good_rules_from_bad_ones(rule: toy.Rule, worse: toy
     assert (toy.returns(env, rule, seed=1) > toy.returns(env, worse, seed=1)).mean() > 0.9
 
 
-def offered(now: Snapshot, name: str) -> tuple[Offers, tuple]:
-    found = Scene(now, Capacity(now)).offer(next(each for each in now.jobs if each.name == name))
+def offered(now: Snapshot, name: str) -> tuple[OfferBatch, tuple]:
+    found = OfferScene(now, Capacity(now)).offer(next(each for each in now.jobs if each.name == name))
     assert found
     return found
 

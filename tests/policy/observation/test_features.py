@@ -16,7 +16,7 @@ from tests.strategies import snapshots
 from trimtab.commands.snapshot import as_features
 from trimtab_local.checkout import checkout
 from trimtab_policy.observation import features
-from trimtab_policy.observation.features import FEATURES, JOB_FEATURES, NODE_FEATURES, READING_FEATURES, Feature
+from trimtab_policy.observation.features import FEATURES, JOB_FEATURES, NODE_FEATURES, READING_FEATURES, ObservedFeature
 from trimtab_policy.types import Readings, Snapshot
 
 ANY = nps.arrays(np.float64, st.integers(0, 20), elements=st.floats(allow_nan=True, allow_infinity=True))
@@ -26,7 +26,7 @@ each_feature = pytest.mark.parametrize("feature", FEATURES.values(), ids=FEATURE
 @each_feature
 @given(raw=ANY)
 @settings(max_examples=30)
-def test_a_feature_is_a_single_within_0_and_1_whatever_comes_in(feature: Feature, raw: np.ndarray) -> None:
+def test_a_feature_is_a_single_within_0_and_1_whatever_comes_in(feature: ObservedFeature, raw: np.ndarray) -> None:
     found = feature.of(raw)
     assert found.dtype == np.float32
     assert found.shape == raw.shape
@@ -35,7 +35,7 @@ def test_a_feature_is_a_single_within_0_and_1_whatever_comes_in(feature: Feature
 
 
 @each_feature
-def test_the_ends_of_its_range_are_0_and_1_and_what_lies_beyond_counts_as_they_do(feature: Feature) -> None:
+def test_the_ends_of_its_range_are_0_and_1_and_what_lies_beyond_counts_as_they_do(feature: ObservedFeature) -> None:
     low, high = feature.of([feature.low, feature.high])
     assert low == pytest.approx(0, abs=1e-6)
     assert high == pytest.approx(1, abs=1e-6)
@@ -45,7 +45,7 @@ def test_the_ends_of_its_range_are_0_and_1_and_what_lies_beyond_counts_as_they_d
 @each_feature
 @settings(max_examples=30)
 @given(parts=st.lists(st.floats(0, 1), min_size=2, max_size=2, unique=True))
-def test_more_is_more_and_there_is_a_way_back(feature: Feature, parts: list[float]) -> None:
+def test_more_is_more_and_there_is_a_way_back(feature: ObservedFeature, parts: list[float]) -> None:
     less, more = sorted(feature.low + part * (min(feature.high, 1e7) - feature.low) for part in parts)
     scaled = feature.scale(np.array([less, more]))
     assert scaled[0] <= scaled[1]

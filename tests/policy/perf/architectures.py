@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import space
-from trimtab_policy.perf.columns import columns
+from trimtab_policy.perf import plan_space
+from trimtab_policy.perf.plan_arrays import columns
 from trimtab_policy.specs import GpuSpec, ModelSpec, Optimizer, ParallelPlan, Precision, Recompute, TrainingSpec
 
 POWERS = [1, 2, 4, 8]
@@ -118,14 +118,14 @@ def divisors(number: int) -> list[int]:
 
 def every_plan(model: ModelSpec, training: TrainingSpec, gpus: int) -> list[ParallelPlan]:
     """All plans of so many GPUs that the rules allow, by plain enumeration."""
-    sizes = [b for b in (1, 2, 4, 8, 16, 32) if b * training.sequence_length <= space.MAX_MICRO_BATCH_TOKENS]
+    sizes = [b for b in (1, 2, 4, 8, 16, 32) if b * training.sequence_length <= plan_space.MAX_MICRO_BATCH_TOKENS]
     degrees = [
         (gpus // (t * p * c), t, p, c, e)
         for t, p, c in itertools.product(divisors(gpus), repeat=3)
         for e in divisors(max(1, model.experts))
-        if gpus % (t * p * c) == 0 and (c == 1 or training.sequence_length // c >= space.MIN_CONTEXT_TOKENS)
+        if gpus % (t * p * c) == 0 and (c == 1 or training.sequence_length // c >= plan_space.MIN_CONTEXT_TOKENS)
     ]
     schedules = list(itertools.product(divisors(model.layers), sizes, range(4), (0, *divisors(gpus)), Recompute))
     found = [ParallelPlan(d, t, p, v, c, e, *rest) for d, t, p, c, e in degrees for v, *rest in schedules]
-    kept = np.logical_and.reduce([holds for holds, _ in space.rules(model, training, columns(found))])
+    kept = np.logical_and.reduce([holds for holds, _ in plan_space.rules(model, training, columns(found))])
     return [found[row] for row in np.flatnonzero(kept)]

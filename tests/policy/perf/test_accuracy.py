@@ -14,7 +14,7 @@ from scipy import stats
 
 from trimtab_policy.perf import accuracy, measured
 from trimtab_policy.perf.accuracy import APART, assess
-from trimtab_policy.perf.columns import Array
+from trimtab_policy.perf.plan_arrays import Array
 
 
 class Said(NamedTuple):

@@ -17,10 +17,10 @@ from tests.builders import A100, H100, T4, capacity, job, node, snapshot
 from trimtab_policy import policy
 from trimtab_policy.perf import correction
 from trimtab_policy.perf.correction import (
+    CorrectionRules,
     Corrections,
     Key,
     Learned,
-    Rules,
     State,
     anonymous,
     estimates,
@@ -32,7 +32,7 @@ from trimtab_policy.placement.candidates import candidates
 from trimtab_policy.specs import ParallelPlan, Precision
 from trimtab_policy.types import Correction, Job
 
-RULES = Rules()
+RULES = CorrectionRules()
 HYBRID = "megatron-core/BF16/Hybrid/zero1"
 LLAMA = Key("llama3-8b", A100, HYBRID)
 KEYS = [Key(model, gpu, plan) for model in ("llama3-8b", "gpt2") for gpu in (A100, H100) for plan in (HYBRID, "x")]
@@ -41,7 +41,7 @@ Shown = st.lists(st.tuples(st.sampled_from(KEYS), Errors), max_size=40)
 
 
 def seen(
-    *errors: float, key: Key = LLAMA, state: State | None = None, rules: Rules = RULES, namespace: str = ""
+    *errors: float, key: Key = LLAMA, state: State | None = None, rules: CorrectionRules = RULES, namespace: str = ""
 ) -> State:
     """The state after so many jobs of one key."""
     state = state or State()
@@ -56,7 +56,7 @@ def alarms(state: State, gpu_type: str, namespace: str = "") -> int:
     return next((watch.stream.alarms for watch in told), 0)
 
 
-def factor(state: State, key: Key = LLAMA, rules: Rules = RULES) -> float:
+def factor(state: State, key: Key = LLAMA, rules: CorrectionRules = RULES) -> float:
     found = estimates(state, rules).of(key)
     return found.factor if found else 1.0
 
@@ -133,7 +133,7 @@ def test_what_is_no_number_is_an_error(error: float) -> None:
 
 @given(Shown, st.randoms(use_true_random=False))
 def test_the_order_of_jobs_does_not_matter(shown: list[tuple[Key, float]], dice: random.Random) -> None:
-    rules = Rules(window=100)
+    rules = CorrectionRules(window=100)
     numbered = list(enumerate(shown))
     mixed = dice.sample(numbered, len(numbered))
     results = []
@@ -153,7 +153,7 @@ def test_the_order_of_jobs_does_not_matter(shown: list[tuple[Key, float]], dice:
 
 @given(Shown, st.floats(1.01, 10))
 def test_factors_are_bounded(shown: list[tuple[Key, float]], largest: float) -> None:
-    rules = Rules(largest_factor=largest)
+    rules = CorrectionRules(largest_factor=largest)
     state = State()
     for number, (key, error) in enumerate(shown):
         state = learn(state, key, str(number), error, rules)
@@ -166,7 +166,7 @@ def test_factors_are_bounded(shown: list[tuple[Key, float]], largest: float) -> 
 def test_a_job_that_shows_more_never_makes_the_factor_smaller(errors: list[float], which: int, more: float) -> None:
     higher = list(errors)
     higher[which % len(errors)] += more
-    rules = Rules(largest_factor=100)
+    rules = CorrectionRules(largest_factor=100)
     bare = [State(), State()]
     for index, shown in enumerate((errors, higher)):
         for number, error in enumerate(shown):
@@ -257,7 +257,7 @@ def test_what_a_job_showed_can_be_forgotten() -> None:
 
 
 def test_only_the_latest_jobs_and_keys_are_kept() -> None:
-    rules = Rules(window=3, keys=2)
+    rules = CorrectionRules(window=3, keys=2)
     state = seen(0.1, 0.2, 0.3, 0.4, rules=rules)
     assert [each.error for each in state.known[0].seen] == [0.2, 0.3, 0.4]
     for model in ("b", "c"):
@@ -270,7 +270,7 @@ def test_only_the_latest_jobs_and_keys_are_kept() -> None:
 )
 def test_rules_name_the_field_that_is_wrong(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Rules(**wrong)  # type: ignore[arg-type]  # on purpose
+        CorrectionRules(**wrong)  # type: ignore[arg-type]  # on purpose
 
 
 # --- change in time ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import A100, H100
 
-from trimtab_policy.perf.correction import Estimates, Key, Learned, Rules, State, alarm, change, learn
+from trimtab_policy.perf.correction import (
+    CorrectionEstimates,
+    CorrectionRules,
+    Key,
+    Learned,
+    State,
+    alarm,
+    change,
+    learn,
+)
 from trimtab_policy.perf.votes import by_namespace, consensus
 
 KEYS = [Key(model, gpu, plan) for model in "abcd" for gpu in (A100, H100) for plan in ("x", "y")]
@@ -22,7 +31,9 @@ Errors = st.floats(-8, 8)
 Lessons = st.lists(st.tuples(st.sampled_from(KEYS), Errors), max_size=30)
 
 
-def taught(state: State, namespace: str, lessons: Iterable[tuple[Key, float]], rules: Rules | None = None) -> State:
+def taught(
+    state: State, namespace: str, lessons: Iterable[tuple[Key, float]], rules: CorrectionRules | None = None
+) -> State:
     for number, (key, error) in enumerate(lessons):
         job = f"{namespace}-{state.count}-{number}"
         state = learn(state, key, job, error, rules, namespace=namespace)
@@ -33,7 +44,7 @@ def honest(dice: random.Random, truth: dict[Key, float], jobs: int) -> list[tupl
     return [(key, dice.gauss(truth[key], 0.05)) for key in dice.choices(KEYS, k=jobs)]
 
 
-def factors(known: Estimates) -> dict[Key, float]:
+def factors(known: CorrectionEstimates) -> dict[Key, float]:
     return {key: found.factor for key in KEYS if (found := known.of(key))}
 
 
@@ -61,7 +72,7 @@ def test_what_a_liar_says_erases_nobody_else_s_lessons(lies: list[tuple[Key, flo
 
 
 def test_nobody_s_many_models_push_out_what_others_have_taught() -> None:
-    rules = Rules(keys=10)
+    rules = CorrectionRules(keys=10)
     state = taught(State(), "mine", [(key, 0.2) for key in KEYS[:4]], rules)
     flood = [(Key(f"custom-{number}", A100, "x"), 0.1) for number in range(50)]
     after = taught(state, "liar", flood, rules)

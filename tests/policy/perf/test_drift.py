@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab_policy.perf.drift import Rules, Stream, watch
+from trimtab_policy.perf.drift import DriftRules, Stream, watch
 
 SLOWER = 1 / 0.7
 """Step times of a GPU type that has lost 30 % of its speed, relative to what is predicted."""
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 
 
-def first_alarm(errors: np.ndarray, rules: Rules | None = None) -> float:
+def first_alarm(errors: np.ndarray, rules: DriftRules | None = None) -> float:
     """How many observations were made when the first alarm came; infinite for none."""
     stream = Stream()
     for count, error in enumerate(errors.tolist(), 1):
-        stream = watch(stream, error, rules or Rules())
+        stream = watch(stream, error, rules or DriftRules())
         if stream.alarms:
             return count
     return math.inf
@@ -31,7 +31,7 @@ def observed(errors: np.ndarray | list[float], stream: Stream | None = None) -> 
     """The stream after jobs whose steps took exp(error) times as long as predicted."""
     stream = stream or Stream()
     for error in errors:
-        stream = watch(stream, float(error), Rules())
+        stream = watch(stream, float(error), DriftRules())
     return stream
 
 
@@ -65,7 +65,7 @@ def test_300_jobs_without_drift_raise_no_alarm_in_95_of_100_runs(noise: Noise, a
 def test_false_alarms_are_as_rare_as_theory_says() -> None:
     """Siegmund (1985): one side with k = 1/2, threshold h runs (e^(2kb) - 2kb - 1) / 2k^2 on average, b = h + 1.166;
     with two sides half as long. A low threshold makes it short enough to be measured; here the noise is known."""
-    rules = Rules(threshold=4.0, noise=0.15, believed=1_000_000, outlier=50.0)
+    rules = DriftRules(threshold=4.0, noise=0.15, believed=1_000_000, outlier=50.0)
     random = np.random.default_rng(2)
     lengths = [first_alarm(random.normal(0.0, 0.15, 3000), rules) for _ in range(400)]
     b = 4.0 + 1.166
@@ -134,6 +134,6 @@ def test_few_jobs_correct_less_than_many() -> None:
 
 def test_rules_name_the_field_that_is_wrong() -> None:
     with pytest.raises(ValueError, match="noise must be"):
-        Rules(noise=math.nan)
+        DriftRules(noise=math.nan)
     with pytest.raises(ValueError, match="largest_factor"):
-        Rules(largest_factor=1.0)
+        DriftRules(largest_factor=1.0)

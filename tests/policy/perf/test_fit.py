@@ -12,7 +12,7 @@ from trimtab_policy.perf import constants, fit, measured
 from trimtab_policy.perf.constants import beliefs
 from trimtab_policy.perf.forecast import forecast, scene, step_times
 from trimtab_policy.perf.measured import Measurements
-from trimtab_policy.perf.shape import Array, Number
+from trimtab_policy.perf.model_flops import Array, Number
 
 
 def table(**other: object) -> list[Cells]:

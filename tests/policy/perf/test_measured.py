@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import accuracy, constants, hardware, measured, rows, shape, speed
+from trimtab_policy.perf import accuracy, constants, hardware, measured, measurements, model_flops, speed
 from trimtab_policy.perf.accuracy import Accuracy
-from trimtab_policy.perf.columns import Plans
 from trimtab_policy.perf.forecast import forecast
+from trimtab_policy.perf.plan_arrays import PlanColumns
 
 TABLE = Path(__file__).resolve().parents[4] / "shared" / "measured" / "llm_training_throughput.csv"
 
@@ -24,7 +24,7 @@ TABLE = Path(__file__).resolve().parents[4] / "shared" / "measured" / "llm_train
 def found() -> Accuracy:
     if not TABLE.exists():
         pytest.skip("no table of published runs at ../shared/measured beside the repository")
-    runs = measured.read(TABLE)
+    runs = measured.read_measured(TABLE)
     assert not runs.skipped
     return accuracy.judge(runs, forecast(runs, constants.load()))
 
@@ -62,11 +62,13 @@ def _mixture(cells: dict[str, str]) -> float:
         "heads": model.attention_heads,
         "act_recompute": "none",
     }
-    row = rows.read(cells["id"], rows.Cells({**cells, **{key: str(value) for key, value in known.items()}}, "here"))
+    row = measurements.read_rows(
+        cells["id"], measurements.Cells({**cells, **{key: str(value) for key, value in known.items()}}, "here")
+    )
     value = constants.load().lookup(constants.generation(row.gpu), row.software, row.recipe)
     seconds = speed.step_time(
-        row.work._replace(shape=shape.of(model)),
-        Plans(*np.array([row.plan]).T),
+        row.work._replace(shape=model_flops.of(model)),
+        PlanColumns(*np.array([row.plan]).T),
         hardware.reached(hardware.datasheet(row.gpu, row.precision), value),
         row.gpus_per_node,
         hardware.practised(value, hardware.facts(row.software)),

@@ -9,10 +9,10 @@ from hypothesis import given
 from tests.policy.perf.architectures import cases
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import columns as col
 from trimtab_policy.perf import memory
-from trimtab_policy.perf import shape as shapes
-from trimtab_policy.perf.columns import Plans, columns
+from trimtab_policy.perf import model_flops as shapes
+from trimtab_policy.perf import plan_arrays as col
+from trimtab_policy.perf.plan_arrays import PlanColumns, columns
 from trimtab_policy.specs import GpuSpec, ModelSpec, Optimizer, ParallelPlan, Precision, Recompute, TrainingSpec
 
 GIB = float(1 << 30)
@@ -31,7 +31,7 @@ def gpt(layers: int, hidden: int, heads: int) -> ModelSpec:
     return ModelSpec("gpt", layers, hidden, heads, heads, hidden // heads, 4 * hidden, 51200, False, True, 2048, True)
 
 
-def interleaved(plan: ParallelPlan, chunks: int) -> Plans:
+def interleaved(plan: ParallelPlan, chunks: int) -> PlanColumns:
     return columns([plan])._replace(virtual=np.array([float(chunks)]))
 
 
@@ -244,7 +244,7 @@ def test_different_jobs_at_once_are_the_same_as_one_at_a_time(
 def test_a_table_of_plans_crosses_with_variants() -> None:
     job = col.work(catalog.model("llama3-8b"), TrainingSpec(8192, 64, 1))
     rows = columns([ParallelPlan(data=d) for d in (1, 2, 4)])
-    crossed = Plans(*(column[:, None] for column in rows))._replace(zero_stage=np.array([[0.0, 1.0]]))
+    crossed = PlanColumns(*(column[:, None] for column in rows))._replace(zero_stage=np.array([[0.0, 1.0]]))
     found = memory.footprint(job, crossed).required
     assert found.shape == (3, 2)
     assert found[:, 1] == pytest.approx(memory.footprint(job, rows._replace(zero_stage=np.ones(3))).required)

@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import columns, measured, memory
-from trimtab_policy.perf.columns import FULL, Array, Plans, Work
+from trimtab_policy.perf import measured, memory, plan_arrays
 from trimtab_policy.perf.measured import Measurements
+from trimtab_policy.perf.plan_arrays import FULL, Array, PlanColumns, Work
 from trimtab_policy.specs import ModelSpec, ParallelPlan, Precision, Recompute, TrainingSpec
 
 TABLES = Path(__file__).parents[4] / "shared" / "measured"
@@ -99,10 +99,10 @@ def golden_job(row: Row) -> Work:
         biases="disable_bias" not in row["case"],
     )
     precision = Precision.FP16 if row["fp16"] else Precision.BF16
-    return columns.work(model, TrainingSpec(number(row, "seq", 0), number(row, "gbs", 1152), 1, precision))
+    return plan_arrays.work(model, TrainingSpec(number(row, "seq", 0), number(row, "gbs", 1152), 1, precision))
 
 
-def golden_plan(row: Row) -> Plans:
+def golden_plan(row: Row) -> PlanColumns:
     t, p, c, chunk = (
         number(row, name, default) for name, default in (("tp", 1), ("pp", 1), ("cp", 1), ("layers_per_vp", 0))
     )
@@ -120,7 +120,7 @@ def golden_plan(row: Row) -> Plans:
         shard=data // 2 if "multi_dist_optimizer" in row["case"] else 0,
         recompute=Recompute.FULL if row["recompute"] == "full" else Recompute.NONE,
     )
-    return columns.columns([plan])._replace(sequence_parallel=np.array([float(row["sp"] == "True")]))
+    return plan_arrays.columns([plan])._replace(sequence_parallel=np.array([float(row["sp"] == "True")]))
 
 
 def unfused(row: Row) -> bool:
@@ -177,7 +177,7 @@ def runs(rows: list[Row]) -> Measurements:
     return measured.collect(rows)
 
 
-def found_for(runs: Measurements, plans: Plans | None = None) -> memory.Memory:
+def found_for(runs: Measurements, plans: PlanColumns | None = None) -> memory.Memory:
     """With the kernels of each framework: eager Megatron stores scores and masks, Composer's loss works in place."""
     megatron = np.isin(runs.software, ["megatron-deepspeed", "megatron-lm", "deepspeed-zero3"])
     loss = np.select(
@@ -302,10 +302,10 @@ OUT_OF_MEMORY = {
 @pytest.mark.parametrize("name", OUT_OF_MEMORY)
 def test_what_ran_out_of_memory_is_refused(name: str) -> None:
     failure = OUT_OF_MEMORY[name]
-    job = columns.work(failure.model, TrainingSpec(failure.sequence, 2240, 1, failure.precision))
+    job = plan_arrays.work(failure.model, TrainingSpec(failure.sequence, 2240, 1, failure.precision))
     found = memory.footprint(
         job,
-        columns.columns([failure.plan]),
+        plan_arrays.columns([failure.plan]),
         fused_attention=float(not failure.eager),
         dropout=float(failure.eager),
         loss_bytes=memory.IN_PLACE,

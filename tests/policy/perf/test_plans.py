@@ -12,8 +12,8 @@ from tests.policy.perf.architectures import every_plan
 
 from trimtab_policy import catalog
 from trimtab_policy.perf import constants, hardware, plans, speed
-from trimtab_policy.perf.columns import columns, work
-from trimtab_policy.perf.memo import Memo
+from trimtab_policy.perf.memo import BoundedMemo
+from trimtab_policy.perf.plan_arrays import columns, work
 from trimtab_policy.specs import GpuSpec, Mode, ModelSpec, ParallelPlan, Precision, Recompute, TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
 
@@ -190,7 +190,7 @@ def test_jobs_that_differ_in_steps_or_host_resources_share_one_search() -> None:
 
 
 def test_searches_are_remembered_up_to_so_many_options_the_latest_ones() -> None:
-    memo: Memo[str, tuple[int, ...]] = Memo(5, len)
+    memo: BoundedMemo[str, tuple[int, ...]] = BoundedMemo(5, len)
     asked: list[str] = []
 
     def find(name: str, options: int) -> tuple[int, ...]:

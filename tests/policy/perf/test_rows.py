@@ -9,8 +9,8 @@ import pytest
 from tests.policy.perf.runs import cells, runs
 
 from trimtab_policy.perf import measured
-from trimtab_policy.perf.columns import FULL, NONE, SELECTIVE
-from trimtab_policy.perf.rows import software_of
+from trimtab_policy.perf.measurements import software_of
+from trimtab_policy.perf.plan_arrays import FULL, NONE, SELECTIVE
 from trimtab_policy.specs import Precision
 
 
@@ -141,10 +141,10 @@ def test_cells_in_disorder_are_errors_that_name_row_and_column(cell: dict[str, s
 def test_a_file_that_is_no_table_is_an_error_that_names_it(tmp_path: Path) -> None:
     file = tmp_path / "runs.csv"
     with pytest.raises(measured.MeasurementError, match=r"runs\.csv: .*No such file"):
-        measured.read(file)
+        measured.read_measured(file)
     file.write_text("gpu_type,layers\nA100,32\n")
     with pytest.raises(measured.MeasurementError, match=r"runs\.csv: no column source_kind, n_gpus, hidden, heads"):
-        measured.read(file)
+        measured.read_measured(file)
 
 
 def test_rows_taken_out_are_the_same_rows() -> None:

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from tests.policy.perf.architectures import models
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import hardware, search, space
-from trimtab_policy.perf.hardware import Machine
-from trimtab_policy.perf.search import Table
+from trimtab_policy.perf import hardware, plan_space, search
+from trimtab_policy.perf.hardware import GpuRates
+from trimtab_policy.perf.search import PlanTable
 from trimtab_policy.specs import GpuSpec, ModelSpec, Precision, TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
 
@@ -20,20 +20,20 @@ GPUS = [gpu for gpu in catalog.all_gpus() if Precision.FP16 in gpu.peak_flops]
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[Table, list[Machine], list[GpuSpec]]:
+def tables(draw: st.DrawFn) -> tuple[PlanTable, list[GpuRates], list[GpuSpec]]:
     """A small job of any architecture, and some GPU types for it."""
     batch, sequence = draw(st.sampled_from([8, 24, 64])), draw(st.sampled_from([2048, 16384]))
     training = TrainingSpec(sequence, batch, 1, Precision.FP16)
     need = Requirements(gpus=Bounds(1, draw(st.sampled_from([4, 16]))))
     gpus = draw(st.lists(st.sampled_from(GPUS), min_size=1, max_size=3))
     machines = [hardware.machine(gpu, Precision.FP16) for gpu in gpus]
-    return search.table(draw(models()), training, need, space.gangs(need, 8)), machines, gpus
+    return search.table(draw(models()), training, need, plan_space.gangs(need, 8)), machines, gpus
 
 
 @settings(max_examples=60)
 @given(tables(), st.floats(0.05, 1.0))
 def test_leaving_out_what_cannot_win_changes_nothing(
-    case: tuple[Table, list[Machine], list[GpuSpec]], share: float
+    case: tuple[PlanTable, list[GpuRates], list[GpuSpec]], share: float
 ) -> None:
     found, machines, gpus = case
     room = np.array([gpu.memory_bytes * share for gpu in gpus])
@@ -48,7 +48,7 @@ def test_leaving_out_what_cannot_win_changes_nothing(
 
 @settings(max_examples=60)
 @given(tables())
-def test_no_plan_is_faster_than_its_bound(case: tuple[Table, list[Machine], list[GpuSpec]]) -> None:
+def test_no_plan_is_faster_than_its_bound(case: tuple[PlanTable, list[GpuRates], list[GpuSpec]]) -> None:
     found, machines, _ = case
     every = search.fitting(found, machines, np.full(len(machines), np.inf))
     least = search.bounds(found, machines)
@@ -89,7 +89,7 @@ def test_little_of_a_large_space_is_timed(monkeypatch: pytest.MonkeyPatch) -> No
     gpus = [catalog.gpu(name) for name in names]
     machines = [hardware.machine(gpu, training.precision) for gpu in gpus]
     room = np.array([gpu.memory_bytes for gpu in gpus])
-    found = search.table(catalog.model("llama3-70b"), training, need, space.gangs(need, 8))
+    found = search.table(catalog.model("llama3-70b"), training, need, plan_space.gangs(need, 8))
     every = len(search.fitting(found, machines, room).pair)
     monkeypatch.setattr(search.speed, "step_time", counted)
     search.fastest(found, machines, room)
@@ -99,7 +99,7 @@ def test_little_of_a_large_space_is_timed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_nothing_fits_into_no_room() -> None:
     need = Requirements(gpus=Bounds(1, 8))
-    found = search.table(catalog.model("gpt2"), TrainingSpec(1024, 8, 1), need, space.gangs(need, 8))
+    found = search.table(catalog.model("gpt2"), TrainingSpec(1024, 8, 1), need, plan_space.gangs(need, 8))
     machine = hardware.machine(catalog.gpu("T4"), Precision.FP16)
     assert len(search.fastest(found, [machine], np.zeros(1)).pair) == 0
     assert len(search.fitting(found, [machine], np.zeros(1)).pair) == 0
@@ -108,7 +108,7 @@ def test_nothing_fits_into_no_room() -> None:
 def test_a_job_that_nothing_divides_has_an_empty_table() -> None:
     need = Requirements(gpus=Bounds(7, 7), tensor=Bounds(7, 7))
     model = replace(catalog.model("gpt2"), layers=1)
-    found = search.table(model, TrainingSpec(1024, 8, 1), need, space.gangs(need, 8))
+    found = search.table(model, TrainingSpec(1024, 8, 1), need, plan_space.gangs(need, 8))
     assert len(found.plan) == 0
     machine = hardware.machine(catalog.gpu("T4"), Precision.FP16)
     assert len(search.fastest(found, [machine], np.full(1, 1e12)).pair) == 0

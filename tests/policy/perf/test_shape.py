@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import shape
+from trimtab_policy.perf import model_flops
 from trimtab_policy.specs import ModelSpec
 
 GPT3 = catalog.model("gpt3-175b")
@@ -59,11 +59,11 @@ def one_layer(**fields: object) -> ModelSpec:
 
 
 def parameters(model: ModelSpec) -> float:
-    return float(shape.parameters(shape.of(model)))
+    return float(model_flops.parameters(model_flops.of(model)))
 
 
 def flops(model: ModelSpec, sequence_length: int) -> float:
-    return float(shape.training_flops_per_token(shape.of(model), sequence_length))
+    return float(model_flops.training_flops_per_token(model_flops.of(model), sequence_length))
 
 
 # --- parameters -----------------------------------------------------------------------------------------------------
@@ -102,22 +102,22 @@ def test_latent_attention_as_deepseek_describes_it() -> None:
     query = h * r_q + r_q * a * (unrotated + rotated)
     key_value = h * (r_kv + rotated) + r_kv * a * (unrotated + value)
     output = a * value * h
-    assert shape.attention_weights(shape.of(DEEPSEEK)) == query + key_value + output
-    assert shape.attention_parameters(shape.of(DEEPSEEK)) == query + key_value + output + r_q + r_kv
+    assert model_flops.attention_weights(model_flops.of(DEEPSEEK)) == query + key_value + output
+    assert model_flops.attention_parameters(model_flops.of(DEEPSEEK)) == query + key_value + output + r_q + r_kv
 
 
 def test_queries_may_be_projected_directly_beside_latent_keys() -> None:
-    lite = shape.of(catalog.model("deepseek-v2-lite"))
-    direct = shape.of(msgspec.structs.replace(catalog.model("deepseek-v2-lite"), query_rank=512))
+    lite = model_flops.of(catalog.model("deepseek-v2-lite"))
+    direct = model_flops.of(msgspec.structs.replace(catalog.model("deepseek-v2-lite"), query_rank=512))
     saved = 2048 * 16 * 192 - 512 * (2048 + 16 * 192)
-    assert shape.attention_weights(lite) - shape.attention_weights(direct) == saved
+    assert model_flops.attention_weights(lite) - model_flops.attention_weights(direct) == saved
 
 
 def test_experts_replace_the_block_of_a_layer_and_add_a_router() -> None:
     h, f = 512, 2048
     mixture = one_layer(experts=4, experts_per_token=2)
     assert parameters(mixture) - parameters(one_layer()) == 3 * 2 * h * f + 4 * h
-    assert parameters(mixture) - float(shape.active_parameters(shape.of(mixture))) == 2 * 2 * h * f
+    assert parameters(mixture) - float(model_flops.active_parameters(model_flops.of(mixture))) == 2 * 2 * h * f
 
 
 def test_shared_experts_and_dense_layers_serve_every_token() -> None:
@@ -130,7 +130,7 @@ def test_shared_experts_and_dense_layers_serve_every_token() -> None:
 
 
 def test_most_parameters_of_deepseek_are_routed_experts() -> None:
-    routed = shape.of(DEEPSEEK).expert_layers * shape.expert_parameters(shape.of(DEEPSEEK))
+    routed = model_flops.of(DEEPSEEK).expert_layers * model_flops.expert_parameters(model_flops.of(DEEPSEEK))
     assert routed == 58 * 256 * 3 * 7168 * 2048
     assert routed / parameters(DEEPSEEK) == pytest.approx(0.974, abs=1e-3)
 
@@ -140,7 +140,7 @@ def test_parameters_are_whole_and_no_more_are_active_than_there_are(model: Model
     count = parameters(model)
     assert count > 0
     assert count == pytest.approx(round(count), abs=0.01)
-    active = float(shape.active_parameters(shape.of(model)))
+    active = float(model_flops.active_parameters(model_flops.of(model)))
     assert active <= count or model.experts_per_token > model.experts
     assert model.experts or active == count
 
@@ -183,12 +183,12 @@ def test_grouped_heads_save_projections_but_no_scores() -> None:
 def test_a_token_works_with_its_experts_only() -> None:
     two, eight = MIXTRAL, msgspec.structs.replace(MIXTRAL, experts_per_token=8)
     assert flops(eight, 4096) - flops(two, 4096) == 6 * 32 * 6 * 3 * 4096 * 14336
-    active = float(shape.active_parameters(shape.of(MIXTRAL)))
+    active = float(model_flops.active_parameters(model_flops.of(MIXTRAL)))
     assert flops(MIXTRAL, 1) == pytest.approx(6 * (active - 32000 * 4096), rel=1e-3)
 
 
 def test_deepseek_v3_costs_what_its_37_billion_active_parameters_make() -> None:
-    active, embedding = float(shape.active_parameters(shape.of(DEEPSEEK))), 129280 * 7168
+    active, embedding = float(model_flops.active_parameters(model_flops.of(DEEPSEEK))), 129280 * 7168
     scores = 6 * 61 * 4096 * 128 * (192 + 128) / 2
     assert flops(DEEPSEEK, 4096) == pytest.approx(6 * (active - embedding) + scores, rel=1e-4)
 
@@ -202,33 +202,33 @@ def test_no_token_costs_less_than_six_flops_per_active_matrix(model: ModelSpec, 
     bare = msgspec.structs.replace(model, biases=False, qkv_biases=False, learned_positions=0, tied_embeddings=True)
     # What is left besides matrices: norms, a few per layer, and those inside latent attention.
     norms = (model.layers * 3 + 2) * model.hidden_size + 2 * model.layers * (model.query_rank + model.kv_rank)
-    assert flops(model, sequence_length) >= 6 * (float(shape.active_parameters(shape.of(bare))) - norms)
+    assert flops(model, sequence_length) >= 6 * (float(model_flops.active_parameters(model_flops.of(bare))) - norms)
 
 
 # --- columns --------------------------------------------------------------------------------------------------------
 @given(models=st.lists(architectures(), min_size=1, max_size=5), sequence_length=st.sampled_from([512, 131_072]))
 def test_many_models_as_columns_give_the_numbers_of_one_by_one(models: list[ModelSpec], sequence_length: int) -> None:
-    shapes = [shape.of(model) for model in models]
-    columns = shape.stack(shapes)
+    shapes = [model_flops.of(model) for model in models]
+    columns = model_flops.stack(shapes)
     for function in (
-        shape.attention_weights,
-        shape.attention_parameters,
-        shape.expert_parameters,
-        shape.shared_parameters,
-        shape.embedding_parameters,
-        shape.parameters,
-        shape.active_parameters,
-        lambda one: shape.training_flops_per_token(one, sequence_length),
+        model_flops.attention_weights,
+        model_flops.attention_parameters,
+        model_flops.expert_parameters,
+        model_flops.shared_parameters,
+        model_flops.embedding_parameters,
+        model_flops.parameters,
+        model_flops.active_parameters,
+        lambda one: model_flops.training_flops_per_token(one, sequence_length),
     ):
         assert np.broadcast_to(function(columns), len(shapes)) == pytest.approx([float(function(s)) for s in shapes])
 
 
 def test_a_stack_has_a_row_per_model_in_every_column() -> None:
-    columns = shape.stack([shape.of(GPT3), shape.of(DEEPSEEK)])
+    columns = model_flops.stack([model_flops.of(GPT3), model_flops.of(DEEPSEEK)])
     assert {np.shape(column) for column in columns} == {(2,)}
     assert list(np.asarray(columns.layers)) == [96, 61]
     assert list(np.asarray(columns.expert_layers)) == [0, 58]
 
 
 def test_a_stack_of_no_models_is_empty() -> None:
-    assert {np.shape(column) for column in shape.stack([])} == {(0,)}
+    assert {np.shape(column) for column in model_flops.stack([])} == {(0,)}

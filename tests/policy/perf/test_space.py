@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.policy.perf.architectures import every_plan
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import space
+from trimtab_policy.perf import plan_space
 from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Recompute, TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
 
@@ -31,7 +31,7 @@ def sensible(plan: ParallelPlan, gpus_per_node: tuple[int, ...]) -> bool:
 def test_the_table_has_every_plan_that_keeps_the_rules_once(model: ModelSpec, gpus: int) -> None:
     gangs = [(gpus // 2, 2), (1, gpus)] if gpus > 1 else [(1, 1)]
     widths = tuple(width for _, width in gangs)
-    table = space.table(model, TRAINING, Requirements(gpus=Bounds(gpus, gpus)), gangs)
+    table = plan_space.table(model, TRAINING, Requirements(gpus=Bounds(gpus, gpus)), gangs)
     found = [table.plan(row) for row in range(len(table.data))]
     expected = {plan for plan in every_plan(model, TRAINING, gpus) if sensible(plan, widths)}
     assert len(found) == len(set(found))
@@ -53,9 +53,9 @@ def test_the_table_has_every_plan_that_keeps_the_rules_once(model: ModelSpec, gp
 )
 def test_requirements_take_away_what_they_exclude_and_nothing_else(**asked: object) -> None:
     gangs = [(2, 8), (1, 8), (3, 4)]
-    free = space.table(TINY_EXPERTS, TRAINING, Requirements(gpus=Bounds(1, 16)), gangs)
+    free = plan_space.table(TINY_EXPERTS, TRAINING, Requirements(gpus=Bounds(1, 16)), gangs)
     need = Requirements(gpus=Bounds(1, 16), **asked)  # type: ignore[arg-type]  # hypothesis draws what the names say
-    kept = space.table(TINY_EXPERTS, TRAINING, need, gangs)
+    kept = plan_space.table(TINY_EXPERTS, TRAINING, need, gangs)
     found = {kept.plan(row) for row in range(len(kept.data))}
 
     def allowed(plan: ParallelPlan) -> bool:
@@ -72,17 +72,17 @@ def test_requirements_take_away_what_they_exclude_and_nothing_else(**asked: obje
 
 def test_gangs_are_powers_of_two_multiples_of_a_node_and_the_users_own_bounds() -> None:
     need = Requirements(gpus=Bounds(3, 24))
-    assert space.gangs(need, 8) == [
+    assert plan_space.gangs(need, 8) == [
         (3, 1), (4, 1), (2, 2), (1, 4), (8, 1), (4, 2), (2, 4), (1, 8), (16, 1), (8, 2), (4, 4), (2, 8),
         (24, 1), (12, 2), (6, 4), (3, 8),
     ]  # fmt: skip
-    assert space.gangs(replace(need, max_nodes=1), 8) == [(1, 4), (1, 8)]
-    assert (2, 6) in space.gangs(need, 6)
+    assert plan_space.gangs(replace(need, max_nodes=1), 8) == [(1, 4), (1, 8)]
+    assert (2, 6) in plan_space.gangs(need, 6)
 
 
 def test_interleaving_has_whole_layers_in_every_chunk_and_full_rounds() -> None:
     model = catalog.model("llama3-70b")
-    table = space.table(model, TrainingSpec(8192, 96, 1), Requirements(gpus=Bounds(64, 64)), [(8, 8)])
+    table = plan_space.table(model, TrainingSpec(8192, 96, 1), Requirements(gpus=Bounds(64, 64)), [(8, 8)])
     rounds = 96 / (table.data * table.micro_batch)
     mixed = table.virtual > 1
     assert set(table.virtual[table.pipeline == 8]) == {1, 2, 5, 10}
@@ -93,7 +93,7 @@ def test_interleaving_has_whole_layers_in_every_chunk_and_full_rounds() -> None:
 
 def test_hybrid_sharding_keeps_a_copy_per_node() -> None:
     model = catalog.model("llama3-8b")
-    table = space.table(model, TrainingSpec(8192, 64, 1), Requirements(gpus=Bounds(64, 64)), [(8, 8), (16, 4)])
+    table = plan_space.table(model, TrainingSpec(8192, 64, 1), Requirements(gpus=Bounds(64, 64)), [(8, 8), (16, 4)])
     hybrid = table.take(table.shard > 0)
     assert set(zip(hybrid.tensor, hybrid.shard, strict=True)) == {(1, 8), (1, 4), (2, 4), (2, 2), (4, 2)}
     assert (hybrid.zero_stage == 3).all()

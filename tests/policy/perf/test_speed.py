@@ -10,10 +10,10 @@ from tests.policy.perf.architectures import cases
 from tests.policy.perf.runs import cells, runs
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import constants, hardware, shape, speed
-from trimtab_policy.perf.columns import Array, Plans, columns, work
+from trimtab_policy.perf import constants, hardware, model_flops, speed
 from trimtab_policy.perf.forecast import forecast
 from trimtab_policy.perf.hardware import Software
+from trimtab_policy.perf.plan_arrays import Array, PlanColumns, columns, work
 from trimtab_policy.perf.speed import StepTime
 from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Precision, Recompute, TrainingSpec
 
@@ -34,7 +34,7 @@ def seconds(
 def timed(
     model: ModelSpec,
     training: TrainingSpec,
-    plans: Plans,
+    plans: PlanColumns,
     gpu: GpuSpec,
     width: int,
     software: Software | None = None,
@@ -50,10 +50,10 @@ def test_a_step_is_never_faster_than_its_flops_at_peak(
 ) -> None:
     model, training, plan, gpu = case
     time = timed(model, training, columns([plan]), gpu, 8)
-    form = shape.of(model)
-    flops = shape.training_flops_per_token(form, training.sequence_length)
+    form = model_flops.of(model)
+    flops = model_flops.training_flops_per_token(form, training.sequence_length)
     # The output layer works on one stage only: it does not divide by the pipeline degree.
-    flops -= 6 * shape.embedding_parameters(form) if plan.pipeline > 1 else 0
+    flops -= 6 * model_flops.embedding_parameters(form) if plan.pipeline > 1 else 0
     peak = plan.gpus * gpu.peak_flops[training.precision]
     assert time.total[0] >= flops * training.tokens_per_step / peak
 
@@ -93,7 +93,7 @@ def test_recomputing_more_takes_longer(case: tuple[ModelSpec, TrainingSpec, Para
 def test_sharding_more_is_never_faster_from_stage_1_on_nor_is_stage_0(
     case: tuple[ModelSpec, TrainingSpec, ParallelPlan, GpuSpec],
 ) -> None:
-    """What `space` relies on when it leaves stage 0 to models without copies."""
+    """What `plan_space` relies on when it leaves stage 0 to models without copies."""
     model, training, plan, gpu = case
     zero, one, two, three = seconds(
         model, training, *(msgspec.structs.replace(plan, zero_stage=z, shard=0) for z in range(4)), gpu=gpu

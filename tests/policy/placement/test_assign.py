@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import A100, T4, job, node, placement, snapshot
-from tests.traced import traced
+from tests.trace_jobs import traced
 
 from trimtab_policy.placement.assign import realise
 from trimtab_policy.placement.candidates import Candidate, candidates

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from tests.builders import A100, H100, T4, job, node, snapshot
-from tests.traced import traced
+from tests.trace_jobs import traced
 
 from trimtab_policy import catalog
 from trimtab_policy.placement.assign import keeps

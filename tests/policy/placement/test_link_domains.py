@@ -16,7 +16,7 @@ from tests.builders import capacity, job, node, placement, snapshot
 
 from trimtab_policy import catalog, policy
 from trimtab_policy.perf import plans
-from trimtab_policy.perf.space import ANYHOW, Linkage, link_shares, linkage
+from trimtab_policy.perf.plan_space import ANYHOW, Linkage, link_shares, linkage
 from trimtab_policy.placement.candidates import candidates, has_room
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.topology import holds, link_domains, linked_gpus, tightest

@@ -7,18 +7,18 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 from tests.builders import NOW, job, node, snapshot
-from tests.traced import traced
+from tests.trace_jobs import traced
 
 from trimtab_policy.heuristics.sia import Sia
 from trimtab_policy.heuristics.themis import Themis
 from trimtab_policy.placement.assign import keeps, realise
 from trimtab_policy.placement.candidates import Candidate
-from trimtab_policy.placement.options import Menu, market
+from trimtab_policy.placement.options import OptionMenu, market
 from trimtab_policy.policy import Policy
 from trimtab_policy.types import Decision, Job, NodeShare, Placement, Snapshot
 
 
-def menu_of(now: Snapshot) -> Menu:
+def menu_of(now: Snapshot) -> OptionMenu:
     [menu] = market(now).menus
     return menu
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import A100, NOW, T4, job, node, snapshot
-from tests.traced import traced
+from tests.trace_jobs import traced
 
 from trimtab_lab import rigid
 from trimtab_lab.rigid import RigidRules
@@ -25,7 +25,7 @@ from trimtab_policy.heuristics.srsf import Srsf
 from trimtab_policy.heuristics.srtf import Srtf
 from trimtab_policy.heuristics.static_affinity import StaticAffinity
 from trimtab_policy.sim.engine import simulate
-from trimtab_policy.sim.result import Record
+from trimtab_policy.sim.result import JobRecord
 from trimtab_policy.types import Decision, Job, Node, PendingReason, Quota, Snapshot
 
 SERVERS = ["easy_backfill", "fcfs", "fgd", "las", "random", "round_robin", "sjf", "srsf", "srtf", "static_affinity"]
@@ -327,7 +327,7 @@ def test_live_jobs_are_served_by_the_plans_of_the_performance_model() -> None:
 WORKLOADS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 4), st.integers(1, 60)), min_size=1, max_size=9)
 
 
-def run(name: str, gpus: int, jobs: Sequence[tuple[int, int, int]], restart: float = 0.0) -> tuple[Record, ...]:
+def run(name: str, gpus: int, jobs: Sequence[tuple[int, int, int]], restart: float = 0.0) -> tuple[JobRecord, ...]:
     """Jobs of (submitted, GPUs, seconds) on one node."""
     plenty = 1 << 40
     cluster = Snapshot(0.0, (Node("n", T4, gpus, gpus, plenty, plenty, plenty),), (), {T4: catalog.gpu(T4)})
@@ -337,7 +337,7 @@ def run(name: str, gpus: int, jobs: Sequence[tuple[int, int, int]], restart: flo
     return tuple(sorted(simulate(policy.load(name), made, cluster).jobs, key=lambda record: record.uid))
 
 
-def total_jct(records: Sequence[Record]) -> float:
+def total_jct(records: Sequence[JobRecord]) -> float:
     return sum((each.finished or math.inf) - each.submitted for each in records)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 from tests.builders import A100, NOW, job, node, placement, running, snapshot
 
-from trimtab_policy.scheduling.reservations import Guard, Reservation, reserve
+from trimtab_policy.scheduling.reservations import Reservation, ReservationGuard, reserve
 from trimtab_policy.specs import Prediction
 from trimtab_policy.types import Job, Pending, PendingReason, Placement, Snapshot, Speed
 
@@ -60,7 +60,7 @@ def reserved(seen: Snapshot, *jobs: Job, count: int = 1, starvation: float = 1e9
 
 def delayed_by(now: Snapshot, kept: Sequence[Reservation], placed: Placement) -> Reservation | None:
     """The reservation that a single placement would delay."""
-    return Guard(now, kept).delayed_by(placed)
+    return ReservationGuard(now, kept).delayed_by(placed)
 
 
 LARGE = rigid("large", 2, created=NOW - 100)

@@ -12,14 +12,14 @@ from tests.builders import NOW, job, node, snapshot
 
 from trimtab_policy.perf import plans
 from trimtab_policy.scheduling.fair_share import in_line
-from trimtab_policy.scheduling.intake import FEWEST, Intake, Limits, Taken
+from trimtab_policy.scheduling.intake import FEWEST, Intake, IntakeLimits, Taken
 from trimtab_policy.types import Job, PendingReason, Snapshot
 
 NODES = [node("a"), node("b")]
-LIVE = Limits(jobs=100, search_part=0.25)
+LIVE = IntakeLimits(jobs=100, search_part=0.25)
 
 
-def take(now: Snapshot, limits: Limits = LIVE, intake: Intake | None = None, deadline: float = 1000.0) -> Taken:
+def take(now: Snapshot, limits: IntakeLimits = LIVE, intake: Intake | None = None, deadline: float = 1000.0) -> Taken:
     return (intake or Intake()).take(in_line(now), limits, deadline)
 
 
@@ -33,7 +33,7 @@ def considered(taken: Taken, namespace: str) -> int:
 
 def test_all_are_considered_unless_somebody_waits_for_the_answer() -> None:
     now = snapshot(NODES, many(200, "a"))
-    assert take(now, Limits()).snapshot.jobs == in_line(now).jobs
+    assert take(now, IntakeLimits()).snapshot.jobs == in_line(now).jobs
     assert {each.reason for each in take(now).left_out.values()} == {PendingReason.NOT_CONSIDERED}
     assert len(take(now).left_out) == 100
 

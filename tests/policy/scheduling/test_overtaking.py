@@ -25,7 +25,7 @@ from tests.policy.scheduling.rigid_jobs import (
 )
 
 from trimtab_policy.heuristics.best_fit import BestFit
-from trimtab_policy.scheduling.reservations import Guard, Reservation, hidden, refusal, reserve, told
+from trimtab_policy.scheduling.reservations import Reservation, ReservationGuard, hidden, refusal, reserve, told
 from trimtab_policy.types import Bounds, Decision, Job, PendingReason, Placement, Snapshot, Speed
 
 
@@ -72,7 +72,7 @@ def test_a_long_job_overtakes_where_enough_is_left() -> None:
 def test_each_that_overtakes_leaves_less_to_the_next() -> None:
     others = [rigid(f"o{i}", 1, 4) for i in range(3)]
     seen = cluster(5, [*WIDE, LARGE, *others])
-    guard = Guard(seen, reserved(seen, LARGE))
+    guard = ReservationGuard(seen, reserved(seen, LARGE))
     asked = [guard.delayed_by(started(each, {f"n{i + 2}": 4}, 9 * HOUR)) is None for i, each in enumerate(others)]
     assert asked == [True, True, False]
 
@@ -129,7 +129,7 @@ Ruling = tuple[list[Placement], list[tuple[Placement, Reservation]], tuple[Reser
 
 def rule(seen: Snapshot, decision: Decision, count: int, starvation: float) -> Ruling:
     """Hold a decision against reservations, as the controller does."""
-    guard = Guard(seen, reserve(seen, decision.pending, count, starvation))
+    guard = ReservationGuard(seen, reserve(seen, decision.pending, count, starvation))
     asked = [(placed, guard.delayed_by(placed)) for placed in decision.placements]
     made = [placed for placed, kept in asked if kept is None]
     return made, [(placed, kept) for placed, kept in asked if kept], guard.reservations
@@ -171,7 +171,7 @@ def test_what_those_before_take_is_kept_elsewhere_or_for_later() -> None:
 
 def test_a_reserved_job_that_starts_needs_nothing_kept() -> None:
     seen = cluster(4, [*AHEAD, LARGE, LATER])
-    guard = Guard(seen, reserved(seen, LARGE))
+    guard = ReservationGuard(seen, reserved(seen, LARGE))
     assert guard.delayed_by(started(LATER, {"n2": 4}, 9 * HOUR))
     assert guard.delayed_by(started(LARGE, {"n2": 8, "n3": 8}, HOUR)) is None
     assert guard.reservations == ()

@@ -10,7 +10,7 @@ from tests.builders import H100, NOW, job, node, placement, running, snapshot
 
 from trimtab_policy.scheduling import shield
 from trimtab_policy.scheduling.permissions import Permissions
-from trimtab_policy.scheduling.shield import Verdict, check
+from trimtab_policy.scheduling.shield import ShieldResult, check
 from trimtab_policy.types import Decision, Job, Placement, Stop, StopCause
 
 ROOM = Permissions(for_others=True)
@@ -30,21 +30,23 @@ def old(name: str = "old", *nodes: str, gpus: int = 8, **changes: Any) -> Job:
     return running(name, dict.fromkeys(nodes or ("a",), gpus), **changes)
 
 
-def judge(decision: Decision, *jobs: Job, permissions: Permissions = ROOM, nodes: Any = (FULL, FULL_TOO)) -> Verdict:
+def judge(
+    decision: Decision, *jobs: Job, permissions: Permissions = ROOM, nodes: Any = (FULL, FULL_TOO)
+) -> ShieldResult:
     return check(snapshot(nodes, jobs), decision, permissions)
 
 
-def rules(verdict: Verdict) -> list[tuple[str, str]]:
+def rules(verdict: ShieldResult) -> list[tuple[str, str]]:
     return [(refusal.job, refusal.rule) for refusal in verdict.refused]
 
 
-def preempts(victim: Job, heir: Job = URGENT, permissions: Permissions = ROOM, **named: Any) -> Verdict:
+def preempts(victim: Job, heir: Job = URGENT, permissions: Permissions = ROOM, **named: Any) -> ShieldResult:
     return judge(Decision("x", (place("new", "a"),), stops=(stop(**named),)), victim, heir, permissions=permissions)
 
 
 def test_a_more_urgent_job_gets_the_gpus_of_another_and_waits_for_its_end() -> None:
     verdict = preempts(old())
-    assert verdict == Verdict((place("new", "a"),), (), (stop(),), {"uid-new": ("uid-old",)})
+    assert verdict == ShieldResult((place("new", "a"),), (), (stop(),), {"uid-new": ("uid-old",)})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.builders import job, node, placement, running, snapshot
 
 from trimtab_policy.scheduling.permissions import Permissions
-from trimtab_policy.scheduling.shield import Verdict, check
+from trimtab_policy.scheduling.shield import ShieldResult, check
 from trimtab_policy.types import Decision, Job, Placement, Snapshot, Stop
 
 NODES = ("a", "b", "c")
@@ -62,7 +62,7 @@ def test_no_order_of_events_takes_more_of_a_node_than_it_has(data: st.DataObject
         play(now, verdict, held, order)
 
 
-def play(now: Snapshot, verdict: Verdict, held: dict[str, Placement], order: tuple[str, ...]) -> None:
+def play(now: Snapshot, verdict: ShieldResult, held: dict[str, Placement], order: tuple[str, ...]) -> None:
     """Gangs end in this order, and whoever need not wait any longer comes at once."""
     here, coming = dict(held), list(verdict.accepted)
     for gone in (None, *order):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.builders import A100, H100, T4, V100, job, node, placement, running, snapshot
 
 from trimtab_policy.placement.limits import user_limits
-from trimtab_policy.scheduling.shield import Refusal, Verdict, check
+from trimtab_policy.scheduling.shield import BrokenRule, ShieldResult, check
 from trimtab_policy.specs import Mode, ParallelPlan, Precision, Recompute
 from trimtab_policy.types import Bounds, Decision, Job, NodeShare, Placement, Quota, Stop
 
@@ -17,7 +17,7 @@ NODES = (node("a"), node("b"), node("h", H100), node("v", V100))
 GOOD = placement(nodes={"a": 4, "b": 4})
 
 
-def judge(placed: Placement, waiting: Job | None = None, *others: Job, **changes: Any) -> Verdict:
+def judge(placed: Placement, waiting: Job | None = None, *others: Job, **changes: Any) -> ShieldResult:
     now = snapshot(changes.pop("nodes", NODES), (waiting or job(), *others), **changes)
     return check(now, Decision("any", (placed,)))
 
@@ -37,7 +37,7 @@ def on(*nodes: str, gpus: int = 4, **plan: Any) -> Placement:
 
 
 def test_a_good_placement_passes() -> None:
-    assert judge(GOOD) == Verdict((GOOD,), ())
+    assert judge(GOOD) == ShieldResult((GOOD,), ())
 
 
 def test_a_job_that_nobody_knows() -> None:
@@ -82,7 +82,7 @@ def test_the_shape_of_a_gang(shares: tuple[NodeShare, ...], rule: str) -> None:
 
 def test_a_node_that_takes_no_pods_says_why() -> None:
     verdict = judge(on("x", gpus=8), unavailable={"x": "cordoned"})
-    assert verdict.refused == (Refusal("uid-job", "node_unavailable", "node x: cordoned"),)
+    assert verdict.refused == (BrokenRule("uid-job", "node_unavailable", "node x: cordoned"),)
     assert rule_broken(on("nowhere", gpus=8)) == "node_unavailable"
 
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import A100, T4, job, node, running, snapshot
-from tests.traced import traced
+from tests.trace_jobs import traced
 
 from trimtab_policy.placement.candidates import Candidate, candidates, has_room
 from trimtab_policy.placement.capacity import Capacity

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.policy.sim.toy_profiles import cluster
 
 from trimtab_lab.goodput import batching as dividing
-from trimtab_lab.goodput.batching import Batching, Limits, best, ways
+from trimtab_lab.goodput.batching import Batching, BatchLimits, best, ways
 from trimtab_lab.goodput.profiles import Gradient, ProfileError
-from trimtab_lab.goodput.site import Pool, configurations, pools
-from trimtab_lab.goodput.throughput_fit import Observation, step_seconds
+from trimtab_lab.goodput.site import TypePool, configurations, pools
+from trimtab_lab.goodput.throughput_fit import StepObservation, step_seconds
 from trimtab_policy.sim.clusters import preset
 
 # Batches
@@ -33,7 +33,7 @@ from trimtab_policy.sim.clusters import preset
 def test_a_given_batch_is_divided_into_as_few_micro_batches_as_fit(
     batch: int, gpus: int, accumulate: bool, expected: Batching
 ) -> None:
-    limits = Limits(init_batch=16, max_batch=128, min_local=8, max_local=32)
+    limits = BatchLimits(init_batch=16, max_batch=128, min_local=8, max_local=32)
     assert dividing.given(batch, gpus, limits, always_accumulate=accumulate) == expected
 
 
@@ -41,7 +41,7 @@ def test_a_given_batch_is_divided_into_as_few_micro_batches_as_fit(
 def test_all_ways_to_divide_are_within_the_limits(
     gpus: int, init: int, growth: int, min_local: int, spread: int
 ) -> None:
-    limits = Limits(init, init * growth, min_local, min_local * spread)
+    limits = BatchLimits(init, init * growth, min_local, min_local * spread)
     options = ways([(1, gpus)], limits)
     for way in range(len(options.local)):
         each = options.at(way)
@@ -52,12 +52,12 @@ def test_all_ways_to_divide_are_within_the_limits(
 
 def test_the_best_way_is_that_of_most_gain_per_second() -> None:
     rows = [(1, 1), (1, 4), (2, 8)]
-    options = ways(rows, Limits(init_batch=16, max_batch=512, min_local=4, max_local=32))
+    options = ways(rows, BatchLimits(init_batch=16, max_batch=512, min_local=4, max_local=32))
     parameters, gradient = np.array([0.1, 0.01, 0.05, 0.002, 0.03, 0.001, 1.7]), Gradient(0.4, 3.0)
     rates, chosen = best(parameters, gradient, 16, 3, options)
     for row, (nodes, gpus) in enumerate(rows):
         mine = [options.at(way) for way in range(options.starts[row], options.starts[row + 1])]
-        compute, step = step_seconds(parameters, [Observation(nodes, gpus, each.local, 1, 1) for each in mine])
+        compute, step = step_seconds(parameters, [StepObservation(nodes, gpus, each.local, 1, 1) for each in mine])
         gains = np.array([3.4 / (3.0 * 16 / each.batch(gpus) + 0.4) for each in mine])
         expected = gains / (step + compute * [each.accumulations for each in mine])
         assert rates[row] == pytest.approx(expected.max())
@@ -65,7 +65,7 @@ def test_the_best_way_is_that_of_most_gain_per_second() -> None:
 
 
 def test_a_configuration_whose_batches_do_not_fit_has_no_goodput() -> None:
-    options = ways([(1, 1), (2, 16)], Limits(init_batch=16, max_batch=16, min_local=8, max_local=7))
+    options = ways([(1, 1), (2, 16)], BatchLimits(init_batch=16, max_batch=16, min_local=8, max_local=7))
     rates, _ = best(np.array([0.1, 0.01, 0.05, 0.002, 0.03, 0.001, 1.7]), Gradient(1, 1), 16, 2, options)
     assert list(rates) == [0, 0]
 
@@ -76,15 +76,15 @@ def test_a_configuration_whose_batches_do_not_fit_has_no_goodput() -> None:
 @pytest.mark.parametrize(
     ("pool", "max_nodes", "expected"),
     [
-        (Pool("T4", 4, 4), 16, [(1, 1), (1, 2), (1, 4), (2, 8), (3, 12), (4, 16)]),
-        (Pool("RTX-2080-Ti", 9, 8), 3, [(1, 1), (1, 2), (1, 4), (1, 8), (2, 16), (3, 24)]),
-        (Pool("T4", 40, 4), 40, [(1, 1), (1, 2), *((n, 4 * n) for n in range(1, 17))]),
-        (Pool("RTX-2080-Ti", 2, 6), 3, [(1, 1), (1, 2), (1, 4), (1, 6), (2, 12)]),
-        (Pool("T4", 2, 1), 16, [(1, 1), (2, 2)]),
+        (TypePool("T4", 4, 4), 16, [(1, 1), (1, 2), (1, 4), (2, 8), (3, 12), (4, 16)]),
+        (TypePool("RTX-2080-Ti", 9, 8), 3, [(1, 1), (1, 2), (1, 4), (1, 8), (2, 16), (3, 24)]),
+        (TypePool("T4", 40, 4), 40, [(1, 1), (1, 2), *((n, 4 * n) for n in range(1, 17))]),
+        (TypePool("RTX-2080-Ti", 2, 6), 3, [(1, 1), (1, 2), (1, 4), (1, 6), (2, 12)]),
+        (TypePool("T4", 2, 1), 16, [(1, 1), (2, 2)]),
     ],
 )
 def test_configurations_are_powers_of_two_and_whole_nodes(
-    pool: Pool, max_nodes: int, expected: list[tuple[int, int]]
+    pool: TypePool, max_nodes: int, expected: list[tuple[int, int]]
 ) -> None:
     assert list(configurations(pool, max_nodes)) == expected
 

@@ -15,15 +15,15 @@ from scipy.sparse import coo_array, vstack
 from tests import builders
 
 from trimtab_lab import bounds, rigid
-from trimtab_lab.bounds import BelowBound, Bound, Demand, InvalidDemand
+from trimtab_lab.bounds import BelowBound, Bound, BoundsDemand, InvalidDemand
 from trimtab_lab.rigid import RigidRules
 from trimtab_lab.workloads.trace import trace
-from trimtab_policy.sim.result import Record, Run
+from trimtab_policy.sim.result import JobRecord, Run
 
 HOUR = 3600.0
 
 
-def jobs_of(submitted: list[float], seconds: list[float], gpus: list[int], capacity: float) -> Demand:
+def jobs_of(submitted: list[float], seconds: list[float], gpus: list[int], capacity: float) -> BoundsDemand:
     n = len(submitted)
     return bounds.demand(submitted, seconds, np.arange(n), np.zeros(n, int), gpus, np.ones(n), [capacity])
 
@@ -50,7 +50,7 @@ class Tiny:
             for gpus in {1, limit}
         ]
 
-    def demand(self) -> Demand:
+    def demand(self) -> BoundsDemand:
         rows = [(job, *row) for job, options in enumerate(self.rows) for row in options]
         job, kind, gpus, rate = zip(*rows, strict=True)
         return bounds.demand(self.submitted, self.work, job, kind, gpus, rate, self.capacity)
@@ -130,7 +130,7 @@ def test_makespan_counts_what_comes_late() -> None:
     assert bounds.best(jobs_of([5, 5], [10, 50], [1, 1], 4)).makespan == 50
 
 
-def fine_program(demand: Demand, horizon: int, step: float) -> float:
+def fine_program(demand: BoundsDemand, horizon: int, step: float) -> float:
     """The linear program of LB3 by HiGHS, work spread evenly in short slots: a solution of it, so not below LB3."""
     starts = np.arange(0, horizon, step)
     owner = np.repeat(np.arange(demand.submitted.size), np.diff(demand.first))
@@ -167,7 +167,7 @@ def test_prices_find_the_linear_program(elastic: bool) -> None:
     assert 0.985 * exact < bounds.best(demand).lb3 * n <= exact
 
 
-def srsf(demand: Demand) -> NDArray[np.float64]:
+def srsf(demand: BoundsDemand) -> NDArray[np.float64]:
     """(n,) ends when the least remaining GPU-seconds go first, at every arrival and end, free of charge."""
     left, ends, now = 1 / demand.rate, np.full(demand.submitted.size, np.inf), 0.0
     while (waiting := np.isinf(ends)).any():
@@ -226,7 +226,7 @@ def test_names_of_jobs_and_types_and_units_do_not_matter(seed: int) -> None:
 # --- a run held against its bound ----------------------------------------------------------------------
 def run(*jobs: tuple[float, float | None]) -> Run:
     """A run with jobs of (submitted, finished)."""
-    records = tuple(Record(f"j{i}", "x", s, s, f, 1.0, 1.0, 0, 0.0) for i, (s, f) in enumerate(jobs))
+    records = tuple(JobRecord(f"j{i}", "x", s, s, f, 1.0, 1.0, 0, 0.0) for i, (s, f) in enumerate(jobs))
     return Run("fast", builders.snapshot([builders.node("n1")]), records, (), 100.0, (), 0.0)
 
 

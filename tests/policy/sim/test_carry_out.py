@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from trimtab_lab.evaluation import carry_out, workload
-from trimtab_lab.evaluation.scenario import Outcome, Scenario
+from trimtab_lab.evaluation import run_scenario, workload
+from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
 from trimtab_policy.sim.contestant import contestant
 from trimtab_policy.types import Quota
 
@@ -24,26 +24,26 @@ def told(tmp_path: Path) -> Scenario:
     return Scenario(policy="sjf", trace=str(file), cluster="T4=8", spans=True)
 
 
-def ends(outcome: Outcome) -> list[float | None]:
+def ends(outcome: ScenarioResult) -> list[float | None]:
     return [job.finished for job in outcome.jobs]
 
 
 def test_estimates_in_a_trace_are_shown_only_to_whom_they_shall_be(told: Scenario) -> None:
-    true, users = carry_out.run(told), carry_out.run(replace(told, estimates="user"))
+    true, users = run_scenario.run_scenario(told), run_scenario.run_scenario(replace(told, estimates="user"))
     assert (true.regime, users.regime) == ("run times known", "users' estimates")
     assert ends(true) == pytest.approx([600, 1050, 750, 650])
     assert ends(users) == pytest.approx([600, 950, 1050, 650])
-    assert carry_out.run(replace(told, estimates="0.5")).regime == "run times estimated, spread of ln 0.5"
+    assert run_scenario.run_scenario(replace(told, estimates="0.5")).regime == "run times estimated, spread of ln 0.5"
     assert true.bounds_h == users.bounds_h
 
 
 def test_the_kernel_is_told_of_no_estimates_either(told: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = carry_out.run(told)
-    monkeypatch.setattr(carry_out, "MANY", 1)
-    fast = carry_out.run(told)
+    slow = run_scenario.run_scenario(told)
+    monkeypatch.setattr(run_scenario, "MANY", 1)
+    fast = run_scenario.run_scenario(told)
     assert ends(fast) == pytest.approx(ends(slow))
     assert fast.summary["decision_ms_p50"] != fast.summary["decision_ms_p50"]  # NaN: the kernel measures none
-    assert ends(carry_out.run(replace(told, estimates="user"))) != pytest.approx(ends(slow))
+    assert ends(run_scenario.run_scenario(replace(told, estimates="user"))) != pytest.approx(ends(slow))
 
 
 def test_measured_jobs_have_no_users_who_estimate_them(told: Scenario) -> None:
@@ -52,20 +52,20 @@ def test_measured_jobs_have_no_users_who_estimate_them(told: Scenario) -> None:
 
 
 def test_queues_are_told_apart(told: Scenario) -> None:
-    queues = carry_out.run(told).queues
+    queues = run_scenario.run_scenario(told).queues
     assert {name: part.jobs for name, part in queues.items()} == {"red": 2, "blue": 2}
     assert queues["blue"].avg_jct_h == pytest.approx((748 + 647) / 2 / 3600)
 
 
 def test_a_quota_holds(told: Scenario) -> None:
     Path(told.trace).write_text(HEADER + "a,0,4,100,100,blue\nb,0,4,100,100,blue\n")
-    assert ends(carry_out.run(told)) == pytest.approx([100, 100])
-    assert ends(carry_out.run(replace(told, quotas=(Quota("blue", "*", 4),)))) == pytest.approx([100, 200])
+    assert ends(run_scenario.run_scenario(told)) == pytest.approx([100, 100])
+    assert ends(run_scenario.run_scenario(replace(told, quotas=(Quota("blue", "*", 4),)))) == pytest.approx([100, 200])
 
 
 def test_gavel_reckons_with_the_rounds_that_are_kept(told: Scenario) -> None:
-    seen = carry_out._policy(contestant("gavel"), 120.0)
-    assert isinstance(seen, carry_out._KnowsRounds)
+    seen = run_scenario._policy(contestant("gavel"), 120.0)
+    assert isinstance(seen, run_scenario._KnowsRounds)
     assert seen.round_seconds == 120.0
-    assert carry_out.run(replace(told, policy="gavel")).round_seconds == 360.0
-    assert carry_out.run(told).round_seconds is None
+    assert run_scenario.run_scenario(replace(told, policy="gavel")).round_seconds == 360.0
+    assert run_scenario.run_scenario(told).round_seconds is None

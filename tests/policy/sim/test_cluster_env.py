@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from trimtab_lab.environments.cluster import ClusterEnv, ClusterVectorEnv
 from trimtab_lab.environments.cluster_jobs import Families, Mix, draw, llm, machines, saturation
-from trimtab_lab.environments.cluster_kernel import NONE, State
+from trimtab_lab.environments.cluster_kernel import NONE, KernelState
 from trimtab_policy.sim import clusters
 
 SIA = "sia-heterogeneous"
@@ -44,7 +44,7 @@ def advance(env: ClusterEnv) -> np.int64:
     return np.int64(env.action_space.n - 1)
 
 
-def state_of(env: ClusterEnv) -> State:
+def state_of(env: ClusterEnv) -> KernelState:
     return env.vector.state
 
 

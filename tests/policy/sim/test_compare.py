@@ -10,29 +10,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.outcomes import FIGURES, SLOWNESS, outcome, scenario
+from tests.result_builders import FIGURES, SLOWNESS, outcome, scenario
 
 from trimtab_lab.evaluation import compare
-from trimtab_lab.evaluation.compare import Ratio, Row, Table
-from trimtab_lab.evaluation.scenario import Outcome, Part
+from trimtab_lab.evaluation.compare import ComparisonRow, ComparisonTable, Ratio
+from trimtab_lab.evaluation.scenario import JobGroup, ScenarioResult
 
 POLICIES = tuple(SLOWNESS)
 
 
-def runs(policies: Sequence[str] = POLICIES, loads: Sequence[float | None] = (0.7,), windows: int = 4) -> list[Outcome]:
+def runs(
+    policies: Sequence[str] = POLICIES, loads: Sequence[float | None] = (0.7,), windows: int = 4
+) -> list[ScenarioResult]:
     return [outcome(scenario(policy, load, n)) for policy in policies for load in loads for n in range(windows)]
 
 
-def only(found: Sequence[Table]) -> Table:
+def only(found: Sequence[ComparisonTable]) -> ComparisonTable:
     [table] = found
     return table
 
 
-def row(table: Table, policy: str) -> Row:
+def row(table: ComparisonTable, policy: str) -> ComparisonRow:
     return next(row for row in table.rows if row.policy == policy)
 
 
-def ratio(table: Table, policy: str) -> Ratio:
+def ratio(table: ComparisonTable, policy: str) -> Ratio:
     found = row(table, policy).ratio
     assert found
     return found
@@ -133,7 +135,7 @@ def test_equal_utilisation_or_too_few_runs_make_no_regression() -> None:
 
 @settings(max_examples=20)
 @given(st.permutations(runs(loads=(0.7, 1.3))))
-def test_in_which_order_runs_came_does_not_matter(shuffled: list[Outcome]) -> None:
+def test_in_which_order_runs_came_does_not_matter(shuffled: list[ScenarioResult]) -> None:
     in_order = compare.tables(runs(loads=(0.7, 1.3)), POLICIES)
     for table, other in zip(compare.tables(shuffled, POLICIES), in_order, strict=True):
         assert [each.policy for each in table.rows] == [each.policy for each in other.rows]
@@ -143,7 +145,7 @@ def test_in_which_order_runs_came_does_not_matter(shuffled: list[Outcome]) -> No
 
 
 # --- what programs get -----------------------------------------------------------------------------------------------
-def as_json(outcomes: list[Outcome], policies: Sequence[str] = POLICIES) -> dict[str, dict[str, object]]:
+def as_json(outcomes: list[ScenarioResult], policies: Sequence[str] = POLICIES) -> dict[str, dict[str, object]]:
     single = compare.tables(outcomes, policies)
     found: dict[str, dict[str, object]] = json.loads(
         json.dumps(compare.as_json(compare.summed_up(outcomes, policies), single))
@@ -192,9 +194,9 @@ def test_jobs_of_runs_that_kept_them_are_rows_with_seconds_named_so() -> None:
 
 def test_jobs_of_a_queue_count_alike_whatever_their_window() -> None:
     found = [
-        replace(outcome(scenario(window=0)), queues={"a": Part(1, 4.0), "b": Part(2, 1.0)}),
-        replace(outcome(scenario(window=1)), queues={"a": Part(3, 8.0)}),
+        replace(outcome(scenario(window=0)), queues={"a": JobGroup(1, 4.0), "b": JobGroup(2, 1.0)}),
+        replace(outcome(scenario(window=1)), queues={"a": JobGroup(3, 8.0)}),
     ]
     [table] = compare.tables(found, ["fcfs"])
-    assert table.rows[0].queues == {"a": Part(4, 7.0), "b": Part(2, 1.0)}
+    assert table.rows[0].queues == {"a": JobGroup(4, 7.0), "b": JobGroup(2, 1.0)}
     assert compare.as_json([table], [table])["fcfs"]["queues"]["a"] == {"jobs": 4, "avg_jct_h": 7.0}

@@ -17,7 +17,7 @@ from trimtab_policy import policy as registry
 from trimtab_policy.policy import Kind, Policy
 from trimtab_policy.sim import clusters
 from trimtab_policy.sim.contestant import uses_sizes
-from trimtab_policy.sim.engine import Rules, Stuck, simulate
+from trimtab_policy.sim.engine import SimRules, Stuck, simulate
 from trimtab_policy.types import Decision, Snapshot
 
 SIA = clusters.preset("sia-heterogeneous")
@@ -71,7 +71,7 @@ def decisions(name: str, tell: Told) -> list[object]:
     heard = Heard(registry.load(name))
     jobs = rigid.jobs(workload(tell), CLUSTER, RULES)
     with suppress(Stuck):  # Pollux has no idea of gangs; what it decides until then counts
-        simulate(heard, jobs, CLUSTER, Rules(until=1000.0))
+        simulate(heard, jobs, CLUSTER, SimRules(until=1000.0))
     return heard.said
 
 

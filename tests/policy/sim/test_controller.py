@@ -13,9 +13,8 @@ from tests.builders import A100, job, node, snapshot
 from trimtab_policy.policy import load
 from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.sim import llm
-from trimtab_policy.sim.controller import Controller, ControllerRules
-from trimtab_policy.sim.engine import Rules as SimRules
-from trimtab_policy.sim.engine import simulate
+from trimtab_policy.sim.controller import ControllerRules, SimulatedController
+from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.result import Run
 from trimtab_policy.types import Decision, Job, Quota, Snapshot
 
@@ -27,7 +26,7 @@ ALONE = ControllerRules(Rules(times=False))
 """The policy, and nothing besides."""
 
 
-class Watched(Controller):
+class Watched(SimulatedController):
     """Remembers who stopped for whom, and who gave way how often."""
 
     def __init__(self, how: ControllerRules | None = None) -> None:
@@ -45,7 +44,7 @@ class Watched(Controller):
         return decision
 
 
-def history(policy: Controller, jobs: list[Job], quotas: tuple[Quota, ...] = ()) -> Run:
+def history(policy: SimulatedController, jobs: list[Job], quotas: tuple[Quota, ...] = ()) -> Run:
     return simulate(policy, llm.jobs(jobs, CLUSTER), CLUSTER, SimRules(quotas=quotas, heartbeat=120.0))
 
 

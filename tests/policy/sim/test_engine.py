@@ -15,9 +15,9 @@ from trimtab_lab import rigid
 from trimtab_lab.rigid import RigidJob, RigidRules
 from trimtab_lab.workloads.trace import trace
 from trimtab_policy import catalog
-from trimtab_policy.sim.books import BrokenDecision
-from trimtab_policy.sim.engine import Rules, Stuck, simulate
-from trimtab_policy.sim.failures import Event, Misfortunes, What, events
+from trimtab_policy.sim.engine import SimRules, Stuck, simulate
+from trimtab_policy.sim.failures import FailureEvent, FailureKind, FailureModel, events
+from trimtab_policy.sim.node_accounts import BrokenDecision
 from trimtab_policy.sim.result import Run
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Decision, Grant, Job, Node, NodeShare, Placement, Quota, Snapshot, Stop
@@ -93,7 +93,7 @@ def test_a_job_that_does_not_fit_waits_for_the_event_that_frees_its_gpus() -> No
 
 
 def test_in_rounds_an_arrival_is_seen_at_the_next_round_and_gpus_are_held_to_the_end_of_the_last() -> None:
-    run = simulate(Script(first_fit), jobs((10, 2, 100)), cluster(), Rules(round_seconds=60))
+    run = simulate(Script(first_fit), jobs((10, 2, 100)), cluster(), SimRules(round_seconds=60))
 
     [record] = run.jobs
     assert (record.started, record.finished) == (60, 160)
@@ -103,14 +103,14 @@ def test_in_rounds_an_arrival_is_seen_at_the_next_round_and_gpus_are_held_to_the
 
 def test_rounds_in_which_nothing_is_there_are_skipped_but_keep_their_beat() -> None:
     policy = Script(first_fit)
-    run = simulate(policy, jobs((0, 1, 30), (100_000, 1, 30)), cluster(), Rules(round_seconds=60))
+    run = simulate(policy, jobs((0, 1, 30), (100_000, 1, 30)), cluster(), SimRules(round_seconds=60))
 
     assert [snapshot.time for snapshot in policy.seen] == [60, 100_020]
     assert run.end == 100_050
 
 
 def test_an_arrival_at_the_very_end_of_a_round_is_seen_in_it() -> None:
-    run = simulate(Script(first_fit), jobs((120, 1, 30)), cluster(), Rules(round_seconds=60))
+    run = simulate(Script(first_fit), jobs((120, 1, 30)), cluster(), SimRules(round_seconds=60))
 
     assert run.jobs[0].started == 120
 
@@ -151,7 +151,7 @@ def test_a_move_restarts_the_job_and_the_same_placement_again_does_not() -> None
         return Decision("script", tuple(on(job.uid, (node, 2)) for job in snapshot.jobs if job.uid == "j0"))
 
     rules = RigidRules(restart_seconds=5)
-    run = simulate(Script(say), jobs((0, 2, 100), rules=rules), cluster(), Rules(heartbeat=20))
+    run = simulate(Script(say), jobs((0, 2, 100), rules=rules), cluster(), SimRules(heartbeat=20))
 
     assert run.jobs[0].restarts == 1
     assert run.jobs[0].finished == pytest.approx(105)
@@ -166,7 +166,7 @@ def test_two_jobs_may_swap_their_nodes_in_one_decision() -> None:
             tuple(on(job.uid, ("n1" if (job.uid == "j0") == swapped else "n0", 4)) for job in snapshot.jobs),
         )
 
-    run = simulate(Script(say), jobs((0, 4, 100), (0, 4, 100)), cluster(), Rules(heartbeat=10))
+    run = simulate(Script(say), jobs((0, 4, 100), (0, 4, 100)), cluster(), SimRules(heartbeat=10))
 
     assert jcts(run) == pytest.approx([100, 100])
     assert [record.restarts for record in run.jobs] == [1, 1] or [record.restarts for record in run.jobs] == [0, 0]
@@ -190,7 +190,7 @@ def test_a_decision_that_the_cluster_cannot_carry_out_ends_the_run(decision: Dec
 
 def test_a_decision_that_breaks_a_quota_ends_the_run() -> None:
     with pytest.raises(BrokenDecision, match="quota of queue ''"):
-        simulate(Script(first_fit), jobs((0, 2, 9), (0, 3, 9)), cluster(), Rules(quotas=(Quota("", "*", 4),)))
+        simulate(Script(first_fit), jobs((0, 2, 9), (0, 3, 9)), cluster(), SimRules(quotas=(Quota("", "*", 4),)))
 
 
 def test_a_running_job_that_is_not_preemptible_must_be_left_alone() -> None:
@@ -202,9 +202,9 @@ def test_a_running_job_that_is_not_preemptible_must_be_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [Rules(), Rules(round_seconds=60), Rules(misfortunes=Misfortunes(gpu_mtbf_seconds=1e9))]
+    "rules", [SimRules(), SimRules(round_seconds=60), SimRules(misfortunes=FailureModel(gpu_mtbf_seconds=1e9))]
 )
-def test_a_policy_that_lets_jobs_wait_on_an_idle_cluster_is_stopped(rules: Rules) -> None:
+def test_a_policy_that_lets_jobs_wait_on_an_idle_cluster_is_stopped(rules: SimRules) -> None:
     with pytest.raises(Stuck, match="script lets none of 1 jobs compute"):
         simulate(Script(lambda _: None), jobs((0, 2, 100)), cluster(), rules)
 
@@ -216,11 +216,11 @@ def test_a_policy_that_restarts_jobs_for_ever_is_stopped() -> None:
 
     rules = RigidRules(restart_seconds=100.0, first_start_costs=True)
     with pytest.raises(Stuck, match="none of 1 jobs"):
-        simulate(Script(say), jobs((0, 2, 100), rules=rules), cluster(), Rules(round_seconds=60))
+        simulate(Script(say), jobs((0, 2, 100), rules=rules), cluster(), SimRules(round_seconds=60))
 
 
 def test_a_run_can_be_cut_off_and_says_who_is_not_done() -> None:
-    run = simulate(Script(first_fit), jobs((0, 2, 100), (5, 2, 10), (80, 1, 1)), cluster(), Rules(until=50))
+    run = simulate(Script(first_fit), jobs((0, 2, 100), (5, 2, 10), (80, 1, 1)), cluster(), SimRules(until=50))
 
     assert [record.finished for record in run.jobs] == [None, 15, None]
     assert run.end == 50
@@ -228,21 +228,23 @@ def test_a_run_can_be_cut_off_and_says_who_is_not_done() -> None:
 
 
 def test_a_failed_node_costs_the_work_since_the_last_checkpoint() -> None:
-    misfortunes = Misfortunes(gpu_mtbf_seconds=2000.0, repair_seconds=10.0)
+    misfortunes = FailureModel(gpu_mtbf_seconds=2000.0, repair_seconds=10.0)
     rules = RigidRules(checkpoint_seconds=100.0)
     small = cluster(1, 1)
 
-    run = simulate(Script(first_fit), jobs((0, 1, 5000), on=small, rules=rules), small, Rules(misfortunes=misfortunes))
+    run = simulate(
+        Script(first_fit), jobs((0, 1, 5000), on=small, rules=rules), small, SimRules(misfortunes=misfortunes)
+    )
 
     [record] = run.jobs
-    failures = [event for event in _until(small, misfortunes, record.finished) if event.what is What.FAIL]
+    failures = [event for event in _until(small, misfortunes, record.finished) if event.what is FailureKind.FAIL]
     assert record.restarts == len(failures) > 0
     assert 0 < run.lost_gpu_seconds < 100 * len(failures)
     assert record.productive_gpu_seconds == pytest.approx(5000)
     assert record.gpu_seconds == pytest.approx(5000 + run.lost_gpu_seconds)
 
 
-def _until(where: Snapshot, misfortunes: Misfortunes, end: float | None) -> list[Event]:
+def _until(where: Snapshot, misfortunes: FailureModel, end: float | None) -> list[FailureEvent]:
     found = []
     for event in events(where, misfortunes, 0):
         if event.time > (end or math.inf):
@@ -252,13 +254,13 @@ def _until(where: Snapshot, misfortunes: Misfortunes, end: float | None) -> list
 
 
 def test_no_more_is_lost_than_was_computed_however_slow_the_node_was() -> None:
-    bad_luck = Misfortunes(
+    bad_luck = FailureModel(
         gpu_mtbf_seconds=1e5, straggler_mtbf_seconds=2e4, straggler_seconds=5000.0, straggler_speed=0.2
     )
     rules = RigidRules(checkpoint_seconds=1e9)
 
     run = simulate(
-        Script(first_fit), jobs((0, 4, 20_000), (0, 4, 20_000), rules=rules), cluster(), Rules(misfortunes=bad_luck)
+        Script(first_fit), jobs((0, 4, 20_000), (0, 4, 20_000), rules=rules), cluster(), SimRules(misfortunes=bad_luck)
     )
 
     assert run.lost_gpu_seconds > 0
@@ -269,17 +271,17 @@ def test_no_more_is_lost_than_was_computed_however_slow_the_node_was() -> None:
 
 
 def test_a_gang_is_as_slow_as_its_slowest_node() -> None:
-    always = Misfortunes(straggler_mtbf_seconds=1e-3, straggler_seconds=1e9, straggler_speed=0.5)
+    always = FailureModel(straggler_mtbf_seconds=1e-3, straggler_seconds=1e9, straggler_speed=0.5)
 
-    run = simulate(Script(first_fit), jobs((10, 1, 100)), cluster(), Rules(misfortunes=always))
+    run = simulate(Script(first_fit), jobs((10, 1, 100)), cluster(), SimRules(misfortunes=always))
 
     assert jcts(run) == pytest.approx([200], rel=1e-3)
 
 
 def test_all_policies_meet_the_same_misfortunes() -> None:
-    bad_luck = Misfortunes(gpu_mtbf_seconds=1000.0)
+    bad_luck = FailureModel(gpu_mtbf_seconds=1000.0)
 
-    def happened(nodes: int) -> list[Event]:
+    def happened(nodes: int) -> list[FailureEvent]:
         return [event for event in _until(cluster(nodes), bad_luck, 5000.0) if event.node in ("n0", "n1")]
 
     assert happened(2) == happened(3) != []
@@ -315,7 +317,7 @@ def test_in_which_order_gpus_were_given_goes_on_from_a_live_snapshot() -> None:
     full = (replace(cluster().nodes[0], free_gpus=0),)
     policy = Script(first_fit)
 
-    simulate(policy, made, replace(cluster(), nodes=full, jobs=(held,), granted=8), Rules(heartbeat=20))
+    simulate(policy, made, replace(cluster(), nodes=full, jobs=(held,), granted=8), SimRules(heartbeat=20))
 
     ran = [job for seen in policy.seen for job in seen.jobs if job.placement]
     assert {job.uid: [grant.order for grant in job.grants] for job in ran} == {"j0": [6], "j1": [9], "j2": [10]}
@@ -387,10 +389,10 @@ def test_whatever_a_policy_does_no_work_and_no_gpu_is_lost_or_invented(
 ) -> None:
     work.sort()
     rules = RigidRules(restart_seconds=3.0, checkpoint_seconds=20.0)
-    bad_luck = Misfortunes(gpu_mtbf_seconds=4000.0, repair_seconds=20.0) if unlucky else Misfortunes()
+    bad_luck = FailureModel(gpu_mtbf_seconds=4000.0, repair_seconds=20.0) if unlucky else FailureModel()
 
     run = simulate(
-        Whim(seed), jobs(*work, rules=rules), cluster(), Rules(round_seconds, heartbeat=15, misfortunes=bad_luck)
+        Whim(seed), jobs(*work, rules=rules), cluster(), SimRules(round_seconds, heartbeat=15, misfortunes=bad_luck)
     )
 
     for index, (record, (submitted, gpus, seconds)) in enumerate(zip(run.jobs, work, strict=True)):
@@ -422,7 +424,7 @@ def _most_held(run: Run) -> dict[str, int]:
 
 def test_the_same_run_twice_is_the_same_run() -> None:
     def once() -> Run:
-        return simulate(Whim(3), jobs((0, 2, 100), (5, 8, 50), (9, 1, 70)), cluster(), Rules(heartbeat=15))
+        return simulate(Whim(3), jobs((0, 2, 100), (5, 8, 50), (9, 1, 70)), cluster(), SimRules(heartbeat=15))
 
     first, second = once(), once()
     assert (first.jobs, first.spans, first.end) == (second.jobs, second.spans, second.end)
@@ -433,4 +435,4 @@ def test_the_same_run_twice_is_the_same_run() -> None:
 )
 def test_rules_that_make_no_sense_are_refused_by_name(changes: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
-        Rules(**changes)
+        SimRules(**changes)

@@ -285,7 +285,7 @@ def test_cifar10_alone_on_one_2080_takes_what_its_files_say() -> None:
 def test_every_job_of_the_artifacts_workloads_can_be_built(form: Form) -> None:
     profiles = Profiles(SIA / "profiles")
     for family in ("philly", "saturn", "newtrace"):
-        rows, _ = workloads.read(SIA / family / "workload-1.csv")
+        rows, _ = workloads.read_trace(SIA / family / "workload-1.csv")
         built = jobs(rows, profiles, form, cluster=preset("sia-heterogeneous"))
         assert all(job.seen().speeds for job in built)
 

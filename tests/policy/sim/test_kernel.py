@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.policy.sim.queueing import node_of, of_one_gpu
 
 from trimtab_lab import kernel, rigid
-from trimtab_lab.kernel import Discipline, NotCovered, Option
+from trimtab_lab.kernel import Discipline, KernelOption, NotCovered
 from trimtab_lab.kernel import heap as kernel_heaps
-from trimtab_lab.kernel.run import run
+from trimtab_lab.kernel.run import run_kernel
 from trimtab_lab.rigid import RigidRules
 from trimtab_lab.workloads.trace import Trace, trace
 from trimtab_policy import catalog, policy
@@ -80,7 +80,7 @@ def test_kernel_and_engine_agree_about_every_job(
     for seed, together in ((1, 1.0), (2, 500.0)):  # the second one: many jobs are submitted at the same time
         jobs = workload(seed, on, estimates=estimates, together=together)
         expected = engine.simulate(policy.load(discipline), rigid.jobs(jobs, on, rules), on)
-        same(run(discipline, jobs, on, rules), expected)
+        same(run_kernel(discipline, jobs, on, rules), expected)
 
 
 def test_least_attained_service_agrees_where_the_engine_looks_every_second() -> None:
@@ -93,10 +93,10 @@ def test_least_attained_service_agrees_where_the_engine_looks_every_second() -> 
     jobs = jobs.take(np.isin(jobs.gpus, [1, 2, 4, 8]))
     jobs = trace(np.sort(jobs.name), jobs.submitted, jobs.gpus, jobs.seconds)
     expected = engine.simulate(
-        Las(thresholds, promote=np.inf), rigid.jobs(jobs, ALIKE), ALIKE, engine.Rules(heartbeat=1.0)
+        Las(thresholds, promote=np.inf), rigid.jobs(jobs, ALIKE), ALIKE, engine.SimRules(heartbeat=1.0)
     )
     given_jobs = kernel.rigid(Discipline.LAS, jobs, ALIKE)
-    found = kernel.simulate(Discipline.LAS, given_jobs, kernel.pools(ALIKE), kernel.Rules(thresholds=thresholds))
+    found = kernel.simulate(Discipline.LAS, given_jobs, kernel.pools(ALIKE), kernel.KernelRules(thresholds=thresholds))
     assert found.finished == pytest.approx([job.finished for job in expected.jobs], abs=1e-3)
     assert found.restarts.tolist() == [job.restarts for job in expected.jobs]
     assert found.restarts.sum() > 10
@@ -104,11 +104,11 @@ def test_least_attained_service_agrees_where_the_engine_looks_every_second() -> 
 
 def test_allocations_are_those_of_the_engine_node_by_node() -> None:
     jobs = workload(4, MIXED)
-    found = run(Discipline.FCFS, jobs, MIXED)
+    found = run_kernel(Discipline.FCFS, jobs, MIXED)
     expected = engine.simulate(policy.load("fcfs"), rigid.jobs(jobs, MIXED), MIXED)
     key = [(span.job, span.begin, span.gpu_type, span.shares) for span in expected.spans]
     assert sorted((span.job, span.begin, span.gpu_type, span.shares) for span in found.spans) == sorted(key)
-    assert run(Discipline.FCFS, jobs, MIXED, spans=False).spans == ()
+    assert run_kernel(Discipline.FCFS, jobs, MIXED, spans=False).spans == ()
 
 
 @settings(max_examples=60, deadline=None)
@@ -122,7 +122,7 @@ def test_no_node_is_oversubscribed_and_all_work_is_done(
 ) -> None:
     submitted, gpus, seconds = zip(*rows, strict=True)
     jobs = trace([f"j{i}" for i in range(len(rows))], submitted, gpus, seconds)
-    found = run(discipline, jobs, MIXED, RigidRules(restart_seconds=restart))
+    found = run_kernel(discipline, jobs, MIXED, RigidRules(restart_seconds=restart))
     held: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for span in found.spans:
         assert sum(share.gpus for share in span.shares) == jobs.gpus[span.job]
@@ -139,7 +139,7 @@ def test_no_node_is_oversubscribed_and_all_work_is_done(
 
 
 def test_a_moldable_job_takes_the_fastest_count_that_has_room() -> None:
-    shape = [Option(0, 4, 3.0), Option(0, 2, 1.8), Option(0, 1, 1.0)]
+    shape = [KernelOption(0, 4, 3.0), KernelOption(0, 2, 1.8), KernelOption(0, 1, 1.0)]
     jobs = kernel.workload(np.array([0.0, 1.0, 2.0]), np.full(3, 90.0), np.zeros(3, dtype=np.int64), [shape])
     found = kernel.simulate(Discipline.FCFS, jobs, node_of(7))
     assert found.finished - found.started == pytest.approx([30, 50, 90])
@@ -148,18 +148,18 @@ def test_a_moldable_job_takes_the_fastest_count_that_has_room() -> None:
 def test_what_the_kernel_cannot_run_is_named() -> None:
     jobs = trace(["a", "b"], [0, 1], [1, 16], [5, 5])
     with pytest.raises(ValueError, match="job 1: asks for 16 GPUs"):
-        run(Discipline.FCFS, jobs, MIXED)
+        run_kernel(Discipline.FCFS, jobs, MIXED)
     with pytest.raises(NotCovered, match="estimate_sigma"):
-        run(Discipline.SJF, jobs, MIXED, RigidRules(estimate_sigma=1.0))
+        run_kernel(Discipline.SJF, jobs, MIXED, RigidRules(estimate_sigma=1.0))
     with pytest.raises(NotCovered, match="run time"):
-        run(Discipline.FCFS, trace(["a"], [0], [1]), MIXED)
+        run_kernel(Discipline.FCFS, trace(["a"], [0], [1]), MIXED)
     with pytest.raises(ValueError, match=r"job 0: submitted at 0\.0 with -5\.0 s of work"):
         kernel.simulate(Discipline.FCFS, of_one_gpu(np.zeros(1), np.array([-5.0])), node_of(1))
 
 
 def test_an_empty_trace_is_an_empty_run() -> None:
-    assert run(Discipline.EASY_BACKFILL, trace([], [], [], []), ALIKE).jobs == ()
-    assert run(Discipline.SRTF, trace([], [], [], []), ALIKE).jobs == ()
+    assert run_kernel(Discipline.EASY_BACKFILL, trace([], [], [], []), ALIKE).jobs == ()
+    assert run_kernel(Discipline.SRTF, trace([], [], [], []), ALIKE).jobs == ()
 
 
 @settings(deadline=None)  # the first call compiles

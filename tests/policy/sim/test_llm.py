@@ -10,7 +10,7 @@ from tests.builders import A100, H100, job, node, snapshot
 from trimtab_policy.perf.restarts import checkpoint_bytes
 from trimtab_policy.policy import load
 from trimtab_policy.sim import llm
-from trimtab_policy.sim.engine import Rules, simulate
+from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.llm import LlmRules
 from trimtab_policy.types import Placement, Snapshot
 
@@ -103,7 +103,7 @@ def test_every_job_of_a_busy_cluster_ends_under_the_live_policy() -> None:
         job(f"j{i}", model="gpt3-1.3b" if i % 3 else "llama3-8b", gpus=(1, 16), created=100.0 * i, steps=500)
         for i in range(12)
     ]
-    run = simulate(load("best_fit"), llm.jobs(jobs, here()), here(), Rules())
+    run = simulate(load("best_fit"), llm.jobs(jobs, here()), here(), SimRules())
 
     assert all(record.finished is not None for record in run.jobs)
     assert sum(record.gpu_seconds for record in run.jobs) > 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trimtab_policy import catalog
 from trimtab_policy.sim import metrics
 from trimtab_policy.sim.metrics import InconsistentRun, Summary, summary
-from trimtab_policy.sim.result import Record, Run, Span
+from trimtab_policy.sim.result import JobRecord, Run, Span
 from trimtab_policy.types import Node, NodeShare, Snapshot
 
 HOUR = 3600.0
@@ -32,7 +32,7 @@ def span(job: int, begin: float, end: float, gpu_type: str = T4, **shares: int) 
     return Span(job, begin * HOUR, end * HOUR, gpu_type, tuple(NodeShare(*share) for share in shares.items()))
 
 
-def record(index: int, submitted: float, finished: float | None, gpu_hours: float, **changes: Any) -> Record:
+def record(index: int, submitted: float, finished: float | None, gpu_hours: float, **changes: Any) -> JobRecord:
     """Times in hours; all that is held is productive unless said otherwise."""
     defaults: dict[str, Any] = {
         "started": submitted * HOUR,
@@ -41,7 +41,7 @@ def record(index: int, submitted: float, finished: float | None, gpu_hours: floa
         "isolated_seconds": 0.0,
     }
     done = None if finished is None else finished * HOUR
-    return Record(
+    return JobRecord(
         uid=f"j{index}",
         application="x",
         submitted=submitted * HOUR,
@@ -51,7 +51,7 @@ def record(index: int, submitted: float, finished: float | None, gpu_hours: floa
     )
 
 
-def run(on: Snapshot, jobs: list[Record], spans: list[Span], end: float, **changes: Any) -> Run:
+def run(on: Snapshot, jobs: list[JobRecord], spans: list[Span], end: float, **changes: Any) -> Run:
     defaults: dict[str, Any] = {"decision_seconds": (0.001, 0.003), "cpu_seconds": 1.5}
     return Run("test", on, tuple(jobs), tuple(spans), end * HOUR, **(defaults | changes))
 
@@ -206,7 +206,7 @@ def test_json_has_the_keys_that_tools_rely_on() -> None:
         ([record(0, 0, 1, 5.0)], [span(0, 0, 1, n0=5)], "n0 lent 5 of its 4 GPUs"),
     ],
 )
-def test_a_run_that_contradicts_itself_is_refused(jobs: list[Record], spans: list[Span], message: str) -> None:
+def test_a_run_that_contradicts_itself_is_refused(jobs: list[JobRecord], spans: list[Span], message: str) -> None:
     with pytest.raises(InconsistentRun, match=message):
         summary(run(cluster(T4), jobs, spans, end=1))
 

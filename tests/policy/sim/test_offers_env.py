@@ -10,11 +10,11 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import trimtab_lab.environments
-from trimtab_lab.environments.cluster_kernel import NONE, State
+from trimtab_lab.environments.cluster_kernel import NONE, KernelState
 from trimtab_lab.environments.offers import OffersVectorEnv
 
 
-def state_of(env: OffersVectorEnv) -> State:
+def state_of(env: OffersVectorEnv) -> KernelState:
     return env._cluster.state
 
 

@@ -37,14 +37,16 @@ def test_the_cpu_series_are_the_published_ones() -> None:
         kind, mark = name.split("_")
         with (ORIGINALS / f"{kind}_cpu_utilization_{mark}.csv").open() as lines:
             published = [float(row["value"]) for row in csv.DictReader(lines)]
-        np.testing.assert_allclose(cpu_usage.read(name) * 100, published, atol=0.0051)
+        np.testing.assert_allclose(cpu_usage.read_cpu_usage(name) * 100, published, atol=0.0051)
 
 
 def test_the_cpu_series_carry_their_licence() -> None:
     folder = files("trimtab_lab") / "data" / "cpu"
     assert "Copyright 2014-2024 Numenta Inc." in (folder / "LICENSE").read_text()
     assert "numenta/NAB" in (folder / "README.md").read_text()
-    assert all(((read := cpu_usage.read(name)) >= 0).all() and (read <= 1).all() for name in cpu_usage.names())
+    assert all(
+        ((read := cpu_usage.read_cpu_usage(name)) >= 0).all() and (read <= 1).all() for name in cpu_usage.names()
+    )
 
 
 def test_only_what_can_be_is_possible() -> None:
@@ -93,7 +95,7 @@ def test_the_best_of_each_objective_scores_one() -> None:
 def test_a_step_earns_the_weighted_scores() -> None:
     env = ParallelModeEnv()
     env.reset(seed=1, options={"series": "ec2_825cc2", "start": 100})
-    cpu = cpu_usage.read("ec2_825cc2")[100]
+    cpu = cpu_usage.read_cpu_usage("ec2_825cc2")[100]
     observation, info = env.reset(seed=1, options={"series": "ec2_825cc2", "start": 100})
     assert observation[0] == np.float32(cpu)
     stay = ACTIONS[(1, Mode.DATA)]

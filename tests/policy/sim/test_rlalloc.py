@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trimtab_lab.environments import rlalloc_experts, rlalloc_jobs
 from trimtab_lab.environments.rlalloc import AGE_RANK, DURATION_RANK, SCALARS, RLAllocEnv
 from trimtab_lab.environments.rlalloc_experts import EXPERTS, Action, State
-from trimtab_lab.environments.rlalloc_jobs import Machine, Profile, speed
+from trimtab_lab.environments.rlalloc_jobs import RlallocProfile, SharedMachine, speed
 
 README = """
 environment:
@@ -25,7 +25,7 @@ environment:
   time_horizon: 39
   max_steps: 1000
 """
-TOY = Profile("toy", (10, 20), (100.0, 150.0), tokens_per_core=50.0, host_memory=10)
+TOY = RlallocProfile("toy", (10, 20), (100.0, 150.0), tokens_per_core=50.0, host_memory=10)
 NOTHING = np.zeros(3, dtype=np.float32)
 
 
@@ -221,4 +221,4 @@ def test_predicted_profiles_get_faster_with_memory_and_slower_with_the_model() -
 def test_an_unsound_profile_is_refused(changed: dict[str, Any]) -> None:
     fields = {"gpu_memory": (10, 20), "tokens_per_second": (100.0, 150.0)} | changed
     with pytest.raises(ValueError, match="profiles: odd"):
-        rlalloc_jobs.check([Profile("odd", **fields)], Machine(100, 4, 100))
+        rlalloc_jobs.check([RlallocProfile("odd", **fields)], SharedMachine(100, 4, 100))

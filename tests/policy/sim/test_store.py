@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.outcomes import outcome, scenario
+from tests.result_builders import outcome, scenario
 
 from trimtab_lab.evaluation import sources
 from trimtab_lab.evaluation.store import Store
-from trimtab_policy.sim.failures import Misfortunes
+from trimtab_policy.sim.failures import FailureModel
 
 ROOT = Path(__file__).parents[3]
-RUN = ("trimtab_lab.evaluation.carry_out",)
+RUN = ("trimtab_lab.evaluation.run_scenario",)
 
 
 def test_what_was_put_is_got_down_to_jobs_and_spans(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_what_was_put_is_got_down_to_jobs_and_spans(tmp_path: Path) -> None:
 
 
 def test_endless_times_between_failures_and_unknown_figures_survive(tmp_path: Path) -> None:
-    one = scenario(misfortunes=Misfortunes(gpu_mtbf_seconds=math.inf))
+    one = scenario(misfortunes=FailureModel(gpu_mtbf_seconds=math.inf))
     Store(tmp_path).put(outcome(one, deadline_hits=math.nan))
     found = Store(tmp_path).get(one)
     assert found
@@ -38,7 +38,7 @@ def test_endless_times_between_failures_and_unknown_figures_survive(tmp_path: Pa
 
 CHANGES = st.sampled_from(
     [{"policy": "las"}, {"load": 0.8}, {"load": None}, {"window": 1}, {"seed": 1}, {"knowledge": "exact"},
-     {"spans": True}, {"skip_bad": True}, {"round_seconds": 60.0}, {"misfortunes": Misfortunes(repair_seconds=60.0)}]
+     {"spans": True}, {"skip_bad": True}, {"round_seconds": 60.0}, {"misfortunes": FailureModel(repair_seconds=60.0)}]
 )  # fmt: skip
 
 
@@ -114,15 +114,16 @@ def test_a_run_that_is_put_twice_is_one_file_and_nothing_half_written_stays(tmp_
 def test_what_takes_part_in_a_run_is_what_is_imported_for_it() -> None:
     """Also from within functions, as workloads of environments are, and by way of the policy."""
     files = {path.name for path in sources.imported(*RUN, "trimtab_policy.heuristics.sia")}
-    assert files >= {"carry_out.py", "engine.py", "cluster_v0.py", "sia.py", "milp.py", "types.py", "__init__.py"}
+    assert files >= {"run_scenario.py", "engine.py", "cluster_v0.py", "sia.py", "milp.py", "types.py", "__init__.py"}
     assert files.isdisjoint({"gavel.py", "dqn_cnn.py", "train.py"})
 
 
 def test_whatever_a_run_imports_is_part_of_it() -> None:
     """The interpreter's own account of what it loaded for a run, against ours."""
     script = (
-        "import sys; from trimtab_lab.evaluation.carry_out import run; from tests.outcomes import scenario\n"
-        "run(scenario('gavel', window_jobs=5, trace='generator:cluster-v0'))\n"
+        "import sys; from tests.result_builders import scenario\n"
+        "from trimtab_lab.evaluation.run_scenario import run_scenario\n"
+        "run_scenario(scenario('gavel', window_jobs=5, trace='generator:cluster-v0'))\n"
         "for name, module in sys.modules.items():\n"
         "    if name.startswith('trimtab_policy') and module.__file__: print(module.__file__)"
     )

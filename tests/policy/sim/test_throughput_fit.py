@@ -19,20 +19,20 @@ from trimtab_lab.goodput.throughput_fit import (
     BETA_R,
     GAMMA,
     Floats,
-    Observation,
+    StepObservation,
     fit,
     loss,
     step_seconds,
 )
 
 
-def seen(*splits: tuple[int, ...], local: int = 16) -> tuple[Observation, ...]:
+def seen(*splits: tuple[int, ...], local: int = 16) -> tuple[StepObservation, ...]:
     """What a job on one T4 type observes of the toy application."""
     times = [(split, *seconds(split, local)) for split in splits]
-    return tuple(Observation(len(split), sum(split), local, step - sync, step) for split, step, sync in times)
+    return tuple(StepObservation(len(split), sum(split), local, step - sync, step) for split, step, sync in times)
 
 
-def columns(observations: tuple[Observation, ...]) -> tuple[Floats, ...]:
+def columns(observations: tuple[StepObservation, ...]) -> tuple[Floats, ...]:
     nodes, gpus, local, compute, step = np.array(observations, dtype=np.float64).T
     return nodes, gpus, local, np.log(compute), np.log(step)
 
@@ -40,7 +40,7 @@ def columns(observations: tuple[Observation, ...]) -> tuple[Floats, ...]:
 positive = st.floats(1e-3, 2.0)
 observations = st.lists(
     st.builds(
-        lambda nodes, each, local, compute, sync: Observation(nodes, nodes * each, local, compute, compute + sync),
+        lambda nodes, each, local, compute, sync: StepObservation(nodes, nodes * each, local, compute, compute + sync),
         st.integers(1, 3),
         st.integers(1, 8),
         st.integers(1, 512),
@@ -53,7 +53,7 @@ observations = st.lists(
 parameters = st.tuples(*[positive] * 6, st.floats(1.0, 9.9)).map(np.array)
 
 
-def root_mean_square_errors(x: Floats, data: tuple[Observation, ...]) -> list[float]:
+def root_mean_square_errors(x: Floats, data: tuple[StepObservation, ...]) -> list[float]:
     """Of the logarithms of computing and step times."""
     compute, step = step_seconds(x, data)
     return [
@@ -63,7 +63,7 @@ def root_mean_square_errors(x: Floats, data: tuple[Observation, ...]) -> list[fl
 
 
 @given(observations, parameters)
-def test_the_gradient_is_that_of_finite_differences(data: tuple[Observation, ...], x: Floats) -> None:
+def test_the_gradient_is_that_of_finite_differences(data: tuple[StepObservation, ...], x: Floats) -> None:
     assume(min(root_mean_square_errors(x, data)) > 1e-3)  # where a fit is exact the loss has a kink, and no gradient
     _, gradient = loss(x, *columns(data))
     for place in range(7):
@@ -74,14 +74,16 @@ def test_the_gradient_is_that_of_finite_differences(data: tuple[Observation, ...
 
 
 @given(observations, parameters)
-def test_the_loss_is_the_logarithmic_error_of_what_is_predicted(data: tuple[Observation, ...], x: Floats) -> None:
+def test_the_loss_is_the_logarithmic_error_of_what_is_predicted(data: tuple[StepObservation, ...], x: Floats) -> None:
     errors = root_mean_square_errors(x, data)
     growth = (x[BETA_N] / x[ALPHA_N]) ** 2 + (x[BETA_R] / x[ALPHA_R]) ** 2
     assert loss(x, *columns(data))[0] == pytest.approx(sum(errors) + 1e-3 * (x[GAMMA] - 1) ** 2 + 1e-2 * growth)
 
 
 @given(observations)
-def test_a_fit_is_within_its_bounds_and_never_thinks_several_nodes_faster_unseen(data: tuple[Observation, ...]) -> None:
+def test_a_fit_is_within_its_bounds_and_never_thinks_several_nodes_faster_unseen(
+    data: tuple[StepObservation, ...],
+) -> None:
     found = fit(data)
     assert np.all(np.isfinite(found))
     assert np.all(found[:GAMMA] >= 1e-8)
@@ -145,5 +147,5 @@ FITTED_BY_THE_ARTIFACT = [
 
 
 @pytest.mark.parametrize(("data", "expected"), FITTED_BY_THE_ARTIFACT)
-def test_it_is_what_the_artifact_fits(data: tuple[Observation, ...], expected: list[float]) -> None:
+def test_it_is_what_the_artifact_fits(data: tuple[StepObservation, ...], expected: list[float]) -> None:
     assert fit(data) == pytest.approx(expected, rel=1e-3)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.outcomes import CLUSTER, NODES, drawn, span
+from tests.result_builders import CLUSTER, NODES, drawn, span
 
 from trimtab_policy.sim import clusters, timeline
 from trimtab_policy.sim.result import Span
-from trimtab_policy.sim.timeline import Bar, Timeline
+from trimtab_policy.sim.timeline import JobSpanBar, Timeline
 
 EMPTY = clusters.cluster(CLUSTER)
 T4_0, T4_1, A100_0 = NODES
@@ -25,17 +25,17 @@ def run(*spans: Span) -> Timeline:
 
 def test_bars_lie_on_the_lowest_free_gpus_and_neighbours_are_one() -> None:
     assert set(timeline.bars(run(*drawn()[1]))) == {
-        Bar(first=0, lanes=2, begin=0, end=3600, job=0),
-        Bar(first=2, lanes=2, begin=0, end=3600, job=2),
-        Bar(first=0, lanes=4, begin=3600, end=7200, job=1),
-        Bar(first=4, lanes=4, begin=3600, end=7200, job=1),
-        Bar(first=8, lanes=8, begin=3600, end=10800, job=2),
+        JobSpanBar(first=0, lanes=2, begin=0, end=3600, job=0),
+        JobSpanBar(first=2, lanes=2, begin=0, end=3600, job=2),
+        JobSpanBar(first=0, lanes=4, begin=3600, end=7200, job=1),
+        JobSpanBar(first=4, lanes=4, begin=3600, end=7200, job=1),
+        JobSpanBar(first=8, lanes=8, begin=3600, end=10800, job=2),
     }
 
 
 def test_a_job_that_is_resized_keeps_the_gpus_that_it_had() -> None:
     grown = run(span(0, 0, 10, {T4_0: 1}), span(1, 0, 10, {T4_0: 1}), span(1, 10, 20, {T4_0: 2}))
-    assert [bar for bar in timeline.bars(grown) if bar.begin == 10] == [Bar(0, 2, 10, 20, 1)]
+    assert [bar for bar in timeline.bars(grown) if bar.begin == 10] == [JobSpanBar(0, 2, 10, 20, 1)]
 
 
 def test_gpus_that_lie_apart_are_bars_apart() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.outcomes import outcome, scenario
+from tests.result_builders import outcome, scenario
 
 from trimtab_lab.evaluation import workers
-from trimtab_lab.evaluation.scenario import Outcome, Scenario
+from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
 from trimtab_policy.sim.textfile import FileError
 
 MEASURED = ("cpu_seconds", "decision_ms_p50", "decision_ms_p99")
@@ -25,7 +25,7 @@ SCENARIOS = [
 ]
 
 
-def without_clocks(found: Iterator[Outcome]) -> dict[Scenario, Outcome]:
+def without_clocks(found: Iterator[ScenarioResult]) -> dict[Scenario, ScenarioResult]:
     return {
         each.scenario: replace(each, summary={key: value for key, value in each.summary.items() if key not in MEASURED})
         for each in found
@@ -33,26 +33,26 @@ def without_clocks(found: Iterator[Outcome]) -> dict[Scenario, Outcome]:
 
 
 @pytest.fixture(scope="module")
-def in_one_process() -> dict[Scenario, Outcome]:
+def in_one_process() -> dict[Scenario, ScenarioResult]:
     return without_clocks(workers.processes(1)(SCENARIOS))
 
 
-def equal(some: dict[Scenario, Outcome], others: dict[Scenario, Outcome]) -> bool:
+def equal(some: dict[Scenario, ScenarioResult], others: dict[Scenario, ScenarioResult]) -> bool:
     """Bit for bit; unlike ==, what is not known (NaN) equals itself."""
     return {one: repr(some[one]) for one in some} == {one: repr(others[one]) for one in others}
 
 
-def test_two_processes_give_the_same_bits(in_one_process: dict[Scenario, Outcome]) -> None:
+def test_two_processes_give_the_same_bits(in_one_process: dict[Scenario, ScenarioResult]) -> None:
     assert len(in_one_process) == len(SCENARIOS)
     assert equal(without_clocks(workers.processes(2)(SCENARIOS)), in_one_process)
 
 
-def test_a_ray_cluster_gives_the_same_bits(in_one_process: dict[Scenario, Outcome]) -> None:
+def test_a_ray_cluster_gives_the_same_bits(in_one_process: dict[Scenario, ScenarioResult]) -> None:
     pytest.importorskip("ray")
     assert equal(without_clocks(workers.ray_cluster("local")(SCENARIOS)), in_one_process)
 
 
-def threads(one: Scenario) -> Outcome:
+def threads(one: Scenario) -> ScenarioResult:
     """Instead of a run: with how many threads it would compute."""
     return outcome(one, blas=float(os.environ["OPENBLAS_NUM_THREADS"]))
 
@@ -62,7 +62,7 @@ def test_runs_compute_with_one_thread_whatever_is_set_here_and_that_stays(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
-    monkeypatch.setattr(workers, "run", threads)
+    monkeypatch.setattr(workers, "run_scenario", threads)
     assert [each.summary["blas"] for each in workers.processes(count)(SCENARIOS[:2])] == [1.0, 1.0]
     assert os.environ["OPENBLAS_NUM_THREADS"] == "7"
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab_lab.workloads import SCHEMAS, FileError, Report, check_fits, read
+from trimtab_lab.workloads import SCHEMAS, FileError, TraceReport, check_fits, read_trace
 from trimtab_lab.workloads.trace import Submission, Trace, code, constant, trace
 from trimtab_policy.sim import clusters
 
@@ -22,7 +22,7 @@ GOOD = "a,0,1,60,,vc,Pass"
 
 
 def jobs(name: str) -> list[Submission]:
-    return list(read(DATA / name)[0])
+    return list(read_trace(DATA / name)[0])
 
 
 def brief(name: str) -> list[tuple[str, float, int, float]]:
@@ -47,7 +47,7 @@ def test_our_own_schema_keeps_its_clock_and_sorts_by_it() -> None:
 
 
 def test_fractions_of_gpus_are_rounded_up_and_counted() -> None:
-    assert read(DATA / "normalised.csv")[1].changed == {"fractional GPUs rounded up": 1}
+    assert read_trace(DATA / "normalised.csv")[1].changed == {"fractional GPUs rounded up": 1}
 
 
 def test_philly_jobs_ran_for_all_their_attempts_on_the_gpus_of_the_largest() -> None:
@@ -56,7 +56,7 @@ def test_philly_jobs_ran_for_all_their_attempts_on_the_gpus_of_the_largest() -> 
 
 
 def test_philly_jobs_that_never_ran_or_never_ended_or_had_no_gpu_are_left_out() -> None:
-    assert sorted(read(DATA / "philly.json")[1].left_out.values()) == [1, 1, 1]
+    assert sorted(read_trace(DATA / "philly.json")[1].left_out.values()) == [1, 1, 1]
 
 
 def test_philly_as_the_authors_of_pollux_prepared_it() -> None:
@@ -66,7 +66,7 @@ def test_philly_as_the_authors_of_pollux_prepared_it() -> None:
 def test_acme_run_times_do_not_count_the_queue_and_time_zones_are_heeded() -> None:
     assert brief("acme_kalos.csv") == [("dlc4", 0, 1, 1), ("dlc1", 1800, 64, 3600)]
     assert [job.application for job in jobs("acme_kalos.csv")] == ["SFT", "Pretrain"]
-    assert sum(read(DATA / "acme_kalos.csv")[1].left_out.values()) == 2
+    assert sum(read_trace(DATA / "acme_kalos.csv")[1].left_out.values()) == 2
 
 
 def test_helios_queues_are_virtual_clusters() -> None:
@@ -77,7 +77,7 @@ def test_helios_queues_are_virtual_clusters() -> None:
 def test_openb_pods_ran_from_scheduling_to_deletion() -> None:
     assert brief("openb.csv") == [("pod-0", 0, 1, 4990), ("pod-1", 100, 1, 150), ("pod-3", 200, 8, 60)]
     assert [job.gpu_types for job in jobs("openb.csv")][2] == ("G2",)
-    assert read(DATA / "openb.csv")[1].left_out == {"asks for no GPU": 1, "never scheduled": 1}
+    assert read_trace(DATA / "openb.csv")[1].left_out == {"asks for no GPU": 1, "never scheduled": 1}
 
 
 def test_pai_jobs_are_the_sum_of_their_gpu_tasks() -> None:
@@ -105,22 +105,22 @@ def test_swf_processors_are_gpus_and_estimates_those_of_the_users() -> None:
 
 def test_a_schema_is_recognised_or_named() -> None:
     found = {
-        path.name: read(path)[1].schema
+        path.name: read_trace(path)[1].schema
         for path in DATA.iterdir()
         if "node" not in path.name and "task" not in path.name
     }
     assert set(found.values()) == set(SCHEMAS)
-    assert read(DATA / "helios.csv", "helios")[1].schema == "helios"
+    assert read_trace(DATA / "helios.csv", "helios")[1].schema == "helios"
     with pytest.raises(ValueError, match=r"unknown schema 'x', known are normalised \(our own.*; swf \("):
-        read(DATA / "helios.csv", "x")
+        read_trace(DATA / "helios.csv", "x")
     with pytest.raises(FileError, match=r"helios.csv:1: header: lacks submit_time_s, n_gpus, duration_s"):
-        read(DATA / "helios.csv", "normalised")
+        read_trace(DATA / "helios.csv", "normalised")
 
 
 def test_a_packed_file_reads_as_the_plain_one(tmp_path: Path) -> None:
     packed = tmp_path / "normalised.csv.gz"
     packed.write_bytes(gzip.compress((DATA / "normalised.csv").read_bytes()))
-    assert [job[:4] for job in read(packed)[0]] == [job[:4] for job in jobs("normalised.csv")]
+    assert [job[:4] for job in read_trace(packed)[0]] == [job[:4] for job in jobs("normalised.csv")]
 
 
 # --- what cannot be used ---------------------------------------------------------------------------------------------
@@ -146,35 +146,35 @@ BAD_ROWS = {
 def test_a_bad_row_is_named_with_file_row_and_field(tmp_path: Path, row: str) -> None:
     file = written(tmp_path, HEADER, GOOD, row, "c,9,2,5,,,")
     with pytest.raises(FileError) as error:
-        read(file)
+        read_trace(file)
     assert str(error.value).startswith(f"{file}:{BAD_ROWS[row]}")
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("row", BAD_ROWS)
 def test_a_bad_row_can_be_skipped_and_is_counted_once(tmp_path: Path, row: str) -> None:
-    found, report = read(written(tmp_path, HEADER, GOOD, row, "c,9,2,5,,,"), skip_bad=True)
+    found, report = read_trace(written(tmp_path, HEADER, GOOD, row, "c,9,2,5,,,"), skip_bad=True)
     assert found.name.tolist() == ["a", "c"]
     assert (report.rows, report.jobs, sum(report.skipped.values())) == (3, 2, 1)
 
 
 def test_skipped_rows_are_counted_by_reason(tmp_path: Path) -> None:
     rows = ["b,-1,1,60,,,", "c,-2,1,60,,,", "d,1,0,60,,,", "e,-3,0,-5,,,"]
-    report = read(written(tmp_path, HEADER, GOOD, *rows), skip_bad=True)[1]
+    report = read_trace(written(tmp_path, HEADER, GOOD, *rows), skip_bad=True)[1]
     assert report.skipped == {"submit_time_s is negative": 3, "n_gpus asks for 0 GPUs": 1}
     assert report.lines()[1:] == ["skipped: 3 submit_time_s is negative", "skipped: 1 n_gpus asks for 0 GPUs"]
 
 
 def test_blank_lines_are_no_rows_but_lines(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"trace.csv:4: n_gpus"):
-        read(written(tmp_path, HEADER, "", GOOD, "b,5,0,60,,,"))
+        read_trace(written(tmp_path, HEADER, "", GOOD, "b,5,0,60,,,"))
 
 
 def test_a_name_that_would_make_all_others_as_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         FileError, match=r"trace.csv:2: job_id: has 300 characters in one of 2 rows, at most 256 may be"
     ):
-        read(written(tmp_path, HEADER, GOOD, f"{'x' * 300},5,1,60,,,"), skip_bad=True)
+        read_trace(written(tmp_path, HEADER, GOOD, f"{'x' * 300},5,1,60,,,"), skip_bad=True)
 
 
 BAD_FILES = {
@@ -195,7 +195,7 @@ def test_a_file_that_is_no_trace_is_refused_in_one_line(tmp_path: Path, name: st
     content, problem = BAD_FILES[name]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FileError) as error:
-        read(tmp_path / name, skip_bad=skip_bad)
+        read_trace(tmp_path / name, skip_bad=skip_bad)
     assert str(error.value).startswith(f"{tmp_path / name}:1: ")
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
@@ -203,14 +203,14 @@ def test_a_file_that_is_no_trace_is_refused_in_one_line(tmp_path: Path, name: st
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"none.csv:1: file: cannot be read: No such file"):
-        read(tmp_path / "none.csv")
+        read_trace(tmp_path / "none.csv")
 
 
 def test_a_bad_entry_of_the_philly_log_is_named_by_its_number(tmp_path: Path) -> None:
     entry = '{"status": "Pass", "vc": "v", "jobid": "j", "attempts": [], "submitted_time": "2017-10-07 01:00:00"}'
     file = written(tmp_path, f"[{entry}, {entry.replace('[]', '5')}]", name="log.json")
     with pytest.raises(FileError, match=r"log.json:2: attempts: Expected `array`, got `int`"):
-        read(file)
+        read_trace(file)
 
 
 def test_times_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -220,10 +220,10 @@ def test_times_that_are_none_are_refused(tmp_path: Path) -> None:
         .replace("2020-06-09 18:41:27,2020-06-09 18:41:27", "yesterday,2020-06-09 18:41:27")
     )
     with pytest.raises(FileError, match=r"trace.csv:3: submit_time: 'yesterday' is no time"):
-        read(written(tmp_path, text))
+        read_trace(written(tmp_path, text))
     text = (DATA / "helios.csv").read_text().replace("2020-06-09 18:45:27,240", "2019-06-09 18:45:27,240")
     with pytest.raises(FileError, match=r"trace.csv:3: end_time: '2019-06-09 18:45:27' is before start_time"):
-        read(written(tmp_path, text))
+        read_trace(written(tmp_path, text))
 
 
 def test_a_job_with_an_unreadable_task_is_left_out(tmp_path: Path) -> None:
@@ -231,8 +231,8 @@ def test_a_job_with_an_unreadable_task_is_left_out(tmp_path: Path) -> None:
     tasks = (DATA / "pai_task_table.csv").read_text().replace("10.0,Failed", "many,Failed")
     written(tmp_path, tasks.strip(), name="pai_task_table.csv")
     with pytest.raises(FileError, match=r"pai_task_table.csv:5: inst_num: 'many' is no number"):
-        read(tmp_path / "pai_job_table.csv")
-    found, report = read(tmp_path / "pai_job_table.csv", skip_bad=True)
+        read_trace(tmp_path / "pai_job_table.csv")
+    found, report = read_trace(tmp_path / "pai_job_table.csv", skip_bad=True)
     assert found.name.tolist() == ["job-a"]
     assert report.left_out["has a task that could not be read"] == 1
 
@@ -251,13 +251,13 @@ def test_any_bytes_are_read_or_refused_in_one_line(
     for body in (tail, "\n".join(map(",".join, rows)).encode(), "\n".join(map(" ".join, rows)).encode()):
         file.write_bytes(head + body)
         told = outcome(file)
-        assert isinstance(told, Report) or told.startswith(f"{file}:")
+        assert isinstance(told, TraceReport) or told.startswith(f"{file}:")
 
 
-def outcome(file: Path) -> Report | str:
+def outcome(file: Path) -> TraceReport | str:
     """What reading says: of what it read, if every row is accounted for, or why it did not."""
     try:
-        found, report = read(file, skip_bad=True)
+        found, report = read_trace(file, skip_bad=True)
     except FileError as error:
         return str(error)
     assert len(found) == report.jobs == report.rows - sum(report.skipped.values()) - sum(report.left_out.values())
@@ -283,13 +283,13 @@ def test_a_job_fits_where_one_type_has_enough() -> None:
 
 
 def test_what_fits_stays_as_it_is() -> None:
-    found, report = check_fits(read(DATA / "helios.csv")[0], clusters.typed("T4=16x4"))
+    found, report = check_fits(read_trace(DATA / "helios.csv")[0], clusters.typed("T4=16x4"))
     assert (len(found), report.skipped) == (2, {})
 
 
 # --- traces ----------------------------------------------------------------------------------------------------------
 def test_a_part_of_a_trace_keeps_all_its_columns() -> None:
-    whole = read(DATA / "normalised.csv")[0]
+    whole = read_trace(DATA / "normalised.csv")[0]
     part = whole.between(20, 90)
     assert [str(job) for job in part] == [str(job) for job in whole][1:3]
     assert part.name.tolist() == ["shared", "pascal"]
@@ -298,7 +298,7 @@ def test_a_part_of_a_trace_keeps_all_its_columns() -> None:
 
 
 def test_deadlines_move_with_their_jobs() -> None:
-    moved = read(DATA / "normalised.csv")[0].from_zero()
+    moved = read_trace(DATA / "normalised.csv")[0].from_zero()
     assert (moved.submitted[0], moved.deadline[0]) == (0, 7200)
     with pytest.raises(ValueError, match="4 ascending ones"):
         moved.resubmitted([3, 2, 1, 0])
@@ -317,6 +317,6 @@ def test_columns_of_few_values_are_what_they_were(values: list[str]) -> None:
 @pytest.mark.skipif(not (SHARED / "traces").is_dir(), reason="no published traces beside the repository")
 @pytest.mark.parametrize(("name", "count", "gpu_hours"), [("philly", 65_028, 782_400), ("acme_kalos", 229, 353_250)])
 def test_published_traces_hold_what_their_readme_says(name: str, count: int, gpu_hours: float) -> None:
-    found, report = read(SHARED / f"traces/{name}.csv.gz")
+    found, report = read_trace(SHARED / f"traces/{name}.csv.gz")
     assert (len(found), report.rows, report.skipped) == (count, count, {})
     assert float(np.sum(found.gpu_seconds)) / 3600 == pytest.approx(gpu_hours, rel=1e-4)

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
-from trimtab_lab.goodput.profiles import Facts, Profiles
+from trimtab_lab.goodput.profiles import ApplicationFacts, Profiles
 from trimtab_policy import catalog
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Node, NodeShare, Placement, Snapshot
 
-FACTS = {"toy": Facts(epochs=2, slowdown=2.0, restart_seconds=40, assumed_restart_seconds=30)}
+FACTS = {"toy": ApplicationFacts(epochs=2, slowdown=2.0, restart_seconds=40, assumed_restart_seconds=30)}
 SPLITS = {"aws": ("1", "2", "3", "4", "12", "22", "44"), "rtx": ("1", "2", "4", "8", "88")}
 SPEED = {"aws": 1.0, "rtx": 2.0}
 LOCALS = (8, 16, 32)

@@ -7,14 +7,14 @@ import pytest
 
 from trimtab_policy.solvers import milp
 from trimtab_policy.solvers.knapsack import Assignment
-from trimtab_policy.solvers.milp import Program, SolverMissing, Unsolved, by_column
+from trimtab_policy.solvers.milp import MixedIntegerProgram, SolverMissing, Unsolved, by_column
 
 
-def shared(cost: list[float], capacity: float) -> Program:
+def shared(cost: list[float], capacity: float) -> MixedIntegerProgram:
     """Minimise cost·x with 0 <= x <= 1 and sum(x) <= capacity."""
     n = len(cost)
     matrix = by_column(np.arange(n), np.zeros(n, dtype=np.int64), np.ones(n), n)
-    return Program(np.array(cost), np.ones(n), np.array([-np.inf]), np.array([capacity]), matrix)
+    return MixedIntegerProgram(np.array(cost), np.ones(n), np.array([-np.inf]), np.array([capacity]), matrix)
 
 
 def test_equal_columns_get_equal_values() -> None:
@@ -28,7 +28,7 @@ def test_entries_may_come_in_any_order() -> None:
 
 
 def test_a_program_without_solution_says_so() -> None:
-    impossible = Program(
+    impossible = MixedIntegerProgram(
         np.ones(1), np.ones(1), np.array([2.0]), np.array([np.inf]), by_column(*[np.zeros(1, int)] * 2, np.ones(1), 1)
     )
     with pytest.raises(Unsolved, match="nfeasible"):

@@ -13,12 +13,12 @@ from rich.table import Table
 
 from trimtab.commands.options import OutputOption, reported
 from trimtab.errors import UsageError
-from trimtab.extender.config import FEATURE_GATES, Tls, scheduler_configuration
+from trimtab.extender.config import FEATURE_GATES, ExtenderTls, scheduler_configuration
 from trimtab.printable import say
 from trimtab.ui.output import Output, show
 from trimtab_local.control_plane import build as builder
 from trimtab_local.control_plane.cluster import LocalCluster, local_clusters
-from trimtab_local.control_plane.layout import ClusterState, Layout, Phase
+from trimtab_local.control_plane.layout import ClusterPhase, ClusterState, Layout
 from trimtab_local.control_plane.options import ClusterOptions, ExtenderFiles, SecondScheduler
 
 app = typer.Typer(
@@ -77,7 +77,7 @@ def status(
     """List the clusters of this machine. With --name, the exit code is 1 unless that cluster is ready."""
     clusters = {name: LocalCluster(name).status()} if name else local_clusters()
     show(form, clusters, _table(clusters))
-    if name and clusters[name].phase is not Phase.READY:
+    if name and clusters[name].phase is not ClusterPhase.READY:
         raise typer.Exit(1)
 
 
@@ -109,7 +109,7 @@ def build() -> None:
 def _with_extender(name: str, url: str) -> ClusterOptions:
     """A second kube-scheduler; it shows the cluster's own certificates where the URL asks for TLS."""
     files = Layout(name).extender_files
-    shown = Tls(str(files.ca), str(files.client_certificate), str(files.client_key))
+    shown = ExtenderTls(str(files.ca), str(files.client_certificate), str(files.client_key))
     configuration = scheduler_configuration(url, tls=shown if url.startswith("https://") else None)
     return ClusterOptions(second_scheduler=SecondScheduler(configuration, dict(FEATURE_GATES)))
 

@@ -17,7 +17,7 @@ from trimtab.ui.progress import progress
 from trimtab_local.checkout import checkout
 from trimtab_local.fake.apply import apply_nodes, delete_nodes
 from trimtab_local.fake.nodes import expand
-from trimtab_local.fake.profile import Profile, load_profile, shipped_profiles
+from trimtab_local.fake.profile import FakeCluster, load_profile, shipped_profiles
 
 QUEUE_SECONDS = 60.0
 """Deadline of a request. Nearly all of it is waiting in our own queue while 1,000 nodes are made."""
@@ -74,7 +74,7 @@ async def _connect(kubeconfig: Path | None, context: str | None) -> KubeClient:
     return await KubeClient.connect(KubeSettings(kubeconfig=kubeconfig, context=context, request_timeout=QUEUE_SECONDS))
 
 
-def _row(path: Path, profile: Profile) -> dict[str, str | int]:
+def _row(path: Path, profile: FakeCluster) -> dict[str, str | int]:
     return {
         "file": str(path.relative_to(checkout())),
         "name": profile.name,

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from trimtab.errors import LocalClusterError, TrimtabError
 from trimtab.printable import say
-from trimtab.ui.progress import Progress, progress
+from trimtab.ui.progress import StepCounter, progress
 from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.paths import cache_directory
 
@@ -236,7 +236,7 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _count_package(bar: Progress, line: str) -> None:
+def _count_package(bar: StepCounter, line: str) -> None:
     """Lines with a blank are warnings or errors, all others are package paths."""
     bar.advance(" " not in line)
 

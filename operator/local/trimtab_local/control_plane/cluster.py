@@ -25,7 +25,7 @@ import msgspec
 from trimtab.errors import LocalClusterError
 from trimtab_local.control_plane.build import binaries
 from trimtab_local.control_plane.kubeconfig import kubectl
-from trimtab_local.control_plane.layout import ClusterState, Layout, Phase
+from trimtab_local.control_plane.layout import ClusterPhase, ClusterState, Layout
 from trimtab_local.control_plane.options import DEFAULTS, ClusterOptions, ExtenderFiles
 from trimtab_local.control_plane.process import ProcessId, tail, terminate
 from trimtab_local.control_plane.supervisor import POLL_SECONDS, READY_SECONDS
@@ -71,7 +71,7 @@ class LocalCluster:
 
         Raises LocalClusterError when it runs already, was not built, or a component fails (with the end of its log).
         """
-        if self.status().phase in (Phase.STARTING, Phase.READY):
+        if self.status().phase in (ClusterPhase.STARTING, ClusterPhase.READY):
             raise LocalClusterError(
                 f"cluster {self.name} is running already: `trimtab cluster down --name {self.name}` stops it"
             )
@@ -94,14 +94,16 @@ class LocalCluster:
     def status(self) -> ClusterState:
         """What is known of the cluster now."""
         state = self._layout.read_state()
-        if state.phase in (Phase.STARTING, Phase.READY) and not (state.supervisor and state.supervisor.alive):
+        if state.phase in (ClusterPhase.STARTING, ClusterPhase.READY) and not (
+            state.supervisor and state.supervisor.alive
+        ):
             message = f"its supervisor was killed; {self._supervisor_log()}"
-            return msgspec.structs.replace(state, phase=Phase.FAILED, message=message)
+            return msgspec.structs.replace(state, phase=ClusterPhase.FAILED, message=message)
         return state
 
     def check(self) -> None:
         """Raise LocalClusterError, with the end of the log in question, unless all components run."""
-        if (state := self.status()).phase is not Phase.READY:
+        if (state := self.status()).phase is not ClusterPhase.READY:
             raise LocalClusterError(f"cluster {self.name} is {state.phase}: {state.message}".removesuffix(": "))
 
     def kubectl(self, *arguments: str, stdin: str = "", timeout: float = 60) -> str:
@@ -162,7 +164,7 @@ class LocalCluster:
             running = supervisor.alive  # asked before the record is read: its last words must not be missed
             state = self._layout.read_state()
             ours = state.supervisor == supervisor
-            if ours and state.phase is Phase.READY:
+            if ours and state.phase is ClusterPhase.READY:
                 return
             if not running:
                 message = state.message if ours and state.message else self._supervisor_log()
@@ -183,7 +185,7 @@ class LocalCluster:
 
     def _remove(self) -> None:
         """Remove what a supervisor that failed or was killed left; others clean up themselves."""
-        if self.status().phase in (Phase.STARTING, Phase.READY):
+        if self.status().phase in (ClusterPhase.STARTING, ClusterPhase.READY):
             return
         shutil.rmtree(self._layout.root, ignore_errors=True)
         self._layout.output.unlink(missing_ok=True)

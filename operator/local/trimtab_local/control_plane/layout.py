@@ -18,7 +18,7 @@ from trimtab_local.control_plane.process import ProcessId
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
-class Phase(StrEnum):
+class ClusterPhase(StrEnum):
     """Where a cluster is in its life."""
 
     STARTING = "starting"
@@ -31,7 +31,7 @@ class Phase(StrEnum):
 class ClusterState(Struct, frozen=True):
     """What is known of a cluster; written by its supervisor, read by everybody."""
 
-    phase: Phase
+    phase: ClusterPhase
     supervisor: ProcessId | None = None
     server: str = ""
     """URL of the API server."""
@@ -99,4 +99,4 @@ class Layout:
         try:
             return msgspec.json.decode(self._state.read_bytes(), type=ClusterState)
         except FileNotFoundError:
-            return ClusterState(Phase.ABSENT)
+            return ClusterState(ClusterPhase.ABSENT)

@@ -48,7 +48,7 @@ from trimtab_local.control_plane.components import (
 )
 from trimtab_local.control_plane.health import Probe
 from trimtab_local.control_plane.kubeconfig import kubectl
-from trimtab_local.control_plane.layout import ClusterState, Layout, Phase
+from trimtab_local.control_plane.layout import ClusterPhase, ClusterState, Layout
 from trimtab_local.control_plane.options import DEFAULTS, ClusterOptions
 from trimtab_local.control_plane.process import ProcessId, spawn, stop, tail
 
@@ -77,7 +77,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Start everything, then wait. Raises Stopped when asked to end, LocalClusterError when a component fails."""
-        self._record(Phase.STARTING)
+        self._record(ClusterPhase.STARTING)
         for attempt in range(PORT_ATTEMPTS):
             try:
                 self._start()
@@ -87,7 +87,7 @@ class Supervisor:
                     raise
                 self.stop()
         while True:
-            self._record(Phase.READY)
+            self._record(ClusterPhase.READY)
             for name in self._wait(None):
                 self._replace(name)
 
@@ -101,7 +101,7 @@ class Supervisor:
 
     def fail(self, message: str) -> None:
         """Record why the cluster is no more."""
-        self._record(Phase.FAILED, message)
+        self._record(ClusterPhase.FAILED, message)
 
     def _start(self) -> None:
         layout, programs, stages = self._layout, binaries(), checkout() / "manifests" / "fake" / "stages.yaml"
@@ -129,7 +129,7 @@ class Supervisor:
             log = self._layout.log(component.name)
             self._children[component.name] = spawn(component.argv, log, environment)
             self._components[component.name] = component
-        self._record(Phase.STARTING)
+        self._record(ClusterPhase.STARTING)
         for component in components:
             self._until(f"{component.name} is ready", Probe(component).ready)
 
@@ -174,7 +174,7 @@ class Supervisor:
         kind = PortTaken if PORT_TAKEN in tail(log) else LocalClusterError
         raise kind(f"{name} {how}; the end of {log}:\n{tail(log)}")
 
-    def _record(self, phase: Phase, message: str = "") -> None:
+    def _record(self, phase: ClusterPhase, message: str = "") -> None:
         pids = {name: child.pid for name, child in self._children.items()}
         server = server_url(self._ports) if self._ports else ""
         self._layout.write_state(ClusterState(phase, ProcessId.of(os.getpid()), server, pids, message))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from trimtab.api.status import Pending
+from trimtab.api.status import PendingStatus
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
 from trimtab_policy.types import NEVER_STARTS
@@ -23,7 +23,7 @@ class Trail(Struct):
     planned: float | None = None
     running: float | None = None
     ended: float | None = None
-    waited_for: Pending | None = None
+    waited_for: PendingStatus | None = None
     """What kept it waiting last."""
 
     @property

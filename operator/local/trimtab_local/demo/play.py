@@ -14,10 +14,10 @@ from trimtab.controller.cluster import Cluster
 from trimtab.controller.leadership import Lease
 from trimtab.errors import NotFound, TrimtabError
 from trimtab.kube.client import KubeClient
-from trimtab.kube.observer import Silent
+from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.resources import LEASES
 from trimtab.names import LEASE_NAME, SYSTEM_NAMESPACE
-from trimtab.observe.snapshot import Observer
+from trimtab.observe.snapshot import ClusterObserver
 from trimtab.settings import KubeSettings, ReflectorSettings, TopologySettings
 from trimtab_local.demo.history import History
 from trimtab_local.demo.script import Arrival
@@ -77,7 +77,7 @@ class _Run:
         self._arrivals = arrivals
         self._expected = {arrival.job() for arrival in arrivals} - {""}
         self._screen = screen
-        self._observer = Observer(TopologySettings().levels)
+        self._observer = ClusterObserver(TopologySettings().levels)
         self._noted = asyncio.Event()
 
     async def arrive(self) -> None:

@@ -27,11 +27,11 @@ from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.build import build
 from trimtab_local.control_plane.cluster import LocalCluster
 from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
-from trimtab_local.control_plane.layout import Phase
+from trimtab_local.control_plane.layout import ClusterPhase
 from trimtab_local.control_plane.process import ProcessId, spawn, stop, tail, terminate
 from trimtab_local.fake.apply import apply_nodes
 from trimtab_local.fake.nodes import expand
-from trimtab_local.fake.profile import Profile, load_profile
+from trimtab_local.fake.profile import FakeCluster, load_profile
 
 KEPT = "demo"
 """Name of the cluster that `--keep` leaves; others are named after their process, so that demos run side by side."""
@@ -42,7 +42,7 @@ STOP_SECONDS = 10.0
 class Stage:
     """A cluster with a controller at work."""
 
-    def __init__(self, cluster: LocalCluster, controller: subprocess.Popen[bytes], profile: Profile) -> None:
+    def __init__(self, cluster: LocalCluster, controller: subprocess.Popen[bytes], profile: FakeCluster) -> None:
         self.cluster = cluster
         self.profile = profile
         self._controller = controller
@@ -64,7 +64,7 @@ def stage(speedup: float, profile_name: str, policy: str, *, keep: bool) -> Iter
     """Start everything; stop it at the end of the block, unless it is to be kept and the block ends well."""
     build()
     cluster = LocalCluster(KEPT if keep else f"demo-{os.getpid()}", keep=keep)
-    if keep and cluster.status().phase is Phase.READY:
+    if keep and cluster.status().phase is ClusterPhase.READY:
         raise TrimtabError("a demo is still there from an earlier --keep: `hack/demo --stop` ends it")
     with ExitStack() as undo:
         with step("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and KWOK"):
@@ -126,7 +126,7 @@ def _start_controller(cluster: LocalCluster, speedup: float, policy: str, *, kee
     return controller
 
 
-async def _create_nodes(kubeconfig: Path, profile: Profile) -> None:
+async def _create_nodes(kubeconfig: Path, profile: FakeCluster) -> None:
     async with await KubeClient.connect(KubeSettings(kubeconfig=kubeconfig)) as client:
         await apply_nodes(client, expand(profile), Silence())
 

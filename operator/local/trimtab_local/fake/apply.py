@@ -15,14 +15,14 @@ import msgspec
 from trimtab.errors import AlreadyExists
 from trimtab.kube.client import APPLY_PATCH, KubeClient
 from trimtab.kube.resources import NODES
-from trimtab.ui.progress import Progress
+from trimtab.ui.progress import StepCounter
 from trimtab_local.fake.nodes import LABEL_PROFILE
 
 MANAGER = "trimtab-fake-nodes"
 DELETE_SECONDS = 120.0
 
 
-async def apply_nodes(client: KubeClient, nodes: Sequence[dict[str, Any]], bar: Progress) -> None:
+async def apply_nodes(client: KubeClient, nodes: Sequence[dict[str, Any]], bar: StepCounter) -> None:
     """Make the cluster have these nodes, as many at once as the client has connections. Raises ApiError."""
     async with asyncio.TaskGroup() as group:
         for node in nodes:
@@ -39,7 +39,7 @@ async def delete_nodes(client: KubeClient, profile: str = "") -> int:
     return len(found)
 
 
-async def _apply_node(client: KubeClient, node: dict[str, Any], bar: Progress) -> None:
+async def _apply_node(client: KubeClient, node: dict[str, Any], bar: StepCounter) -> None:
     try:
         await client.request("POST", NODES.path(), body=node, params={"fieldManager": MANAGER})
     except AlreadyExists:

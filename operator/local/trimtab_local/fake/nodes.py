@@ -12,7 +12,7 @@ from typing import Any
 
 from trimtab import names
 from trimtab_local.fake import products
-from trimtab_local.fake.profile import Pool, Profile
+from trimtab_local.fake.profile import FakeCluster, NodePool
 
 LABEL_PROFILE = f"fake.{names.GROUP}/profile"
 LABEL_POOL = f"fake.{names.GROUP}/pool"
@@ -22,7 +22,7 @@ PODS_PER_NODE = "110"
 TAINT = {"key": names.NVIDIA_GPU, "value": "present", "effect": "NoSchedule"}
 
 
-def expand(profile: Profile, prefix: str = "") -> list[dict[str, Any]]:
+def expand(profile: FakeCluster, prefix: str = "") -> list[dict[str, Any]]:
     """Node objects of a profile, pool by pool; `prefix` goes before every node's name."""
     nodes: list[dict[str, Any]] = []
     rack = 1
@@ -33,7 +33,7 @@ def expand(profile: Profile, prefix: str = "") -> list[dict[str, Any]]:
     return nodes
 
 
-def _node(profile: Profile, pool: Pool, index: int, first_rack: int, prefix: str) -> dict[str, Any]:
+def _node(profile: FakeCluster, pool: NodePool, index: int, first_rack: int, prefix: str) -> dict[str, Any]:
     name = f"{prefix}{pool.name}-{index:0{len(str(pool.count - 1))}d}"
     capacity = {
         "cpu": str(pool.cpu),
@@ -60,7 +60,7 @@ def _node(profile: Profile, pool: Pool, index: int, first_rack: int, prefix: str
     }
 
 
-def _place(profile: Profile, pool: Pool, index: int, first_rack: int) -> Iterator[tuple[str, str]]:
+def _place(profile: FakeCluster, pool: NodePool, index: int, first_rack: int) -> Iterator[tuple[str, str]]:
     number = first_rack + index // pool.nodes_per_rack
     rack, block = f"{pool.zone}-r{number}", f"{pool.zone}-b{1 + (number - 1) // profile.racks_per_block}"
     yield "topology.kubernetes.io/region", profile.region

@@ -38,7 +38,7 @@ Label = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-
 Quantity = Annotated[str, Meta(pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)$")]
 
 
-class Pool(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class NodePool(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Nodes that are equal but for their place."""
 
     name: Name
@@ -63,11 +63,11 @@ class Pool(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
         return -(-self.count // self.nodes_per_rack)
 
 
-class Profile(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class FakeCluster(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A fake cluster."""
 
     name: Name
-    pools: Annotated[tuple[Pool, ...], Meta(min_length=1)]
+    pools: Annotated[tuple[NodePool, ...], Meta(min_length=1)]
     description: str = ""
     racks_per_block: Count = 4
     region: Label = "fake-region"
@@ -85,12 +85,12 @@ class Profile(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
         return sum(pool.count * pool.gpus for pool in self.pools)
 
 
-def load_profile(path: Path) -> Profile:
+def load_profile(path: Path) -> FakeCluster:
     """Read and check a profile. Raises UsageError that names file, pool and field."""
     content: object = None
     try:
         content = documents.parse(path.read_bytes())
-        profile = msgspec.convert(content, Profile)
+        profile = msgspec.convert(content, FakeCluster)
     except (OSError, NotYaml) as error:
         raise UsageError(f"cannot read the profile {path}: {error}") from error
     except msgspec.ValidationError as error:
@@ -105,7 +105,7 @@ def shipped_profiles() -> list[Path]:
     return sorted(path for path in (checkout() / "manifests" / "fake").glob("*.yaml") if path.stem != "stages")
 
 
-def _problems(profile: Profile) -> list[str]:
+def _problems(profile: FakeCluster) -> list[str]:
     names = [pool.name for pool in profile.pools]
     twice = [
         f"pool {name!r}, field name: there is another pool of this name" for name in names if names.count(name) > 1

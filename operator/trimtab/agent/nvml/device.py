@@ -49,7 +49,7 @@ THROTTLE_REASONS: Final = {
 """nvmlClocksEventReasons but for idleness (0x1) and settings of users: application (0x2) and display clocks (0x100)."""
 
 
-class Facts(Struct, frozen=True):
+class GpuIdentity(Struct, frozen=True):
     """What a GPU is."""
 
     product: str = ""
@@ -95,12 +95,12 @@ class Rate:
         return grown / passed if grown >= 0 and passed > 0 else NA
 
 
-class Record(Struct):
+class GpuRecord(Struct):
     """What is known of a GPU. It outlives the driver, and with it the GPU's handle."""
 
     index: int = -1
     """Number on the node; -1: none was given yet."""
-    facts: Facts = Facts()
+    facts: GpuIdentity = GpuIdentity()
     slow: Slow = Slow()
     memory_total: float = NA
     uncorrected: float = NA
@@ -116,7 +116,7 @@ class Record(Struct):
 class Device:
     """A GPU; without a handle one that was there before. All methods but `gone` raise Lost and DriverGone."""
 
-    def __init__(self, nvml: Any, handle: Any, uuid: str, record: Record) -> None:
+    def __init__(self, nvml: Any, handle: Any, uuid: str, record: GpuRecord) -> None:
         self.handle, self.uuid, self.record = handle, uuid, record
         self.calls = Calls(nvml, handle)
         self._nvml = nvml
@@ -126,7 +126,7 @@ class Device:
         calls = self.calls
         calls.forget()
         info = calls.ask("nvmlDeviceGetPciInfo")
-        self.record.facts = Facts(
+        self.record.facts = GpuIdentity(
             product=calls.ask("nvmlDeviceGetName") or "",
             pci_bus=info.busId.upper() if info else "",
             numa_node=min(_bits(calls.ask("nvmlDeviceGetMemoryAffinity", NUMA_WORDS, 0)), default=NA),

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from trimtab.agent.backend import Gpu, NodeReading
 from trimtab.agent.nvml import topology
 from trimtab.agent.nvml.calls import Calls, Lost
-from trimtab.agent.nvml.device import Device, Record
+from trimtab.agent.nvml.device import Device, GpuRecord
 from trimtab.agent.nvml.events import Event, Events
 
 SLOW_SECONDS: Final = 10.0
@@ -36,7 +36,7 @@ class Remembered(Struct):
 
     indices: dict[str, int] = field(default_factory=dict)
     """By PCI address; by UUID where that is not known."""
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, GpuRecord] = field(default_factory=dict)
     """By UUID."""
     present: list[str] = field(default_factory=list)
     """UUIDs of the last session."""
@@ -110,7 +110,7 @@ class Session:
             return None
         if not uuid:
             return None
-        device = Device(self._nvml, handle, uuid, self._remembered.records.setdefault(uuid, Record()))
+        device = Device(self._nvml, handle, uuid, self._remembered.records.setdefault(uuid, GpuRecord()))
         with self._noting_loss(device, now):
             device.read_facts()
             device.read_slow(now)
@@ -136,7 +136,7 @@ class Session:
                 with self._noting_loss(device, now):
                     ends = topology.peers(device.calls, device.record.slow.active or ())
                     address = device.record.facts.pci_bus
-                    nodes.append(topology.Node(device.uuid, address, device.handle, device.calls, ends))
+                    nodes.append(topology.TopologyNode(device.uuid, address, device.handle, device.calls, ends))
         self._remembered.words |= topology.links(nodes, self._remembered.words)
 
     def _look(self, now: float) -> None:

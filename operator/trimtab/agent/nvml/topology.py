@@ -26,7 +26,7 @@ Words = dict[tuple[str, str], str]
 """How one GPU reaches another, by their UUIDs."""
 
 
-class Node(Struct, frozen=True):
+class TopologyNode(Struct, frozen=True):
     """A GPU as a node of the graph."""
 
     uuid: str
@@ -48,7 +48,7 @@ def peers(calls: Calls, active: Sequence[int]) -> Counter[str]:
     return ends
 
 
-def links(gpus: Sequence[Node], before: Words) -> Words:
+def links(gpus: Sequence[TopologyNode], before: Words) -> Words:
     """Every pair of `gpus`. Pairs of a GPU that is lost are taken from `before`."""
     return {(one.uuid, other.uuid): _word(one, other, before) for one in gpus for other in gpus}
 
@@ -58,7 +58,7 @@ def matrix(uuids: Sequence[str], words: Words) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(words.get((one, other), UNKNOWN) for other in uuids) for one in uuids)
 
 
-def _word(one: Node, other: Node, before: Words) -> str:
+def _word(one: TopologyNode, other: TopologyNode, before: Words) -> str:
     if one.uuid == other.uuid:
         return SELF
     try:

@@ -1,9 +1,9 @@
 """Carry every job forward: one driver per job that takes step after step until there is nothing left to do.
 
-What a step is, `trimtab.apply.steps` decides from a `View`; here the view is put together from the caches, the step is
-sent, and its answers are fed back into the caches, so that the next step follows at once. A job whose requests hang
-or fail holds up nobody else. All that is kept between steps is what the API server has confirmed but not shown yet;
-losing it (a restart) costs a repeated request, nothing more.
+What a step is, `trimtab.apply.steps` decides from a `JobContext`; here the view is put together from the caches, the
+step is sent, and its answers are fed back into the caches, so that the next step follows at once. A job whose requests
+hang or fail holds up nobody else. All that is kept between steps is what the API server has confirmed but not shown
+yet; losing it (a restart) costs a repeated request, nothing more.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from trimtab.apply.actions import (
     Step,
     WriteStatus,
 )
+from trimtab.apply.gang_failures import GangFailure
 from trimtab.apply.patience import foretold
-from trimtab.apply.setbacks import Setback
-from trimtab.apply.steps import View
+from trimtab.apply.steps import JobContext
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.orphans import Orphans
-from trimtab.controller.loop.turns import Turns, Urgency
-from trimtab.controller.recorder import Recorder
-from trimtab.controller.views import Decided, Gang, Promise, Rest, Views, Watched
+from trimtab.controller.loop.priority_semaphore import PrioritySemaphore, Urgency
+from trimtab.controller.views import DriverState, PlannedPlacement, Promise, Rest, ShadowDecision, Views
 from trimtab.errors import ApiError, Conflict, LeadershipLost, NotFound
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import AnyObject
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import JOBS, PODS, SERVICES
-from trimtab.observe.books import Claim
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.node_usage import Claim
 from trimtab.plan import objects
 from trimtab.plan.objects import GangPlan
 from trimtab.plan.pod_group import pod_group
@@ -75,7 +75,7 @@ class Gangs:
         client: KubeClient,
         cluster: Cluster,
         views: Views,
-        recorder: Recorder,
+        recorder: EventRecorder,
         settings: Settings,
         *,
         leader_epoch: Callable[[], int],
@@ -92,8 +92,8 @@ class Gangs:
         self._wake = wake
         self._fail = fail
         self._wall = wall
-        self._gangs: dict[str, Gang] = {}
-        self._turns = Turns(settings.kube.connections)
+        self._gangs: dict[str, DriverState] = {}
+        self._turns = PrioritySemaphore(settings.kube.connections)
         self._orphans = Orphans(client, cluster, views, self._turns, wake)
         self._told: Counter[str | None] = Counter()
         """Drivers by namespace of those jobs that are only told something; None: all others."""
@@ -104,7 +104,7 @@ class Gangs:
         """What counts as taken although no status shows it yet."""
         return [promise.claim() for gang in self._gangs.values() if (promise := gang.promise)]
 
-    def promise(self, facts: JobFacts, decided: Decided, waits_for: tuple[Leaving, ...] = ()) -> None:
+    def promise(self, facts: JobFacts, decided: PlannedPlacement, waits_for: tuple[Leaving, ...] = ()) -> None:
         """Give a waiting job its placement, once those are gone that hold some of its GPUs."""
         gang = self._gang(facts.meta.uid)
         epoch = (facts.status.last_epoch or 0) + 1
@@ -122,7 +122,7 @@ class Gangs:
         """Note why a job has to wait."""
         self._gang(pending.job).pending = pending
 
-    def watch(self, uid: str, watched: Watched) -> bool:
+    def watch(self, uid: str, watched: ShadowDecision) -> bool:
         """Note what the shadow policy would have done with a job; says whether that is news."""
         gang = self._gang(uid)
         known, gang.watched = gang.watched, watched
@@ -132,7 +132,7 @@ class Gangs:
         """Whether the last decision still stands for all these jobs: a plan that was given up asks for another one."""
         return all((gang := self._gang(uid)).promise or gang.pending for uid in uids)
 
-    def set_back(self, uid: str, setback: Setback) -> None:
+    def set_back(self, uid: str, setback: GangFailure) -> None:
         """Make a gang give up its plan for a reason that its own pods do not show."""
         self._gang(uid).setback = setback
 
@@ -197,7 +197,7 @@ class Gangs:
             task.cancel()
         await asyncio.gather(*tasks, self._orphans.stop(), return_exceptions=True)
 
-    def _has_work(self, uid: str, gang: Gang) -> bool:
+    def _has_work(self, uid: str, gang: DriverState) -> bool:
         try:
             rest, now = self._views.rest(uid, gang), self._wall()
             if rest and (_rests(gang, rest, now) or self._told[rest.job.metadata.namespace] >= MOST_TOLD):
@@ -210,7 +210,7 @@ class Gangs:
             gang.due = math.inf
             return False
 
-    def _next_step(self, uid: str, gang: Gang) -> tuple[View, Step] | None:
+    def _next_step(self, uid: str, gang: DriverState) -> tuple[JobContext, Step] | None:
         """Bring what is remembered of the job up to date. Returns its next step, with what that was decided by; None
         where there is nothing to do."""
         sight = self._views.sight(uid)
@@ -231,8 +231,8 @@ class Gangs:
                 view, step = found
                 try:
                     await self._take(view, gang, step)
-                except write.Refused as refusal:
-                    gang.setback = Setback(refusal.reason, str(refusal))
+                except write.WriteRefused as refusal:
+                    gang.setback = GangFailure(refusal.reason, str(refusal))
                 except NotFound:
                     return  # the job itself is gone: the watch will say so
                 except ApiError as error:
@@ -250,7 +250,7 @@ class Gangs:
             self._told[told] -= 1
             self._wake()
 
-    async def _take(self, view: View, gang: Gang, step: Step) -> None:
+    async def _take(self, view: JobContext, gang: DriverState, step: Step) -> None:
         """Send all writes of a step at once; a refusal counts more than any other error."""
         started = time.perf_counter()
         plan = cache(partial(self._views.gang_plan, view))
@@ -260,12 +260,12 @@ class Gangs:
         if binds:
             metrics.GANG_BINDS.labels("refused" if errors else "bound").inc()
             metrics.GANG_BIND_SECONDS.observe(time.perf_counter() - started)
-        for kind in (write.Refused, LeadershipLost, BaseException):
+        for kind in (write.WriteRefused, LeadershipLost, BaseException):
             for error in errors:
                 if isinstance(error, kind):
                     raise error
 
-    async def _act(self, view: View, gang: Gang, action: Action, plan: Callable[[], GangPlan]) -> None:
+    async def _act(self, view: JobContext, gang: DriverState, action: Action, plan: Callable[[], GangPlan]) -> None:
         async with self._turns.turn(_urgency(action, view.status.plan), view.meta.namespace):
             match action:
                 case WriteStatus():
@@ -285,7 +285,7 @@ class Gangs:
                     await write.delete_pod(self._client, view.meta.namespace, action)
                     gang.deleted[uid] = action.force
                     if why:
-                        told = transitions.Happening("Warning", names.REASON_FORCED, why, view.status.last_epoch or 0)
+                        told = transitions.JobEvent("Warning", names.REASON_FORCED, why, view.status.last_epoch or 0)
                         self._recorder.job(view.meta, told)
                 case DeletePodGroup(name, uid):
                     kind = self._pod_groups.resource
@@ -302,12 +302,12 @@ class Gangs:
                     made = objects.pod(plan(), rank)
                     self._cluster.pods.apply_written(await write.create(self._client, PODS, made, view.meta.identity))
 
-    async def _create_pod_group(self, view: View, gang: Gang, plan: GangPlan) -> None:
+    async def _create_pod_group(self, view: JobContext, gang: DriverState, plan: GangPlan) -> None:
         """Create the PodGroup of a gang. Refused, the gang goes on without one: our gates hold it together as well."""
         try:
             made = pod_group(plan, self._pod_groups.resource)
             answer = await write.create(self._client, self._pod_groups.resource, made, view.meta.identity)
-        except (write.Refused, NotFound) as error:
+        except (write.WriteRefused, NotFound) as error:
             log.warning("gates alone hold this gang together", job=view.meta.key, epoch=plan.epoch, error=str(error))
             metrics.POD_GROUPS_REFUSED.inc()
             gang.ungrouped = plan.epoch
@@ -320,7 +320,7 @@ class Gangs:
         assert self._cluster.pod_groups
         return self._cluster.pod_groups
 
-    async def _write_status(self, view: View, gang: Gang, action: WriteStatus) -> None:
+    async def _write_status(self, view: JobContext, gang: DriverState, action: WriteStatus) -> None:
         epoch = self._leader_epoch()
         answer = await write.write_status(self._client, view.meta, view.status, action.status, epoch)
         self._cluster.jobs.apply_written(answer)
@@ -345,7 +345,7 @@ class Gangs:
             if plan and not after and not action.outcome:
                 metrics.ROLLBACKS.labels(view.meta.namespace, action.happening.reason).inc()
 
-    async def _refresh(self, view: View) -> None:
+    async def _refresh(self, view: JobContext) -> None:
         """Read the job itself: whether an unanswered write arrived, and what somebody else has changed."""
         try:
             path = JOBS.path(view.meta.namespace, view.meta.name)
@@ -353,11 +353,11 @@ class Gangs:
         except ApiError as error:
             log.info("job not read back", job=view.meta.key, error=str(error))
 
-    def _gang(self, uid: str) -> Gang:
-        return self._gangs.setdefault(uid, Gang())
+    def _gang(self, uid: str) -> DriverState:
+        return self._gangs.setdefault(uid, DriverState())
 
 
-def _rests(gang: Gang, rest: Rest, now: float) -> bool:
+def _rests(gang: DriverState, rest: Rest, now: float) -> bool:
     """Whether there was nothing to do for the job a moment ago, and nothing has happened since."""
     if gang.rest is None or now >= gang.due:
         return False

@@ -18,8 +18,8 @@ from trimtab.api.status import JobStatus
 from trimtab.apply import steps, write
 from trimtab.apply.actions import DeletePod
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.loop.turns import Turns, Urgency
-from trimtab.controller.views import Gang, Views
+from trimtab.controller.loop.priority_semaphore import PrioritySemaphore, Urgency
+from trimtab.controller.views import DriverState, Views
 from trimtab.errors import ApiError, NotFound
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import Identity, Meta
@@ -38,14 +38,14 @@ class Orphans:
     """Pods whose job does not exist."""
 
     def __init__(
-        self, client: KubeClient, cluster: Cluster, views: Views, turns: Turns, wake: Callable[[], None]
+        self, client: KubeClient, cluster: Cluster, views: Views, turns: PrioritySemaphore, wake: Callable[[], None]
     ) -> None:
         self._client = client
         self._cluster = cluster
         self._views = views
         self._turns = turns
         self._wake = wake
-        self._left: dict[Identity, Gang] = {}
+        self._left: dict[Identity, DriverState] = {}
         """Who was looked at last is last in line: a job that is there, but cannot be read, is asked for again and
         again, and must not be in the way of others."""
 
@@ -54,7 +54,7 @@ class Orphans:
         here = dict.fromkeys(self._cluster.without_job())
         self._left = {job: gang for job, gang in self._left.items() if job in here or gang.task}
         for job in here:
-            self._left.setdefault(job, Gang())
+            self._left.setdefault(job, DriverState())
         at_work = sum(gang.task is not None for gang in self._left.values())
         for job, gang in self._left.items():
             if at_work < AT_ONCE and gang.task is None and self._has_work(job, gang):
@@ -72,7 +72,7 @@ class Orphans:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _has_work(self, job: Identity, gang: Gang) -> bool:
+    def _has_work(self, job: Identity, gang: DriverState) -> bool:
         try:
             return bool(self._deletions(job, gang))
         except Exception:  # noqa: BLE001 - as in Gangs: a mistake of ours about one job must not stop the others
@@ -80,13 +80,13 @@ class Orphans:
             gang.due = math.inf
             return False
 
-    def _deletions(self, job: Identity, gang: Gang) -> list[DeletePod]:
+    def _deletions(self, job: Identity, gang: DriverState) -> list[DeletePod]:
         namespace, _, name = job.key.partition("/")
         sight = self._views.last_sight(Meta(name=name, namespace=namespace, uid=job.uid), JobStatus())
         self._views.remember(gang, sight)
         return [each for each in steps.next_step(self._views.view(gang, sight)) if isinstance(each, DeletePod)]
 
-    async def _collect(self, job: Identity, gang: Gang) -> None:
+    async def _collect(self, job: Identity, gang: DriverState) -> None:
         try:
             if await self._exists(job):
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -116,7 +116,7 @@ class Orphans:
                 return False
         return bool(found["metadata"]["uid"] == job.uid)
 
-    async def _delete(self, namespace: str, gang: Gang, pod: DeletePod) -> None:
+    async def _delete(self, namespace: str, gang: DriverState, pod: DeletePod) -> None:
         async with self._turns.turn(Urgency.COMPLETE, namespace):
             await write.delete_pod(self._client, namespace, pod)
             gang.deleted[pod.uid] = pod.force

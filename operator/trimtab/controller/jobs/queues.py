@@ -25,7 +25,7 @@ from trimtab.telemetry import metrics
 log = structlog.get_logger(__name__)
 
 
-class Tally:
+class QueueStatusWriter:
     """Writes statuses in the background while this controller leads. `leader_epoch` fences them."""
 
     def __init__(self, client: KubeClient, cluster: Cluster, leader_epoch: Callable[[], int], seconds: float) -> None:

@@ -26,11 +26,11 @@ from msgspec.structs import replace
 from trimtab import names
 from trimtab.api.status import Plan
 from trimtab.apply.stops import StopOrder
-from trimtab.apply.transitions import Happening
+from trimtab.apply.transitions import JobEvent
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.controller.kueue.cases import Cases, queue_of
-from trimtab.controller.recorder import Recorder
 from trimtab.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, LeadershipLost, NotFound
 from trimtab.interop.admission import Admission
 from trimtab.interop.reply import Amend, Create, Tell, Withdraw, Write, next_write
@@ -84,7 +84,7 @@ class Kueue:
         cluster: Cluster,
         caches: KueueCaches,
         cases: Cases,
-        recorder: Recorder,
+        recorder: EventRecorder,
         *,
         order_stop: Callable[[str, StopOrder], None],
         promised: Callable[[], Collection[str]],
@@ -140,7 +140,7 @@ class Kueue:
             return _pending(facts.meta.uid, message, alternative=mend)
         if facts.status.plan is None and not facts.suspended:
             message = f"Kueue is not installed: the label {names.LABEL_KUEUE_QUEUE}={queue} is ignored"
-            self._recorder.job(facts.meta, Happening("Warning", names.REASON_KUEUE_MISSING, message, 0))
+            self._recorder.job(facts.meta, JobEvent("Warning", names.REASON_KUEUE_MISSING, message, 0))
         return None
 
     def _limited(self, facts: JobFacts, found: Admission) -> JobFacts | Pending:
@@ -203,7 +203,7 @@ class Kueue:
             return "reserved" if workload.reserved else "waiting"
         if plan is None and _waited(facts):
             message = f"ClusterQueue {found.cluster_queue} of Kueue admits {found.gpus} GPUs"
-            happening = Happening("Normal", names.REASON_KUEUE_ADMITTED, message, facts.status.last_epoch or 0)
+            happening = JobEvent("Normal", names.REASON_KUEUE_ADMITTED, message, facts.status.last_epoch or 0)
             self._recorder.job(facts.meta, happening)
         return "admitted"
 
@@ -297,7 +297,7 @@ class Kueue:
         dealing.until = time.monotonic() + RETRY_SECONDS
         metrics.KUEUE_REFUSED.inc()
         if job:
-            happening = Happening("Warning", names.REASON_KUEUE_REFUSED, dealing.refusal, 0)
+            happening = JobEvent("Warning", names.REASON_KUEUE_REFUSED, dealing.refusal, 0)
             self._recorder.job(job.metadata, happening)
 
     def _dealing(self, uid: str) -> Dealing:

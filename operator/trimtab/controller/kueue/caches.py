@@ -15,8 +15,8 @@ import structlog
 
 from trimtab.controller.discovery import serves_kueue
 from trimtab.kube.client import KubeClient
+from trimtab.kube.metrics_hooks import FactsObserver
 from trimtab.kube.objects import FlavorObject, Identity, WorkloadObject
-from trimtab.kube.observer import Observer
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import RESOURCE_FLAVORS, WORKLOADS
 from trimtab.settings import ReflectorSettings
@@ -35,7 +35,7 @@ class KueueCaches:
     """What is known of Kueue. `on_change` is called for every change."""
 
     def __init__(
-        self, client: KubeClient, settings: ReflectorSettings, on_change: Callable[[], None], observer: Observer
+        self, client: KubeClient, settings: ReflectorSettings, on_change: Callable[[], None], observer: FactsObserver
     ) -> None:
         self._client = client
         self._on_change = on_change

@@ -17,14 +17,14 @@ from trimtab.controller.cluster import Cluster
 from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.interop import request
 from trimtab.interop.admission import Admission, admission, words
-from trimtab.interop.reply import Case
-from trimtab.interop.request import Ask
-from trimtab.interop.workload import Workload, read
+from trimtab.interop.reply import WorkloadPair
+from trimtab.interop.request import KueueRequest
+from trimtab.interop.workload import Workload, read_workload
 from trimtab.kube.objects import WorkloadObject
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.running import startable
-from trimtab.observe.snapshot import Memo, Observer
+from trimtab.observe.snapshot import ClusterObserver, FactsMemo
 
 log = structlog.get_logger(__name__)
 
@@ -33,13 +33,15 @@ class Cases:
     """Puts together what is decided by. Remembers Workloads that it has understood, and nothing else."""
 
     def __init__(
-        self, cluster: Cluster, caches: KueueCaches, observer: Observer, wall: Callable[[], float] = time.time
+        self, cluster: Cluster, caches: KueueCaches, observer: ClusterObserver, wall: Callable[[], float] = time.time
     ) -> None:
         self._cluster = cluster
         self._caches = caches
         self._observer = observer
         self._wall = wall
-        self._workloads: Memo[WorkloadObject, Workload | None] = Memo("workload", _read, lambda workload, error: None)
+        self._workloads: FactsMemo[WorkloadObject, Workload | None] = FactsMemo(
+            "workload", _read, lambda workload, error: None
+        )
         self._hardware: Counter[tuple[str, str]] = Counter()
 
     def refresh(self) -> None:
@@ -90,7 +92,7 @@ class Cases:
         fitting = frozenset(name for name, called in self._hardware if called == resource)
         return None if len(fitting) == len({name for name, _ in self._hardware}) else fitting
 
-    def case(self, uid: str, promised: Collection[str]) -> Case | None:
+    def case(self, uid: str, promised: Collection[str]) -> WorkloadPair | None:
         """What the next write about a job depends on; None for one that is gone, going, or not understood.
 
         `promised` are jobs that are about to get a plan.
@@ -104,7 +106,7 @@ class Cases:
             return None
         plan, pods = facts.status.plan, self._cluster.pods_of(facts.meta.identity.digest)
         running = any(pod.status.phase not in ("Succeeded", "Failed") for pod in pods)
-        return Case(
+        return WorkloadPair(
             workload=workload,
             ask=self._ask(facts, workload),
             living=running if facts.finished else bool(plan or pods or uid in promised),
@@ -115,7 +117,7 @@ class Cases:
             now=self._wall(),
         )
 
-    def _ask(self, facts: JobFacts, workload: Workload | None) -> Ask | None:
+    def _ask(self, facts: JobFacts, workload: Workload | None) -> KueueRequest | None:
         """What the job asks for; None where it asks for nothing, or cannot yet."""
         queue, allowed, spec = queue_of(facts), startable(facts), facts.spec
         if not queue or facts.suspended or allowed is None or spec is None:
@@ -123,7 +125,7 @@ class Cases:
         ranked = self._priority(spec.priority_class_name)
         if ranked is None:
             return None
-        return Ask(
+        return KueueRequest(
             job=facts.meta,
             queue=queue,
             gpus=allowed.gpus,
@@ -160,7 +162,7 @@ def queue_of(facts: JobFacts) -> str:
 def _read(obj: WorkloadObject) -> Workload | None:
     """The Workload, or None where it cannot be understood: then nothing is written to it, and its job waits."""
     try:
-        return read(obj)
+        return read_workload(obj)
     except msgspec.DecodeError as error:
         log.warning("Workload cannot be read", workload=obj.metadata.key, error=str(error))
         return None

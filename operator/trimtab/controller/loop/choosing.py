@@ -12,10 +12,10 @@ import asyncio
 
 import structlog
 
-from trimtab.apply.transitions import Happening
+from trimtab.apply.transitions import JobEvent
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.recorder import Recorder
-from trimtab.decide.choice import read
+from trimtab.controller.event_recorder import EventRecorder
+from trimtab.decide.choice import read_choice
 from trimtab.decide.engine import Engine
 from trimtab.errors import PolicyError
 from trimtab.kube.objects import ConfigMapObject, Meta
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 class Choosing:
     """Keeps the choice that is in force. Raises UnknownPolicy for one to start with that names no registered policy."""
 
-    def __init__(self, started: Choice, cluster: Cluster, engine: Engine, recorder: Recorder) -> None:
+    def __init__(self, started: Choice, cluster: Cluster, engine: Engine, recorder: EventRecorder) -> None:
         started.check()
         self.choice = started
         self._started = started
@@ -53,7 +53,7 @@ class Choosing:
     def _read(self, found: ConfigMapObject | None, about: Meta | None) -> Choice:
         """What the ConfigMap says; the choice in force where that is not understood."""
         try:
-            return read(found.data, self._started) if found else self._started
+            return read_choice(found.data, self._started) if found else self._started
         except PolicyError as error:
             metrics.POLICY_CHANGES.labels("refused").inc()
             self._tell(about, "PolicyNotUnderstood", f"{error}; as before, {self.choice.describe()}", warns=True)
@@ -73,5 +73,5 @@ class Choosing:
     def _tell(self, about: Meta | None, reason: str, message: str, *, warns: bool = False) -> None:
         (log.warning if warns else log.info)(reason, message=message)
         if about:
-            happening = Happening("Warning" if warns else "Normal", reason, message, about.version)
+            happening = JobEvent("Warning" if warns else "Normal", reason, message, about.version)
             self._recorder.choice(about, happening)

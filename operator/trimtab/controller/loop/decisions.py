@@ -11,15 +11,15 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab.apply.transitions import Happening
+from trimtab.apply.transitions import JobEvent
+from trimtab.controller.event_recorder import EventRecorder
+from trimtab.controller.jobs.evictions import Evictions
 from trimtab.controller.jobs.gangs import Gangs
-from trimtab.controller.jobs.successions import Successions
 from trimtab.controller.loop.choosing import Choosing
 from trimtab.controller.loop.shadow import ShadowMode
-from trimtab.controller.recorder import Recorder
 from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
-from trimtab.observe.books import Claim
+from trimtab.observe.node_usage import Claim
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab.telemetry import metrics
@@ -37,7 +37,7 @@ The simulator's engine asks policies as often (`sim.engine.Rules.heartbeat`)."""
 log = structlog.get_logger(__name__)
 
 
-class Decided(Struct, frozen=True):
+class RoundDecision(Struct, frozen=True):
     """A round's decision: on what, by whom, and how it came out."""
 
     observation: Observation
@@ -55,8 +55,8 @@ class Decisions:
         engine: Engine,
         shadow: ShadowMode,
         gangs: Gangs,
-        recorder: Recorder,
-        successions: Successions,
+        recorder: EventRecorder,
+        successions: Evictions,
         settings: Settings,
         correct: Callable[[Observation], Observation] = lambda observation: observation,
     ) -> None:
@@ -81,7 +81,7 @@ class Decisions:
         self._shadow.use(choice.shadow)
         return choice
 
-    async def decide(self, observation: Observation, choice: Choice) -> Decided | None:
+    async def decide(self, observation: Observation, choice: Choice) -> RoundDecision | None:
         """Decide about all jobs that wait; None where the last decision still stands."""
         for pending in observation.refused.values():
             self._gangs.explain(pending)
@@ -103,9 +103,9 @@ class Decisions:
             self._tell(fallback, observation)
         for isolated in outcome.isolated:
             self._tell_isolated(isolated, observation)
-        return Decided(observation, choice, rules, outcome)
+        return RoundDecision(observation, choice, rules, outcome)
 
-    def shadow(self, decided: Decided) -> None:
+    def shadow(self, decided: RoundDecision) -> None:
         """Have the shadow policy asked the same; to be called when the decision is on its way."""
         if decided.outcome.policies:
             self._shadow.ask(decided.observation, decided.outcome, decided.rules)
@@ -147,7 +147,7 @@ class Decisions:
         log.warning("policy failed", policy=fallback.policy, reason=fallback.reason, error=fallback.message)
         for facts in (observation.jobs[uid] for uid in fallback.jobs if uid in observation.jobs):
             message = f"policy {fallback.policy} failed, {fallback.instead}: {fallback.message}"
-            happening = Happening("Warning", "PolicyFallback", message, facts.status.last_epoch or 0)
+            happening = JobEvent("Warning", "PolicyFallback", message, facts.status.last_epoch or 0)
             self._recorder.job(facts.meta, happening)
 
     def _tell_isolated(self, isolated: Isolated, observation: Observation) -> None:
@@ -155,7 +155,7 @@ class Decisions:
         facts = observation.jobs.get(isolated.job)
         if facts is None:
             return
-        happening = Happening(
+        happening = JobEvent(
             "Warning", PendingReason.DECISION_FAILED, isolated.pending().message, facts.status.last_epoch or 0
         )
         self._recorder.job(facts.meta, happening)

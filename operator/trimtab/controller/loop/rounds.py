@@ -13,18 +13,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from trimtab.apply.setbacks import Setback
+from trimtab.apply.gang_failures import GangFailure
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.gangs import Gangs
-from trimtab.controller.jobs.queues import Tally
+from trimtab.controller.jobs.queues import QueueStatusWriter
 from trimtab.controller.kueue.admission import Kueue, Verdicts
-from trimtab.controller.loop.decisions import Decided, Decisions
+from trimtab.controller.loop.decisions import Decisions, RoundDecision
 from trimtab.controller.nodes.health import Health
-from trimtab.controller.nodes.stragglers import Moves
-from trimtab.controller.recorder import Recorder
+from trimtab.controller.nodes.stragglers import StragglerMoves
 from trimtab.controller.views import Views
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.snapshot import Observation, Observer
+from trimtab.observe.snapshot import ClusterObserver, Observation
 from trimtab.settings import RoundSettings
 from trimtab.telemetry import metrics
 from trimtab.telemetry.isolation import isolated, told
@@ -72,16 +72,16 @@ class Rounds:
     def __init__(
         self,
         cluster: Cluster,
-        observer: Observer,
+        observer: ClusterObserver,
         decisions: Decisions,
         gangs: Gangs,
         views: Views,
-        recorder: Recorder,
+        recorder: EventRecorder,
         settings: RoundSettings,
         health: Health | None = None,
-        moves: Moves | None = None,
+        moves: StragglerMoves | None = None,
         kueue: Kueue | None = None,
-        queues: Tally | None = None,
+        queues: QueueStatusWriter | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
@@ -139,7 +139,7 @@ class Rounds:
         anew = self._decisions.next_deadline(observation.snapshot)
         return min(grace, progress, judged, slow, asked, anew, self._gangs.next_deadline(), _next_retry(observation))
 
-    async def _decide(self, observation: Observation, choice: Choice) -> Decided | None:
+    async def _decide(self, observation: Observation, choice: Choice) -> RoundDecision | None:
         """What is decided; nothing where that fails, and all that runs goes on."""
         try:
             return await self._decisions.decide(observation, choice)
@@ -147,7 +147,9 @@ class Rounds:
             told("decide", error)
             return None
 
-    def _parts(self, observation: Observation, decision: Decided | None) -> Iterator[tuple[str, Callable[[], object]]]:
+    def _parts(
+        self, observation: Observation, decision: RoundDecision | None
+    ) -> Iterator[tuple[str, Callable[[], object]]]:
         """What is done after a decision, in order. None of it may keep the others from being done."""
         if self._health:
             yield "health", partial(self._health.tell, observation)
@@ -169,7 +171,7 @@ class Rounds:
             _gauge_gpus(observation)
             self._gauged = gpus
 
-    def _leave_stragglers(self, observation: Observation, decided: Decided | None) -> None:
+    def _leave_stragglers(self, observation: Observation, decided: RoundDecision | None) -> None:
         """Where a gang is well worth moving off a slow GPU, it is stopped, and goes on elsewhere."""
         outcome = decided.outcome if decided else None
         placed = (*outcome.placements, *(move.placement for move in outcome.moves)) if outcome else ()
@@ -194,7 +196,7 @@ def _relieve(observation: Observation, gangs: Gangs, views: Views) -> None:
             here = [facts for facts in here if views.suffers(facts, node)] or here
             youngest = max(here, key=lambda facts: facts.status.plan.created_time if facts.status.plan else 0)
             message = f"node {node} has {beyond} GPUs requested beyond what it has"
-            gangs.set_back(youngest.meta.uid, Setback("NodeOverallocated", message))
+            gangs.set_back(youngest.meta.uid, GangFailure("NodeOverallocated", message))
 
 
 def _next_retry(observation: Observation) -> float:

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from trimtab.api.convert import to_shadow
 from trimtab.controller.jobs.gangs import Gangs
-from trimtab.controller.views import Watched
+from trimtab.controller.views import ShadowDecision
 from trimtab.decide.remote import RemoteEngine
 from trimtab.decide.trial import trial
 from trimtab.errors import PolicyError
@@ -152,7 +152,7 @@ class ShadowMode:
             speedup=self._speedup,
         )
         epoch = (facts.status.last_epoch or 0) + 1 if difference.starts else None
-        if self._gangs.watch(difference.job, Watched(shadow, epoch)):
+        if self._gangs.watch(difference.job, ShadowDecision(shadow, epoch)):
             log.info(
                 "shadow",
                 job=facts.meta.key,

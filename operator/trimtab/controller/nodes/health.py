@@ -14,15 +14,15 @@ import msgspec
 import structlog
 
 from trimtab import names
-from trimtab.apply.transitions import Happening
+from trimtab.apply.transitions import JobEvent
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.recorder import Recorder
+from trimtab.controller.event_recorder import EventRecorder
 from trimtab.errors import ApiError, Conflict, NotFound
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import GPUNODES
 from trimtab.observe.gpunodes import GpuNodes
-from trimtab.observe.health import WITHDRAWN, Verdict
+from trimtab.observe.health import WITHDRAWN, HealthCondition
 from trimtab.observe.snapshot import Observation
 from trimtab.observe.telemetry import NodeTelemetry
 from trimtab.telemetry import metrics
@@ -36,12 +36,12 @@ log = structlog.get_logger(__name__)
 class Health:
     """Writes conditions in the background while this controller leads."""
 
-    def __init__(self, client: KubeClient, cluster: Cluster, gpunodes: GpuNodes, recorder: Recorder) -> None:
+    def __init__(self, client: KubeClient, cluster: Cluster, gpunodes: GpuNodes, recorder: EventRecorder) -> None:
         self._client = client
         self._cluster = cluster
         self._gpunodes = gpunodes
         self._recorder = recorder
-        self._outbox: OrderedDict[str, tuple[NodeTelemetry, Verdict, float]] = OrderedDict()
+        self._outbox: OrderedDict[str, tuple[NodeTelemetry, HealthCondition, float]] = OrderedDict()
         self._filled = asyncio.Event()
 
     def tell(self, observation: Observation) -> None:
@@ -75,7 +75,7 @@ class Health:
                     await asyncio.sleep(backoff.next(error.retry_after))
             self._filled.clear()
 
-    async def _write(self, told: NodeTelemetry, verdict: Verdict, since: float) -> None:
+    async def _write(self, told: NodeTelemetry, verdict: HealthCondition, since: float) -> None:
         """Apply our own conditions; what the agent has written is not touched."""
         body = {
             "apiVersion": names.API_VERSION,
@@ -96,7 +96,7 @@ class Health:
             log.warning("the answer to a condition cannot be read", error=str(error))
 
 
-def conditions(verdict: Verdict, since: float) -> list[dict[str, str]]:
+def conditions(verdict: HealthCondition, since: float) -> list[dict[str, str]]:
     """What a GPUNode says of a verdict that holds since that POSIX time."""
     time = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     said = [(names.HEALTHY, verdict.status, verdict.reason, verdict.message)]
@@ -106,19 +106,19 @@ def conditions(verdict: Verdict, since: float) -> list[dict[str, str]]:
     return [{**dict(zip(fields, each, strict=True)), "lastTransitionTime": time} for each in said]
 
 
-def _happening(told: NodeTelemetry, verdict: Verdict, since: float) -> Happening | None:
+def _happening(told: NodeTelemetry, verdict: HealthCondition, since: float) -> JobEvent | None:
     """What is worth an event: faults, and their end. All else that is wrong is told as a problem."""
     before, epoch = told.judged, int(since)
     if verdict.status == "False":
         held = "those on the GPU" if verdict.contained else "the node takes no jobs, those on the GPU"
         message = f"{verdict.message}; {held} are moved"
-        return Happening("Warning", verdict.reason, message, epoch)
+        return JobEvent("Warning", verdict.reason, message, epoch)
     ill = before is not None and (before.status == "False" or before.reason == names.REASON_RECOVERING)
     if not ill or verdict.reason not in (names.REASON_RECOVERING, names.REASON_HEALTHY):
         return None
     recovered = verdict.reason == names.REASON_HEALTHY
     said = "its GPUs take jobs again" if recovered else f"no fault any more: {verdict.message}"
-    return Happening("Normal", verdict.reason, said, epoch)
+    return JobEvent("Normal", verdict.reason, said, epoch)
 
 
 def _gauge(observation: Observation) -> None:

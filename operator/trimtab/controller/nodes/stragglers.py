@@ -29,7 +29,7 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
 from trimtab_policy.placement.candidates import held_links, type_of
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.scheduling.reservations import Guard, Reservation
+from trimtab_policy.scheduling.reservations import Reservation, ReservationGuard
 from trimtab_policy.scheduling.results import Move as Order
 from trimtab_policy.types import Job, NodeShare, Placement, StopCause
 
@@ -41,7 +41,7 @@ BY = "stragglers"
 """Who decided, in the plans of gangs that were moved."""
 
 
-class Move(Struct, frozen=True):
+class StragglerMigration(Struct, frozen=True):
     """A gang that should be planned anew."""
 
     job: str
@@ -62,16 +62,16 @@ class Move(Struct, frozen=True):
         return Order(self.placement, BY, StopCause.STRAGGLER)
 
 
-class Moves:
+class StragglerMoves:
     """Picks the gang to move; remembers the last one until its status shows that it was asked, if that is soon."""
 
     def __init__(self) -> None:
-        self._last: Move | None = None
+        self._last: StragglerMigration | None = None
         self._since = -math.inf
 
     def next(
         self, observation: Observation, placed: Iterable[Placement], reserved: Sequence[Reservation] = ()
-    ) -> Move | None:
+    ) -> StragglerMigration | None:
         """The gang to move now; `placed` are the placements of this round, which are not in the observation yet, of
         waiting jobs and of such as move anyway. None goes where that would delay a job that has something `reserved`.
         """
@@ -135,7 +135,7 @@ def _may(facts: JobFacts, now: float) -> bool:
     return running and now - plan.created_time.timestamp() >= least
 
 
-def _judge(observation: Observation, capacity: Capacity, job: Job, facts: JobFacts) -> Move | None:
+def _judge(observation: Observation, capacity: Capacity, job: Job, facts: JobFacts) -> StragglerMigration | None:
     held, plan, now = job.placement, facts.status.plan, observation.snapshot.time
     if held is None or plan is None or job.expected_finish is None:
         return None
@@ -155,12 +155,14 @@ def _judge(observation: Observation, capacity: Capacity, job: Job, facts: JobFac
     goes_on = replace(
         held, shares=place, speed=to, prediction=held.prediction.at(to / held.speed), reason=message, alternatives=()
     )
-    return Move(job.uid, plan.epoch, sooner - cost, goes_on)
+    return StragglerMigration(job.uid, plan.epoch, sooner - cost, goes_on)
 
 
-def _delays(observation: Observation, placed: Sequence[Placement], reserved: Sequence[Reservation], move: Move) -> bool:
+def _delays(
+    observation: Observation, placed: Sequence[Placement], reserved: Sequence[Reservation], move: StragglerMigration
+) -> bool:
     """Whether somebody who waits would start later because of it."""
-    guard = Guard(observation.snapshot, reserved)
+    guard = ReservationGuard(observation.snapshot, reserved)
     for placement in placed:
         guard.delayed_by(placement)
     return guard.delayed_by(move.placement) is not None

@@ -24,11 +24,11 @@ import structlog
 from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.convert import to_placement
-from trimtab.apply.transitions import Happening
+from trimtab.apply.transitions import JobEvent
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.recorder import Recorder
+from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.reports.endpoint import ReportServer
-from trimtab.controller.reports.progress import Measured, Progress, predicted_seconds
+from trimtab.controller.reports.progress import MeasuredSteps, ProgressReports, predicted_seconds
 from trimtab.controller.reports.tokens import Tokens
 from trimtab.errors import AlreadyExists, ApiError, Conflict, LeadershipLost, NotFound
 from trimtab.kube.client import KubeClient
@@ -36,11 +36,11 @@ from trimtab.kube.objects import ConfigMapObject
 from trimtab.kube.resources import CONFIG_MAPS
 from trimtab.observe import calibration
 from trimtab.observe.calibration import NotUnderstood
-from trimtab.observe.snapshot import Observation, Observer
+from trimtab.observe.snapshot import ClusterObserver, Observation
 from trimtab.settings import ReportSettings
 from trimtab.telemetry import metrics
 from trimtab_policy.perf import correction
-from trimtab_policy.perf.correction import Corrections, Learned, Rules, State, anonymous
+from trimtab_policy.perf.correction import CorrectionRules, Corrections, Learned, State, anonymous
 from trimtab_policy.types import Snapshot
 
 TURN_SECONDS = 5.0
@@ -69,8 +69,8 @@ class Calibration:
         settings: ReportSettings,
         client: KubeClient,
         cluster: Cluster,
-        observer: Observer,
-        recorder: Recorder,
+        observer: ClusterObserver,
+        recorder: EventRecorder,
         *,
         news: Callable[[str], None],
         leading: Callable[[], bool],
@@ -81,7 +81,7 @@ class Calibration:
         self.state = State()
         self.known = Learned()
         self._corrections = Corrections(self.known)
-        self.progress = Progress(
+        self.progress = ProgressReports(
             cluster,
             observer.job,
             news=news,
@@ -99,7 +99,7 @@ class Calibration:
         self._write_seconds = write_seconds
         tokens = Tokens(client, names.REPORT_AUDIENCE, wall=wall, reports=cluster.reports)
         self._server = ReportServer(settings, tokens, self.progress, leading)
-        self._rules = Rules(largest_factor=settings.largest_factor)
+        self._rules = CorrectionRules(largest_factor=settings.largest_factor)
         self._found: ConfigMapObject | None = None
         """The ConfigMap as it was last read or written."""
         self._read = False
@@ -130,7 +130,7 @@ class Calibration:
         found: ConfigMapObject | None = None
         try:
             found = _CONFIG_MAP.decode(await self._client.request("GET", path, deadline=READ_SECONDS))
-            state = calibration.read(found.data)
+            state = calibration.read_calibration(found.data)
         except NotFound:
             state = State()
         except NotUnderstood as error:
@@ -166,7 +166,7 @@ class Calibration:
             observation if snapshot is observation.snapshot else msgspec.structs.replace(observation, snapshot=snapshot)
         )
 
-    def learn(self, measured: Measured) -> None:
+    def learn(self, measured: MeasuredSteps) -> None:
         """Take note of how long steps of a gang take."""
         facts, plan = measured.facts, measured.plan
         if facts.training is None or self._has_slow_card(measured):
@@ -191,7 +191,7 @@ class Calibration:
         )
         self._alarm(key.gpu_type, before)
 
-    def _has_slow_card(self, measured: Measured) -> bool:
+    def _has_slow_card(self, measured: MeasuredSteps) -> bool:
         if measured.plan.predicted.speed_permille is not None:
             return True
         return any(node.name in self._slow for node in measured.plan.nodes)
@@ -232,7 +232,7 @@ class Calibration:
         )
         log.warning("PredictionDrift", type=gpu_type, message=message)
         if self._found:
-            happening = Happening("Warning", "PredictionDrift", message, self.state.count)
+            happening = JobEvent("Warning", "PredictionDrift", message, self.state.count)
             self._recorder.choice(self._found.metadata, happening)
 
     async def _turn(self) -> None:
@@ -278,5 +278,5 @@ class Calibration:
         metrics.replace(metrics.CALIBRATION_PROBLEM, {(reason,): 1})
         log.warning("calibration", problem=reason, message=message)
         if about:
-            happening = Happening("Warning", "CalibrationNotUnderstood", message, about.metadata.version)
+            happening = JobEvent("Warning", "CalibrationNotUnderstood", message, about.metadata.version)
             self._recorder.choice(about.metadata, happening)

@@ -20,11 +20,11 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from trimtab.controller.reports.progress import Asked, Body, Progress, Refused
+from trimtab.controller.reports.progress import Body, ProgressReports, ReportRefused, SaveRequest
 from trimtab.controller.reports.tokens import Tokens
 from trimtab.errors import ApiError, LeadershipLost
 from trimtab.kube.reviews import NotKnown, TooMany
-from trimtab.serving.guard import Busy, Guard, Limits
+from trimtab.serving.guard import Busy, ConnectionGuard, ConnectionLimits
 from trimtab.serving.listener import Listener, seats
 from trimtab.serving.tls import of_server
 from trimtab.settings import ReportSettings
@@ -55,7 +55,7 @@ class ReportServer:
     """`async with ReportServer(settings.reports, tokens, progress, leading) as server:` serves at `server.url`."""
 
     def __init__(
-        self, settings: ReportSettings, tokens: Tokens, progress: Progress, leading: Callable[[], bool]
+        self, settings: ReportSettings, tokens: Tokens, progress: ProgressReports, leading: Callable[[], bool]
     ) -> None:
         self.url = ""
         self._settings = settings
@@ -67,9 +67,11 @@ class ReportServer:
         for result in REFUSALS:
             metrics.REPORTS.labels(result)
         room = seats(CONNECTIONS, SEATS)
-        limits = Limits(room, min(PER_ADDRESS, room), SECONDS, LARGEST_BODY, AT_ONCE, keep_alive=False, pace=PACE)
+        limits = ConnectionLimits(
+            room, min(PER_ADDRESS, room), SECONDS, LARGEST_BODY, AT_ONCE, keep_alive=False, pace=PACE
+        )
         counts = PortCounts(metrics.PORTS, "reports", room)
-        self._guard = Guard(self._answer, limits, counts, "reports")
+        self._guard = ConnectionGuard(self._answer, limits, counts, "reports")
         self._listener = Listener(self._guard, self._settings.host, self._settings.port, "reports.port")
         await self._listener.secure(of_server("reports.tls", self._settings.tls), counts.certificates)
         self.url = self._listener.url
@@ -82,7 +84,7 @@ class ReportServer:
         await self._listener.close()
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        asked: Asked | None = None
+        asked: SaveRequest | None = None
         try:
             self._fits(request)
             raw = await self._read(request)  # before it has a place among those in work, of which there are few
@@ -90,7 +92,7 @@ class ReportServer:
                 (result, asked), status, message = await self._take(request, raw), 200, ""
         except Busy:
             result, status, message = "429", 429, "too many reports at once: try again later"
-        except Refused as refused:
+        except ReportRefused as refused:
             result, status, message = str(refused.status), refused.status, str(refused)
         except Exception:
             log.exception("a report could not be taken: this is a bug, please report it")
@@ -109,23 +111,23 @@ class ReportServer:
 
     def _fits(self, request: web.BaseRequest) -> None:
         if request.path != PATH:
-            raise Refused(404, f"there is only {PATH}")
+            raise ReportRefused(404, f"there is only {PATH}")
         if request.method != "POST":
-            raise Refused(405, f"{PATH} takes POST")
+            raise ReportRefused(405, f"{PATH} takes POST")
         if not self._leading():
-            raise Refused(503, "this controller does not lead: try again, another one does")
+            raise ReportRefused(503, "this controller does not lead: try again, another one does")
         if (request.content_length or 0) > LARGEST_BODY:
-            raise Refused(413, f"a report has at most {LARGEST_BODY} bytes")
+            raise ReportRefused(413, f"a report has at most {LARGEST_BODY} bytes")
 
-    async def _take(self, request: web.BaseRequest, raw: bytes) -> tuple[str, Asked | None]:
+    async def _take(self, request: web.BaseRequest, raw: bytes) -> tuple[str, SaveRequest | None]:
         try:
             caller = await self._tokens.caller(request.headers.get("Authorization", ""), request.remote or "")
         except NotKnown as error:
-            raise Refused(401, str(error)) from error
+            raise ReportRefused(401, str(error)) from error
         except TooMany as error:
-            raise Refused(429, str(error)) from error
+            raise ReportRefused(429, str(error)) from error
         except (ApiError, LeadershipLost) as error:
-            raise Refused(503, f"the token could not be reviewed: {error}") from error
+            raise ReportRefused(503, f"the token could not be reviewed: {error}") from error
         body = _understood(raw)
         return self._progress.take(body, caller.uid), self._progress.asked(body.job)
 
@@ -133,13 +135,13 @@ class ReportServer:
         try:
             return await self._guard.body(request)
         except TimeoutError:
-            raise Refused(408, f"the body has not arrived within {SECONDS:g} s") from None
+            raise ReportRefused(408, f"the body has not arrived within {SECONDS:g} s") from None
         except web.HTTPRequestEntityTooLarge:
-            raise Refused(413, f"a report has at most {LARGEST_BODY} bytes") from None
+            raise ReportRefused(413, f"a report has at most {LARGEST_BODY} bytes") from None
 
 
 def _understood(raw: bytes) -> Body:
     try:
         return _BODY.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(422, f"the report cannot be understood: {error}") from error
+        raise ReportRefused(422, f"the report cannot be understood: {error}") from error

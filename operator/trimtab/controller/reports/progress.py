@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from trimtab import names
 from trimtab.api.status import Observed, Plan, StopRequest
-from trimtab.apply.transitions import Report
+from trimtab.apply.transitions import GangReport
 from trimtab.errors import TrimtabError
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.jobs import JobFacts
@@ -67,7 +67,7 @@ class Body(Struct, frozen=True, rename="camel"):
     """The job has saved its state because it was asked to. Without a request that stands it means nothing."""
 
 
-class Asked(Struct, frozen=True):
+class SaveRequest(Struct, frozen=True):
     """What the answer to a report says of a request to save the state."""
 
     deadline: str
@@ -75,7 +75,7 @@ class Asked(Struct, frozen=True):
     cause: str
 
 
-class Refused(TrimtabError):
+class ReportRefused(TrimtabError):
     """A report that is not taken; `status` is the HTTP status that says so."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -83,7 +83,7 @@ class Refused(TrimtabError):
         self.status = status
 
 
-class Jobs(Protocol):
+class KnownJobs(Protocol):
     """What has to be known of the cluster (`controller.cluster.Cluster`)."""
 
     def job_named(self, key: str) -> JobObject | None:
@@ -93,7 +93,7 @@ class Jobs(Protocol):
         """Pods that the job with this digest of its identity controls."""
 
 
-class Measured(Struct, frozen=True):
+class MeasuredSteps(Struct, frozen=True):
     """How long steps of one gang take, after enough of them."""
 
     facts: JobFacts
@@ -139,7 +139,7 @@ class _Told(Struct):
         return True
 
 
-class Progress:
+class ProgressReports:
     """Judges and remembers reports. `news` is called with the UID of a job that has said something.
 
     `learn` hears of a job not before `settle_seconds` after its first report.
@@ -147,11 +147,11 @@ class Progress:
 
     def __init__(
         self,
-        cluster: Jobs,
+        cluster: KnownJobs,
         read: Callable[[JobObject], JobFacts],
         *,
         news: Callable[[str], None],
-        learn: Callable[[Measured], None],
+        learn: Callable[[MeasuredSteps], None],
         drift_factor: float = 1.25,
         settle_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
@@ -171,15 +171,15 @@ class Progress:
         """Take a report of the pod with this UID: `accepted`, or `ignored` for one of the past. Raises Refused."""
         job = self._cluster.job_named(body.job)
         if job is None:
-            raise Refused(403, NO_POD_OF_ITS.format(body.job))
+            raise ReportRefused(403, NO_POD_OF_ITS.format(body.job))
         facts = self._read(job)
         plan, uid = facts.status.plan, job.metadata.uid
         gang = self._cluster.pods_of(job.metadata.identity.digest)
         self._admit(body, plan, next((pod for pod in gang if pod.metadata.uid == pod_uid), None))
         if body.checkpoint_step is not None and body.checkpoint_step > body.step:
-            raise Refused(422, f"checkpointStep: {body.checkpoint_step} lies after step {body.step}")
+            raise ReportRefused(422, f"checkpointStep: {body.checkpoint_step} lies after step {body.step}")
         if facts.training and body.step > (most := facts.training.steps + max(facts.training.steps, LATER_STEPS)):
-            raise Refused(
+            raise ReportRefused(
                 422, f"step: {body.step} lies far beyond the job's {facts.training.steps} steps (above {most})"
             )
         asked = _asked(facts) if body.acknowledged else None
@@ -187,7 +187,7 @@ class Progress:
         if told and told.epoch == body.epoch:
             done = asked is not None and told.acknowledged != asked.requested_time  # it may end a moment later
             if self._clock() - told.at < LEAST_SECONDS and not done:
-                raise Refused(429, f"job: {body.job} has reported less than {LEAST_SECONDS:g} s ago")
+                raise ReportRefused(429, f"job: {body.job} has reported less than {LEAST_SECONDS:g} s ago")
             told.at = self._clock()
             if body.step < told.body.step and not done and not told.steps_back(body.step):
                 return "ignored"
@@ -202,13 +202,13 @@ class Progress:
         self._news(uid)
         return "accepted"
 
-    def asked(self, job: str) -> Asked | None:
+    def asked(self, job: str) -> SaveRequest | None:
         """What the gang of the job `namespace/name` is asked, if it is to save its state."""
         found = self._cluster.job_named(job)
         stop = _asked(self._read(found)) if found else None
-        return Asked(f"{stop.deadline_time:%Y-%m-%dT%H:%M:%SZ}", stop.cause.value) if stop else None
+        return SaveRequest(f"{stop.deadline_time:%Y-%m-%dT%H:%M:%SZ}", stop.cause.value) if stop else None
 
-    def report(self, uid: str, facts: JobFacts) -> Report | None:
+    def report(self, uid: str, facts: JobFacts) -> GangReport | None:
         """What the job's status may say of it; None while its gang has said nothing."""
         told, plan, training = self._told.get(uid), facts.status.plan, facts.training
         if told is None or plan is None or training is None or told.epoch != plan.epoch:
@@ -216,7 +216,7 @@ class Progress:
         seconds = statistics.median(told.seconds) if told.seconds else None
         known = seconds is not None and told.measured >= MIN_STEPS
         asked = _asked(facts)
-        return Report(
+        return GangReport(
             epoch=told.epoch,
             step=told.body.step,
             steps=training.steps,
@@ -242,16 +242,16 @@ class Progress:
     def _admit(self, body: Body, plan: Plan | None, pod: PodObject | None) -> None:
         """Raises Refused for a pod that may not speak for the job, or not any more."""
         if pod is None:
-            raise Refused(403, NO_POD_OF_ITS.format(body.job))
+            raise ReportRefused(403, NO_POD_OF_ITS.format(body.job))
         labels = pod.metadata.labels
         if labels.get(names.LABEL_RANK) != "0":
-            raise Refused(403, "only the pod of node rank 0 reports")
+            raise ReportRefused(403, "only the pod of node rank 0 reports")
         if plan is None or labels.get(names.LABEL_EPOCH) != str(plan.epoch):
-            raise Refused(409, "the pod belongs to a plan that stands no more")
+            raise ReportRefused(409, "the pod belongs to a plan that stands no more")
         if body.epoch != plan.epoch:
-            raise Refused(409, f"epoch: {body.epoch} is not that of the standing plan, {plan.epoch}")
+            raise ReportRefused(409, f"epoch: {body.epoch} is not that of the standing plan, {plan.epoch}")
         if pod.status.phase in ("Succeeded", "Failed"):
-            raise Refused(409, "the pod has ended")
+            raise ReportRefused(409, "the pod has ended")
 
     def _first(self, body: Body, before: Observed | None) -> _Told:
         """A checkpoint that the status knows of is as old as it says, whoever was told of it."""
@@ -274,7 +274,7 @@ class Progress:
         lessons = sum(told.measured >= steps for steps in enough)
         if lessons > told.taught:
             told.taught = lessons
-            self._learn(Measured(facts, plan, statistics.median(told.seconds), lessons == len(enough)))
+            self._learn(MeasuredSteps(facts, plan, statistics.median(told.seconds), lessons == len(enough)))
 
 
 def _asked(facts: JobFacts) -> StopRequest | None:

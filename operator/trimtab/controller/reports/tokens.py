@@ -16,7 +16,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from trimtab.kube.reviews import LONGEST_TOKEN, Client, NotKnown, Refusal, Reviews, TokenStatus, bearer, review_token
+from trimtab.kube.reviews import (
+    LONGEST_TOKEN,
+    Client,
+    NotKnown,
+    Reviews,
+    TokenRefusal,
+    TokenStatus,
+    bearer,
+    review_token,
+)
 
 LONGEST_LIFE = 1e10
 """A token that ends later by its own account, in seconds since 1970, is none that an API server has signed."""
@@ -102,15 +111,15 @@ class Tokens:
             return ""
         return bound.pod.uid if self._reports(f"{bound.namespace}/{bound.pod.name}", bound.pod.uid) else ""
 
-    async def _ask(self, token: str) -> Caller | Refusal:
+    async def _ask(self, token: str) -> Caller | TokenRefusal:
         return self._judge(await review_token(self._client, token, self._audience))
 
-    def _judge(self, status: TokenStatus) -> Caller | Refusal:
+    def _judge(self, status: TokenStatus) -> Caller | TokenRefusal:
         if not status.authenticated or self._audience not in status.audiences:
-            return Refusal("the API server does not vouch for the token")
+            return TokenRefusal("the API server does not vouch for the token")
         name, uid = status.user.extra.get(_POD_NAME, ()), status.user.extra.get(_POD_UID, ())
         if not name or not uid:
-            return Refusal("the token is not bound to a pod: use that of the projected volume")
+            return TokenRefusal("the token is not bound to a pod: use that of the projected volume")
         return Caller(name[0], uid[0])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trimtab.doctor.findings import Finding, Reason, some, warning, well
-from trimtab.doctor.seen import Seen, known
+from trimtab.doctor.inventory import Seen, known
 
 POLICIES = (
     "trimtab-job-limits",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trimtab import __version__, names
 from trimtab.doctor.checks.leader import agents_versions, told_versions
 from trimtab.doctor.findings import Finding, Reason, count, listed, warning, well
-from trimtab.doctor.seen import Seen, known, posix
+from trimtab.doctor.inventory import Seen, known, posix
 from trimtab.kube.objects import GpuNodeObject
 from trimtab.observe import nodes, telemetry
 from trimtab.ui.words import duration
@@ -22,7 +22,7 @@ def reports(seen: Seen) -> Iterator[Finding]:
         return
     levels = seen.settings.topology.levels
     with_gpus = {node.metadata.name for node in known(seen.nodes) if nodes.facts(node, levels)}
-    read = {name: telemetry.read(report) for name, report in found.items() if name in with_gpus}
+    read = {name: telemetry.read_telemetry(report) for name, report in found.items() if name in with_gpus}
     namespace = pods[0].metadata.namespace if pods else seen.namespace
     part = f"{names.LABEL_PART}={names.AGENT_ACCOUNT}"
     logs = f"kubectl -n {namespace} get pods -o wide -l {part}, and the logs of those there"
@@ -54,7 +54,7 @@ def reports(seen: Seen) -> Iterator[Finding]:
 
 def _overdue(report: GpuNodeObject, seen: Seen) -> float | None:
     """Age of a report that is too old; None for one that is not. A clock that is ahead makes no report old."""
-    told = telemetry.read(report)
+    told = telemetry.read_telemetry(report)
     observed = posix(told.observed)
     if told.judged and told.judged.reason == names.REASON_STALE_READINGS:
         return seen.now - observed if observed else 0.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from trimtab.doctor.findings import Finding, Reason, count, listed, not_checked, warning, well
-from trimtab.doctor.seen import Lease, Seen, known, posix
+from trimtab.doctor.inventory import Lease, Seen, known, posix
 from trimtab.ui.words import duration
 
 LARGE_SECONDS = 5.0

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from trimtab import __version__, names
 from trimtab.api.status import JobStatus
 from trimtab.doctor.findings import Finding, Reason, count, error, some, warning, well
-from trimtab.doctor.seen import Seen, known
+from trimtab.doctor.inventory import Seen, known
 from trimtab.kube.objects import JobObject
 from trimtab.observe import jobs
 from trimtab.observe.jobs import JobFacts

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trimtab import names
 from trimtab.doctor.findings import Finding, Reason, some, warning, well
-from trimtab.doctor.seen import Seen, known
+from trimtab.doctor.inventory import Seen, known
 from trimtab.kube.resources import WORKLOADS
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trimtab import __version__
 from trimtab.decide import choice
 from trimtab.doctor.findings import Finding, Reason, error, listed, not_checked, some, warning, well
-from trimtab.doctor.seen import Lease, Seen, known, posix
+from trimtab.doctor.inventory import Lease, Seen, known, posix
 from trimtab.errors import PolicyError
 from trimtab.observe import jobs
 from trimtab.ui.words import duration
@@ -128,7 +128,7 @@ def policy(seen: Seen) -> Iterator[Finding]:
         yield well(f"no ConfigMap {name}: the controller decides as it was started")
         return
     try:
-        chosen = choice.read(data, Choice(own.name, own.fallback, own.shadow, own.deadline_seconds))
+        chosen = choice.read_choice(data, Choice(own.name, own.fallback, own.shadow, own.deadline_seconds))
     except PolicyError as refused:
         namespace = own.config_map.namespace
         message = f"ConfigMap {name} is not understood, and none of it is in force: {refused}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from trimtab import names
 from trimtab.doctor.findings import Finding, Reason, count, error, listed, warning, well
-from trimtab.doctor.seen import Seen, known
+from trimtab.doctor.inventory import Seen, known
 from trimtab.errors import QuantityError
 from trimtab.kube.objects import NodeObject
 from trimtab.kube.quantity import to_int

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trimtab import names
-from trimtab.doctor.findings import Finding, Level, Reason, count, some, warning, well
-from trimtab.doctor.seen import Seen, known
+from trimtab.doctor.findings import Finding, Reason, Severity, count, some, warning, well
+from trimtab.doctor.inventory import Seen, known
 from trimtab.observe import nodes, queues
 
 COUNTED = f"count/{names.JOB_PLURAL}.{names.GROUP}"
 """Resource of a ResourceQuota by which Kubernetes bounds the number of jobs."""
 FIXES = {
-    Reason.QUEUE_MALFORMED: (Level.ERROR, "kubectl edit ltq {name}; until then it admits nothing"),
-    Reason.NAMESPACE_CLAIMED: (Level.WARNING, "take the namespace out of one of them: kubectl edit ltq {name}"),
+    Reason.QUEUE_MALFORMED: (Severity.ERROR, "kubectl edit ltq {name}; until then it admits nothing"),
+    Reason.NAMESPACE_CLAIMED: (Severity.WARNING, "take the namespace out of one of them: kubectl edit ltq {name}"),
     Reason.GUARANTEE_TOO_LARGE: (
-        Level.WARNING,
+        Severity.WARNING,
         "lower spec.quotas[].guaranteed (kubectl edit ltq {name}), or add GPUs",
     ),
 }

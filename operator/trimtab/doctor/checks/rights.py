@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from trimtab.doctor.findings import Finding, Reason, count, error, not_checked, some, warning, well
-from trimtab.doctor.needs import Need, Right
-from trimtab.doctor.seen import Grant, Part, Seen, Unknown, known
+from trimtab.doctor.inventory import AccessRight, InstalledPart, Seen, Unknown, known
+from trimtab.doctor.rbac import Need, Right
 
 APPLY = "kubectl apply --server-side --force-conflicts -f"
 MANIFESTS = {
@@ -39,7 +39,7 @@ def parts(seen: Seen) -> Iterator[Finding]:
         yield from _part(part, led, seen)
 
 
-def _part(part: Part, led: bool, seen: Seen) -> Iterator[Finding]:
+def _part(part: InstalledPart, led: bool, seen: Seen) -> Iterator[Finding]:
     account = f"ServiceAccount/{part.namespace}/{part.account}"
     if isinstance(part.exists, Unknown):
         yield not_checked(f"{part.title}: service accounts: {part.exists.why}", part.exists.fix)
@@ -61,7 +61,7 @@ def _needed(need: Need, seen: Seen) -> bool:
     return need.used({pod.variable(need.setting[0]) for pod in pods if pod.part == "controller"} - {""})
 
 
-def _granted(part: Part, grants: tuple[Grant, ...], account: str) -> Iterator[Finding]:
+def _granted(part: InstalledPart, grants: tuple[AccessRight, ...], account: str) -> Iterator[Finding]:
     lacking = _lacking(grants)
     fix = f"{APPLY} {MANIFESTS[part.title]} (where Helm installed it: helm upgrade)"
     for need, rights in lacking.items():
@@ -72,7 +72,7 @@ def _granted(part: Part, grants: tuple[Grant, ...], account: str) -> Iterator[Fi
         yield well(f"{part.title}: {part.account} has its {count(len(grants), 'right')}")
 
 
-def _lacking(grants: Iterable[Grant]) -> dict[Need, list[Right]]:
+def _lacking(grants: Iterable[AccessRight]) -> dict[Need, list[Right]]:
     """Needs that are not wholly met, with the rights that are missing."""
     found: dict[Need, list[Right]] = defaultdict(list)
     for grant in grants:

@@ -8,10 +8,10 @@ from typing import Any
 
 from trimtab import names
 from trimtab.doctor.findings import Finding, Reason, count, error, not_checked, some, warning, well
-from trimtab.doctor.needs import BINDING_MODE
-from trimtab.doctor.seen import Lease, Pod, Seen, Unknown, known, posix
+from trimtab.doctor.inventory import Lease, Pod, Seen, Unknown, known, posix
+from trimtab.doctor.rbac import BINDING_MODE
 from trimtab.errors import SettingsError
-from trimtab.extender.config import Tls, scheduler_configuration
+from trimtab.extender.config import ExtenderTls, scheduler_configuration
 from trimtab.ui.words import duration
 from trimtab_policy.inputs import documents
 
@@ -161,7 +161,9 @@ def _misconfigured(text: str, profile: str) -> list[str]:
         (theirs,) = told["extenders"]
         beside = [each["schedulerName"] for each in told["profiles"] if each["schedulerName"] != profile]
         files = theirs.get("tlsConfig") or {}
-        tls = Tls(files.get("caFile", ""), files.get("certFile", ""), files.get("keyFile", "")) if files else None
+        tls = (
+            ExtenderTls(files.get("caFile", ""), files.get("certFile", ""), files.get("keyFile", "")) if files else None
+        )
         wanted = scheduler_configuration(theirs["urlPrefix"], tls=tls, scheduler_name=profile, beside=beside)
         ours = next((each for each in told["profiles"] if each["schedulerName"] == profile), None)
     except SettingsError as refused:

@@ -9,7 +9,7 @@ from typing import Any
 from trimtab import __version__, names
 from trimtab.api.schema import definitions
 from trimtab.doctor.findings import Finding, Reason, error, some, warning, well
-from trimtab.doctor.seen import Crd, Seen, Unknown, known
+from trimtab.doctor.inventory import Crd, Seen, Unknown, known
 
 OLDEST, NEWEST = (1, 32), (1, 37)
 """Tokens that name the agent's node are from the first on; the last is the newest one that was tried or read up."""

@@ -1,10 +1,10 @@
 """Replay: what an off-policy learner has seen, drawn again evenly or by how much it still surprises.
 
-`Replay` (Lin 1992) is a ring of transitions: numpy arrays of equal length, one for each field. `PrioritisedReplay` is
-Schaul et al. 2016 (ICLR, section 3.3, the proportional variant): transition i is drawn with probability
-p_i^alpha / sum_k p_k^alpha, where p_i = |TD error| + epsilon; a new one gets the largest priority so far, so that each
-is seen. What is drawn too often counts less in turn: importance weights (N P(i))^-beta, over the largest of the batch.
-A sum tree finds, in log2(capacity) array operations, whom a random point of the total falls on.
+`ReplayBuffer` (Lin 1992) is a ring of transitions: numpy arrays of equal length, one for each field.
+`PrioritisedReplay` is Schaul et al. 2016 (ICLR, section 3.3, the proportional variant): transition i is drawn with
+probability p_i^alpha / sum_k p_k^alpha, where p_i = |TD error| + epsilon; a new one gets the largest priority so far,
+so that each is seen. What is drawn too often counts less in turn: importance weights (N P(i))^-beta, over the largest
+of the batch. A sum tree finds, in log2(capacity) array operations, whom a random point of the total falls on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 
-class Batch(NamedTuple):
+class TransitionBatch(NamedTuple):
     """Transitions drawn from a replay."""
 
     places: Places
@@ -79,7 +79,7 @@ class SumTree:
         return nodes - self._first
 
 
-class Replay:
+class ReplayBuffer:
     """The last `capacity` transitions, drawn evenly and with replacement."""
 
     def __init__(self, capacity: int, fields: Mapping[str, tuple[int, ...]]) -> None:
@@ -101,7 +101,7 @@ class Replay:
         self.size = min(self.size + count, self.capacity)
         return places
 
-    def sample(self, random: np.random.Generator, count: int, beta: float = 1.0) -> Batch:
+    def sample(self, random: np.random.Generator, count: int, beta: float = 1.0) -> TransitionBatch:
         """Draw `count`; all weights are 1. Raises ValueError while there is none."""
         self._require_some()
         return self._batch(random.integers(self.size, size=count), np.ones(count, dtype=np.float32))
@@ -123,15 +123,15 @@ class Replay:
         for name, column in self._fields.items():
             column[:size] = arrays[f"field/{name}"]
 
-    def _batch(self, places: Places, weights: NDArray[np.float32]) -> Batch:
-        return Batch(places, {name: column[places] for name, column in self._fields.items()}, weights)
+    def _batch(self, places: Places, weights: NDArray[np.float32]) -> TransitionBatch:
+        return TransitionBatch(places, {name: column[places] for name, column in self._fields.items()}, weights)
 
     def _require_some(self) -> None:
         if not self.size:
             raise ValueError("nothing to draw from: the replay is empty")
 
 
-class PrioritisedReplay(Replay):
+class PrioritisedReplay(ReplayBuffer):
     """Transitions drawn by how wrong the last estimate of their value was; see the module."""
 
     def __init__(
@@ -144,12 +144,12 @@ class PrioritisedReplay(Replay):
         self._largest = 1.0
 
     def add(self, fields: Mapping[str, NDArray[Any]]) -> Places:
-        """As of `Replay`, with the largest priority so far."""
+        """As of `ReplayBuffer`, with the largest priority so far."""
         places = super().add(fields)
         self._tree.put(places, np.full(len(places), self._largest))
         return places
 
-    def sample(self, random: np.random.Generator, count: int, beta: float = 1.0) -> Batch:
+    def sample(self, random: np.random.Generator, count: int, beta: float = 1.0) -> TransitionBatch:
         """Draw `count` by priority, one from each of as many equal parts of the total (stratified).
 
         `beta` 1 corrects all of the bias, 0 none. Raises ValueError while there is none.
@@ -173,7 +173,7 @@ class PrioritisedReplay(Replay):
         return super().arrays() | {"priorities": priorities, "largest": np.array(self._largest)}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """As of `Replay`. What is behind the filled part keeps no priority."""
+        """As of `ReplayBuffer`. What is behind the filled part keeps no priority."""
         super().restore(arrays)
         self._tree = SumTree(self.capacity)
         self._tree.put(np.arange(self.size), arrays["priorities"])

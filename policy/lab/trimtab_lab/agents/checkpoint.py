@@ -31,7 +31,7 @@ class CheckpointError(ValueError):
     """A checkpoint cannot be gone on from: which one, why, and what to do, in one line."""
 
 
-class State(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TrainingState(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How far a training is."""
 
     agent: str
@@ -50,15 +50,15 @@ class State(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sha256: str = ""
 
 
-class Checkpoint(NamedTuple):
+class TrainingCheckpoint(NamedTuple):
     """All that the next segment depends on, and the best weights so far."""
 
-    state: State
+    state: TrainingState
     learner: Mapping[str, NDArray[Any]]
     best: Mapping[str, NDArray[Any]]
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> None:
+def save(folder: Path, checkpoint: TrainingCheckpoint) -> None:
     """Let `checkpoint` be the last one of `folder`. Raises WeightsError for arrays that cannot be stored, OSError."""
     path = folder / f"checkpoint-{checkpoint.state.segment:06d}.safetensors"
     arrays = {f"{_LEARNER}{name}": array for name, array in checkpoint.learner.items()}
@@ -70,7 +70,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     tidy(folder, state)
 
 
-def load(folder: Path) -> Checkpoint | None:
+def load(folder: Path) -> TrainingCheckpoint | None:
     """The last checkpoint of a folder, its arrays writable; None where there is none yet.
 
     Raises CheckpointError when it was damaged by other means than ours.
@@ -80,14 +80,14 @@ def load(folder: Path) -> Checkpoint | None:
         return None
     advice = f"remove {folder} to begin anew"
     try:
-        state = msgspec.json.decode(path.read_bytes(), type=State)
+        state = msgspec.json.decode(path.read_bytes(), type=TrainingState)
         data = (folder / state.arrays).read_bytes()
     except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
         raise CheckpointError(f"{path}: no checkpoint of ours, or not all of it ({error}); {advice}") from error
     if hashlib.sha256(data).hexdigest() != state.sha256:
         raise CheckpointError(f"{folder / state.arrays}: was changed since it was written; {advice}")
     arrays = store.unpack(folder / state.arrays, data)
-    return Checkpoint(state, _below(_LEARNER, arrays), _below(_BEST, arrays))
+    return TrainingCheckpoint(state, _below(_LEARNER, arrays), _below(_BEST, arrays))
 
 
 def _below(prefix: str, arrays: store.Arrays) -> store.Arrays:
@@ -95,7 +95,7 @@ def _below(prefix: str, arrays: store.Arrays) -> store.Arrays:
     return {name.removeprefix(prefix): np.array(array) for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def tidy(folder: Path, last: State) -> None:
+def tidy(folder: Path, last: TrainingState) -> None:
     """Remove what no longer counts besides the `last` checkpoint: its predecessors, and what killed processes left.
 
     Who goes on needs it as well as who saves: after the last segment nobody saves any more.

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from trimtab_lab.agents import dqn_worlds
-from trimtab_lab.agents.buffers import Replay
-from trimtab_lab.agents.dqn_worlds import VALIDATION, After, Arrays, Environment, Ints, Seen, World
+from trimtab_lab.agents.buffers import ReplayBuffer
+from trimtab_lab.agents.dqn_worlds import VALIDATION, Arrays, DqnEnvironment, DqnObservation, DqnStep, DqnWorld, Ints
 from trimtab_lab.agents.learner import segment_seed
 from trimtab_policy.learned.dqn_cnn import cells
 from trimtab_policy.learned.hyperdimensional import Hypervectors
@@ -38,7 +38,7 @@ _DICE, _WEIGHTS = 1, 2
 _NORM = 10.0
 
 
-class Training(Struct, frozen=True, forbid_unknown_fields=True):
+class DqnTraining(Struct, frozen=True, forbid_unknown_fields=True):
     """The section `training:`. Steps are those of all environments together."""
 
     segments: Count
@@ -93,20 +93,23 @@ class Sizes(Struct, frozen=True, forbid_unknown_fields=True):
     """Bias of the output at first: values that are far from it take long to climb there."""
 
 
-class Config(Struct, frozen=True, forbid_unknown_fields=True):
+class DqnConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """What a YAML file says."""
 
     task: Literal["adlro", "offers", "toy"]
-    training: Training
-    environment: Environment = field(default_factory=Environment)
+    training: DqnTraining
+    environment: DqnEnvironment = field(default_factory=DqnEnvironment)
     network: Sizes = field(default_factory=Sizes)
 
 
-def make(config: Config, seed: int) -> DoubleDqn:
+Config = DqnConfig  # what every agent's module has (`recipe.AgentModule`)
+
+
+def make(config: DqnConfig, seed: int) -> DoubleDqn:
     """The learner that a configuration describes. Raises ValueError naming the field."""
     task, training = dqn_worlds.TASKS[config.task], config.training
-    world = dqn_worlds.make(config.task, config.environment, training.environments)
-    trial = dqn_worlds.make(config.task, config.environment, training.validation_episodes)
+    world = dqn_worlds.make_world(config.task, config.environment, training.environments)
+    trial = dqn_worlds.make_world(config.task, config.environment, training.validation_episodes)
     torch.manual_seed(segment_seed(seed, 0, _WEIGHTS))
     wide = config.network.hypervectors
     example = world.inputs(world.reset(0).observation)
@@ -178,7 +181,7 @@ def double_q(reward: Tensor, discount: Tensor, online: Tensor, target: Tensor) -
 class DoubleDqn:
     """A `Learner`: DQN with double-Q targets on any world, for any network (inputs, mask) -> (n, actions)."""
 
-    def __init__(self, world: World, trial: World, network: nn.Module, training: Training, seed: int) -> None:
+    def __init__(self, world: DqnWorld, trial: DqnWorld, network: nn.Module, training: DqnTraining, seed: int) -> None:
         """`trial` are the environments for validation: each plays one episode."""
         self.schema, self.segments = world.schema, training.segments
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -190,7 +193,7 @@ class DoubleDqn:
         shapes = {"mask": seen.mask.shape[1:], **{name: of.shape[1:] for name, of in seen.observation.items()}}
         self._names, self._types = tuple(seen.observation), {name: of.dtype for name, of in seen.observation.items()}
         pairs = {f"{when}/{name}": shape for name, shape in shapes.items() for when in ("now", "next")}
-        self._replay = Replay(training.replay, {**pairs, "action": (), "reward": (), "discount": ()})
+        self._replay = ReplayBuffer(training.replay, {**pairs, "action": (), "reward": (), "discount": ()})
         self._steps = self._updates = 0
 
     def learn(self, segment: int) -> dict[str, float]:
@@ -210,14 +213,14 @@ class DoubleDqn:
             seen = after.seen
         return {"steps": float(self._steps), **log.figures(), "epsilon": training.epsilon(self._steps)}
 
-    def act(self, seen: Seen) -> Ints:
+    def act(self, seen: DqnObservation) -> Ints:
         """(n,) the actions of the highest value; 0 where none is allowed."""
         with torch.no_grad():
             values = self.network(*self._tensors(seen.observation, seen.mask))
         best: Ints = values.argmax(dim=1).cpu().numpy()
         return best
 
-    def _explore(self, seen: Seen, dice: np.random.Generator) -> Ints:
+    def _explore(self, seen: DqnObservation, dice: np.random.Generator) -> Ints:
         """Epsilon-greedy among what is allowed."""
         anything: Ints = (dice.random(seen.mask.shape) * seen.mask).argmax(axis=1)
         if self._steps < self._training.warm_up:
@@ -225,7 +228,7 @@ class DoubleDqn:
         at_random = dice.random(len(anything)) < self._training.epsilon(self._steps)
         return np.where(at_random, anything, self.act(seen))
 
-    def _remember(self, seen: Seen, actions: Ints, after: After) -> None:
+    def _remember(self, seen: DqnObservation, actions: Ints, after: DqnStep) -> None:
         fields: Arrays = {"action": actions, "reward": after.reward, "discount": after.discount}
         for when, what in (("now", seen), ("next", after.seen)):
             fields |= {f"{when}/mask": what.mask, **{f"{when}/{name}": of for name, of in what.observation.items()}}
@@ -304,7 +307,7 @@ class _Log:
         self._episodes: list[dict[str, float]] = []
         self.losses: list[float] = []
 
-    def add(self, after: After) -> None:
+    def add(self, after: DqnStep) -> None:
         """Count a step of every environment."""
         self._running += after.earned
         for number in np.flatnonzero(after.over).tolist():

@@ -34,7 +34,7 @@ from trimtab_policy.learned import dqn_cnn
 from trimtab_policy.learned import hyperdimensional as hd
 from trimtab_policy.learned.dqn_cnn import Inputs
 from trimtab_policy.observation import encode, features
-from trimtab_policy.observation.encode import Offers
+from trimtab_policy.observation.encode import OfferBatch
 
 Arrays = dict[str, NDArray[Any]]
 Floats = NDArray[np.float64]
@@ -45,7 +45,7 @@ VALIDATION = 1 << 32
 """First seed of validation episodes. Those of training are below 2^31 plus the number of environments."""
 
 
-class Environment(Struct, frozen=True, forbid_unknown_fields=True):
+class DqnEnvironment(Struct, frozen=True, forbid_unknown_fields=True):
     """The section `environment:`; what is left out is as the environment has it, which checks the rest."""
 
     memory_seconds: float | None = None
@@ -64,7 +64,7 @@ class Environment(Struct, frozen=True, forbid_unknown_fields=True):
     deadline_share: float | None = None
 
 
-class Seen(NamedTuple):
+class DqnObservation(NamedTuple):
     """What is seen of n environments."""
 
     observation: Arrays
@@ -73,10 +73,10 @@ class Seen(NamedTuple):
     """(n, actions) what may be done."""
 
 
-class After(NamedTuple):
+class DqnStep(NamedTuple):
     """What a step led to."""
 
-    seen: Seen
+    seen: DqnObservation
     reward: Floats
     """(n,) what is learned from."""
     discount: Floats
@@ -91,17 +91,17 @@ class After(NamedTuple):
     """Of the episodes that ended, by the number of the environment."""
 
 
-class World(Protocol):
+class DqnWorld(Protocol):
     """n environments that reset themselves, and how their observations enter the network."""
 
     schema: str
     environments: int
 
-    def reset(self, seed: int) -> Seen:
+    def reset(self, seed: int) -> DqnObservation:
         """Begin anew; everything that is random follows from the seed."""
         ...
 
-    def step(self, actions: Ints) -> After:
+    def step(self, actions: Ints) -> DqnStep:
         """One step of each."""
         ...
 
@@ -110,7 +110,7 @@ class World(Protocol):
         ...
 
 
-def play(world: World, seed: int, choose: Callable[[Seen], Ints]) -> list[dict[str, float]]:
+def play(world: DqnWorld, seed: int, choose: Callable[[DqnObservation], Ints]) -> list[dict[str, float]]:
     """Figures of one episode of every environment, by its number: `return`, and those of the world."""
     seen, earned = world.reset(seed), np.zeros(world.environments)
     figures: dict[int, dict[str, float]] = {}
@@ -136,16 +136,16 @@ class Clusters:
         self._memory = np.concatenate([np.full(each.num_envs, each.memory_seconds) for each in vectors])
         self._over = np.zeros(self.environments, dtype=np.bool_)
 
-    def reset(self, seed: int) -> Seen:
-        """As of `World`."""
+    def reset(self, seed: int) -> DqnObservation:
+        """As of `DqnWorld`."""
         for number, vector in enumerate(self._vectors):
             vector.reset(seed=seed + number * self.environments)
         self._over[:] = False
         self._seen = self._look()
         return self._seen
 
-    def step(self, actions: Ints) -> After:
-        """As of `World`."""
+    def step(self, actions: Ints) -> DqnStep:
+        """As of `DqnWorld`."""
         happened, reward = ~self._over, self._reward(actions)
         parts = [
             vector.step(np.minimum(part, vector.offers.wait))
@@ -157,7 +157,7 @@ class Clusters:
         jct = info["sum_jct"] / np.maximum(1, info["finished"])
         figures = {number: {"avg_jct_s": float(jct[number])} for number in np.flatnonzero(self._over).tolist()}
         self._seen = self._look()
-        return After(self._seen, reward, info["discount"] * ~terminated, earned, happened, self._over.copy(), figures)
+        return DqnStep(self._seen, reward, info["discount"] * ~terminated, earned, happened, self._over.copy(), figures)
 
     def _reward(self, actions: Ints) -> Floats:
         """By the run times that the features tell of."""
@@ -168,16 +168,18 @@ class Clusters:
         return np.where(starts, np.exp(-seconds / self._memory), 0.0)
 
     def inputs(self, observation: Arrays) -> Inputs:
-        """As of `World`."""
-        return dqn_cnn.inputs(Offers(mask=np.zeros((0, 0), dtype=np.bool_), **observation))
+        """As of `DqnWorld`."""
+        return dqn_cnn.inputs(OfferBatch(mask=np.zeros((0, 0), dtype=np.bool_), **observation))
 
-    def _look(self) -> Seen:
+    def _look(self) -> DqnObservation:
         offers = [vector.offers for vector in self._vectors]
         types = max(each.pools.shape[1] for each in offers)
         most = max(each.wait for each in offers)
         columns = [_padded(each, types, most) for each in offers]
-        together = Offers(*(np.concatenate(column) for column in zip(*columns, strict=True)))
-        return Seen({name: values for name, values in together._asdict().items() if name != "mask"}, together.mask)
+        together = OfferBatch(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+        return DqnObservation(
+            {name: values for name, values in together._asdict().items() if name != "mask"}, together.mask
+        )
 
 
 class Adlro:
@@ -191,14 +193,14 @@ class Adlro:
         self._time = np.zeros(self.environments)
         self._over = np.zeros(self.environments, dtype=np.bool_)
 
-    def reset(self, seed: int) -> Seen:
-        """As of `World`."""
+    def reset(self, seed: int) -> DqnObservation:
+        """As of `DqnWorld`."""
         self._time[:] = 0
         self._over[:] = False
         return _stacked([env.reset(seed=seed + number) for number, env in enumerate(self.envs)])
 
-    def step(self, actions: Ints) -> After:
-        """As of `World`."""
+    def step(self, actions: Ints) -> DqnStep:
+        """As of `DqnWorld`."""
         happened = ~self._over
         reward, earned = np.zeros((2, self.environments))
         terminated = np.zeros(self.environments, dtype=np.bool_)
@@ -216,7 +218,7 @@ class Adlro:
             self._time[number] = info["time"]
             pairs.append((observation, info))
         discount = np.exp((before - self._time) / self._memory) * ~terminated
-        return After(_stacked(pairs), reward, discount, earned, happened, self._over.copy(), figures)
+        return DqnStep(_stacked(pairs), reward, discount, earned, happened, self._over.copy(), figures)
 
     def _reward(self, env: AdlroEnv, action: int) -> float:
         """By the run time as it will be, which the agent is not told beforehand."""
@@ -228,7 +230,7 @@ class Adlro:
         return float(env.idle_weight + (1 - env.idle_weight) * np.exp(-seconds / self._memory))
 
     def inputs(self, observation: Arrays) -> Inputs:
-        """As of `World`."""
+        """As of `DqnWorld`."""
         return adlro_inputs(observation)
 
 
@@ -251,7 +253,7 @@ def adlro_inputs(observation: Arrays) -> Inputs:
 
 
 _RUN_TIME = 4
-"""Feature of an option of `encode.Offers`."""
+"""Feature of an option of `encode.OfferBatch`."""
 _GPU_MEMORY, _JOB_MEMORY, _PRIORITY = 3 + len(MAKES), -1, 1
 """Channel and features of the observation of `AdlroEnv`: memory of a GPU and of a job over that of the largest GPU."""
 _PRODUCTS = ("V100-SXM2-32GB", "Quadro-RTX-6000", "Radeon-VII")
@@ -276,12 +278,12 @@ def codebook(dimension: int) -> hd.Hypervectors:
     return hd.situation(gpus[:, None, None], bands[:, None], bands).reshape(-1, dimension)
 
 
-class Task(NamedTuple):
+class DqnTask(NamedTuple):
     """A kind of world, and what the network is there."""
 
     keys: frozenset[str]
-    """Those of `Environment` that it knows."""
-    make: Callable[[int, Environment], World]
+    """Those of `DqnEnvironment` that it knows."""
+    make: Callable[[int, DqnEnvironment], DqnWorld]
     """So many environments; of several clusters, of each."""
     kernel: tuple[int, int]
     whole_rows: bool
@@ -289,7 +291,7 @@ class Task(NamedTuple):
     hypervectors: Callable[[int], hd.Hypervectors]
 
 
-def make(task: str, environment: Environment, count: int) -> World:
+def make_world(task: str, environment: DqnEnvironment, count: int) -> DqnWorld:
     """`count` environments of a task. Raises ValueError that names what the task does not know."""
     known = TASKS[task].keys
     if strange := sorted(_given(environment).keys() - known):
@@ -297,32 +299,32 @@ def make(task: str, environment: Environment, count: int) -> World:
     return TASKS[task].make(count, environment)
 
 
-def _given(environment: Environment) -> dict[str, Any]:
+def _given(environment: DqnEnvironment) -> dict[str, Any]:
     return {key: value for key, value in structs.asdict(environment).items() if value not in (None, ())}
 
 
-def _adlro(count: int, environment: Environment) -> World:
+def _adlro(count: int, environment: DqnEnvironment) -> DqnWorld:
     given = _given(environment)
     memory = arguments.positive("memory_seconds", given.pop("memory_seconds", _MEMORY_SECONDS))
     return Adlro([AdlroEnv(**given) for _ in range(count)], memory)
 
 
-def _offers(count: int, environment: Environment) -> World:
+def _offers(count: int, environment: DqnEnvironment) -> DqnWorld:
     given = _given(environment)
     clusters = given.pop("clusters", _CLUSTERS)
     return Clusters([OffersVectorEnv(count, cluster=cluster, **given) for cluster in clusters])
 
 
-def _toy(count: int, environment: Environment) -> World:
+def _toy(count: int, environment: DqnEnvironment) -> DqnWorld:
     return Clusters([toy(count, **_given(environment))])
 
 
-def _stacked(pairs: Sequence[tuple[Arrays, Mapping[str, Any]]]) -> Seen:
+def _stacked(pairs: Sequence[tuple[Arrays, Mapping[str, Any]]]) -> DqnObservation:
     observations = {name: np.stack([seen[name] for seen, _ in pairs]) for name in pairs[0][0]}
-    return Seen(observations, np.stack([info["action_mask"] for _, info in pairs]).astype(np.bool_))
+    return DqnObservation(observations, np.stack([info["action_mask"] for _, info in pairs]).astype(np.bool_))
 
 
-def _padded(offers: Offers, types: int, options: int) -> Offers:
+def _padded(offers: OfferBatch, types: int, options: int) -> OfferBatch:
     """The same with pools without GPUs and options that may not be chosen."""
     pools, more = types - offers.pools.shape[1], options - offers.wait
     menu = ((0, 0), (0, more))
@@ -343,7 +345,7 @@ _WORKLOAD = frozenset(("memory_seconds", "jobs"))
 _CLUSTER = _WORKLOAD | {"load", "slots", "largest_gang", "estimate_sigma", "deadline_share"}
 _ADLRO = _WORKLOAD | {"window", "idle_weight", "arrivals_per_second", "mean_work"}
 TASKS = {
-    "adlro": Task(_ADLRO, _adlro, (3, 3), False, codebook),
-    "offers": Task(_CLUSTER | {"clusters"}, _offers, (1, 3), True, dqn_cnn.codebook),
-    "toy": Task(_CLUSTER, _toy, (1, 3), True, dqn_cnn.codebook),
+    "adlro": DqnTask(_ADLRO, _adlro, (3, 3), False, codebook),
+    "offers": DqnTask(_CLUSTER | {"clusters"}, _offers, (1, 3), True, dqn_cnn.codebook),
+    "toy": DqnTask(_CLUSTER, _toy, (1, 3), True, dqn_cnn.codebook),
 }

@@ -23,10 +23,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from trimtab_policy.observation.encode import Floats, Ints, Offers
+from trimtab_policy.observation.encode import Floats, Ints, OfferBatch
 
 Weights = Mapping[str, NDArray[Any]]
-Answer = Callable[[Weights, Offers], Ints]
+Answer = Callable[[Weights, OfferBatch], Ints]
 
 _HALVINGS = 20
 """After which the old weights are taken instead: not even a millionth of the way was near enough."""
@@ -34,21 +34,21 @@ _BOLDEST = 0.5
 """Largest part of the stake in one bet: no single decision can lose more than half of it."""
 
 
-class Log(NamedTuple):
+class TransitionLog(NamedTuple):
     """n decisions in order of time, and what followed: the transitions of `trimtab/Offers-v0`."""
 
-    offers: Offers
+    offers: OfferBatch
     answers: Ints
-    """(n,) as of `Offers`."""
+    """(n,) as of `OfferBatch`."""
     rewards: Floats
     """(n,) of the time until the next decision."""
     discounts: Floats
     """(n,) what the future counts after it; 0 where there is none."""
-    following: Offers
+    following: OfferBatch
     """What was on offer next."""
 
 
-class Bound(Struct, frozen=True, forbid_unknown_fields=True):
+class TuningBound(Struct, frozen=True, forbid_unknown_fields=True):
     """How far fine-tuning may go."""
 
     distance: float = 0.1
@@ -68,7 +68,7 @@ class Bound(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"updates must be at least 1, got {self.updates}")
 
 
-class Verdict(StrEnum):
+class TuningVerdict(StrEnum):
     """What a trial says so far."""
 
     OPEN = "Open"
@@ -111,16 +111,18 @@ class Trial(Struct, frozen=True):
             raise ValueError(f"window must be at least 1, got {self.window}")
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TuningVerdict:
         """Whether the tuned weights stay."""
         if self.wealth >= -math.log(self.risk):
-            return Verdict.ROLLED_BACK
+            return TuningVerdict.ROLLED_BACK
         if self.count < self.window:
-            return Verdict.OPEN
-        return Verdict.KEPT if self.total <= 0 else Verdict.ROLLED_BACK
+            return TuningVerdict.OPEN
+        return TuningVerdict.KEPT if self.total <= 0 else TuningVerdict.ROLLED_BACK
 
 
-def bounded(before: Weights, tuned: Weights, answer: Answer, offers: Offers, bound: Bound) -> dict[str, NDArray[Any]]:
+def bounded(
+    before: Weights, tuned: Weights, answer: Answer, offers: OfferBatch, bound: TuningBound
+) -> dict[str, NDArray[Any]]:
     """The weights nearest to the tuned ones, on the line to those before, that keep the bound.
 
     `answer` are greedy answers by weights. Raises ValueError for weights of different shapes.

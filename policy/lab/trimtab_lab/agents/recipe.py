@@ -28,7 +28,7 @@ class RecipeError(ValueError):
     """An agent or a configuration is not there or wrong: which one, why, and what to do, in one line."""
 
 
-class Agent(Protocol):
+class AgentModule(Protocol):
     """The module of an agent."""
 
     Config: type[Struct]
@@ -51,9 +51,9 @@ def module(agent: str) -> str:
     return AGENTS[agent]
 
 
-def imported(where: str) -> Agent:
+def imported(where: str) -> AgentModule:
     """The module itself. Raises ImportError without the packages that it needs."""
-    return cast(Agent, import_module(where))
+    return cast(AgentModule, import_module(where))
 
 
 def score_name(where: str, task: str) -> str:
@@ -67,7 +67,7 @@ def tasks(agent: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem.removeprefix(f"{agent}-") for path in _folder().glob(f"{agent}-*.yaml")))
 
 
-def read(agent: str, source: str | Path = DEFAULT_TASK) -> Struct:
+def read_recipe(agent: str, source: str | Path = DEFAULT_TASK) -> Struct:
     """The configuration of an agent: that of a task (`offers`), or of a file (a Path, or a text that ends in .yaml).
 
     Raises RecipeError.

@@ -11,7 +11,7 @@ the names mean in the literature:
   Gu 2021). With `q_filter` nothing is imitated where the critics prefer the actor's own action. The expert also acts
   itself, in a share w of the decisions (DAgger's mixture, Ross et al. 2011). w goes linearly from `imitation` to
   `imitation_floor` in `imitation_episodes`: the seed's schedule for mixing. w = 0 is SAC.
-- Where most decisions take no time (`Task.instant`) values count no entropy: an agent would refuse job after job to
+- Where most decisions take no time (`SacTask.instant`) values count no entropy: an agent would refuse job after job to
   collect it. It stays in the actor's loss, as in SAC without entropy backup (Ball et al. 2023, RLPD).
 - Prioritised replay (Schaul et al. 2016) with |TD error|, mean of the two critics, and importance weights in
   all losses.
@@ -35,9 +35,9 @@ from torch import Tensor, nn
 from torch.nn.functional import relu, softplus
 
 from trimtab_lab.agents import sac_tasks
-from trimtab_lab.agents.buffers import PrioritisedReplay, Replay
+from trimtab_lab.agents.buffers import PrioritisedReplay, ReplayBuffer
 from trimtab_lab.agents.learner import segment_seed
-from trimtab_lab.agents.sac_tasks import VALIDATION_SEED, Environment, Task, Vector
+from trimtab_lab.agents.sac_tasks import VALIDATION_SEED, SacEnvironment, SacTask, Vector
 from trimtab_lab.environments.rlalloc_experts import Expert
 from trimtab_policy.learned.sac_imitation import NAMES, mean_action
 
@@ -50,7 +50,7 @@ Positive = Annotated[float, Meta(gt=0)]
 _LOG_STD = (-20.0, 2.0)
 
 
-class Training(Struct, frozen=True, forbid_unknown_fields=True):
+class SacTraining(Struct, frozen=True, forbid_unknown_fields=True):
     """The section `training:`."""
 
     total_episodes: Count = 200
@@ -88,19 +88,22 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True):
     validation_episodes: Count = 20
 
 
-class Config(Struct, frozen=True, forbid_unknown_fields=True):
+class SacConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """What a YAML file says; the one in the seed's README is one."""
 
     task: Literal["rlalloc", "offers", "toy"] = "rlalloc"
-    environment: Environment = field(default_factory=Environment)
-    training: Training = field(default_factory=Training)
+    environment: SacEnvironment = field(default_factory=SacEnvironment)
+    training: SacTraining = field(default_factory=SacTraining)
 
 
-def make(config: Config, seed: int) -> SacImitation:
+Config = SacConfig  # what every agent's module has (`recipe.AgentModule`)
+
+
+def make(config: SacConfig, seed: int) -> SacImitation:
     """The learner that a configuration describes. Raises ValueError naming the field."""
     task, training = sac_tasks.TASKS[config.task], config.training
-    envs = sac_tasks.make(config.task, config.environment, training.environments, learn=True)
-    trials = sac_tasks.make(config.task, config.environment, training.validation_episodes)
+    envs = sac_tasks.make_environments(config.task, config.environment, training.environments, learn=True)
+    trials = sac_tasks.make_environments(config.task, config.environment, training.validation_episodes)
     return SacImitation(envs, trials, task, sac_tasks.experts(config.task, training.experts), training, seed)
 
 
@@ -181,7 +184,7 @@ class SacImitation:
     """A `Learner`."""
 
     def __init__(
-        self, envs: Vector, trials: Vector, task: Task, experts: tuple[Expert, ...], training: Training, seed: int
+        self, envs: Vector, trials: Vector, task: SacTask, experts: tuple[Expert, ...], training: SacTraining, seed: int
     ) -> None:
         """`trials` are for validation. Without experts nothing is imitated."""
         self.schema = task.schema
@@ -237,7 +240,7 @@ class SacImitation:
         return self._figures(returns, losses)
 
     def validate(self) -> dict[str, float]:
-        """Figures of `Task.score`, of the mean actions."""
+        """Figures of `SacTask.score`, of the mean actions."""
         weights = self.weights()
         returns, infos = sac_tasks.play(
             self._trials, lambda states: self._scaled(2 * mean_action(weights, states) - 1), VALIDATION_SEED
@@ -375,10 +378,10 @@ class SacImitation:
         }
 
 
-def _replay(training: Training, fields: Mapping[str, tuple[int, ...]]) -> Replay:
+def _replay(training: SacTraining, fields: Mapping[str, tuple[int, ...]]) -> ReplayBuffer:
     if training.prioritised:
         return PrioritisedReplay(training.buffer_size, fields, training.priority_exponent)
-    return Replay(training.buffer_size, fields)
+    return ReplayBuffer(training.buffer_size, fields)
 
 
 def _descend(optimiser: torch.optim.Adam, loss: Tensor) -> None:

@@ -48,7 +48,7 @@ RUN_TIME = 4
 _WORST = 1e6
 
 
-class Environment(Struct, frozen=True, forbid_unknown_fields=True):
+class SacEnvironment(Struct, frozen=True, forbid_unknown_fields=True):
     """The section `environment:`; what is left out is as the environment has it, which checks the rest."""
 
     max_gpu_memory: int | None = None
@@ -72,12 +72,12 @@ class Environment(Struct, frozen=True, forbid_unknown_fields=True):
     memory_seconds: float | None = None
 
 
-class Task(NamedTuple):
+class SacTask(NamedTuple):
     """A kind of environment, and what there is to know about it."""
 
     schema: str
     keys: frozenset[str]
-    """Those of `Environment` that it knows."""
+    """Those of `SacEnvironment` that it knows."""
     make: Callable[[int, Mapping[str, Any], bool], Vector]
     """So many environments with these arguments, to learn from (True) or to be judged in."""
     experts: Mapping[str, Expert]
@@ -171,8 +171,8 @@ class InTurn:
 OFFER_EXPERTS: dict[str, Expert] = {"sjf": First(DURATION_RANK), "fcfs": First(AGE_RANK), "round_robin": InTurn()}
 
 
-def make(task: str, environment: Environment, count: int, *, learn: bool = False) -> Vector:
-    """`count` environments of a task, as `Task.make`. Raises ValueError naming what the task does not have."""
+def make_environments(task: str, environment: SacEnvironment, count: int, *, learn: bool = False) -> Vector:
+    """`count` environments of a task, as `SacTask.make`. Raises ValueError naming what the task does not have."""
     given = {key: value for key, value in structs.asdict(environment).items() if value is not None}
     if strange := sorted(given.keys() - TASKS[task].keys):
         raise ValueError(f"$.environment.{strange[0]}: the task {task} has none; it knows {_listed(TASKS[task].keys)}")
@@ -291,7 +291,7 @@ _README = frozenset(("max_gpu_memory", "max_cpu_memory", "max_cpu_cores", "time_
 _BOTH = frozenset(("jobs", "load"))
 _CLUSTER = frozenset(("cluster", "slots", "largest_gang", "estimate_sigma", "deadline_share", "memory_seconds"))
 TASKS = {
-    "rlalloc": Task("rlalloc/1", _README | _BOTH | {"reward", "metrics"}, _rlalloc, EXPERTS, True, _slowdown),
-    "offers": Task(SCHEMA, _BOTH | _CLUSTER, _offers, OFFER_EXPERTS, True, _return),
-    "toy": Task(SCHEMA, _BOTH, _toy, OFFER_EXPERTS, True, _return),
+    "rlalloc": SacTask("rlalloc/1", _README | _BOTH | {"reward", "metrics"}, _rlalloc, EXPERTS, True, _slowdown),
+    "offers": SacTask(SCHEMA, _BOTH | _CLUSTER, _offers, OFFER_EXPERTS, True, _return),
+    "toy": SacTask(SCHEMA, _BOTH, _toy, OFFER_EXPERTS, True, _return),
 }

@@ -14,14 +14,14 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from threading import Thread
 
-from trimtab_lab.agents.train import Events, Step, Task, Trained, TrainingError, learn
+from trimtab_lab.agents.train import Events, TrainedAgent, TrainingError, TrainingStep, TrainingTask, learn
 from trimtab_lab.processes import connected, one_thread
 
-Work = Callable[[Sequence[Task]], Events]
+Work = Callable[[Sequence[TrainingTask]], Events]
 """Carries out trainings and yields what `learn` does; those of several seeds may be mixed. Closed, it stops them."""
 
 
-def one_by_one(tasks: Sequence[Task]) -> Events:
+def one_by_one(tasks: Sequence[TrainingTask]) -> Events:
     """Each in a process of its own, which ends with this one, or when nobody takes what it tells any more.
 
     Raises as `learn` does, and TrainingError when a process dies.
@@ -51,7 +51,7 @@ def ray_cluster(address: str) -> Work:
     """
     import ray  # a quarter of a gigabyte: only for those who ask for it
 
-    def work(tasks: Sequence[Task]) -> Events:
+    def work(tasks: Sequence[TrainingTask]) -> Events:
         with connected(ray, address):
             remote = ray.remote(learn)
             remote = remote.options(num_returns="streaming", num_gpus=_gpus(ray.cluster_resources()))
@@ -72,7 +72,7 @@ def _gpus(resources: Mapping[str, float]) -> int:
     return int(resources.get("GPU", 0) >= 1)
 
 
-def _read(told: Connection) -> Iterator[Step | Trained]:
+def _read(told: Connection) -> Iterator[TrainingStep | TrainedAgent]:
     with told:
         while True:
             try:
@@ -84,7 +84,7 @@ def _read(told: Connection) -> Iterator[Step | Trained]:
             yield event
 
 
-def _tell(task: Task, tell: Connection) -> None:
+def _tell(task: TrainingTask, tell: Connection) -> None:
     """Train in a process of its own. Errors that are expected travel; others are printed, and end the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one, and ends it
     Thread(target=_end_with_parent, daemon=True).start()

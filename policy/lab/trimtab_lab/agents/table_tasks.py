@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct, field, structs
 from numpy.typing import NDArray
 
-from trimtab_lab.agents.tables import After, Ints, Seen, Training, World
+from trimtab_lab.agents.tables import Ints, TableObservation, TableStep, TableTraining, TableWorld
 from trimtab_lab.environments import cpu_usage, parallel_mode
 from trimtab_lab.environments.offers import OffersVectorEnv
 from trimtab_lab.environments.parallel_mode import ParallelModeVectorEnv
@@ -22,10 +22,10 @@ from trimtab_policy.learned import tables
 from trimtab_policy.observation import encode, features
 
 _RUN_TIME = 4
-"""Column of `Offers.options`."""
+"""Column of `OffersTask.options`."""
 
 
-class ParallelMode(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ParallelModeTask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`trimtab/ParallelMode-v0`, parameters as of `parallel_mode.settings`."""
 
     model: str = "gpt3-1.3b"
@@ -60,30 +60,30 @@ class ParallelModeWorld:
 
     schema = "parallel_mode/1"
 
-    def __init__(self, given: ParallelMode, number: int) -> None:
+    def __init__(self, given: ParallelModeTask, number: int) -> None:
         self._environment, self._given = given.environment(number), given
         self.bins, self.environments = given.bins, number
         self.states = parallel_mode.states(given.bins)
         self.actions = len(self._environment.given.world.gpus)
         self._allowed = np.tile(self._environment.given.world.possible, (number, 1))
 
-    def reset(self, seed: int) -> Seen:
-        """As of `World`."""
+    def reset(self, seed: int) -> TableObservation:
+        """As of `TableWorld`."""
         return self._seen(self._environment.reset(seed=seed)[0])
 
-    def step(self, actions: Ints) -> After:
-        """As of `World`."""
+    def step(self, actions: Ints) -> TableStep:
+        """As of `TableWorld`."""
         happened = ~self._environment.finished
         observations, rewards, _, over, _ = self._environment.step(actions)
         endless = np.zeros(len(rewards), dtype=np.bool_)
         discounts = np.full(len(rewards), self._given.gamma)
-        return After(self._seen(observations), rewards, rewards, discounts, endless, happened, over)
+        return TableStep(self._seen(observations), rewards, rewards, discounts, endless, happened, over)
 
-    def _seen(self, observations: parallel_mode.Observation) -> Seen:
-        return Seen(parallel_mode.discretise(observations, self._given.bins), self._allowed)
+    def _seen(self, observations: parallel_mode.Observation) -> TableObservation:
+        return TableObservation(parallel_mode.discretise(observations, self._given.bins), self._allowed)
 
 
-class Offers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class OffersTask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`trimtab/Offers-v0`; what is left out is as the environment has it."""
 
     bins: dict[str, int]
@@ -109,7 +109,7 @@ class Toy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`sim.envs.toy`; what is left out is as it has it."""
 
     bins: dict[str, int]
-    """As of `Offers`."""
+    """As of `OffersTask`."""
     load: tuple[float, float] | None = None
     memory_seconds: float | None = None
     jobs: int | None = None
@@ -119,18 +119,20 @@ class Toy(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         _check_bins(self.bins)
 
 
-def clusters(given: Offers, number: int) -> OffersWorld:
+def clusters(given: OffersTask, number: int) -> OffersTableWorld:
     """So many environments of each of the clusters. Raises ValueError naming the parameter."""
     parameters = _set(given, "bins", "clusters")
-    return OffersWorld([OffersVectorEnv(number, cluster=each, **parameters) for each in given.clusters], given.bins)
+    return OffersTableWorld(
+        [OffersVectorEnv(number, cluster=each, **parameters) for each in given.clusters], given.bins
+    )
 
 
-def toys(given: Toy, number: int) -> OffersWorld:
+def toys(given: Toy, number: int) -> OffersTableWorld:
     """So many toy clusters. Raises ValueError naming the parameter."""
-    return OffersWorld([toy(number, **_set(given, "bins"))], given.bins)
+    return OffersTableWorld([toy(number, **_set(given, "bins"))], given.bins)
 
 
-class OffersWorld:
+class OffersTableWorld:
     """Clusters of any sizes side by side, one job on offer in each.
 
     What is learned from is not the environment's reward, minus the integral of the jobs in the system. Discounted over
@@ -151,26 +153,26 @@ class OffersWorld:
         self._over = np.zeros(self.environments, dtype=np.bool_)
         self._answers: list[Ints] = []
 
-    def reset(self, seed: int) -> Seen:
-        """As of `World`."""
+    def reset(self, seed: int) -> TableObservation:
+        """As of `TableWorld`."""
         for number, vector in enumerate(self._vectors):
             vector.reset(seed=seed + number * self.environments)
         self._over[:] = False
         return self._seen()
 
-    def step(self, actions: Ints) -> After:
-        """As of `World`."""
+    def step(self, actions: Ints) -> TableStep:
+        """As of `TableWorld`."""
         happened = ~self._over
         chosen = zip(self._vectors, self._answers, np.split(actions, self._ends), strict=True)
         parts = [np.stack(_answered(*each)) for each in chosen]
         earned, paid, discounts, ended, over = np.concatenate(parts, axis=1)
         self._over = over > 0
-        return After(self._seen(), earned, paid, discounts, ended > 0, happened, self._over.copy())
+        return TableStep(self._seen(), earned, paid, discounts, ended > 0, happened, self._over.copy())
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> TableObservation:
         self._answers = [tables.menu(vector.offers) for vector in self._vectors]
         here = np.concatenate([tables.cells(vector.offers, self.bins) for vector in self._vectors])
-        return Seen(here, np.concatenate(self._answers) != tables.NOTHING)
+        return TableObservation(here, np.concatenate(self._answers) != tables.NOTHING)
 
 
 def _answered(vector: OffersVectorEnv, answers: Ints, actions: Ints) -> tuple[NDArray[Any], ...]:
@@ -202,21 +204,21 @@ def _check_bins(bins: Mapping[str, int]) -> None:
 
 
 class _Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="task"):
-    training: Training
+    training: TableTraining
 
 
 class ParallelModeConfig(_Config, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="parallel_mode"):
     """What a YAML file says whose `task` is parallel_mode."""
 
     task: ClassVar[str] = "parallel_mode"
-    environment: ParallelMode = field(default_factory=ParallelMode)
+    environment: ParallelModeTask = field(default_factory=ParallelModeTask)
 
 
 class OffersConfig(_Config, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="offers"):
     """What a YAML file says whose `task` is offers."""
 
     task: ClassVar[str] = "offers"
-    environment: Offers
+    environment: OffersTask
 
 
 class ToyConfig(_Config, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="toy"):
@@ -229,7 +231,7 @@ class ToyConfig(_Config, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 Config = ParallelModeConfig | OffersConfig | ToyConfig
 
 
-def worlds(config: Config) -> tuple[World, World]:
+def worlds(config: Config) -> tuple[TableWorld, TableWorld]:
     """What a configuration trains and validates on. Raises ValueError naming the field."""
     train, trial = (
         _world(config, number) for number in (config.training.environments, config.training.validation_episodes)
@@ -237,7 +239,7 @@ def worlds(config: Config) -> tuple[World, World]:
     return train, trial
 
 
-def _world(config: Config, number: int) -> World:
+def _world(config: Config, number: int) -> TableWorld:
     match config:
         case ParallelModeConfig():
             return ParallelModeWorld(config.environment, number)

@@ -31,7 +31,7 @@ VALIDATION = 1 << 32
 SCORE = "mean return of greedy episodes"
 
 
-class Training(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TableTraining(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Hyperparameters of a tabular agent."""
 
     segments: int
@@ -74,7 +74,7 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return found
 
 
-class Seen(NamedTuple):
+class TableObservation(NamedTuple):
     """What a tabular agent sees of n environments."""
 
     cells: Ints
@@ -83,10 +83,10 @@ class Seen(NamedTuple):
     """(n, actions)"""
 
 
-class After(NamedTuple):
+class TableStep(NamedTuple):
     """What a step led to in n environments."""
 
-    seen: Seen
+    seen: TableObservation
     earned: Floats
     """(n,) what the environment gives: returns are sums of it."""
     rewards: Floats
@@ -101,7 +101,7 @@ class After(NamedTuple):
     """(n,) whether the episode has ended; the next step begins another."""
 
 
-class World(Protocol):
+class TableWorld(Protocol):
     """n environments whose states are cells of a grid."""
 
     states: int
@@ -111,28 +111,28 @@ class World(Protocol):
     bins: tuple[int, ...]
     """Of the grid; weights carry them."""
 
-    def reset(self, seed: int) -> Seen:
+    def reset(self, seed: int) -> TableObservation:
         """Begin anew; everything that is random follows from the seed."""
         ...
 
-    def step(self, actions: Ints) -> After:
+    def step(self, actions: Ints) -> TableStep:
         """One step of each."""
         ...
 
 
-class Table:
+class ValueTable:
     """A value for every cell and action, and how often it was moved."""
 
     def __init__(self, states: int, actions: int, initial: float) -> None:
         self.q: Floats = np.full((states, actions), initial)
         self.visits: Ints = np.zeros((states, actions), dtype=np.int64)
 
-    def values(self, seen: Seen) -> Floats:
+    def values(self, seen: TableObservation) -> Floats:
         """(n, actions) values; minus infinity for what is not allowed."""
         found: Floats = np.where(seen.allowed, self.q[seen.cells], -np.inf)
         return found
 
-    def move(self, cells: Ints, actions: Ints, targets: Floats, training: Training) -> float:
+    def move(self, cells: Ints, actions: Ints, targets: Floats, training: TableTraining) -> float:
         """Move the values of these actions in these cells (n,) towards targets; returns the mean squared error."""
         if not len(cells):
             return 0.0
@@ -145,7 +145,7 @@ class Table:
         return float((errors**2).mean())
 
 
-def epsilon_greedy(table: Table, seen: Seen, epsilon: float, random: np.random.Generator) -> Ints:
+def epsilon_greedy(table: ValueTable, seen: TableObservation, epsilon: float, random: np.random.Generator) -> Ints:
     """(n,) allowed actions: random ones with probability epsilon, else those of the highest value."""
     greedy = table.values(seen).argmax(axis=1)
     anything = (random.random(seen.allowed.shape) * seen.allowed).argmax(axis=1)
@@ -153,7 +153,7 @@ def epsilon_greedy(table: Table, seen: Seen, epsilon: float, random: np.random.G
     return chosen
 
 
-class Log:
+class SegmentLog:
     """Figures of one segment."""
 
     def __init__(self, environments: int) -> None:
@@ -161,7 +161,7 @@ class Log:
         self._returns: list[float] = []
         self._losses: list[float] = []
 
-    def add(self, after: After, loss: float) -> None:
+    def add(self, after: TableStep, loss: float) -> None:
         """Count a step."""
         self._running += after.earned
         self._returns += self._running[after.over].tolist()
@@ -177,18 +177,18 @@ class Log:
 class Tabular:
     """Everything of a tabular `Learner` but how it learns."""
 
-    def __init__(self, world: World, trial: World, training: Training, seed: int) -> None:
+    def __init__(self, world: TableWorld, trial: TableWorld, training: TableTraining, seed: int) -> None:
         """`trial` are the environments for validation: each plays one episode."""
         self.world, self.training, self.seed = world, training, seed
         self.schema, self.segments = world.schema, training.segments
-        self.table = Table(world.states, world.actions, training.initial_value)
+        self.table = ValueTable(world.states, world.actions, training.initial_value)
         self.steps = 0
         self._trial = trial
 
-    def begin(self, segment: int) -> tuple[Seen, np.random.Generator, Log]:
+    def begin(self, segment: int) -> tuple[TableObservation, np.random.Generator, SegmentLog]:
         """What a segment starts with."""
         random = np.random.default_rng(segment_seed(self.seed, segment, EXPLORATION))
-        return self.world.reset(segment_seed(self.seed, segment)), random, Log(self.world.environments)
+        return self.world.reset(segment_seed(self.seed, segment)), random, SegmentLog(self.world.environments)
 
     @property
     def epsilon(self) -> float:
@@ -218,7 +218,7 @@ class Tabular:
         return {"score": float(returns.mean())}
 
 
-def play(world: World, seed: int, act: Callable[[Seen], Ints]) -> Floats:
+def play(world: TableWorld, seed: int, act: Callable[[TableObservation], Ints]) -> Floats:
     """(n,) returns, not discounted, of one episode of each environment."""
     seen = world.reset(seed)
     running: Bools = np.ones(len(seen.cells), dtype=np.bool_)

@@ -24,11 +24,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from trimtab_lab.agents import checkpoint, recipe
-from trimtab_lab.agents.checkpoint import Checkpoint, Row, State
+from trimtab_lab.agents.checkpoint import Row, TrainingCheckpoint, TrainingState
 from trimtab_lab.agents.learner import Learner
 from trimtab_policy import provenance
 from trimtab_policy.learned import store
-from trimtab_policy.learned.store import Card
+from trimtab_policy.learned.store import ModelCard
 
 VALIDATIONS = 20
 """How often a training is validated, evenly over its segments."""
@@ -39,7 +39,7 @@ class TrainingError(ValueError):
     """A training cannot go on: which one, why, and what to do, in one line."""
 
 
-class Task(NamedTuple):
+class TrainingTask(NamedTuple):
     """One training. What it learns follows from agent, configuration and seed alone."""
 
     agent: str
@@ -51,7 +51,7 @@ class Task(NamedTuple):
     folder: Path
 
 
-class Step(NamedTuple):
+class TrainingStep(NamedTuple):
     """A training has come so far."""
 
     seed: int
@@ -63,36 +63,36 @@ class Step(NamedTuple):
     """Highest validation score so far."""
 
 
-class Trained(NamedTuple):
+class TrainedAgent(NamedTuple):
     """A training that is done."""
 
     seed: int
     weights: Mapping[str, NDArray[Any]]
     """Those with the highest validation score."""
-    card: Card
+    card: ModelCard
     best_segment: int
     """Segments after which they were reached."""
     rows: tuple[Row, ...]
     """Figures of every segment: `segment`, `seconds` and `steps` so far, `return`, `loss`, `validation_...`."""
 
 
-Events = Generator[Step | Trained, None, None]
+Events = Generator[TrainingStep | TrainedAgent, None, None]
 """Where a training begins, how far it is after every segment, and at last what was trained."""
 
 
-def task(agent: str, source: str | Path, seed: int, folder: Path) -> Task:
+def task(agent: str, source: str | Path, seed: int, folder: Path) -> TrainingTask:
     """The training of an agent as the configuration of this name or file says. Raises RecipeError, ImportError."""
-    return Task(agent, recipe.module(agent), recipe.read(agent, source), seed, folder.resolve())
+    return TrainingTask(agent, recipe.module(agent), recipe.read_recipe(agent, source), seed, folder.resolve())
 
 
-def train(agent: str, source: str | Path, seed: int, folder: Path) -> Trained:
+def train(agent: str, source: str | Path, seed: int, folder: Path) -> TrainedAgent:
     """Train in this process until it is done. Raises as `task` and `learn` do."""
     *_, last = learn(task(agent, source, seed, folder))
-    assert isinstance(last, Trained)
+    assert isinstance(last, TrainedAgent)
     return last
 
 
-def learn(task: Task) -> Events:
+def learn(task: TrainingTask) -> Events:
     """Train, and tell how far it is. Stopped at any moment, it goes on from its last checkpoint when it is begun anew.
 
     Raises CheckpointError when the folder holds another training or a damaged one, TrainingError when this one
@@ -125,12 +125,12 @@ def _compute_with_one_thread() -> None:
         torch.set_num_threads(1)
 
 
-def _begun(task: Task, learner: Learner) -> Checkpoint:
+def _begun(task: TrainingTask, learner: Learner) -> TrainingCheckpoint:
     """The last checkpoint, to which the learner is brought, or the beginning."""
-    state = State(agent=task.agent, seed=task.seed, config=_plain(task.config))
+    state = TrainingState(agent=task.agent, seed=task.seed, config=_plain(task.config))
     found = checkpoint.load(task.folder)
     if not found:
-        return Checkpoint(state, {}, {})
+        return TrainingCheckpoint(state, {}, {})
     for field, (before, now) in _differences(_identity(found.state), _identity(state)).items():
         told = f"{task.folder} holds a training whose {field} is {before!r}, not {now!r}"
         raise checkpoint.CheckpointError(f"{told}: choose another folder, or remove this one")
@@ -138,7 +138,7 @@ def _begun(task: Task, learner: Learner) -> Checkpoint:
     return found
 
 
-def _identity(state: State) -> dict[str, Any]:
+def _identity(state: TrainingState) -> dict[str, Any]:
     return {"agent": state.agent, "seed": state.seed} | dict(_flat(state.config))
 
 
@@ -163,7 +163,7 @@ def _plain(config: Struct) -> dict[str, Any]:
     return plain
 
 
-def _next(task: Task, learner: Learner, reached: Checkpoint, segment: int) -> Checkpoint:
+def _next(task: TrainingTask, learner: Learner, reached: TrainingCheckpoint, segment: int) -> TrainingCheckpoint:
     """Go through one segment, and validate where it is time."""
     began, state, best = time.monotonic(), reached.state, reached.best
     figures = learner.learn(segment)
@@ -177,7 +177,7 @@ def _next(task: Task, learner: Learner, reached: Checkpoint, segment: int) -> Ch
         if state.best is None or score > state.best:
             state = replace(state, best=score, best_segment=segment + 1)
             best = {name: np.array(array) for name, array in learner.weights().items()}
-    return Checkpoint(state, learner.arrays(), best)
+    return TrainingCheckpoint(state, learner.arrays(), best)
 
 
 def _due(segment: int, segments: int) -> bool:
@@ -185,7 +185,7 @@ def _due(segment: int, segments: int) -> bool:
     return (segment + 1) * VALIDATIONS // segments > segment * VALIDATIONS // segments
 
 
-def _checked(task: Task, segment: int, score: float) -> float:
+def _checked(task: TrainingTask, segment: int, score: float) -> float:
     if not math.isfinite(score):
         told = f"{task.agent}, seed {task.seed}: the validation score after segment {segment + 1} is {score}"
         raise TrainingError(f"{told}: the training diverged; lower its learning rate")
@@ -198,15 +198,15 @@ def _finite(row: Mapping[str, float]) -> Row:
     return {name: value if math.isfinite(value) else None for name, value in plain.items()}
 
 
-def _step(task: Task, learner: Learner, state: State) -> Step:
-    return Step(task.seed, state.segment, learner.segments, state.rows[-1] if state.rows else {}, state.best)
+def _step(task: TrainingTask, learner: Learner, state: TrainingState) -> TrainingStep:
+    return TrainingStep(task.seed, state.segment, learner.segments, state.rows[-1] if state.rows else {}, state.best)
 
 
-def _finished(task: Task, learner: Learner, reached: Checkpoint) -> Trained:
+def _finished(task: TrainingTask, learner: Learner, reached: TrainingCheckpoint) -> TrainedAgent:
     """Write the best weights and what they are."""
     state = reached.state
     assert state.best is not None, "the last segment is validated"
-    card = Card(
+    card = ModelCard(
         agent=task.agent,
         task=str(state.config["task"]),
         schema=learner.schema,
@@ -218,7 +218,7 @@ def _finished(task: Task, learner: Learner, reached: Checkpoint) -> Trained:
         config=state.config,
     )
     card = store.save(task.folder / f"{task.agent}.safetensors", reached.best, card)
-    return Trained(task.seed, reached.best, card, state.best_segment, state.rows)
+    return TrainedAgent(task.seed, reached.best, card, state.best_segment, state.rows)
 
 
 def _write_csv(folder: Path, rows: Sequence[Row]) -> None:

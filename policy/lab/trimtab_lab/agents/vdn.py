@@ -29,12 +29,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trimtab_lab.agents import vdn_tasks
-from trimtab_lab.agents.buffers import Replay
-from trimtab_lab.agents.fine_tuning import Bound, Log, bounded
+from trimtab_lab.agents.buffers import ReplayBuffer
+from trimtab_lab.agents.fine_tuning import TransitionLog, TuningBound, bounded
 from trimtab_lab.agents.learner import Arrays, segment_seed
-from trimtab_lab.agents.vdn_tasks import After, Cluster, Columns, Hosts, Seen, World
+from trimtab_lab.agents.vdn_tasks import Columns, Hosts, VdnCluster, VdnObservation, VdnStep, VdnWorld
 from trimtab_policy.learned.vdn import Local, answers, local
-from trimtab_policy.observation.encode import Bools, Floats, Ints, Offers
+from trimtab_policy.observation.encode import Bools, Floats, Ints, OfferBatch
 
 EXPLORATION, NETWORK = 1, 2
 """Streams of `segment_seed`; that of the environments is 0."""
@@ -42,7 +42,7 @@ VALIDATION = 1 << 32
 """First seed of validation episodes. Those of training are below 2^31 plus the number of environments."""
 
 
-class Training(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VdnTraining(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Hyperparameters."""
 
     segments: int
@@ -97,21 +97,21 @@ class Training(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return self.learning_rate * (1 - 0.95 * self.done(steps))
 
 
-class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VdnConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A training run."""
 
     task: Literal["offers", "adlro", "toy"]
-    training: Training
+    training: VdnTraining
     environment: dict[str, Any] = {}
-    """Of the task: fields of `vdn_tasks.Cluster`, or for `adlro` of `vdn_tasks.Hosts`."""
+    """Of the task: fields of `vdn_tasks.VdnCluster`, or for `adlro` of `vdn_tasks.Hosts`."""
 
-    def world(self, number: int) -> World:
+    def world(self, number: int) -> VdnWorld:
         """So many environments of the task. Raises ValueError naming the field."""
         try:
             if self.task == "adlro":
                 return vdn_tasks.AdlroWorld(msgspec.convert(self.environment, Hosts), number)
             make_world = vdn_tasks.clusters if self.task == "offers" else vdn_tasks.toys
-            return make_world(msgspec.convert(self.environment, Cluster), number)
+            return make_world(msgspec.convert(self.environment, VdnCluster), number)
         except msgspec.ValidationError as error:
             raise ValueError(f"environment: {error}") from error
 
@@ -144,7 +144,7 @@ class Team(nn.Module):
         return found
 
 
-class Batch(NamedTuple):
+class VdnBatch(NamedTuple):
     """Transitions to learn from."""
 
     seen: Local
@@ -159,7 +159,7 @@ class Batch(NamedTuple):
 class Vdn:
     """One training run; a `Learner`, and `Tunable` where the agents are pools."""
 
-    def __init__(self, config: Config, seed: int) -> None:
+    def __init__(self, config: VdnConfig, seed: int) -> None:
         training = config.training
         self.task, self.training, self.seed, self.segments = config.task, training, seed, training.segments
         self.world, self._trial = config.world(training.environments), config.world(training.validation_episodes)
@@ -174,8 +174,8 @@ class Vdn:
         self.target = deepcopy(self.team)
         self.optimizer = torch.optim.Adam(self.team.parameters(), lr=training.learning_rate)
         none = np.zeros(len(seen.mask))
-        fields = transitions(seen, none.astype(np.int64), After(seen, none, none, none, none == 0, none > 0))
-        self.replay = Replay(training.replay, {name: values.shape[1:] for name, values in fields.items()})
+        fields = transitions(seen, none.astype(np.int64), VdnStep(seen, none, none, none, none == 0, none > 0))
+        self.replay = ReplayBuffer(training.replay, {name: values.shape[1:] for name, values in fields.items()})
         self._types = {name: values.dtype for name, values in fields.items()}
 
     def learn(self, segment: int) -> dict[str, float]:
@@ -205,14 +205,14 @@ class Vdn:
                 slow.lerp_(fast, self.training.target_rate)
         return loss
 
-    def greedy(self, world: World, seen: Seen) -> Ints:
+    def greedy(self, world: VdnWorld, seen: VdnObservation) -> Ints:
         """(n,) the best joint actions that are allowed."""
         with torch.no_grad():
             values = self.team.joint(world.local(seen.columns)).cpu().numpy()
         found: Ints = np.where(seen.mask, values, -np.inf).argmax(axis=1)
         return found
 
-    def fine_tune(self, log: Log, bound: Bound) -> dict[str, NDArray[Any]]:
+    def fine_tune(self, log: TransitionLog, bound: TuningBound) -> dict[str, NDArray[Any]]:
         """The tuned weights, within the bound (`fine_tuning.bounded`); the learner itself stays as it is.
 
         It takes its usual update on batches of the log instead of its replay, from its present weights on. Raises
@@ -266,7 +266,10 @@ class Vdn:
         return {"score": float(earned.mean())}
 
 
-def make(config: Config, seed: int) -> Vdn:
+Config = VdnConfig  # what every agent's module has (`recipe.AgentModule`)
+
+
+def make(config: VdnConfig, seed: int) -> Vdn:
     """A training run from its beginning. Raises ValueError naming the field that is wrong."""
     return Vdn(config, seed)
 
@@ -278,7 +281,9 @@ def epsilon_greedy(greedy: Ints, mask: Bools, epsilon: float, random: np.random.
     return chosen
 
 
-def descend(team: Team, target: Team, optimizer: torch.optim.Optimizer, batch: Batch, largest_gradient: float) -> float:
+def descend(
+    team: Team, target: Team, optimizer: torch.optim.Optimizer, batch: VdnBatch, largest_gradient: float
+) -> float:
     """One step towards r + discount * Q_tot(s', a') of the target network, a' being best for the network itself."""
     device = team.rest.weight.device
     rewards, discounts, actions, mask = (
@@ -297,7 +302,7 @@ def descend(team: Team, target: Team, optimizer: torch.optim.Optimizer, batch: B
     return float(loss.detach())
 
 
-def transitions(before: Seen, actions: NDArray[Any], after: After) -> Columns:
+def transitions(before: VdnObservation, actions: NDArray[Any], after: VdnStep) -> Columns:
     """What has happened, as fields of the replay."""
     fields: Columns = {"action": actions, "reward": after.rewards, "discount": after.discounts, "mask": after.seen.mask}
     fields |= {f"before.{name}": values for name, values in before.columns.items()}
@@ -305,16 +310,16 @@ def transitions(before: Seen, actions: NDArray[Any], after: After) -> Columns:
     return {name: values[after.happened] for name, values in fields.items()}
 
 
-def remembered(fields: Columns, world: World) -> Batch:
+def remembered(fields: Columns, world: VdnWorld) -> VdnBatch:
     """Fields of the replay as a batch."""
     before, after = (world.local(_below(when, fields)) for when in ("before", "after"))
-    return Batch(before, fields["action"], fields["reward"], fields["discount"], after, fields["mask"])
+    return VdnBatch(before, fields["action"], fields["reward"], fields["discount"], after, fields["mask"])
 
 
-def logged(log: Log, rows: Ints) -> Batch:
+def logged(log: TransitionLog, rows: Ints) -> VdnBatch:
     """These rows of a log."""
-    before, after = (Offers._make(values[rows] for values in offers) for offers in (log.offers, log.following))
-    return Batch(local(before), log.answers[rows], log.rewards[rows], log.discounts[rows], local(after), after.mask)
+    before, after = (OfferBatch._make(values[rows] for values in offers) for offers in (log.offers, log.following))
+    return VdnBatch(local(before), log.answers[rows], log.rewards[rows], log.discounts[rows], local(after), after.mask)
 
 
 def _numpy(network: nn.Module) -> dict[str, NDArray[Any]]:
@@ -338,7 +343,7 @@ class _Figures:
         self._returns: list[float] = []
         self.losses: list[float] = []
 
-    def step(self, after: After) -> None:
+    def step(self, after: VdnStep) -> None:
         """Count a step of all environments."""
         self._running += after.earned
         self._returns += self._running[after.over].tolist()

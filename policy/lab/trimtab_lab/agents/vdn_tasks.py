@@ -33,7 +33,7 @@ from trimtab_lab.environments.offers import OffersVectorEnv
 from trimtab_lab.environments.toy import toy
 from trimtab_policy.learned.vdn import Local, local
 from trimtab_policy.observation import encode, features
-from trimtab_policy.observation.encode import Bools, Floats, Ints, Offers
+from trimtab_policy.observation.encode import Bools, Floats, Ints, OfferBatch
 
 Columns = dict[str, NDArray[Any]]
 
@@ -41,19 +41,19 @@ _OPTION_SECONDS = 4
 """Run time among the features of an option, as `encode` scales it."""
 
 
-class Seen(NamedTuple):
+class VdnObservation(NamedTuple):
     """The state of n environments."""
 
     columns: Columns
-    """What is to be kept of it: `World.local` makes of it what agents see."""
+    """What is to be kept of it: `VdnWorld.local` makes of it what agents see."""
     mask: Bools
     """(n, m + 1) joint actions that are allowed; the last one is that all pass."""
 
 
-class After(NamedTuple):
+class VdnStep(NamedTuple):
     """What a step led to."""
 
-    seen: Seen
+    seen: VdnObservation
     rewards: Floats
     """(n,) to learn from, as of the module."""
     earned: Floats
@@ -66,16 +66,16 @@ class After(NamedTuple):
     """(n,) whether the episode has ended; the next step begins another."""
 
 
-class World(Protocol):
+class VdnWorld(Protocol):
     """n environments."""
 
     schema: str
 
-    def reset(self, seed: int) -> Seen:
+    def reset(self, seed: int) -> VdnObservation:
         """Begin anew; everything that is random follows from the seed."""
         ...
 
-    def step(self, actions: Ints) -> After:
+    def step(self, actions: Ints) -> VdnStep:
         """One joint action (n,) in each."""
         ...
 
@@ -84,7 +84,7 @@ class World(Protocol):
         ...
 
 
-class Cluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VdnCluster(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`environment` of the tasks `offers` and `toy`, parameters as of `OffersVectorEnv`; None: its default."""
 
     cluster: str | None = None
@@ -117,7 +117,7 @@ class Hosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError(f"memory_seconds must be a finite number above 0, got {self.memory_seconds}")
 
 
-class OffersWorld:
+class OffersVdnWorld:
     """Clusters whose pools bid for the job on offer."""
 
     schema = encode.SCHEMA
@@ -126,14 +126,14 @@ class OffersWorld:
         self._environment = environment
         self._over: Bools = np.zeros(environment.num_envs, dtype=np.bool_)
 
-    def reset(self, seed: int) -> Seen:
-        """As of `World`."""
+    def reset(self, seed: int) -> VdnObservation:
+        """As of `VdnWorld`."""
         self._environment.reset(seed=seed)
         self._over[:] = False
         return self._seen()
 
-    def step(self, actions: Ints) -> After:
-        """As of `World`."""
+    def step(self, actions: Ints) -> VdnStep:
+        """As of `VdnWorld`."""
         begun, offers = self._over, self._environment.offers
         starts = _starts(actions, offers.mask, begun)
         here = _seconds(offers.options[starts, actions[starts], _OPTION_SECONDS])
@@ -142,15 +142,15 @@ class OffersWorld:
         _, earned, terminated, truncated, info = self._environment.step(actions)
         self._over = terminated | truncated
         discounts = np.where(terminated, 0.0, info["discount"])
-        return After(self._seen(), rewards, earned, discounts, ~begun & ~truncated, self._over)
+        return VdnStep(self._seen(), rewards, earned, discounts, ~begun & ~truncated, self._over)
 
     def local(self, columns: Columns) -> Local:
-        """As of `World`."""
-        return local(Offers(**columns))
+        """As of `VdnWorld`."""
+        return local(OfferBatch(**columns))
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> VdnObservation:
         offers = self._environment.offers
-        return Seen(offers._asdict(), offers.mask)
+        return VdnObservation(offers._asdict(), offers.mask)
 
 
 class AdlroWorld:
@@ -168,15 +168,15 @@ class AdlroWorld:
         self.metrics: dict[int, dict[str, float]] = {}
         """Of the first episode of each environment since the last reset, once it has ended."""
 
-    def reset(self, seed: int) -> Seen:
-        """As of `World`."""
+    def reset(self, seed: int) -> VdnObservation:
+        """As of `VdnWorld`."""
         observation, info = self._environment.reset(seed=seed)
         self._over[:] = False
         self._time, self.metrics = info["time"].copy(), {}
         return self._seen(observation, info)
 
-    def step(self, actions: Ints) -> After:
-        """As of `World`."""
+    def step(self, actions: Ints) -> VdnStep:
+        """As of `VdnWorld`."""
         begun, given = self._over, self._given
         starts = _starts(actions, self._allowed, begun)
         rewards = np.zeros(len(actions))
@@ -190,7 +190,7 @@ class AdlroWorld:
         seconds, self._time = info["time"] - self._time, info["time"].copy()
         discounts = np.where(terminated, 0.0, np.exp(-seconds / given.memory_seconds))
         seen = self._seen(observation, info)
-        return After(seen, rewards, earned / given.jobs, discounts, ~begun & ~truncated, self._over)
+        return VdnStep(seen, rewards, earned / given.jobs, discounts, ~begun & ~truncated, self._over)
 
     def local(self, columns: Columns) -> Local:
         """(n, 4, 33 + window x 8) the host's four GPUs, the length of the queue and the window; (n, window x 16, 16)
@@ -208,19 +208,19 @@ class AdlroWorld:
         owner = np.tile(np.arange(GPUS) // HOST_GPUS, (n, window))
         return Local(agents, options, owner)
 
-    def _seen(self, observation: dict[str, NDArray[np.float32]], info: dict[str, Any]) -> Seen:
+    def _seen(self, observation: dict[str, NDArray[np.float32]], info: dict[str, Any]) -> VdnObservation:
         self._allowed: Bools = np.stack(list(info["action_mask"])).astype(np.bool_)
-        return Seen({name: values.copy() for name, values in observation.items()}, self._allowed)
+        return VdnObservation({name: values.copy() for name, values in observation.items()}, self._allowed)
 
 
-def clusters(given: Cluster, number: int) -> OffersWorld:
+def clusters(given: VdnCluster, number: int) -> OffersVdnWorld:
     """The task `offers`. Raises ValueError naming the parameter."""
-    return OffersWorld(OffersVectorEnv(number, **given.given()))
+    return OffersVdnWorld(OffersVectorEnv(number, **given.given()))
 
 
-def toys(given: Cluster, number: int) -> OffersWorld:
+def toys(given: VdnCluster, number: int) -> OffersVdnWorld:
     """The task `toy`. Raises ValueError naming the parameter."""
-    return OffersWorld(toy(number, **given.given()))
+    return OffersVdnWorld(toy(number, **given.given()))
 
 
 def _seconds(feature: NDArray[np.float32]) -> Floats:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_lab.bench.report import Report
+from trimtab_lab.bench.report import BenchReport
 from trimtab_policy.inputs import documents
 
 Progress = Callable[[str], None]
@@ -35,7 +35,7 @@ class Quick(Struct, frozen=True, forbid_unknown_fields=True):
     arguments: dict[str, Any] = {}
 
 
-class Entry(Struct, frozen=True, forbid_unknown_fields=True):
+class BenchEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """How one table is made."""
 
     about: str
@@ -55,26 +55,26 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("about must say what is measured")
 
     @property
-    def quickly(self) -> Entry:
+    def quickly(self) -> BenchEntry:
         """The same entry with what `quick` puts in place of its own."""
         seeds = self.seeds if self.quick.seeds is None else self.quick.seeds
         return replace(self, seeds=seeds, arguments=self.arguments | self.quick.arguments, quick=Quick())
 
 
-def entries(text: str | None = None) -> dict[str, Entry]:
+def entries(text: str | None = None) -> dict[str, BenchEntry]:
     """All entries by name, of the text of a `bench.yaml` or of the one of this package.
 
     Raises BenchError. What only the module of an entry can tell, `check` asks it.
     """
     source = (files("trimtab_lab") / "bench.yaml").read_text(encoding="utf-8") if text is None else text
     try:
-        found = msgspec.convert(documents.parse(source), dict[str, Entry])
+        found = msgspec.convert(documents.parse(source), dict[str, BenchEntry])
     except ValueError as error:
         raise BenchError(f"bench.yaml: {' '.join(str(error).split())}") from error
     return found
 
 
-def check(name: str, entry: Entry) -> None:
+def check(name: str, entry: BenchEntry) -> None:
     """Raise BenchError for arguments that the module does not take, or lacks; ImportError without its packages."""
     try:
         module = f"{__name__}.{entry.module}"
@@ -83,15 +83,15 @@ def check(name: str, entry: Entry) -> None:
         raise BenchError(f"bench.yaml: {name}.arguments: {module} has {error}") from error
 
 
-def run(entry: Entry, progress: Progress, folder: Path) -> Report:
+def make_entry(entry: BenchEntry, progress: Progress, folder: Path) -> BenchReport:
     """Make the table. Modules that can go on where they were stopped keep their parts in `folder`."""
     function = _function(entry)
     kept = {"folder": folder} if "folder" in inspect.signature(function).parameters else {}
-    found: Report = function(seeds=list(entry.seeds), progress=progress, **kept, **entry.arguments)
+    found: BenchReport = function(seeds=list(entry.seeds), progress=progress, **kept, **entry.arguments)
     return found
 
 
-def _bind(function: Callable[..., Report], arguments: Mapping[str, Any]) -> None:
+def _bind(function: Callable[..., BenchReport], arguments: Mapping[str, Any]) -> None:
     taken = inspect.signature(function)
     given = {"seeds": [], "progress": print, **arguments}
     if "folder" in taken.parameters:
@@ -99,6 +99,6 @@ def _bind(function: Callable[..., Report], arguments: Mapping[str, Any]) -> None
     taken.bind(**given)
 
 
-def _function(entry: Entry) -> Callable[..., Report]:
-    function: Callable[..., Report] = import_module(f"{__name__}.{entry.module}").run
+def _function(entry: BenchEntry) -> Callable[..., BenchReport]:
+    function: Callable[..., BenchReport] = import_module(f"{__name__}.{entry.module}").run
     return function

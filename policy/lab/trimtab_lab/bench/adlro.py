@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from trimtab_lab.agents import dqn_worlds, recipe, train
-from trimtab_lab.agents.dqn_worlds import VALIDATION, Adlro, Environment, Ints, Seen
-from trimtab_lab.bench.report import Cell, Report, interval, written
+from trimtab_lab.agents.dqn_worlds import VALIDATION, Adlro, DqnEnvironment, DqnObservation, Ints
+from trimtab_lab.bench.report import BenchReport, Cell, interval, written
 from trimtab_lab.environments import adlro
 from trimtab_lab.environments.adlro import AdlroEnv
 from trimtab_lab.evaluation import statistics
@@ -27,7 +27,7 @@ from trimtab_lab.evaluation.hyperscore import hyperscore, value
 from trimtab_policy.learned.dqn_cnn import Network
 
 Floats = NDArray[np.float64]
-Choose = Callable[[Seen], Ints]
+Choose = Callable[[DqnObservation], Ints]
 Progress = Callable[[str], None]
 
 UNSEEN = 2 * VALIDATION
@@ -39,7 +39,7 @@ PAPER = {FCFS: (25.8, 6.2, 58.1), AFFINITY: (22.1, 7.5, 65.4), AGENT: (19.5, 9.1
 """Its Table 1: average job completion time (s), jobs/hour, utilisation (%)."""
 
 
-class Played(NamedTuple):
+class AdlroFigures(NamedTuple):
     """Figures of every episode, (seeds, episodes); one row for a policy that has no seeds."""
 
     jct: Floats
@@ -60,13 +60,13 @@ def run(
     ablation: bool = True,
     training: Mapping[str, Any] | None = None,
     config: str = "adlro",
-) -> Report:
+) -> BenchReport:
     """Train an agent for each seed, with `ablation` also without hypervectors, and let all play so many episodes.
 
     `config` names a configuration of the agent or a file; `training` is put in the place of what it says there.
-    Trainings go on where they were stopped, in `folder`. Raises as `recipe.read` and `train.learn` do.
+    Trainings go on where they were stopped, in `folder`. Raises as `recipe.read_recipe` and `train.learn` do.
     """
-    agent: Any = recipe.read("dqn_cnn", config)
+    agent: Any = recipe.read_recipe("dqn_cnn", config)
     agent = replace(agent, training=replace(agent.training, **(training or {})))
     agents = {AGENT: (agent, "agent")}
     if ablation:
@@ -76,7 +76,7 @@ def run(
     for name, (each, kept) in agents.items():
         choices = [_trained(each, seed, folder / f"{kept}-{seed}", progress) for seed in seeds]
         played[name] = _played(agent.environment, episodes, choices)
-    return Report(
+    return BenchReport(
         title="ADLRO: 16 GPUs of three makes",
         columns=(
             *("policy", "JCT, s", "paper", "jobs/h", "paper", "GPUs busy, %", "paper", "HyperScore"),
@@ -89,33 +89,33 @@ def run(
 
 def _trained(config: Any, seed: int, folder: Path, progress: Progress) -> Choose:
     """The best weights of one training, as a policy."""
-    for event in train.learn(train.Task("dqn_cnn", recipe.module("dqn_cnn"), config, seed, folder)):
-        if isinstance(event, train.Step):
+    for event in train.learn(train.TrainingTask("dqn_cnn", recipe.module("dqn_cnn"), config, seed, folder)):
+        if isinstance(event, train.TrainingStep):
             progress(f"{folder.name}: segment {event.segment} of {event.segments}, best score {event.best}")
         else:
             network = Network(event.weights, dqn_worlds.codebook, whole_rows=False)
     return lambda seen: network.values(dqn_worlds.adlro_inputs(seen.observation), seen.mask).argmax(axis=1)
 
 
-def _played(environment: Environment, episodes: int, choices: Sequence[Choose]) -> Played:
+def _played(environment: DqnEnvironment, episodes: int, choices: Sequence[Choose]) -> AdlroFigures:
     found = []
     for choose in choices:
-        world = dqn_worlds.make("adlro", environment, episodes)
+        world = dqn_worlds.make_world("adlro", environment, episodes)
         figures = dqn_worlds.play(world, UNSEEN, choose)
         least = _least(environment, episodes)
         found.append([_figures(of, bound) for of, bound in zip(figures, least, strict=True)])
-    return Played(*np.moveaxis(np.array(found), 2, 0))
+    return AdlroFigures(*np.moveaxis(np.array(found), 2, 0))
 
 
 def _figures(of: Mapping[str, float], least: tuple[float, float]) -> tuple[float, float, float, float]:
-    """Those of `Played` of one episode."""
+    """Those of `AdlroFigures` of one episode."""
     jct, makespan, used = of["avg_jct_s"], of["makespan_s"], of["gpu_utilisation"]
     return jct, of["jobs_per_hour"], used, hyperscore(value(jct, least[0], makespan, least[1], used))
 
 
-def _least(environment: Environment, episodes: int) -> Iterator[tuple[float, float]]:
+def _least(environment: DqnEnvironment, episodes: int) -> Iterator[tuple[float, float]]:
     """Lower bounds of mean JCT and makespan of each episode: every job alone, on the best GPU that holds it."""
-    world = dqn_worlds.make("adlro", environment, episodes)
+    world = dqn_worlds.make_world("adlro", environment, episodes)
     assert isinstance(world, Adlro)
     world.reset(UNSEEN)
     yield from (_alone(env) for env in world.envs)
@@ -142,12 +142,12 @@ def _fcfs() -> Choose:
     return lambda seen: np.array([adlro.fcfs(mask.astype(np.int8), dice) for mask in seen.mask])
 
 
-def _each(rule: Callable[[adlro.Observation, adlro.Mask], int], seen: Seen) -> Ints:
+def _each(rule: Callable[[adlro.Observation, adlro.Mask], int], seen: DqnObservation) -> Ints:
     rows = ({name: of[number] for name, of in seen.observation.items()} for number in range(len(seen.mask)))
     return np.array([rule(row, mask.astype(np.int8)) for row, mask in zip(rows, seen.mask, strict=True)])
 
 
-def _rows(played: Mapping[str, Played]) -> Iterator[tuple[Cell, ...]]:
+def _rows(played: Mapping[str, AdlroFigures]) -> Iterator[tuple[Cell, ...]]:
     ratios = _ratios(played)
     for name, each in played.items():
         jct, jobs, busy = PAPER.get(name, (float("nan"),) * 3)
@@ -156,7 +156,7 @@ def _rows(played: Mapping[str, Played]) -> Iterator[tuple[Cell, ...]]:
         yield (name, *ours, score, *(ratios.get((name, other), "1") for other in REFERENCES))
 
 
-def _ratios(played: Mapping[str, Played]) -> dict[tuple[str, str], str]:
+def _ratios(played: Mapping[str, AdlroFigures]) -> dict[tuple[str, str], str]:
     """Of the JCT to that of every reference, with a star where they differ (p < 0.05, corrected over the table)."""
     pairs = [(name, other) for name in played for other in REFERENCES if name != other]
     found = [statistics.compare(played[name].jct, played[other].jct[0]) for name, other in pairs]
@@ -174,7 +174,7 @@ def _mean(values: Floats) -> str:
     return interval(float(each.mean()), float(each.mean() - half), float(each.mean() + half))
 
 
-def _notes(played: Mapping[str, Played], config: Any, seeds: Sequence[int], episodes: int) -> Iterator[str]:
+def _notes(played: Mapping[str, AdlroFigures], config: Any, seeds: Sequence[int], episodes: int) -> Iterator[str]:
     steps = config.training.segments * config.training.steps
     yield (
         f"{episodes} episodes of {_jobs(config)} jobs, none of them seen in training or validation; mean and 95 %"
@@ -194,7 +194,7 @@ def _notes(played: Mapping[str, Played], config: Any, seeds: Sequence[int], epis
     yield _regression(played)
 
 
-def _by_seed(each: Played) -> str:
+def _by_seed(each: AdlroFigures) -> str:
     return ", ".join(written(float(jct)) for jct in each.jct.mean(axis=1))
 
 
@@ -202,7 +202,7 @@ def _jobs(config: Any) -> int:
     return int(config.environment.jobs or AdlroEnv().count)
 
 
-def _regression(played: Mapping[str, Played]) -> str:
+def _regression(played: Mapping[str, AdlroFigures]) -> str:
     """How the completion time of an episode goes with utilisation: over policies, within an episode."""
     used = np.concatenate([each.utilisation.mean(axis=0) for each in played.values()])
     jct = np.concatenate([each.jct.mean(axis=0) for each in played.values()])

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from trimtab_lab.bench.report import Cell, Report
+from trimtab_lab.bench.report import BenchReport, Cell
 from trimtab_lab.evaluation import statistics
-from trimtab_lab.evaluation.scenario import GENERATED, Outcome, Scenario
+from trimtab_lab.evaluation.scenario import GENERATED, Scenario, ScenarioResult
 from trimtab_lab.evaluation.statistics import Comparison
 from trimtab_lab.evaluation.store import Store
 from trimtab_lab.evaluation.workers import processes
@@ -44,7 +44,7 @@ class At(NamedTuple):
 
 Window = tuple[int, int]
 """Seed and number."""
-Outcomes = Mapping[At, Mapping[Window, Outcome]]
+Outcomes = Mapping[At, Mapping[Window, ScenarioResult]]
 Ratios = Mapping[tuple[At, str], Comparison]
 
 
@@ -62,7 +62,7 @@ def run(
     references: Sequence[str],
     fewer: Mapping[str, int] | None = None,
     workers: int = 2,
-) -> Report:
+) -> BenchReport:
     """Average JCT of agents and baselines over that of each reference and of the lower bound, at each load.
 
     Every seed has so many windows of so many jobs; `fewer` says which policies are simulated on the first of them only,
@@ -85,7 +85,7 @@ def run(
     ]
     found = _by_row(_outcomes(scenarios, folder, workers, progress))
     ratios = _ratios(found, references)
-    return Report(
+    return BenchReport(
         title=f"{cluster}: average JCT on the jobs of Cluster-v0",
         columns=("load", "policy", "kind", *FIGURES, "windows", *(f"÷ {each}" for each in (*references, BOUND))),
         rows=tuple(
@@ -98,7 +98,7 @@ def run(
 
 def _outcomes(
     scenarios: Sequence[Scenario], folder: Path, workers: int, progress: Callable[[str], None]
-) -> Iterator[Outcome]:
+) -> Iterator[ScenarioResult]:
     """Those that are kept, then those that are made now."""
     store = Store(folder)
     known = {scenario: outcome for scenario in scenarios if (outcome := store.get(scenario))}
@@ -111,8 +111,8 @@ def _outcomes(
         yield outcome
 
 
-def _by_row(outcomes: Iterable[Outcome]) -> Outcomes:
-    found: dict[At, dict[Window, Outcome]] = {}
+def _by_row(outcomes: Iterable[ScenarioResult]) -> Outcomes:
+    found: dict[At, dict[Window, ScenarioResult]] = {}
     for each in outcomes:
         one = each.scenario
         found.setdefault(At(one.load or 0.0, one.policy), {})[one.seed, one.window] = each
@@ -125,7 +125,7 @@ def _rank(at: At, ratios: Ratios, references: Sequence[str]) -> tuple[float, flo
     return at.load, against.ratio.value if against else 1.0
 
 
-def _mean(outcomes: Iterable[Outcome], figure: str) -> float:
+def _mean(outcomes: Iterable[ScenarioResult], figure: str) -> float:
     return fmean(each.summary[figure] for each in outcomes)
 
 
@@ -142,13 +142,13 @@ def _ratios(found: Outcomes, references: Sequence[str]) -> Ratios:
     return {key: replace(each, p=p) for (key, each), p in zip(told.items(), raised, strict=True)} | bounds
 
 
-def _compared(ours: Mapping[Window, Outcome], theirs: Mapping[Window, Outcome]) -> Comparison:
+def _compared(ours: Mapping[Window, ScenarioResult], theirs: Mapping[Window, ScenarioResult]) -> Comparison:
     both = sorted(ours.keys() & theirs.keys())
     mine, others = ([some[window].summary["avg_jct_h"] for window in both] for some in (ours, theirs))
     return statistics.compare(mine, others)
 
 
-def _to_bound(runs: Mapping[Window, Outcome]) -> Comparison:
+def _to_bound(runs: Mapping[Window, ScenarioResult]) -> Comparison:
     """Nobody doubts that it is above 1: no test, so no p."""
     jct, bounds = zip(
         *((each.summary["avg_jct_h"], max(each.bounds_h.values())) for each in runs.values()), strict=True
@@ -157,7 +157,7 @@ def _to_bound(runs: Mapping[Window, Outcome]) -> Comparison:
 
 
 def _row(
-    at: At, runs: Mapping[Window, Outcome], windows: int, ratios: Ratios, references: Sequence[str]
+    at: At, runs: Mapping[Window, ScenarioResult], windows: int, ratios: Ratios, references: Sequence[str]
 ) -> tuple[Cell, ...]:
     """Means only where they are over all windows, so that a column holds what compares."""
     figures = (_mean(runs.values(), figure) if len(runs) == windows else "–" for figure in FIGURES.values())

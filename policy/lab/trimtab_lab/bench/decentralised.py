@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from trimtab_lab.agents import recipe, train, vdn
-from trimtab_lab.agents.vdn_tasks import AdlroWorld, Columns, Hosts, Seen
-from trimtab_lab.bench.report import Report, interval, written
+from trimtab_lab.agents.vdn_tasks import AdlroWorld, Columns, Hosts, VdnObservation
+from trimtab_lab.bench.report import BenchReport, interval, written
 from trimtab_lab.environments import adlro
 from trimtab_lab.evaluation import statistics
 from trimtab_policy.learned.vdn import values
@@ -33,7 +33,7 @@ FIGURES = {"avg JCT, s": "avg_jct_s", "jobs/hour": "jobs_per_hour", "GPU utilisa
 """Columns of the paper's table -> figures of `AdlroEnv.metrics`."""
 REFERENCES = ("fcfs", "fastest_first")
 
-Act = Callable[[Seen], Ints]
+Act = Callable[[VdnObservation], Ints]
 """The actions of n environments."""
 
 
@@ -44,14 +44,14 @@ def run(
     folder: Path,
     episodes: int,
     config: str = "adlro",
-) -> Report:
+) -> BenchReport:
     """Train with each of the `seeds`, and compare on so many episodes.
 
     `config` names a configuration of vdn or a file. Trainings go on where they were stopped, in `folder`. Raises
     ValueError for one of another task, and as `train.train` does.
     """
-    given = recipe.read("vdn", config)
-    if not isinstance(given, vdn.Config) or given.task != "adlro":
+    given = recipe.read_recipe("vdn", config)
+    if not isinstance(given, vdn.VdnConfig) or given.task != "adlro":
         raise ValueError(f"config: {config} is no training of hosts: its task must be adlro")
     hosts = msgspec.convert(given.environment, Hosts)
     world = AdlroWorld(hosts, episodes)
@@ -80,7 +80,7 @@ def baselines() -> dict[str, Act]:
 def bidding(world: AdlroWorld, weights: Mapping[str, NDArray[Any]]) -> Act:
     """Hosts with these weights."""
 
-    def act(seen: Seen) -> Ints:
+    def act(seen: VdnObservation) -> Ints:
         bids, _ = values(weights, world.local(seen.columns))
         joint = np.append(bids, np.zeros((len(bids), 1), dtype=np.float32), axis=1)
         found: Ints = np.where(seen.mask, joint, -np.inf).argmax(axis=1)
@@ -100,7 +100,7 @@ def play(world: AdlroWorld, act: Act) -> dict[str, Floats]:
 
 
 def _each(choose: Callable[[Columns, NDArray[np.int8]], int]) -> Act:
-    def act(seen: Seen) -> Ints:
+    def act(seen: VdnObservation) -> Ints:
         masks = seen.mask.astype(np.int8)
         rows = range(len(masks))
         return np.array([choose({name: of[row] for name, of in seen.columns.items()}, masks[row]) for row in rows])
@@ -108,14 +108,14 @@ def _each(choose: Callable[[Columns, NDArray[np.int8]], int]) -> Act:
     return act
 
 
-def _report(found: Mapping[str, Sequence[Mapping[str, Floats]]], seeds: Sequence[int], episodes: int) -> Report:
+def _report(found: Mapping[str, Sequence[Mapping[str, Floats]]], seeds: Sequence[int], episodes: int) -> BenchReport:
     figures = {name: _figures(played) for name, played in found.items()}
     rows = [
         (name, *map(_mean, own), *(_ratio(own[0], figures[other][0]) if name != other else "1" for other in REFERENCES))
         for name, own in figures.items()
     ]
     each = ", ".join(written(float(jct.mean())) for jct in figures["vdn"][0])
-    return Report(
+    return BenchReport(
         title="Decentralised: four hosts that bid, on the 16 GPUs of ADLRO",
         columns=("policy", *FIGURES, *(f"JCT ÷ {other}" for other in REFERENCES)),
         rows=tuple(rows),

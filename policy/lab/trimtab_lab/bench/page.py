@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from trimtab_lab.bench import Entry, results
+from trimtab_lab.bench import BenchEntry, results
 from trimtab_lab.bench.report import markdown
 from trimtab_lab.bench.results import Result
 
@@ -19,7 +19,7 @@ MADE = (
 )
 
 
-def write(page: Path, entries: Mapping[str, Entry], made: Iterable[Result]) -> None:
+def write(page: Path, entries: Mapping[str, BenchEntry], made: Iterable[Result]) -> None:
     """Write results into the folder `results` beside the page, and the page anew from all that are there.
 
     Results of entries that were not carried out now stay as they are. Raises OSError.
@@ -27,7 +27,7 @@ def write(page: Path, entries: Mapping[str, Entry], made: Iterable[Result]) -> N
     folder = page.parent / "results"
     for result in made:
         results.write(folder, result)
-    there = [found for name in entries if (found := results.read(folder, name))]
+    there = [found for name in entries if (found := results.read_results(folder, name))]
     page.write_text(text(there, folder), encoding="utf-8")
 
 

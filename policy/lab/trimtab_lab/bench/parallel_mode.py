@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from trimtab_lab.agents import q_learning, recipe, sarsa
-from trimtab_lab.agents.table_tasks import ParallelMode, ParallelModeConfig
-from trimtab_lab.agents.tables import Training
-from trimtab_lab.bench.report import Cell, Report, interval
+from trimtab_lab.agents.table_tasks import ParallelModeConfig, ParallelModeTask
+from trimtab_lab.agents.tables import TableTraining
+from trimtab_lab.bench.report import BenchReport, Cell, interval
 from trimtab_lab.environments import cpu_usage, parallel_mode
 from trimtab_lab.environments.parallel_mode import Observation
 from trimtab_lab.evaluation import statistics
@@ -57,7 +57,7 @@ COLUMNS = (
 )
 
 
-class Judged(NamedTuple):
+class ParallelModeScore(NamedTuple):
     """What a policy came to on test episodes; the order is that of COLUMNS."""
 
     accuracy: float
@@ -77,12 +77,12 @@ def run(
     progress: Callable[[str], None],
     episodes: int = 35,
     training: Mapping[str, Any] | None = None,
-) -> Report:
+) -> BenchReport:
     """Train and judge with each seed; `training` replaces figures of the shipped configurations.
 
     Raises ValueError for figures that they do not have, statistics.TooFewWindows below three splits of the series.
     """
-    found: dict[str, list[Judged]] = {}
+    found: dict[str, list[ParallelModeScore]] = {}
     for seed in seeds:
         progress(f"seed {seed}: training Q-learning and SARSA, and judging them on other servers")
         for name, judged in one(seed, episodes, training or {}).items():
@@ -95,13 +95,13 @@ def _steps() -> int:
     return _config("q_learning", {}).environment.steps
 
 
-def by_split(seeds: Sequence[int], judged: Sequence[Judged]) -> list[Judged]:
+def by_split(seeds: Sequence[int], judged: Sequence[ParallelModeScore]) -> list[ParallelModeScore]:
     """The means of the seeds that were judged on the same series. Only these can count as repetitions: most of what
     differs between seeds is what servers they were judged on."""
-    groups: dict[tuple[str, ...], list[Judged]] = {}
+    groups: dict[tuple[str, ...], list[ParallelModeScore]] = {}
     for seed, each in zip(seeds, judged, strict=True):
         groups.setdefault(split(seed)[1], []).append(each)
-    return [Judged(*np.mean(group, axis=0).tolist()) for group in groups.values()]
+    return [ParallelModeScore(*np.mean(group, axis=0).tolist()) for group in groups.values()]
 
 
 def split(seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -114,7 +114,7 @@ def split(seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return train, test
 
 
-def one(seed: int, episodes: int, training: Mapping[str, Any]) -> dict[str, Judged]:
+def one(seed: int, episodes: int, training: Mapping[str, Any]) -> dict[str, ParallelModeScore]:
     """All policies of one seed, on the same test episodes."""
     series, unseen = split(seed)
     acts: dict[str, Act] = {}
@@ -129,8 +129,8 @@ def one(seed: int, episodes: int, training: Mapping[str, Any]) -> dict[str, Judg
 
 
 def _config(agent: str, training: Mapping[str, Any]) -> ParallelModeConfig:
-    found = cast(ParallelModeConfig, recipe.read(agent, "parallel_mode"))
-    return replace(found, training=convert({**to_builtins(found.training), **training}, Training))
+    found = cast(ParallelModeConfig, recipe.read_recipe(agent, "parallel_mode"))
+    return replace(found, training=convert({**to_builtins(found.training), **training}, TableTraining))
 
 
 def _trained(agent: str, series: tuple[str, ...], seed: int, training: Mapping[str, Any]) -> Act:
@@ -150,14 +150,14 @@ def _trained(agent: str, series: tuple[str, ...], seed: int, training: Mapping[s
     return act
 
 
-def best_fixed(environment: ParallelMode, seed: int) -> int:
+def best_fixed(environment: ParallelModeTask, seed: int) -> int:
     """The configuration with the highest mean reward on episodes of this environment's series."""
     given, random = environment.environment(1).given, np.random.default_rng([seed, 1])
     episodes = [parallel_mode.draw(given, random) for _ in range(_CHOICE_EPISODES)]
     return int(np.mean([each.reward[: given.steps].mean(axis=0) for each in episodes], axis=0).argmax())
 
 
-def _default(environment: ParallelMode) -> int:
+def _default(environment: ParallelModeTask) -> int:
     """What the policy `fixed` always wants."""
     usual = Fixed()
     return parallel_mode.configurations(environment.environment(1).given.world).index((usual.gpus, usual.modes[0]))
@@ -167,7 +167,7 @@ def _constant(action: int) -> Act:
     return lambda seen, _: np.full(len(seen), action)
 
 
-def judge(environment: ParallelMode, act: Act, episodes: int, seed: int) -> Judged:
+def judge(environment: ParallelModeTask, act: Act, episodes: int, seed: int) -> ParallelModeScore:
     """One policy on so many episodes, which follow from the seed."""
     env = environment.environment(episodes)
     actions = len(env.given.world.gpus)
@@ -182,7 +182,7 @@ def judge(environment: ParallelMode, act: Act, episodes: int, seed: int) -> Judg
         joules += info["energy_joules"].mean()
         seconds += info["latency_seconds"].mean()
     steps = env.given.steps
-    return Judged(*scores(confusion), float(earned), float(joules) / steps / 1000, float(seconds) / steps)
+    return ParallelModeScore(*scores(confusion), float(earned), float(joules) / steps / 1000, float(seconds) / steps)
 
 
 def scores(confusion: Ints) -> tuple[float, float, float, float]:
@@ -199,7 +199,7 @@ def scores(confusion: Ints) -> tuple[float, float, float, float]:
     return float(right.sum() / confusion.sum()), float(precision.mean()), float(f1.mean()), weighted
 
 
-def report(seeds: Sequence[int], found: Mapping[str, Sequence[Judged]], steps: int) -> Report:
+def report(seeds: Sequence[int], found: Mapping[str, Sequence[ParallelModeScore]], steps: int) -> BenchReport:
     """The table of policies (seeds,), the paper's above each of ours."""
     rows: list[tuple[Cell, ...]] = []
     splits = {name: by_split(seeds, each) for name, each in found.items()}
@@ -209,7 +209,7 @@ def report(seeds: Sequence[int], found: Mapping[str, Sequence[Judged]], steps: i
             rows.append((f"{name}, paper", accuracy, precision, f1, "–", reward, "–", "–"))
         rows.append((name, *(_mean(column) for column in zip(*judged, strict=True))))
     notes = (*_notes(splits, len(seeds), steps), *_comparisons(splits, found))
-    return Report("GPU count and parallel mode (seed 000)", COLUMNS, tuple(rows), notes)
+    return BenchReport("GPU count and parallel mode (seed 000)", COLUMNS, tuple(rows), notes)
 
 
 def _mean(values: Sequence[float]) -> str:
@@ -219,7 +219,7 @@ def _mean(values: Sequence[float]) -> str:
     return interval(mean, mean - half, mean + half)
 
 
-def _notes(found: Mapping[str, Sequence[Judged]], seeds: int, steps: int) -> tuple[str, ...]:
+def _notes(found: Mapping[str, Sequence[ParallelModeScore]], seeds: int, steps: int) -> tuple[str, ...]:
     splits = len(found["Q-learning"])
     learned, fixed, best = (
         float(np.mean([each.total_reward for each in found[name]]))
@@ -236,7 +236,9 @@ def _notes(found: Mapping[str, Sequence[Judged]], seeds: int, steps: int) -> tup
     )
 
 
-def _comparisons(splits: Mapping[str, Sequence[Judged]], seeds: Mapping[str, Sequence[Judged]]) -> Iterator[str]:
+def _comparisons(
+    splits: Mapping[str, Sequence[ParallelModeScore]], seeds: Mapping[str, Sequence[ParallelModeScore]]
+) -> Iterator[str]:
     """For servers in general over the splits; for these servers, where only training is left to chance, over seeds."""
     count = len(splits["Q-learning"])
     least = 2.0 ** (1 - count) * len(_PAIRS) * len(_MEASURES)
@@ -248,7 +250,7 @@ def _comparisons(splits: Mapping[str, Sequence[Judged]], seeds: Mapping[str, Seq
     yield from _compared("seeds, these servers given", seeds)
 
 
-def _compared(over: str, found: Mapping[str, Sequence[Judged]]) -> Iterator[str]:
+def _compared(over: str, found: Mapping[str, Sequence[ParallelModeScore]]) -> Iterator[str]:
     made = {
         (ours, theirs, measure): statistics.compare(
             [getattr(each, measure) for each in found[ours]], [getattr(each, measure) for each in found[theirs]]

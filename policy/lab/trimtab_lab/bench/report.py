@@ -1,6 +1,6 @@
 """A table of published numbers as a value, and the same as Markdown and as JSON.
 
-Whoever measures something returns a `Report`; how it is written is decided here, once for all of them. Numbers are
+Whoever measures something returns a `BenchReport`; how it is written is decided here, once for all of them. Numbers are
 written with three digits, which is more than most of them are worth; the JSON form has all of them.
 """
 
@@ -17,7 +17,7 @@ _TINY = 5e-4
 """Three digits behind the point would not show it."""
 
 
-class Report(Struct, frozen=True, forbid_unknown_fields=True):
+class BenchReport(Struct, frozen=True, forbid_unknown_fields=True):
     """One table and what must be known to read it."""
 
     title: str
@@ -56,7 +56,7 @@ def interval(value: float, low: float, high: float) -> str:
     return f"{written(value)} ({written(low)}{between}{written(high)})"
 
 
-def numeric(report: Report) -> list[bool]:
+def numeric(report: BenchReport) -> list[bool]:
     """Which columns are read from the right: those in which every cell begins like a number."""
     return [
         bool(report.rows) and all(_number_like(row[column]) for row in report.rows)
@@ -64,7 +64,7 @@ def numeric(report: Report) -> list[bool]:
     ]
 
 
-def markdown(report: Report, level: int = 3) -> str:
+def markdown(report: BenchReport, level: int = 3) -> str:
     """The report as GitHub writes tables, under a heading of that level."""
     lines = [
         f"{'#' * level} {report.title}",

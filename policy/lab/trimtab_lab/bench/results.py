@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from trimtab_lab import bench
-from trimtab_lab.bench import Entry, Progress
-from trimtab_lab.bench.report import Report
+from trimtab_lab.bench import BenchEntry, Progress
+from trimtab_lab.bench.report import BenchReport
 from trimtab_lab.evaluation import sources
 from trimtab_policy import provenance
 
@@ -26,8 +26,8 @@ class Result(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     """Of the entry."""
-    entry: Entry
-    report: Report
+    entry: BenchEntry
+    report: BenchReport
     digest: str
     commit: str
     machine: str
@@ -36,16 +36,16 @@ class Result(Struct, frozen=True, forbid_unknown_fields=True):
     """That making it took, less what was there from before."""
 
 
-def known(folder: Path, name: str, entry: Entry) -> Result | None:
+def known(folder: Path, name: str, entry: BenchEntry) -> Result | None:
     """The result that is kept, if this very entry was carried out with this very code; a broken file counts as none."""
-    found = read(folder, name)
+    found = read_results(folder, name)
     return found if found and found.digest == digest(entry) else None
 
 
-def make(folder: Path, name: str, entry: Entry, progress: Progress) -> Result:
+def make_result(folder: Path, name: str, entry: BenchEntry, progress: Progress) -> Result:
     """Carry out an entry, and keep its result in `folder`. Raises what the module raises, and OSError."""
     begun, commit, computed_by = monotonic(), provenance.commit(), digest(entry)  # before anybody edits a file
-    report = bench.run(entry, progress, folder / name)
+    report = bench.make_entry(entry, progress, folder / name)
     made = Result(
         name=name,
         entry=entry,
@@ -60,7 +60,7 @@ def make(folder: Path, name: str, entry: Entry, progress: Progress) -> Result:
     return made
 
 
-def read(folder: Path, name: str) -> Result | None:
+def read_results(folder: Path, name: str) -> Result | None:
     """Whatever result of that name is there; a file that is none counts as none."""
     path = folder / f"{name}.json"
     if not path.is_file():
@@ -79,6 +79,6 @@ def write(folder: Path, result: Result) -> None:
     part.replace(folder / f"{result.name}.json")
 
 
-def digest(entry: Entry) -> str:
+def digest(entry: BenchEntry) -> str:
     """Of all that a result follows from."""
     return hashlib.sha256(msgspec.msgpack.encode(entry) + sources.of_package()).hexdigest()[:24]

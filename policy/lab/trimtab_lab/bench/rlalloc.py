@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from trimtab_lab.agents import recipe, sac_tasks, train
-from trimtab_lab.agents.sac_imitation import Config
-from trimtab_lab.bench.report import Cell, Report, interval
+from trimtab_lab.agents.sac_imitation import SacConfig
+from trimtab_lab.bench.report import BenchReport, Cell, interval
 from trimtab_lab.environments.rlalloc_experts import EXPERTS
 from trimtab_lab.evaluation import statistics
 from trimtab_lab.evaluation.statistics import Comparison
@@ -48,7 +48,7 @@ FIGURES = {"average JCT, s": "avg_jct_s", "GPU used": "gpu_utilisation", "jobs d
 """Column -> metric of `RLAllocEnv`."""
 
 
-class Played(NamedTuple):
+class RlallocFigures(NamedTuple):
     """What a policy did in the windows, (seeds, windows) each."""
 
     slowdown: Floats
@@ -63,17 +63,17 @@ def run(
     folder: Path,
     windows: int = 30,
     training: Mapping[str, Any] | None = None,
-) -> Report:
+) -> BenchReport:
     """Train every variant with every seed and let it, its experts and chance schedule so many unseen windows.
 
     `training` is put in the place of what the shipped configuration says. Trainings are kept in `folder`: stopped, they
     go on from there. Raises what `train.learn` raises.
     """
-    config = recipe.read(AGENT, TASK)
-    assert isinstance(config, Config)
+    config = recipe.read_recipe(AGENT, TASK)
+    assert isinstance(config, SacConfig)
     config = replace(config, training=replace(config.training, **(training or {})))
-    trials = sac_tasks.make(TASK, config.environment, windows)
-    found: dict[str, Played] = {}
+    trials = sac_tasks.make_environments(TASK, config.environment, windows)
+    found: dict[str, RlallocFigures] = {}
     for name, changed in VARIANTS.items():
         variant = replace(config, training=replace(config.training, **changed))
         found[name] = _stacked([_play(trials, _trained(variant, name, seed, folder, progress)) for seed in seeds])
@@ -84,11 +84,11 @@ def run(
     return _report(found, windows, len(seeds))
 
 
-def _trained(config: Config, name: str, seed: int, folder: Path, progress: Callable[[str], None]) -> Act:
+def _trained(config: SacConfig, name: str, seed: int, folder: Path, progress: Callable[[str], None]) -> Act:
     """The mean action of the best weights of one training."""
-    task = train.Task(AGENT, recipe.module(AGENT), config, seed, folder / f"{name.replace(' ', '-')}-{seed}")
+    task = train.TrainingTask(AGENT, recipe.module(AGENT), config, seed, folder / f"{name.replace(' ', '-')}-{seed}")
     for event in train.learn(task):
-        if isinstance(event, train.Trained):
+        if isinstance(event, train.TrainedAgent):
             weights = dict(event.weights)
         else:
             progress(f"{name}, seed {seed}: segment {event.segment} of {event.segments}")
@@ -105,25 +105,27 @@ def _chance() -> Act:
     return lambda states: random.random((len(states), 3), dtype=np.float32)
 
 
-def _play(trials: sac_tasks.Vector, act: Act) -> Played:
+def _play(trials: sac_tasks.Vector, act: Act) -> RlallocFigures:
     """(windows,) each."""
     _, infos = sac_tasks.play(trials, act, UNSEEN)
     metrics = [info["metrics"] for info in infos]
     slowdown = np.array([sac_tasks.charged(each) for each in metrics])
-    return Played(slowdown, {column: np.array([each[key] for each in metrics]) for column, key in FIGURES.items()})
+    return RlallocFigures(
+        slowdown, {column: np.array([each[key] for each in metrics]) for column, key in FIGURES.items()}
+    )
 
 
-def _stacked(played: list[Played]) -> Played:
+def _stacked(played: list[RlallocFigures]) -> RlallocFigures:
     figures = {column: np.stack([each.figures[column] for each in played]) for column in FIGURES}
-    return Played(np.stack([each.slowdown for each in played]), figures)
+    return RlallocFigures(np.stack([each.slowdown for each in played]), figures)
 
 
-def _report(found: Mapping[str, Played], windows: int, seeds: int) -> Report:
+def _report(found: Mapping[str, RlallocFigures], windows: int, seeds: int) -> BenchReport:
     others = [name for name in found if name != REFERENCE]
     theirs = found[REFERENCE].slowdown[0]
     ratios = {name: statistics.compare(found[name].slowdown, theirs) for name in others}
     p_values = dict(zip(others, statistics.holm([ratios[name].p for name in others]), strict=True))
-    return Report(
+    return BenchReport(
         title="RLAlloc-v0: average slowdown of seed 001's method, its parts and its experts",
         columns=("policy", "average slowdown", *FIGURES, f"slowdown over {REFERENCE}'s", "p"),
         rows=tuple(_row(name, played, ratios.get(name), p_values.get(name)) for name, played in found.items()),
@@ -137,7 +139,7 @@ def _report(found: Mapping[str, Played], windows: int, seeds: int) -> Report:
     )
 
 
-def _row(name: str, played: Played, ratio: Comparison | None, p: float | None) -> tuple[Cell, ...]:
+def _row(name: str, played: RlallocFigures, ratio: Comparison | None, p: float | None) -> tuple[Cell, ...]:
     means = (float(played.slowdown.mean()), *(float(played.figures[column].mean()) for column in FIGURES))
     if ratio is None or p is None:
         return (name, *means, "1", "–")

@@ -9,7 +9,7 @@ greatest counts:
 - LB2 mean busy times on that machine (`fluid`)
 - LB3 a linear program over time with limits of speed, by prices (`prices`); it is never below LB0
 
-and one on the makespan. All hold for a subset of the jobs, too (`Demand.select`).
+and one on the makespan. All hold for a subset of the jobs, too (`BoundsDemand.select`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from trimtab_lab.bounds import fluid, prices
-from trimtab_lab.bounds.demand import Demand, FloatArray, InvalidDemand, demand, of_jobs
-from trimtab_policy.sim.result import Record, Run
+from trimtab_lab.bounds.demand import BoundsDemand, FloatArray, InvalidDemand, demand, of_jobs
+from trimtab_policy.sim.result import JobRecord, Run
 
-__all__ = ["BelowBound", "Bound", "Demand", "InvalidDemand", "best", "check", "demand", "of_jobs"]
+__all__ = ["BelowBound", "Bound", "BoundsDemand", "InvalidDemand", "best", "check", "demand", "of_jobs"]
 
 
 EARLY = 1e-5
@@ -57,7 +57,7 @@ class Bound(Struct, frozen=True):
         return max(("LB0", "LB1", "LB2", "LB3"), key=lambda name: getattr(self, name.lower()))
 
 
-def best(demand: Demand) -> Bound:
+def best(demand: BoundsDemand) -> Bound:
     """All bounds of a workload. 600 rigid jobs take half a second, 600 elastic ones on three types three."""
     jobs = demand.submitted.size
     single = fluid.bounds(demand)
@@ -72,7 +72,7 @@ def best(demand: Demand) -> Bound:
 
 
 def check(
-    run: Run, demand: Demand, bound: Bound, measured: NDArray[np.bool_] | None = None, tolerance: float = 1e-6
+    run: Run, demand: BoundsDemand, bound: Bound, measured: NDArray[np.bool_] | None = None, tolerance: float = 1e-6
 ) -> float | None:
     """Mean JCT over its bound, or None where jobs are unfinished and only finished ones can be judged, each alone.
 
@@ -101,7 +101,7 @@ def _mask(run: Run, measured: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
     return np.ones(len(run.jobs), dtype=bool) if measured is None else measured
 
 
-def _check_alone(policy: str, jobs: list[Record], jct: FloatArray, alone: FloatArray, tolerance: float) -> None:
+def _check_alone(policy: str, jobs: list[JobRecord], jct: FloatArray, alone: FloatArray, tolerance: float) -> None:
     early = np.flatnonzero(jct < alone * (1 - tolerance) - EARLY)  # false for NaN
     if early.size:
         worst = early[np.argmin(jct[early] / alone[early])]

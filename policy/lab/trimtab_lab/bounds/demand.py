@@ -24,7 +24,7 @@ class InvalidDemand(ValueError):
     """Arrays that are no workload: NaN, a negative time, a job that cannot run on any GPUs of the cluster."""
 
 
-class Demand(NamedTuple):
+class BoundsDemand(NamedTuple):
     """n jobs, m configurations in the order of their jobs, K GPU types. Built by `demand` or `of_jobs`."""
 
     submitted: FloatArray
@@ -52,11 +52,13 @@ class Demand(NamedTuple):
         np.maximum.at(best, (owner, self.kind), self.rate / self.gpus)
         return best
 
-    def select(self, mask: NDArray[np.bool_]) -> Demand:
+    def select(self, mask: NDArray[np.bool_]) -> BoundsDemand:
         """The jobs of `mask` (n,) alone: without the others they can only be faster, so bounds stay bounds."""
         rows = np.repeat(mask, np.diff(self.first))
         first = np.concatenate(([0], np.cumsum(np.diff(self.first)[mask])))
-        return Demand(self.submitted[mask], first, self.kind[rows], self.gpus[rows], self.rate[rows], self.capacity)
+        return BoundsDemand(
+            self.submitted[mask], first, self.kind[rows], self.gpus[rows], self.rate[rows], self.capacity
+        )
 
 
 def demand(
@@ -67,7 +69,7 @@ def demand(
     gpus: ArrayLike,
     rate: ArrayLike,
     capacity: ArrayLike,
-) -> Demand:
+) -> BoundsDemand:
     """A workload from plain arrays.
 
     `submitted` (n,) in seconds, `work` (n,) in any unit; the configurations `job`, `kind` (indices), `gpus` and `rate`
@@ -86,10 +88,10 @@ def demand(
     if not counts.all():
         raise InvalidDemand(f"job {int(np.argmin(counts))} cannot run: no configuration of it fits the cluster")
     first = np.concatenate(([0], np.cumsum(counts)))
-    return Demand(times, first, kinds[rows], sizes[rows], rates[rows] / works[owner[rows]], limits)
+    return BoundsDemand(times, first, kinds[rows], sizes[rows], rates[rows] / works[owner[rows]], limits)
 
 
-def of_jobs(jobs: Sequence[SimJob], cluster: Snapshot) -> Demand:
+def of_jobs(jobs: Sequence[SimJob], cluster: Snapshot) -> BoundsDemand:
     """The workload of simulated jobs, as they truly are, on an empty cluster.
 
     Where a job's rate changes as it proceeds, the greatest counts (`Alone.best_rate`): certain, but loose.

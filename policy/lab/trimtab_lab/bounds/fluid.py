@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab_lab.bounds.demand import Demand, FloatArray
+from trimtab_lab.bounds.demand import BoundsDemand, FloatArray
 from trimtab_lab.numba_cache import jit
 
 _FACTORS = (4.0, 2.0, 1.4, 1.15, 1.05)
@@ -37,37 +37,39 @@ class Fluid(NamedTuple):
     """Moment before which the last job cannot end."""
 
 
-def bounds(demand: Demand) -> Fluid:
+def bounds(demand: BoundsDemand) -> Fluid:
     """All three; O(n log n) for each of the worths that are tried."""
     efficiency = demand.efficiency()
     return Fluid(*(_maximise(measure, demand, efficiency) for measure in (_srpt, _busy, _makespan)))
 
 
-def completions(demand: Demand) -> FloatArray:
+def completions(demand: BoundsDemand) -> FloatArray:
     """(n,) when jobs end on the single machine under SRPT, at the first worths: where prices are likely to change."""
     efficiency = demand.efficiency()
     size = _sizes(_worths(demand, efficiency), efficiency)
     return _run(demand.submitted, size, False)[0]
 
 
-def _srpt(demand: Demand, size: FloatArray) -> float:
+def _srpt(demand: BoundsDemand, size: FloatArray) -> float:
     ends, _ = _run(demand.submitted, size, False)
     return float((ends - demand.submitted).sum())
 
 
-def _busy(demand: Demand, size: FloatArray) -> float:
+def _busy(demand: BoundsDemand, size: FloatArray) -> float:
     _, means = _run(demand.submitted, size, True)
     return float((means + demand.alone / 2 - demand.submitted).sum())
 
 
-def _makespan(demand: Demand, size: FloatArray) -> float:
+def _makespan(demand: BoundsDemand, size: FloatArray) -> float:
     order = np.argsort(demand.submitted)
     still_to_do = np.cumsum(size[order][::-1])[::-1]
     alone = float((demand.submitted + demand.alone).max())
     return max(alone, float((demand.submitted[order] + still_to_do).max()))
 
 
-def _maximise(measure: Callable[[Demand, FloatArray], float], demand: Demand, efficiency: FloatArray) -> float:
+def _maximise(
+    measure: Callable[[BoundsDemand, FloatArray], float], demand: BoundsDemand, efficiency: FloatArray
+) -> float:
     """Greatest value of a bound that is found by moving one worth at a time."""
     worths = _worths(demand, efficiency)
     best = measure(demand, _sizes(worths, efficiency))
@@ -79,8 +81,8 @@ def _maximise(measure: Callable[[Demand, FloatArray], float], demand: Demand, ef
 
 
 def _sweep(
-    measure: Callable[[Demand, FloatArray], float],
-    demand: Demand,
+    measure: Callable[[BoundsDemand, FloatArray], float],
+    demand: BoundsDemand,
     efficiency: FloatArray,
     worths: FloatArray,
     best: float,
@@ -96,14 +98,14 @@ def _sweep(
     return best, worths
 
 
-def _worths(demand: Demand, efficiency: FloatArray) -> FloatArray:
+def _worths(demand: BoundsDemand, efficiency: FloatArray) -> FloatArray:
     """To begin with, a type is worth how fast jobs are on it, on average over those that can run there."""
     relative = efficiency / efficiency.max(axis=1, keepdims=True)
     jobs = np.maximum(1, (relative > 0).sum(axis=0))
     return _normal(np.maximum(relative.sum(axis=0) / jobs, 1e-3), demand)
 
 
-def _normal(worths: FloatArray, demand: Demand) -> FloatArray:
+def _normal(worths: FloatArray, demand: BoundsDemand) -> FloatArray:
     """Scaled so that the cluster is worth 1 per second: sizes are seconds of all of it."""
     return np.asarray(worths / (worths @ demand.capacity))
 

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from trimtab_lab.bounds import fluid
-from trimtab_lab.bounds.demand import Demand, FloatArray
+from trimtab_lab.bounds.demand import BoundsDemand, FloatArray
 from trimtab_lab.numba_cache import jit
 
 SLOTS = 800
@@ -34,7 +34,7 @@ _ROOT_STEPS = 60
 _ROOT_TOLERANCE = 1e-10
 
 
-def total_jct(demand: Demand) -> float:
+def total_jct(demand: BoundsDemand) -> float:
     """Lower bound on the sum of JCT in seconds, never below LB0."""
     edges = _edges(demand)
     supply = np.outer(demand.capacity, np.diff(edges))
@@ -59,7 +59,7 @@ def total_jct(demand: Demand) -> float:
     return max(values)
 
 
-def _edges(demand: Demand) -> FloatArray:
+def _edges(demand: BoundsDemand) -> FloatArray:
     """(S + 1,) where slots begin, and the end of the last."""
     moments = np.unique(np.concatenate((demand.submitted, demand.submitted + demand.alone, fluid.completions(demand))))
     if moments.size > SLOTS:
@@ -69,7 +69,9 @@ def _edges(demand: Demand) -> FloatArray:
 
 
 @jit
-def _purchases(demand: Demand, prices: FloatArray, edges: FloatArray, marginal: FloatArray) -> tuple[float, FloatArray]:
+def _purchases(
+    demand: BoundsDemand, prices: FloatArray, edges: FloatArray, marginal: FloatArray
+) -> tuple[float, FloatArray]:
     """Sum over jobs of max over mu (...), and (K, S) GPU-seconds that they buy.
 
     `prices` (K, S); `marginal` (n,) holds each job's mu of the call before, where the search starts, and is updated.
@@ -86,7 +88,7 @@ def _purchases(demand: Demand, prices: FloatArray, edges: FloatArray, marginal: 
 
 @jit
 def _marginal(
-    demand: Demand, job: int, prices: FloatArray, edges: FloatArray, guess: float, usage: FloatArray
+    demand: BoundsDemand, job: int, prices: FloatArray, edges: FloatArray, guess: float, usage: FloatArray
 ) -> float:
     """The mu at which a job buys exactly its work: Newton on a piecewise linear function, kept in a bracket."""
     start, fastest = demand.submitted[job], demand.rate[demand.first[job] : demand.first[job + 1]].max()
@@ -108,7 +110,7 @@ def _marginal(
 
 @jit
 def _buy(
-    demand: Demand, job: int, mu: float, prices: FloatArray, edges: FloatArray, weight: float, usage: FloatArray
+    demand: BoundsDemand, job: int, mu: float, prices: FloatArray, edges: FloatArray, weight: float, usage: FloatArray
 ) -> tuple[float, float, float]:
     """Integral of h, its derivative by mu (the work that is bought) and the derivative of that.
 
@@ -138,7 +140,7 @@ def _buy(
 
 
 @jit
-def _best(demand: Demand, job: int, u: float, prices: FloatArray, slot: int) -> int:
+def _best(demand: BoundsDemand, job: int, u: float, prices: FloatArray, slot: int) -> int:
     """The configuration with the greatest R u - cost; -1 where none is positive."""
     most, best = 0.0, -1
     for row in range(demand.first[job], demand.first[job + 1]):
@@ -149,7 +151,7 @@ def _best(demand: Demand, job: int, u: float, prices: FloatArray, slot: int) -> 
 
 
 @jit
-def _change(demand: Demand, job: int, row: int, cost: float, prices: FloatArray, slot: int) -> tuple[float, int]:
+def _change(demand: BoundsDemand, job: int, row: int, cost: float, prices: FloatArray, slot: int) -> tuple[float, int]:
     """At which u, falling, a slower configuration becomes better than `row`, and which; -1 for none at all."""
     change, then = cost / demand.rate[row], -1
     for other in range(demand.first[job], demand.first[job + 1]):

@@ -23,7 +23,7 @@ from trimtab_lab.commands import runs
 from trimtab_lab.ui import bench as ui
 
 if TYPE_CHECKING:
-    from trimtab_lab.bench import Entry
+    from trimtab_lab.bench import BenchEntry
     from trimtab_lab.bench.results import Result
 
 
@@ -66,14 +66,14 @@ def bench(
     output.show(form, {each.name: _as_json(each) for each in found}, spaced([ui.report(each.report) for each in found]))
 
 
-def _entries() -> dict[str, Entry]:
+def _entries() -> dict[str, BenchEntry]:
     with _input_errors():
         from trimtab_lab import bench
 
         return bench.entries()
 
 
-def _chosen(entries: Mapping[str, Entry], only: Sequence[str], quick: bool) -> dict[str, Entry]:
+def _chosen(entries: Mapping[str, BenchEntry], only: Sequence[str], quick: bool) -> dict[str, BenchEntry]:
     """Raises UsageError for a name that is not there."""
     for name in only:
         if name not in entries:
@@ -81,7 +81,7 @@ def _chosen(entries: Mapping[str, Entry], only: Sequence[str], quick: bool) -> d
     return {name: entry.quickly if quick else entry for name, entry in entries.items() if not only or name in only}
 
 
-def _made(chosen: Mapping[str, Entry], out: Path) -> list[Result]:
+def _made(chosen: Mapping[str, BenchEntry], out: Path) -> list[Result]:
     """Results in the order of the entries. Ends the program with 130 when it is interrupted; what is ready is kept."""
     with _input_errors():
         from trimtab_lab import bench
@@ -95,7 +95,7 @@ def _made(chosen: Mapping[str, Entry], out: Path) -> list[Result]:
             for name, entry in chosen.items():
                 bar.begin(name)
                 with _input_errors():
-                    result = results.known(out, name, entry) or results.make(out, name, entry, bar.say)
+                    result = results.known(out, name, entry) or results.make_result(out, name, entry, bar.say)
                 found.append(result)
                 bar.end()
     except KeyboardInterrupt:
@@ -106,7 +106,7 @@ def _made(chosen: Mapping[str, Entry], out: Path) -> list[Result]:
     return found
 
 
-def _write(page: Path, entries: Mapping[str, Entry], found: Sequence[Result]) -> None:
+def _write(page: Path, entries: Mapping[str, BenchEntry], found: Sequence[Result]) -> None:
     from trimtab_lab.bench import page as pages
 
     try:

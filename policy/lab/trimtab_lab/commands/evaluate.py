@@ -26,9 +26,9 @@ from trimtab_lab.ui import evaluation as ui
 from trimtab_policy.sim.timeline import Timeline, timelines
 
 if TYPE_CHECKING:
-    from trimtab_lab.commands.runs import Plan
-    from trimtab_lab.evaluation.compare import Table
-    from trimtab_lab.evaluation.scenario import Outcome
+    from trimtab_lab.commands.runs import RunPlan
+    from trimtab_lab.evaluation.compare import ComparisonTable
+    from trimtab_lab.evaluation.scenario import ScenarioResult
 
 PoliciesOption = Annotated[
     str,
@@ -97,7 +97,7 @@ def evaluate(
 
     trimtab evaluate --policies fcfs,best_fit --trace generator:llm --cluster llm-mixed --windows 5 -o json
     """
-    asked = runs.Asked(
+    asked = runs.RunOptions(
         policies, trace, cluster, load, windows, window_jobs, seed, profiles, knowledge, estimates, round_seconds,
         mtbf_hours, straggler_mtbf_hours, tuple(quota or ()), skip_bad,
     )  # fmt: skip
@@ -109,7 +109,7 @@ def evaluate(
         _tell(form, plan, found, reference, out)
 
 
-def _tell(form: Output, plan: Plan, found: Sequence[Outcome], reference: str, out: Path) -> None:
+def _tell(form: Output, plan: RunPlan, found: Sequence[ScenarioResult], reference: str, out: Path) -> None:
     """Files first, so that they are there even if nobody reads on."""
     from trimtab_lab.evaluation import compare
 
@@ -128,7 +128,7 @@ def _tell(form: Output, plan: Plan, found: Sequence[Outcome], reference: str, ou
     output.show(form, compare.as_json(summed, single), spaced(parts))
 
 
-def _write_csv(found: Sequence[Outcome], out: Path) -> Iterator[Path]:
+def _write_csv(found: Sequence[ScenarioResult], out: Path) -> Iterator[Path]:
     from trimtab_lab.evaluation import compare
 
     rows = {"windows.csv": list(compare.window_rows(found)), "jobs.csv": list(compare.job_rows(found))}
@@ -141,7 +141,7 @@ def _write_csv(found: Sequence[Outcome], out: Path) -> Iterator[Path]:
             yield out / name
 
 
-def _draw(plan: Plan, tables: Sequence[Table], drawn: Mapping[str, Timeline], out: Path) -> Iterator[Path]:
+def _draw(plan: RunPlan, tables: Sequence[ComparisonTable], drawn: Mapping[str, Timeline], out: Path) -> Iterator[Path]:
     """Distributions of all windows, and for every policy who held which GPUs in the first one."""
     path = out / "jct.png"
     pictures.distributions(
@@ -156,7 +156,7 @@ def _draw(plan: Plan, tables: Sequence[Table], drawn: Mapping[str, Timeline], ou
             yield path
 
 
-def _shown(plan: Plan, tables: Sequence[Table], drawn: Mapping[str, Timeline]) -> Iterator[RenderableType]:
+def _shown(plan: RunPlan, tables: Sequence[ComparisonTable], drawn: Mapping[str, Timeline]) -> Iterator[RenderableType]:
     """The same in the terminal, for the policy with the lowest average and for the one that others are compared to."""
     rows = [row for row in tables[0].rows if row.figures.get("avg_jct_h") is not None]
     best = min(rows, key=lambda row: row.figures["avg_jct_h"] or 0.0).policy if rows else ""
@@ -168,12 +168,12 @@ def _shown(plan: Plan, tables: Sequence[Table], drawn: Mapping[str, Timeline]) -
             yield Group(Text(f"{policy}: share of each node's GPUs held, and its average", "dim"), canvas.Heat(run))
 
 
-def _first(plan: Plan) -> str:
+def _first(plan: RunPlan) -> str:
     load = plan.loads[0]
     return ("first window" if plan.base.windows > 1 else "whole trace") + (f" at load {load:g}" if load else "")
 
 
-def _timelines(plan: Plan, found: Iterable[Outcome]) -> dict[str, Timeline]:
+def _timelines(plan: RunPlan, found: Iterable[ScenarioResult]) -> dict[str, Timeline]:
     """Policy -> its run in the first window."""
     from trimtab_policy.sim.clusters import cluster
 

@@ -29,8 +29,8 @@ from trimtab_policy import catalog
 from trimtab_policy.specs import Precision, TrainingSpec
 
 if TYPE_CHECKING:
-    from trimtab_lab.profiling.measure import Case
-    from trimtab_lab.profiling.run import Report
+    from trimtab_lab.profiling.measure import ProfiledTraining
+    from trimtab_lab.profiling.run import ProfileReport
 
 app = typer.Typer(no_args_is_help=True, help="Measure real training steps, and hold the performance model to them.")
 
@@ -38,7 +38,7 @@ SEQUENCE = {"cpu": 128, "cuda": 1024}
 """Tokens where none are asked for: on a processor a step should take seconds, not minutes."""
 
 
-class Device(StrEnum):
+class TrainingDevice(StrEnum):
     """Where to train."""
 
     AUTO = "auto"
@@ -55,7 +55,9 @@ def profile() -> None:
 @reported()
 def gpt(
     preset: Annotated[str, typer.Option(help="A GPT of the catalogue: gpt2, gpt2-medium, gpt3-1.3b, ...")] = "gpt2",
-    device: Annotated[Device, typer.Option(help="auto: a CUDA device where there is one.")] = Device.AUTO,
+    device: Annotated[
+        TrainingDevice, typer.Option(help="auto: a CUDA device where there is one.")
+    ] = TrainingDevice.AUTO,
     sequence_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens of a sequence; by default 1024, on a CPU 128.")
     ] = None,
@@ -95,18 +97,18 @@ def gpt(
     with _possible(), _needs_torch():
         with step("loading torch"):
             from trimtab_lab.profiling import machine, run
-            from trimtab_lab.profiling.measure import Case
+            from trimtab_lab.profiling.measure import ProfiledTraining
             from trimtab_lab.profiling.training import precisions
         where = machine.device(device)
         length = sequence_length or min(SEQUENCE[where.type], model.learned_positions)
         training = TrainingSpec(length, batch_size, steps, precision or precisions(where)[0])
-        found = _profiled(Case(model, training, where, seed), micro_batch, out)
+        found = _profiled(ProfiledTraining(model, training, where, seed), micro_batch, out)
     written = Text(f"In {out}: {', '.join(run.FILES)}", "dim")
     value = msgspec.to_builtins(found) | {"files": [str(out / name) for name in run.FILES]}
     output.show(form, value, spaced([ui.overview(found), written]))
 
 
-def _profiled(case: Case, micro_batch: int | None, out: Path) -> Report:
+def _profiled(case: ProfiledTraining, micro_batch: int | None, out: Path) -> ProfileReport:
     """Raises TrimtabError when nothing fits the device's memory."""
     from trimtab_lab.profiling import run
 

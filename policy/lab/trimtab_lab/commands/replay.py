@@ -18,7 +18,7 @@ from rich.console import Group, RenderableType
 from trimtab import settings
 from trimtab.commands import calibration, simulation
 from trimtab.commands.options import OutputOption, reported
-from trimtab.commands.snapshot import read
+from trimtab.commands.snapshot import read_snapshot
 from trimtab.errors import UsageError
 from trimtab.ui import output, words
 from trimtab.ui.output import Output, spaced
@@ -33,20 +33,20 @@ from trimtab_policy.sim.timeline import Timeline, timelines
 from trimtab_policy.types import Snapshot
 
 if TYPE_CHECKING:
-    from trimtab_policy.sim.result import Record, Span
+    from trimtab_policy.sim.result import JobRecord, Span
 
 SNAPSHOTS = (".json", ".yaml", ".yml")
 
 
-class Course(NamedTuple):
+class PolicyCourse(NamedTuple):
     """What came of all jobs under one policy."""
 
-    records: Sequence[Record]
+    records: Sequence[JobRecord]
     spans: Sequence[Span]
     decider: Decider
 
 
-class Replay(NamedTuple):
+class ReplayedPolicies(NamedTuple):
     """The same jobs under several policies."""
 
     names: Sequence[str]
@@ -55,7 +55,7 @@ class Replay(NamedTuple):
     """Of each job when the replay begins, and what that is called."""
     since: Sequence[float]
     """Seconds for which each job had been there when the replay began: part of its JCT."""
-    courses: Mapping[str, Course]
+    courses: Mapping[str, PolicyCourse]
     cluster: Snapshot
     set_aside: Mapping[str, str]
     speedup: float = 1.0
@@ -89,7 +89,7 @@ def replay(
     trimtab replay workload-1.csv --cluster sia-heterogeneous --profiles profiles --policies sia,gavel
     """
     if cluster:
-        asked = runs.Asked(
+        asked = runs.RunOptions(
             policies, source, cluster, profiles=profiles, knowledge=knowledge, estimates=estimates,
             round_seconds=round_seconds, skip_bad=skip_bad,
         )  # fmt: skip
@@ -99,10 +99,10 @@ def replay(
     _tell(form, found, plot)
 
 
-def _of_snapshot(source: str, policies: Sequence[str], preempt: bool) -> Replay:
+def _of_snapshot(source: str, policies: Sequence[str], preempt: bool) -> ReplayedPolicies:
     if not source.endswith(SNAPSHOTS):
         raise UsageError(f"{source}: a trace needs --cluster; a snapshot is a file of {', '.join(SNAPSHOTS)}")
-    now = read(Path(source))
+    now = read_snapshot(Path(source))
     calibration.use(settings.load().perf)
     with simulation.extras():
         from trimtab_policy.sim import replay as lives
@@ -113,9 +113,9 @@ def _of_snapshot(source: str, policies: Sequence[str], preempt: bool) -> Replay:
         for policy in policies:
             with step(f"replaying under {policy}"), runs.run_errors():
                 run = lives.live_on(start, policy, preempt=preempt)
-            courses[policy] = Course(run.jobs, run.spans, contestant(policy).decider or Decider.CONTROLLER)
+            courses[policy] = PolicyCourse(run.jobs, run.spans, contestant(policy).decider or Decider.CONTROLLER)
     jobs = start.snapshot.jobs
-    return Replay(
+    return ReplayedPolicies(
         names=_names([(job.namespace, job.name) for job in jobs]),
         heading="NOW",
         states=["runs" if job.placement else "waits" for job in jobs],
@@ -127,23 +127,23 @@ def _of_snapshot(source: str, policies: Sequence[str], preempt: bool) -> Replay:
     )
 
 
-def _of_trace(asked: runs.Asked, jobs: int) -> Replay:
+def _of_trace(asked: runs.RunOptions, jobs: int) -> ReplayedPolicies:
     plan = runs.plan(asked, drawn=True)
     found = runs.outcomes(plan.scenarios(), runs.work(jobs, None), None)
     from trimtab_policy.sim.clusters import cluster
 
-    return Replay(
+    return ReplayedPolicies(
         names=[record.uid for record in found[0].jobs],
         heading="SUBMITTED",
         states=[f"at {words.duration(record.submitted)}" for record in found[0].jobs],
         since=[0.0] * len(found[0].jobs),
-        courses={each.scenario.policy: Course(each.jobs, each.held, each.decider) for each in found},
+        courses={each.scenario.policy: PolicyCourse(each.jobs, each.held, each.decider) for each in found},
         cluster=cluster(asked.cluster),
         set_aside={},
     )
 
 
-def _tell(form: Output, found: Replay, plot: Path | None) -> None:
+def _tell(form: Output, found: ReplayedPolicies, plot: Path | None) -> None:
     stories = _stories(found)
     figures = {policy: _figures(stories, course.records, policy) for policy, course in found.courses.items()}
     deciders = {policy: course.decider for policy, course in found.courses.items()}
@@ -166,7 +166,7 @@ def _tell(form: Output, found: Replay, plot: Path | None) -> None:
     output.show(form, value, spaced(parts))
 
 
-def _stories(found: Replay) -> list[Story]:
+def _stories(found: ReplayedPolicies) -> list[Story]:
     short = _short_types([node.gpu_type for node in found.cluster.nodes])
     held = {policy: _longest_held(course.spans, short) for policy, course in found.courses.items()}
     return [
@@ -182,12 +182,12 @@ def _stories(found: Replay) -> list[Story]:
     ]
 
 
-def _fate(record: Record, since: float, held: str) -> Fate:
+def _fate(record: JobRecord, since: float, held: str) -> Fate:
     done = None if record.finished is None else record.finished - record.submitted
     return Fate(done, None if done is None else since + done, held, record.restarts)
 
 
-def _figures(stories: Sequence[Story], records: Sequence[Record], policy: str) -> dict[str, float | None]:
+def _figures(stories: Sequence[Story], records: Sequence[JobRecord], policy: str) -> dict[str, float | None]:
     """Hours; times of jobs that are done."""
     jct = [time for story in stories if (time := story.fates[policy].jct) is not None]
     done = [record.finished for record in records if record.finished is not None]

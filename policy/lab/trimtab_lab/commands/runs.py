@@ -30,14 +30,14 @@ from trimtab_policy.sim.contestant import contestant
 from trimtab_policy.types import Quota
 
 if TYPE_CHECKING:
-    from trimtab_lab.evaluation.scenario import Outcome, Scenario
+    from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
     from trimtab_lab.evaluation.store import Store
     from trimtab_lab.evaluation.workers import Work
 
 EXIT_INTERRUPTED = 130
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """Which runs are wanted: every policy on every window at every load."""
 
     base: Scenario
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
         ]  # fmt: skip
 
 
-class Asked(NamedTuple):
+class RunOptions(NamedTuple):
     """What the command line says about runs, as typed."""
 
     policies: str
@@ -81,14 +81,14 @@ class Asked(NamedTuple):
     skip_bad: bool = False
 
 
-def plan(asked: Asked, *, drawn: bool) -> Plan:
+def plan(asked: RunOptions, *, drawn: bool) -> RunPlan:
     """Raises UsageError in one line for whatever is wrong with it, or with the files that it names."""
     policies, wanted_loads = names(asked.policies), loads(asked.load)
     with simulation.extras(), simulation.input_errors():
         if drawn:
             import_module("matplotlib")  # better now than after hours of simulation
         from trimtab_lab.evaluation.scenario import Scenario
-        from trimtab_policy.sim.failures import Misfortunes
+        from trimtab_policy.sim.failures import FailureModel
 
         base = Scenario(
             policy=policies[0],
@@ -101,7 +101,7 @@ def plan(asked: Asked, *, drawn: bool) -> Plan:
             knowledge=asked.knowledge,
             estimates=asked.estimates,
             round_seconds=asked.round_seconds,
-            misfortunes=Misfortunes(
+            misfortunes=FailureModel(
                 gpu_mtbf_seconds=_seconds(asked.mtbf_hours),
                 straggler_mtbf_seconds=_seconds(asked.straggler_mtbf_hours),
             ),
@@ -109,7 +109,7 @@ def plan(asked: Asked, *, drawn: bool) -> Plan:
             skip_bad=asked.skip_bad,
         )
         _check(base)
-    return Plan(base, policies, wanted_loads, drawn)
+    return RunPlan(base, policies, wanted_loads, drawn)
 
 
 def _seconds(hours: float | None) -> float:
@@ -178,7 +178,7 @@ def work(jobs: int, ray: str | None) -> Work:
         return workers.ray_cluster(ray) if ray else workers.processes(jobs)
 
 
-def outcomes(scenarios: Sequence[Scenario], make: Work, folder: Path | None) -> list[Outcome]:
+def outcomes(scenarios: Sequence[Scenario], make: Work, folder: Path | None) -> list[ScenarioResult]:
     """All outcomes, in the order of the scenarios: those that are kept in `folder`, and those that are made now.
 
     Ends the program with 130 when it is interrupted; what is ready by then is kept.

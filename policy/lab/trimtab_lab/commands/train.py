@@ -28,8 +28,8 @@ from trimtab_lab.ui import training as ui
 
 if TYPE_CHECKING:
     from trimtab_lab.agents.seeds import Work
-    from trimtab_lab.agents.train import Task, Trained
-    from trimtab_policy.learned.store import Card
+    from trimtab_lab.agents.train import TrainedAgent, TrainingTask
+    from trimtab_policy.learned.store import ModelCard
 
 
 @reported()
@@ -78,7 +78,7 @@ def _seeds(text: str) -> list[int]:
     return list(dict.fromkeys(map(int, parts)))
 
 
-def _tasks(agent: str, config: str, seeds: Sequence[int], folder: Path) -> list[Task]:
+def _tasks(agent: str, config: str, seeds: Sequence[int], folder: Path) -> list[TrainingTask]:
     """Whatever is wrong with what was typed is said here, before anything is trained."""
     from trimtab_lab.agents import train as training
 
@@ -94,15 +94,15 @@ def _work(ray: str | None) -> Work:
     return seeds.ray_cluster(ray) if ray else seeds.one_by_one
 
 
-def _carried_out(tasks: Sequence[Task], work: Work, folder: Path) -> list[Trained]:
+def _carried_out(tasks: Sequence[TrainingTask], work: Work, folder: Path) -> list[TrainedAgent]:
     """In the order of the tasks. Ends the program with 130 when it is interrupted; checkpoints stay."""
-    from trimtab_lab.agents.train import Trained
+    from trimtab_lab.agents.train import TrainedAgent
 
-    found: dict[int, Trained] = {}
+    found: dict[int, TrainedAgent] = {}
     try:
         with interruptible(), ui.watched([task.seed for task in tasks]) as show, closing(work(tasks)) as events:
             for event in events:
-                if isinstance(event, Trained):
+                if isinstance(event, TrainedAgent):
                     found[event.seed] = event
                 else:
                     show(event)
@@ -112,7 +112,7 @@ def _carried_out(tasks: Sequence[Task], work: Work, folder: Path) -> list[Traine
     return [found[task.seed] for task in tasks]
 
 
-def _write(trained: Sequence[Trained], best: Trained, folder: Path) -> Card:
+def _write(trained: Sequence[TrainedAgent], best: TrainedAgent, folder: Path) -> ModelCard:
     """The weights that were chosen, which say so, and the curves of all."""
     from trimtab_policy.learned import store
 
@@ -125,7 +125,7 @@ def _write(trained: Sequence[Trained], best: Trained, folder: Path) -> Card:
     return card
 
 
-def _tell(form: Output, trained: Sequence[Trained], best: Trained, card: Card, folder: Path) -> None:
+def _tell(form: Output, trained: Sequence[TrainedAgent], best: TrainedAgent, card: ModelCard, folder: Path) -> None:
     notes = [
         Text(f"Score: {card.score_name}; the weights of the best seed, {best.seed}, were kept.", "dim"),
         Text(f"In {folder}: {card.agent}.safetensors, {card.agent}.json, curves.png; seed-*/ holds the rest.", "dim"),
@@ -135,7 +135,7 @@ def _tell(form: Output, trained: Sequence[Trained], best: Trained, card: Card, f
     output.show(form, told, spaced([ui.table(trained, best), *notes]))
 
 
-def _as_json(each: Trained) -> dict[str, Any]:
+def _as_json(each: TrainedAgent) -> dict[str, Any]:
     figures = {"seed": each.seed, "score": each.card.score, "best_segment": each.best_segment}
     return figures | {"segments": len(each.rows), "last": each.rows[-1]}
 

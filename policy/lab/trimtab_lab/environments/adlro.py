@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from trimtab_lab.environments import adlro_cluster as cluster
 from trimtab_lab.environments import arguments
-from trimtab_lab.environments.adlro_cluster import GPUS, KINDS, MAKES, Floats, Jobs
+from trimtab_lab.environments.adlro_cluster import GPUS, KINDS, MAKES, AdlroJobs, Floats
 from trimtab_policy.observation.features import Crowd
 
 Observation = dict[str, NDArray[np.float32]]
@@ -128,7 +128,7 @@ class AdlroEnv(gym.Env[Observation, np.int64]):
             "makespan_s": self._now,
         }
 
-    def _start(self, jobs: Jobs) -> None:
+    def _start(self, jobs: AdlroJobs) -> None:
         self.jobs = jobs
         self._now = self._cost = self._idle_seconds = 0.0
         self._arrived = self._steps = 0

@@ -58,7 +58,7 @@ _RELATIVE_WORK = (1.5, 1.0, 0.5)
 _SPREAD = 0.5  # of the logarithm of the work of one kind
 
 
-class _Kind(NamedTuple):
+class _MachineKind(NamedTuple):
     """Parts of a second on a V100, and ranges of what is asked for (cores, GiB of host and of GPU memory)."""
 
     parts: tuple[float, float, float, float]
@@ -68,9 +68,9 @@ class _Kind(NamedTuple):
 
 
 _KIND = (
-    _Kind((0.2, 0.0, 0.0, 0.8), (1, 4), (8, 64), (4, 30)),
-    _Kind((0.0, 0.0, 0.7, 0.3), (4, 12), (16, 96), (6, 22)),
-    _Kind((0.0, 0.3, 0.0, 0.7), (4, 16), (32, 128), (2, 14)),
+    _MachineKind((0.2, 0.0, 0.0, 0.8), (1, 4), (8, 64), (4, 30)),
+    _MachineKind((0.0, 0.0, 0.7, 0.3), (4, 12), (16, 96), (6, 22)),
+    _MachineKind((0.0, 0.3, 0.0, 0.7), (4, 16), (32, 128), (2, 14)),
 )
 """GPU memory is such that the make with the affinity (`adlro.AFFINITY`) can hold every job of a kind."""
 
@@ -92,7 +92,7 @@ class Hardware(NamedTuple):
     """(kinds, 16) share of a job's time in which it waits for the GPU's memory."""
 
 
-class Jobs(NamedTuple):
+class AdlroJobs(NamedTuple):
     """Columns over the jobs of an episode (n,), by arrival."""
 
     arrival: Floats
@@ -131,7 +131,7 @@ def hardware() -> Hardware:
     return found
 
 
-def draw(random: np.random.Generator, count: int, arrivals_per_second: float, mean_work: float) -> Jobs:
+def draw(random: np.random.Generator, count: int, arrivals_per_second: float, mean_work: float) -> AdlroJobs:
     """`count` jobs: Poisson arrivals from 0 on, log-normal work around the mean of the kind, uniform demands."""
     kind = random.choice(len(KINDS), size=count, p=_MIX)
     relative = np.array(_RELATIVE_WORK) / np.dot(_MIX, _RELATIVE_WORK)
@@ -143,7 +143,7 @@ def draw(random: np.random.Generator, count: int, arrivals_per_second: float, me
         found: Floats = low + (high - low) * random.random(count)
         return found
 
-    return Jobs(
+    return AdlroJobs(
         arrival=arrival - arrival[0],
         kind=kind,
         work=work,

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from trimtab_lab.environments import arguments, cluster_kernel, cluster_view
 from trimtab_lab.environments.cluster_jobs import Families, Mix, draw, llm, machines, saturation
-from trimtab_lab.environments.cluster_kernel import NONE, State, World, advance, change
-from trimtab_lab.environments.cluster_view import HIGH, LOW, Sight, View, look
+from trimtab_lab.environments.cluster_kernel import NONE, ClusterWorld, KernelState, advance, change
+from trimtab_lab.environments.cluster_view import HIGH, LOW, ClusterView, Sight, look
 from trimtab_lab.numba_cache import jit
 from trimtab_policy.sim import clusters
 from trimtab_policy.types import Snapshot
@@ -182,10 +182,10 @@ def _only(batch: dict[str, NDArray[Any]]) -> dict[str, Any]:
 
 @jit
 def _step_all(
-    state: State,
-    world: World,
+    state: KernelState,
+    world: ClusterWorld,
     sight: Sight,
-    view: View,
+    view: ClusterView,
     actions: NDArray[np.int64],
     begun: NDArray[np.bool_],
     rewards: NDArray[np.float64],

@@ -104,7 +104,7 @@ class Families(Struct, frozen=True, eq=False):
         return float(self.share @ (self.mean_work / self.speed.max(axis=1)))
 
 
-class Episode(NamedTuple):
+class ClusterEpisode(NamedTuple):
     """Jobs of one episode, in the order of their submission; columns (jobs,)."""
 
     submitted: Floats
@@ -128,7 +128,7 @@ class Mix(NamedTuple):
     """Part of the jobs with a deadline: 2 to 10 times their fastest run time after submission, uniform."""
 
 
-class Kind(NamedTuple):
+class JobFamily(NamedTuple):
     """One of the default families, as jobs of the live API have it."""
 
     model: str
@@ -147,12 +147,12 @@ class Kind(NamedTuple):
 _LLM = (
     # Small jobs are many and large ones few, over two and a half decades, as in
     # the size classes of Sia's workloads (SOSP 2023); the numbers themselves are ours.
-    Kind("bert-base", 512, 0.30, (0.1, 1.0)),
-    Kind("gpt2", 1024, 0.22, (0.2, 2.0)),
-    Kind("gpt2-medium", 1024, 0.20, (0.5, 5.0)),
-    Kind("gpt2-xl", 1024, 0.14, (1.0, 10.0)),
-    Kind("gpt3-2.7b", 2048, 0.09, (4.0, 20.0)),
-    Kind("llama2-7b", 2048, 0.05, (8.0, 40.0)),
+    JobFamily("bert-base", 512, 0.30, (0.1, 1.0)),
+    JobFamily("gpt2", 1024, 0.22, (0.2, 2.0)),
+    JobFamily("gpt2-medium", 1024, 0.20, (0.5, 5.0)),
+    JobFamily("gpt2-xl", 1024, 0.14, (1.0, 10.0)),
+    JobFamily("gpt3-2.7b", 2048, 0.09, (4.0, 20.0)),
+    JobFamily("llama2-7b", 2048, 0.05, (8.0, 40.0)),
 )
 _BATCH = 64
 
@@ -183,7 +183,7 @@ def _gang(gpus: int, node_gpus: int) -> tuple[int, int] | None:
 
 
 @lru_cache(maxsize=16)
-def _predicted(kind: Kind, offers: tuple[Offer, ...], most: int) -> dict[tuple[str, int, int], tuple[float, int]]:
+def _predicted(kind: JobFamily, offers: tuple[Offer, ...], most: int) -> dict[tuple[str, int, int], tuple[float, int]]:
     """(type, nodes, width) -> steps per second, and the mode."""
     found = options_by_type(catalog.model(kind.model), kind.training(1), Requirements(Bounds(1, most)), offers)
     return {
@@ -196,7 +196,7 @@ def _predicted(kind: Kind, offers: tuple[Offer, ...], most: int) -> dict[tuple[s
     }
 
 
-class Plans(NamedTuple):
+class FamilyPlans(NamedTuple):
     """What one of the default families makes of each option, from the performance model."""
 
     rate: Floats
@@ -205,7 +205,7 @@ class Plans(NamedTuple):
     """(options,) index into `encode.MODES`."""
 
 
-def plans(cluster: Snapshot, gangs: Machines) -> dict[Kind, Plans]:
+def plans(cluster: Snapshot, gangs: Machines) -> dict[JobFamily, FamilyPlans]:
     """The default families that fit a gang of the cluster. Raises ValueError when none does."""
     size = dict(zip(gangs.node_type.tolist(), gangs.node_gpus.tolist(), strict=True))
     offers = tuple(Offer(cluster.gpu_types[name], size[kind]) for kind, name in enumerate(gangs.types))
@@ -216,7 +216,7 @@ def plans(cluster: Snapshot, gangs: Machines) -> dict[Kind, Plans]:
         pairs = [known.get((gangs.types[type_], nodes, width), (0.0, 0)) for type_, nodes, width in keys]
         rate, mode = np.array([rate for rate, _ in pairs]), np.array([mode for _, mode in pairs], dtype=np.int64)
         if rate.any():
-            found[kind] = Plans(rate, mode)
+            found[kind] = FamilyPlans(rate, mode)
     if not found:
         raise ValueError("cluster: none of the default models fits its GPUs; give families of your own")
     return found
@@ -271,7 +271,7 @@ def saturation(gangs: Machines, families: Families) -> float:
     return float(-found.fun)
 
 
-def draw(families: Families, mix: Mix, random: np.random.Generator) -> Episode:
+def draw(families: Families, mix: Mix, random: np.random.Generator) -> ClusterEpisode:
     """The jobs of one episode. The first one arrives at 0."""
     gaps = random.exponential(1 / mix.rate, mix.jobs)
     gaps[0] = 0
@@ -282,4 +282,4 @@ def draw(families: Families, mix: Mix, random: np.random.Generator) -> Episode:
     told = work * np.exp(mix.estimate_sigma * random.standard_normal(mix.jobs))
     hurried = random.random(mix.jobs) < mix.deadline_share
     patience = random.uniform(2, 10, mix.jobs) * work / families.speed.max(axis=1)[family]
-    return Episode(submitted, family, work, told, np.where(hurried, submitted + patience, np.inf))
+    return ClusterEpisode(submitted, family, work, told, np.where(hurried, submitted + patience, np.inf))

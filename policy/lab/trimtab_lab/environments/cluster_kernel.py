@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_lab.environments.cluster_jobs import Episode, Families, Floats, Ints, Machines
+from trimtab_lab.environments.cluster_jobs import ClusterEpisode, Families, Floats, Ints, Machines
 from trimtab_lab.numba_cache import jit
 
 NONE = -1
@@ -21,7 +21,7 @@ TICK = 1e-6
 """Seconds that are nothing: what ends within them ends together."""
 
 
-class World(NamedTuple):
+class ClusterWorld(NamedTuple):
     """What never changes. Axes: nodes, options, families."""
 
     node_type: Ints
@@ -40,11 +40,11 @@ class World(NamedTuple):
     reward_seconds: float
 
 
-class State(NamedTuple):
+class KernelState(NamedTuple):
     """What changes, in place. The first axis is that of the clusters; times in seconds from the start of an episode."""
 
     submitted: Floats
-    """(clusters, jobs), as the others of `Episode`."""
+    """(clusters, jobs), as the others of `ClusterEpisode`."""
     family: Ints
     work: Floats
     told: Floats
@@ -88,7 +88,7 @@ class State(NamedTuple):
     """(clusters, slots, most nodes of a gang) its nodes."""
 
 
-def new_state(clusters: int, slots: int, jobs: int, world: World) -> State:
+def new_state(clusters: int, slots: int, jobs: int, world: ClusterWorld) -> KernelState:
     """Arrays for so many clusters; `install` fills them."""
     nodes, widest = len(world.node_gpus), int(world.option_nodes.max())
     columns: dict[str, Any] = {
@@ -102,10 +102,12 @@ def new_state(clusters: int, slots: int, jobs: int, world: World) -> State:
         "touched": np.zeros((clusters, slots), dtype=np.bool_),
         "share": np.zeros((clusters, slots, widest), dtype=np.int64),
     }
-    return State(**columns)
+    return KernelState(**columns)
 
 
-def install(state: State, cluster: int, episode: Episode, world: World, expected_gap: float) -> None:
+def install(
+    state: KernelState, cluster: int, episode: ClusterEpisode, world: ClusterWorld, expected_gap: float
+) -> None:
     """Begin an episode: an empty cluster at time 0, and the jobs that are submitted then."""
     for column in state:
         column[cluster] = 0
@@ -119,9 +121,11 @@ def install(state: State, cluster: int, episode: Episode, world: World, expected
     admit(state, cluster)
 
 
-def constants(gangs: Machines, families: Families, heartbeat: float, horizon: float, reward_seconds: float) -> World:
+def constants(
+    gangs: Machines, families: Families, heartbeat: float, horizon: float, reward_seconds: float
+) -> ClusterWorld:
     """What never changes, as one value."""
-    return World(
+    return ClusterWorld(
         gangs.node_type,
         gangs.node_gpus,
         gangs.option_type,
@@ -137,7 +141,7 @@ def constants(gangs: Machines, families: Families, heartbeat: float, horizon: fl
 
 
 @jit
-def admit(state: State, c: int) -> None:
+def admit(state: KernelState, c: int) -> None:
     """Note the jobs that were submitted by now, and let jobs into free slots in the order of their submission."""
     jobs = state.submitted.shape[1]
     while state.arrived[c] < jobs and state.submitted[c, state.arrived[c]] <= state.now[c] + TICK:
@@ -161,7 +165,7 @@ def admit(state: State, c: int) -> None:
 
 
 @jit
-def change(state: State, world: World, c: int, slot: int, option: int) -> None:
+def change(state: KernelState, world: ClusterWorld, c: int, slot: int, option: int) -> None:
     """Give a slot this option (NONE: no GPUs), which must fit once its own GPUs are free."""
     release(state, world, c, slot)
     if option != NONE:
@@ -175,7 +179,7 @@ def change(state: State, world: World, c: int, slot: int, option: int) -> None:
 
 
 @jit
-def release(state: State, world: World, c: int, slot: int) -> None:
+def release(state: KernelState, world: ClusterWorld, c: int, slot: int) -> None:
     """Free what a slot holds, if anything."""
     option = state.option[c, slot]
     if option != NONE:
@@ -186,7 +190,7 @@ def release(state: State, world: World, c: int, slot: int) -> None:
 
 
 @jit
-def _place(state: State, world: World, c: int, slot: int, option: int) -> None:
+def _place(state: KernelState, world: ClusterWorld, c: int, slot: int, option: int) -> None:
     width = world.option_width[option]
     state.option[c, slot] = option
     for share in range(world.option_nodes[option]):
@@ -214,7 +218,7 @@ def _holds(shares: Ints, count: int, node: int) -> bool:
 
 
 @jit
-def advance(state: State, world: World, c: int) -> float:
+def advance(state: KernelState, world: ClusterWorld, c: int) -> float:
     """Live until the next event, or the horizon; returns the integral of the number of jobs in the system."""
     end = _next_event(state, world, c)
     seconds = end - state.now[c]
@@ -231,7 +235,7 @@ def advance(state: State, world: World, c: int) -> float:
 
 
 @jit
-def _next_event(state: State, world: World, c: int) -> float:
+def _next_event(state: KernelState, world: ClusterWorld, c: int) -> float:
     jobs, present = state.submitted.shape[1], state.arrived[c] - state.finished[c]
     end = min(world.horizon, state.beat[c]) if present > 0 else world.horizon
     if state.arrived[c] < jobs:
@@ -245,7 +249,7 @@ def _next_event(state: State, world: World, c: int) -> float:
 
 
 @jit
-def _live(state: State, world: World, c: int, slot: int, seconds: float) -> None:
+def _live(state: KernelState, world: ClusterWorld, c: int, slot: int, seconds: float) -> None:
     option, job = state.option[c, slot], state.job[c, slot]
     if option == NONE:
         state.waited[c, slot] += seconds

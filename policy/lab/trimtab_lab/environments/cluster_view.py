@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_lab.environments.cluster_jobs import Families, Floats, Ints, Machines, saturation
-from trimtab_lab.environments.cluster_kernel import NONE, State, World
+from trimtab_lab.environments.cluster_kernel import NONE, ClusterWorld, KernelState
 from trimtab_lab.numba_cache import jit
 from trimtab_policy.observation.features import DURATION, GPU_DOUBLINGS, GPUS, JOBS_FULL, MONTH
 
@@ -57,7 +57,7 @@ class Sight(NamedTuple):
     """Jobs per second."""
 
 
-class View(NamedTuple):
+class ClusterView(NamedTuple):
     """What is seen of all clusters; filled anew by `look`. The first axis is that of the clusters."""
 
     jobs: Single
@@ -69,10 +69,10 @@ class View(NamedTuple):
     of all to advance."""
 
 
-def view(clusters: int, slots: int, world: World, types: int) -> View:
+def view(clusters: int, slots: int, world: ClusterWorld, types: int) -> ClusterView:
     """Arrays for so many clusters."""
     options = len(world.option_type)
-    return View(
+    return ClusterView(
         np.zeros((clusters, slots, JOB), dtype=np.float32),
         np.zeros((clusters, slots, options, OPTION), dtype=np.float32),
         np.zeros((clusters, types, POOL), dtype=np.float32),
@@ -108,7 +108,7 @@ def _family(gangs: Machines, families: Families, number: int) -> tuple[float, fl
 
 
 @jit
-def look(state: State, world: World, sight: Sight, view: View, c: int) -> None:
+def look(state: KernelState, world: ClusterWorld, sight: Sight, view: ClusterView, c: int) -> None:
     """Fill the features and the mask of one cluster."""
     holding = _look_at_jobs(state, world, sight, view, c)
     _look_at_pools(state, world, sight, view, c)
@@ -123,7 +123,7 @@ def _time(seconds: float) -> float:
 
 
 @jit
-def _look_at_jobs(state: State, world: World, sight: Sight, view: View, c: int) -> int:
+def _look_at_jobs(state: KernelState, world: ClusterWorld, sight: Sight, view: ClusterView, c: int) -> int:
     """Returns how many slots hold GPUs."""
     holding = 0
     for slot in range(state.job.shape[1]):
@@ -145,7 +145,7 @@ def _look_at_jobs(state: State, world: World, sight: Sight, view: View, c: int) 
 
 
 @jit
-def _look_at_job(state: State, sight: Sight, out: Single, c: int, slot: int, job: int, family: int) -> None:
+def _look_at_job(state: KernelState, sight: Sight, out: Single, c: int, slot: int, job: int, family: int) -> None:
     told, now = state.told[c, job], state.now[c]
     left = max(told - (state.work[c, job] - state.left[c, slot]), 0.05 * told)
     fastest, age = left / sight.best[family], now - state.submitted[c, job]
@@ -168,7 +168,7 @@ def _look_at_job(state: State, sight: Sight, out: Single, c: int, slot: int, job
 
 
 @jit
-def _look_at_pools(state: State, world: World, sight: Sight, view: View, c: int) -> None:
+def _look_at_pools(state: KernelState, world: ClusterWorld, sight: Sight, view: ClusterView, c: int) -> None:
     pools = view.pools[c]
     pools[:, :4] = sight.pool
     pools[:, 4:] = 0
@@ -200,7 +200,7 @@ def _fragmentation(free: Ints, node_type: Ints, kind: int, size: int) -> float:
 
 
 @jit
-def _pausing(state: State, world: World, c: int, kind: int) -> int:
+def _pausing(state: KernelState, world: ClusterWorld, c: int, kind: int) -> int:
     gpus = 0
     for slot in range(state.job.shape[1]):
         option = state.option[c, slot]
@@ -210,7 +210,9 @@ def _pausing(state: State, world: World, c: int, kind: int) -> int:
 
 
 @jit
-def _look_at_cluster(state: State, world: World, sight: Sight, view: View, c: int, holding: int) -> None:
+def _look_at_cluster(
+    state: KernelState, world: ClusterWorld, sight: Sight, view: ClusterView, c: int, holding: int
+) -> None:
     out, slots = view.cluster[c], state.job.shape[1]
     present = state.arrived[c] - state.finished[c]
     backlog = state.arrived[c] - state.entered[c]
@@ -226,7 +228,7 @@ def _look_at_cluster(state: State, world: World, sight: Sight, view: View, c: in
 
 
 @jit
-def _allow(state: State, world: World, sight: Sight, view: View, c: int) -> None:
+def _allow(state: KernelState, world: ClusterWorld, sight: Sight, view: ClusterView, c: int) -> None:
     """A slot may get an option that fits once its own GPUs are free and that it does not hold; or stop, if it runs."""
     mask, options = view.mask[c], len(world.option_type)
     mask[:] = 0
@@ -251,7 +253,7 @@ def _allow(state: State, world: World, sight: Sight, view: View, c: int) -> None
 
 
 @jit
-def _regained(state: State, world: World, c: int, slot: int, held: int, option: int) -> int:
+def _regained(state: KernelState, world: ClusterWorld, c: int, slot: int, held: int, option: int) -> int:
     """Nodes that have room for a pod of the option only when the slot has given back what it holds."""
     regained = 0
     if world.option_type[held] == world.option_type[option]:

@@ -21,7 +21,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_all()))
 
 
-def read(name: str) -> NDArray[np.float64]:
+def read_cpu_usage(name: str) -> NDArray[np.float64]:
     """(readings,) share of the CPU that was busy, 0 to 1. Raises ValueError with the known names for any other."""
     found = _all().get(name)
     if found is None:

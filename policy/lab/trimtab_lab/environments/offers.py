@@ -5,7 +5,7 @@ jobs are offered in the order of their submission, those that something has room
 (GPU type, count), or to let the job wait until the next event. Running jobs go on. Where nothing runs, nothing can be
 waited for, and one option must be taken.
 
-Observation (Dict): the arrays of `encode.Offers` but its mask, which is `info["action_mask"]`; they are made by the
+Observation (Dict): the arrays of `encode.OfferBatch` but its mask, which is `info["action_mask"]`; they are made by the
 same code as in the controller. Action: the index of an option, or the number of options to wait; one that
 is masked waits. Reward: minus the integral of the jobs in the system until the next offer, in units of
 `reward_seconds`, as in Cluster-v0. Most steps take no time, so discounting by steps makes no sense: `info["discount"]`
@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from trimtab_lab.environments import arguments, cluster_kernel
 from trimtab_lab.environments.cluster import ClusterVectorEnv
 from trimtab_lab.environments.cluster_jobs import draw, saturation
-from trimtab_lab.environments.cluster_kernel import NONE, State, World, advance, change
+from trimtab_lab.environments.cluster_kernel import NONE, ClusterWorld, KernelState, advance, change
 from trimtab_lab.numba_cache import jit
-from trimtab_policy.observation.encode import CLUSTER, JOB, MODES, OPTION, POOL, Facts, Floats, Ints, encode
+from trimtab_policy.observation.encode import CLUSTER, JOB, MODES, OPTION, POOL, Floats, Ints, OfferFacts, encode
 
 Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
@@ -150,7 +150,7 @@ class _Facts:
     """Gathers the raw figures of the jobs on offer. Between episodes, when there is none, those of a job of no length
     that nothing has room for."""
 
-    def __init__(self, state: State, world: World, modes: Ints) -> None:
+    def __init__(self, state: KernelState, world: ClusterWorld, modes: Ints) -> None:
         self._state, self._world, self._modes = state, world, modes
         clusters, types = len(state.now), int(world.node_type.max()) + 1
         self._best = world.speed.max(axis=1)
@@ -163,7 +163,7 @@ class _Facts:
         self._room = np.zeros(self._kind.shape, dtype=np.bool_)
         self._queue = np.zeros((clusters, 3), dtype=np.int64)
 
-    def gather(self, slot: Ints) -> Facts:
+    def gather(self, slot: Ints) -> OfferFacts:
         """The facts of the jobs in these slots, one of each cluster."""
         state, rows = self._state, np.arange(len(slot))
         _count_all(state, self._world, self._best, slot, self._by_free, self._room, self._queue)
@@ -171,7 +171,7 @@ class _Facts:
         job = np.where(here, state.job[rows, slot], 0)
         family = state.family[rows, job]
         told = np.where(here, state.told[rows, job], 0.0)
-        return Facts(
+        return OfferFacts(
             fastest_seconds=told / self._best[family],
             age=np.where(here, state.now - state.submitted[rows, job], 0.0),
             slack=state.deadline[rows, job] - state.now,
@@ -192,7 +192,7 @@ class _Facts:
 
 @jit
 def _answer_all(
-    state: State, world: World, taken: Ints, begun: NDArray[np.bool_], slot: Ints, turn: Ints, area: Floats
+    state: KernelState, world: ClusterWorld, taken: Ints, begun: NDArray[np.bool_], slot: Ints, turn: Ints, area: Floats
 ) -> None:
     """Give the jobs on offer what was taken for them (NONE: let them wait), and go to the next offers."""
     jobs = state.submitted.shape[1]
@@ -210,7 +210,7 @@ def _answer_all(
 
 
 @jit
-def _next_offer(state: State, world: World, c: int, turn: int) -> int:
+def _next_offer(state: KernelState, world: ClusterWorld, c: int, turn: int) -> int:
     """Slot of the first waiting job from number `turn` on that something has room for; NONE if there is none."""
     found, first = NONE, state.submitted.shape[1]
     for slot in range(state.job.shape[1]):
@@ -225,7 +225,7 @@ def _next_offer(state: State, world: World, c: int, turn: int) -> int:
 
 
 @jit
-def _has_room(state: State, world: World, c: int, option: int) -> bool:
+def _has_room(state: KernelState, world: ClusterWorld, c: int, option: int) -> bool:
     nodes = 0
     for node in range(len(world.node_type)):
         nodes += (
@@ -236,8 +236,8 @@ def _has_room(state: State, world: World, c: int, option: int) -> bool:
 
 @jit
 def _count_all(
-    state: State,
-    world: World,
+    state: KernelState,
+    world: ClusterWorld,
     best: Floats,
     slot: Ints,
     by_free: Ints,

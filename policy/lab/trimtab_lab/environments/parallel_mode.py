@@ -53,7 +53,7 @@ _PERSISTENCE = 0.95  # of other traffic from one reading to the next: it is as s
 _STEEPNESS, _EASE = 2.5, 1.0  # bandwidth left by others: 1 / (1 + exp(2.5 z - 1)), 0.7 in the median
 
 
-class Settings(NamedTuple):
+class ParallelModeSettings(NamedTuple):
     """An environment's constructor arguments, checked."""
 
     world: Physics
@@ -64,7 +64,7 @@ class Settings(NamedTuple):
     series: tuple[str, ...]
 
 
-class Episode(NamedTuple):
+class ParallelModeEpisode(NamedTuple):
     """Everything that happens whatever is done, for h intervals; drawn at reset, so that actions cannot change it."""
 
     cpu: Floats
@@ -85,7 +85,7 @@ def settings(
     restart_seconds: float = 30.0,
     weights: Mapping[str, float] = WEIGHTS,
     series: Sequence[str] | None = None,
-) -> Settings:
+) -> ParallelModeSettings:
     """Check arguments: presets of the catalogue, GPU counts, steps an episode (288 are a day), weights, CPU series.
 
     Raises ValueError that names the argument.
@@ -97,8 +97,8 @@ def settings(
     arguments.positive("weights, their sum", given.sum())
     if not names or not counts or sorted(set(counts)) != list(counts):
         raise ValueError(f"series and counts must not be empty, counts ascending: got {names!r} and {counts!r}")
-    shortest = min(len(cpu_usage.read(name)) for name in names)
-    return Settings(
+    shortest = min(len(cpu_usage.read_cpu_usage(name)) for name in names)
+    return ParallelModeSettings(
         world=parallel_physics.physics(model, gpu, tuple(arguments.whole("counts", count, 1) for count in counts)),
         weights=given / given.sum(),
         steps=int(arguments.between("steps", arguments.whole("steps", steps, 1), 1, shortest - LOOKAHEAD - 2)),
@@ -107,13 +107,15 @@ def settings(
     )
 
 
-def draw(given: Settings, random: np.random.Generator, options: Mapping[str, Any] | None = None) -> Episode:
+def draw(
+    given: ParallelModeSettings, random: np.random.Generator, options: Mapping[str, Any] | None = None
+) -> ParallelModeEpisode:
     """A stretch of a series, and other traffic; `options` may fix the `series` and its first reading (`start`)."""
     fixed = options or {}
     arguments.known("options", fixed, ("series", "start"))
     length = given.steps + LOOKAHEAD + 1
     name = given.series[random.integers(len(given.series))]
-    readings = cpu_usage.read(fixed.get("series", name))
+    readings = cpu_usage.read_cpu_usage(fixed.get("series", name))
     start = int(random.integers(len(readings) - length + 1))
     start = arguments.whole("options['start']", fixed.get("start", start), 0)
     if start + length > len(readings):
@@ -123,7 +125,7 @@ def draw(given: Settings, random: np.random.Generator, options: Mapping[str, Any
     everything = np.arange(len(given.world.gpus))
     scores = parallel_physics.outcome(given.world, cpu[:, None], level[:, None], everything).scores
     reward: Floats = np.where(given.world.possible, scores @ given.weights, 0.0)
-    return Episode(cpu, level, reward, best_actions(reward, given.world.possible, given.restart))
+    return ParallelModeEpisode(cpu, level, reward, best_actions(reward, given.world.possible, given.restart))
 
 
 def _traffic(random: np.random.Generator, length: int) -> Floats:
@@ -153,7 +155,7 @@ def best_actions(reward: Floats, possible: NDArray[np.bool_], restart: float) ->
     return best
 
 
-def observe(given: Settings, cpu: Floats, level: Ints, running: Ints) -> Observation:
+def observe(given: ParallelModeSettings, cpu: Floats, level: Ints, running: Ints) -> Observation:
     """(n, 7) observations of n environments."""
     world = given.world
     scores = parallel_physics.outcome(world, cpu, level, running).scores
@@ -201,7 +203,7 @@ class ParallelModeVectorEnv(VectorEnv[Observation, Ints, NDArray[Any]]):
         self._randoms: list[np.random.Generator] = []
         self._first = int(self.given.world.possible.argmax())
         length, actions = self.given.steps + LOOKAHEAD + 1, len(self.given.world.gpus)
-        self._episodes = Episode(
+        self._episodes = ParallelModeEpisode(
             cpu=np.empty((num_envs, length)),
             level=np.empty((num_envs, length), dtype=np.int64),
             reward=np.empty((num_envs, length, actions)),
@@ -269,7 +271,7 @@ class ParallelModeVectorEnv(VectorEnv[Observation, Ints, NDArray[Any]]):
         episodes, rows, time = self._episodes, self._rows, self._time
         return episodes.cpu[rows, time], episodes.level[rows, time], self._running
 
-    def _outcome(self) -> parallel_physics.Outcome:
+    def _outcome(self) -> parallel_physics.ParallelOutcome:
         return parallel_physics.outcome(self.given.world, *self._now())
 
     def _observations(self) -> Observation:

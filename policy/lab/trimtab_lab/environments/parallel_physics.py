@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_policy import catalog
-from trimtab_policy.perf import columns, hardware, plans, speed
+from trimtab_policy.perf import hardware, plan_arrays, plans, speed
 from trimtab_policy.perf.plans import Option
 from trimtab_policy.specs import GpuSpec, Mode, ModelSpec, Precision, TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
@@ -76,7 +76,7 @@ class Physics(NamedTuple):
         return float((self.gpus * self.step[-1])[self.possible].min())
 
 
-class Outcome(NamedTuple):
+class ParallelOutcome(NamedTuple):
     """What configurations do under given conditions; arrays of one shape."""
 
     latency: Floats
@@ -127,7 +127,7 @@ def level(cpu: Floats, available: Floats) -> Ints:
     return found
 
 
-def outcome(world: Physics, cpu: Floats, bandwidth: Ints, configuration: Ints) -> Outcome:
+def outcome(world: Physics, cpu: Floats, bandwidth: Ints, configuration: Ints) -> ParallelOutcome:
     """What these configurations do on hosts that others keep `cpu` busy, at these levels of bandwidth.
 
     Arguments broadcast against each other. Latency and energy are scored by how near they come to the least of all
@@ -144,7 +144,7 @@ def outcome(world: Physics, cpu: Floats, bandwidth: Ints, configuration: Ints) -
         world.energy_floor / gpu_seconds,
         1.0 - world.waiting[bandwidth, configuration],
     )
-    return Outcome(latency, world.watts * gpu_seconds, np.stack(np.broadcast_arrays(*scores), axis=-1))
+    return ParallelOutcome(latency, world.watts * gpu_seconds, np.stack(np.broadcast_arrays(*scores), axis=-1))
 
 
 def _plan(model: ModelSpec, gpu: GpuSpec, count: int, mode: Mode) -> Option | None:
@@ -158,7 +158,7 @@ def _plan(model: ModelSpec, gpu: GpuSpec, count: int, mode: Mode) -> Option | No
 
 def _times(model: ModelSpec, gpu: GpuSpec, options: Sequence[Option]) -> tuple[Floats, Floats]:
     """(LEVELS, n) seconds of a step, and the share of it that communication takes."""
-    work, rows = columns.work(model, TRAINING), columns.columns([option.plan for option in options])
+    work, rows = plan_arrays.work(model, TRAINING), plan_arrays.columns([option.plan for option in options])
     widths = np.array([option.gpus_per_node for option in options], dtype=np.float64)
     steps, waiting = np.empty((2, LEVELS, len(options)))
     for index in range(LEVELS):

@@ -36,16 +36,16 @@ from trimtab_lab.environments import arguments
 from trimtab_lab.environments.rlalloc_jobs import (
     SLACK,
     Floats,
-    Jobs,
-    Machine,
-    Profile,
-    Speed,
+    GrantedSpeed,
+    RlallocJobs,
+    RlallocProfile,
+    SharedMachine,
     check,
     draw,
     predicted,
     speed,
 )
-from trimtab_policy.observation.features import DAY, Crowd, Log, cut
+from trimtab_policy.observation.features import DAY, Crowd, LogScale, cut
 
 State = NDArray[np.float32]
 Measure: TypeAlias = "Callable[[RLAllocEnv], float]"
@@ -80,11 +80,11 @@ class RLAllocEnv(gym.Env[State, NDArray[np.float32]]):
         max_steps: int = 1000,
         jobs: int = 60,
         load: float = 0.8,
-        profiles: Sequence[Profile] | None = None,
+        profiles: Sequence[RlallocProfile] | None = None,
         reward: Measure = minus_slowdown,
         metrics: Mapping[str, Measure] | None = None,
     ) -> None:
-        self.machine = Machine(
+        self.machine = SharedMachine(
             arguments.whole("max_gpu_memory", max_gpu_memory, 1),
             arguments.whole("max_cpu_cores", max_cpu_cores, 1),
             arguments.whole("max_cpu_memory", max_cpu_memory, 1),
@@ -152,12 +152,12 @@ class RLAllocEnv(gym.Env[State, NDArray[np.float32]]):
         """(3,) shares of GPU memory, cores and memory that are granted."""
         return self._held / self.machine.whole
 
-    def _start(self, jobs: Jobs) -> None:
+    def _start(self, jobs: RlallocJobs) -> None:
         self.jobs = jobs
         self.now = self.elapsed = self.delay = self._busy_seconds = 0.0
         self.finished = np.full(self.count, np.inf)
         self.waiting: list[int] = []
-        self.running: dict[int, Speed] = {}
+        self.running: dict[int, GrantedSpeed] = {}
         self.grants = np.zeros((self.count, 3))
         self._held = np.zeros(3)
         self._left = jobs.tokens.copy()
@@ -251,7 +251,7 @@ class RLAllocEnv(gym.Env[State, NDArray[np.float32]]):
         shorter = int((self.jobs.ideal[self.waiting] < ideal).sum())
         wish = self.jobs.wish[job] / self.machine.whole
         ranks = [shorter / others, self.waiting.index(job) / others]
-        return np.array([*counts, *wish, Log(DAY)(ideal), waited / (waited + ideal), *ranks])
+        return np.array([*counts, *wish, LogScale(DAY)(ideal), waited / (waited + ideal), *ranks])
 
     def _info(self, granted: bool) -> dict[str, Any]:
         offered, whole = self._offered >= 0, self.machine.whole

@@ -41,7 +41,7 @@ class ShortestJobFirst:
         return _if_first(state, DURATION_RANK)
 
 
-class RoundRobin:
+class RoundRobinExpert:
     """Whichever job's turn it is, with what it wishes or what is left of that."""
 
     def get_demonstration(self, state: State) -> Action:
@@ -52,7 +52,7 @@ class RoundRobin:
 EXPERTS: dict[str, Expert] = {
     "sjf": ShortestJobFirst(),
     "fcfs": FirstComeFirstServed(),
-    "round_robin": RoundRobin(),
+    "round_robin": RoundRobinExpert(),
 }
 
 

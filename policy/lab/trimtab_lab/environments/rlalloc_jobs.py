@@ -1,11 +1,11 @@
 """GPT training jobs on one shared GPU: what they gain from its memory, from CPU cores and from host memory.
 
 Seed 001 profiles GPT-2 with torch.profiler and hands the trace to an environment that was never published. Here a
-`Profile` says what such a measurement would: tokens/s at each amount of GPU memory (what a larger micro-batch, or less
-recomputation, makes of it), how many tokens a core can prepare a second, and the host memory that training takes. By
-default the first is the performance model's Pareto front (`perf.plans.front`) for GPT-2 small, medium and large on an
-A100; the rest are round assumptions: 6,000 tokens/s a core (tokenising and collating in Python), 6 GiB a process, and a
-quarter of that rate for tokens that are not in memory. Measured profiles can be given instead.
+`RlallocProfile` says what such a measurement would: tokens/s at each amount of GPU memory (what a larger micro-batch,
+or less recomputation, makes of it), how many tokens a core can prepare a second, and the host memory that training
+takes. By default the first is the performance model's Pareto front (`perf.plans.front`) for GPT-2 small, medium and
+large on an A100; the rest are round assumptions: 6,000 tokens/s a core (tokenising and collating in Python), 6 GiB a
+process, and a quarter of that rate for tokens that are not in memory. Measured profiles can be given instead.
 
     loader = cores * tokens_per_core * (1/4 + 3/4 * cached),   cached = (memory - host_memory) / dataset, in 0..1
     alone  = min(tokens/s at this GPU memory, loader),   demand = alone / tokens/s at this GPU memory
@@ -45,7 +45,7 @@ SLACK = 1e-6
 _SMALLEST_DATASET, _LARGEST_DATASET = 8.0 * 2**30, 128.0 * 2**30
 
 
-class Profile(Struct, frozen=True):
+class RlallocProfile(Struct, frozen=True):
     """One kind of job, measured or predicted; msgspec reads and writes it as JSON."""
 
     name: str
@@ -59,7 +59,7 @@ class Profile(Struct, frozen=True):
     """Bytes without the dataset: the least that it runs with."""
 
 
-class Machine(NamedTuple):
+class SharedMachine(NamedTuple):
     """What there is to share; the YAML keys of the seed."""
 
     max_gpu_memory: float
@@ -74,7 +74,7 @@ class Machine(NamedTuple):
         return np.array(self, dtype=np.float64)
 
 
-class Speed(NamedTuple):
+class GrantedSpeed(NamedTuple):
     """Of one job with what it was granted."""
 
     alone: float
@@ -83,7 +83,7 @@ class Speed(NamedTuple):
     """Share of the GPU's time that this takes."""
 
 
-class Jobs(NamedTuple):
+class RlallocJobs(NamedTuple):
     """Columns over the jobs of an episode (n,), by arrival."""
 
     arrival: Floats
@@ -100,7 +100,7 @@ class Jobs(NamedTuple):
     """Seconds with all that it wishes and the GPU for itself."""
 
 
-def check(profiles: Sequence[Profile], machine: Machine) -> tuple[Profile, ...]:
+def check(profiles: Sequence[RlallocProfile], machine: SharedMachine) -> tuple[RlallocProfile, ...]:
     """The profiles, if they are sound and the machine can run all of them; ValueError that names what is wrong."""
     if not profiles:
         raise ValueError("profiles must not be empty")
@@ -119,7 +119,7 @@ def check(profiles: Sequence[Profile], machine: Machine) -> tuple[Profile, ...]:
 
 
 @lru_cache(maxsize=8)
-def predicted(max_gpu_memory: int) -> tuple[Profile, ...]:
+def predicted(max_gpu_memory: int) -> tuple[RlallocProfile, ...]:
     """The models of MODELS on a GPU like GPU with so many bytes, as the performance model sees them.
 
     Raises ValueError when the smallest of them does not fit.
@@ -130,13 +130,15 @@ def predicted(max_gpu_memory: int) -> tuple[Profile, ...]:
         front = plans.front(catalog.model(name), _TRAINING, Requirements(gpus=Bounds(1, 1)), card, 1)
         if points := sorted((each.prediction.memory_bytes, each.prediction.tokens_per_second) for each in front):
             memory, rates = zip(*points, strict=True)
-            found.append(Profile(name, memory, rates))
+            found.append(RlallocProfile(name, memory, rates))
     if not found:
         raise ValueError(f"max_gpu_memory: {max_gpu_memory} bytes do not hold {MODELS[0]}")
     return tuple(found)
 
 
-def draw(random: np.random.Generator, count: int, load: float, profiles: Sequence[Profile], machine: Machine) -> Jobs:
+def draw(
+    random: np.random.Generator, count: int, load: float, profiles: Sequence[RlallocProfile], machine: SharedMachine
+) -> RlallocJobs:
     """`count` jobs: Poisson arrivals from 0 on, at `load` over their mean length alone; log-uniform lengths."""
     mean = (_LONGEST - _SHORTEST) / np.log(_LONGEST / _SHORTEST)
     arrival = np.cumsum(random.exponential(mean / load, count))
@@ -147,10 +149,10 @@ def draw(random: np.random.Generator, count: int, load: float, profiles: Sequenc
     wish = np.array([_wish(each, size, machine) for each, size in zip(of, dataset, strict=True)])
     fastest = [speed(each, size, grant).alone for each, size, grant in zip(of, dataset, wish, strict=True)]
     least = np.array([(each.gpu_memory[0], min(1.0, machine.max_cpu_cores), each.host_memory) for each in of])
-    return Jobs(arrival - arrival[0], profile, ideal * fastest, dataset, least, wish, ideal)
+    return RlallocJobs(arrival - arrival[0], profile, ideal * fastest, dataset, least, wish, ideal)
 
 
-def speed(profile: Profile, dataset: float, grant: Floats) -> Speed:
+def speed(profile: RlallocProfile, dataset: float, grant: Floats) -> GrantedSpeed:
     """How fast a job computes with this GPU memory, these cores and this memory: the formulas above."""
     gpu_memory, cores, memory = grant.tolist()
     step = int(np.searchsorted(profile.gpu_memory, gpu_memory * (1 + SLACK), side="right")) - 1
@@ -158,10 +160,10 @@ def speed(profile: Profile, dataset: float, grant: Floats) -> Speed:
     cached = min(1.0, max(0.0, (memory - profile.host_memory) / dataset))
     loader = cores * profile.tokens_per_core * (_NOT_CACHED + (1 - _NOT_CACHED) * cached)
     alone = min(gpu, loader)
-    return Speed(alone, alone / gpu)
+    return GrantedSpeed(alone, alone / gpu)
 
 
-def _wish(profile: Profile, dataset: float, machine: Machine) -> Floats:
+def _wish(profile: RlallocProfile, dataset: float, machine: SharedMachine) -> Floats:
     fitting = [memory for memory in profile.gpu_memory if memory <= machine.max_gpu_memory]
     cores = np.ceil(profile.tokens_per_second[len(fitting) - 1] / profile.tokens_per_core)
     return np.minimum((fitting[-1], cores, profile.host_memory + dataset), machine.whole)

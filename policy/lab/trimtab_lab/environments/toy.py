@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from trimtab_lab.environments.cluster_jobs import Families
 from trimtab_lab.environments.offers import OffersVectorEnv
 from trimtab_policy import catalog
-from trimtab_policy.observation.encode import Ints, Offers
+from trimtab_policy.observation.encode import Ints, OfferBatch
 from trimtab_policy.types import Node, Snapshot
 
-Rule = Callable[[Offers], Ints]
+Rule = Callable[[OfferBatch], Ints]
 
 _LOAD = 0.7
 _SCALES = 0.5
@@ -34,18 +34,18 @@ def toy(num_envs: int, **given: Any) -> OffersVectorEnv:
     return OffersVectorEnv(num_envs, **{**world, "load": _LOAD, "jobs": 40, "largest_gang": 4, **given})
 
 
-def right_size(offers: Offers) -> Ints:
+def right_size(offers: OfferBatch) -> Ints:
     """One GPU for narrow jobs, as many as there are for wide ones."""
     wide = offers.job[:, 10] > _SCALES
     return np.where(wide, largest(offers), smallest(offers))
 
 
-def largest(offers: Offers) -> Ints:
+def largest(offers: OfferBatch) -> Ints:
     """Always the most GPUs that can be had."""
     return _first(offers, offers.gpus)
 
 
-def smallest(offers: Offers) -> Ints:
+def smallest(offers: OfferBatch) -> Ints:
     """Always the fewest."""
     return _first(offers, -offers.gpus)
 
@@ -61,7 +61,7 @@ def returns(env: OffersVectorEnv, rule: Rule, seed: int) -> NDArray[np.float64]:
     return earned
 
 
-def _first(offers: Offers, order: Ints) -> Ints:
+def _first(offers: OfferBatch, order: Ints) -> Ints:
     allowed = offers.mask[:, :-1]
     found: Ints = np.where(allowed, order, np.iinfo(np.int64).min).argmax(axis=1)
     return np.where(allowed.any(axis=1), found, offers.wait)

@@ -17,7 +17,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
 
 from trimtab_lab.evaluation import statistics
-from trimtab_lab.evaluation.scenario import Outcome, Part
+from trimtab_lab.evaluation.scenario import JobGroup, ScenarioResult
 from trimtab_lab.evaluation.statistics import Regression
 from trimtab_policy.sim.contestant import Decider, uses_sizes
 
@@ -44,7 +44,7 @@ class Ratio(Struct, frozen=True):
     """Share of the windows in which it is below 1."""
 
 
-class Row(Struct, frozen=True):
+class ComparisonRow(Struct, frozen=True):
     """One policy in a table."""
 
     policy: str
@@ -53,7 +53,7 @@ class Row(Struct, frozen=True):
     """Means over windows of `metrics.Summary`, by its names; None where nothing is known."""
     jct_h: tuple[float, ...]
     """Of all jobs that finished, of all windows."""
-    queues: dict[str, Part]
+    queues: dict[str, JobGroup]
     """Queue -> all jobs of it that finished, of all windows."""
     unfinished: int
     """Jobs that did not, of all windows."""
@@ -70,7 +70,7 @@ class Row(Struct, frozen=True):
     """None for the reference itself."""
 
 
-class Table(Struct, frozen=True):
+class ComparisonTable(Struct, frozen=True):
     """Policies that may be compared with each other."""
 
     regime: str
@@ -82,7 +82,7 @@ class Table(Struct, frozen=True):
     bound_h: float | None
     """Mean over windows of the greatest bound of each."""
     reference: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     used: Regression | None = None
     """Of ln(average JCT) on utilisation over all runs, within windows: what a policy gains by keeping GPUs busy."""
 
@@ -92,12 +92,14 @@ class Table(Struct, frozen=True):
         return max(self.bounds_h, key=self.bounds_h.__getitem__, default="")
 
 
-def tables(outcomes: Iterable[Outcome], policies: Sequence[str], reference: str = "") -> tuple[Table, ...]:
+def tables(
+    outcomes: Iterable[ScenarioResult], policies: Sequence[str], reference: str = ""
+) -> tuple[ComparisonTable, ...]:
     """A table for every regime and load, in the order in which policies are named and loads grow.
 
     Ratios are to `reference`, or to the first policy of a table that has not got it.
     """
-    cells: dict[tuple[str, float], list[Outcome]] = {}
+    cells: dict[tuple[str, float], list[ScenarioResult]] = {}
     regimes = _regimes(ordered := sorted(outcomes, key=lambda one: policies.index(one.scenario.policy)))
     for each in ordered:
         cells.setdefault((each.regime, each.scenario.load or 0.0), []).append(each)
@@ -105,7 +107,9 @@ def tables(outcomes: Iterable[Outcome], policies: Sequence[str], reference: str 
     return _corrected([_table(cells[key], reference) for key in keys])
 
 
-def summed_up(outcomes: Iterable[Outcome], policies: Sequence[str], reference: str = "") -> tuple[Table, ...]:
+def summed_up(
+    outcomes: Iterable[ScenarioResult], policies: Sequence[str], reference: str = ""
+) -> tuple[ComparisonTable, ...]:
     """A table for every regime, over all loads: ratios are still those of the same window at the same load."""
     ordered = sorted(outcomes, key=lambda one: policies.index(one.scenario.policy))
     return _corrected(
@@ -113,7 +117,7 @@ def summed_up(outcomes: Iterable[Outcome], policies: Sequence[str], reference: s
     )
 
 
-def as_json(summed: Iterable[Table], single: Sequence[Table]) -> dict[str, dict[str, Any]]:
+def as_json(summed: Iterable[ComparisonTable], single: Sequence[ComparisonTable]) -> dict[str, dict[str, Any]]:
     """Policy -> its figures, and what belongs to them: regime, bounds, ratio, solver gap, regression of its table.
 
     `summed` are the tables over all loads, `single` those of each; where there are several loads, the policy's own
@@ -127,7 +131,7 @@ def as_json(summed: Iterable[Table], single: Sequence[Table]) -> dict[str, dict[
     return found
 
 
-def window_rows(outcomes: Iterable[Outcome]) -> Iterator[dict[str, object]]:
+def window_rows(outcomes: Iterable[ScenarioResult]) -> Iterator[dict[str, object]]:
     """One row a run, for a CSV file: policy, load, window, regime, all figures and all bounds."""
     for each in outcomes:
         one = each.scenario
@@ -136,7 +140,7 @@ def window_rows(outcomes: Iterable[Outcome]) -> Iterator[dict[str, object]]:
         yield head | dict(each.summary) | bounds | {"solver_gap": each.solver_gap}
 
 
-def job_rows(outcomes: Iterable[Outcome]) -> Iterator[dict[str, object]]:
+def job_rows(outcomes: Iterable[ScenarioResult]) -> Iterator[dict[str, object]]:
     """One row a job, for a CSV file, of the runs that kept their jobs."""
     for each in outcomes:
         one = each.scenario
@@ -145,7 +149,7 @@ def job_rows(outcomes: Iterable[Outcome]) -> Iterator[dict[str, object]]:
             yield head | {_SECONDS.get(name, name): value for name, value in asdict(job).items()}
 
 
-def _as_json(table: Table, row: Row) -> dict[str, Any]:
+def _as_json(table: ComparisonTable, row: ComparisonRow) -> dict[str, Any]:
     return row.figures | {
         "windows": row.windows,
         "unfinished": row.unfinished,
@@ -164,19 +168,19 @@ def _as_json(table: Table, row: Row) -> dict[str, Any]:
     }
 
 
-def _regimes(outcomes: Iterable[Outcome]) -> list[str]:
+def _regimes(outcomes: Iterable[ScenarioResult]) -> list[str]:
     return list(dict.fromkeys(each.regime for each in outcomes))
 
 
-def _table(outcomes: Sequence[Outcome], wanted: str) -> Table:
-    by_policy: dict[str, dict[_Window, Outcome]] = {}
+def _table(outcomes: Sequence[ScenarioResult], wanted: str) -> ComparisonTable:
+    by_policy: dict[str, dict[_Window, ScenarioResult]] = {}
     for each in outcomes:
         by_policy.setdefault(each.scenario.policy, {})[_window(each)] = each
     reference = wanted if wanted in by_policy else next(iter(by_policy))
     windows = {window: one for runs in by_policy.values() for window, one in runs.items()}
     bounds = [one.bounds_h for one in windows.values() if one.bounds_h]
     names = sorted(set().union(*bounds))
-    return Table(
+    return ComparisonTable(
         regime=outcomes[0].regime,
         loads=tuple(sorted({each.scenario.load for each in outcomes}, key=lambda load: load or 0.0)),
         windows=len(windows),
@@ -188,14 +192,16 @@ def _table(outcomes: Sequence[Outcome], wanted: str) -> Table:
     )
 
 
-def _window(outcome: Outcome) -> _Window:
+def _window(outcome: ScenarioResult) -> _Window:
     return outcome.scenario.load or 0.0, outcome.scenario.window
 
 
-def _row(policy: str, runs: dict[_Window, Outcome], reference: str, others: dict[_Window, Outcome]) -> Row:
+def _row(
+    policy: str, runs: dict[_Window, ScenarioResult], reference: str, others: dict[_Window, ScenarioResult]
+) -> ComparisonRow:
     gaps = [run.solver_gap for run in runs.values() if run.solver_gap is not None]
     names = dict.fromkeys(name for run in runs.values() for name in run.summary)
-    return Row(
+    return ComparisonRow(
         policy=policy,
         windows=len(runs),
         figures={name: _mean(run.summary.get(name) for run in runs.values()) for name in names},
@@ -211,17 +217,17 @@ def _row(policy: str, runs: dict[_Window, Outcome], reference: str, others: dict
     )
 
 
-def _sum(runs: Iterable[Outcome], name: str) -> int:
+def _sum(runs: Iterable[ScenarioResult], name: str) -> int:
     return round(sum(run.summary.get(name) or 0 for run in runs))
 
 
-def _queues(runs: Collection[Outcome]) -> dict[str, Part]:
+def _queues(runs: Collection[ScenarioResult]) -> dict[str, JobGroup]:
     """Every job counts alike, whatever its window."""
-    found: dict[str, Part] = {}
+    found: dict[str, JobGroup] = {}
     for name in sorted({queue for run in runs for queue in run.queues}):
         parts = [run.queues[name] for run in runs if name in run.queues]
         jobs = sum(part.jobs for part in parts)
-        found[name] = Part(jobs, sum(part.jobs * part.avg_jct_h for part in parts) / jobs)
+        found[name] = JobGroup(jobs, sum(part.jobs * part.avg_jct_h for part in parts) / jobs)
     return found
 
 
@@ -231,7 +237,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _ratio(runs: dict[_Window, Outcome], reference: str, others: dict[_Window, Outcome]) -> Ratio | None:
+def _ratio(runs: dict[_Window, ScenarioResult], reference: str, others: dict[_Window, ScenarioResult]) -> Ratio | None:
     """Over the windows that both have; None where they have none in common."""
     both = sorted(runs.keys() & others.keys())
     mine, theirs = ([some[window].summary["avg_jct_h"] for window in both] for some in (runs, others))
@@ -243,20 +249,20 @@ def _ratio(runs: dict[_Window, Outcome], reference: str, others: dict[_Window, O
     return Ratio(reference, interval.value, found.windows, interval.low, interval.high, found.p, found.wins)
 
 
-def _corrected(found: Sequence[Table]) -> tuple[Table, ...]:
+def _corrected(found: Sequence[ComparisonTable]) -> tuple[ComparisonTable, ...]:
     """P-values of all ratios as those of one family of tests."""
     told = [row.ratio.p for table in found for row in table.rows if row.ratio and row.ratio.p is not None]
     raised = iter(statistics.holm(told))
     return tuple(replace(table, rows=tuple(_raised(row, raised) for row in table.rows)) for table in found)
 
 
-def _raised(row: Row, p_values: Iterator[float]) -> Row:
+def _raised(row: ComparisonRow, p_values: Iterator[float]) -> ComparisonRow:
     if row.ratio is None or row.ratio.p is None:
         return row
     return replace(row, ratio=replace(row.ratio, p=next(p_values)))
 
 
-def _regression(outcomes: Sequence[Outcome]) -> Regression | None:
+def _regression(outcomes: Sequence[ScenarioResult]) -> Regression | None:
     """None where no line can be drawn: too few runs, or the same utilisation in all of them."""
     known = [each for each in outcomes if each.summary.get("utilisation") is not None]
     used = [each.summary["utilisation"] for each in known]

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from trimtab_lab import workloads
 from trimtab_policy.sim.contestant import Decider
-from trimtab_policy.sim.failures import Misfortunes
-from trimtab_policy.sim.result import Record, Span
+from trimtab_policy.sim.failures import FailureModel
+from trimtab_policy.sim.result import JobRecord, Span
 from trimtab_policy.types import Quota
 
 GENERATED = "generator:"
@@ -49,7 +49,7 @@ class Scenario(Struct, frozen=True):
     """What stopping and starting a job of a trace costs; profiles and models have their own."""
     round_seconds: float | None = None
     """None: as the policy's authors have it, or at events."""
-    misfortunes: Misfortunes = Misfortunes()
+    misfortunes: FailureModel = FailureModel()
     quotas: tuple[Quota, ...] = ()
     decider: Decider | None = None
     """For a policy that does not say it itself; None: the controller about jobs of the API, else the policy alone."""
@@ -64,7 +64,7 @@ class Scenario(Struct, frozen=True):
         return [str(path) for path in read if path.exists()]
 
 
-class Estimates(NamedTuple):
+class ToldRuntimes(NamedTuple):
     """What policies are told of run times."""
 
     users: bool
@@ -80,20 +80,20 @@ class Estimates(NamedTuple):
         return f"run times estimated, spread of ln {self.sigma:g}" if self.sigma else "run times known"
 
 
-def estimates(text: str) -> Estimates:
+def estimates(text: str) -> ToldRuntimes:
     """`true`, `user`, or the spread of the error as a number. Raises ValueError for anything else."""
     if text in ("true", "user"):
-        return Estimates(text == "user", 0.0)
+        return ToldRuntimes(text == "user", 0.0)
     try:
         sigma = float(text)
     except ValueError:
         sigma = math.nan
     if not 0 <= sigma < math.inf:
         raise ValueError(f"--estimates: {text!r}: write true, user, or a spread of ln(estimate / truth) such as 0.5")
-    return Estimates(False, sigma)
+    return ToldRuntimes(False, sigma)
 
 
-class Part(Struct, frozen=True):
+class JobGroup(Struct, frozen=True):
     """Some of the measured jobs."""
 
     jobs: int
@@ -101,7 +101,7 @@ class Part(Struct, frozen=True):
     avg_jct_h: float
 
 
-class Outcome(Struct, frozen=True):
+class ScenarioResult(Struct, frozen=True):
     """What came out of a scenario."""
 
     scenario: Scenario
@@ -113,7 +113,7 @@ class Outcome(Struct, frozen=True):
     """Certified lower bounds on the average JCT in hours, by name: LB0 to LB3."""
     jct_h: tuple[float, ...]
     """Of the measured jobs that finished."""
-    queues: dict[str, Part] = {}
+    queues: dict[str, JobGroup] = {}
     """Queue -> its measured jobs that finished; of workloads that have queues."""
     decider: Decider = Decider.PAPER
     """What turned the policy's answers into decisions."""
@@ -121,6 +121,6 @@ class Outcome(Struct, frozen=True):
     """Between two decisions; None: they were made at events."""
     solver_gap: float | None = None
     """Largest relative optimality gap of the policy's solver, if it has one."""
-    jobs: tuple[Record, ...] = ()
+    jobs: tuple[JobRecord, ...] = ()
     """With `spans` only, as are these."""
     held: tuple[Span, ...] = ()

@@ -26,7 +26,7 @@ _ROOTS = {"trimtab_lab": _LAB.parent, "trimtab_policy": _PACKAGE.parent}
 """Package whose source counts -> the folder that it is in."""
 _COMPUTE = ("numpy", "scipy", "highspy", "clarabel", "numba")
 """Packages whose next version may give other numbers."""
-_RUN = "trimtab_lab.evaluation.carry_out"
+_RUN = "trimtab_lab.evaluation.run_scenario"
 
 
 def of_run(policy: str) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from trimtab_lab.evaluation import sources
-from trimtab_lab.evaluation.scenario import Outcome, Scenario
+from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
 
 
 class Store:
@@ -26,18 +26,18 @@ class Store:
         self._folder = folder / "runs"
         self._folder.mkdir(parents=True, exist_ok=True)
 
-    def get(self, scenario: Scenario) -> Outcome | None:
+    def get(self, scenario: Scenario) -> ScenarioResult | None:
         """The outcome, if this very run was made before; a file that was cut short counts as none."""
         path = self._path(scenario)
         if not path.is_file():
             return None
         try:
-            return msgspec.msgpack.decode(path.read_bytes(), type=Outcome)
+            return msgspec.msgpack.decode(path.read_bytes(), type=ScenarioResult)
         except msgspec.DecodeError:
             path.unlink()
             return None
 
-    def put(self, outcome: Outcome) -> None:
+    def put(self, outcome: ScenarioResult) -> None:
         """Keep an outcome; nobody ever sees half of it."""
         path = self._path(outcome.scenario)
         part = path.with_suffix(f".{os.getpid()}.part")

@@ -10,11 +10,11 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from trimtab_lab.evaluation.carry_out import run
-from trimtab_lab.evaluation.scenario import Outcome, Scenario
+from trimtab_lab.evaluation.run_scenario import run_scenario
+from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
 from trimtab_lab.processes import connected, one_thread
 
-Work = Callable[[Sequence[Scenario]], Iterator[Outcome]]
+Work = Callable[[Sequence[Scenario]], Iterator[ScenarioResult]]
 """Carries out scenarios; yields outcomes in any order."""
 
 
@@ -24,11 +24,11 @@ def processes(count: int) -> Work:
     Libraries read how many threads they may use when they are loaded, and here they are.
     """
 
-    def work(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
+    def work(scenarios: Sequence[Scenario]) -> Iterator[ScenarioResult]:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(count, len(scenarios)), mp_context=context) as pool:
             with one_thread():  # the pool starts its processes when it is given work
-                waiting = [pool.submit(run, scenario) for scenario in scenarios]
+                waiting = [pool.submit(run_scenario, scenario) for scenario in scenarios]
             try:
                 for done in as_completed(waiting):
                     yield done.result()
@@ -46,9 +46,9 @@ def ray_cluster(address: str) -> Work:
 
     import ray  # a quarter of a gigabyte: only for those who ask for it
 
-    def work(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
+    def work(scenarios: Sequence[Scenario]) -> Iterator[ScenarioResult]:
         with connected(ray, address):
-            remote = ray.remote(run)
+            remote = ray.remote(run_scenario)
             waiting = [remote.remote(scenario) for scenario in scenarios]
             while waiting:
                 [ready], waiting = ray.wait(waiting)

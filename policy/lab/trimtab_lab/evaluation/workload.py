@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trimtab_lab.evaluation.scenario import GENERATED, Scenario, estimates
-from trimtab_lab.workloads import Report, check_fits, generator, read, windows
+from trimtab_lab.workloads import TraceReport, check_fits, generator, read_trace, windows
 from trimtab_lab.workloads.fits import check_estimates
 from trimtab_lab.workloads.trace import BoolArray, Trace
 from trimtab_policy.sim import clusters
@@ -22,7 +22,7 @@ CLUSTER_V0 = "cluster-v0"
 """The generator of the jobs that agents are trained on."""
 
 
-class Workload(NamedTuple):
+class WindowWorkload(NamedTuple):
     """Jobs of one window, whatever they are simulated as."""
 
     trace: Trace | None
@@ -33,7 +33,7 @@ class Workload(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def workload(scenario: Scenario) -> Workload:
+def workload(scenario: Scenario) -> WindowWorkload:
     """The jobs of the scenario, whatever its policy. Raises ValueError in one line for bad files, and wrong names."""
     cluster = clusters.cluster(scenario.cluster)
     if scenario.trace.startswith(GENERATED):
@@ -43,8 +43,8 @@ def workload(scenario: Scenario) -> Workload:
     if scenario.windows > 1:
         return _window(trace, gpus, scenario)
     if scenario.load is None:
-        return Workload(trace, (), np.ones(len(trace), dtype=np.bool_), scenario.seed)
-    return Workload(windows.rescale(trace, gpus, scenario.load), (), windows.middle(len(trace)), scenario.seed)
+        return WindowWorkload(trace, (), np.ones(len(trace), dtype=np.bool_), scenario.seed)
+    return WindowWorkload(windows.rescale(trace, gpus, scenario.load), (), windows.middle(len(trace)), scenario.seed)
 
 
 def left_out(scenario: Scenario) -> list[str]:
@@ -76,7 +76,7 @@ def check_queues(scenario: Scenario) -> None:
         raise ValueError(f"--quota: no job is in queue {', '.join(absent)}; queues of {scenario.trace}: {known}")
 
 
-def _usable(scenario: Scenario) -> tuple[Trace, tuple[Report, ...]]:
+def _usable(scenario: Scenario) -> tuple[Trace, tuple[TraceReport, ...]]:
     """The jobs of a file that can be simulated, with the estimates that policies see."""
     told, skip = estimates(scenario.estimates), scenario.skip_bad
     trace, rows = _read(scenario.trace, skip)
@@ -89,16 +89,16 @@ def _usable(scenario: Scenario) -> tuple[Trace, tuple[Report, ...]]:
     return trace, (rows, fits, guessed)
 
 
-def _window(trace: Trace, gpus: int, scenario: Scenario) -> Workload:
+def _window(trace: Trace, gpus: int, scenario: Scenario) -> WindowWorkload:
     jobs, count, seed = scenario.window_jobs, scenario.windows, scenario.seed
     if scenario.load is None:
         piece = windows.cut(trace, jobs, count, seed)[scenario.window]
-        return Workload(piece, (), windows.middle(len(piece)), seed + scenario.window)
+        return WindowWorkload(piece, (), windows.middle(len(piece)), seed + scenario.window)
     found = windows.windows(trace, gpus, scenario.load, jobs=jobs, count=count, seed=seed)[scenario.window]
-    return Workload(found.trace, (), found.measured, found.seed)
+    return WindowWorkload(found.trace, (), found.measured, found.seed)
 
 
-def _generated(scenario: Scenario, cluster: Snapshot) -> Workload:
+def _generated(scenario: Scenario, cluster: Snapshot) -> WindowWorkload:
     """Every window is drawn by a seed of its own, and only what the cluster can run."""
     name, jobs, load = scenario.trace.removeprefix(GENERATED), scenario.window_jobs, scenario.load or 1.0
     seed = int(np.random.SeedSequence(scenario.seed).generate_state(scenario.windows)[scenario.window])
@@ -107,18 +107,18 @@ def _generated(scenario: Scenario, cluster: Snapshot) -> Workload:
     if name == CLUSTER_V0:
         from trimtab_lab.workloads import cluster_v0  # like all environments it needs gymnasium
 
-        return Workload(None, tuple(cluster_v0.jobs(jobs, cluster, load, seed)), windows.middle(jobs), seed)
+        return WindowWorkload(None, tuple(cluster_v0.jobs(jobs, cluster, load, seed)), windows.middle(jobs), seed)
     if name in generator.llm_names():
         described = tuple(generator.llm_jobs(name, jobs, cluster, load, seed))
-        return Workload(None, described, windows.middle(jobs), seed)
+        return WindowWorkload(None, described, windows.middle(jobs), seed)
     if name not in generator.rigid_names():
         known = ", ".join([CLUSTER_V0, *generator.llm_names(), *generator.rigid_names()])
         raise ValueError(f"trace {scenario.trace}: there is no such generator, there are {known}")
     have = gpus_by_type(cluster)
     trace = generator.rigid_trace(name, jobs, sum(have.values()), load, seed, largest=max(have.values()))
-    return Workload(trace, (), windows.middle(len(trace)), seed)
+    return WindowWorkload(trace, (), windows.middle(len(trace)), seed)
 
 
 @lru_cache(maxsize=4)
-def _read(path: str, skip_bad: bool) -> tuple[Trace, Report]:
-    return read(path, skip_bad=skip_bad)
+def _read(path: str, skip_bad: bool) -> tuple[Trace, TraceReport]:
+    return read_trace(path, skip_bad=skip_bad)

@@ -36,7 +36,7 @@ class Batching(NamedTuple):
         return gpus * self.local * (self.accumulations + 1)
 
 
-class Limits(NamedTuple):
+class BatchLimits(NamedTuple):
     """What batches an application may run on one GPU type."""
 
     init_batch: int
@@ -63,7 +63,7 @@ class Ways(NamedTuple):
         return Batching(int(self.local[way]), int(self.accumulations[way]))
 
 
-def given(batch: int, gpus: int, limits: Limits, *, always_accumulate: bool = False) -> Batching:
+def given(batch: int, gpus: int, limits: BatchLimits, *, always_accumulate: bool = False) -> Batching:
     """A global batch that somebody asks for, divided; rounding up may make it a little larger.
 
     On one GPU a batch above the initial one is accumulated at least once, because the gradient's variance cannot be
@@ -76,7 +76,7 @@ def given(batch: int, gpus: int, limits: Limits, *, always_accumulate: bool = Fa
     return Batching(math.ceil(share / (accumulations + 1) - TOLERANCE), accumulations)
 
 
-def ways(configurations: Iterable[tuple[int, int]], limits: Limits) -> Ways:
+def ways(configurations: Iterable[tuple[int, int]], limits: BatchLimits) -> Ways:
     """All that is worth trying on each (nodes, GPUs); none for a configuration whose batches do not fit."""
     rows = list(configurations)
     found = [_ways(gpus, limits) for _, gpus in rows]
@@ -85,7 +85,7 @@ def ways(configurations: Iterable[tuple[int, int]], limits: Limits) -> Ways:
     return Ways(np.cumsum([0, *(each.shape[1] for each in found)]), nodes, gpus, local, accumulations)
 
 
-def _ways(gpus: int, limits: Limits) -> Floats:
+def _ways(gpus: int, limits: BatchLimits) -> Floats:
     """(2, ways): samples per GPU and accumulations."""
     smallest = max(limits.init_batch, limits.min_local * gpus)
     share = np.geomspace(smallest, limits.max_batch) / gpus

@@ -15,8 +15,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from trimtab_lab.goodput.batching import Batching
-from trimtab_lab.goodput.profiles import Gradient, Split, StepTime
-from trimtab_lab.goodput.throughput_fit import Floats, Observation, fit
+from trimtab_lab.goodput.profiles import Gradient, MicroStepTime, Split
+from trimtab_lab.goodput.throughput_fit import Floats, StepObservation, fit
 from trimtab_policy.sim.job import Alone
 from trimtab_policy.types import Bounds, Speed
 
@@ -88,17 +88,17 @@ class Experience:
         """Changes with what is known."""
         self.first_gradient: Gradient | None = None
         """Of the first step that was ever observed: all that a job knows that has not run yet."""
-        self._seen: dict[str, dict[tuple[int, int, int], Observation]] = {}
+        self._seen: dict[str, dict[tuple[int, int, int], StepObservation]] = {}
         self._largest: dict[str, int] = {}
         self._fits: dict[str, Floats] = {}
 
-    def add(self, kind: str, split: Split, local: int, time: StepTime) -> None:
+    def add(self, kind: str, split: Split, local: int, time: MicroStepTime) -> None:
         """A step with `local` samples per GPU; the first one of its kind counts, as in the artifact."""
         nodes, gpus = len(split), sum(split)
         seen = self._seen.setdefault(kind, {})
         if (nodes, gpus, local) in seen:
             return
-        seen[nodes, gpus, local] = Observation(nodes, gpus, local, time.step - time.sync, time.step)
+        seen[nodes, gpus, local] = StepObservation(nodes, gpus, local, time.step - time.sync, time.step)
         self._largest[kind] = max(gpus, self.largest(kind))
         self._fits.pop(kind, None)
         self.version += 1

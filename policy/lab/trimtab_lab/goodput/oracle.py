@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab_lab.goodput.batching import Batching, given
 from trimtab_lab.goodput.profiles import ProfileError, Split
-from trimtab_lab.goodput.site import Pool, Site
+from trimtab_lab.goodput.site import Site, TypePool
 from trimtab_policy.sim.job import Alone
 from trimtab_policy.types import Bounds, Speed
 
@@ -115,7 +115,7 @@ class FixedRequest:
         found = [self.site.alone_with(gpu_type, *each) for each in able]
         return {self._gpus: min(found, key=lambda alone: alone.seconds)}
 
-    def _speed(self, pool: Pool) -> Speed | None:
+    def _speed(self, pool: TypePool) -> Speed | None:
         """None where the request was not profiled."""
         nodes, site = -(-self._gpus // pool.per_node), self.site
         if self._gpus > pool.gpus:

@@ -62,7 +62,7 @@ MEMORY_LIMITS = {("deepspeech2", "RTX-2080-Ti"): 57}
 """Samples per GPU that fit although more were profiled, by the artifact."""
 
 
-class Facts(Struct, frozen=True):
+class ApplicationFacts(Struct, frozen=True):
     """What is known of an application beside its profiles."""
 
     epochs: int
@@ -74,17 +74,17 @@ class Facts(Struct, frozen=True):
     """What Sia believes that to be."""
 
 
-APPLICATIONS: Mapping[str, Facts] = {
-    "cifar10": Facts(100, 1.8, 50, 30),
-    "bert": Facts(2, 1.2, 120, 120),
-    "deepspeech2": Facts(80, 1.2, 25, 25),
-    "yolov3": Facts(50, 1.2, 80, 45),
-    "imagenet": Facts(90, 1.2, 250, 250),
-    "ncf": Facts(10, 1.5, 15, 30),
+APPLICATIONS: Mapping[str, ApplicationFacts] = {
+    "cifar10": ApplicationFacts(100, 1.8, 50, 30),
+    "bert": ApplicationFacts(2, 1.2, 120, 120),
+    "deepspeech2": ApplicationFacts(80, 1.2, 25, 25),
+    "yolov3": ApplicationFacts(50, 1.2, 80, 45),
+    "imagenet": ApplicationFacts(90, 1.2, 250, 250),
+    "ncf": ApplicationFacts(10, 1.5, 15, 30),
 }
 
 
-class StepTime(NamedTuple):
+class MicroStepTime(NamedTuple):
     """Seconds of one step of one micro-batch per GPU."""
 
     step: float
@@ -111,7 +111,7 @@ def repacked(split: Split, max_nodes: int) -> Split:
     return tuple(min(each, gpus - begun) for begun in range(0, gpus, each))
 
 
-class Measured:
+class MeasuredTimes:
     """Times of one application on one GPU type."""
 
     def __init__(self, directory: Path, application: str, gpu: ProfiledGpu) -> None:
@@ -124,7 +124,7 @@ class Measured:
         self.min_local = min(int(rows[0, 0]) for rows in self._splits.values())
         largest = max(int(rows[-1, 0]) for rows in self._splits.values())
         self.max_local = MEMORY_LIMITS.get((application, gpu.gpu_type), largest)
-        self._times: dict[tuple[Split, int], StepTime] = {}
+        self._times: dict[tuple[Split, int], MicroStepTime] = {}
 
     @cached_property
     def single_gpu_samples_per_second(self) -> float:
@@ -152,7 +152,7 @@ class Measured:
             largest[sum(split)] = max(int(rows[-1, 0]), largest.get(sum(split), 0))
         return largest
 
-    def time(self, split: Split, local: int) -> StepTime:
+    def time(self, split: Split, local: int) -> MicroStepTime:
         """Seconds of a step with `local` samples per GPU, linear between what was profiled.
 
         Raises ProfileError for what lies outside: the artifact stops there, or goes on with a time of -1.
@@ -175,18 +175,18 @@ class Measured:
         """The splits that were profiled as such."""
         return tuple(self._splits)
 
-    def _look_up(self, split: Split, local: int) -> StepTime:
+    def _look_up(self, split: Split, local: int) -> MicroStepTime:
         if (rows := self._splits.get(split)) is not None:
             if not rows[0, 0] <= local <= rows[-1, 0]:
                 raise ProfileError(
                     f"{self._name}: {local} samples per GPU on {split}, where {rows[0, 0]:.0f} to {rows[-1, 0]:.0f} "
                     "were profiled"
                 )
-            return StepTime(*(float(np.interp(local, rows[:, 0], rows[:, column])) for column in (1, 2)))
+            return MicroStepTime(*(float(np.interp(local, rows[:, 0], rows[:, column])) for column in (1, 2)))
         step, sync = self._interpolate([[min(len(split), 16), sum(split), local]])[0].tolist()
         if math.isnan(step):
             raise ProfileError(f"{self._name}: no profile near {split} with {local} samples per GPU")
-        return StepTime(step, sync)
+        return MicroStepTime(step, sync)
 
     @cached_property
     def _interpolate(self) -> LinearNDInterpolator:
@@ -206,11 +206,11 @@ class Measured:
 class Application:
     """One application: its epochs, how much a batch gains in them, and its times by GPU type."""
 
-    def __init__(self, directory: Path, facts: Facts) -> None:
+    def __init__(self, directory: Path, facts: ApplicationFacts) -> None:
         """Read the validation files; raises FileError."""
         self.name, self.facts = directory.name, facts
         self._directory = directory
-        self._measured: dict[str, Measured] = {}
+        self._measured: dict[str, MeasuredTimes] = {}
         runs = {batch: _validation(path, facts.epochs) for batch, path in _validation_files(directory)}
         self.batches = sorted(runs)
         stacked = {column: np.array([runs[batch][column] for batch in self.batches]) for column in _VALIDATION}
@@ -238,14 +238,14 @@ class Application:
         """Steps at the initial batch that the whole training takes."""
         return self.milestones[-1]
 
-    def on(self, gpu_type: str) -> Measured:
+    def on(self, gpu_type: str) -> MeasuredTimes:
         """Times on one GPU type; raises ProfileError where there are none."""
         if gpu_type not in self._measured:
             found = next((gpu for gpu in GPUS if gpu.gpu_type == gpu_type), None)
             if found is None:
                 known = ", ".join(gpu.gpu_type for gpu in GPUS)
                 raise ProfileError(f"{self.name}: no profile of GPU type {gpu_type}; there are {known}")
-            self._measured[gpu_type] = Measured(self._directory, self.name, found)
+            self._measured[gpu_type] = MeasuredTimes(self._directory, self.name, found)
         return self._measured[gpu_type]
 
     def gradients(self, batch: int) -> list[Gradient]:
@@ -283,7 +283,7 @@ class Application:
 class Profiles:
     """A directory of profiles, read as far as it is needed."""
 
-    def __init__(self, directory: Path, facts: Mapping[str, Facts] = APPLICATIONS) -> None:
+    def __init__(self, directory: Path, facts: Mapping[str, ApplicationFacts] = APPLICATIONS) -> None:
         """`facts` names the applications that can be simulated. Raises ProfileError when there is no such directory."""
         if not directory.is_dir():
             raise ProfileError(f"{directory}: no such directory of profiles")

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_lab.goodput.batching import Batching, Limits, Ways, ways
-from trimtab_lab.goodput.profiles import GPUS, Application, ProfileError, Split, StepTime, repacked
+from trimtab_lab.goodput.batching import Batching, BatchLimits, Ways, ways
+from trimtab_lab.goodput.profiles import GPUS, Application, MicroStepTime, ProfileError, Split, repacked
 from trimtab_policy.sim.job import Alone
 from trimtab_policy.types import Snapshot, Speed
 
@@ -23,7 +23,7 @@ REFERENCE = "T4"
 """GPU type whose limits Pollux takes for those of all, in the artifact."""
 
 
-class Pool(NamedTuple):
+class TypePool(NamedTuple):
     """The nodes of one GPU type."""
 
     gpu_type: str
@@ -53,13 +53,15 @@ class Truth(NamedTuple):
     batchings: list[Batching]
 
 
-def pools(cluster: Snapshot) -> tuple[Pool, ...]:
+def pools(cluster: Snapshot) -> tuple[TypePool, ...]:
     """Profiled GPU types of a cluster, in the artifact's order. Raises ProfileError when there are none."""
     sizes: dict[str, list[int]] = {}
     for node in cluster.nodes:
         sizes.setdefault(node.gpu_type, []).append(node.gpus)
     found = [
-        Pool(gpu.gpu_type, len(sizes[gpu.gpu_type]), max(sizes[gpu.gpu_type])) for gpu in GPUS if gpu.gpu_type in sizes
+        TypePool(gpu.gpu_type, len(sizes[gpu.gpu_type]), max(sizes[gpu.gpu_type]))
+        for gpu in GPUS
+        if gpu.gpu_type in sizes
     ]
     if not found:
         known = ", ".join(gpu.gpu_type for gpu in GPUS)
@@ -67,7 +69,7 @@ def pools(cluster: Snapshot) -> tuple[Pool, ...]:
     return tuple(found)
 
 
-def configurations(pool: Pool, max_nodes: int) -> tuple[tuple[int, int], ...]:
+def configurations(pool: TypePool, max_nodes: int) -> tuple[tuple[int, int], ...]:
     """Sia's (nodes, GPUs): powers of two within a node, the whole node, then whole nodes, up to `MOST_GPUS`."""
     within = [1 << power for power in range(pool.per_node.bit_length()) if 1 << power < pool.per_node]
     inside = [(1, gpus) for gpus in (*within, pool.per_node)]
@@ -78,7 +80,7 @@ def configurations(pool: Pool, max_nodes: int) -> tuple[tuple[int, int], ...]:
 class Site:
     """An application on a cluster."""
 
-    def __init__(self, application: Application, cluster: tuple[Pool, ...]) -> None:
+    def __init__(self, application: Application, cluster: tuple[TypePool, ...]) -> None:
         """Raises ProfileError or FileError for a GPU type whose profile is missing or damaged."""
         self.application, self.pools = application, cluster
         self.configurations = {
@@ -102,11 +104,11 @@ class Site:
         each, more = divmod(gpus, nodes)
         return self.split(gpu_type, tuple(each + (node < more) for node in range(nodes)))
 
-    def limits(self, gpu_type: str, split: Split | None = None, max_batch: int | None = None) -> Limits:
+    def limits(self, gpu_type: str, split: Split | None = None, max_batch: int | None = None) -> BatchLimits:
         """Batches on a GPU type, or on one split of it."""
         app, measured = self.application, self.application.on(gpu_type)
         max_local = measured.max_local if split is None else measured.largest_local(split)
-        return Limits(app.init_batch, max_batch or app.max_batch, measured.min_local, max_local)
+        return BatchLimits(app.init_batch, max_batch or app.max_batch, measured.min_local, max_local)
 
     def ways_on(self, gpu_type: str, split: Split) -> Ways:
         """All ways to divide a step there."""
@@ -133,7 +135,7 @@ class Site:
         largest = self.application.max_batch // (gpus * (batching.accumulations + 1))
         return Batching(min(batching.local, most, largest), batching.accumulations)
 
-    def time(self, gpu_type: str, split: Split, batching: Batching) -> StepTime:
+    def time(self, gpu_type: str, split: Split, batching: Batching) -> MicroStepTime:
         """Measured time of one micro-batch."""
         return self.application.on(gpu_type).time(split, batching.local)
 

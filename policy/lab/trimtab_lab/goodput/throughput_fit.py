@@ -27,7 +27,7 @@ from trimtab_lab.numba_cache import jit
 Floats = NDArray[np.float64]
 
 
-class Observation(NamedTuple):
+class StepObservation(NamedTuple):
     """One measured kind of step."""
 
     nodes: int
@@ -52,7 +52,7 @@ NETWORK_RATIO = 1.1
 
 
 @lru_cache(maxsize=1 << 16)
-def fit(observations: tuple[Observation, ...]) -> Floats:
+def fit(observations: tuple[StepObservation, ...]) -> Floats:
     """The seven parameters for at least one observation; the array must not be written to.
 
     Remembered, because jobs of one application see the same things. Raises ValueError without observations.
@@ -146,7 +146,7 @@ def loss(
     return value, gradient
 
 
-def step_seconds(parameters: Floats, observations: Sequence[Observation]) -> tuple[Floats, Floats]:
+def step_seconds(parameters: Floats, observations: Sequence[StepObservation]) -> tuple[Floats, Floats]:
     """Predicted (compute, step) seconds for the configurations of some observations; their times are not looked at."""
     nodes, gpus, local, *_ = np.array(observations, dtype=np.float64).T
     x, beyond = parameters, np.maximum(gpus - 2, NOTHING)

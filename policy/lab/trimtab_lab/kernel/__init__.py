@@ -22,7 +22,7 @@ import numpy as np
 from msgspec import Struct
 
 from trimtab_lab.kernel.heap import Floats, Ints, heaps
-from trimtab_lab.kernel.nodes import Jobs, Log, Nodes, Shapes, empty_log
+from trimtab_lab.kernel.nodes import AllocationLog, KernelJobs, KernelNodes, Shapes, empty_log
 from trimtab_lab.kernel.preemptive import LAS, SRSF, SRTF, Costs, nothing_runs, progress, run_preemptive
 from trimtab_lab.kernel.queues import EASY, FCFS, SJF, queue, run_to_end
 from trimtab_lab.rigid import RigidRules
@@ -48,16 +48,16 @@ class NotCovered(ValueError):
     """The kernel does not simulate this; the engine does."""
 
 
-class Workload(NamedTuple):
+class KernelWorkload(NamedTuple):
     """Jobs for one cluster, in the order of their submission."""
 
-    jobs: Jobs
+    jobs: KernelJobs
     shapes: Shapes
     row: Ints
     """(jobs,) where each one stands in what it was made from."""
 
 
-class Option(NamedTuple):
+class KernelOption(NamedTuple):
     """One way for a job to run."""
 
     gpu_type: int
@@ -78,7 +78,7 @@ class Spans(NamedTuple):
     gpus: Ints
 
 
-class Outcome(Struct, frozen=True, eq=False):
+class KernelResult(Struct, frozen=True, eq=False):
     """What came out, as columns over jobs in the order of the trace; times in seconds."""
 
     started: Floats
@@ -94,7 +94,7 @@ class Outcome(Struct, frozen=True, eq=False):
     cpu_seconds: float
 
 
-class Rules(Struct, frozen=True):
+class KernelRules(Struct, frozen=True):
     """How a run is carried out; the defaults are those of the engine and of rigid jobs."""
 
     first_pause: float = 0.0
@@ -107,12 +107,14 @@ class Rules(Struct, frozen=True):
     """GPU-seconds at which a job sinks to the next level of LAS."""
 
 
-def simulate(discipline: Discipline, given: Workload, nodes: Nodes, rules: Rules | None = None) -> Outcome:
+def simulate(
+    discipline: Discipline, given: KernelWorkload, nodes: KernelNodes, rules: KernelRules | None = None
+) -> KernelResult:
     """Run all jobs on an empty cluster, which is left as it is. Raises ValueError for a job that cannot run on it."""
     _check(given, nodes)
     began = time.process_time()
-    rules = rules or Rules()
-    empty = Nodes(nodes.gpu_type, nodes.free.copy(), nodes.free_of.copy())
+    rules = rules or KernelRules()
+    empty = KernelNodes(nodes.gpu_type, nodes.free.copy(), nodes.free_of.copy())
     if discipline in _TO_END:
         log, restarts, paused = _run_to_end(_TO_END[discipline], given, empty, rules)
     else:
@@ -124,7 +126,9 @@ _TO_END = {Discipline.FCFS: FCFS, Discipline.EASY_BACKFILL: EASY, Discipline.SJF
 _PREEMPTIVE = {Discipline.SRTF: SRTF, Discipline.SRSF: SRSF, Discipline.LAS: LAS}
 
 
-def _run_to_end(discipline: int, given: Workload, nodes: Nodes, rules: Rules) -> tuple[Log, Ints, Floats]:
+def _run_to_end(
+    discipline: int, given: KernelWorkload, nodes: KernelNodes, rules: KernelRules
+) -> tuple[AllocationLog, Ints, Floats]:
     """The log, restarts, and GPU-seconds held without computing."""
     jobs, shapes, count = given.jobs, given.shapes, len(given.row)
     line = queue(discipline, jobs, len(shapes.gpus))
@@ -138,7 +142,9 @@ def _run_to_end(discipline: int, given: Workload, nodes: Nodes, rules: Rules) ->
     return log, np.zeros(count, dtype=np.int64), paused
 
 
-def _run_preemptive(discipline: int, given: Workload, nodes: Nodes, rules: Rules) -> tuple[Log, Ints, Floats]:
+def _run_preemptive(
+    discipline: int, given: KernelWorkload, nodes: KernelNodes, rules: KernelRules
+) -> tuple[AllocationLog, Ints, Floats]:
     jobs, shapes, count = given.jobs, given.shapes, len(given.row)
     state, running = progress(count), nothing_runs(int(nodes.free.sum()))
     costs = Costs(rules.first_pause, rules.restart_pause, np.array([*rules.thresholds, np.inf]))
@@ -147,7 +153,7 @@ def _run_preemptive(discipline: int, given: Workload, nodes: Nodes, rules: Rules
     return log, state.restarts, state.paused
 
 
-def _outcome(given: Workload, log: Log, restarts: Ints, paused: Floats, cpu: float) -> Outcome:
+def _outcome(given: KernelWorkload, log: AllocationLog, restarts: Ints, paused: Floats, cpu: float) -> KernelResult:
     """Columns in the order of the trace. Entries of the log are in the order of their begin."""
     row, count = given.row, len(given.row)
     gpus = given.shapes.gpus[given.jobs.shape[log.job], log.option]
@@ -159,7 +165,7 @@ def _outcome(given: Workload, log: Log, restarts: Ints, paused: Floats, cpu: flo
     back[row] = np.arange(count)
     types = given.shapes.gpu_type[given.jobs.shape[log.job], log.option]
     spans = Spans(row[log.job], types, log.begin, log.end, log.first, log.node, log.gpus)
-    return Outcome(
+    return KernelResult(
         started=started[back],
         finished=finished[back],
         gpu_seconds=held[back],
@@ -170,31 +176,31 @@ def _outcome(given: Workload, log: Log, restarts: Ints, paused: Floats, cpu: flo
     )
 
 
-def pools(cluster: Snapshot) -> Nodes:
+def pools(cluster: Snapshot) -> KernelNodes:
     """An empty cluster as arrays; GPU types by name."""
     types = sorted(cluster.gpu_types)
     kinds = np.array([types.index(node.gpu_type) for node in cluster.nodes], dtype=np.int64)
     return _nodes(kinds, np.array([node.gpus for node in cluster.nodes], dtype=np.int64), len(types))
 
 
-def _nodes(kinds: Ints, gpus: Ints, types: int) -> Nodes:
-    return Nodes(kinds, gpus, np.bincount(kinds, weights=gpus, minlength=types).astype(np.int64))
+def _nodes(kinds: Ints, gpus: Ints, types: int) -> KernelNodes:
+    return KernelNodes(kinds, gpus, np.bincount(kinds, weights=gpus, minlength=types).astype(np.int64))
 
 
 def workload(
-    submitted: Floats, work: Floats, shape: Ints, options: Sequence[Sequence[Option]], told: Floats | None = None
-) -> Workload:
+    submitted: Floats, work: Floats, shape: Ints, options: Sequence[Sequence[KernelOption]], told: Floats | None = None
+) -> KernelWorkload:
     """Jobs as columns, in any order; ties stay in it. `shape` (jobs,) indexes `options`, which are sorted by speed.
 
     `work` in seconds at speed 1; `told` is what policies believe it to be.
     """
     row = np.argsort(submitted, kind="stable")
     believed = work if told is None else told
-    jobs = Jobs(submitted[row], work[row], believed[row], shape.astype(np.int64)[row])
-    return Workload(jobs, _shapes(options), row)
+    jobs = KernelJobs(submitted[row], work[row], believed[row], shape.astype(np.int64)[row])
+    return KernelWorkload(jobs, _shapes(options), row)
 
 
-def rigid(discipline: Discipline, trace: Trace, cluster: Snapshot, rules: RigidRules | None = None) -> Workload:
+def rigid(discipline: Discipline, trace: Trace, cluster: Snapshot, rules: RigidRules | None = None) -> KernelWorkload:
     """The jobs of a trace for a cluster, as `sim.rigid.jobs` makes them and the policy of that name orders them.
 
     Raises ValueError for a job that fits no GPU type of the cluster, NotCovered for a trace without run times, and for
@@ -216,18 +222,18 @@ def rigid(discipline: Discipline, trace: Trace, cluster: Snapshot, rules: RigidR
     return _untied(discipline, found, trace)
 
 
-def _options(cluster: Snapshot, allowed: tuple[str, ...], gpus: int, speeds: Mapping[str, float]) -> list[Option]:
+def _options(cluster: Snapshot, allowed: tuple[str, ...], gpus: int, speeds: Mapping[str, float]) -> list[KernelOption]:
     """One per allowed GPU type, fastest first; of equally fast ones the cheaper type, then by name."""
     types = sorted(cluster.gpu_types)
     found = [
-        Option(number, gpus, speeds.get(name, 1.0))
+        KernelOption(number, gpus, speeds.get(name, 1.0))
         for number, name in enumerate(types)
         if not allowed or name in allowed
     ]
     return sorted(found, key=lambda option: (-option.speed, weight(cluster.gpu_types[types[option.gpu_type]])))
 
 
-def _untied(discipline: Discipline, found: Workload, trace: Trace) -> Workload:
+def _untied(discipline: Discipline, found: KernelWorkload, trace: Trace) -> KernelWorkload:
     """Jobs that were submitted together come in the order in which the policies see them."""
     jobs, row = found.jobs, found.row
     if not (np.diff(jobs.submitted) == 0).any():
@@ -236,11 +242,11 @@ def _untied(discipline: Discipline, found: Workload, trace: Trace) -> Workload:
     if discipline in _TO_END:  # `Snapshot.waiting` is sorted by queue before name, `queueing.preempt` by name alone
         keys.append(np.array([queue or "default" for queue in trace.queue.values])[trace.queue.codes[row]])
     order = np.lexsort([*keys, jobs.submitted])
-    columns = Jobs(jobs.submitted[order], jobs.work[order], jobs.told[order], jobs.shape[order])
-    return Workload(columns, found.shapes, row[order])
+    columns = KernelJobs(jobs.submitted[order], jobs.work[order], jobs.told[order], jobs.shape[order])
+    return KernelWorkload(columns, found.shapes, row[order])
 
 
-def _shapes(options: Sequence[Sequence[Option]]) -> Shapes:
+def _shapes(options: Sequence[Sequence[KernelOption]]) -> Shapes:
     columns = np.zeros((3, len(options), max(map(len, options), default=0)))
     for shape, of_shape in enumerate(options):
         for number, option in enumerate(sorted(of_shape, key=lambda each: -each.speed)):
@@ -248,7 +254,7 @@ def _shapes(options: Sequence[Sequence[Option]]) -> Shapes:
     return Shapes(columns[0].astype(np.int64), columns[1].astype(np.int64), columns[2].copy())
 
 
-def _check(given: Workload, nodes: Nodes) -> None:
+def _check(given: KernelWorkload, nodes: KernelNodes) -> None:
     work, submitted = given.jobs.work, given.jobs.submitted
     bad = ~(np.isfinite(work) & (work > 0) & np.isfinite(submitted) & (submitted >= 0))
     if bad.any():
@@ -262,8 +268,8 @@ def _check(given: Workload, nodes: Nodes) -> None:
         raise ValueError(f"job {given.row[at]}: asks for {asked} GPUs, more than any type that it may use has")
 
 
-def _trimmed(log: Log) -> Log:
+def _trimmed(log: AllocationLog) -> AllocationLog:
     size = int(log.size[0])
     shares = int(log.first[size])
     columns = (log.job[:size], log.option[:size], log.begin[:size], log.end[:size], log.first[: size + 1])
-    return Log(*columns, log.node[:shares], log.gpus[:shares], log.size)
+    return AllocationLog(*columns, log.node[:shares], log.gpus[:shares], log.size)

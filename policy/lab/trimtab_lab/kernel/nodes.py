@@ -18,7 +18,7 @@ TICK = 1e-6
 """Seconds that are nothing: what ends within them ends together."""
 
 
-class Nodes(NamedTuple):
+class KernelNodes(NamedTuple):
     """The cluster. Changed in place."""
 
     gpu_type: Ints
@@ -29,7 +29,7 @@ class Nodes(NamedTuple):
     """(types,) GPUs, summed over the nodes of a type."""
 
 
-class Jobs(NamedTuple):
+class KernelJobs(NamedTuple):
     """Columns over jobs in the order of their submission."""
 
     submitted: Floats
@@ -50,7 +50,7 @@ class Shapes(NamedTuple):
     """Work per second."""
 
 
-class Log(NamedTuple):
+class AllocationLog(NamedTuple):
     """Allocations in the order of their begin; the shares of entry i are `[first[i], first[i + 1])`. Grows."""
 
     job: Ints
@@ -64,9 +64,9 @@ class Log(NamedTuple):
     """(1,) entries in use."""
 
 
-def empty_log(entries: int, shares: int) -> Log:
+def empty_log(entries: int, shares: int) -> AllocationLog:
     """A log with room for so much."""
-    return Log(
+    return AllocationLog(
         job=np.empty(entries, dtype=np.int64),
         option=np.empty(entries, dtype=np.int64),
         begin=np.empty(entries),
@@ -79,13 +79,13 @@ def empty_log(entries: int, shares: int) -> Log:
 
 
 @jit
-def _with_room(log: Log, shares: int) -> Log:
+def _with_room(log: AllocationLog, shares: int) -> AllocationLog:
     """The log, made larger where one more entry with so many shares would not fit."""
     size, used = log.size[0], log.first[log.size[0]]
     if size < len(log.job) and used + shares <= len(log.node):
         return log
     entries, held = 2 * len(log.job) + 1, 2 * len(log.node) + shares
-    return Log(
+    return AllocationLog(
         _grown(log.job, entries),
         _grown(log.option, entries),
         _grown(log.begin, entries),
@@ -105,7 +105,7 @@ def _grown(array: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 @jit
-def find(nodes: Nodes, shapes: Shapes, shape: int) -> int:
+def find(nodes: KernelNodes, shapes: Shapes, shape: int) -> int:
     """The fastest option that has room now, or NONE."""
     for option in range(shapes.gpus.shape[1]):
         gpus = shapes.gpus[shape, option]
@@ -117,7 +117,9 @@ def find(nodes: Nodes, shapes: Shapes, shape: int) -> int:
 
 
 @jit
-def take(nodes: Nodes, shapes: Shapes, shape: int, option: int, log: Log, job: int, now: float) -> Log:
+def take(
+    nodes: KernelNodes, shapes: Shapes, shape: int, option: int, log: AllocationLog, job: int, now: float
+) -> AllocationLog:
     """Allocate an option that has room; returns the log with one entry more.
 
     The fewest nodes that hold the gang: the emptiest ones whole, and for the rest the node with the least left over;
@@ -142,7 +144,7 @@ def take(nodes: Nodes, shapes: Shapes, shape: int, option: int, log: Log, job: i
 
 
 @jit
-def _next_node(nodes: Nodes, gpu_type: int, gpus: int) -> int:
+def _next_node(nodes: KernelNodes, gpu_type: int, gpus: int) -> int:
     """The fullest node that holds so many, or else the emptiest one."""
     emptiest, tightest = NONE, NONE
     for node in range(len(nodes.free)):
@@ -156,7 +158,7 @@ def _next_node(nodes: Nodes, gpu_type: int, gpus: int) -> int:
 
 
 @jit
-def give(nodes: Nodes, log: Log, entry: int, now: float) -> None:
+def give(nodes: KernelNodes, log: AllocationLog, entry: int, now: float) -> None:
     """End an allocation."""
     log.end[entry] = now
     for share in range(log.first[entry], log.first[entry + 1]):

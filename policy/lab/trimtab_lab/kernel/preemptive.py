@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_lab.kernel.heap import NONE, Floats, Heaps, Ints, before, insert, remove_first
-from trimtab_lab.kernel.nodes import TICK, Jobs, Log, Nodes, Shapes, give, take
+from trimtab_lab.kernel.nodes import TICK, AllocationLog, KernelJobs, KernelNodes, Shapes, give, take
 from trimtab_lab.numba_cache import jit
 
 SRTF, SRSF, LAS = 0, 1, 2
@@ -36,7 +36,7 @@ class Costs(NamedTuple):
     """GPU-seconds at which a job sinks to the next level; the last one is infinite."""
 
 
-class Progress(NamedTuple):
+class ProgressColumns(NamedTuple):
     """Columns over jobs. Changed in place; sums are those at the begin of the present allocation, if there is one."""
 
     done: Floats
@@ -55,7 +55,7 @@ class Progress(NamedTuple):
     """What it holds, or NONE."""
 
 
-class Running(NamedTuple):
+class RunningColumns(NamedTuple):
     """Columns over what runs, in no order."""
 
     job: Ints
@@ -77,9 +77,9 @@ class Running(NamedTuple):
     """(1,) how many."""
 
 
-def progress(jobs: int) -> Progress:
+def progress(jobs: int) -> ProgressColumns:
     """Nobody has done anything."""
-    return Progress(
+    return ProgressColumns(
         done=np.zeros(jobs),
         served=np.zeros(jobs),
         paused=np.zeros(jobs),
@@ -90,9 +90,9 @@ def progress(jobs: int) -> Progress:
     )
 
 
-def nothing_runs(gpus: int) -> Running:
+def nothing_runs(gpus: int) -> RunningColumns:
     """An idle cluster of so many GPUs."""
-    return Running(
+    return RunningColumns(
         job=np.zeros(gpus, dtype=np.int64),
         since=np.zeros(gpus),
         resume=np.zeros(gpus),
@@ -108,9 +108,10 @@ def nothing_runs(gpus: int) -> Running:
 
 @jit
 def run_preemptive(
-    discipline: int, jobs: Jobs, shapes: Shapes, nodes: Nodes, waiting: Heaps, state: Progress, running: Running,
-    log: Log, costs: Costs,
-) -> Log:  # fmt: skip
+    discipline: int, jobs: KernelJobs, shapes: Shapes, nodes: KernelNodes,
+    waiting: Heaps, state: ProgressColumns, running: RunningColumns,
+    log: AllocationLog, costs: Costs,
+) -> AllocationLog:  # fmt: skip
     """Run all jobs; returns the log. `waiting` has one heap per shape."""
     count, arrived = len(jobs.submitted), 0
     total = nodes.free_of.copy()
@@ -141,7 +142,15 @@ def _next_change(end: Floats, sink: Floats, size: int) -> float:
 
 
 @jit
-def _finish(jobs: Jobs, shapes: Shapes, nodes: Nodes, state: Progress, running: Running, log: Log, now: float) -> None:
+def _finish(
+    jobs: KernelJobs,
+    shapes: Shapes,
+    nodes: KernelNodes,
+    state: ProgressColumns,
+    running: RunningColumns,
+    log: AllocationLog,
+    now: float,
+) -> None:
     """Those that end leave."""
     at = 0
     while at < running.size[0]:
@@ -153,7 +162,14 @@ def _finish(jobs: Jobs, shapes: Shapes, nodes: Nodes, state: Progress, running: 
 
 @jit
 def _stop(
-    jobs: Jobs, shapes: Shapes, nodes: Nodes, state: Progress, running: Running, log: Log, at: int, now: float
+    jobs: KernelJobs,
+    shapes: Shapes,
+    nodes: KernelNodes,
+    state: ProgressColumns,
+    running: RunningColumns,
+    log: AllocationLog,
+    at: int,
+    now: float,
 ) -> None:
     """Note what a running job did, and give back what it held. The last row takes its place."""
     job, gpus = running.job[at], running.gpus[at]
@@ -175,7 +191,7 @@ def _stop(
 
 
 @jit
-def _sink(state: Progress, running: Running, costs: Costs, now: float) -> None:
+def _sink(state: ProgressColumns, running: RunningColumns, costs: Costs, now: float) -> None:
     for at in range(running.size[0]):
         while running.sink[at] <= now + TICK:
             job = running.job[at]
@@ -185,7 +201,7 @@ def _sink(state: Progress, running: Running, costs: Costs, now: float) -> None:
 
 
 @jit
-def _waiting_turn(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, job: int) -> float:
+def _waiting_turn(discipline: int, jobs: KernelJobs, shapes: Shapes, state: ProgressColumns, job: int) -> float:
     """What a waiting job is ordered by, the smallest first."""
     if discipline == LAS:
         return float(LEVEL * (state.level[job] + 0.5) + jobs.submitted[job])
@@ -195,7 +211,9 @@ def _waiting_turn(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, 
 
 
 @jit
-def _order(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, running: Running, now: float) -> None:
+def _order(
+    discipline: int, jobs: KernelJobs, shapes: Shapes, state: ProgressColumns, running: RunningColumns, now: float
+) -> None:
     """Keys of running jobs. They go by the fastest option like those of waiting jobs: to start makes no job longer."""
     for at in range(running.size[0]):
         job = running.job[at]
@@ -211,9 +229,10 @@ def _order(discipline: int, jobs: Jobs, shapes: Shapes, state: Progress, running
 
 @jit
 def _fill(
-    discipline: int, jobs: Jobs, shapes: Shapes, nodes: Nodes, total: Ints, waiting: Heaps, state: Progress,
-    running: Running, log: Log, costs: Costs, now: float,
-) -> tuple[Log, bool]:  # fmt: skip
+    discipline: int, jobs: KernelJobs, shapes: Shapes, nodes: KernelNodes,
+    total: Ints, waiting: Heaps, state: ProgressColumns,
+    running: RunningColumns, log: AllocationLog, costs: Costs, now: float,
+) -> tuple[AllocationLog, bool]:  # fmt: skip
     """Start waiting jobs in turn for as long as they get GPUs that are free; says whether one gets those of another."""
     shut = np.zeros(len(waiting.root), dtype=np.bool_)
     while True:
@@ -267,9 +286,10 @@ def _first_affordable(gpu_type: Ints, gpus: Ints, left: Ints) -> int:
 
 @jit
 def _redistribute(
-    discipline: int, jobs: Jobs, shapes: Shapes, nodes: Nodes, total: Ints, waiting: Heaps, state: Progress,
-    running: Running, log: Log, costs: Costs, now: float,
-) -> Log:  # fmt: skip
+    discipline: int, jobs: KernelJobs, shapes: Shapes, nodes: KernelNodes,
+    total: Ints, waiting: Heaps, state: ProgressColumns,
+    running: RunningColumns, log: AllocationLog, costs: Costs, now: float,
+) -> AllocationLog:  # fmt: skip
     """Take all turns anew: stop, move and start jobs so that the first of them hold the GPUs."""
     size = running.size[0]
     job, resume = running.job[:size].copy(), running.resume[:size].copy()
@@ -292,7 +312,7 @@ def _redistribute(
 
 @jit
 def _take_turns(
-    jobs: Jobs, shapes: Shapes, free: Ints, waiting: Heaps, state: Progress, running: Running
+    jobs: KernelJobs, shapes: Shapes, free: Ints, waiting: Heaps, state: ProgressColumns, running: RunningColumns
 ) -> tuple[Ints, Ints, Ints, int]:
     """Hand out `free` (types,), which is everything.
 
@@ -337,9 +357,10 @@ def _first(key: float, job: int, other_key: float, other: int) -> bool:
 
 @jit
 def _start(
-    discipline: int, jobs: Jobs, shapes: Shapes, nodes: Nodes, state: Progress, running: Running, log: Log,
+    discipline: int, jobs: KernelJobs, shapes: Shapes, nodes: KernelNodes,
+    state: ProgressColumns, running: RunningColumns, log: AllocationLog,
     costs: Costs, job: int, option: int, resumed: float, now: float,
-) -> Log:  # fmt: skip
+) -> AllocationLog:  # fmt: skip
     """Let a job run; `resumed` is when it would have computed on what it held until now, -inf if it waited."""
     shape = jobs.shape[job]
     log = take(nodes, shapes, shape, option, log, job, now)

@@ -25,7 +25,7 @@ from trimtab_lab.kernel.heap import (
     tree_first,
     tree_set,
 )
-from trimtab_lab.kernel.nodes import TICK, Jobs, Log, Nodes, Shapes, find, give, take
+from trimtab_lab.kernel.nodes import TICK, AllocationLog, KernelJobs, KernelNodes, Shapes, find, give, take
 from trimtab_lab.numba_cache import jit
 
 FCFS, SJF, EASY = 0, 1, 2
@@ -33,7 +33,7 @@ ANY = 1e300
 """Longer than any job, and less than what stands in a tree for no job."""
 
 
-class Queue(NamedTuple):
+class WaitingQueue(NamedTuple):
     """The waiting jobs: in heaps, or for backfilling in trees of told work over the jobs of a shape as they arrive."""
 
     heaps: Heaps
@@ -51,7 +51,7 @@ class Queue(NamedTuple):
     """(jobs,) position among the jobs of its shape."""
 
 
-class Running(NamedTuple):
+class RunningHeap(NamedTuple):
     """What runs, as a binary heap over its ends."""
 
     ends: Floats
@@ -63,7 +63,7 @@ class Running(NamedTuple):
     """(jobs,) when a job will end by what was told, once it runs."""
 
 
-class Reservation(NamedTuple):
+class KernelReservation(NamedTuple):
     """What is promised to the first job that waits."""
 
     gpu_type: int
@@ -72,12 +72,12 @@ class Reservation(NamedTuple):
     """GPUs of the type that it will leave free when it starts."""
 
 
-def queue(discipline: int, jobs: Jobs, shapes: int) -> Queue:
+def queue(discipline: int, jobs: KernelJobs, shapes: int) -> WaitingQueue:
     """An empty queue."""
     count = len(jobs.shape)
     if discipline != EASY:
         none = np.zeros(0, dtype=np.int64)
-        return Queue(heaps(count, 1 if discipline == FCFS else shapes), np.zeros(0), *[none] * 5)
+        return WaitingQueue(heaps(count, 1 if discipline == FCFS else shapes), np.zeros(0), *[none] * 5)
     sizes = np.bincount(jobs.shape, minlength=shapes)
     leaves = np.array([1 << int(size - 1).bit_length() if size else 1 for size in sizes], dtype=np.int64)
     member = np.argsort(jobs.shape, kind="stable")
@@ -85,16 +85,23 @@ def queue(discipline: int, jobs: Jobs, shapes: int) -> Queue:
     place = np.empty(count, dtype=np.int64)
     place[member] = np.arange(count) - begin[jobs.shape[member]]
     tree = np.full(2 * int(leaves.sum()), np.inf)
-    return Queue(heaps(0, 0), tree, 2 * (np.cumsum(leaves) - leaves), leaves, member, begin, place)
+    return WaitingQueue(heaps(0, 0), tree, 2 * (np.cumsum(leaves) - leaves), leaves, member, begin, place)
 
 
 @jit
 def run_to_end(
-    discipline: int, jobs: Jobs, shapes: Shapes, nodes: Nodes, waiting: Queue, log: Log, pause: float, heartbeat: float
-) -> Log:
+    discipline: int,
+    jobs: KernelJobs,
+    shapes: Shapes,
+    nodes: KernelNodes,
+    waiting: WaitingQueue,
+    log: AllocationLog,
+    pause: float,
+    heartbeat: float,
+) -> AllocationLog:
     """Run all jobs; returns the log. `pause` is what a start costs; a decision is made at least every `heartbeat`."""
     count, most = len(jobs.submitted), nodes.free.sum()
-    running = Running(
+    running = RunningHeap(
         np.empty(most), np.empty(most, dtype=np.int64), np.zeros(1, dtype=np.int64), np.full(count, np.inf)
     )
     arrived, beat = 0, np.inf
@@ -117,7 +124,7 @@ def run_to_end(
 
 
 @jit
-def _enqueue(discipline: int, jobs: Jobs, shapes: Shapes, waiting: Queue, job: int) -> None:
+def _enqueue(discipline: int, jobs: KernelJobs, shapes: Shapes, waiting: WaitingQueue, job: int) -> None:
     shape = jobs.shape[job]
     if discipline == EASY:
         first, leaves = waiting.first[shape], waiting.leaves[shape]
@@ -130,16 +137,16 @@ def _enqueue(discipline: int, jobs: Jobs, shapes: Shapes, waiting: Queue, job: i
 
 @jit
 def _start(
-    jobs: Jobs,
+    jobs: KernelJobs,
     shapes: Shapes,
-    nodes: Nodes,
-    running: Running,
-    log: Log,
+    nodes: KernelNodes,
+    running: RunningHeap,
+    log: AllocationLog,
     job: int,
     option: int,
     now: float,
     pause: float,
-) -> Log:
+) -> AllocationLog:
     shape = jobs.shape[job]
     log = take(nodes, shapes, shape, option, log, job, now)
     speed = shapes.speed[shape, option]
@@ -151,8 +158,15 @@ def _start(
 
 @jit
 def _serve(
-    jobs: Jobs, shapes: Shapes, nodes: Nodes, waiting: Heaps, running: Running, log: Log, now: float, pause: float
-) -> Log:
+    jobs: KernelJobs,
+    shapes: Shapes,
+    nodes: KernelNodes,
+    waiting: Heaps,
+    running: RunningHeap,
+    log: AllocationLog,
+    now: float,
+    pause: float,
+) -> AllocationLog:
     """Start the first job of all heaps that has room, again and again."""
     while nodes.free_of.max() > 0:
         best, chosen = NONE, NONE
@@ -172,8 +186,15 @@ def _serve(
 
 @jit
 def _backfill(
-    jobs: Jobs, shapes: Shapes, nodes: Nodes, waiting: Queue, running: Running, log: Log, now: float, pause: float
-) -> Log:
+    jobs: KernelJobs,
+    shapes: Shapes,
+    nodes: KernelNodes,
+    waiting: WaitingQueue,
+    running: RunningHeap,
+    log: AllocationLog,
+    now: float,
+    pause: float,
+) -> AllocationLog:
     """Start jobs in turn for as long as they have room; then those behind that do not delay the first that has none."""
     head = _first(waiting, np.full(len(waiting.leaves), ANY))
     while head != NONE:
@@ -196,11 +217,11 @@ def _backfill(
         shape = jobs.shape[job]
         late = now + jobs.told[job] / shapes.speed[shape, option] > promise.start + TICK
         if late and shapes.gpu_type[shape, option] == promise.gpu_type:
-            promise = Reservation(promise.gpu_type, promise.start, promise.spare - shapes.gpus[shape, option])
+            promise = KernelReservation(promise.gpu_type, promise.start, promise.spare - shapes.gpus[shape, option])
 
 
 @jit
-def _first(waiting: Queue, most: Floats) -> int:
+def _first(waiting: WaitingQueue, most: Floats) -> int:
     """The first waiting job whose told work is at most `most` (shapes,) of its shape, or NONE."""
     best = NONE
     for shape in range(len(most)):
@@ -213,7 +234,7 @@ def _first(waiting: Queue, most: Floats) -> int:
 
 
 @jit
-def _dequeue(jobs: Jobs, waiting: Queue, job: int) -> None:
+def _dequeue(jobs: KernelJobs, waiting: WaitingQueue, job: int) -> None:
     shape = jobs.shape[job]
     first, leaves = waiting.first[shape], waiting.leaves[shape]
     tree_set(waiting.tree[first : first + 2 * leaves], leaves, waiting.place[job], np.inf)
@@ -221,27 +242,34 @@ def _dequeue(jobs: Jobs, waiting: Queue, job: int) -> None:
 
 @jit
 def _reserve(
-    jobs: Jobs, shapes: Shapes, nodes: Nodes, running: Running, log: Log, head: int, now: float, pause: float
-) -> Reservation:
+    jobs: KernelJobs,
+    shapes: Shapes,
+    nodes: KernelNodes,
+    running: RunningHeap,
+    log: AllocationLog,
+    head: int,
+    now: float,
+    pause: float,
+) -> KernelReservation:
     """The earliest start of the head by what was told; of options that start together the fastest."""
-    best = Reservation(NONE, np.inf, 0)
+    best = KernelReservation(NONE, np.inf, 0)
     shape = jobs.shape[head]
     for option in range(shapes.gpus.shape[1]):
         gpus, gpu_type = shapes.gpus[shape, option], shapes.gpu_type[shape, option]
         if gpus > 0:
             start, free = _when_free(jobs, shapes, nodes, running, log, gpu_type, gpus, now, pause)
             if start < best.start:
-                best = Reservation(gpu_type, start, free - gpus)
+                best = KernelReservation(gpu_type, start, free - gpus)
     return best
 
 
 @jit
 def _when_free(
-    jobs: Jobs,
+    jobs: KernelJobs,
     shapes: Shapes,
-    nodes: Nodes,
-    running: Running,
-    log: Log,
+    nodes: KernelNodes,
+    running: RunningHeap,
+    log: AllocationLog,
     gpu_type: int,
     gpus: int,
     now: float,
@@ -264,7 +292,7 @@ def _when_free(
 
 
 @jit
-def _longest(shapes: Shapes, nodes: Nodes, promise: Reservation, now: float) -> Floats:
+def _longest(shapes: Shapes, nodes: KernelNodes, promise: KernelReservation, now: float) -> Floats:
     """(shapes,) the most work with which a job may start now; negative for none."""
     most = np.full(len(shapes.gpus), -1.0)
     for shape in range(len(most)):
@@ -278,7 +306,9 @@ def _longest(shapes: Shapes, nodes: Nodes, promise: Reservation, now: float) -> 
 
 
 @jit
-def _harmless(jobs: Jobs, shapes: Shapes, nodes: Nodes, promise: Reservation, job: int, now: float) -> int:
+def _harmless(
+    jobs: KernelJobs, shapes: Shapes, nodes: KernelNodes, promise: KernelReservation, job: int, now: float
+) -> int:
     """The fastest option with room that does not delay the head."""
     shape = jobs.shape[job]
     for option in range(shapes.gpus.shape[1]):

@@ -1,7 +1,7 @@
 """From arrays back to values: a kernel's outcome as the `Run` that metrics, bounds and pictures are functions of.
 
 Values are Python objects: about 2 µs per job, and as much per allocation. For a million jobs leave `spans` out (metrics
-that need them, fragmentation and pictures, are then not to be had), or stay with `kernel.Outcome`.
+that need them, fragmentation and pictures, are then not to be had), or stay with `kernel.KernelResult`.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ import numpy as np
 from msgspec.structs import replace
 
 from trimtab_lab import kernel
-from trimtab_lab.kernel import Discipline, Outcome
+from trimtab_lab.kernel import Discipline, KernelResult
 from trimtab_lab.kernel.heap import Floats
 from trimtab_lab.rigid import RigidRules
 from trimtab_lab.workloads.trace import Trace
-from trimtab_policy.sim.result import Record, Run, Span
+from trimtab_policy.sim.result import JobRecord, Run, Span
 from trimtab_policy.types import NodeShare, Snapshot
 
 
-def run(
+def run_kernel(
     discipline: Discipline, trace: Trace, cluster: Snapshot, rules: RigidRules | None = None, *, spans: bool = True
 ) -> Run:
     """What the engine finds for the policy of this name. `cluster` must be empty; raises as `kernel.simulate`."""
     rules = rules or RigidRules()
     first = rules.restart_seconds if rules.first_start_costs else 0.0
     given = kernel.rigid(discipline, trace, cluster, rules)
-    outcome = kernel.simulate(discipline, given, kernel.pools(cluster), kernel.Rules(first, rules.restart_seconds))
+    outcome = kernel.simulate(
+        discipline, given, kernel.pools(cluster), kernel.KernelRules(first, rules.restart_seconds)
+    )
     return Run(
         policy=str(discipline),
         cluster=replace(cluster, jobs=()),
@@ -39,7 +41,7 @@ def run(
     )
 
 
-def _records(trace: Trace, cluster: Snapshot, rules: RigidRules, outcome: Outcome) -> tuple[Record, ...]:
+def _records(trace: Trace, cluster: Snapshot, rules: RigidRules, outcome: KernelResult) -> tuple[JobRecord, ...]:
     stay = outcome.finished - trace.submitted
     contention = np.maximum(1.0, _company(trace.submitted, outcome.finished) / stay)
     columns = (
@@ -56,7 +58,7 @@ def _records(trace: Trace, cluster: Snapshot, rules: RigidRules, outcome: Outcom
         [0] * len(trace),
         [None if np.isnan(deadline) else deadline for deadline in trace.deadline.tolist()],
     )
-    return tuple(map(Record, *columns))
+    return tuple(map(JobRecord, *columns))
 
 
 def _company(submitted: Floats, finished: Floats) -> Floats:
@@ -81,7 +83,7 @@ def _isolated(trace: Trace, cluster: Snapshot, speeds: Mapping[str, float], cont
     return total / weights
 
 
-def _spans(cluster: Snapshot, outcome: Outcome) -> tuple[Span, ...]:
+def _spans(cluster: Snapshot, outcome: KernelResult) -> tuple[Span, ...]:
     """In the order of their ends."""
     types, names, spans = sorted(cluster.gpu_types), [node.name for node in cluster.nodes], outcome.spans
     parts = list(map(NodeShare, map(names.__getitem__, spans.node.tolist()), spans.gpus.tolist()))

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from trimtab_lab.profiling import trace
 from trimtab_policy.perf import hardware, memory, speed, uncertainty
-from trimtab_policy.perf.columns import columns, work
+from trimtab_policy.perf.plan_arrays import columns, work
 from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, TrainingSpec
 
 SOFTWARE = "torchtitan-eager"
@@ -19,7 +19,7 @@ SOFTWARE = "torchtitan-eager"
 STEP, MEMORY = "step", "memory"
 
 
-class Predicted(Struct, frozen=True):
+class PredictedParts(Struct, frozen=True):
     """Of one plan."""
 
     step_seconds: float
@@ -34,7 +34,7 @@ class Predicted(Struct, frozen=True):
     """Bytes by part: states (weights, gradients, optimizer), activations (with logits and loss), workspaces."""
 
 
-class Part(Struct, frozen=True):
+class ComparedPart(Struct, frozen=True):
     """One line of the comparison: seconds, or bytes."""
 
     of: str
@@ -46,7 +46,7 @@ class Part(Struct, frozen=True):
     """Measured over predicted."""
 
 
-def predict(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuSpec) -> Predicted:
+def predict(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuSpec) -> PredictedParts:
     """Step and memory of a plan for one device. Raises ValueError when it lacks the precision."""
     job, row = work(model, training), columns([plan])
     on_cpu = gpu.architecture == "CPU"
@@ -62,12 +62,12 @@ def predict(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: G
     }
     total = float(times.total[0])
     spent = {name: float(getattr(times, name)[0]) for name in ("compute", "optimizer", "fixed")}
-    return Predicted(total, total / unsure, total * unsure, round(sum(held.values())), spent, held)
+    return PredictedParts(total, total / unsure, total * unsure, round(sum(held.values())), spent, held)
 
 
 def parts(
-    predicted: Predicted, step_seconds: float, classes: dict[str, float], allocated: int, states: int
-) -> tuple[Part, ...]:
+    predicted: PredictedParts, step_seconds: float, classes: dict[str, float], allocated: int, states: int
+) -> tuple[ComparedPart, ...]:
     """The same parts as they were measured, beside what was predicted; `classes` as of `trace.by_class`."""
     optimizer, fixed = classes.get(trace.OPTIMIZER, 0.0), classes.get(trace.FRAMEWORK, 0.0)
     spent = {"compute": step_seconds - optimizer - fixed, "optimizer": optimizer, "fixed": fixed}
@@ -82,5 +82,5 @@ def parts(
     )
 
 
-def _part(of: str, name: str, measured: float, predicted: float) -> Part:
-    return Part(of, name, measured, predicted, measured / predicted)
+def _part(of: str, name: str, measured: float, predicted: float) -> ComparedPart:
+    return ComparedPart(of, name, measured, predicted, measured / predicted)

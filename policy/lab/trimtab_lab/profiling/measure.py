@@ -31,7 +31,7 @@ Advance = Callable[[], None]
 """Called after every step."""
 
 
-class Measured(Struct, frozen=True):
+class MeasuredPlan(Struct, frozen=True):
     """Some steps of one way to train."""
 
     step_seconds: float
@@ -55,7 +55,7 @@ class Recorded(Struct, frozen=True):
     kernels: tuple[Operator, ...]
 
 
-class Case(NamedTuple):
+class ProfiledTraining(NamedTuple):
     """What is trained, where; how is the plan's business."""
 
     model: ModelSpec
@@ -65,7 +65,7 @@ class Case(NamedTuple):
     seed: int = 0
 
 
-def measure(case: Case, plan: ParallelPlan, advance: Advance) -> Measured | None:
+def measure(case: ProfiledTraining, plan: ParallelPlan, advance: Advance) -> MeasuredPlan | None:
     """Warm up and time some steps; None where the device has too little memory, which is then free again.
 
     Raises ValueError for what cannot be trained: see `Trainer`.
@@ -80,7 +80,7 @@ def measure(case: Case, plan: ParallelPlan, advance: Advance) -> Measured | None
     return None
 
 
-def record(case: Case, plan: ParallelPlan, step_seconds: float, file: Path, advance: Advance) -> Recorded:
+def record(case: ProfiledTraining, plan: ParallelPlan, step_seconds: float, file: Path, advance: Advance) -> Recorded:
     """Write a chrome trace of some steps, and sum it up for steps that take so long when nobody watches."""
     trainer, tokens = Trainer(case.model, case.training, plan, case.device, case.seed), _tokens(case)
     for _ in range(WARM_UP):
@@ -94,20 +94,20 @@ def record(case: Case, plan: ParallelPlan, step_seconds: float, file: Path, adva
     return Recorded(trace.by_class(found, step_seconds), found, kernels)
 
 
-class Step(NamedTuple):
+class OptimizerStep(NamedTuple):
     """One optimizer step."""
 
     seconds: float
     loss: float
 
 
-def timed(trainer: Trainer, tokens: Tensor, advance: Advance) -> Step:
+def timed(trainer: Trainer, tokens: Tensor, advance: Advance) -> OptimizerStep:
     """One step. A GPU has done all of it by then: its loss becomes a number behind all kernels of the step."""
     began = perf_counter()
     loss = trainer.step(tokens)
     seconds = perf_counter() - began
     advance()
-    return Step(seconds, loss)
+    return OptimizerStep(seconds, loss)
 
 
 def clear(device: torch.device) -> None:
@@ -117,14 +117,14 @@ def clear(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _measure(case: Case, plan: ParallelPlan, advance: Advance) -> Measured:
+def _measure(case: ProfiledTraining, plan: ParallelPlan, advance: Advance) -> MeasuredPlan:
     with trace.watching(case.device) as watched:
         tokens = _tokens(case)
         trainer = Trainer(case.model, case.training, plan, case.device, case.seed)
         first = [timed(trainer, tokens, advance) for _ in range(WARM_UP)]
     steps = [timed(trainer, tokens, advance) for _ in range(case.training.steps)]
     middle = median(step.seconds for step in steps)
-    return Measured(
+    return MeasuredPlan(
         step_seconds=middle,
         steps=tuple(step.seconds for step in steps),
         tokens_per_second=case.training.tokens_per_step / middle,
@@ -135,7 +135,7 @@ def _measure(case: Case, plan: ParallelPlan, advance: Advance) -> Measured:
     )
 
 
-def _tokens(case: Case) -> Tensor:
+def _tokens(case: ProfiledTraining) -> Tensor:
     return batch(case.model, case.training, case.seed)
 
 

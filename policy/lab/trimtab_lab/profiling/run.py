@@ -1,7 +1,7 @@
 """One profile: every way to train that is asked for is measured, the fastest is traced, all is compared and written.
 
-Three files: `trace.json`, for chrome://tracing or Perfetto; `profile.json`, a list of `rlalloc_jobs.Profile` that the
-environment `trimtab/RLAlloc-v0` takes as `profiles`; and `report.json`, all that is in `Report`.
+Three files: `trace.json`, for chrome://tracing or Perfetto; `profile.json`, a list of `rlalloc_jobs.RlallocProfile`
+that the environment `trimtab/RLAlloc-v0` takes as `profiles`; and `report.json`, all that is in `ProfileReport`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,20 @@ import msgspec
 import torch
 from msgspec import Struct
 
-from trimtab_lab.environments.rlalloc_jobs import Profile
+from trimtab_lab.environments.rlalloc_jobs import RlallocProfile
 from trimtab_lab.profiling import compare, loader, machine
-from trimtab_lab.profiling.compare import Part, Predicted
+from trimtab_lab.profiling.compare import ComparedPart, PredictedParts
 from trimtab_lab.profiling.gpt import check
-from trimtab_lab.profiling.measure import RECORDED, WARM_UP, Advance, Case, Measured, Recorded, measure, record
+from trimtab_lab.profiling.measure import (
+    RECORDED,
+    WARM_UP,
+    Advance,
+    MeasuredPlan,
+    ProfiledTraining,
+    Recorded,
+    measure,
+    record,
+)
 from trimtab_lab.profiling.training import precisions
 from trimtab_policy import catalog
 from trimtab_policy.perf import memory
@@ -51,20 +60,20 @@ class OutOfMemory(ValueError):
     """None of what was asked for fits; the message says what to try."""
 
 
-class Row(Struct, frozen=True):
+class ProfileRow(Struct, frozen=True):
     """One way to train: what was predicted, and what was measured."""
 
     micro_batch: int
     recompute: Recompute
-    predicted: Predicted
-    measured: Measured | None
+    predicted: PredictedParts
+    measured: MeasuredPlan | None
     """None where the device has too little memory."""
     step_ratio: float | None
     """Measured over predicted, as the next."""
     memory_ratio: float | None
 
 
-class Report(Struct, frozen=True):
+class ProfileReport(Struct, frozen=True):
     """All that a profile found; seconds and bytes."""
 
     preset: str
@@ -76,19 +85,19 @@ class Report(Struct, frozen=True):
     precision: Precision
     sequence_length: int
     batch_size: int
-    rows: tuple[Row, ...]
+    rows: tuple[ProfileRow, ...]
     traced: int
     """Index of the row that was traced: the fastest."""
-    parts: tuple[Part, ...]
+    parts: tuple[ComparedPart, ...]
     """Of that row."""
     recorded: Recorded
-    profile: Profile
+    profile: RlallocProfile
     notes: tuple[str, ...]
     torch: str
     """Its version."""
 
     @property
-    def fastest(self) -> Row:
+    def fastest(self) -> ProfileRow:
         return self.rows[self.traced]
 
 
@@ -109,7 +118,9 @@ def steps(plans: Sequence[ParallelPlan], timed: int) -> int:
     return len(plans) * (WARM_UP + timed) + WARM_UP + RECORDED
 
 
-def profile(case: Case, plans: Sequence[ParallelPlan], out: Path, advance: Advance = lambda: None) -> Report:
+def profile(
+    case: ProfiledTraining, plans: Sequence[ParallelPlan], out: Path, advance: Advance = lambda: None
+) -> ProfileReport:
     """Measure, trace and compare; write the three files into a folder, which is made.
 
     Raises ValueError for what cannot be trained (see `training.Trainer`), OutOfMemory when nothing fits, OSError when
@@ -127,7 +138,7 @@ def profile(case: Case, plans: Sequence[ParallelPlan], out: Path, advance: Advan
     plan = ParallelPlan(micro_batch=fastest.micro_batch, recompute=fastest.recompute)
     recorded = record(case, plan, measured.step_seconds, out / TRACE, advance)
     host = at_start if case.device.type == "cpu" else _resident_peak()
-    found = Report(
+    found = ProfileReport(
         preset=case.model.name,
         layers=case.model.layers,
         parameters=catalog.parameters(case.model),
@@ -151,24 +162,26 @@ def profile(case: Case, plans: Sequence[ParallelPlan], out: Path, advance: Advan
     return found
 
 
-def read(file: Path) -> tuple[Profile, ...]:
+def read_profile(file: Path) -> tuple[RlallocProfile, ...]:
     """The profiles of a file that `profile` wrote. Raises ValueError naming the file when it is none."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=tuple[Profile, ...])
+        return msgspec.json.decode(file.read_bytes(), type=tuple[RlallocProfile, ...])
     except (OSError, msgspec.DecodeError) as error:
         raise ValueError(f"{file} is no list of profiles: {error}") from error
 
 
-def _checked(case: Case) -> None:
+def _checked(case: ProfiledTraining) -> None:
     """Refuse before anything is measured what could not be trained."""
     check(case.model, case.training.sequence_length)
     if case.training.precision not in (usable := precisions(case.device)):
         raise ValueError(f"precision must be {' or '.join(usable)} on {case.device.type}: {case.training.precision}")
 
 
-def _rows(case: Case, plans: Sequence[ParallelPlan], gpu: GpuSpec, advance: Advance) -> tuple[Row, ...]:
+def _rows(
+    case: ProfiledTraining, plans: Sequence[ParallelPlan], gpu: GpuSpec, advance: Advance
+) -> tuple[ProfileRow, ...]:
     """Every plan measured; where a micro-batch does not fit no larger one is tried with as little recomputation."""
-    rows: list[Row] = []
+    rows: list[ProfileRow] = []
     for plan in plans:
         predicted = compare.predict(case.model, case.training, plan, gpu)
         alike = [row for row in rows if row.recompute is plan.recompute and row.micro_batch < plan.micro_batch]
@@ -179,14 +192,16 @@ def _rows(case: Case, plans: Sequence[ParallelPlan], gpu: GpuSpec, advance: Adva
     return tuple(rows)
 
 
-def _row(plan: ParallelPlan, predicted: Predicted, measured: Measured | None) -> Row:
+def _row(plan: ParallelPlan, predicted: PredictedParts, measured: MeasuredPlan | None) -> ProfileRow:
     if measured is None:
-        return Row(plan.micro_batch, plan.recompute, predicted, None, None, None)
+        return ProfileRow(plan.micro_batch, plan.recompute, predicted, None, None, None)
     step = measured.step_seconds / predicted.step_seconds
-    return Row(plan.micro_batch, plan.recompute, predicted, measured, step, measured.allocated / predicted.allocated)
+    return ProfileRow(
+        plan.micro_batch, plan.recompute, predicted, measured, step, measured.allocated / predicted.allocated
+    )
 
 
-def _too_large(case: Case, plans: Sequence[ParallelPlan], gpu: GpuSpec) -> str:
+def _too_large(case: ProfiledTraining, plans: Sequence[ParallelPlan], gpu: GpuSpec) -> str:
     """What to try instead: the largest micro-batch that is expected to fit, or else shorter sequences."""
     least = min(plan.micro_batch for plan in plans)
     smaller = [size for size in range(1, least) if case.training.global_batch_size % size == 0]
@@ -200,12 +215,12 @@ def _too_large(case: Case, plans: Sequence[ParallelPlan], gpu: GpuSpec) -> str:
     return f"out of memory: {case.model.name} with micro-batch {least} does not fit {gpu.name} ({room}): {hint}"
 
 
-def _expected(case: Case, micro_batch: int, gpu: GpuSpec) -> int:
+def _expected(case: ProfiledTraining, micro_batch: int, gpu: GpuSpec) -> int:
     plan = ParallelPlan(micro_batch=micro_batch, recompute=Recompute.FULL)
     return compare.predict(case.model, case.training, plan, gpu).allocated
 
 
-def front(measured: Sequence[Measured]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+def front(measured: Sequence[MeasuredPlan]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """(bytes allocated, tokens/s), both ascending: what is slower than something that needs no more is left out."""
     points: list[tuple[int, float]] = []
     for each in sorted(measured, key=lambda one: (one.allocated, -one.tokens_per_second)):
@@ -215,7 +230,7 @@ def front(measured: Sequence[Measured]) -> tuple[tuple[int, ...], tuple[float, .
     return amounts, rates
 
 
-def _profile(case: Case, measured: Sequence[Measured], host_memory: int) -> Profile:
+def _profile(case: ProfiledTraining, measured: Sequence[MeasuredPlan], host_memory: int) -> RlallocProfile:
     """What can be had with how much memory.
 
     It is counted as the performance model does for what a card must have: the reserve against fragmentation, and on a
@@ -225,7 +240,9 @@ def _profile(case: Case, measured: Sequence[Measured], host_memory: int) -> Prof
     amounts, rates = front(measured)
     needed = tuple(round(amount * (1 + memory.RESERVE) + driver) for amount in amounts)
     batch, sequence = case.training.global_batch_size, case.training.sequence_length
-    return Profile(case.model.name, needed, rates, loader.tokens_per_core(batch, sequence, case.seed), host_memory)
+    return RlallocProfile(
+        case.model.name, needed, rates, loader.tokens_per_core(batch, sequence, case.seed), host_memory
+    )
 
 
 def _resident_peak() -> int:
@@ -234,7 +251,7 @@ def _resident_peak() -> int:
     return peak if sys.platform == "darwin" else peak << 10
 
 
-def _notes(case: Case) -> tuple[str, ...]:
+def _notes(case: ProfiledTraining) -> tuple[str, ...]:
     """What qualifies the comparison; asked for before anything runs, which would keep the host busy itself."""
     on_cpu, half = case.device.type == "cpu", case.training.precision is not Precision.FP32
     vocabulary = 4 * case.model.vocab_size * case.model.hidden_size / (1 << 20)

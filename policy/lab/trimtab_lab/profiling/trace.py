@@ -103,7 +103,7 @@ def by_class(operators: Iterable[Operator], step_seconds: float) -> dict[str, fl
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
-class Watched:
+class MemoryWatch:
     """What `watching` saw: `peak` is set when it ends."""
 
     peak = 0
@@ -111,13 +111,13 @@ class Watched:
 
 
 @contextmanager
-def watching(device: torch.device) -> Iterator[Watched]:
+def watching(device: torch.device) -> Iterator[MemoryWatch]:
     """Watch the memory that torch allocates on a device, from before the model is made to the second step's end.
 
     On a GPU its allocator counts by itself; on a CPU the profiler writes down every allocation. Libraries' own buffers
     are in neither.
     """
-    watched = Watched()
+    watched = MemoryWatch()
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)

@@ -15,16 +15,16 @@ from rich.table import Table
 
 from trimtab.printable import say
 from trimtab.ui.terminal import Console, Text, column
-from trimtab_lab.bench.report import Report, numeric, written
+from trimtab_lab.bench.report import BenchReport, numeric, written
 
 if TYPE_CHECKING:
-    from trimtab_lab.bench import Entry
+    from trimtab_lab.bench import BenchEntry
 
 QUIET_SECONDS = 10.0
 """Between two lines of a log about the same entry."""
 
 
-def report(found: Report) -> Group:
+def report(found: BenchReport) -> Group:
     """Title, table, and the notes below it."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name, right in zip(found.columns, numeric(found), strict=True):
@@ -34,7 +34,7 @@ def report(found: Report) -> Group:
     return Group(Text(found.title, "bold"), table, *(Text(note, "dim") for note in found.notes))
 
 
-def entries(found: Mapping[str, Entry]) -> Table:
+def entries(found: Mapping[str, BenchEntry]) -> Table:
     """What there is to be made."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("NAME", "SEEDS", "ABOUT"):
@@ -44,7 +44,7 @@ def entries(found: Mapping[str, Entry]) -> Table:
     return table
 
 
-class Watched(Protocol):
+class EntryProgress(Protocol):
     """Progress over entries."""
 
     def begin(self, name: str) -> None:
@@ -58,17 +58,17 @@ class Watched(Protocol):
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Watched]:
+def progress(total: int) -> Iterator[EntryProgress]:
     """A bar over entries on stderr that says what is being done; plain lines where nobody looks."""
     if not sys.stderr.isatty():
-        yield Lines(total)
+        yield BenchLines(total)
         return
     columns = (column(), BarColumn(bar_width=12), MofNCompleteColumn(), TimeElapsedColumn())
     with RichProgress(*columns, column("{task.fields[said]}"), console=Console(stderr=True)) as bars:
-        yield Bar(bars, total)
+        yield BenchBar(bars, total)
 
 
-class Bar:
+class BenchBar:
     """A bar of rich."""
 
     def __init__(self, bars: RichProgress, total: int) -> None:
@@ -85,7 +85,7 @@ class Bar:
         self._bars.advance(self._task)
 
 
-class Lines:
+class BenchLines:
     """A line for each entry, and one every `QUIET_SECONDS` while it is made."""
 
     def __init__(self, total: int) -> None:

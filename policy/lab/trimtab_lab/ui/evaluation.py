@@ -21,7 +21,7 @@ from trimtab.ui.terminal import Console, Text, column
 from trimtab_policy.sim.contestant import uses_sizes
 
 if TYPE_CHECKING:
-    from trimtab_lab.evaluation.compare import Ratio, Table
+    from trimtab_lab.evaluation.compare import ComparisonTable, Ratio
     from trimtab_lab.evaluation.statistics import Regression
 
 TELLING = 20.0
@@ -86,19 +86,19 @@ def runs(todo: Mapping[str, int], done: Mapping[str, int]) -> Iterator[Callable[
         yield advance
 
 
-def table(found: Table) -> Group:
+def table(found: ComparisonTable) -> Group:
     """One table with its title above and its bounds below."""
     return Group(Text(title(found), "bold"), _figures(found), *_notes(found))
 
 
-def title(found: Table) -> str:
+def title(found: ComparisonTable) -> str:
     """What may be compared here, in one line: `load 0.7 · 30 windows · exact run times`."""
     loads = [f"{load:g}" for load in found.loads if load is not None]
     load = f"load {', '.join(loads)}" if loads else "load as in the trace"
     return f"{load} · {found.windows} {'window' if found.windows == 1 else 'windows'} · {found.regime}"
 
 
-def _figures(found: Table) -> RichTable:
+def _figures(found: ComparisonTable) -> RichTable:
     made = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     made.add_column("\nPOLICY", overflow="fold", min_width=8)
     for heading, _ in COLUMNS.values():
@@ -121,7 +121,7 @@ def _ratio(ratio: Ratio | None) -> str:
     return f"{ratio.mean:.2f}{interval}{mark}"
 
 
-def _notes(found: Table) -> Iterator[Text]:
+def _notes(found: ComparisonTable) -> Iterator[Text]:
     """What must not be overlooked, each in a line."""
     if found.bound_h is not None:
         others = ", ".join(f"{name} {_short(hours)}" for name, hours in found.bounds_h.items())
@@ -152,7 +152,7 @@ def sizes_note(policies: Sequence[str]) -> str:
     return f"{USES_SIZES} decides by how long jobs will take, as far as it is known; {others}."
 
 
-def _decisions(found: Table) -> str:
+def _decisions(found: ComparisonTable) -> str:
     """Who decides when, and as what."""
     moments = {row.policy: f"every {row.round_seconds:g} s" if row.round_seconds else "at events" for row in found.rows}
     return decided_note({row.policy: f"{moments[row.policy]}, {row.decider.described}" for row in found.rows})

@@ -14,8 +14,8 @@ from trimtab.ui.output import spaced
 from trimtab.ui.terminal import Text
 
 if TYPE_CHECKING:
-    from trimtab_lab.profiling.compare import Part, Predicted
-    from trimtab_lab.profiling.run import Report, Row
+    from trimtab_lab.profiling.compare import ComparedPart, PredictedParts
+    from trimtab_lab.profiling.run import ProfileReport, ProfileRow
     from trimtab_lab.profiling.trace import Operator
 
 SHOWN = 10
@@ -31,7 +31,7 @@ _PARTS = {
 }
 
 
-def overview(report: Report) -> Group:
+def overview(report: ProfileReport) -> Group:
     """Everything for people, from the whole to its parts, what qualifies it last."""
     recorded = report.recorded
     parts: list[Any] = [_title(report), _rows(report), _parts(report.parts), _classes(report)]
@@ -41,7 +41,7 @@ def overview(report: Report) -> Group:
     return spaced([*parts, *(Text(note, "dim") for note in report.notes)])
 
 
-def _title(report: Report) -> Text:
+def _title(report: ProfileReport) -> Text:
     peak, gpu = report.gpu.peak_flops[report.precision], report.gpu
     rates = f"{words.rate(peak / 1e9)} GFLOP/s, {gpu.memory_bandwidth / 1e9:.3g} GB/s, {words.size(gpu.memory_bytes)}"
     return Text.assemble(
@@ -51,7 +51,7 @@ def _title(report: Report) -> Text:
     )
 
 
-def _rows(report: Report) -> Table:
+def _rows(report: ProfileReport) -> Table:
     """Two lines for each way to train, so that 80 columns are enough; the one taken apart below is marked."""
     columns = ("STEP\nTOKENS/S", "PREDICTED\n80 %", "RATIO\n", "MEMORY\n", "PREDICTED\n", "RATIO\n")
     table = _table("  MICRO-BATCH\n  RECOMPUTE", *columns, left=0)
@@ -62,7 +62,7 @@ def _rows(report: Report) -> Table:
     return table
 
 
-def _figures(row: Row) -> tuple[str, ...]:
+def _figures(row: ProfileRow) -> tuple[str, ...]:
     said = row.predicted
     step = f"{seconds(said.step_seconds)}\n{_interval(said)}"
     if row.measured is None or row.step_ratio is None or row.memory_ratio is None:
@@ -77,7 +77,7 @@ def _figures(row: Row) -> tuple[str, ...]:
     )
 
 
-def _parts(parts: Sequence[Part]) -> Table:
+def _parts(parts: Sequence[ComparedPart]) -> Table:
     table = _table("OF THE FASTEST", "PART", "MEASURED", "PREDICTED", "RATIO", left=1)
     for part in parts:
         say = seconds if part.of == "step" else size
@@ -87,14 +87,14 @@ def _parts(parts: Sequence[Part]) -> Table:
     return table
 
 
-def _classes(report: Report) -> Columns:
+def _classes(report: ProfileReport) -> Columns:
     """Measured seconds of one step by class of work, as bars."""
     table = charts.bars(report.recorded.classes, seconds)
     table.title, table.title_justify, table.title_style = "Time of a step by class of work", "left", "bold"
     return Columns([table])
 
 
-def _operators(title: str, found: Sequence[Operator], report: Report) -> Table:
+def _operators(title: str, found: Sequence[Operator], report: ProfileReport) -> Table:
     """The ones that take most of a step."""
     step = sum(report.recorded.classes.values())
     table = _table(title, "CLASS", "CALLS", "TIME", "SHARE", left=1)
@@ -103,7 +103,7 @@ def _operators(title: str, found: Sequence[Operator], report: Report) -> Table:
     return table
 
 
-def _loader(report: Report) -> Text:
+def _loader(report: ProfileReport) -> Text:
     profile = report.profile
     return Text(
         f"A core prepares {words.rate(profile.tokens_per_core)} tokens/s (made-up text, tokenised in Python);"
@@ -122,7 +122,7 @@ def _unit(value: float) -> tuple[str, float]:
     return next((each for each in (("s", 1.0), ("ms", 1e3)) if value * each[1] >= 1), ("µs", 1e6))
 
 
-def _interval(said: Predicted) -> str:
+def _interval(said: PredictedParts) -> str:
     """The 80 % interval, in the unit of the step."""
     _, scale = _unit(said.step_seconds)
     return f"{said.low * scale:.3g}–{said.high * scale:.3g}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from trimtab_lab.agents.checkpoint import Row
-    from trimtab_lab.agents.train import Step, Trained
+    from trimtab_lab.agents.train import TrainedAgent, TrainingStep
 
 SCORE = "validation_score"
 PANELS = {"return": "mean return of episodes", "loss": "loss", SCORE: "validation score"}
@@ -37,10 +37,10 @@ MOST_LEVELS = 20
 
 # --- while it runs ---------------------------------------------------------------------------------------------------
 @contextmanager
-def watched(seeds: Sequence[int]) -> Iterator[Callable[[Step], None]]:
+def watched(seeds: Sequence[int]) -> Iterator[Callable[[TrainingStep], None]]:
     """A bar for each seed on stderr; plain lines where nobody looks. What this gives is told every step."""
     if not sys.stderr.isatty():
-        yield Lines()
+        yield TrainingLines()
         return
     columns = (
         column(), BarColumn(bar_width=12), MofNCompleteColumn(),
@@ -60,20 +60,20 @@ class Bars:
     def _bar(self, seed: int) -> TaskID:
         return self._progress.add_task(f"seed {seed}", start=False, total=None, figures="")
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: TrainingStep) -> None:
         bar = self._bars[step.seed]
         self._progress.start_task(bar)  # the first time only
         self._progress.update(bar, total=step.segments, completed=step.segment, figures=figures(step))
 
 
-class Lines:
+class TrainingLines:
     """A line where a seed begins, and about every 10 % of it."""
 
     def __init__(self) -> None:
         self._begun: dict[int, tuple[float, int]] = {}
         self._tenth: dict[int, int] = {}
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: TrainingStep) -> None:
         began, first = self._begun.setdefault(step.seed, (time.monotonic(), step.segment))
         tenth = 10 * step.segment // step.segments
         if self._tenth.get(step.seed) == tenth:
@@ -85,14 +85,14 @@ class Lines:
         say(f"seed {step.seed}: {step.segment}/{step.segments}{told}{eta}", error=True)
 
 
-def figures(step: Step) -> str:
+def figures(step: TrainingStep) -> str:
     """`return -3.21  loss 0.0412  best -2.9`."""
     told = {"return": step.row.get("return"), "loss": step.row.get("loss"), "best": step.best}
     return "  ".join(f"{name} {value:.3g}" for name, value in told.items() if value is not None)
 
 
 # --- when it is done -------------------------------------------------------------------------------------------------
-def table(trained: Sequence[Trained], best: Trained) -> Table:
+def table(trained: Sequence[TrainedAgent], best: TrainedAgent) -> Table:
     """A line a seed; the best is bold."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for heading in ("SEED", "BEST SCORE", "AT", "STEPS", "LAST RETURN", "LAST LOSS", "TIME"):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from trimtab_lab.workloads import acme, helios, normalised, openb, pai, philly, sia, swf
 from trimtab_lab.workloads.fits import check_fits
-from trimtab_lab.workloads.table import Report, Schema
+from trimtab_lab.workloads.table import Schema, TraceReport
 from trimtab_lab.workloads.trace import Trace
 from trimtab_policy.sim.textfile import FileError, open_text
 
-__all__ = ["SCHEMAS", "FileError", "Report", "Schema", "Trace", "check_fits", "files", "read"]
+__all__ = ["SCHEMAS", "FileError", "Schema", "Trace", "TraceReport", "check_fits", "files", "read_trace"]
 
 SCHEMAS = {
     schema.name: schema
@@ -36,7 +36,7 @@ _HEAD = 65_536
 """Characters that suffice to recognise a format."""
 
 
-def read(path: str | Path, schema: str | None = None, *, skip_bad: bool = False) -> tuple[Trace, Report]:
+def read_trace(path: str | Path, schema: str | None = None, *, skip_bad: bool = False) -> tuple[Trace, TraceReport]:
     """The jobs of a trace file (plain, or gzip by the suffix .gz), and what became of its rows.
 
     The schema is recognised from the beginning of the file unless it is named. Raises FileError, a ValueError of one

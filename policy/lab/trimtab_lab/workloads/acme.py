@@ -11,11 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from trimtab_lab.workloads import helios
-from trimtab_lab.workloads.table import Report, Schema, load
+from trimtab_lab.workloads.table import Schema, TraceReport, load
 from trimtab_lab.workloads.trace import Trace
 
 
-def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
+def read_acme(path: Path, skip_bad: bool) -> tuple[Trace, TraceReport]:
     """Application is the type of work (Pretrain, SFT, Evaluation, ...); the first submission is time 0."""
     return helios.jobs(load(path, skip_bad, SCHEMA.columns), SCHEMA.name, queue="user", application="type")
 
@@ -24,5 +24,5 @@ SCHEMA = Schema(
     "acme",
     "trace_seren.csv or trace_kalos.csv of Acme (NSDI'24)",
     ("job_id", "user", "node_num", "gpu_num", "type", "state", "submit_time", "start_time", "end_time"),
-    read,
+    read_acme,
 )

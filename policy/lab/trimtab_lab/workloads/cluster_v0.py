@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from trimtab_lab.environments.cluster_jobs import (
-    Episode,
-    Kind,
+    ClusterEpisode,
+    JobFamily,
     Mix,
     draw,
     llm,
@@ -45,7 +45,7 @@ def jobs(count: int, cluster: Snapshot, load: float, seed: int) -> list[Job]:
     return [_job(number, kinds[episode.family[number]], int(steps[number]), episode) for number in range(count)]
 
 
-def _job(number: int, kind: Kind, steps: int, episode: Episode) -> Job:
+def _job(number: int, kind: JobFamily, steps: int, episode: ClusterEpisode) -> Job:
     """With a name that Kubernetes accepts."""
     name = f"{kind.model.replace('.', '-')}-{number}"
     deadline = float(episode.deadline[number])

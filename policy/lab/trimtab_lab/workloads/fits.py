@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trimtab_lab.workloads.table import Report
+from trimtab_lab.workloads.table import TraceReport
 from trimtab_lab.workloads.trace import BoolArray, Trace
 from trimtab_policy.sim.clusters import gpus_by_type
 from trimtab_policy.sim.textfile import FileError
@@ -15,7 +15,7 @@ NO_ESTIMATE = "estimate is not known"
 NO_SUCH_TYPE = "gpu_type is none that the cluster has"
 
 
-def check_fits(trace: Trace, cluster: Snapshot, skip_bad: bool = False) -> tuple[Trace, Report]:
+def check_fits(trace: Trace, cluster: Snapshot, skip_bad: bool = False) -> tuple[Trace, TraceReport]:
     """The jobs that the cluster can run: it has a type that they may run on, and as many GPUs of it as they ask for.
 
     A job runs on one type at a time. Raises FileError for the first other job, unless those are to be skipped.
@@ -32,10 +32,10 @@ def check_fits(trace: Trace, cluster: Snapshot, skip_bad: bool = False) -> tuple
     fitting = trace.take(~absent & ~large)
     counts = {NO_SUCH_TYPE: int(absent.sum()), TOO_LARGE: int(large.sum())}
     skipped = {reason: count for reason, count in counts.items() if count}
-    return fitting, Report(trace.source, "cluster", len(trace), len(fitting), skipped, {}, {})
+    return fitting, TraceReport(trace.source, "cluster", len(trace), len(fitting), skipped, {}, {})
 
 
-def check_estimates(trace: Trace, skip_bad: bool = False) -> tuple[Trace, Report]:
+def check_estimates(trace: Trace, skip_bad: bool = False) -> tuple[Trace, TraceReport]:
     """The jobs whose run time their user estimated. Raises FileError for the first other, unless those are skipped."""
     known = trace.estimate > 0
     if not (known.all() or skip_bad):
@@ -44,7 +44,7 @@ def check_estimates(trace: Trace, skip_bad: bool = False) -> tuple[Trace, Report
         raise FileError(trace.source, int(trace.row[at]), "estimate", problem)
     told = trace.take(known)
     skipped = {NO_ESTIMATE: len(trace) - len(told)} if len(told) < len(trace) else {}
-    return told, Report(trace.source, "estimates", len(trace), len(told), skipped, {}, {})
+    return told, TraceReport(trace.source, "estimates", len(trace), len(told), skipped, {}, {})
 
 
 def _complain(trace: Trace, bad: BoolArray, have: dict[str, int]) -> None:

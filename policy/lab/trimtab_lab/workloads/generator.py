@@ -92,7 +92,7 @@ class LlmMix(Struct, frozen=True, forbid_unknown_fields=True):
     slack: tuple[float, float] = (1.5, 6.0)
 
 
-class _File(Struct, frozen=True, forbid_unknown_fields=True):
+class _GeneratorFile(Struct, frozen=True, forbid_unknown_fields=True):
     arrivals: dict[str, Arrivals]
     rigid: dict[str, RigidMix]
     llm: dict[str, LlmMix]
@@ -312,6 +312,6 @@ def _known(table: Mapping[str, K], name: str, what: str) -> K:
 
 
 @cache
-def _presets() -> _File:
+def _presets() -> _GeneratorFile:
     text = (files("trimtab_lab") / "data" / "workloads.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), _File)
+    return msgspec.convert(yaml.safe_load(text), _GeneratorFile)

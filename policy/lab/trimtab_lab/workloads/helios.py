@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab_lab.workloads.table import Report, Schema, Table, load
+from trimtab_lab.workloads.table import Schema, TraceReport, TraceTable, load
 from trimtab_lab.workloads.trace import FloatArray, Trace
 
 
-def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
+def read_helios(path: Path, skip_bad: bool) -> tuple[Trace, TraceReport]:
     """Queue is the virtual cluster; the first submission is time 0."""
     return jobs(load(path, skip_bad, SCHEMA.columns), SCHEMA.name, queue="vc")
 
 
-def jobs(table: Table, schema: str, **coded: str) -> tuple[Trace, Report]:
+def jobs(table: TraceTable, schema: str, **coded: str) -> tuple[Trace, TraceReport]:
     """What Acme's tables, made by the same people, have in common; `coded` names the columns of further fields."""
     gpus = table.gpus(table.number("gpu_num"), "gpu_num", cpu_jobs=True)
     return table.finish(
@@ -34,7 +34,7 @@ def jobs(table: Table, schema: str, **coded: str) -> tuple[Trace, Report]:
     )
 
 
-def run_times(table: Table) -> FloatArray:
+def run_times(table: TraceTable) -> FloatArray:
     """`end_time` - `start_time`, where both are known; the other jobs are left out."""
     started, ended = table.times("start_time", optional=True), table.times("end_time", optional=True)
     table.leave_out(np.isnan(ended - started), "never started, or no end known")
@@ -46,5 +46,5 @@ SCHEMA = Schema(
     "helios",
     "cluster_log.csv of Helios (SC'21)",
     ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "start_time", "end_time"),
-    read,
+    read_helios,
 )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trimtab_lab.workloads.table import Report, Schema, load
+from trimtab_lab.workloads.table import Schema, TraceReport, load
 from trimtab_lab.workloads.trace import Trace
 
 
-def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
+def read_normalised(path: Path, skip_bad: bool) -> tuple[Trace, TraceReport]:
     """See the module; the clock of the file is kept."""
     table = load(path, skip_bad, SCHEMA.columns)
     submitted = table.number("submit_time_s")
@@ -32,4 +32,6 @@ def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
     )
 
 
-SCHEMA = Schema("normalised", "our own CSV for any trace", ("job_id", "submit_time_s", "n_gpus", "duration_s"), read)
+SCHEMA = Schema(
+    "normalised", "our own CSV for any trace", ("job_id", "submit_time_s", "n_gpus", "duration_s"), read_normalised
+)

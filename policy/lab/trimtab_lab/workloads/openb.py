@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab_lab.workloads.table import Report, Schema, load
+from trimtab_lab.workloads.table import Schema, TraceReport, load
 from trimtab_lab.workloads.trace import Trace
 
 
-def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
+def read_openb(path: Path, skip_bad: bool) -> tuple[Trace, TraceReport]:
     """Queue is the quality of service; the clock of the file is kept."""
     table = load(path, skip_bad, SCHEMA.columns)
     whole, milli = table.number("num_gpu"), table.number("gpu_milli")
@@ -40,5 +40,5 @@ SCHEMA = Schema(
     "openb",
     "openb_pod_list_*.csv of Alibaba 2023 (ATC'23)",
     ("name", "num_gpu", "gpu_milli", "qos", "pod_phase", "creation_time", "deletion_time", "scheduled_time"),
-    read,
+    read_openb,
 )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab_lab.workloads.table import Report, Schema, Table, load
+from trimtab_lab.workloads.table import Schema, TraceReport, TraceTable, load
 from trimtab_lab.workloads.trace import FloatArray, IntArray, Trace
 from trimtab_policy.sim.textfile import FileError, open_text
 
@@ -29,7 +29,7 @@ TASK_COLUMNS = (
 JOBS, TASKS = "pai_job_table", "pai_task_table"
 
 
-def read_tables(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
+def read_tables(path: Path, skip_bad: bool) -> tuple[Trace, TraceReport]:
     """Queue is the user; the first submission is time 0."""
     if not (beside := _task_table(path)):
         raise FileError(path, 1, "file", f"must be called {JOBS}.csv, with {TASKS}.csv beside it")
@@ -59,7 +59,7 @@ def read_tables(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
     )
 
 
-def read_merged(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
+def read_merged(path: Path, skip_bad: bool) -> tuple[Trace, TraceReport]:
     """Queue is the user; the first submission is time 0."""
     table = load(path, skip_bad, MERGED.columns)
     each, copies = table.number("num_gpu", optional=True), table.number("num_inst", optional=True)
@@ -77,20 +77,20 @@ def read_merged(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
     )
 
 
-def _load(path: Path, columns: tuple[str, ...], skip_bad: bool) -> Table:
+def _load(path: Path, columns: tuple[str, ...], skip_bad: bool) -> TraceTable:
     """One of the tables, with or without its header line."""
     with open_text(path) as lines:
         rows = csv.reader(lines)
         first = next(rows, [])
         titled = tuple(name.strip() for name in first) == columns
-        return Table(path, columns, rows if titled else chain([first], rows), 2 if titled else 1, skip_bad)
+        return TraceTable(path, columns, rows if titled else chain([first], rows), 2 if titled else 1, skip_bad)
 
 
 def _task_table(path: Path) -> Path | None:
     return path.with_name(path.name.replace(JOBS, TASKS)) if JOBS in path.name else None
 
 
-def _first_start(tasks: Table, of_job: IntArray, count: int) -> FloatArray:
+def _first_start(tasks: TraceTable, of_job: IntArray, count: int) -> FloatArray:
     """Per job, when the first of its GPU tasks started; infinite if none is known to have."""
     started = tasks.number("start_time", optional=True, unknown=0)
     known = tasks.usable & ~np.isnan(started)
@@ -99,7 +99,7 @@ def _first_start(tasks: Table, of_job: IntArray, count: int) -> FloatArray:
     return np.where(np.isinf(first), 0.0, first)
 
 
-def _kinds(tasks: Table, of_job: IntArray, count: int) -> list[str]:
+def _kinds(tasks: TraceTable, of_job: IntArray, count: int) -> list[str]:
     """Per job, the types of its GPU tasks as `A|B`."""
     found = [""] * count
     kinds = tasks.text("gpu_type")

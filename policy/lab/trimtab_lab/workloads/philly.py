@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from trimtab_lab.workloads.table import Report, Schema, Table, load, seconds_of
+from trimtab_lab.workloads.table import Schema, TraceReport, TraceTable, load, seconds_of
 from trimtab_lab.workloads.trace import Trace
 from trimtab_policy.sim.textfile import FileError, open_text
 
@@ -36,7 +36,7 @@ class _Attempt(Struct):
     detail: list[_Machine]
 
 
-class _Entry(Struct):
+class _PhillyAttempt(Struct):
     status: str
     vc: str
     jobid: str
@@ -45,14 +45,14 @@ class _Entry(Struct):
     user: str = ""
 
 
-def read_log(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
+def read_log(path: Path, skip_bad: bool) -> tuple[Trace, TraceReport]:
     """Queue is the virtual cluster; the first submission is time 0. Rows are the entries of the log, counted from 1."""
     entries = _entries(path)
     begun, ended = (
         seconds_of([getattr(each, field) or "" for entry in entries for each in entry.attempts])
         for field in ("start_time", "end_time")
     )
-    table = Table(path, _FIELDS, (_row(entry) for entry in entries), 1, skip_bad)
+    table = TraceTable(path, _FIELDS, (_row(entry) for entry in entries), 1, skip_bad)
     lasted = np.nan_to_num(ended - begun)
     counts = [len(entry.attempts) for entry in entries]
     of_job = np.repeat(np.arange(len(entries)), counts)
@@ -74,7 +74,7 @@ def read_log(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
     )
 
 
-def read_csv(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
+def read_csv(path: Path, skip_bad: bool) -> tuple[Trace, TraceReport]:
     """Jobs have no names in it and get `philly-N`, N their row from 0; the first submission is time 0."""
     table = load(path, skip_bad, CSV.columns)
     return table.finish(
@@ -88,11 +88,11 @@ def read_csv(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
     )
 
 
-def _entries(path: Path) -> list[_Entry]:
+def _entries(path: Path) -> list[_PhillyAttempt]:
     with open_text(path) as lines:
         text = lines.read()
     try:
-        return msgspec.json.decode(text, type=list[_Entry])
+        return msgspec.json.decode(text, type=list[_PhillyAttempt])
     except msgspec.ValidationError as error:
         at = re.search(r"\$\[(\d+)\]\.?(\S*)", str(error))
         number, field = (int(at[1]) + 1, at[2].rstrip("`") or "entry") if at else (1, "file")
@@ -102,7 +102,7 @@ def _entries(path: Path) -> list[_Entry]:
         raise FileError(path, 1, "file", f"is no intact JSON ({error}): fetch it again if it was cut off") from error
 
 
-def _row(entry: _Entry) -> list[str]:
+def _row(entry: _PhillyAttempt) -> list[str]:
     gpus = max((sum(len(machine.gpus) for machine in each.detail) for each in entry.attempts), default=0)
     submitted = entry.submitted_time if _said(entry.submitted_time) else ""
     return [entry.jobid, submitted or "", str(gpus), "", entry.vc, entry.status, entry.user]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab_lab.workloads.table import Report, Schema, load, rounded_up
+from trimtab_lab.workloads.table import Schema, TraceReport, load, rounded_up
 from trimtab_lab.workloads.trace import Trace
 
 CATEGORIES = ("adaptive", "scale-gpus", "rigid")
 
 
-def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
+def read_sia(path: Path, skip_bad: bool) -> tuple[Trace, TraceReport]:
     """Run times are NaN; the clock of the file is kept, since rounds start at its zero."""
     table = load(path, skip_bad, SCHEMA.columns)
     batch = table.number("batch_size")
@@ -37,5 +37,8 @@ def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
 
 
 SCHEMA = Schema(
-    "sia", "workload of the Sia artifact (SOSP'23)", ("name", "time", "application", "num_replicas", "batch_size"), read
+    "sia",
+    "workload of the Sia artifact (SOSP'23)",
+    ("name", "time", "application", "num_replicas", "batch_size"),
+    read_sia,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab_lab.workloads.table import Report, Schema, Table
+from trimtab_lab.workloads.table import Schema, TraceReport, TraceTable
 from trimtab_lab.workloads.trace import Trace
 from trimtab_policy.sim.textfile import open_text
 
@@ -23,11 +23,11 @@ STATUS = {"0": "failed", "1": "completed", "5": "cancelled", "-1": ""}
 _PARTS, _CANCELLED = (2, 3, 4), 5
 
 
-def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
+def read_swf(path: Path, skip_bad: bool) -> tuple[Trace, TraceReport]:
     """GPUs are the requested processors (allocated ones where those are unknown); the clock of the file is kept."""
     with open_text(path) as lines:
         fields = ([] if line.lstrip().startswith(";") else line.split() for line in lines)
-        table = Table(path, FIELDS, fields, 1, skip_bad)
+        table = TraceTable(path, FIELDS, fields, 1, skip_bad)
     ran = table.number("run time", optional=True, unknown=-1)
     status = table.number("status", optional=True, unknown=-1)
     table.leave_out(np.isin(status, _PARTS), "part of a job that has a line of its own")
@@ -49,4 +49,4 @@ def read(path: Path, skip_bad: bool) -> tuple[Trace, Report]:
     )
 
 
-SCHEMA = Schema("swf", "Standard Workload Format, processors as GPUs", (), read)
+SCHEMA = Schema("swf", "Standard Workload Format, processors as GPUs", (), read_swf)

@@ -42,7 +42,7 @@ _MOST = 1e15
 _OFFSET = re.compile(r"(\.\d+)?\s*(?:Z|UTC|([+-])(\d\d):?(\d\d))?")
 
 
-class Report(Struct, frozen=True):
+class TraceReport(Struct, frozen=True):
     """What became of the rows of a file."""
 
     source: str
@@ -70,7 +70,7 @@ class Schema(Struct, frozen=True):
     about: str
     columns: tuple[str, ...]
     """What its header must have; empty for formats without one."""
-    read: Callable[[Path, bool], tuple[Trace, Report]]
+    read: Callable[[Path, bool], tuple[Trace, TraceReport]]
     """From file and whether to skip bad rows."""
     beside: Callable[[Path], Path | None] = lambda path: None
     """The file that it reads besides, if it has a second one: found by the name of the first."""
@@ -80,7 +80,7 @@ LONGEST_FIELD = 256
 """Characters. All names of a trace take as much memory as the longest one."""
 
 
-class Table:
+class TraceTable:
     """Columns of text. Only rows that are still `usable` are checked further."""
 
     def __init__(self, path: Path, header: Sequence[str], lines: Iterable[list[str]], first: int, skip: bool) -> None:
@@ -199,7 +199,7 @@ class Table:
         seconds: FloatArray | None = None,
         from_zero: bool = False,
         **columns: Any,
-    ) -> tuple[Trace, Report]:
+    ) -> tuple[Trace, TraceReport]:
         """The usable rows as a trace; `from_zero` for clocks whose zero means nothing. Raises FileError if none is."""
         self._check_names(name)
         if not self.usable.any():
@@ -215,7 +215,9 @@ class Table:
         columns |= {"name": np.array(name), "submitted": submitted, "seconds": seconds, "row": self.row}
         kept = {key: column.take(rows) for key, column in columns.items() if column is not None}
         found = trace(**kept, source=str(self.path))
-        return found, Report(str(self.path), schema, self.rows, len(found), self.skipped, self.left_out, self.changed)
+        return found, TraceReport(
+            str(self.path), schema, self.rows, len(found), self.skipped, self.left_out, self.changed
+        )
 
     def _load(self, lines: Iterable[list[str]]) -> Iterator[list[int]]:
         """Fill the columns; yields the numbers of fields of the rows."""
@@ -264,14 +266,14 @@ class Table:
             self.usable = self.usable & ~rows
 
 
-def load(path: Path, skip_bad: bool, needed: Sequence[str]) -> Table:
+def load(path: Path, skip_bad: bool, needed: Sequence[str]) -> TraceTable:
     """A CSV file with a header. Raises FileError if it lacks a needed column."""
     with open_text(path) as lines:
         reader = csv.reader(lines)
         header = [name.strip() for name in next(reader, [])]
         if missing := [name for name in needed if name not in header]:
             raise FileError(path, 1, "header", f"lacks {', '.join(missing)}: check file and schema")
-        return Table(path, header, reader, 2, skip_bad)
+        return TraceTable(path, header, reader, 2, skip_bad)
 
 
 def rounded_up(values: FloatArray) -> IntArray:

@@ -1,0 +1,236 @@
+"""From a scenario to its outcome: simulate, measure, and hold against the lower bound.
+
+What several scenarios share (profiles, bounds) is kept for the next one in the same process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from statistics import fmean
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from trimtab_lab import bounds, goodput, rigid
+from trimtab_lab.bounds import Bound, BoundsDemand
+from trimtab_lab.evaluation import hyperscore
+from trimtab_lab.evaluation.scenario import JobGroup, Scenario, ScenarioResult, ToldRuntimes, estimates
+from trimtab_lab.evaluation.workload import WindowWorkload, workload
+from trimtab_lab.goodput import Form, Knowledge, Regime
+from trimtab_lab.goodput.profiles import Profiles
+from trimtab_lab.kernel import Discipline
+from trimtab_lab.kernel import run as kernel_run
+from trimtab_lab.rigid import RigidRules
+from trimtab_lab.workloads.trace import Trace
+from trimtab_policy import policy as registry
+from trimtab_policy.policy import Policy
+from trimtab_policy.sim import clusters, llm, metrics
+from trimtab_policy.sim.contestant import Contestant, Decider, contestant
+from trimtab_policy.sim.controller import SimulatedController
+from trimtab_policy.sim.engine import SimRules, simulate
+from trimtab_policy.sim.failures import FailureModel
+from trimtab_policy.sim.job import SimJob
+from trimtab_policy.sim.llm import LlmRules
+from trimtab_policy.sim.metrics import Summary
+from trimtab_policy.sim.result import JobRecord, Run
+from trimtab_policy.types import Snapshot
+
+PROFILE_ROUND = 60.0
+"""Seconds of a round on measured profiles, of Sia and of whoever is not in `_ROUNDS`."""
+_ROUNDS = {"sia": 60.0, "pollux": 60.0, "gavel": 360.0}
+"""Length of rounds by what a policy's name begins with: those that its authors use."""
+_FORMS = {"sia": Form.ADAPTIVE, "pollux": Form.UNAWARE}
+"""What policies may change about measured jobs; all others get requests that were tuned by hand."""
+MANY = 20_000
+"""Jobs from which on the kernel is used; it measures no decisions."""
+_ROUNDING = 0.02
+"""By how much measured jobs may beat their bound: their epochs end on whole seconds."""
+
+
+@runtime_checkable
+class _Solves(Protocol):
+    largest_gap: float
+
+
+@runtime_checkable
+class _KnowsRounds(Protocol):
+    round_seconds: float
+
+
+@runtime_checkable
+class _BreaksTies(Protocol):
+    tie_seed: int | None
+
+
+def run_scenario(scenario: Scenario) -> ScenarioResult:
+    """Carry out a scenario.
+
+    Raises ValueError in one line: for bad files, for names that are unknown or do not go together, for a policy that
+    breaks rules (BrokenDecision, Stuck) or is better than can be (BelowBound).
+    """
+    cluster, who = clusters.cluster(scenario.cluster), contestant(scenario.policy)
+    work = workload(_without_policy(scenario))
+    decider = who.decider or scenario.decider or (Decider.CONTROLLER if work.trace is None else Decider.PAPER)
+    length = _round(scenario, who, decider)
+    policy = _policy(who, length)
+    alone = decider is Decider.PAPER
+    if alone and work.trace and len(work.trace) >= MANY and _covered(scenario, who):
+        result, regime = _by_kernel(scenario, who, work.trace, cluster)
+    else:
+        result, regime = _by_engine(
+            scenario, _form(who.name), policy if alone else SimulatedController(policy), work, length
+        )
+    demand, bound = _bound(_without_policy(scenario), _form(who.name) if scenario.profiles else None)
+    bounds.check(result, demand, bound, work.measured, _ROUNDING if scenario.profiles else 1e-6)
+    figures = metrics.summary(result, work.measured)
+    summary = msgspec.to_builtins(figures) | {"hyperscore": _hyperscore(figures, bound)}
+    chosen = [record for record, counts in zip(result.jobs, work.measured.tolist(), strict=True) if counts]
+    return ScenarioResult(
+        scenario=scenario,
+        regime=regime,
+        summary={name: math.nan if value is None else float(value) for name, value in summary.items()},
+        bounds_h={name: getattr(bound, name.lower()) / 3600 for name in ("LB0", "LB1", "LB2", "LB3")},
+        jct_h=tuple(jct for job in chosen if (jct := _jct_h(job)) is not None),
+        queues=_queues(chosen),
+        decider=decider,
+        round_seconds=length,
+        solver_gap=policy.largest_gap if isinstance(policy, _Solves) else None,
+        jobs=result.jobs if scenario.spans else (),
+        held=result.spans if scenario.spans else (),
+    )
+
+
+def _jct_h(job: JobRecord) -> float | None:
+    return None if job.finished is None else (job.finished - job.submitted) / 3600
+
+
+def _queues(jobs: Sequence[JobRecord]) -> dict[str, JobGroup]:
+    times: dict[str, list[float]] = {}
+    for job in jobs:
+        if job.queue and (jct := _jct_h(job)) is not None:
+            times.setdefault(job.queue, []).append(jct)
+    return {queue: JobGroup(len(of_queue), fmean(of_queue)) for queue, of_queue in sorted(times.items())}
+
+
+def _by_kernel(scenario: Scenario, who: Contestant, trace: Trace, cluster: Snapshot) -> tuple[Run, str]:
+    """Where it is worth it, and covers all that is asked for."""
+    run = kernel_run.run_kernel(Discipline(who.name), trace, cluster, _rigid(scenario))
+    return run, estimates(scenario.estimates).said
+
+
+def _by_engine(
+    scenario: Scenario, form: Form, policy: Policy, work: WindowWorkload, round_seconds: float | None
+) -> tuple[Run, str]:
+    cluster = clusters.cluster(scenario.cluster)
+    jobs, regime = _jobs(scenario, form, work, cluster)
+    rules = SimRules(
+        round_seconds=round_seconds, misfortunes=scenario.misfortunes, quotas=scenario.quotas, seed=work.seed
+    )
+    return simulate(policy, jobs, cluster, rules), regime
+
+
+def _covered(scenario: Scenario, who: Contestant) -> bool:
+    """LAS is left to the engine: the kernel does without the promotion of starved jobs."""
+    asked = (scenario.profiles, scenario.round_seconds, scenario.quotas, who.seed is not None)
+    return (
+        not any(asked)
+        and estimates(scenario.estimates) == ToldRuntimes(users=False, sigma=0.0)
+        and scenario.misfortunes == FailureModel()
+        and who.name in set(Discipline) - {Discipline.LAS}
+    )
+
+
+def _rigid(scenario: Scenario) -> RigidRules:
+    return RigidRules(restart_seconds=scenario.restart_seconds, estimate_sigma=estimates(scenario.estimates).sigma)
+
+
+def _hyperscore(figures: Summary, bound: Bound) -> float | None:
+    """None where nothing was computed. Rounding may bring a time below its bound, see `_ROUNDING`."""
+    if not figures.goodput_utilisation:
+        return None
+    times = (figures.avg_jct_h * 3600, figures.makespan_h * 3600)
+    jct, makespan = (min(least, time) for least, time in zip((bound.mean_jct, bound.makespan), times, strict=True))
+    return hyperscore.hyperscore(hyperscore.value(times[0], jct, times[1], makespan, figures.goodput_utilisation))
+
+
+def _policy(who: Contestant, round_seconds: float | None) -> Policy:
+    policy = registry.load(who.name)
+    if round_seconds and isinstance(policy, _KnowsRounds):
+        policy.round_seconds = round_seconds
+    if who.seed is not None:
+        if not isinstance(policy, _BreaksTies):
+            raise ValueError(f"policy {who.name}@{who.seed}: {who.name} has no ties to break by a seed")
+        policy.tie_seed = who.seed
+    return policy
+
+
+def _without_policy(scenario: Scenario) -> Scenario:
+    """What all policies have in common."""
+    return msgspec.structs.replace(scenario, policy="", round_seconds=None, spans=False)
+
+
+@lru_cache(maxsize=2)
+def _profiles(path: str) -> Profiles:
+    return Profiles(Path(path))
+
+
+def _jobs(scenario: Scenario, form: Form, work: WindowWorkload, cluster: Snapshot) -> tuple[Sequence[SimJob], str]:
+    """The simulated jobs, and what is known about them."""
+    if work.trace is None:
+        sigma = estimates(scenario.estimates).sigma
+        rules = LlmRules(error_sigma=sigma)
+        known = f"performance model, in error by {sigma:g}" if sigma else "performance model, without error"
+        return llm.jobs(work.described, cluster, rules, work.seed), known
+    if scenario.profiles:
+        return _measured(scenario, form, work.trace, cluster)
+    return rigid.jobs(work.trace, cluster, _rigid(scenario), work.seed), estimates(scenario.estimates).said
+
+
+def _measured(scenario: Scenario, form: Form, trace: Trace, cluster: Snapshot) -> tuple[Sequence[SimJob], str]:
+    knowledge = _knowledge(scenario.knowledge, scenario.seed)
+    found = goodput.jobs(trace, _profiles(scenario.profiles), form, knowledge, cluster=cluster)
+    if form is Form.TUNED:
+        return found, "requests tuned by hand, true throughput"
+    said = {
+        Regime.FIT: "fitted online by each job, at most doubling",
+        Regime.POOLED: "fitted online by application, at most doubling",
+        Regime.MODEL: f"performance model, in error by {knowledge.sigma:g}, corrected online",
+        Regime.EXACT: "true goodput",
+    }
+    return found, said[knowledge.regime]
+
+
+def _form(name: str) -> Form:
+    return _FORMS.get(name, Form.TUNED)
+
+
+def _knowledge(text: str, seed: int) -> Knowledge:
+    """`fit`, `pooled`, `exact` or `model:SIGMA`."""
+    name, _, sigma = text.partition(":")
+    regimes = {regime.lower(): regime for regime in Regime}
+    if name not in regimes or (name == "model") != bool(sigma):
+        raise ValueError(f"knowledge {text!r}: write fit, pooled, exact or model:SIGMA, such as model:0.1")
+    try:
+        return Knowledge(regimes[name], sigma=float(sigma or 0), seed=seed)
+    except ValueError as error:
+        raise ValueError(f"knowledge {text!r}: {error}") from error
+
+
+def _round(scenario: Scenario, who: Contestant, decider: Decider) -> float | None:
+    """The controller decides at events, unless rounds are asked for."""
+    if scenario.round_seconds is not None or decider is Decider.CONTROLLER:
+        return scenario.round_seconds
+    own = next((seconds for name, seconds in _ROUNDS.items() if who.name.startswith(name)), None)
+    return own or (PROFILE_ROUND if scenario.profiles else None)
+
+
+@lru_cache(maxsize=8)
+def _bound(scenario: Scenario, form: Form | None) -> tuple[BoundsDemand, Bound]:
+    """What nobody can beat on the measured jobs, in that form of them."""
+    cluster, work = clusters.cluster(scenario.cluster), workload(scenario)
+    jobs, _ = _jobs(scenario, form or Form.TUNED, work, cluster)
+    chosen = bounds.of_jobs(jobs, cluster).select(work.measured)
+    return chosen, bounds.best(chosen)

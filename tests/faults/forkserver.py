@@ -1,0 +1,140 @@
+"""Controllers in a tenth of the time: processes forked from one that has imported everything already.
+
+A sweep starts two controllers for every write that it dies at, and most of a start is Python reading modules. What is
+forked runs the same command line as `trimtab controller`, with memory, sockets and a process ID of its own, and dies of
+SIGKILL as any other. Nothing has run before the fork: no event loop, no thread, no connection.
+
+    with Forge() as forge:
+        ControllerProcess(kubeconfig, directory, forge=forge)
+
+Their wall clock may be wrong (`Forge.ahead`), and be set while they run (signals `FORTH` and `BACK`): time-machine
+changes what Python says of it, in that process alone. The monotonic clock goes on undisturbed, as on a machine whose
+clock is set. OpenSSL asks the kernel itself: certificates are judged by the real time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import time_machine
+
+STEP_SECONDS = 600.0
+"""By how much the signals below set a clock."""
+FORTH, BACK = signal.SIGUSR1, signal.SIGUSR2
+
+
+class Forge:
+    """The process that forks."""
+
+    ahead: float | None = None
+    """Seconds by which the wall clock of who is forked from now on is ahead; None: it is the real one, and stays so."""
+
+    def __enter__(self) -> Forge:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.forkserver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+            env=environment,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def spawn(self, arguments: Sequence[str], log: Path, directory: Path) -> Forged:
+        """`trimtab ARGUMENTS`, its output at the end of `log`."""
+        assert self._process.stdin
+        assert self._process.stdout
+        asked = {"arguments": list(arguments), "log": str(log), "directory": str(directory), "ahead": self.ahead}
+        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        self._process.stdin.flush()
+        return Forged(int(self._process.stdout.readline()))
+
+
+class Forged:
+    """A forked process, with the part of `subprocess.Popen` that is needed; it is nobody's child but the forge's."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._handle = os.pidfd_open(pid)
+        self._ended = False
+
+    def poll(self) -> int | None:
+        if not self._ended and select.select([self._handle], [], [], 0)[0]:
+            self._ended = True
+            os.close(self._handle)
+        return 0 if self._ended else None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._handle, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        limit = time.monotonic() + (timeout or 60.0)
+        while self.poll() is None:
+            if time.monotonic() > limit:
+                raise subprocess.TimeoutExpired("trimtab", timeout or 60.0)
+            time.sleep(0.01)
+        return 0
+
+
+def serve() -> None:
+    """Fork what stdin asks for, a line of JSON each, and print its process ID."""
+    import trimtab.cli
+    import trimtab.commands.controller
+    import trimtab.controller.app
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead leave no zombies
+    for line in sys.stdin:
+        asked = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _become(asked["log"], asked["directory"])
+            if asked["ahead"] is not None:
+                _set_clock(asked["ahead"])
+            sys.argv = ["trimtab", *asked["arguments"]]
+            trimtab.cli.main()
+            os._exit(0)  # it never gets here: the command line ends the process
+        print(pid, flush=True)
+
+
+def _become(log: str, directory: str) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    output, nothing = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), os.open(os.devnull, os.O_RDONLY)
+    for wanted, number in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(wanted, number)
+    os.chdir(directory)
+
+
+def _set_clock(ahead: float) -> None:
+    """From here on this process has another wall clock, which `FORTH` and `BACK` set."""
+    clock = time_machine.travel(time.time() + ahead, tick=True).start()
+    signal.signal(FORTH, lambda *_: clock.shift(STEP_SECONDS))
+    signal.signal(BACK, lambda *_: clock.shift(-STEP_SECONDS))
+
+
+if __name__ == "__main__":
+    serve()
