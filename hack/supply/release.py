@@ -78,7 +78,9 @@ def build(target: str, fresh: bool = False) -> str:
         saved = Path(folder)
         _output("docker", "save", "--output", str(saved / "image.tar"), name)
         with tarfile.open(saved / "image.tar") as tar:
-            tar.extractall(saved, filter="data")
+            # Debian 12's Python (3.11.2) knows no filters yet; this archive is docker's own
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(saved)  # noqa: S202
         image = normal.image(saved, layout, version(), dated)
     normal.for_docker(layout, name)
     said = name.partition(":")[0]
