@@ -209,6 +209,15 @@ ACCELERATORS: Final = (
 """Beginnings of resource names that are accelerators, those of GPU_RESOURCES among them: no template may ask for any,
 since no queue would count it. NVIDIA's device plugin calls what it passes through after the chip (`GH100_...`); the
 last one is any DeviceClass. What an administrator has named otherwise nobody can know."""
+DEVICE_GROUP: Final = "resource.k8s.io"
+"""Dynamic resource allocation."""
+NVIDIA_DRIVER: Final = "gpu.nvidia.com"
+AMD_DRIVER: Final = "gpu.amd.com"
+"""Drivers of dynamic resource allocation that offer GPUs; the DeviceClass of their chart is called the same."""
+DEVICE_CLASS_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
+"""Kubernetes' own notation for devices of a DeviceClass as a resource; the name of the class follows."""
+DEVICE_TAINT_FREE: Final = "None"
+"""Effect of a device's taint that keeps nobody away."""
 HOSTNAME: Final = "kubernetes.io/hostname"
 TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """Kubernetes' own word for a machine that is off for sure: its pods are deleted by force."""

@@ -378,10 +378,10 @@ class Views:
         return self.next_plan(facts, promise, promise.waits_for) if promise else None
 
     def next_plan(self, facts: JobFacts, decided: PlannedPlacement, waits_for: tuple[Leaving, ...] = ()) -> Plan | None:
-        """The next plan of the job as it is written; None where the first of its nodes is gone."""
+        """The next plan of the job as it is written; None where the first of its nodes is gone, or has no GPUs."""
         placement = decided.placement
         node = self._node(placement.shares[0].node)
-        if node is None:
+        if node is None or not node.resource:
             return None
         return to_plan(
             placement,

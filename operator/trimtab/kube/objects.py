@@ -214,6 +214,12 @@ class Toleration(Struct, frozen=True, rename="camel"):
     toleration_seconds: int | None = None
 
 
+class PodClaim(Struct, frozen=True):
+    """v1.PodResourceClaim, its name only: whose devices a pod has, the claims say."""
+
+    name: str
+
+
 class SchedulingGate(Struct, frozen=True):
     """v1.PodSchedulingGate."""
 
@@ -233,6 +239,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     priority: int = 0
     tolerations: tuple[Toleration, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()
+    resource_claims: tuple[PodClaim, ...] = ()
     termination_grace_period_seconds: int = 30
 
 
@@ -308,6 +315,123 @@ class PodObject(Struct, frozen=True):
             return None
         told = datetime.fromisoformat(self.metadata.deletion_timestamp).timestamp()
         return told - max(0, (self.metadata.deletion_grace_period_seconds or 0) - self.grace)
+
+
+# --- devices (dynamic resource allocation, resource.k8s.io/v1) --------------------------------------------------------
+class DeviceAttribute(Struct, frozen=True):
+    """resource.k8s.io/v1 DeviceAttribute, where it is text."""
+
+    string: str | None = None
+    version: str | None = None
+
+
+class DeviceCapacity(Struct, frozen=True):
+    """resource.k8s.io/v1 DeviceCapacity: a quantity."""
+
+    value: str = "0"
+
+
+class DeviceTaint(Struct, frozen=True):
+    """resource.k8s.io/v1 DeviceTaint. `effect` is None (only said), NoSchedule or NoExecute."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+class CounterConsumption(Struct, frozen=True, rename="camel"):
+    """resource.k8s.io/v1 DeviceCounterConsumption: devices that consume one counter set are parts of one whole."""
+
+    counter_set: str
+
+
+class SliceDevice(Struct, frozen=True, rename="camel"):
+    """resource.k8s.io/v1 Device. A name without a domain is of the driver's own."""
+
+    name: str
+    attributes: dict[str, DeviceAttribute] = {}
+    capacity: dict[str, DeviceCapacity] = {}
+    consumes_counters: tuple[CounterConsumption, ...] = ()
+    taints: tuple[DeviceTaint, ...] = ()
+
+
+class DevicePool(Struct, frozen=True, rename="camel"):
+    """resource.k8s.io/v1 ResourcePool: only slices of its newest generation count, and only when all are there."""
+
+    name: str
+    generation: int = 0
+    resource_slice_count: int = 1
+
+
+class ResourceSliceSpec(Struct, frozen=True, rename="camel"):
+    """resource.k8s.io/v1 ResourceSliceSpec. `node_name` is empty where the devices are not of one node."""
+
+    driver: str
+    pool: DevicePool
+    node_name: str = ""
+    devices: tuple[SliceDevice, ...] = ()
+
+
+class ResourceSliceObject(Struct, frozen=True):
+    """resource.k8s.io/v1 ResourceSlice: devices that a driver offers on a node."""
+
+    metadata: Meta
+    spec: ResourceSliceSpec
+
+
+class AllocatedDevice(Struct, frozen=True, rename="camel"):
+    """resource.k8s.io/v1 DeviceRequestAllocationResult. Whoever has admin access takes the device from nobody."""
+
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool = False
+
+
+class DeviceAllocation(Struct, frozen=True):
+    """resource.k8s.io/v1 DeviceAllocationResult."""
+
+    results: tuple[AllocatedDevice, ...] = ()
+
+
+class ClaimAllocation(Struct, frozen=True):
+    """resource.k8s.io/v1 AllocationResult."""
+
+    devices: DeviceAllocation = DeviceAllocation()
+
+
+class ClaimConsumer(Struct, frozen=True):
+    """resource.k8s.io/v1 ResourceClaimConsumerReference: mostly a pod."""
+
+    resource: str
+    uid: str
+
+
+class ResourceClaimStatus(Struct, frozen=True, rename="camel"):
+    """resource.k8s.io/v1 ResourceClaimStatus."""
+
+    allocation: ClaimAllocation | None = None
+    reserved_for: tuple[ClaimConsumer, ...] = ()
+
+
+class ResourceClaimObject(Struct, frozen=True):
+    """resource.k8s.io/v1 ResourceClaim: devices that pods have, or wait for."""
+
+    metadata: Meta
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+class DeviceClassSpec(Struct, frozen=True, rename="camel"):
+    """resource.k8s.io/v1 DeviceClassSpec, without the expressions by which it chooses devices."""
+
+    extended_resource_name: str = ""
+
+
+class DeviceClassObject(Struct, frozen=True):
+    """resource.k8s.io/v1 DeviceClass."""
+
+    metadata: Meta
+    spec: DeviceClassSpec = DeviceClassSpec()
 
 
 # --- ours, and what they refer to ------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trimtab.names import API_VERSION, GPUNODE_PLURAL, JOB_PLURAL, KUEUE_GROUP, QUEUE_PLURAL
+from trimtab.names import API_VERSION, DEVICE_GROUP, GPUNODE_PLURAL, JOB_PLURAL, KUEUE_GROUP, QUEUE_PLURAL
 
 
 class Resource(NamedTuple):
@@ -39,6 +39,11 @@ POD_GROUPS = Resource("scheduling.k8s.io/v1alpha2", "podgroups")
 """Kubernetes 1.36."""
 POD_GROUPS_BETA = Resource("scheduling.k8s.io/v1beta1", "podgroups")
 """Kubernetes 1.37: what we say of a gang is said in the same words."""
+RESOURCE_SLICES = Resource(f"{DEVICE_GROUP}/v1", "resourceslices")
+RESOURCE_CLAIMS = Resource(f"{DEVICE_GROUP}/v1", "resourceclaims")
+RESOURCE_CLAIM_TEMPLATES = Resource(f"{DEVICE_GROUP}/v1", "resourceclaimtemplates")
+DEVICE_CLASSES = Resource(f"{DEVICE_GROUP}/v1", "deviceclasses")
+"""Dynamic resource allocation: Kubernetes 1.34."""
 JOBS = Resource(API_VERSION, JOB_PLURAL)
 QUEUES = Resource(API_VERSION, QUEUE_PLURAL)
 GPUNODES = Resource(API_VERSION, GPUNODE_PLURAL)

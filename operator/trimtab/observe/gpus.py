@@ -1,4 +1,5 @@
-"""Which GPUs a node has: the one reader of vendor labels and extended resources.
+"""Which GPUs a node has: the one reader of vendor labels and extended resources. What drivers of dynamic resource
+allocation say instead, `devices` reads, in the same terms.
 
 Sources, per vendor: the extended resource of the device plugin gives the count; the labels of NVIDIA GPU Feature
 Discovery, the AMD node labeller or Intel's NFD rules give product and memory; cloud labels fill in where these are
@@ -37,11 +38,17 @@ class Obstacle(Enum):
     SLICED = auto()
     """They are partitioned or shared on purpose: nothing is to be mended."""
     NO_PRODUCT = auto()
-    """No label names the product."""
+    """Neither a label nor the driver names the product."""
     UNKNOWN_PRODUCT = auto()
     """The catalogue does not have the product, and no label tells of its memory."""
     UNREADABLE = auto()
-    """What the node says of them makes no sense."""
+    """What the node, or the driver, says of them makes no sense."""
+    MIXED = auto()
+    """They are of several products."""
+    NO_DEVICE_CLASS = auto()
+    """A driver of dynamic resource allocation offers them, and no DeviceClass lets pods ask for them."""
+    NEEDS_SCHEDULER = auto()
+    """Only kube-scheduler allocates them, and it is not asked to: `binding.mode` is Direct."""
 
 
 class NodeGpus(Struct, frozen=True):
@@ -55,17 +62,22 @@ class NodeGpus(Struct, frozen=True):
     obstacle: Obstacle | None = None
     """What `unusable` tells of; None where the GPUs can be used."""
     remarks: tuple[tuple[str, str], ...] = ()
-    """(reason, message) of labels that are wrong or missing but could be made up for."""
+    """(reason, message) of what is wrong or missing but could be made up for."""
+    withdrawn: int = 0
+    """GPUs that the driver of dynamic resource allocation has, and that take no pods."""
 
 
-class _Labels(Struct, frozen=True):
-    """What one vendor's labels say, still as text."""
+class GpuDescription(Struct, frozen=True):
+    """What one vendor's labels, or its driver, say of a node's GPUs, still as text."""
 
     vendor: str
     product: str
     memory: str
-    memory_label: str
+    """Of one GPU; empty where nobody says."""
+    memory_source: str
+    """Who should say: a label, or the capacity of a device."""
     memory_unit: int
+    """Bytes that `memory` counts in."""
     compute_capability: tuple[int, int] | None = None
 
 
@@ -87,10 +99,11 @@ def read_gpus(labels: Mapping[str, str], allocatable: Mapping[str, str]) -> Node
     said = _vendor_labels(resource, labels)
     if sliced := _slices(labels, said.product):
         return NodeGpus(None, resource, count, sliced, Obstacle.SLICED)
-    return _identify(resource, count, said)
+    return identify_gpus(resource, count, said)
 
 
-def _identify(resource: str, count: int, said: _Labels) -> NodeGpus:
+def identify_gpus(resource: str, count: int, said: GpuDescription) -> NodeGpus:
+    """So many GPUs of the type that is described, for pods that ask for them by this resource."""
     memory, remark = _memory(said)
     remarks = (remark,) if remark else ()
     if not said.product:
@@ -99,54 +112,55 @@ def _identify(resource: str, count: int, said: _Labels) -> NodeGpus:
     if known := catalog.by_product(said.product, memory):
         return NodeGpus(known, resource, count, remarks=remarks)
     if memory is None:
-        why = f"unknown GPU product {said.product!r} and no usable label {said.memory_label}: its memory is not known"
+        why = f"unknown GPU product {said.product!r} and no usable {said.memory_source}: its memory is not known"
         return NodeGpus(None, resource, count, why, Obstacle.UNKNOWN_PRODUCT, remarks)
     spec = catalog.estimate(said.product, memory, said.compute_capability, said.vendor)
     unknown = ("UnknownGpuProduct", f"unknown GPU product {said.product!r}: its speed is estimated from its labels")
     return NodeGpus(spec, resource, count, remarks=(*remarks, unknown))
 
 
-def _memory(said: _Labels) -> tuple[int | None, tuple[str, str] | None]:
+def _memory(said: GpuDescription) -> tuple[int | None, tuple[str, str] | None]:
     """Bytes per GPU, and a remark when the label does not say."""
-    label = said.memory_label
+    source = said.memory_source
     if not said.memory:
-        return None, ("NoMemoryLabel", f"label {label} is missing: the datasheet value is used if there is one")
+        return None, ("NoMemoryLabel", f"{source} is missing: the datasheet value is used if there is one")
     try:
         memory = to_int(said.memory) * said.memory_unit
     except QuantityError:
         memory = 0
     if not 0 < memory <= MOST_MEMORY:
-        return None, ("MalformedLabel", f"label {label}={said.memory!r} is no amount of memory: it is ignored")
+        return None, ("MalformedLabel", f"{source}={said.memory!r} is no amount of memory: it is ignored")
     return memory, None
 
 
-def _vendor_labels(resource: str, labels: Mapping[str, str]) -> _Labels:
+def _vendor_labels(resource: str, labels: Mapping[str, str]) -> GpuDescription:
     if resource == names.NVIDIA_GPU:
         return _nvidia(labels)
     return _amd(labels) if resource == names.AMD_GPU else _intel(labels)
 
 
-def _nvidia(labels: Mapping[str, str]) -> _Labels:
+def _nvidia(labels: Mapping[str, str]) -> GpuDescription:
     product = labels.get("nvidia.com/gpu.product", "") or _first(labels, _CLOUD_PRODUCT)
     major, minor = labels.get("nvidia.com/gpu.compute.major", ""), labels.get("nvidia.com/gpu.compute.minor", "")
     capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
-    memory_label = "nvidia.com/gpu.memory"
-    memory = labels.get(memory_label, "") or _first(labels, _CLOUD_MEMORY)  # both in MiB
-    return _Labels("NVIDIA", product, memory, memory_label, 1 << 20, capability)
+    source = "nvidia.com/gpu.memory"
+    memory = labels.get(source, "") or _first(labels, _CLOUD_MEMORY)  # both in MiB
+    return GpuDescription("NVIDIA", product, memory, f"label {source}", 1 << 20, capability)
 
 
-def _amd(labels: Mapping[str, str]) -> _Labels:
+def _amd(labels: Mapping[str, str]) -> GpuDescription:
     """The stable keys exist only where all cards of a node are equal; older labellers put the value into the key."""
     product = labels.get("amd.com/gpu.product-name", "") or _value_in_key(labels, "beta.amd.com/gpu.product-name.")
     product = product or labels.get("amd.com/gpu.device-id", "")  # the PCI device id: all that old labellers say
     memory = labels.get("amd.com/gpu.vram", "") or _value_in_key(labels, "beta.amd.com/gpu.vram.")
     as_binary = f"{memory}i" if memory and memory[-1] in "MGT" else memory  # the labeller writes GiB as `64G`
-    return _Labels("AMD", product, as_binary, "amd.com/gpu.vram", 1)
+    return GpuDescription("AMD", product, as_binary, "label amd.com/gpu.vram", 1)
 
 
-def _intel(labels: Mapping[str, str]) -> _Labels:
-    memory_label = "gpu.intel.com/memory.max"
-    return _Labels("Intel", labels.get("gpu.intel.com/product", ""), labels.get(memory_label, ""), memory_label, 1)
+def _intel(labels: Mapping[str, str]) -> GpuDescription:
+    source = "gpu.intel.com/memory.max"
+    product, memory = labels.get("gpu.intel.com/product", ""), labels.get(source, "")
+    return GpuDescription("Intel", product, memory, f"label {source}", 1)
 
 
 def _slices(labels: Mapping[str, str], product: str) -> str:

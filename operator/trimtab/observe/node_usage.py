@@ -86,6 +86,14 @@ class NodeUsage:
         self._standing = {(claim.job, str(claim.epoch)) for claim in claims}
         self._lingering: list[PodFacts] = []
 
+    def standing_shares(self) -> dict[Seat, NodeShare]:
+        """What every pod of every plan that stands is to have, by its seat."""
+        return {
+            (claim.job, str(claim.epoch), str(rank)): share
+            for claim in self._claims
+            for rank, share in enumerate(claim.placement.shares)
+        }
+
     def pod(self, pod: PodFacts) -> None:
         """Charge a pod that is on a node."""
         node, use = pod.node, pod.use
@@ -96,6 +104,11 @@ class NodeUsage:
             ending = pod.ends is not None and pod.ends - ENDING_SECONDS <= self._now < pod.ends + OVERSTAY_SECONDS
             if ending and use.gpus and not (pod.seat and pod.seat[0] in self.placements):
                 self.ending[node] = self.ending.get(node, 0) + use.gpus
+
+    def devices(self, node: str, gpus: int) -> None:
+        """Charge GPUs that claims hold for no pod on the node: of pods that are about to come, or have ended."""
+        if node in self._nodes:
+            self._add(node, (gpus, 0, 0, 0))
 
     def leaves(self, pod: PodFacts) -> None:
         """Note a pod of one of the `leavers`, if somebody waits for its end. It is charged like all others."""

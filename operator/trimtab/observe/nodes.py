@@ -8,7 +8,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from trimtab.errors import QuantityError
-from trimtab.kube.objects import NodeObject, Taint
+from trimtab.kube.objects import NodeCondition, NodeObject, Taint
 from trimtab.kube.quantity import to_int, to_milli
 from trimtab.names import ANNOTATION_REPAIRED
 from trimtab.observe import gpus
@@ -44,7 +44,8 @@ class NodeFacts(Struct, frozen=True):
     obstacle: Obstacle | None = None
     """Why its GPUs cannot be used, where that is known; None where they can be."""
     withdrawn: int = 0
-    """GPUs that its device plugin has taken away: those of the capacity that are not allocatable."""
+    """GPUs that its device plugin has taken away, those of the capacity that are not allocatable; or that its driver
+    has tainted."""
     turned: float = 0.0
     """When it last became Ready, or ceased to be, as a POSIX time; 0 where nobody says."""
     silent: bool = False
@@ -53,15 +54,32 @@ class NodeFacts(Struct, frozen=True):
     """When its object was made, or somebody said that it is repaired: what was before counts no more. A POSIX time."""
 
 
-def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None:
-    """Facts of a node, or None if it has no GPUs. `levels` are topology label keys from widest to nearest."""
+_NOT_OFFERED = (Obstacle.NO_DEVICE_PLUGIN, Obstacle.NONE_ALLOCATABLE)
+"""Where no device plugin offers a GPU, that of the driver's devices counts."""
+
+
+def facts(node: NodeObject, levels: Sequence[Sequence[str]], devices: gpus.NodeGpus | None = None) -> NodeFacts | None:
+    """Facts of a node, or None if it has no GPUs. `levels` are topology label keys from widest to nearest; `devices` is
+    what drivers of dynamic resource allocation offer there, which counts where no device plugin offers any."""
+    found = gpus.read_gpus(node.metadata.labels, node.status.allocatable)
+    if devices and (found is None or found.obstacle in _NOT_OFFERED):
+        found = devices
+    return _facts(node, levels, found) if found else None
+
+
+def without_gpus(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts:
+    """Facts of a node that offers no GPUs, though plans may lie there: its device plugin is gone, or its driver is
+    being replaced. It takes no pods, and what runs there goes on."""
+    return _facts(node, levels, _NO_GPUS)
+
+
+_NO_GPUS = gpus.NodeGpus(None, "", 0, "offers no GPUs (any more)", Obstacle.NONE_ALLOCATABLE)
+
+
+def _facts(node: NodeObject, levels: Sequence[Sequence[str]], found: gpus.NodeGpus) -> NodeFacts:
     labels, allocatable = node.metadata.labels, node.status.allocatable
-    found = gpus.read_gpus(labels, allocatable)
-    if found is None:
-        return None
     room, unreadable = _room(allocatable)
-    told = next((c for c in node.status.conditions if c.type == "Ready"), None)
-    ready = told is not None and told.status == "True"
+    told = _readiness(node)
     return NodeFacts(
         name=node.metadata.name,
         uid=node.metadata.uid,
@@ -76,11 +94,11 @@ def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None
         taints=node.spec.taints,
         topology=_topology(labels, levels),
         link_domain=labels.get(CLIQUE_LABEL, ""),
-        ready=ready,
-        unavailable=_unavailable(node, ready) or found.unusable or unreadable,
+        ready=told is not None and told.status == "True",
+        unavailable=closed(node) or found.unusable or unreadable,
         problems=tuple(_problems(node, found, unreadable)),
         obstacle=found.obstacle,
-        withdrawn=_withdrawn(node.status.capacity.get(found.resource), found.count),
+        withdrawn=found.withdrawn or _withdrawn(node.status.capacity.get(found.resource), found.count),
         turned=_posix(told.last_transition_time) if told else 0.0,
         silent=told is not None and told.status == "Unknown",
         renewed=max(
@@ -92,7 +110,7 @@ def facts(node: NodeObject, levels: Sequence[Sequence[str]]) -> NodeFacts | None
 def broken(node: NodeObject, error: Exception) -> NodeFacts | None:
     """A node that nothing can be made of: it takes no pods, and what runs there goes on."""
     why = f"its labels or resources cannot be understood ({type(error).__name__}): this is a bug of Trimtab"
-    told = next((c for c in node.status.conditions if c.type == "Ready"), None)
+    told = _readiness(node)
     meta = node.metadata
     return NodeFacts(
         name=meta.name,
@@ -147,12 +165,18 @@ def _topology(labels: dict[str, str], levels: Sequence[Sequence[str]]) -> tuple[
     return tuple(values)
 
 
-def _unavailable(node: NodeObject, ready: bool) -> str:
+def closed(node: NodeObject) -> str:
+    """Why the node takes no pods, whatever it has; empty when it does."""
     if node.metadata.deletion_timestamp:
         return "being deleted"
     if node.spec.unschedulable:
         return "cordoned"
-    return "" if ready else "NotReady"
+    told = _readiness(node)
+    return "" if told and told.status == "True" else "NotReady"
+
+
+def _readiness(node: NodeObject) -> NodeCondition | None:
+    return next((c for c in node.status.conditions if c.type == "Ready"), None)
 
 
 def _problems(node: NodeObject, found: gpus.NodeGpus, unreadable: str) -> list[Problem]:

@@ -54,26 +54,34 @@ class PodFacts(Struct, frozen=True):
     """That it counts against, as it was made; empty where it was made without saying so."""
     ends: float | None = None
     """POSIX time by which it is to have ended, where it has been deleted and holds its resources until then."""
+    uid: str = ""
+    claims: bool = False
+    """Whether it has devices by claims, of which its requests say nothing."""
+    member: Seat | None = None
+    """Whose part of which plan it is, on a node or not."""
 
 
 def facts(pod: PodObject) -> PodFacts:
     """Everything that the books need to know about a pod."""
     node = pod.spec.node_name if holds_resources(pod) else ""
     ends = pod.ends if node else None
-    seat = _seat(pod) if pod.spec.node_name else None
+    member = _seat(pod)
     return PodFacts(
         node,
         use(pod),
-        seat,
+        member if pod.spec.node_name else None,
         pod.metadata.job,
         pod.metadata.annotations.get(names.ANNOTATION_QUEUE, ""),
         ends,
+        pod.metadata.uid,
+        bool(pod.spec.resource_claims),
+        member,
     )
 
 
 def broken(pod: PodObject, error: Exception) -> PodFacts:
     """A pod that nothing can be made of: it is on its node, and what it takes there nobody knows."""
-    return PodFacts(pod.spec.node_name if holds_resources(pod) else "", PodUse(0, 0, 0), None)
+    return PodFacts(pod.spec.node_name if holds_resources(pod) else "", PodUse(0, 0, 0), None, uid=pod.metadata.uid)
 
 
 def use(pod: PodObject) -> PodUse:

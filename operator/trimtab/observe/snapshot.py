@@ -20,12 +20,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab import names
-from trimtab.kube.objects import JobObject, NodeObject, PodObject, PriorityClassObject, QueueObject
+from trimtab.kube.objects import (
+    DeviceClassObject,
+    JobObject,
+    NodeObject,
+    PodObject,
+    PriorityClassObject,
+    QueueObject,
+    ResourceClaimObject,
+    ResourceSliceObject,
+)
 from trimtab.observe import eligibility, jobs, nodes, pods, queues, running, stragglers
+from trimtab.observe.claimed_gpus import ClaimedGpus
+from trimtab.observe.devices import PodHolding
 from trimtab.observe.ends import Ends
 from trimtab.observe.failures import Failures, Held
 from trimtab.observe.gpunodes import GpuNodes, Look
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.node_devices import DeviceFacts
 from trimtab.observe.node_usage import Claim, NodeUsage, Pages
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.pods import PodFacts, Seat
@@ -56,6 +68,9 @@ class Caches(Struct, frozen=True):
     jobs: Iterable[JobObject]
     queues: Iterable[QueueObject] = ()
     priority_classes: Iterable[PriorityClassObject] = ()
+    slices: Iterable[ResourceSliceObject] = ()
+    claims: Iterable[ResourceClaimObject] = ()
+    device_classes: Iterable[DeviceClassObject] = ()
 
 
 class Observation(Struct, frozen=True):
@@ -127,6 +142,7 @@ class ClusterObserver:
 
     `gpunodes` are what agents report, kept by whoever hears them; `slow` judges which GPUs are slow; `mobility` says
     which running jobs may be moved. Of each queue, or namespace without one, `considered` waiting jobs are at most.
+    `allocates` says whether somebody allocates devices to the pods of gangs: kube-scheduler, where it binds them.
     """
 
     def __init__(
@@ -137,7 +153,11 @@ class ClusterObserver:
         mobility: Mobility | None = None,
         failures: Failures | None = None,
         considered: int = 1 << 20,
+        *,
+        allocates: bool = True,
     ) -> None:
+        self._levels = levels
+        self._devices = DeviceFacts(levels, allocates=allocates)
         self._gpunodes = gpunodes
         self._stragglers = slow or Stragglers()
         self._failures = failures or Failures()
@@ -167,8 +187,11 @@ class ClusterObserver:
         return self._jobs.one(job)
 
     def node(self, node: NodeObject | None) -> NodeFacts | None:
-        """Facts of one node; None when it is gone or has no GPUs."""
-        return self._nodes.one(node) if node else None
+        """Facts of one node; None when it is gone. What its driver offers is as it was at the last look."""
+        return (self._facts(node) or nodes.without_gpus(node, self._levels)) if node else None
+
+    def _facts(self, node: NodeObject) -> NodeFacts | None:
+        return self._devices.of(node) or self._nodes.one(node)
 
     def _understood(self, job: JobObject) -> JobFacts:
         uid = job.metadata.uid
@@ -196,11 +219,11 @@ class ClusterObserver:
         """One look. `promised` is what was decided and is about to be written; `avoided` are nodes, by job UID, that
         kube-scheduler would not take for that job lately. `held_back` and `limited`, by job UID, are what Kueue
         says: who must not be planned yet, and the facts of jobs that may have less than their own spec allows."""
-        gpu_nodes = {facts.name: facts for _, facts in self._nodes.all(caches.nodes) if facts}
         ours = self._ours(caches.jobs)
         known = {uid: facts for uid, facts in ours.items() if not facts.meta.deletion_timestamp}
+        gpu_nodes = self._gpu_nodes(caches, known.values())
         known |= {uid: facts for uid, facts in (limited or {}).items() if uid in known}
-        used = self._books(gpu_nodes, ours, known, promised, caches.pods, now)
+        used = self._books(gpu_nodes, ours, known, promised, caches, now)
         lines = Queues(queue for _, queue in self._queues.all(caches.queues))
         priorities = {c.metadata.name: c for c in caches.priority_classes}
         refused = _refused(known, held_back or {}, lines, priorities)
@@ -290,7 +313,7 @@ class ClusterObserver:
         ours: Mapping[str, JobFacts],
         known: Mapping[str, JobFacts],
         promised: Iterable[Claim],
-        members: Iterable[PodObject],
+        caches: Caches,
         now: float,
     ) -> NodeUsage:
         runs = [job for _, job in self._running.all(known.values())]
@@ -302,11 +325,13 @@ class ClusterObserver:
         seats: set[Seat] = set()
         ended: set[Seat] = set()
         leavers = used.leavers
-        for _, pod in self._pods.all(members):
-            if pod.seat and (facts := ours.get(pod.seat[0])) and facts.meta.identity != pod.job:
-                pod = replace(
-                    pod, seat=None, job=None
-                )  # it says that it is of a job whose name or namespace is another
+        present = [_of_own_job(pod, ours) for _, pod in self._pods.all(caches.pods)]
+        nobody: tuple[PodHolding, ...] = ()
+        inventory = self._devices.inventory
+        holdings = isolated("devices", lambda: tuple(inventory.holdings(caches.claims)), lambda _: nobody)
+        claiming = bool(holdings) or any(pod.claims for pod in present)
+        claimed = ClaimedGpus(holdings, present, used.standing_shares() if claiming else {})
+        for pod in map(claimed.charged, present):
             if pod.node:
                 used.pod(pod)
             if pod.seat and pod.job:
@@ -315,8 +340,22 @@ class ClusterObserver:
                 (seats if leaves or pod.node else ended).add(pod.seat)
                 if leaves:
                     used.leaves(pod)
+        for node, gpus in claimed.without_pods.items():
+            used.devices(node, gpus)
         used.settle({uid: facts.asks for uid, facts in known.items()}, seats, ended)
         return used
+
+    def _gpu_nodes(self, caches: Caches, known: Iterable[JobFacts]) -> dict[str, NodeFacts]:
+        """Facts by name of the nodes that have GPUs, and of those that have none any more but a plan that lies there:
+        they are there, and only who is gone takes its gangs along."""
+        self._devices.look(caches.slices, caches.device_classes)
+        every = self._nodes.all(caches.nodes)
+        found = {facts.name: facts for node, own in every if (facts := self._devices.of(node) or own)}
+        planned = {node.name for job in known if job.status.plan for node in job.status.plan.nodes}
+        if lacking := planned - found.keys():
+            bare = (node for node, _ in every if node.metadata.name in lacking)
+            found |= {node.metadata.name: nodes.without_gpus(node, self._levels) for node in bare}
+        return found
 
     def _job(
         self,
@@ -379,6 +418,12 @@ class ClusterObserver:
         self._ends.forget(known)
         for uid in self._eligible.keys() - known.keys():
             del self._eligible[uid]
+
+
+def _of_own_job(pod: PodFacts, ours: Mapping[str, JobFacts]) -> PodFacts:
+    """The pod; of no job where it says that it is of one whose name or namespace is another."""
+    facts = ours.get(pod.member[0]) if pod.member else None
+    return replace(pod, seat=None, member=None, job=None) if facts and facts.meta.identity != pod.job else pod
 
 
 def _shown(

@@ -1,0 +1,362 @@
+"""Which GPUs the drivers of dynamic resource allocation offer, and who holds them: ResourceSlices and ResourceClaims of
+`resource.k8s.io/v1` -> the terms of `gpus`, and GPUs per node and pod.
+
+What the drivers publish (attributes and capacity of each device, read in the sources of their kubelet plugins):
+
+    gpu.nvidia.com   type `gpu` (others: mig, vfio), productName, uuid, cudaComputeCapability; memory
+    gpu.amd.com      type `amdgpu` (others: amdgpu-partition), productName, pciAddr; memory
+
+Devices that are parts of one GPU, or the GPU itself for virtual machines, consume the same counter set or have the same
+UUID or PCI address: whoever holds one of them holds the whole GPU. The NVLink domain is no attribute: NVIDIA's driver
+writes it as the same label of the node that GPU Feature Discovery wrote (`nodes.CLIQUE_LABEL`).
+
+As kube-scheduler does, slices are put together by driver and pool, those of the newest generation only, and a pool
+counts when all its slices are there and no name appears twice. They are put together per node: what one node's driver
+publishes under another one's pool changes nothing there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import Struct
+
+from trimtab import names
+from trimtab.errors import QuantityError
+from trimtab.kube.objects import (
+    AllocatedDevice,
+    DeviceClassObject,
+    ResourceClaimObject,
+    ResourceSliceObject,
+    SliceDevice,
+)
+from trimtab.kube.quantity import to_int
+from trimtab.observe.gpus import MOST_GPUS, MOST_MEMORY, GpuDescription, NodeGpus, Obstacle, identify_gpus
+
+OF_ONE_GPU = ("uuid", "parentUUID", "resource.kubernetes.io/pciBusID", "pciAddr", "parentPciAddr")
+"""Attributes whose value the parts of a GPU have in common, with one another or with the GPU."""
+MOST_TEXT = 64
+"""Characters of an attribute; the API server takes no more."""
+MOST_DEVICES = 4096
+"""Of one node: 72 GPUs that can be parted in 40 ways each are 2,952."""
+MOST_NAMED = 3
+"""Devices that a message names."""
+_CAPABILITY = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})(\..*)?")
+
+DeviceKey = tuple[str, str, str]
+"""Driver, pool and name of a device."""
+
+
+class DeviceDriver(Struct, frozen=True):
+    """A driver that offers GPUs."""
+
+    name: str
+    """Its chart has a DeviceClass of the same name."""
+    vendor: str
+    resource: str
+    """Extended resource by which pods ask for the vendor's GPUs."""
+    whole: str
+    """Attribute `type` of a whole GPU."""
+
+    @property
+    def class_resource(self) -> str:
+        """Its DeviceClass, in Kubernetes' notation for a resource."""
+        return names.DEVICE_CLASS_RESOURCE + self.name
+
+
+DRIVERS: Mapping[str, DeviceDriver] = {
+    driver.name: driver
+    for driver in (
+        DeviceDriver(names.NVIDIA_DRIVER, "NVIDIA", names.NVIDIA_GPU, "gpu"),
+        DeviceDriver(names.AMD_DRIVER, "AMD", names.AMD_GPU, "amdgpu"),
+    )
+}
+
+
+class GpuDevice(Struct, frozen=True):
+    """A whole GPU as its driver describes it."""
+
+    pool: str
+    name: str
+    product: str
+    memory: int | None
+    """Bytes; None where the driver does not say, or nothing that could be."""
+    capability: tuple[int, int] | None
+    """CUDA compute capability."""
+    uuid: str
+    taint: str
+    """The first taint that keeps pods away from it; empty where none does."""
+
+    @property
+    def told(self) -> str:
+        """`gpu-3 (GPU-4404041a)`."""
+        return f"{self.name} ({self.uuid})" if self.uuid else self.name
+
+
+class NodeDevices(Struct, frozen=True):
+    """What one driver offers on one node."""
+
+    driver: DeviceDriver
+    gpus: tuple[GpuDevice, ...]
+    parts: Mapping[DeviceKey, tuple[DeviceKey, ...]]
+    """Every device -> the whole GPUs that whoever holds it holds."""
+    partitions: int = 0
+    """Devices that are a part of a GPU."""
+    trouble: str = ""
+    """Why none of it counts now; empty where it does."""
+
+
+class PodHolding(Struct, frozen=True):
+    """GPUs that claims hold on a node."""
+
+    node: str
+    consumers: frozenset[str]
+    """UIDs of the pods that they are reserved for; none where an allocated claim has no user."""
+
+
+class DeviceInventory:
+    """Devices of all nodes at one moment. Nothing of a node is computed before it is asked for, nor again where
+    nothing of it has changed since `before`."""
+
+    def __init__(
+        self,
+        slices: Iterable[ResourceSliceObject] = (),
+        classes: Iterable[DeviceClassObject] = (),
+        before: DeviceInventory | None = None,
+    ) -> None:
+        self._slices: dict[str, list[ResourceSliceObject]] = defaultdict(list)
+        self._pools: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for each in slices:
+            if each.spec.driver in DRIVERS and each.spec.node_name:
+                self._slices[each.spec.node_name].append(each)
+                self._pools[each.spec.driver, each.spec.pool.name].add(each.spec.node_name)
+        known = tuple(classes)
+        self._classes = {each.metadata.name for each in known}
+        self._extended = {each.spec.extended_resource_name for each in known}
+        self._read: dict[str, tuple[NodeDevices, ...]] = {}
+        self._described: dict[str, NodeGpus | None] = {}
+        if before:
+            same = [name for name, found in self._slices.items() if before._slices.get(name) == found]
+            self._read = {name: before._read[name] for name in same if name in before._read}
+            if (self._classes, self._extended) == (before._classes, before._extended):
+                self._described = {name: before._described[name] for name in same if name in before._described}
+
+    def __contains__(self, node: str) -> bool:
+        """Whether any driver says anything of a node."""
+        return node in self._slices
+
+    def devices(self, node: str) -> tuple[NodeDevices, ...]:
+        """What each driver offers on a node."""
+        if node in self._slices and node not in self._read:
+            self._read[node] = tuple(read_devices(self._slices[node]))
+        return self._read.get(node, ())
+
+    def gpus(self, node: str) -> NodeGpus | None:
+        """The GPUs that a node has by dynamic resource allocation; None where it has none so."""
+        if node in self._slices and node not in self._described:
+            self._described[node] = self._describe(node)
+        return self._described.get(node)
+
+    def _describe(self, node: str) -> NodeGpus | None:
+        found = [each for each in self.devices(node) if each.gpus or each.partitions or each.trouble]
+        chosen = next((each for each in found if each.gpus and not each.trouble), found[0] if found else None)
+        return describe_gpus(chosen, self._asked_by(chosen.driver)) if chosen else None
+
+    def holdings(self, claims: Iterable[ResourceClaimObject]) -> Iterator[PodHolding]:
+        """Every GPU that claims hold, once. A GPU whose parts several claims hold has the consumers of all."""
+        held: dict[tuple[str, DeviceKey], set[str]] = {}
+        for claim in claims:
+            if claim.status.allocation is None:
+                continue
+            consumers = _consumers(claim)
+            for result in claim.status.allocation.devices.results:
+                for gpu in self._whole(result):
+                    held.setdefault(gpu, set()).update(consumers)
+        for (node, _), consumers in held.items():
+            yield PodHolding(node, frozenset(consumers))
+
+    def _whole(self, result: AllocatedDevice) -> Iterator[tuple[str, DeviceKey]]:
+        """Nodes and GPUs of an allocated device. Pools of one name on several nodes are all charged: kube-scheduler
+        cannot tell them apart either."""
+        if result.admin_access:
+            return
+        key = (result.driver, result.pool, result.device)
+        for node in self._pools.get((result.driver, result.pool), ()):
+            for devices in self.devices(node):
+                for gpu in devices.parts.get(key, ()):
+                    yield node, gpu
+
+    def _asked_by(self, driver: DeviceDriver) -> str:
+        """The resource by which pods ask for the driver's GPUs; empty where no DeviceClass lets them."""
+        if driver.resource in self._extended:
+            return driver.resource
+        return driver.class_resource if driver.name in self._classes else ""
+
+
+def read_devices(slices: Iterable[ResourceSliceObject]) -> Iterator[NodeDevices]:
+    """What each driver says in the slices of one node."""
+    pools: dict[str, dict[str, list[ResourceSliceObject]]] = defaultdict(lambda: defaultdict(list))
+    for each in slices:
+        pools[each.spec.driver][each.spec.pool.name].append(each)
+    for driver in DRIVERS.values():
+        if driver.name in pools:
+            yield _of_driver(driver, pools[driver.name])
+
+
+def _of_driver(driver: DeviceDriver, pools: Mapping[str, list[ResourceSliceObject]]) -> NodeDevices:
+    troubles: list[str] = []
+    offered: list[tuple[str, SliceDevice]] = []
+    for pool, slices in sorted(pools.items()):
+        newest = max(each.spec.pool.generation for each in slices)
+        current = [each for each in slices if each.spec.pool.generation == newest]
+        devices = [device for each in current for device in each.spec.devices]
+        if trouble := _incomplete(pool, current) or _repeated(pool, devices):
+            troubles.append(trouble)
+        offered += [(pool, device) for device in devices]
+    if len(offered) > MOST_DEVICES:
+        troubles.append(f"it has {len(offered)} devices, more than any machine")
+    if troubles:
+        return NodeDevices(driver, (), {}, trouble="; ".join(troubles))
+    whole = [(pool, device) for pool, device in offered if _text(device, "type") == driver.whole]
+    if len(whole) > MOST_GPUS:
+        return NodeDevices(driver, (), {}, trouble=f"it has {len(whole)} GPUs, and no machine more than {MOST_GPUS}")
+    gpus = tuple(_gpu(pool, device) for pool, device in whole)
+    if twice := [uuid for uuid, times in Counter(gpu.uuid for gpu in gpus if gpu.uuid).items() if times > 1]:
+        return NodeDevices(driver, (), {}, trouble=f"it has several GPUs of the UUID {twice[0]}")
+    return NodeDevices(driver, gpus, _parts(driver, offered, whole), len(offered) - len(whole))
+
+
+def _incomplete(pool: str, current: list[ResourceSliceObject]) -> str:
+    wanted = {each.spec.pool.resource_slice_count for each in current}
+    if wanted == {len(current)}:
+        return ""
+    of = "/".join(map(str, sorted(wanted)))
+    return f"of its pool {pool!r} {len(current)} of {of} ResourceSlices are there: is the driver writing them?"
+
+
+def _repeated(pool: str, devices: list[SliceDevice]) -> str:
+    twice = [name for name, times in Counter(device.name for device in devices).items() if times > 1]
+    return f"its pool {pool!r} has several devices of the name {twice[0]!r}" if twice else ""
+
+
+def _parts(
+    driver: DeviceDriver, offered: list[tuple[str, SliceDevice]], whole: list[tuple[str, SliceDevice]]
+) -> dict[DeviceKey, tuple[DeviceKey, ...]]:
+    sharing: dict[tuple[str, str], set[DeviceKey]] = defaultdict(set)
+    for pool, device in whole:
+        for mark in _marks(device):
+            sharing[pool, mark].add((driver.name, pool, device.name))
+    parts: dict[DeviceKey, tuple[DeviceKey, ...]] = {}
+    own = {(driver.name, pool, device.name) for pool, device in whole}
+    for pool, device in offered:
+        key = (driver.name, pool, device.name)
+        beside = {gpu for mark in _marks(device) for gpu in sharing.get((pool, mark), ())}
+        parts[key] = (key,) if key in own else tuple(sorted(beside))
+    return parts
+
+
+def _marks(device: SliceDevice) -> Iterator[str]:
+    """What parts of one GPU have in common."""
+    for consumed in device.consumes_counters:
+        yield f"counters {consumed.counter_set}"
+    for name in OF_ONE_GPU:
+        if identity := _text(device, name):
+            yield f"identity {identity}"
+
+
+def _gpu(pool: str, device: SliceDevice) -> GpuDevice:
+    taint = next((each for each in device.taints if each.effect != names.DEVICE_TAINT_FREE), None)
+    value = f"={taint.value}" if taint and taint.value else ""
+    capability = _CAPABILITY.fullmatch(_text(device, "cudaComputeCapability"))
+    return GpuDevice(
+        pool=pool,
+        name=device.name,
+        product=_text(device, "productName"),
+        memory=_memory(device),
+        capability=(int(capability[1]), int(capability[2])) if capability else None,
+        uuid=_text(device, "uuid"),
+        taint=f"{taint.key}{value}:{taint.effect}" if taint else "",
+    )
+
+
+def _text(device: SliceDevice, name: str) -> str:
+    """An attribute, said with or without the driver's domain; empty where there is none, or one that cannot be."""
+    found = device.attributes.get(name)
+    if found is None:
+        qualified = (f"{driver}/{name}" for driver in DRIVERS)
+        found = next((device.attributes[key] for key in qualified if key in device.attributes), None)
+    said = (found.string or found.version or "") if found else ""
+    return said if len(said) <= MOST_TEXT else ""
+
+
+def _memory(device: SliceDevice) -> int | None:
+    found = device.capacity.get("memory")
+    try:
+        memory = to_int(found.value) if found else 0
+    except QuantityError:
+        return None
+    return memory if 0 < memory <= MOST_MEMORY else None
+
+
+def _consumers(claim: ResourceClaimObject) -> set[str]:
+    """UIDs of the pods that a claim is for: whom it is reserved for, and for whom it was made."""
+    reserved = {consumer.uid for consumer in claim.status.reserved_for if consumer.resource == "pods"}
+    return reserved | {owner.uid for owner in claim.metadata.owner_references if owner.kind == "Pod"}
+
+
+def describe_gpus(devices: NodeDevices, asked_by: str) -> NodeGpus:
+    """The GPUs of a node in the terms of `gpus`; `asked_by` is the resource by which pods ask for them."""
+    driver = devices.driver
+    resource = asked_by or driver.resource
+    if devices.trouble:
+        why = f"what {driver.name} says of its GPUs does not count: {devices.trouble}"
+        return NodeGpus(None, resource, 0, why, Obstacle.UNREADABLE)
+    if not devices.gpus:
+        why = f"{driver.name} offers only parts of its GPUs ({devices.partitions} devices): gangs need whole GPUs"
+        return NodeGpus(None, resource, 0, why, Obstacle.SLICED)
+    sound = [gpu for gpu in devices.gpus if not gpu.taint]
+    withdrawn = [gpu for gpu in devices.gpus if gpu.taint]
+    remarks = _withdrawn(withdrawn)
+    if not sound:
+        why = f"all its GPUs are tainted by {driver.name} ({withdrawn[0].told}: {withdrawn[0].taint})"
+        return NodeGpus(None, resource, 0, why, Obstacle.NONE_ALLOCATABLE, remarks, len(withdrawn))
+    found = _identify(driver, resource, sound, asked_by)
+    return NodeGpus(
+        found.spec,
+        resource,
+        found.count,
+        found.unusable,
+        found.obstacle,
+        (*found.remarks, *remarks),
+        len(withdrawn),
+    )
+
+
+def _identify(driver: DeviceDriver, resource: str, sound: list[GpuDevice], asked_by: str) -> NodeGpus:
+    products = Counter(gpu.product for gpu in sound)
+    if not asked_by:
+        why = f"no DeviceClass {driver.name} lets pods ask for its GPUs: is the chart of the driver installed?"
+        return NodeGpus(None, resource, len(sound), why, Obstacle.NO_DEVICE_CLASS)
+    if len(products) > 1:
+        each = ", ".join(f"{count} × {product or 'unnamed'}" for product, count in products.most_common(MOST_NAMED))
+        return NodeGpus(None, resource, len(sound), f"its GPUs differ ({each}): gangs need equal ones", Obstacle.MIXED)
+    [product] = products
+    if not product:
+        why = f"{driver.name} does not name the product of its GPUs (attribute productName)"
+        return NodeGpus(None, resource, len(sound), why, Obstacle.NO_PRODUCT)
+    memory = min((gpu.memory or 0 for gpu in sound), default=0)
+    described = GpuDescription(
+        driver.vendor, product, str(memory) if memory else "", "capacity memory", 1, sound[0].capability
+    )
+    return identify_gpus(resource, len(sound), described)
+
+
+def _withdrawn(gpus: list[GpuDevice]) -> tuple[tuple[str, str], ...]:
+    """Which GPUs take no pods, and why."""
+    if not gpus:
+        return ()
+    told = "; ".join(f"{gpu.told}: {gpu.taint}" for gpu in gpus[:MOST_NAMED])
+    more = f" and {len(gpus) - MOST_NAMED} more" if len(gpus) > MOST_NAMED else ""
+    return (("TaintedDevice", f"its driver keeps pods away from GPUs: {told}{more}"),)

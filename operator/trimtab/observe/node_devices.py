@@ -1,0 +1,62 @@
+"""Facts of the nodes whose GPUs drivers of dynamic resource allocation offer, kept for as long as nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from trimtab.kube.objects import DeviceClassObject, NodeObject, ResourceSliceObject
+from trimtab.observe import nodes
+from trimtab.observe.devices import DeviceInventory
+from trimtab.observe.gpus import NodeGpus, Obstacle
+from trimtab.observe.nodes import NodeFacts
+from trimtab.telemetry.isolation import isolated
+
+NEEDS_SCHEDULER = (
+    "its GPUs come by dynamic resource allocation, which only kube-scheduler does: set binding.mode to Extender"
+)
+"""Binding a pod ourselves gives it no devices: its kubelet would refuse it."""
+
+
+class DeviceFacts:
+    """`levels` are topology label keys from widest to nearest. Unless `allocates`, nobody gives devices to gangs."""
+
+    def __init__(self, levels: Sequence[Sequence[str]], *, allocates: bool) -> None:
+        self._levels = levels
+        self._allocates = allocates
+        self.inventory = DeviceInventory()
+        self._seen: tuple[tuple[object, ...], tuple[object, ...]] = ((), ())
+        self._known: dict[str, tuple[NodeObject, NodeGpus, NodeFacts | None]] = {}
+
+    def look(self, slices: Iterable[ResourceSliceObject], classes: Iterable[DeviceClassObject]) -> None:
+        """Take what the cluster has now."""
+        offered, asked = tuple(slices), tuple(classes)
+        if (offered, asked) != self._seen:
+            self._seen = offered, asked
+            self.inventory = DeviceInventory(offered, asked, before=self.inventory)
+            self._known = {name: known for name, known in self._known.items() if name in self.inventory}
+
+    def of(self, node: NodeObject) -> NodeFacts | None:
+        """Facts of a node; None where no driver offers GPUs there."""
+        name = node.metadata.name
+        gpus = isolated("devices", lambda: self.inventory.gpus(name), lambda _: None, name)
+        if gpus is None:
+            return None
+        known = self._known.get(name)
+        if known is None or known[0] is not node or known[1] is not gpus:
+            found = isolated(
+                "node",
+                lambda: nodes.facts(node, self._levels, gpus if self._allocates else _unallocated(gpus)),
+                lambda error: nodes.broken(node, error),
+                name,
+            )
+            known = self._known[name] = (node, gpus, found)
+        return known[2]
+
+
+def _unallocated(gpus: NodeGpus) -> NodeGpus:
+    """The same GPUs where nobody allocates them."""
+    if gpus.spec is None:
+        return gpus
+    return replace(gpus, spec=None, unusable=NEEDS_SCHEDULER, obstacle=Obstacle.NEEDS_SCHEDULER)
