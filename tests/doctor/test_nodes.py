@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.builders import gpunode_object, node_object
+from tests.devices import bare_node, device_class, nvidia_gpu, slice_object
 from tests.doctor.world import healthy, only, pod, time_at, wrong
 
 from trimtab import names
@@ -59,6 +60,38 @@ def test_each_fault_has_its_reason(node: NodeObject, reason: Reason, told: str) 
     assert (finding.level, finding.reason) == (Severity.WARNING, reason)
     assert told in finding.message
     assert finding.objects == ("Node/x",)
+
+
+BY_DEVICES = {"slices": (slice_object("dra"),), "device_classes": (device_class(),)}
+DIRECT = pod("controller", containers=[{"env": [{"name": "TRIMTAB_BINDING__MODE", "value": "Direct"}]}])
+LOST = {"key": "gpu.nvidia.com/gpu-lost", "effect": "NoSchedule"}
+
+
+def test_gpus_that_come_by_resource_slices_are_understood() -> None:
+    seen = healthy(nodes=(GOOD, bare_node("dra")), **BY_DEVICES)
+    assert not wrong(nodes.labels, seen)
+    (finding,) = nodes.labels(seen)
+    assert finding.message == "2 GPU nodes understood"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "told"),
+    [
+        ({"pods": (DIRECT,)}, Reason.DEVICES_NOT_ALLOCATED, "only kube-scheduler does"),
+        ({"device_classes": ()}, Reason.NO_DEVICE_CLASS, "no DeviceClass gpu.nvidia.com"),
+        ({"slices": (slice_object("dra", count=2),)}, Reason.UNUSABLE, "1 of 2 ResourceSlices"),
+        (
+            {"slices": (slice_object("dra", [nvidia_gpu(0, taints=[LOST]), nvidia_gpu(1)]),)},
+            Reason.GPUS_WITHDRAWN,
+            "gpu.nvidia.com/gpu-lost:NoSchedule",
+        ),
+    ],
+)
+def test_what_keeps_them_from_being_used_has_its_reason(changes: dict[str, Any], reason: Reason, told: str) -> None:
+    (finding,) = wrong(nodes.labels, healthy(nodes=(GOOD, bare_node("dra")), **(BY_DEVICES | changes)))
+    assert finding.reason is reason
+    assert told in finding.message
+    assert finding.objects == ("Node/dra",)
 
 
 def test_gpus_that_the_plugin_took_away_are_counted() -> None:

@@ -44,6 +44,7 @@ def test_a_right_for_what_may_not_be_there_is_a_warning() -> None:
     [
         ("TRIMTAB_BINDING__MODE", "Extender", "create pods/binding", "list podgroups.scheduling.k8s.io"),
         ("TRIMTAB_BINDING__MODE", "Direct", "list podgroups.scheduling.k8s.io", "create pods/binding"),
+        ("TRIMTAB_BINDING__MODE", "Direct", "create resourceclaimtemplates.resource.k8s.io", "create pods/binding"),
         ("TRIMTAB_INTEROP__KUEUE", "Never", "list workloads.kueue.x-k8s.io", "list nodes"),
         ("TRIMTAB_REPORTS__ENABLED", "false", "create tokenreviews.authentication.k8s.io", "list nodes"),
     ],

@@ -109,12 +109,12 @@ def test_pods_of_others_are_in_the_accounts_but_no_members() -> None:
     assert books.held("gpu-1") == 3
 
 
-def test_a_node_without_gpus_has_none_free() -> None:
+def test_of_a_node_that_offers_no_gpus_kube_scheduler_alone_knows_how_many_are_free() -> None:
     books = books_of()
     books.node_changed(None, a_node(node("cpu", 0)))
     room = books.room("cpu", "x")
     assert room is not None
-    assert (room.gpus, room.free) == (0, 0)
+    assert (room.gpus, room.free) == (0, None)
 
 
 async def test_news_wake_who_waits_for_them_and_silence_does_not() -> None:

@@ -174,5 +174,8 @@ def test_an_amount_that_cannot_be_read(amount: str) -> None:
 
 def test_labels_without_a_device_plugin() -> None:
     gpus = found({"nvidia.com/gpu.present": "true"} | NVIDIA, {"cpu": "8"})
-    assert gpus.unusable == ("labelled with GPUs, but no nvidia.com/gpu is allocatable: is the device plugin running?")
+    assert gpus.unusable == (
+        "labelled with GPUs, but no nvidia.com/gpu is allocatable and no ResourceSlice has one: is the device"
+        " plugin, or the driver, running?"
+    )
     assert (gpus.count, gpus.obstacle) == (0, Obstacle.NO_DEVICE_PLUGIN)

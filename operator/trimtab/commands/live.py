@@ -14,14 +14,28 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.listing import list_all
 from trimtab.kube.objects import (
     ConfigMapObject,
+    DeviceClassObject,
     GpuNodeObject,
     JobObject,
     NodeObject,
     PodObject,
     PriorityClassObject,
     QueueObject,
+    ResourceClaimObject,
+    ResourceSliceObject,
 )
-from trimtab.kube.resources import CONFIG_MAPS, GPUNODES, JOBS, NODES, PODS, PRIORITY_CLASSES, QUEUES
+from trimtab.kube.resources import (
+    CONFIG_MAPS,
+    DEVICE_CLASSES,
+    GPUNODES,
+    JOBS,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.jobs import speedup_of
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
@@ -46,12 +60,13 @@ async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> 
             list_all(client, PRIORITY_CLASSES, PriorityClassObject),
             _reports(client),
         )
+        slices, claims, device_classes = await _devices(client)
     heard, telemetry = GpuNodes(TelemetrySettings()), TelemetrySettings()
     for report in reports:
         heard.take(report)
     slow = Stragglers(StragglerRules(telemetry.straggler_speed, seconds=0.0))
     observer = ClusterObserver((topology or TopologySettings()).levels, heard, slow)
-    seen = observer.observe(Caches(nodes, pods, jobs, queues, classes), time.time())
+    seen = observer.observe(Caches(nodes, pods, jobs, queues, classes, slices, claims, device_classes), time.time())
     return replace(seen, snapshot=replace(seen.snapshot, speedup=speedup_of(seen.jobs.values())))
 
 
@@ -72,3 +87,18 @@ async def _reports(client: KubeClient) -> list[GpuNodeObject]:
         return await list_all(client, GPUNODES, GpuNodeObject)
     except (NotFound, Forbidden):
         return []
+
+
+async def _devices(
+    client: KubeClient,
+) -> tuple[list[ResourceSliceObject], list[ResourceClaimObject], list[DeviceClassObject]]:
+    """What drivers of dynamic resource allocation offer and who has it. Nothing where any of it is not to be read:
+    without the claims, GPUs of others would look free."""
+    try:
+        return await asyncio.gather(
+            list_all(client, RESOURCE_SLICES, ResourceSliceObject),
+            list_all(client, RESOURCE_CLAIMS, ResourceClaimObject),
+            list_all(client, DEVICE_CLASSES, DeviceClassObject),
+        )
+    except (NotFound, Forbidden):
+        return [], [], []

@@ -128,6 +128,8 @@ class Controller:
             pod_groups=binding.mode == "Extender" and binding.pod_groups == "Auto",
             kueue=settings.interop.kueue == "Auto",
             gpunodes=heard,
+            devices=True,
+            claim_templates=binding.mode == "Extender",
         )
         self._recorder = EventRecorder(client, leadership.identity, wall)
         engine = Engine()
@@ -317,6 +319,7 @@ def _observer(settings: Settings, gpunodes: GpuNodes | None) -> ClusterObserver:
         _mobility(settings),
         failures=_failures(settings),
         considered=settings.queues.considered_per_queue,
+        allocates=settings.binding.mode == "Extender",
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import structlog
 
 from trimtab import names
+from trimtab.controller.devices import DeviceCaches
 from trimtab.controller.discovery import pod_group_kind
 from trimtab.controller.kueue.caches import KueueCaches, settled
+from trimtab.controller.owned import OwnedObjects
 from trimtab.kube.client import KubeClient
 from trimtab.kube.metrics_hooks import FactsObserver
 from trimtab.kube.objects import (
@@ -44,7 +46,7 @@ from trimtab.settings import ConfigMapSettings, ReflectorSettings
 JOBS_PER_PAGE = 100
 """Of a list: a job may have 72 KiB, and a page is in memory several times for a moment."""
 OPTIONAL_SECONDS = 10.0
-"""How long the first round waits for what may be missing: the ConfigMap that chooses policies, PodGroups."""
+"""How long the first round waits for what may be missing: the ConfigMap that chooses policies, PodGroups, devices."""
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +56,9 @@ class Cluster:
 
     `policy` is where the ConfigMap is that chooses policies; an onlooker needs none. With `pod_groups` the PodGroups of
     our gangs are followed, too, where the API server serves that kind, and with `kueue` what Kueue says, while it is
-    installed. `gpunodes` hears what agents report, if anybody wants to know; their heartbeats are no change.
+    installed. `gpunodes` hears what agents report, if anybody wants to know; their heartbeats are no change. With
+    `devices` what drivers of dynamic resource allocation offer is followed where that is served, and with
+    `claim_templates` the templates by which our gangs ask for it.
     """
 
     def __init__(
@@ -68,6 +72,8 @@ class Cluster:
         pod_groups: bool = False,
         kueue: bool = False,
         gpunodes: GpuNodes | None = None,
+        devices: bool = False,
+        claim_templates: bool = False,
     ) -> None:
         self._client = client
         self._heard = gpunodes
@@ -96,27 +102,39 @@ class Cluster:
         self.reflectors: tuple[Reflector[Any], ...] = (
             self.nodes, self.pods, self.jobs, self.queues, self.priority_classes, self.services,
         )  # fmt: skip
-        self._config_maps: Reflector[ConfigMapObject] | None = None
-        if policy:
-            only = policy.namespace, policy.name
-            self._config_maps = Reflector(
-                client, CONFIG_MAPS, ConfigMapObject, settings, on_change=self._changed, only=only, observer=observer
-            )
-            self.reflectors += (self._config_maps,)
+        self._config_maps = self._reflect_policy(policy, settings, observer) if policy else None
         self.gpunodes: Reflector[GpuNodeObject] | None = None
         if gpunodes:
             self.gpunodes = reflect(GPUNODES, GpuNodeObject, self._gpunode_changed)
-            self.reflectors += (self.gpunodes,)
-        self._groups_of: dict[Identity, dict[str, Meta]] = {}
+        self.reflectors += tuple(each for each in (self._config_maps, self.gpunodes) if each)
+        self._groups = OwnedObjects(on_change)
         self._groups_known = asyncio.Event()
         self.pod_groups: Reflector[AnyObject] | None = None
         """Only where PodGroups are wanted and served: which version, is asked first."""
         self._grouping = pod_groups
         self._reflect_groups: Callable[[Resource], Reflector[AnyObject]] = lambda kind: reflect(
-            kind, AnyObject, self._group_changed
+            kind, AnyObject, self._groups.changed
         )
         self.kueue = KueueCaches(client, settings, on_change, observer) if kueue else None
         """What Kueue's objects say; None where nobody wants to know."""
+        self.devices = (
+            DeviceCaches(client, settings, on_change, observer, templates=claim_templates) if devices else None
+        )
+        """What drivers of dynamic resource allocation offer; None where nobody wants to know."""
+
+    def _reflect_policy(
+        self, policy: ConfigMapSettings, settings: ReflectorSettings, observer: FactsObserver
+    ) -> Reflector[ConfigMapObject]:
+        """The one ConfigMap that chooses policies."""
+        return Reflector(
+            self._client,
+            CONFIG_MAPS,
+            ConfigMapObject,
+            settings,
+            on_change=self._changed,
+            only=(policy.namespace, policy.name),
+            observer=observer,
+        )
 
     async def run(self) -> None:
         """Keep all copies true until cancelled."""
@@ -127,6 +145,8 @@ class Cluster:
                 tasks.create_task(self._follow_pod_groups(), name="reflect podgroups")
             if self.kueue:
                 tasks.create_task(self.kueue.run(), name="reflect workloads")
+            if self.devices:
+                tasks.create_task(self.devices.run(), name="reflect devices")
 
     async def _follow_pod_groups(self) -> None:
         kind = await pod_group_kind(self._client)
@@ -148,23 +168,36 @@ class Cluster:
         """
         for reflector in self.needed:
             await reflector.synced.wait()
-        if self._config_maps:
+        for event, otherwise in self._awaited():
             try:
-                await asyncio.wait_for(self._config_maps.synced.wait(), OPTIONAL_SECONDS)
+                await asyncio.wait_for(event.wait(), OPTIONAL_SECONDS)
             except TimeoutError:
-                log.warning("the ConfigMap of policies could not be read yet: deciding as started until it can")
-        if self.gpunodes:
-            try:
-                await asyncio.wait_for(self.gpunodes.synced.wait(), OPTIONAL_SECONDS)
-            except TimeoutError:
-                log.warning("GPUNodes could not be listed yet: deciding without what agents report until they can")
-        if self._grouping:
-            try:
-                await asyncio.wait_for(self._groups_known.wait(), OPTIONAL_SECONDS)
-            except TimeoutError:
-                log.warning("PodGroups could not be listed yet: gangs are held together by gates alone until they can")
+                log.warning(otherwise)
         if self.kueue:
             await settled(self.kueue, OPTIONAL_SECONDS)
+
+    def _awaited(self) -> Iterator[tuple[asyncio.Event, str]]:
+        """What may be missing: when it is known, and what is done until then."""
+        if self._config_maps:
+            yield (
+                self._config_maps.synced,
+                "the ConfigMap of policies could not be read yet: deciding as started until it can",
+            )
+        if self.gpunodes:
+            yield (
+                self.gpunodes.synced,
+                "GPUNodes could not be listed yet: deciding without what agents report until they can",
+            )
+        if self.devices:
+            yield (
+                self.devices.known,
+                "ResourceSlices and ResourceClaims could not be listed yet: deciding without them until they can",
+            )
+        if self._grouping:
+            yield (
+                self._groups_known,
+                "PodGroups could not be listed yet: gangs are held together by gates alone until they can",
+            )
 
     @property
     def needed(self) -> tuple[Reflector[Any], ...]:
@@ -173,12 +206,16 @@ class Cluster:
 
     def caches(self) -> Caches:
         """The raw objects of this moment."""
+        devices = self.devices if self.devices and self.devices.present else None
         return Caches(
             nodes=self.nodes.items.values(),
             pods=self.pods.items.values(),
             jobs=self.jobs.items.values(),
             queues=self.queues.items.values(),
             priority_classes=self.priority_classes.items.values(),
+            slices=devices.slices.items.values() if devices else (),
+            claims=devices.claims.items.values() if devices else (),
+            device_classes=devices.classes.items.values() if devices else (),
         )
 
     def policy(self) -> ConfigMapObject | None:
@@ -215,7 +252,11 @@ class Cluster:
         """PodGroups that the job controls; None where there is no such kind, or it is not listed yet."""
         if self.pod_groups is None or not self.pod_groups.synced.is_set():
             return None
-        return tuple(self._groups_of.get(job, {}).values())
+        return self._groups.of(job)
+
+    def claim_templates_of(self, job: Identity) -> tuple[Meta, ...] | None:
+        """ResourceClaimTemplates that the job controls; None where gangs have none, or they are not listed yet."""
+        return self.devices.owned.of(job) if self.devices and self.devices.makes_templates else None
 
     def has_service(self, job: Identity) -> bool:
         """Whether the job controls the Service that its gang is found by."""
@@ -234,16 +275,6 @@ class Cluster:
         if new and (job := new.metadata.job):
             self._owners[job.digest] = job
             self._pods_of.setdefault(job.digest, {})[new.metadata.uid] = new.metadata.key
-        self._on_change()
-
-    def _group_changed(self, old: AnyObject | None, new: AnyObject | None) -> None:
-        if old and (job := old.metadata.job):
-            of_owner = self._groups_of[job]
-            del of_owner[old.metadata.uid]
-            if not of_owner:
-                del self._groups_of[job]
-        if new and (job := new.metadata.job):
-            self._groups_of.setdefault(job, {})[new.metadata.uid] = new.metadata
         self._on_change()
 
     def _gpunode_changed(self, old: GpuNodeObject | None, new: GpuNodeObject | None) -> None:

@@ -1,5 +1,5 @@
 """What the cluster can do, asked of the API server: does it know PodGroups (Kubernetes 1.36 and 1.37, behind feature
-gates), is Kueue installed?
+gates) and dynamic resource allocation (1.34), is Kueue installed?
 
 Only versions of those kinds that Trimtab knows count. Whatever the answer is, jobs without Kueue's label work the same.
 """
@@ -15,7 +15,17 @@ from msgspec import Struct
 from trimtab.errors import ApiError, Forbidden, NotFound
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
-from trimtab.kube.resources import POD_GROUPS, POD_GROUPS_BETA, RESOURCE_FLAVORS, WORKLOADS, Resource
+from trimtab.kube.resources import (
+    DEVICE_CLASSES,
+    POD_GROUPS,
+    POD_GROUPS_BETA,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_FLAVORS,
+    RESOURCE_SLICES,
+    WORKLOADS,
+    Resource,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +51,11 @@ async def pod_group_kind(client: KubeClient) -> Resource | None:
 async def serves_kueue(client: KubeClient) -> bool:
     """Whether the API server serves the Workloads and ResourceFlavors that we read. Asks until there is an answer."""
     return await _serves(client, WORKLOADS, RESOURCE_FLAVORS)
+
+
+async def serves_devices(client: KubeClient) -> bool:
+    """Whether the API server serves dynamic resource allocation as we read it. Asks until there is an answer."""
+    return await _serves(client, RESOURCE_SLICES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
 
 
 async def _serves(client: KubeClient, *wanted: Resource) -> bool:

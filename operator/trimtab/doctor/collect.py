@@ -40,14 +40,17 @@ from trimtab.kube.listing import PAGE_SIZE
 from trimtab.kube.objects import (
     AnyObject,
     ConfigMapObject,
+    DeviceClassObject,
     GpuNodeObject,
     JobObject,
     NodeObject,
     PriorityClassObject,
     QueueObject,
+    ResourceSliceObject,
 )
 from trimtab.kube.resources import (
     CONFIG_MAPS,
+    DEVICE_CLASSES,
     GPUNODES,
     JOBS,
     LEASES,
@@ -55,6 +58,7 @@ from trimtab.kube.resources import (
     PODS,
     PRIORITY_CLASSES,
     QUEUES,
+    RESOURCE_SLICES,
     Resource,
 )
 from trimtab.settings import Settings
@@ -141,6 +145,8 @@ class _Look:
             "pods": self._list(PODS, Pod, {"labelSelector": OURS}),
             "gang_pods": self._list(PODS, Pod, {"labelSelector": names.LABEL_JOB}),
             "nodes": self._list(NODES, NodeObject),
+            "slices": self._list(RESOURCE_SLICES, ResourceSliceObject),
+            "device_classes": self._list(DEVICE_CLASSES, DeviceClassObject),
             "node_leases": self._list(LEASES, Lease, namespace=rbac.NODE_LEASES),
             "jobs": self._list(JOBS, JobObject),
             "queues": self._list(QUEUES, QueueObject),

@@ -77,6 +77,8 @@ class Reason(StrEnum):
     COUNTS_DISAGREE = "CountsDisagree"
     BAD_LABEL = "BadLabel"
     UNUSABLE = "UnusableGpus"
+    NO_DEVICE_CLASS = "DeviceClassMissing"
+    DEVICES_NOT_ALLOCATED = "DevicesNotAllocated"
     AGENT_MISSING = "AgentMissing"
     AGENT_STALE = "AgentStale"
     AGENT_BLIND = "AgentBlind"

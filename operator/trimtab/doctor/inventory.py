@@ -11,7 +11,16 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.doctor.rbac import Need, Right
-from trimtab.kube.objects import GpuNodeObject, JobObject, Meta, NodeObject, PriorityClassObject, QueueObject
+from trimtab.kube.objects import (
+    DeviceClassObject,
+    GpuNodeObject,
+    JobObject,
+    Meta,
+    NodeObject,
+    PriorityClassObject,
+    QueueObject,
+    ResourceSliceObject,
+)
 from trimtab.settings import Settings
 
 T = TypeVar("T")
@@ -350,6 +359,9 @@ class Seen(Struct, frozen=True):
     """Of Trimtab itself."""
     gang_pods: tuple[Pod, ...] | Unknown = ()
     nodes: tuple[NodeObject, ...] | Unknown = ()
+    slices: tuple[ResourceSliceObject, ...] | Unknown = ()
+    """What drivers of dynamic resource allocation offer; none where that is not served."""
+    device_classes: tuple[DeviceClassObject, ...] | Unknown = ()
     node_leases: tuple[Lease, ...] | Unknown = ()
     jobs: tuple[JobObject, ...] | Unknown = ()
     queues: tuple[QueueObject, ...] | Unknown = ()

@@ -85,6 +85,13 @@ class Need(Struct, frozen=True):
 
 OF_CONTROLLER = (
     Need("it sees no nodes", "", ("nodes",), READ),
+    Need(
+        "it sees no GPUs that come by dynamic resource allocation, nor who has them",
+        names.DEVICE_GROUP,
+        ("resourceslices", "resourceclaims", "deviceclasses"),
+        READ,
+        optional=True,
+    ),
     Need("it knows no priorities", _SCHEDULING, ("priorityclasses",), READ),
     Need("it sees no jobs", _TRIMTAB, ("llmtrainingjobs", "queues", "gpunodes"), READ),
     Need("it cannot plan any job", _TRIMTAB, ("llmtrainingjobs/status", "queues/status"), ("patch", "update")),
@@ -100,6 +107,14 @@ OF_CONTROLLER = (
         "kube-scheduler does not hear of gangs",
         _SCHEDULING,
         ("podgroups",),
+        (*READ, "create", "delete"),
+        optional=True,
+        setting=(BINDING_MODE, "Extender"),
+    ),
+    Need(
+        "its gangs cannot claim GPUs of a DeviceClass that has no extended resource",
+        names.DEVICE_GROUP,
+        ("resourceclaimtemplates",),
         (*READ, "create", "delete"),
         optional=True,
         setting=(BINDING_MODE, "Extender"),
@@ -141,6 +156,13 @@ OF_USER = (
     Need("`trimtab get`, `plan` and `explain` cannot show jobs", _TRIMTAB, ("llmtrainingjobs", "queues"), ("list",)),
     Need("`trimtab get`, `plan` and `explain` do not know priorities", _SCHEDULING, ("priorityclasses",), ("list",)),
     Need("`trimtab get nodes` shows no readings", _TRIMTAB, ("gpunodes",), ("list",), optional=True),
+    Need(
+        "nodes whose GPUs come by dynamic resource allocation look empty",
+        names.DEVICE_GROUP,
+        ("resourceslices", "resourceclaims", "deviceclasses"),
+        ("list",),
+        optional=True,
+    ),
 )
 OF_DOCTOR = (
     *OF_USER,

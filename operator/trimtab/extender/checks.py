@@ -53,8 +53,8 @@ class Room(Struct, frozen=True):
     unavailable: str
     """Why it takes no pods; empty when it does."""
     gpus: int
-    free: int
-    """GPUs that no other pod holds."""
+    free: int | None
+    """GPUs that no other pod holds; None where kube-scheduler alone knows."""
 
 
 class Ledger(Protocol):
@@ -116,6 +116,6 @@ def _objection(room: Room | None, gpus: int) -> tuple[Because | None, str]:
         return Because.UNKNOWN_NODE, "does not exist"
     if room.unavailable:
         return Because.UNAVAILABLE, f"is {room.unavailable}"
-    if gpus > room.free:
+    if room.free is not None and gpus > room.free:
         return Because.FULL, f"has {room.free} of {room.gpus} GPUs free, and {gpus} are needed"
     return None, ""

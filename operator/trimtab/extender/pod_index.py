@@ -37,6 +37,9 @@ class NodeEntry(Struct, frozen=True):
     gpus: int
     unavailable: str
     """Why it takes no pods; empty when it does."""
+    counted: bool = True
+    """Whether its object says how many GPUs it has. Not where they come by dynamic resource allocation, or there are
+    none: then kube-scheduler alone counts."""
 
 
 class GangMember(Struct, frozen=True):
@@ -87,7 +90,7 @@ class PodIndex:
         if (entry := self.nodes.get(node)) is None:
             return None
         others = sum(gpus for holder, gpus in self._held.get(node, {}).items() if holder != uid)
-        return Room(entry.unavailable, entry.gpus, max(entry.gpus - others, 0))
+        return Room(entry.unavailable, entry.gpus, max(entry.gpus - others, 0) if entry.counted else None)
 
     def held(self, node: str) -> int:
         """GPUs of a node that pods hold."""
@@ -197,8 +200,8 @@ class BooksWatch:
 
 def _entry(node: NodeObject) -> NodeEntry:
     facts = observed_nodes.facts(node, ())
-    if facts is None:  # without GPUs; a pod of ours that claims such a node finds none free
-        return NodeEntry(node.metadata.name, "", 0, "")
+    if facts is None or facts.obstacle in observed_nodes.NOT_OFFERED:
+        return NodeEntry(node.metadata.name, "", 0, observed_nodes.closed(node), counted=False)
     return NodeEntry(facts.name, facts.gpu.name if facts.gpu else "", facts.gpus, facts.unavailable)
 
 

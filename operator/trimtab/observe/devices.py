@@ -55,10 +55,13 @@ class DeviceDriver(Struct, frozen=True):
     name: str
     """Its chart has a DeviceClass of the same name."""
     vendor: str
-    resource: str
-    """Extended resource by which pods ask for the vendor's GPUs."""
     whole: str
     """Attribute `type` of a whole GPU."""
+
+    @property
+    def resource(self) -> str:
+        """Extended resource by which pods ask for the vendor's GPUs."""
+        return names.VENDOR_RESOURCES[self.name]
 
     @property
     def class_resource(self) -> str:
@@ -69,8 +72,8 @@ class DeviceDriver(Struct, frozen=True):
 DRIVERS: Mapping[str, DeviceDriver] = {
     driver.name: driver
     for driver in (
-        DeviceDriver(names.NVIDIA_DRIVER, "NVIDIA", names.NVIDIA_GPU, "gpu"),
-        DeviceDriver(names.AMD_DRIVER, "AMD", names.AMD_GPU, "amdgpu"),
+        DeviceDriver(names.NVIDIA_DRIVER, "NVIDIA", "gpu"),
+        DeviceDriver(names.AMD_DRIVER, "AMD", "amdgpu"),
     )
 }
 

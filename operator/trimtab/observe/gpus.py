@@ -185,9 +185,12 @@ def _none_allocatable(resource: str, allocatable: Mapping[str, str]) -> NodeGpus
 
 
 def _promised_but_absent(labels: Mapping[str, str]) -> NodeGpus | None:
-    """Labels that speak of GPUs on a node that offers none: a device plugin that does not run."""
+    """Labels that speak of GPUs on a node that offers none: a device plugin, or driver, that does not run."""
     if labels.get("nvidia.com/gpu.present") == "true":
-        why = f"labelled with GPUs, but no {names.NVIDIA_GPU} is allocatable: is the device plugin running?"
+        why = (
+            f"labelled with GPUs, but no {names.NVIDIA_GPU} is allocatable and no ResourceSlice has one: is the device"
+            " plugin, or the driver, running?"
+        )
         return NodeGpus(None, names.NVIDIA_GPU, 0, why, Obstacle.NO_DEVICE_PLUGIN)
     return None
 

@@ -54,7 +54,7 @@ class NodeFacts(Struct, frozen=True):
     """When its object was made, or somebody said that it is repaired: what was before counts no more. A POSIX time."""
 
 
-_NOT_OFFERED = (Obstacle.NO_DEVICE_PLUGIN, Obstacle.NONE_ALLOCATABLE)
+NOT_OFFERED = (Obstacle.NO_DEVICE_PLUGIN, Obstacle.NONE_ALLOCATABLE)
 """Where no device plugin offers a GPU, that of the driver's devices counts."""
 
 
@@ -62,7 +62,7 @@ def facts(node: NodeObject, levels: Sequence[Sequence[str]], devices: gpus.NodeG
     """Facts of a node, or None if it has no GPUs. `levels` are topology label keys from widest to nearest; `devices` is
     what drivers of dynamic resource allocation offer there, which counts where no device plugin offers any."""
     found = gpus.read_gpus(node.metadata.labels, node.status.allocatable)
-    if devices and (found is None or found.obstacle in _NOT_OFFERED):
+    if devices and (found is None or found.obstacle in NOT_OFFERED):
         found = devices
     return _facts(node, levels, found) if found else None
 

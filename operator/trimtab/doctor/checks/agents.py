@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from trimtab import __version__, names
 from trimtab.doctor.checks.leader import agents_versions, told_versions
 from trimtab.doctor.findings import Finding, Reason, count, listed, warning, well
+from trimtab.doctor.gpu_nodes import gpu_nodes
 from trimtab.doctor.inventory import Seen, known, posix
 from trimtab.kube.objects import GpuNodeObject
-from trimtab.observe import nodes, telemetry
+from trimtab.observe import telemetry
 from trimtab.ui.words import duration
 
 
@@ -20,8 +21,7 @@ def reports(seen: Seen) -> Iterator[Finding]:
     if not found and not pods:
         yield well("no agents are installed: GPUs are judged by what device plugins say")
         return
-    levels = seen.settings.topology.levels
-    with_gpus = {node.metadata.name for node in known(seen.nodes) if nodes.facts(node, levels)}
+    with_gpus = {name for name, facts in gpu_nodes(seen).items() if facts}
     read = {name: telemetry.read_telemetry(report) for name, report in found.items() if name in with_gpus}
     namespace = pods[0].metadata.namespace if pods else seen.namespace
     part = f"{names.LABEL_PART}={names.AGENT_ACCOUNT}"

@@ -1,4 +1,5 @@
-"""GPU nodes: are they labelled so that Trimtab knows what they have, and do labels and device plugins say the same?"""
+"""GPU nodes: are they labelled, or described by their drivers, so that Trimtab knows what they have, and do labels and
+device plugins say the same?"""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from trimtab import names
-from trimtab.doctor.findings import Finding, Reason, count, error, listed, warning, well
-from trimtab.doctor.inventory import Seen, known
+from trimtab.doctor.findings import Finding, Reason, count, error, listed, not_checked, warning, well
+from trimtab.doctor.gpu_nodes import gpu_nodes
+from trimtab.doctor.inventory import Seen, Unknown, known
 from trimtab.errors import QuantityError
 from trimtab.kube.objects import NodeObject
 from trimtab.kube.quantity import to_int
-from trimtab.observe import nodes
 from trimtab.observe.gpus import Obstacle
 from trimtab.observe.nodes import NodeFacts
 
@@ -25,16 +26,20 @@ LABEL = "kubectl label node NAME nvidia.com/gpu.product=PRODUCT nvidia.com/gpu.m
 FIXES = {
     Reason.UNLABELLED: f"{LABELLER}; or `{LABEL}`",
     Reason.UNKNOWN_PRODUCT: "let the labeller write the memory as well (nvidia.com/gpu.memory), or upgrade Trimtab",
-    Reason.NO_DEVICE_PLUGIN: "install the vendor's device plugin, and see the logs of its pod on the node",
-    Reason.GPUS_WITHDRAWN: "see the logs of the device plugin on the node, and `nvidia-smi`: GPUs are unhealthy",
+    Reason.NO_DEVICE_PLUGIN: "install the vendor's device plugin, or its driver of dynamic resource allocation (then"
+    " the node has ResourceSlices), and see the logs of its pod on the node",
+    Reason.GPUS_WITHDRAWN: "see the logs of the device plugin, or driver, there, and `nvidia-smi`: GPUs are unhealthy",
     Reason.COUNTS_DISAGREE: "restart the labeller on the node, and see `nvidia-smi -L` there: a GPU may be gone",
     Reason.BAD_LABEL: f"correct the label, or {LABELLER}",
+    Reason.NO_DEVICE_CLASS: "install the DeviceClass of the driver's chart: `kubectl get deviceclasses`",
+    Reason.DEVICES_NOT_ALLOCATED: "let kube-scheduler bind: `binding.mode: Extender` in the values of the chart",
     Reason.UNUSABLE: "`trimtab get nodes` and the events of the node say more",
 }
 REMARKS = {
     "UnknownGpuProduct": Reason.UNKNOWN_PRODUCT,
     "NoMemoryLabel": Reason.BAD_LABEL,
     "MalformedLabel": Reason.BAD_LABEL,
+    "TaintedDevice": Reason.GPUS_WITHDRAWN,
 }
 """What `observe` says of labels that it could make up for."""
 
@@ -43,8 +48,9 @@ def labels(seen: Seen) -> Iterator[Finding]:
     """What is wrong with each kind of node, told once for all nodes of which the same is said."""
     said: dict[tuple[Reason, str], list[str]] = defaultdict(list)
     usable = sliced = total = 0
+    understood = gpu_nodes(seen)
     for node in known(seen.nodes):
-        facts = nodes.facts(node, seen.settings.topology.levels)
+        facts = understood[node.metadata.name]
         if facts is None and not _promised(node):
             continue
         total += 1
@@ -57,8 +63,11 @@ def labels(seen: Seen) -> Iterator[Finding]:
     for (reason, message), about in said.items():
         told = f"{listed(about)}: {message}"
         yield warning(reason, told, FIXES[reason], [f"Node/{name}" for name in sorted(about)])
+    for unseen in (seen.slices, seen.device_classes):
+        if isinstance(unseen, Unknown):
+            yield not_checked(f"GPUs that come by dynamic resource allocation: {unseen.why}", unseen.fix)
     if not total:
-        message = "no node has GPUs: neither labels nor device plugins speak of any"
+        message = "no node has GPUs: neither labels, device plugins nor ResourceSlices speak of any"
         yield warning(Reason.NO_GPU_NODES, message, f"{LABELLER}; or try it with `trimtab fake-nodes apply`")
     elif not said:
         aside = f", {sliced} more are partitioned or shared and left alone" if sliced else ""
@@ -76,7 +85,7 @@ def _wrong(node: NodeObject, facts: NodeFacts | None) -> Iterator[tuple[Reason, 
     for problem in facts.problems:
         if problem.reason in REMARKS:
             yield REMARKS[problem.reason], problem.message
-    if facts.withdrawn:
+    if facts.withdrawn and not any(problem.reason == "TaintedDevice" for problem in facts.problems):
         taken = f"{facts.withdrawn} of {facts.gpus + facts.withdrawn} GPUs are in its capacity and not allocatable"
         yield Reason.GPUS_WITHDRAWN, taken
     yield from _disagreement(node, facts)
@@ -97,6 +106,10 @@ def _unusable(facts: NodeFacts) -> Reason:
             return Reason.GPUS_WITHDRAWN
         case Obstacle.NONE_ALLOCATABLE | Obstacle.NO_DEVICE_PLUGIN:
             return Reason.NO_DEVICE_PLUGIN
+        case Obstacle.NO_DEVICE_CLASS:
+            return Reason.NO_DEVICE_CLASS
+        case Obstacle.NEEDS_SCHEDULER:
+            return Reason.DEVICES_NOT_ALLOCATED
         case Obstacle.NO_PRODUCT:
             return Reason.UNLABELLED
         case Obstacle.UNKNOWN_PRODUCT:

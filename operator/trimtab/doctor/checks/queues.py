@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from trimtab import names
 from trimtab.doctor.findings import Finding, Reason, Severity, count, some, warning, well
+from trimtab.doctor.gpu_nodes import gpu_nodes
 from trimtab.doctor.inventory import Seen, known
-from trimtab.observe import nodes, queues
+from trimtab.observe import queues
 
 COUNTED = f"count/{names.JOB_PLURAL}.{names.GROUP}"
 """Resource of a ResourceQuota by which Kubernetes bounds the number of jobs."""
@@ -23,10 +24,8 @@ FIXES = {
 
 def contradictions(seen: Seen) -> Iterator[Finding]:
     """What the controller would complain of, too."""
-    levels = seen.settings.topology.levels
     lines = queues.Queues(queues.facts(queue) for queue in known(seen.queues))
-    gpu_nodes = [facts for node in known(seen.nodes) if (facts := nodes.facts(node, levels))]
-    found = lines.problems(gpu_nodes)
+    found = lines.problems(facts for facts in gpu_nodes(seen).values() if facts)
     for problem in found:
         reason = Reason(problem.reason)
         level, fix = FIXES[reason]
