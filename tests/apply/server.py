@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from tests.builders import JOB_SPEC
@@ -18,7 +19,7 @@ from trimtab.api import conditions
 from trimtab.api.status import JobStatus
 from trimtab.errors import AlreadyExists, Conflict, NotFound, Overloaded, Unreachable
 from trimtab.kube.objects import Identity
-from trimtab.kube.resources import POD_GROUPS, PODS, SERVICES
+from trimtab.kube.resources import POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, SERVICES
 
 UID = "uid-job"
 JOB = Identity("default/job", UID)
@@ -33,7 +34,7 @@ class Crash(BaseException):
 class Server:
     """The API server, its kubelets, and the oracle."""
 
-    def __init__(self, nodes: int = 4, *, gated: bool = False, steps: int = 1) -> None:
+    def __init__(self, nodes: int = 4, *, gated: bool = False, by_claim: bool = False, steps: int = 1) -> None:
         self.version = 1
         self.steps, self.step, self.saved = steps, 0, 0
         """Of the training: all of them, those that the gang has done, and those that the last checkpoint keeps."""
@@ -41,7 +42,10 @@ class Server:
         """Epoch of the gang, and time of the request, that the trainer has answered."""
         self.gated = gated
         """Extender binding: kube-scheduler binds, once a pod's gate is gone."""
+        self.by_claim = by_claim
+        """Pods of a gang claim their GPUs, by a template."""
         self.groups: dict[str, dict[str, Any]] = {}
+        self.templates: dict[str, dict[str, Any]] = {}
         self.ever: set[tuple[str, str]] = set()
         """Epoch and rank of every pod that was ever created."""
         self.job: dict[str, Any] = {
@@ -70,8 +74,9 @@ class Server:
 
     async def delete(self, path: str, *, uid: str, grace_seconds: int | None = None) -> bytes:
         name = path.rpartition("/")[2]
-        if "/podgroups/" in path:
-            return self._answer(lambda: self._delete_group(name), counts=True)
+        for kind, there in (("podgroups", self.groups), ("resourceclaimtemplates", self.templates)):
+            if f"/{kind}/" in path:
+                return self._answer(partial(self._delete_owned, there, name), counts=True)
         return self._answer(lambda: self._delete(name, uid, grace_seconds), counts=True)
 
     async def strategic_patch(self, path: str, patch: dict[str, Any]) -> bytes:
@@ -100,7 +105,12 @@ class Server:
 
     def _find(self, path: str) -> dict[str, Any]:
         name = path.rpartition("/")[2]
-        of_kind = {"pods": self.pods.get(name), "services": self.service, "podgroups": self.groups.get(name)}
+        of_kind = {
+            "pods": self.pods.get(name),
+            "services": self.service,
+            "podgroups": self.groups.get(name),
+            "resourceclaimtemplates": self.templates.get(name),
+        }
         kind = path.split("/")[-2]
         found = of_kind.get(kind, self.job)
         if found is None:
@@ -116,11 +126,12 @@ class Server:
                 raise AlreadyExists("exists", status=409)
             self.service = created
             return created
-        if path == POD_GROUPS.path("default"):
-            if name in self.groups:
-                raise AlreadyExists("exists", status=409)
-            self.groups[name] = created
-            return created
+        for kind, there in ((POD_GROUPS, self.groups), (RESOURCE_CLAIM_TEMPLATES, self.templates)):
+            if path == kind.path("default"):
+                if name in there:
+                    raise AlreadyExists("exists", status=409)
+                there[name] = created
+                return created
         assert path == PODS.path("default")
         if name in self.pods:
             raise AlreadyExists("exists", status=409)
@@ -159,9 +170,9 @@ class Server:
         self._tick()
         return pod
 
-    def _delete_group(self, name: str) -> dict[str, Any]:
-        if self.groups.pop(name, None) is None:
-            raise NotFound("no such group", status=404)
+    def _delete_owned(self, there: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+        if there.pop(name, None) is None:
+            raise NotFound("no such object", status=404)
         self._tick()
         return {}
 
@@ -242,7 +253,10 @@ class Server:
         for pod in waiting if index is None else waiting[index % len(waiting) :][:1] if waiting else []:
             terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
             [node] = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"]
-            if self.nodes.get(node) == "" and "deletionTimestamp" not in pod["metadata"]:
+            claimed = {claim["resourceClaimTemplateName"] for claim in pod["spec"].get("resourceClaims", [])}
+            assert bool(claimed) == self.by_claim
+            free = self.nodes.get(node) == "" and claimed <= self.templates.keys()
+            if free and "deletionTimestamp" not in pod["metadata"]:
                 pod["spec"]["nodeName"] = node
                 self._tick()
 

@@ -24,9 +24,11 @@ from trimtab.apply.actions import (
     Action,
     AnnotatePod,
     BindPod,
+    CreateClaimTemplate,
     CreatePod,
     CreatePodGroup,
     CreateService,
+    DeleteClaimTemplate,
     DeletePod,
     DeletePodGroup,
     ReleasePod,
@@ -39,9 +41,10 @@ from trimtab.apply.stops import StopOrder
 from trimtab.apply.transitions import GangReport
 from trimtab.errors import ApiError
 from trimtab.kube.objects import AnyObject, JobObject, PodObject
-from trimtab.kube.resources import POD_GROUPS, PODS, SERVICES
+from trimtab.kube.resources import POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, SERVICES
 from trimtab.observe.jobs import facts
 from trimtab.plan import objects
+from trimtab.plan.claim_template import claim_template
 from trimtab.plan.gang import gang_plan
 from trimtab.plan.pod_group import pod_group
 from trimtab_policy.types import StopCause
@@ -80,6 +83,8 @@ class Controller:
         self._pods = {pod.metadata.uid: pod for pod in listed}
         groups = [msgspec.json.decode(json.dumps(group), type=AnyObject) for group in self._server.groups.values()]
         self._groups = {group.metadata.uid: group.metadata for group in groups}
+        templates = [msgspec.json.decode(json.dumps(each), type=AnyObject) for each in self._server.templates.values()]
+        self._templates = {template.metadata.uid: template.metadata for template in templates}
         self._has_service = self._server.service is not None
 
     async def turn(self) -> bool:
@@ -126,7 +131,14 @@ class Controller:
                 made_group = msgspec.json.decode(answer, type=AnyObject).metadata
                 self._groups[made_group.uid] = made_group
             case DeletePodGroup(name, uid):
-                await write.delete_pod_group(server, POD_GROUPS, "default", name, uid)
+                await write.delete_owned(server, POD_GROUPS, "default", name, uid)
+                self._deleted[uid] = False
+            case CreateClaimTemplate():
+                answer = await write.create(server, RESOURCE_CLAIM_TEMPLATES, claim_template(self._gang()), JOB)
+                made_template = msgspec.json.decode(answer, type=AnyObject).metadata
+                self._templates[made_template.uid] = made_template
+            case DeleteClaimTemplate(name, uid):
+                await write.delete_owned(server, RESOURCE_CLAIM_TEMPLATES, "default", name, uid)
                 self._deleted[uid] = False
             case AnnotatePod(name, uid, deadline):
                 answer = await write.annotate(server, "default", name, uid, deadline)
@@ -145,7 +157,7 @@ class Controller:
     def view(self) -> JobContext:
         job = self._facts
         status, nodes = job.status, self._server.nodes
-        known = self._pods.keys() | self._groups.keys()
+        known = self._pods.keys() | self._groups.keys() | self._templates.keys()
         self._deleted = {uid: force for uid, force in self._deleted.items() if uid in known}
         self._assumed = {uid: node for uid, node in self._assumed.items() if uid in self._pods}
         if status.plan is None:
@@ -170,6 +182,8 @@ class Controller:
             has_service=self._has_service,
             gated=self._server.gated,
             pod_groups=tuple(self._groups.values()) if self._server.gated else None,
+            claim_templates=tuple(self._templates.values()) if self._server.gated else None,
+            by_claim=status.plan is not None and self._server.by_claim,
             plan=self._decide(status) if not job.suspended else None,
             order=self._stop,
             unwanted=epoch is not None and self._unwanted == epoch,
@@ -215,7 +229,8 @@ class Controller:
             return None
         moment = datetime.fromtimestamp(int(self.now), UTC)
         chosen = placement_on(UID, dict.fromkeys(self._order.sample(usable, 2), 4))
-        return plan_of(chosen, (status.last_epoch or 0) + 1, now=moment)
+        resource = names.DEVICE_CLASS_RESOURCE + names.NVIDIA_DRIVER if self._server.by_claim else names.NVIDIA_GPU
+        return plan_of(chosen, (status.last_epoch or 0) + 1, now=moment, resource=resource)
 
     def _gang(self) -> objects.GangPlan:
         job = self._facts

@@ -32,10 +32,10 @@ STOPPING = st.one_of(
     st.tuples(st.sampled_from(["save", "answer", "withdraw", "wait", "kubelet", "settle", "settle"]), st.none()),
     st.tuples(st.sampled_from(["order", "order", "leave"]), st.integers(0, 1)),
 )
-WRITES_PER_PLAN = 21
-"""Plan, Service, PodGroup, 2 pods, 2 bindings or releases, scheduled, running, asked to stop, 2 annotations, these
-three again where a pod is told late, given up, 3 deletions, and 2 that change nothing any more. Direct binding has no
-PodGroup."""
+WRITES_PER_PLAN = 23
+"""Plan, Service, PodGroup, claim template, 2 pods, 2 bindings or releases, scheduled, running, asked to stop, 2
+annotations, these three again where a pod is told late, given up, 4 deletions, and 2 that change nothing any more.
+Direct binding has neither PodGroup nor claim template."""
 
 
 async def happen(server: Server, controller: Controller, event: str, detail: Any) -> None:
@@ -117,6 +117,16 @@ async def test_a_job_that_kube_scheduler_binds_completes_whatever_happens(
     server = Server(gated=True)
     await complete_whatever_happens(server, events, order)
     assert not server.groups
+
+
+@given(st.lists(EVENTS_AND_SCHEDULING, max_size=40), st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+async def test_a_job_whose_pods_claim_their_gpus_completes_whatever_happens_and_leaves_no_template(
+    events: list[tuple[str, Any]], order: random.Random
+) -> None:
+    server = Server(gated=True, by_claim=True)
+    await complete_whatever_happens(server, events, order)
+    assert not server.templates
 
 
 @given(st.lists(st.one_of(EVENTS, STOPPING, STOPPING), max_size=50), st.randoms(use_true_random=False))

@@ -13,9 +13,11 @@ from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.apply.actions import (
     BindPod,
+    CreateClaimTemplate,
     CreatePod,
     CreatePodGroup,
     CreateService,
+    DeleteClaimTemplate,
     DeletePod,
     DeletePodGroup,
     ReleasePod,
@@ -266,3 +268,27 @@ def test_a_finished_job_keeps_its_pods_and_not_its_pod_group() -> None:
     assert next_step(view(finished, *ended, finished=True, pod_groups=(group(1),))) == (
         DeletePodGroup("job-1", "group-1"),
     )
+
+
+# --- claims --------------------------------------------------------------------------------------------------------
+def test_the_claim_template_comes_with_the_pods_that_name_it() -> None:
+    first = view(PLANNED, by_claim=True, claim_templates=())
+    assert next_step(first) == (CreateService(), CreateClaimTemplate(), CreatePod(0), CreatePod(1))
+    own = view(PLANNED, by_claim=True, claim_templates=(group(1),))
+    assert next_step(own) == (CreateService(), CreatePod(0), CreatePod(1))
+    of_another = view(PLANNED, by_claim=True, claim_templates=(group(7),), pod_groups=())
+    assert next_step(of_another) == (CreateService(), CreateClaimTemplate(), CreatePodGroup())
+
+
+def test_nothing_is_made_of_a_gang_while_it_is_not_known_whether_its_template_is_there() -> None:
+    assert next_step(view(PLANNED, by_claim=True)) == ()
+    assert next_step(view(PLANNED, *RELEASED, by_claim=True)) == (), "it needs none any more"
+
+
+def test_the_claim_template_goes_after_the_pods() -> None:
+    without_plan = given_up(next_step(view(PLANNED, *GATED, setback=GangFailure("NodeLost", "n1")))).status
+    assert not any(
+        isinstance(a, DeleteClaimTemplate) for a in next_step(view(without_plan, *GATED, claim_templates=(group(1),)))
+    )
+    assert next_step(view(without_plan, claim_templates=(group(1),))) == (DeleteClaimTemplate("job-1", "group-1"),)
+    assert next_step(view(without_plan, claim_templates=(group(1),), deleted={"group-1": False})) == ()

@@ -137,7 +137,7 @@ async def test_a_release_that_cannot_be_mended_stops_the_gang(error: Exception) 
 @pytest.mark.parametrize("error", [None, NotFound("gone"), Conflict("another one has its name")])
 async def test_a_pod_group_that_is_gone_counts_as_deleted(error: Exception | None) -> None:
     client: Any = Answers(raising=error)
-    await write.delete_pod_group(client, POD_GROUPS, "default", "job-1", "u")
+    await write.delete_owned(client, POD_GROUPS, "default", "job-1", "u")
     assert client.sent == [("delete", POD_GROUPS.path("default", "job-1"), "u", None)]
 
 

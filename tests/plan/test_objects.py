@@ -14,6 +14,7 @@ from trimtab import names
 from trimtab.kube.resources import POD_GROUPS, POD_GROUPS_BETA
 from trimtab.observe.jobs import facts
 from trimtab.plan import objects
+from trimtab.plan.claim_template import claim_template
 from trimtab.plan.gang import gang_plan
 from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH
 from trimtab.plan.objects import GangPlan
@@ -204,3 +205,32 @@ def test_a_gang_without_a_pod_group_names_none() -> None:
     grouped = for_scheduler(grouped=True)
     named = pod_group(grouped, POD_GROUPS)["metadata"]["name"]
     assert objects.pod(grouped, 0)["spec"]["schedulingGroup"]["podGroupName"] == named
+
+
+# --- dynamic resource allocation -----------------------------------------------------------------------------------
+def test_pods_of_a_class_without_extended_resource_claim_their_gpus(golden: SnapshotAssertion) -> None:
+    plan = gang(RICH, resource="deviceclass.resource.kubernetes.io/gpu.amd.com")
+    pod = objects.pod(plan, 1)
+    asked = trainer(pod)["resources"]
+    assert asked["claims"] == [{"name": names.GPU_CLAIM}]
+    assert not any("gpu" in name for table in ("requests", "limits") for name in asked[table])
+    assert {"key": names.AMD_GPU, "operator": "Exists"} in pod["spec"]["tolerations"]
+    assert pod["spec"]["resourceClaims"] == [{"name": names.GPU_CLAIM, "resourceClaimTemplateName": "llama-3"}]
+    assert claim_template(plan) == golden
+
+
+def test_claims_of_the_template_stay_beside_that_for_gpus() -> None:
+    spec = copy.deepcopy(RICH)
+    network = {"name": "nic", "resourceClaimTemplateName": "nic"}
+    spec["spec.template.spec"]["resourceClaims"] = [network]  # type: ignore[index]
+    spec["spec.template.spec"]["containers"][1]["resources"]["claims"] = [{"name": "nic"}]  # type: ignore[index]
+    pod = objects.pod(gang(spec, resource="deviceclass.resource.kubernetes.io/gpu.nvidia.com"), 0)
+    assert [claim["name"] for claim in pod["spec"]["resourceClaims"]] == ["nic", names.GPU_CLAIM]
+    assert [claim["name"] for claim in trainer(pod)["resources"]["claims"]] == ["nic", names.GPU_CLAIM]
+
+
+def test_pods_that_ask_by_an_extended_resource_have_no_claim() -> None:
+    pod = objects.pod(gang(RICH), 0)
+    assert gang(RICH).device_class == ""
+    assert "resourceClaims" not in pod["spec"]
+    assert "claims" not in trainer(pod)["resources"]

@@ -56,6 +56,18 @@ class DeletePodGroup(Struct, frozen=True):
     uid: str
 
 
+class CreateClaimTemplate(Struct, frozen=True):
+    """Create the ResourceClaimTemplate by which the pods of the standing plan claim their GPUs."""
+
+
+class DeleteClaimTemplate(Struct, frozen=True):
+    """Delete the ResourceClaimTemplate of a plan that stands no more. Claims that were made from it stay, each as long
+    as its pod."""
+
+    name: str
+    uid: str
+
+
 class AnnotatePod(Struct, frozen=True):
     """Tell a pod by when it is to have saved its state (RFC 3339); the empty text takes that back."""
 
@@ -82,10 +94,12 @@ Action = (
     | CreateService
     | CreatePod
     | CreatePodGroup
+    | CreateClaimTemplate
     | BindPod
     | ReleasePod
     | AnnotatePod
     | DeletePod
     | DeletePodGroup
+    | DeleteClaimTemplate
 )
 Step = tuple[Action, ...]

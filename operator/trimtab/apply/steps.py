@@ -29,9 +29,11 @@ from trimtab.apply import stops, transitions, unreachable_nodes
 from trimtab.apply.actions import (
     AnnotatePod,
     BindPod,
+    CreateClaimTemplate,
     CreatePod,
     CreatePodGroup,
     CreateService,
+    DeleteClaimTemplate,
     DeletePod,
     DeletePodGroup,
     ReleasePod,
@@ -72,6 +74,10 @@ class JobContext(Struct, frozen=True):
     """Extender binding: pods are made with a gate, and kube-scheduler binds them."""
     pod_groups: tuple[Meta, ...] | None = None
     """PodGroups that the job controls, of any epoch; None where gangs have none."""
+    claim_templates: tuple[Meta, ...] | None = None
+    """ResourceClaimTemplates that the job controls, of any epoch; None where there are none, or not known yet."""
+    by_claim: bool = False
+    """Pods of the standing plan claim their GPUs."""
     plan: Plan | None = None
     """A plan that was decided for a job without one."""
     pending: PendingStatus | None = None
@@ -215,12 +221,15 @@ def _clear(view: JobContext, pods: Iterable[PodObject]) -> Step:
 
 
 def _take_down(view: JobContext, pods: Iterable[PodObject]) -> Step:
-    """Delete these pods and then the PodGroups, of a job that has no gang any more."""
-    return _clear(view, pods) or tuple(
-        DeletePodGroup(group.name, group.uid)
-        for group in view.pod_groups or ()
-        if group.uid not in view.deleted and not group.deletion_timestamp
+    """Delete these pods and then the PodGroups and claim templates, of a job that has no gang any more."""
+    return _clear(view, pods) or (
+        *(DeletePodGroup(group.name, group.uid) for group in view.pod_groups or () if _stays(view, group)),
+        *(DeleteClaimTemplate(each.name, each.uid) for each in view.claim_templates or () if _stays(view, each)),
     )
+
+
+def _stays(view: JobContext, owned: Meta) -> bool:
+    return owned.uid not in view.deleted and not owned.deletion_timestamp
 
 
 def _goes(view: JobContext, pod: PodObject, force: bool) -> bool:
@@ -337,6 +346,10 @@ class _Gang:
     def missing_objects(self) -> Step:
         service: Step = () if self._view.has_service else (CreateService(),)
         lacking = [rank for rank in self._ranks if rank not in self._by_rank]
+        if lacking and self._view.by_claim:
+            if self._view.claim_templates is None:  # to be listed: whether there is one is not known before
+                return ()
+            service += () if self._has_own(self._view.claim_templates) else (CreateClaimTemplate(),)
         if lacking and self._lacks_group:
             return (*service, CreatePodGroup())  # pods name their group from birth, so whether there is one comes first
         return service + tuple(CreatePod(rank) for rank in lacking)
@@ -355,8 +368,12 @@ class _Gang:
     @property
     def _lacks_group(self) -> bool:
         groups = self._view.pod_groups
+        return groups is not None and not self._has_own(groups)
+
+    def _has_own(self, owned: Iterable[Meta]) -> bool:
+        """Whether one of these is of the standing plan."""
         epoch = str(self._plan.epoch)
-        return groups is not None and all(group.labels.get(names.LABEL_EPOCH) != epoch for group in groups)
+        return any(each.labels.get(names.LABEL_EPOCH) == epoch for each in owned)
 
     def _node_of(self, pod: PodObject) -> str:
         return pod.spec.node_name or self._view.assumed.get(pod.metadata.uid, "")

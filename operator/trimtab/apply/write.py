@@ -119,8 +119,8 @@ async def annotate(client: KubeClient, namespace: str, pod: str, uid: str, deadl
         raise NotFound(str(error)) from error
 
 
-async def delete_pod_group(client: KubeClient, kind: Resource, namespace: str, name: str, uid: str) -> None:
-    """Delete the PodGroup with this UID, if it still exists; `kind` is the version that is served."""
+async def delete_owned(client: KubeClient, kind: Resource, namespace: str, name: str, uid: str) -> None:
+    """Delete the object with this UID, of a kind that the kubelet has no part in, if it still exists."""
     try:
         await client.delete(kind.path(namespace, name), uid=uid)
     except (NotFound, Conflict):

@@ -39,7 +39,7 @@ from trimtab.observe.queues import Queues
 from trimtab.observe.snapshot import ClusterObserver
 from trimtab.plan import fake
 from trimtab.plan.gang import gang_plan
-from trimtab.plan.objects import GangPlan
+from trimtab.plan.objects import GangPlan, class_of
 from trimtab.settings import Settings
 from trimtab_policy.types import Pending, Placement
 
@@ -153,6 +153,8 @@ class JobSight(Struct, frozen=True):
     """None of a job that is being deleted, or gone: what follows is not asked then."""
     groups: tuple[Meta, ...] | None = None
     """PodGroups; None where there is no such kind."""
+    claim_templates: tuple[Meta, ...] | None = None
+    """ResourceClaimTemplates; None where there is no such kind, or they are not listed yet."""
     change: stop_triggers.Edited | None = None
     run: fake.FakeRun | None = None
 
@@ -196,7 +198,10 @@ class Views:
             return None
         if gang.promise or gang.setback or gang.order or gang.refused:
             return None
-        if self._cluster.pods_of(facts.meta.identity.digest) or self._cluster.pod_groups_of(facts.meta.identity):
+        identity = facts.meta.identity
+        if self._cluster.pods_of(identity.digest) or self._cluster.pod_groups_of(identity):
+            return None
+        if self._cluster.claim_templates_of(identity):
             return None
         return Rest(job, gang.pending, gang.watched)
 
@@ -214,6 +219,7 @@ class Views:
             self.last_sight(facts.meta, facts.status),
             facts=facts,
             groups=self._cluster.pod_groups_of(facts.meta.identity),
+            claim_templates=self._cluster.claim_templates_of(facts.meta.identity),
             change=stop_triggers.edited(facts, self._lines),
             run=self._fake_run(facts),
         )
@@ -237,7 +243,7 @@ class Views:
             gang.deleted = {pod: force for pod, force in gang.deleted.items() if pod in known}
             gang.binding_since = gang.promise = None
             return
-        _settle(gang, facts, known | {group.uid for group in sight.groups or ()})
+        _settle(gang, facts, known | {each.uid for each in (*(sight.groups or ()), *(sight.claim_templates or ()))})
         plan, now = facts.status.plan, time.monotonic()
         gang.refused = {node: until for node, until in gang.refused.items() if until > now}
         if plan and self._by_scheduler and not transitions.is_scheduled(facts.status) and released(sight.pods):
@@ -269,6 +275,8 @@ class Views:
             has_service=self._cluster.has_service(facts.meta.identity),
             gated=self._by_scheduler,
             pod_groups=None if plan and gang.ungrouped == plan.epoch else sight.groups,
+            claim_templates=sight.claim_templates,
+            by_claim=plan is not None and bool(class_of(plan.gpu_resource)),
             plan=self._promised(facts, gang.promise),
             pending=pending_status.told(gang.pending, facts, self.refused_nodes(gang)),
             order=gang.order or (change.order(sight.now) if change else None),

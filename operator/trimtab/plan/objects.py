@@ -42,7 +42,8 @@ class GangPlan(Struct, frozen=True):
     epoch: int
     gpu_type: str
     gpu_resource: str
-    """Extended resource that the nodes offer, e.g. `nvidia.com/gpu`."""
+    """Extended resource by which pods ask for GPUs, e.g. `nvidia.com/gpu`; or a DeviceClass in Kubernetes' notation for
+    a resource, where each pod has a claim instead."""
     shares: tuple[NodeShare, ...]
     plan: ParallelPlan
     training: TrainingSpec
@@ -73,8 +74,23 @@ class GangPlan(Struct, frozen=True):
 
     @property
     def group_name(self) -> str:
-        """Name of the gang's PodGroup: `JOB-EPOCH`."""
+        """Name of the gang's PodGroup, and of its ResourceClaimTemplate: `JOB-EPOCH`."""
         return f"{self.job}-{self.epoch}"
+
+    @property
+    def device_class(self) -> str:
+        """DeviceClass that each pod claims its GPUs of; empty where pods ask for them by an extended resource."""
+        return class_of(self.gpu_resource)
+
+    @property
+    def tainted_as(self) -> str:
+        """Key of the taints that keep others away from nodes with such GPUs."""
+        return names.VENDOR_RESOURCES.get(self.device_class, self.gpu_resource)
+
+
+def class_of(gpu_resource: str) -> str:
+    """DeviceClass that a resource stands for, in Kubernetes' notation; empty for a resource of another kind."""
+    return gpu_resource.partition(names.DEVICE_CLASS_RESOURCE)[2]
 
 
 def pod_name(job: str, epoch: int, rank: int) -> str:
@@ -129,7 +145,7 @@ def _pod_spec(plan: GangPlan, spec: Object, name: str, share: NodeShare, started
         "restartPolicy": "Never",
         "hostname": name,
         "subdomain": plan.job,
-        "tolerations": [*(spec.get("tolerations") or []), {"key": plan.gpu_resource, "operator": "Exists"}, *_PATIENT],
+        "tolerations": [*(spec.get("tolerations") or []), {"key": plan.tainted_as, "operator": "Exists"}, *_PATIENT],
         "volumes": [*(spec.get("volumes") or []), *_volumes(spec, started)],
     }
     if plan.priority_class:
@@ -140,6 +156,9 @@ def _pod_spec(plan: GangPlan, spec: Object, name: str, share: NodeShare, started
             "schedulingGates": [{"name": names.SCHEDULING_GATE}],
             "affinity": pinned(spec.get("affinity"), share.node),
         }
+    if plan.device_class:
+        claim = {"name": names.GPU_CLAIM, "resourceClaimTemplateName": plan.group_name}
+        spec["resourceClaims"] = [*(spec.get("resourceClaims") or []), claim]
     if plan.grouped:
         spec["schedulingGroup"] = {"podGroupName": plan.group_name}
     return spec
@@ -148,7 +167,11 @@ def _pod_spec(plan: GangPlan, spec: Object, name: str, share: NodeShare, started
 def _equip(plan: GangPlan, trainer: Object, share: NodeShare, started: Launch) -> None:
     """Give the trainer container its GPUs, flags, environment and mounts. The user's own environment wins."""
     resources = trainer.setdefault("resources", {})
-    asked: Object = {plan.gpu_resource: str(share.gpus)}
+    asked: Object = {}
+    if plan.device_class:
+        resources["claims"] = [*(resources.get("claims") or []), {"name": names.GPU_CLAIM}]
+    else:
+        asked[plan.gpu_resource] = str(share.gpus)
     if plan.cpus_per_gpu_milli:
         asked["cpu"] = f"{plan.cpus_per_gpu_milli * share.gpus}m"
     if plan.memory_per_gpu:

@@ -24,9 +24,11 @@ from trimtab.apply.actions import (
     Action,
     AnnotatePod,
     BindPod,
+    CreateClaimTemplate,
     CreatePod,
     CreatePodGroup,
     CreateService,
+    DeleteClaimTemplate,
     DeletePod,
     DeletePodGroup,
     ReleasePod,
@@ -47,10 +49,11 @@ from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import AnyObject
 from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import JOBS, PODS, SERVICES
+from trimtab.kube.resources import JOBS, PODS, RESOURCE_CLAIM_TEMPLATES, SERVICES
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.node_usage import Claim
 from trimtab.plan import objects
+from trimtab.plan.claim_template import claim_template
 from trimtab.plan.objects import GangPlan
 from trimtab.plan.pod_group import pod_group
 from trimtab.settings import Settings
@@ -289,10 +292,18 @@ class Gangs:
                         self._recorder.job(view.meta, told)
                 case DeletePodGroup(name, uid):
                     kind = self._pod_groups.resource
-                    await write.delete_pod_group(self._client, kind, view.meta.namespace, name, uid)
+                    await write.delete_owned(self._client, kind, view.meta.namespace, name, uid)
                     gang.deleted[uid] = False
                 case CreatePodGroup():
                     await self._create_pod_group(view, gang, plan())
+                case DeleteClaimTemplate(name, uid):
+                    kind = RESOURCE_CLAIM_TEMPLATES
+                    await write.delete_owned(self._client, kind, view.meta.namespace, name, uid)
+                    gang.deleted[uid] = False
+                case CreateClaimTemplate():
+                    made = claim_template(plan())
+                    answer = await write.create(self._client, RESOURCE_CLAIM_TEMPLATES, made, view.meta.identity)
+                    self._claim_templates.apply_written(answer)
                 case CreateService():
                     made = objects.service(plan())
                     self._cluster.services.apply_written(
@@ -319,6 +330,12 @@ class Gangs:
         """PodGroups, which a step speaks of only where they are served."""
         assert self._cluster.pod_groups
         return self._cluster.pod_groups
+
+    @property
+    def _claim_templates(self) -> Reflector[AnyObject]:
+        """ResourceClaimTemplates, which a step speaks of only where nodes have their GPUs so."""
+        assert self._cluster.devices
+        return self._cluster.devices.templates
 
     async def _write_status(self, view: JobContext, gang: DriverState, action: WriteStatus) -> None:
         epoch = self._leader_epoch()
