@@ -8,14 +8,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.json import JSONSnapshotExtension
+from tests.builders import NOW
 
 from trimtab.errors import UsageError
+from trimtab.kube.objects import DeviceClassObject, NodeCondition, NodeObject, ResourceSliceObject
+from trimtab.observe.snapshot import Caches, ClusterObserver
 from trimtab_local.checkout import checkout
-from trimtab_local.fake.nodes import expand
+from trimtab_local.fake.nodes import devices, expand
 from trimtab_local.fake.profile import FakeCluster, NodePool, load_profile, shipped_profiles
 from trimtab_policy import catalog
+from trimtab_policy.types import Node
 
 POOL = {"name": "a", "count": 2, "product": "Tesla-T4", "gpus": 4, "cpu": 8, "memory": "64Gi"}
 
@@ -65,12 +70,48 @@ def test_large_has_a_thousand_nodes_and_whole_nvlink_domains() -> None:
     assert set(cliques.values()) == {18}, "an NVL72 is 18 nodes with 4 GPUs each"
 
 
+def test_nvl72_has_eight_domains_of_which_four_lack_trays() -> None:
+    cliques = Counter(node["metadata"]["labels"]["nvidia.com/gpu.clique"] for node in expand(shipped("nvl72")))
+    assert sorted(cliques.values()) == [16, 17, 17, 17, 18, 18, 18, 18]
+    racks = Counter(node["metadata"]["labels"]["topology.kubernetes.io/rack"] for node in expand(shipped("nvl72")))
+    assert sorted(racks.values()) == sorted(cliques.values()), "a rack is a domain"
+
+
+def test_mixed_is_of_three_vendors() -> None:
+    types = {node.gpu_type for node in observed(shipped("mixed"))}
+    assert {"MI250X", "MI300X", "Max_1550", "RTX-3090", "RTX-4090", "RTX-A6000", "L40S"} == types
+
+
+def test_dra_is_seen_by_slices_alone_and_asked_for_as_the_charts_of_the_drivers_have_it() -> None:
+    profile = shipped("dra")
+    assert not observed(profile, told=False)
+    assert Counter(node.gpu_type for node in observed(profile)) == {"H100-SXM5-80GB": 4, "MI300X": 2}
+    classes = {each["metadata"]["name"]: each["spec"] for each in devices(profile) if each["kind"] == "DeviceClass"}
+    assert classes["gpu.nvidia.com"]["extendedResourceName"] == "nvidia.com/gpu"
+    assert "extendedResourceName" not in classes["gpu.amd.com"]
+
+
+def observed(profile: FakeCluster, *, told: bool = True) -> tuple[Node, ...]:
+    """The nodes as policies see them; without what drivers have `told`, those of device plugins only."""
+    made = devices(profile) if told else []
+    nodes = [msgspec.convert(node, NodeObject) for node in expand(profile)]
+    ready = NodeCondition("Ready", "True")
+    caches = Caches(
+        [replace(node, status=replace(node.status, conditions=(ready,))) for node in nodes],
+        (),
+        (),
+        slices=[msgspec.convert(each, ResourceSliceObject) for each in made if each["kind"] == "ResourceSlice"],
+        device_classes=[msgspec.convert(each, DeviceClassObject) for each in made if each["kind"] == "DeviceClass"],
+    )
+    return ClusterObserver(()).observe(caches, NOW).snapshot.nodes
+
+
 @pytest.mark.parametrize("path", shipped_profiles(), ids=lambda path: path.stem)
 def test_every_shipped_node_is_unique_known_and_valid(path: Path) -> None:
     profile = load_profile(path)
     nodes = expand(profile)
     assert len({node["metadata"]["name"] for node in nodes}) == len(nodes) == profile.nodes
-    assert sum(gpus_by_product(nodes).values()) == profile.gpus
+    assert sum(node.gpus for node in observed(profile)) == profile.gpus
     for node in nodes:
         assert node["status"]["allocatable"] == node["status"]["capacity"]
         assert all(len(value) <= 63 for value in node["metadata"]["labels"].values())
@@ -94,6 +135,19 @@ def test_nodes_look_like_those_of_nvidia_amd_and_intel(snapshot: SnapshotAsserti
     assert expand(profile, prefix="test-") == snapshot(extension_class=JSONSnapshotExtension)
 
 
+def test_slices_look_like_those_of_nvidia_and_amd(snapshot: SnapshotAssertion) -> None:
+    common: dict[str, Any] = {"count": 1, "gpus": 2, "cpu": 192, "memory": "2Ti", "devices": True}
+    profile = FakeCluster(
+        "golden",
+        (
+            NodePool("hopper", product="NVIDIA-H100-80GB-HBM3", **common),
+            NodePool("instinct", product="AMD_Instinct_MI300X_OAM", **common),
+        ),
+    )
+    assert devices(profile, prefix="test-") == snapshot(extension_class=JSONSnapshotExtension)
+    assert devices(profile, prefix="test-") == devices(profile, prefix="test-")
+
+
 def test_pools_take_new_racks_unless_they_name_one() -> None:
     pools = [{**POOL, "nodesPerRack": 1}, {**POOL, "name": "b"}, {**POOL, "name": "c", "rack": 1}]
     nodes = expand(profile_of({"name": "p", "racksPerBlock": 2, "pools": pools}))
@@ -106,6 +160,10 @@ def test_pools_take_new_racks_unless_they_name_one() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
+        (
+            {"product": "Max_1550", "devices": True},
+            r"pool 'a', field devices: there is no driver of dynamic resource allocation for 'Max_1550'",
+        ),
         ({"count": 0}, r"pool 'a', field count: Expected `int` >= 1"),
         ({"count": "two"}, r"pool 'a', field count: Expected `int`, got `str`"),
         ({"memory": "lots"}, r"pool 'a', field memory: .*matching regex"),

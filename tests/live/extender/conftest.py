@@ -53,11 +53,7 @@ def live_cluster(state_home: Path, front: Front) -> Iterator[Live]:
     options = ClusterOptions(
         feature_gates={"GenericWorkload": True, "GangScheduling": True},
         apis=("scheduling.k8s.io/v1alpha2",),
-        controllers=(
-            "podgroup-protection-controller",
-            "persistentvolume-binder-controller",
-            "resourceclaim-controller",
-        ),
+        controllers=("podgroup-protection-controller", "persistentvolume-binder-controller"),
         second_scheduler=SecondScheduler(configuration, dict(FEATURE_GATES)),
         restarted=(SECOND_SCHEDULER,),
     )

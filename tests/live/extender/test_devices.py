@@ -7,6 +7,7 @@ has what.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from collections import Counter
@@ -21,10 +22,12 @@ from tests.live.extender.front import Front
 from tests.live.extender.gangs import bound, foreign_pod, gang, gone
 from tests.live.extender.process import ExtenderProcess
 from tests.live.harness import ControllerProcess, Live, eventually, gpu_node, wait_until
+from typer.testing import CliRunner
 
 from trimtab import names
 from trimtab.errors import LocalClusterError
 from trimtab_local.checkout import checkout
+from trimtab_local.commands.fake_nodes import app as fake_nodes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 DRA = ["dra-0", "dra-1"]
@@ -203,6 +206,27 @@ async def test_without_kube_scheduler_the_job_is_told_what_it_needs(
         assert not devices.pods("direct")
         await gone(devices, "direct")
         assert controller.alive, controller.tail()
+
+
+async def test_the_fake_profile_is_taken_by_the_api_server_and_its_amd_gpus_are_claimed_by_their_class(
+    devices: Live, controller: ControllerProcess
+) -> None:
+    connection = ("--kubeconfig", str(devices.cluster.kubeconfig))
+    profile = str(checkout() / "manifests" / "fake" / "dra.yaml")
+    for _ in range(2):  # once more changes nothing
+        applied = await asyncio.to_thread(CliRunner().invoke, fake_nodes, ["apply", "-f", profile, *connection])
+        assert applied.exit_code == 0, applied.output
+    job = dra_gang("instinct", 2)
+    job["spec"]["template"]["spec"]["nodeSelector"] = {"fake.trimtab.dev/pool": "dra-mi300x"}
+    devices.apply(job)
+    await devices.until("instinct", "PodsReady", 60)
+    assert devices.status("instinct")["plan"]["gpuResource"] == "deviceclass.resource.kubernetes.io/gpu.amd.com"
+    assert allocated(devices) == {"dra-mi300x-0": 8, "dra-mi300x-1": 8}
+    await gone(devices, "instinct")
+    deleted = await asyncio.to_thread(CliRunner().invoke, fake_nodes, ["delete", "--profile", "dra", *connection])
+    assert deleted.exit_code == 0, deleted.output
+    assert "6 fake nodes" in deleted.output
+    assert len(devices.list("resourceslices")) == len(DRA)
 
 
 FORBIDDEN: dict[str, dict[str, Any]] = {

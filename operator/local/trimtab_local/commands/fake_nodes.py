@@ -15,8 +15,8 @@ from trimtab.settings import KubeSettings
 from trimtab.ui.output import Output, show
 from trimtab.ui.progress import progress
 from trimtab_local.checkout import checkout
-from trimtab_local.fake.apply import apply_nodes, delete_nodes
-from trimtab_local.fake.nodes import expand
+from trimtab_local.fake.apply import apply_devices, apply_nodes, delete_nodes
+from trimtab_local.fake.nodes import devices, expand
 from trimtab_local.fake.profile import FakeCluster, load_profile, shipped_profiles
 
 QUEUE_SECONDS = 60.0
@@ -43,6 +43,7 @@ async def apply(
     async with await _connect(kubeconfig, context) as client:
         with progress("creating fake nodes", len(nodes)) as bar:
             await apply_nodes(client, nodes, bar)
+        await apply_devices(client, devices(profile, prefix))
     say(f"{profile.name}: {profile.nodes} nodes with {profile.gpus} GPUs", error=True)
 
 

@@ -54,6 +54,7 @@ CONTROLLERS = (
     "deployment-controller",
     "job-controller",
     "ttl-after-finished-controller",
+    "resourceclaim-controller",
 )
 """What jobs, their pods and fake nodes need. Each further one costs memory; no volume, cloud or network exists."""
 

@@ -7,14 +7,15 @@ exists is brought up to date by server-side apply, metadata and status each.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from trimtab.errors import AlreadyExists
+from trimtab.errors import AlreadyExists, NotFound
 from trimtab.kube.client import APPLY_PATCH, KubeClient
-from trimtab.kube.resources import NODES
+from trimtab.kube.resources import DEVICE_CLASSES, NODES, RESOURCE_SLICES
 from trimtab.ui.progress import StepCounter
 from trimtab_local.fake.nodes import LABEL_PROFILE
 
@@ -29,13 +30,27 @@ async def apply_nodes(client: KubeClient, nodes: Sequence[dict[str, Any]], bar: 
             group.create_task(_apply_node(client, node, bar))
 
 
+async def apply_devices(client: KubeClient, objects: Sequence[dict[str, Any]]) -> None:
+    """Make the cluster have these ResourceSlices and DeviceClasses. Raises ApiError; NotFound where dynamic resource
+    allocation is not served."""
+    params = {"fieldManager": MANAGER, "force": "true"}
+    async with asyncio.TaskGroup() as group:
+        for each in objects:
+            kind = RESOURCE_SLICES if each["kind"] == "ResourceSlice" else DEVICE_CLASSES
+            path = kind.path(name=each["metadata"]["name"])
+            group.create_task(client.request("PATCH", path, body=each, params=params, content_type=APPLY_PATCH))
+
+
 async def delete_nodes(client: KubeClient, profile: str = "") -> int:
-    """Delete the fake nodes of one profile, or of all; returns how many there were. Raises ApiError."""
-    selector = f"{LABEL_PROFILE}={profile}" if profile else LABEL_PROFILE
-    path, query = NODES.path(), {"labelSelector": selector}
-    found = msgspec.json.decode(await client.get(path, query))["items"]
+    """Delete the fake nodes of one profile, or of all, and their devices; returns how many nodes there were. Raises
+    ApiError."""
+    query = {"labelSelector": f"{LABEL_PROFILE}={profile}" if profile else LABEL_PROFILE}
+    for kind in (RESOURCE_SLICES, DEVICE_CLASSES):
+        with contextlib.suppress(NotFound):  # not served: then there are none
+            await client.request("DELETE", kind.path(), params=query, deadline=DELETE_SECONDS)
+    found = msgspec.json.decode(await client.get(NODES.path(), query))["items"]
     if found:
-        await client.request("DELETE", path, params=query, deadline=DELETE_SECONDS)
+        await client.request("DELETE", NODES.path(), params=query, deadline=DELETE_SECONDS)
     return len(found)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trimtab import names
+from trimtab.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from trimtab_local.fake import products
 from trimtab_local.fake.profile import FakeCluster, NodePool
 
@@ -33,14 +34,53 @@ def expand(profile: FakeCluster, prefix: str = "") -> list[dict[str, Any]]:
     return nodes
 
 
+def devices(profile: FakeCluster, prefix: str = "") -> list[dict[str, Any]]:
+    """ResourceSlices of the nodes whose GPUs come so, one per node, and the DeviceClasses of their drivers: NVIDIA's
+    has an extended resource, AMD's has none, as in their charts."""
+    pools = {pool.name: pool for pool in profile.pools if pool.devices}
+    drivers = sorted({products.driver(pool.product) for pool in pools.values()})
+    slices = [
+        _slice(profile, pools[pool], node["metadata"]["name"])
+        for node in expand(profile, prefix)
+        if (pool := node["metadata"]["labels"][LABEL_POOL]) in pools
+    ]
+    return [*(_device_class(profile, driver) for driver in drivers), *slices]
+
+
+def _slice(profile: FakeCluster, pool: NodePool, node: str) -> dict[str, Any]:
+    driver = products.driver(pool.product)
+    return {
+        "apiVersion": RESOURCE_SLICES.api_version,
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-{driver}", "labels": {LABEL_PROFILE: profile.name}},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": products.devices(pool.product, pool.gpus, node),
+        },
+    }
+
+
+def _device_class(profile: FakeCluster, driver: str) -> dict[str, Any]:
+    spec: dict[str, Any] = {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}
+    if driver == names.NVIDIA_DRIVER:
+        spec["extendedResourceName"] = names.VENDOR_RESOURCES[driver]
+    return {
+        "apiVersion": DEVICE_CLASSES.api_version,
+        "kind": "DeviceClass",
+        "metadata": {"name": driver, "labels": {LABEL_PROFILE: profile.name}},
+        "spec": spec,
+    }
+
+
 def _node(profile: FakeCluster, pool: NodePool, index: int, first_rack: int, prefix: str) -> dict[str, Any]:
     name = f"{prefix}{pool.name}-{index:0{len(str(pool.count - 1))}d}"
-    capacity = {
-        "cpu": str(pool.cpu),
-        "memory": pool.memory,
-        "pods": PODS_PER_NODE,
-        products.resource(pool.product): str(pool.gpus),
-    }
+    capacity = {"cpu": str(pool.cpu), "memory": pool.memory, "pods": PODS_PER_NODE}
+    told: dict[str, str] = {}
+    if not pool.devices:
+        capacity[products.resource(pool.product)] = str(pool.gpus)
+        told = products.labels(pool.product, pool.gpus, machine=pool.machine, driver=profile.driver, cuda=profile.cuda)
     labels = {
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/os": "linux",
@@ -49,7 +89,7 @@ def _node(profile: FakeCluster, pool: NodePool, index: int, first_rack: int, pre
         LABEL_PROFILE: profile.name,
         LABEL_POOL: pool.name,
         **dict(_place(profile, pool, index, first_rack)),
-        **products.labels(pool.product, pool.gpus, machine=pool.machine, driver=profile.driver, cuda=profile.cuda),
+        **told,
     }
     return {
         "apiVersion": "v1",

@@ -7,8 +7,12 @@ compute units from the ROCm documentation's table of GPU architectures; Intel's 
 
 from __future__ import annotations
 
+import uuid
+from typing import Any
+
 from msgspec import Struct
 
+from trimtab import names
 from trimtab_policy import catalog
 from trimtab_policy.specs import GpuSpec
 
@@ -98,6 +102,48 @@ def resource(product: str) -> str:
     return "amd.com/gpu" if _spec(product).vendor == "AMD" else "nvidia.com/gpu"
 
 
+def driver(product: str) -> str:
+    """Driver of dynamic resource allocation that offers a known product; empty where the vendor's is not known here."""
+    drivers = {resource: name for name, resource in names.VENDOR_RESOURCES.items()}
+    return drivers.get(resource(product), "")
+
+
+def devices(product: str, count: int, node: str) -> list[dict[str, Any]]:
+    """The GPUs of a node as the vendor's driver describes them, with the attributes that somebody reads. Sources:
+    kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/deviceinfo.go; ROCm/k8s-gpu-dra-driver,
+    docs/driver-attributes.md."""
+    spec = _spec(product)
+    memory = {"memory": {"value": f"{spec.memory_bytes // MIB}Mi"}}
+    described = _amd_device if spec.vendor == "AMD" else _nvidia_device
+    return [described(product, spec, index, node) | {"capacity": memory} for index in range(count)]
+
+
+def _nvidia_device(product: str, spec: GpuSpec, index: int, node: str) -> dict[str, Any]:
+    facts = _nvidia_facts(spec)
+    identity = uuid.uuid5(uuid.NAMESPACE_DNS, f"{index}.{node}.{names.GROUP}")
+    told = {
+        "type": {"string": "gpu"},
+        "uuid": {"string": f"GPU-{identity}"},
+        "productName": {"string": product.replace("-", " ")},
+        "architecture": {"string": spec.architecture},
+        "cudaComputeCapability": {"version": f"{facts.major}.{facts.minor}.0"},
+        "resource.kubernetes.io/pciBusID": {"string": f"0000:{index:02x}:00.0"},
+    }
+    return {"name": f"gpu-{index}", "attributes": told}
+
+
+def _amd_device(product: str, spec: GpuSpec, index: int, node: str) -> dict[str, Any]:
+    facts = AMD[spec.name]
+    told = {
+        "type": {"string": "amdgpu"},
+        "productName": {"string": product},
+        "family": {"string": facts.family},
+        "deviceID": {"string": facts.device_id},
+        "pciAddr": {"string": f"0000:{index:02x}:00.0"},
+    }
+    return {"name": f"gpu-{index}-{128 + index}", "attributes": told}
+
+
 def labels(product: str, count: int, *, machine: str, driver: str, cuda: str) -> dict[str, str]:
     """Labels of a node with `count` GPUs of a known product."""
     if product in INTEL:
@@ -160,8 +206,8 @@ def _intel(product: str, count: int) -> dict[str, str]:
     }
 
 
-def _versions(prefix: str, version: str, names: tuple[str, ...]) -> dict[str, str]:
-    parts = {f"{prefix}.{name}": part for name, part in zip(names, version.split("."), strict=False)}
+def _versions(prefix: str, version: str, parts_of: tuple[str, ...]) -> dict[str, str]:
+    parts = {f"{prefix}.{name}": part for name, part in zip(parts_of, version.split("."), strict=False)}
     return parts | {f"{prefix}.full": version}
 
 

@@ -13,6 +13,7 @@
         nodesPerRack: 2       # each pool starts in a new rack, unless `rack` says in which
         cliqueNodes: 18       # this many consecutive nodes share one NVLink domain (NVL72); left out: none do
         tainted: true         # nvidia.com/gpu:NoSchedule, as the GPU operator's users often set
+        devices: true         # GPUs come by ResourceSlices (dynamic resource allocation), not by a device plugin
 
 Mistakes are UsageErrors that name file, pool and field.
 """
@@ -28,7 +29,7 @@ from msgspec import Meta, Struct
 
 from trimtab.errors import UsageError
 from trimtab_local.checkout import checkout
-from trimtab_local.fake.products import known
+from trimtab_local.fake.products import driver, known
 from trimtab_policy.inputs import documents
 from trimtab_policy.inputs.documents import NotYaml
 
@@ -56,6 +57,8 @@ class NodePool(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     instance_type: Label | None = None
     clique_nodes: Annotated[int, Meta(ge=0)] = 0
     tainted: bool = False
+    devices: bool = False
+    """No device plugin or labeller speaks of the GPUs: ResourceSlices do, as NVIDIA's or AMD's driver writes them."""
 
     @property
     def racks(self) -> int:
@@ -116,7 +119,12 @@ def _problems(profile: FakeCluster) -> list[str]:
         for pool in profile.pools
         if not known(pool.product)
     ]
-    return twice + unknown
+    driverless = [
+        f"pool {pool.name!r}, field devices: there is no driver of dynamic resource allocation for {pool.product!r}"
+        for pool in profile.pools
+        if pool.devices and known(pool.product) and not driver(pool.product)
+    ]
+    return twice + unknown + driverless
 
 
 def _explain(message: str, content: object) -> str:
