@@ -31,6 +31,7 @@ class Target(NamedTuple):
 
 NAMES = (
     "calibration",
+    "devices",
     "extender",
     "gpunodes",
     "jobs",
