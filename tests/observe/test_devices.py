@@ -168,7 +168,7 @@ def test_a_node_is_read_again_only_when_something_of_it_changes() -> None:
 # --- who holds what --------------------------------------------------------------------------------------------------
 def held(slices: list[ResourceSliceObject], *claims: ResourceClaimObject) -> list[tuple[str, list[str]]]:
     holdings = DeviceInventory(slices, [device_class()]).holdings(claims)
-    return sorted((holding.node, sorted(holding.consumers)) for holding in holdings)
+    return sorted((each.node, sorted(each.consumers)) for each in holdings for _ in range(each.gpus))
 
 
 def test_an_allocated_claim_holds_its_devices_for_the_pods_that_it_is_reserved_for() -> None:

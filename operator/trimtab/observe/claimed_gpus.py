@@ -8,7 +8,7 @@ kube-scheduler allocates before it binds, and takes devices back only some time 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -21,27 +21,29 @@ class ClaimedGpus:
     """What claims hold at one moment. `standing` are the shares of all plans that stand, by the seats of their pods."""
 
     def __init__(
-        self, holdings: Iterable[PodHolding], pods: Iterable[PodFacts], standing: Mapping[Seat, NodeShare]
+        self, holdings: Collection[PodHolding], pods: Iterable[PodFacts], standing: Mapping[Seat, NodeShare]
     ) -> None:
         self._standing = standing
         self.without_pods: dict[str, int] = {}
         """Node -> GPUs that claims hold there for no pod that is on it, and that no plan accounts for."""
         self._more: dict[str, int] = {}
         """UID of a pod -> GPUs that it has beyond what it is charged."""
-        held = tuple(holdings)
-        if not held:
+        if not holdings:
             return
-        involved = {uid for holding in held for uid in holding.consumers}
+        involved = {uid for holding in holdings for uid in holding.consumers}
         there = {pod.uid: pod for pod in pods if pod.uid in involved}
         left = {uid: self._accounted(pod) for uid, pod in there.items()}
-        for node, consumers in ((holding.node, sorted(holding.consumers)) for holding in held):
-            covered = next((uid for uid in consumers if uid in left and left[uid][0] == node and left[uid][1] > 0), "")
-            if covered:
-                left[covered] = node, left[covered][1] - 1
-            elif holder := next((uid for uid in consumers if uid in there and there[uid].node == node), ""):
-                self._more[holder] = self._more.get(holder, 0) + 1
-            else:
-                self.without_pods[node] = self.without_pods.get(node, 0) + 1
+        for holding in holdings:
+            node, gpus = holding.node, holding.gpus
+            known = sorted(holding.consumers & there.keys())
+            for uid in known:
+                if left[uid][0] == node and (covered := min(gpus, left[uid][1])):
+                    left[uid] = node, left[uid][1] - covered
+                    gpus -= covered
+            if holder := next((uid for uid in known if there[uid].node == node), ""):
+                self._more[holder] = self._more.get(holder, 0) + gpus
+            elif gpus:
+                self.without_pods[node] = self.without_pods.get(node, 0) + gpus
 
     def charged(self, pod: PodFacts) -> PodFacts:
         """The pod, with the GPUs that it has by claims."""

@@ -112,9 +112,10 @@ class NodeDevices(Struct, frozen=True):
 
 
 class PodHolding(Struct, frozen=True):
-    """GPUs that claims hold on a node."""
+    """GPUs that claims hold on a node, for the same pods."""
 
     node: str
+    gpus: int
     consumers: frozenset[str]
     """UIDs of the pods that they are reserved for; none where an allocated claim has no user."""
 
@@ -167,7 +168,7 @@ class DeviceInventory:
         chosen = next((each for each in found if each.gpus and not each.trouble), found[0] if found else None)
         return describe_gpus(chosen, self._asked_by(chosen.driver)) if chosen else None
 
-    def holdings(self, claims: Iterable[ResourceClaimObject]) -> Iterator[PodHolding]:
+    def holdings(self, claims: Iterable[ResourceClaimObject]) -> tuple[PodHolding, ...]:
         """Every GPU that claims hold, once. A GPU whose parts several claims hold has the consumers of all."""
         held: dict[tuple[str, DeviceKey], set[str]] = {}
         for claim in claims:
@@ -177,8 +178,8 @@ class DeviceInventory:
             for result in claim.status.allocation.devices.results:
                 for gpu in self._whole(result):
                     held.setdefault(gpu, set()).update(consumers)
-        for (node, _), consumers in held.items():
-            yield PodHolding(node, frozenset(consumers))
+        alike = Counter((node, frozenset(consumers)) for (node, _), consumers in held.items())
+        return tuple(PodHolding(node, gpus, consumers) for (node, consumers), gpus in alike.items())
 
     def _whole(self, result: AllocatedDevice) -> Iterator[tuple[str, DeviceKey]]:
         """Nodes and GPUs of an allocated device. Pools of one name on several nodes are all charged: kube-scheduler

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from trimtab.kube.objects import DeviceClassObject, NodeObject, ResourceSliceObject
+from trimtab.kube.objects import DeviceClassObject, NodeObject, ResourceClaimObject, ResourceSliceObject
 from trimtab.observe import nodes
-from trimtab.observe.devices import DeviceInventory
+from trimtab.observe.devices import DeviceInventory, PodHolding
 from trimtab.observe.gpus import NodeGpus, Obstacle
 from trimtab.observe.nodes import NodeFacts
 from trimtab.telemetry.isolation import isolated
@@ -27,6 +27,8 @@ class DeviceFacts:
         self._allocates = allocates
         self.inventory = DeviceInventory()
         self._seen: tuple[tuple[object, ...], tuple[object, ...]] = ((), ())
+        self._held_by: tuple[tuple[ResourceClaimObject, ...], DeviceInventory] = ((), self.inventory)
+        self._held: tuple[PodHolding, ...] = ()
         self._known: dict[str, tuple[NodeObject, NodeGpus, NodeFacts | None]] = {}
 
     def look(self, slices: Iterable[ResourceSliceObject], classes: Iterable[DeviceClassObject]) -> None:
@@ -36,6 +38,15 @@ class DeviceFacts:
             self._seen = offered, asked
             self.inventory = DeviceInventory(offered, asked, before=self.inventory)
             self._known = {name: known for name, known in self._known.items() if name in self.inventory}
+
+    def holdings(self, claims: Iterable[ResourceClaimObject]) -> tuple[PodHolding, ...]:
+        """Every GPU that claims hold, once."""
+        asked = tuple(claims)
+        if (asked, self.inventory) != self._held_by:
+            nobody: tuple[PodHolding, ...] = ()
+            self._held = isolated("devices", lambda: self.inventory.holdings(asked), lambda _: nobody)
+            self._held_by = asked, self.inventory
+        return self._held
 
     def of(self, node: NodeObject) -> NodeFacts | None:
         """Facts of a node; None where no driver offers GPUs there."""

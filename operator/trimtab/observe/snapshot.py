@@ -32,7 +32,6 @@ from trimtab.kube.objects import (
 )
 from trimtab.observe import eligibility, jobs, nodes, pods, queues, running, stragglers
 from trimtab.observe.claimed_gpus import ClaimedGpus
-from trimtab.observe.devices import PodHolding
 from trimtab.observe.ends import Ends
 from trimtab.observe.failures import Failures, Held
 from trimtab.observe.gpunodes import GpuNodes, Look
@@ -326,9 +325,7 @@ class ClusterObserver:
         ended: set[Seat] = set()
         leavers = used.leavers
         present = [_of_own_job(pod, ours) for _, pod in self._pods.all(caches.pods)]
-        nobody: tuple[PodHolding, ...] = ()
-        inventory = self._devices.inventory
-        holdings = isolated("devices", lambda: tuple(inventory.holdings(caches.claims)), lambda _: nobody)
+        holdings = self._devices.holdings(caches.claims)
         claiming = bool(holdings) or any(pod.claims for pod in present)
         claimed = ClaimedGpus(holdings, present, used.standing_shares() if claiming else {})
         for pod in map(claimed.charged, present):
