@@ -209,6 +209,8 @@ ACCELERATORS: Final = (
 """Beginnings of resource names that are accelerators, those of GPU_RESOURCES among them: no template may ask for any,
 since no queue would count it. NVIDIA's device plugin calls what it passes through after the chip (`GH100_...`); the
 last one is any DeviceClass. What an administrator has named otherwise nobody can know."""
+COMPUTE_DOMAIN_GROUP: Final = "resource.nvidia.com"
+"""NVIDIA's ComputeDomains."""
 DEVICE_GROUP: Final = "resource.k8s.io"
 """Dynamic resource allocation."""
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"
@@ -220,6 +222,8 @@ VENDOR_RESOURCES: Final = {NVIDIA_DRIVER: NVIDIA_GPU, AMD_DRIVER: AMD_GPU}
 """DeviceClass -> the extended resource of the vendor's GPUs, after which taints of GPU nodes are called."""
 GPU_CLAIM: Final = "trimtab-gpus"
 """In a pod of a gang: its claim for GPUs, where no extended resource stands for them."""
+CHANNEL_CLAIM: Final = "trimtab-channel"
+"""In a pod of a gang that has a ComputeDomain: its claim for a channel of that."""
 DEVICE_TAINT_FREE: Final = "None"
 """Effect of a device's taint that keeps nobody away."""
 HOSTNAME: Final = "kubernetes.io/hostname"

@@ -19,7 +19,7 @@ from trimtab.api import conditions
 from trimtab.api.status import JobStatus
 from trimtab.errors import AlreadyExists, Conflict, NotFound, Overloaded, Unreachable
 from trimtab.kube.objects import Identity
-from trimtab.kube.resources import POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, SERVICES
+from trimtab.kube.resources import COMPUTE_DOMAINS, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, SERVICES
 
 UID = "uid-job"
 JOB = Identity("default/job", UID)
@@ -34,7 +34,9 @@ class Crash(BaseException):
 class Server:
     """The API server, its kubelets, and the oracle."""
 
-    def __init__(self, nodes: int = 4, *, gated: bool = False, by_claim: bool = False, steps: int = 1) -> None:
+    def __init__(
+        self, nodes: int = 4, *, gated: bool = False, by_claim: bool = False, linked: bool = False, steps: int = 1
+    ) -> None:
         self.version = 1
         self.steps, self.step, self.saved = steps, 0, 0
         """Of the training: all of them, those that the gang has done, and those that the last checkpoint keeps."""
@@ -46,6 +48,9 @@ class Server:
         """Pods of a gang claim their GPUs, by a template."""
         self.groups: dict[str, dict[str, Any]] = {}
         self.templates: dict[str, dict[str, Any]] = {}
+        self.linked = linked
+        """Gangs get a ComputeDomain."""
+        self.domains: dict[str, dict[str, Any]] = {}
         self.ever: set[tuple[str, str]] = set()
         """Epoch and rank of every pod that was ever created."""
         self.job: dict[str, Any] = {
@@ -74,7 +79,7 @@ class Server:
 
     async def delete(self, path: str, *, uid: str, grace_seconds: int | None = None) -> bytes:
         name = path.rpartition("/")[2]
-        for kind, there in (("podgroups", self.groups), ("resourceclaimtemplates", self.templates)):
+        for kind, there in self._owned.items():
             if f"/{kind}/" in path:
                 return self._answer(partial(self._delete_owned, there, name), counts=True)
         return self._answer(lambda: self._delete(name, uid, grace_seconds), counts=True)
@@ -85,6 +90,15 @@ class Server:
 
     async def merge_patch(self, path: str, patch: dict[str, Any], *, subresource: str) -> bytes:
         return self._answer(lambda: self._patch(patch), counts=True)
+
+    @property
+    def _owned(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """What a gang has besides its pods, by kind and name."""
+        return {
+            POD_GROUPS.plural: self.groups,
+            RESOURCE_CLAIM_TEMPLATES.plural: self.templates,
+            COMPUTE_DOMAINS.plural: self.domains,
+        }
 
     def _answer(self, act: Callable[[], dict[str, Any]], *, counts: bool = False) -> bytes:
         fault = self.fault()
@@ -108,9 +122,7 @@ class Server:
         of_kind = {
             "pods": self.pods.get(name),
             "services": self.service,
-            "podgroups": self.groups.get(name),
-            "resourceclaimtemplates": self.templates.get(name),
-        }
+        } | {kind: there.get(name) for kind, there in self._owned.items()}
         kind = path.split("/")[-2]
         found = of_kind.get(kind, self.job)
         if found is None:
@@ -126,8 +138,8 @@ class Server:
                 raise AlreadyExists("exists", status=409)
             self.service = created
             return created
-        for kind, there in ((POD_GROUPS, self.groups), (RESOURCE_CLAIM_TEMPLATES, self.templates)):
-            if path == kind.path("default"):
+        for kind, there in self._owned.items():
+            if path.endswith(f"/{kind}"):
                 if name in there:
                     raise AlreadyExists("exists", status=409)
                 there[name] = created
@@ -254,8 +266,9 @@ class Server:
             terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
             [node] = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"]
             claimed = {claim["resourceClaimTemplateName"] for claim in pod["spec"].get("resourceClaims", [])}
-            assert bool(claimed) == self.by_claim
-            free = self.nodes.get(node) == "" and claimed <= self.templates.keys()
+            assert len(claimed) == self.by_claim + self.linked
+            made = self.templates.keys() | {f"{domain}-channel" for domain in self.domains}
+            free = self.nodes.get(node) == "" and claimed <= made
             if free and "deletionTimestamp" not in pod["metadata"]:
                 pod["spec"]["nodeName"] = node
                 self._tick()

@@ -25,10 +25,12 @@ from trimtab.apply.actions import (
     AnnotatePod,
     BindPod,
     CreateClaimTemplate,
+    CreateComputeDomain,
     CreatePod,
     CreatePodGroup,
     CreateService,
     DeleteClaimTemplate,
+    DeleteComputeDomain,
     DeletePod,
     DeletePodGroup,
     ReleasePod,
@@ -41,10 +43,11 @@ from trimtab.apply.stops import StopOrder
 from trimtab.apply.transitions import GangReport
 from trimtab.errors import ApiError
 from trimtab.kube.objects import AnyObject, JobObject, PodObject
-from trimtab.kube.resources import POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, SERVICES
+from trimtab.kube.resources import COMPUTE_DOMAINS, POD_GROUPS, PODS, RESOURCE_CLAIM_TEMPLATES, SERVICES
 from trimtab.observe.jobs import facts
 from trimtab.plan import objects
 from trimtab.plan.claim_template import claim_template
+from trimtab.plan.compute_domain import compute_domain
 from trimtab.plan.gang import gang_plan
 from trimtab.plan.pod_group import pod_group
 from trimtab_policy.types import StopCause
@@ -85,6 +88,8 @@ class Controller:
         self._groups = {group.metadata.uid: group.metadata for group in groups}
         templates = [msgspec.json.decode(json.dumps(each), type=AnyObject) for each in self._server.templates.values()]
         self._templates = {template.metadata.uid: template.metadata for template in templates}
+        domains = [msgspec.json.decode(json.dumps(each), type=AnyObject) for each in self._server.domains.values()]
+        self._domains = {domain.metadata.uid: domain.metadata for domain in domains}
         self._has_service = self._server.service is not None
 
     async def turn(self) -> bool:
@@ -140,6 +145,13 @@ class Controller:
             case DeleteClaimTemplate(name, uid):
                 await write.delete_owned(server, RESOURCE_CLAIM_TEMPLATES, "default", name, uid)
                 self._deleted[uid] = False
+            case CreateComputeDomain():
+                answer = await write.create(server, COMPUTE_DOMAINS, compute_domain(self._gang()), JOB)
+                made_domain = msgspec.json.decode(answer, type=AnyObject).metadata
+                self._domains[made_domain.uid] = made_domain
+            case DeleteComputeDomain(name, uid):
+                await write.delete_owned(server, COMPUTE_DOMAINS, "default", name, uid)
+                self._deleted[uid] = False
             case AnnotatePod(name, uid, deadline):
                 answer = await write.annotate(server, "default", name, uid, deadline)
                 self._pods[uid] = msgspec.json.decode(answer, type=PodObject)
@@ -157,7 +169,7 @@ class Controller:
     def view(self) -> JobContext:
         job = self._facts
         status, nodes = job.status, self._server.nodes
-        known = self._pods.keys() | self._groups.keys() | self._templates.keys()
+        known = self._pods.keys() | self._groups.keys() | self._templates.keys() | self._domains.keys()
         self._deleted = {uid: force for uid, force in self._deleted.items() if uid in known}
         self._assumed = {uid: node for uid, node in self._assumed.items() if uid in self._pods}
         if status.plan is None:
@@ -183,6 +195,8 @@ class Controller:
             gated=self._server.gated,
             pod_groups=tuple(self._groups.values()) if self._server.gated else None,
             claim_templates=tuple(self._templates.values()) if self._server.gated else None,
+            compute_domains=tuple(self._domains.values()) if self._server.linked else None,
+            linked=status.plan is not None and self._server.linked,
             by_claim=status.plan is not None and self._server.by_claim,
             plan=self._decide(status) if not job.suspended else None,
             order=self._stop,
@@ -239,8 +253,16 @@ class Controller:
         assert job.training
         gated = self._server.gated
         scheduler = "trimtab" if gated else ""
+        epoch = str(job.status.plan.epoch)
         return gang_plan(
-            job.meta, job.spec, job.template, job.training, job.status.plan, scheduler=scheduler, grouped=gated
+            job.meta,
+            job.spec,
+            job.template,
+            job.training,
+            job.status.plan,
+            scheduler=scheduler,
+            grouped=gated,
+            domained=any(domain.labels[names.LABEL_EPOCH] == epoch for domain in self._domains.values()),
         )
 
     @property

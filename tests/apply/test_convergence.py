@@ -32,10 +32,10 @@ STOPPING = st.one_of(
     st.tuples(st.sampled_from(["save", "answer", "withdraw", "wait", "kubelet", "settle", "settle"]), st.none()),
     st.tuples(st.sampled_from(["order", "order", "leave"]), st.integers(0, 1)),
 )
-WRITES_PER_PLAN = 23
-"""Plan, Service, PodGroup, claim template, 2 pods, 2 bindings or releases, scheduled, running, asked to stop, 2
-annotations, these three again where a pod is told late, given up, 4 deletions, and 2 that change nothing any more.
-Direct binding has neither PodGroup nor claim template."""
+WRITES_PER_PLAN = 25
+"""Plan, Service, PodGroup, claim template, ComputeDomain, 2 pods, 2 bindings or releases, scheduled, running, asked to
+stop, 2 annotations, these three again where a pod is told late, given up, 5 deletions, and 2 that change nothing any
+more. Direct binding has neither PodGroup nor claim template nor ComputeDomain."""
 
 
 async def happen(server: Server, controller: Controller, event: str, detail: Any) -> None:
@@ -127,6 +127,16 @@ async def test_a_job_whose_pods_claim_their_gpus_completes_whatever_happens_and_
     server = Server(gated=True, by_claim=True)
     await complete_whatever_happens(server, events, order)
     assert not server.templates
+
+
+@given(st.lists(EVENTS_AND_SCHEDULING, max_size=40), st.booleans(), st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+async def test_a_job_whose_gang_has_a_compute_domain_completes_whatever_happens_and_leaves_none(
+    events: list[tuple[str, Any]], by_claim: bool, order: random.Random
+) -> None:
+    server = Server(gated=True, by_claim=by_claim, linked=True)
+    await complete_whatever_happens(server, events, order)
+    assert not server.domains
 
 
 @given(st.lists(st.one_of(EVENTS, STOPPING, STOPPING), max_size=50), st.randoms(use_true_random=False))

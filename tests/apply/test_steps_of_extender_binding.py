@@ -14,10 +14,12 @@ from trimtab.apply import transitions
 from trimtab.apply.actions import (
     BindPod,
     CreateClaimTemplate,
+    CreateComputeDomain,
     CreatePod,
     CreatePodGroup,
     CreateService,
     DeleteClaimTemplate,
+    DeleteComputeDomain,
     DeletePod,
     DeletePodGroup,
     ReleasePod,
@@ -292,3 +294,27 @@ def test_the_claim_template_goes_after_the_pods() -> None:
     )
     assert next_step(view(without_plan, claim_templates=(group(1),))) == (DeleteClaimTemplate("job-1", "group-1"),)
     assert next_step(view(without_plan, claim_templates=(group(1),), deleted={"group-1": False})) == ()
+
+
+# --- ComputeDomains ------------------------------------------------------------------------------------------------
+def test_the_compute_domain_comes_before_the_pods_that_name_it() -> None:
+    first = view(PLANNED, linked=True, compute_domains=(), pod_groups=())
+    assert next_step(first) == (CreateService(), CreatePodGroup(), CreateComputeDomain())
+    of_another = view(PLANNED, linked=True, compute_domains=(group(7),))
+    assert next_step(of_another) == (CreateService(), CreateComputeDomain())
+    own = view(PLANNED, linked=True, compute_domains=(group(1),))
+    assert next_step(own) == (CreateService(), CreatePod(0), CreatePod(1))
+
+
+def test_a_gang_has_none_where_it_is_not_linked_or_the_kind_is_not_known_or_a_pod_is_there_already() -> None:
+    for changes in ({"compute_domains": ()}, {"linked": True}, {"linked": True, "compute_domains": None}):
+        assert next_step(view(PLANNED, **changes)) == (CreateService(), CreatePod(0), CreatePod(1))
+    half = view(PLANNED, GATED[0], linked=True, compute_domains=())
+    assert next_step(half) == (CreatePod(1),), "all pods of a gang have a channel, or none"
+
+
+def test_the_compute_domain_goes_after_the_pods() -> None:
+    without_plan = given_up(next_step(view(PLANNED, *GATED, setback=GangFailure("NodeLost", "n1")))).status
+    first = next_step(view(without_plan, *GATED, compute_domains=(group(1),)))
+    assert {type(action) for action in first} == {DeletePod}
+    assert next_step(view(without_plan, compute_domains=(group(1),))) == (DeleteComputeDomain("job-1", "group-1"),)

@@ -208,7 +208,11 @@ def test_the_controller_has_the_rights_of_the_manifests_and_only_those_in_use() 
         assert sorted([*with_direct, *only_extender], key=json.dumps) == wanted
         if kind == "ClusterRole":
             assert [rule["resources"] for rule in only_direct] == [["pods/binding"]]
-            assert [rule["resources"] for rule in only_extender] == [["resourceclaimtemplates"], ["podgroups"]]
+            assert [rule["resources"] for rule in only_extender] == [
+                ["resourceclaimtemplates"],
+                ["computedomains"],
+                ["podgroups"],
+            ]
     least = objects("{reports: {enabled: false}, kueue: {enabled: false}}")
     said = json.dumps([each.get("rules") for each in least if each["metadata"]["name"] == "trimtab-controller"])
     assert not [word for word in ("kueue", "tokenreviews", "trimtab-calibration") if word in said]

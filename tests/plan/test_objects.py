@@ -15,6 +15,7 @@ from trimtab.kube.resources import POD_GROUPS, POD_GROUPS_BETA
 from trimtab.observe.jobs import facts
 from trimtab.plan import objects
 from trimtab.plan.claim_template import claim_template
+from trimtab.plan.compute_domain import compute_domain
 from trimtab.plan.gang import gang_plan
 from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH
 from trimtab.plan.objects import GangPlan
@@ -48,12 +49,15 @@ RICH = {
 }
 
 
-def gang(spec: dict[str, Any] | None = None, *, name: str = "llama", epoch: int = 3, **changes: Any) -> GangPlan:
+def gang(
+    spec: dict[str, Any] | None = None, *, name: str = "llama", epoch: int = 3, domained: bool = False, **changes: Any
+) -> GangPlan:
     placed = placement(nodes={"n1": 8, "n2": 8}, plan=ParallelPlan(data=4, tensor=4, zero_stage=1))
     known = facts(job_object(name, {path.removeprefix("spec."): value for path, value in (spec or {}).items()}))
     assert known.spec, known.error
     assert known.training
-    return gang_plan(known.meta, known.spec, known.template, known.training, plan_of(placed, epoch, **changes))
+    plan = plan_of(placed, epoch, **changes)
+    return gang_plan(known.meta, known.spec, known.template, known.training, plan, domained=domained)
 
 
 def trainer(pod: dict[str, Any]) -> dict[str, Any]:
@@ -234,3 +238,15 @@ def test_pods_that_ask_by_an_extended_resource_have_no_claim() -> None:
     assert gang(RICH).device_class == ""
     assert "resourceClaims" not in pod["spec"]
     assert "claims" not in trainer(pod)["resources"]
+
+
+def test_pods_of_a_gang_with_a_compute_domain_claim_a_channel_beside_their_gpus(golden: SnapshotAssertion) -> None:
+    plan = gang(RICH, domained=True)
+    pod = objects.pod(plan, 1)
+    channel = {"name": names.CHANNEL_CLAIM, "resourceClaimTemplateName": "llama-3-channel"}
+    assert pod["spec"]["resourceClaims"] == [channel]
+    assert trainer(pod)["resources"]["claims"] == [{"name": names.CHANNEL_CLAIM}]
+    assert trainer(pod)["resources"]["limits"][names.NVIDIA_GPU] == "8"
+    assert compute_domain(plan) == golden
+    both = objects.pod(gang(RICH, domained=True, resource="deviceclass.resource.kubernetes.io/gpu.nvidia.com"), 1)
+    assert [claim["name"] for claim in both["spec"]["resourceClaims"]] == [names.GPU_CLAIM, names.CHANNEL_CLAIM]

@@ -68,6 +68,17 @@ class DeleteClaimTemplate(Struct, frozen=True):
     uid: str
 
 
+class CreateComputeDomain(Struct, frozen=True):
+    """Create the ComputeDomain of the standing plan: its nodes share an NVLink domain."""
+
+
+class DeleteComputeDomain(Struct, frozen=True):
+    """Delete the ComputeDomain of a plan that stands no more."""
+
+    name: str
+    uid: str
+
+
 class AnnotatePod(Struct, frozen=True):
     """Tell a pod by when it is to have saved its state (RFC 3339); the empty text takes that back."""
 
@@ -95,11 +106,13 @@ Action = (
     | CreatePod
     | CreatePodGroup
     | CreateClaimTemplate
+    | CreateComputeDomain
     | BindPod
     | ReleasePod
     | AnnotatePod
     | DeletePod
     | DeletePodGroup
     | DeleteClaimTemplate
+    | DeleteComputeDomain
 )
 Step = tuple[Action, ...]

@@ -30,10 +30,12 @@ from trimtab.apply.actions import (
     AnnotatePod,
     BindPod,
     CreateClaimTemplate,
+    CreateComputeDomain,
     CreatePod,
     CreatePodGroup,
     CreateService,
     DeleteClaimTemplate,
+    DeleteComputeDomain,
     DeletePod,
     DeletePodGroup,
     ReleasePod,
@@ -76,6 +78,10 @@ class JobContext(Struct, frozen=True):
     """PodGroups that the job controls, of any epoch; None where gangs have none."""
     claim_templates: tuple[Meta, ...] | None = None
     """ResourceClaimTemplates that the job controls, of any epoch; None where there are none, or not known yet."""
+    compute_domains: tuple[Meta, ...] | None = None
+    """ComputeDomains that the job controls, of any epoch; None where there are none, or not known yet."""
+    linked: bool = False
+    """Nodes of the standing plan share an NVLink domain, and the gang has them for itself."""
     by_claim: bool = False
     """Pods of the standing plan claim their GPUs."""
     plan: Plan | None = None
@@ -221,10 +227,11 @@ def _clear(view: JobContext, pods: Iterable[PodObject]) -> Step:
 
 
 def _take_down(view: JobContext, pods: Iterable[PodObject]) -> Step:
-    """Delete these pods and then the PodGroups and claim templates, of a job that has no gang any more."""
+    """Delete these pods, and then PodGroups, claim templates and ComputeDomains, of a job that has no gang any more."""
     return _clear(view, pods) or (
         *(DeletePodGroup(group.name, group.uid) for group in view.pod_groups or () if _stays(view, group)),
         *(DeleteClaimTemplate(each.name, each.uid) for each in view.claim_templates or () if _stays(view, each)),
+        *(DeleteComputeDomain(each.name, each.uid) for each in view.compute_domains or () if _stays(view, each)),
     )
 
 
@@ -350,8 +357,10 @@ class _Gang:
             if self._view.claim_templates is None:  # to be listed: whether there is one is not known before
                 return ()
             service += () if self._has_own(self._view.claim_templates) else (CreateClaimTemplate(),)
-        if lacking and self._lacks_group:
-            return (*service, CreatePodGroup())  # pods name their group from birth, so whether there is one comes first
+        before: Step = (CreatePodGroup(),) if lacking and self._lacks_group else ()
+        before += (CreateComputeDomain(),) if self._lacks_domain else ()
+        if before:  # pods name both from birth, so whether they are there comes first
+            return (*service, *before)
         return service + tuple(CreatePod(rank) for rank in lacking)
 
     def bindings(self) -> Step:
@@ -369,6 +378,12 @@ class _Gang:
     def _lacks_group(self) -> bool:
         groups = self._view.pod_groups
         return groups is not None and not self._has_own(groups)
+
+    @property
+    def _lacks_domain(self) -> bool:
+        """Not once there is a pod: all of a gang have a channel, or none."""
+        domains = self._view.compute_domains
+        return self._view.linked and domains is not None and not self._by_rank and not self._has_own(domains)
 
     def _has_own(self, owned: Iterable[Meta]) -> bool:
         """Whether one of these is of the standing plan."""

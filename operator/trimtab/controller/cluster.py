@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import structlog
 
 from trimtab import names
+from trimtab.controller.compute_domains import ComputeDomainCache
 from trimtab.controller.devices import DeviceCaches
 from trimtab.controller.discovery import pod_group_kind
 from trimtab.controller.kueue.caches import KueueCaches, settled
@@ -58,7 +60,7 @@ class Cluster:
     our gangs are followed, too, where the API server serves that kind, and with `kueue` what Kueue says, while it is
     installed. `gpunodes` hears what agents report, if anybody wants to know; their heartbeats are no change. With
     `devices` what drivers of dynamic resource allocation offer is followed where that is served, and with
-    `claim_templates` the templates by which our gangs ask for it.
+    `claim_templates` the templates by which our gangs ask for it, and their ComputeDomains.
     """
 
     def __init__(
@@ -112,15 +114,14 @@ class Cluster:
         self.pod_groups: Reflector[AnyObject] | None = None
         """Only where PodGroups are wanted and served: which version, is asked first."""
         self._grouping = pod_groups
-        self._reflect_groups: Callable[[Resource], Reflector[AnyObject]] = lambda kind: reflect(
-            kind, AnyObject, self._groups.changed
-        )
+        self._reflect_groups = partial(reflect, kind=AnyObject, changed=self._groups.changed)
         self.kueue = KueueCaches(client, settings, on_change, observer) if kueue else None
         """What Kueue's objects say; None where nobody wants to know."""
         self.devices = (
             DeviceCaches(client, settings, on_change, observer, templates=claim_templates) if devices else None
         )
         """What drivers of dynamic resource allocation offer; None where nobody wants to know."""
+        self.compute_domains = ComputeDomainCache(client, settings, on_change, observer) if claim_templates else None
 
     def _reflect_policy(
         self, policy: ConfigMapSettings, settings: ReflectorSettings, observer: FactsObserver
@@ -147,6 +148,8 @@ class Cluster:
                 tasks.create_task(self.kueue.run(), name="reflect workloads")
             if self.devices:
                 tasks.create_task(self.devices.run(), name="reflect devices")
+            if self.compute_domains:
+                tasks.create_task(self.compute_domains.run(), name="reflect computedomains")
 
     async def _follow_pod_groups(self) -> None:
         kind = await pod_group_kind(self._client)
@@ -192,6 +195,11 @@ class Cluster:
             yield (
                 self.devices.known,
                 "ResourceSlices and ResourceClaims could not be listed yet: deciding without them until they can",
+            )
+        if self.compute_domains:
+            yield (
+                self.compute_domains.known,
+                "ComputeDomains could not be listed yet: gangs that start go without until they can",
             )
         if self._grouping:
             yield (
@@ -257,6 +265,10 @@ class Cluster:
     def claim_templates_of(self, job: Identity) -> tuple[Meta, ...] | None:
         """ResourceClaimTemplates that the job controls; None where gangs have none, or they are not listed yet."""
         return self.devices.owned.of(job) if self.devices and self.devices.makes_templates else None
+
+    def compute_domains_of(self, job: Identity) -> tuple[Meta, ...] | None:
+        """ComputeDomains that the job controls; None where gangs have none, or they are not listed yet."""
+        return self.compute_domains.of(job) if self.compute_domains else None
 
     def has_service(self, job: Identity) -> bool:
         """Whether the job controls the Service that its gang is found by."""

@@ -16,6 +16,7 @@ from trimtab.errors import ApiError, Forbidden, NotFound
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import (
+    COMPUTE_DOMAINS,
     DEVICE_CLASSES,
     POD_GROUPS,
     POD_GROUPS_BETA,
@@ -56,6 +57,11 @@ async def serves_kueue(client: KubeClient) -> bool:
 async def serves_devices(client: KubeClient) -> bool:
     """Whether the API server serves dynamic resource allocation as we read it. Asks until there is an answer."""
     return await _serves(client, RESOURCE_SLICES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
+
+
+async def serves_compute_domains(client: KubeClient) -> bool:
+    """Whether the API server serves ComputeDomains as we write them. Asks until there is an answer."""
+    return await _serves(client, COMPUTE_DOMAINS)
 
 
 async def _serves(client: KubeClient, *wanted: Resource) -> bool:

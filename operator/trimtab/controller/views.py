@@ -25,6 +25,7 @@ from trimtab.apply.gates import released
 from trimtab.apply.steps import JobContext
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.cluster import Cluster
+from trimtab.controller.compute_domains import spans_domain
 from trimtab.controller.jobs import pending_status, stop_triggers
 from trimtab.controller.loop.mass_failure import GONE, MassFailureGuard
 from trimtab.controller.reports.progress import ProgressReports
@@ -155,6 +156,15 @@ class JobSight(Struct, frozen=True):
     """PodGroups; None where there is no such kind."""
     claim_templates: tuple[Meta, ...] | None = None
     """ResourceClaimTemplates; None where there is no such kind, or they are not listed yet."""
+    compute_domains: tuple[Meta, ...] | None = None
+    """The same of ComputeDomains."""
+
+    @property
+    def owned(self) -> set[str]:
+        """UIDs of all these, but pods."""
+        every = (*(self.groups or ()), *(self.claim_templates or ()), *(self.compute_domains or ()))
+        return {each.uid for each in every}
+
     change: stop_triggers.Edited | None = None
     run: fake.FakeRun | None = None
 
@@ -201,7 +211,7 @@ class Views:
         identity = facts.meta.identity
         if self._cluster.pods_of(identity.digest) or self._cluster.pod_groups_of(identity):
             return None
-        if self._cluster.claim_templates_of(identity):
+        if self._cluster.claim_templates_of(identity) or self._cluster.compute_domains_of(identity):
             return None
         return Rest(job, gang.pending, gang.watched)
 
@@ -220,6 +230,7 @@ class Views:
             facts=facts,
             groups=self._cluster.pod_groups_of(facts.meta.identity),
             claim_templates=self._cluster.claim_templates_of(facts.meta.identity),
+            compute_domains=self._cluster.compute_domains_of(facts.meta.identity),
             change=stop_triggers.edited(facts, self._lines),
             run=self._fake_run(facts),
         )
@@ -243,7 +254,7 @@ class Views:
             gang.deleted = {pod: force for pod, force in gang.deleted.items() if pod in known}
             gang.binding_since = gang.promise = None
             return
-        _settle(gang, facts, known | {each.uid for each in (*(sight.groups or ()), *(sight.claim_templates or ()))})
+        _settle(gang, facts, known | sight.owned)
         plan, now = facts.status.plan, time.monotonic()
         gang.refused = {node: until for node, until in gang.refused.items() if until > now}
         if plan and self._by_scheduler and not transitions.is_scheduled(facts.status) and released(sight.pods):
@@ -276,6 +287,8 @@ class Views:
             gated=self._by_scheduler,
             pod_groups=None if plan and gang.ungrouped == plan.epoch else sight.groups,
             claim_templates=sight.claim_templates,
+            compute_domains=sight.compute_domains,
+            linked=sight.compute_domains is not None and not sight.pods and _linked(facts, plan, nodes),
             by_claim=plan is not None and bool(class_of(plan.gpu_resource)),
             plan=self._promised(facts, gang.promise),
             pending=pending_status.told(gang.pending, facts, self.refused_nodes(gang)),
@@ -345,6 +358,7 @@ class Views:
             scheduler=self._settings.binding.scheduler_name if self._by_scheduler else "",
             resume_step=stop_triggers.saved_step(facts),
             grouped=any(group.labels.get(names.LABEL_EPOCH) == epoch for group in view.pod_groups or ()),
+            domained=any(domain.labels.get(names.LABEL_EPOCH) == epoch for domain in view.compute_domains or ()),
         )
 
     def begin_binding(self, gang: DriverState, pods: int, planned: float | None = None) -> None:
@@ -481,6 +495,12 @@ class Views:
 
     def _overdue(self, gang: DriverState) -> bool:
         return gang.binding_since is not None and time.monotonic() - gang.binding_since >= gang.binding_limit
+
+
+def _linked(facts: JobFacts, plan: Plan | None, nodes: Mapping[str, NodeFacts | None]) -> bool:
+    """Whether the gang of the plan is to have a ComputeDomain. A template with claims of its own is left as it is: one
+    of them may be for a channel."""
+    return plan is not None and spans_domain(plan, nodes) and not facts.template["spec"].get("resourceClaims")
 
 
 def _on(node: str, pods: Iterable[PodObject]) -> list[str]:

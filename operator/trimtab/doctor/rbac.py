@@ -120,6 +120,14 @@ OF_CONTROLLER = (
         setting=(BINDING_MODE, "Extender"),
     ),
     Need(
+        "its gangs get no ComputeDomains: no NVLink between nodes",
+        names.COMPUTE_DOMAIN_GROUP,
+        ("computedomains",),
+        (*READ, "create", "delete"),
+        optional=True,
+        setting=(BINDING_MODE, "Extender"),
+    ),
+    Need(
         "it cannot ask Kueue",
         _KUEUE,
         ("workloads",),

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trimtab.names import API_VERSION, DEVICE_GROUP, GPUNODE_PLURAL, JOB_PLURAL, KUEUE_GROUP, QUEUE_PLURAL
+from trimtab.names import (
+    API_VERSION,
+    COMPUTE_DOMAIN_GROUP,
+    DEVICE_GROUP,
+    GPUNODE_PLURAL,
+    JOB_PLURAL,
+    KUEUE_GROUP,
+    QUEUE_PLURAL,
+)
 
 
 class Resource(NamedTuple):
@@ -44,6 +52,8 @@ RESOURCE_CLAIMS = Resource(f"{DEVICE_GROUP}/v1", "resourceclaims")
 RESOURCE_CLAIM_TEMPLATES = Resource(f"{DEVICE_GROUP}/v1", "resourceclaimtemplates")
 DEVICE_CLASSES = Resource(f"{DEVICE_GROUP}/v1", "deviceclasses")
 """Dynamic resource allocation: Kubernetes 1.34."""
+COMPUTE_DOMAINS = Resource(f"{COMPUTE_DOMAIN_GROUP}/v1beta1", "computedomains")
+"""NVIDIA's driver for dynamic resource allocation."""
 JOBS = Resource(API_VERSION, JOB_PLURAL)
 QUEUES = Resource(API_VERSION, QUEUE_PLURAL)
 GPUNODES = Resource(API_VERSION, GPUNODE_PLURAL)

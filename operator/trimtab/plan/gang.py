@@ -26,6 +26,7 @@ def gang_plan(
     scheduler: str = "",
     *,
     grouped: bool = False,
+    domained: bool = False,
     resume_step: int = 0,
 ) -> GangPlan:
     """Everything that the objects of a planned job are made of."""
@@ -52,6 +53,7 @@ def gang_plan(
         report_ca=report_ca,
         scheduler=scheduler,
         grouped=grouped,
+        domained=domained,
         resume_step=resume_step,
     )
 

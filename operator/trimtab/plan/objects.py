@@ -61,6 +61,8 @@ class GangPlan(Struct, frozen=True):
     """Profile of the kube-scheduler that binds the pods; empty where we do."""
     grouped: bool = False
     """The gang has a PodGroup."""
+    domained: bool = False
+    """The gang has a ComputeDomain."""
     report_url: str = ""
     """Where the trainer reports its steps; empty where nobody listens."""
     report_ca: str = ""
@@ -76,6 +78,11 @@ class GangPlan(Struct, frozen=True):
     def group_name(self) -> str:
         """Name of the gang's PodGroup, and of its ResourceClaimTemplate: `JOB-EPOCH`."""
         return f"{self.job}-{self.epoch}"
+
+    @property
+    def channel_name(self) -> str:
+        """Name of the template of claims for a channel of the gang's ComputeDomain, which NVIDIA's driver makes."""
+        return f"{self.group_name}-channel"
 
     @property
     def device_class(self) -> str:
@@ -156,22 +163,26 @@ def _pod_spec(plan: GangPlan, spec: Object, name: str, share: NodeShare, started
             "schedulingGates": [{"name": names.SCHEDULING_GATE}],
             "affinity": pinned(spec.get("affinity"), share.node),
         }
-    if plan.device_class:
-        claim = {"name": names.GPU_CLAIM, "resourceClaimTemplateName": plan.group_name}
-        spec["resourceClaims"] = [*(spec.get("resourceClaims") or []), claim]
+    if claims := _claims(plan):
+        made = [{"name": name, "resourceClaimTemplateName": template} for name, template in claims.items()]
+        spec["resourceClaims"] = [*(spec.get("resourceClaims") or []), *made]
     if plan.grouped:
         spec["schedulingGroup"] = {"podGroupName": plan.group_name}
     return spec
 
 
+def _claims(plan: GangPlan) -> dict[str, str]:
+    """Claims of each pod -> the template that they are made from."""
+    gpus = {names.GPU_CLAIM: plan.group_name} if plan.device_class else {}
+    return gpus | ({names.CHANNEL_CLAIM: plan.channel_name} if plan.domained else {})
+
+
 def _equip(plan: GangPlan, trainer: Object, share: NodeShare, started: Launch) -> None:
     """Give the trainer container its GPUs, flags, environment and mounts. The user's own environment wins."""
     resources = trainer.setdefault("resources", {})
-    asked: Object = {}
-    if plan.device_class:
-        resources["claims"] = [*(resources.get("claims") or []), {"name": names.GPU_CLAIM}]
-    else:
-        asked[plan.gpu_resource] = str(share.gpus)
+    asked: Object = {} if plan.device_class else {plan.gpu_resource: str(share.gpus)}
+    if claims := _claims(plan):
+        resources["claims"] = [*(resources.get("claims") or []), *({"name": name} for name in claims)]
     if plan.cpus_per_gpu_milli:
         asked["cpu"] = f"{plan.cpus_per_gpu_milli * share.gpus}m"
     if plan.memory_per_gpu:

@@ -25,10 +25,12 @@ from trimtab.apply.actions import (
     AnnotatePod,
     BindPod,
     CreateClaimTemplate,
+    CreateComputeDomain,
     CreatePod,
     CreatePodGroup,
     CreateService,
     DeleteClaimTemplate,
+    DeleteComputeDomain,
     DeletePod,
     DeletePodGroup,
     ReleasePod,
@@ -49,11 +51,12 @@ from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import AnyObject
 from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import JOBS, PODS, RESOURCE_CLAIM_TEMPLATES, SERVICES
+from trimtab.kube.resources import COMPUTE_DOMAINS, JOBS, PODS, RESOURCE_CLAIM_TEMPLATES, SERVICES
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.node_usage import Claim
 from trimtab.plan import objects
 from trimtab.plan.claim_template import claim_template
+from trimtab.plan.compute_domain import compute_domain
 from trimtab.plan.objects import GangPlan
 from trimtab.plan.pod_group import pod_group
 from trimtab.settings import Settings
@@ -304,6 +307,13 @@ class Gangs:
                     made = claim_template(plan())
                     answer = await write.create(self._client, RESOURCE_CLAIM_TEMPLATES, made, view.meta.identity)
                     self._claim_templates.apply_written(answer)
+                case DeleteComputeDomain(name, uid):
+                    await write.delete_owned(self._client, COMPUTE_DOMAINS, view.meta.namespace, name, uid)
+                    gang.deleted[uid] = False
+                case CreateComputeDomain():
+                    made = compute_domain(plan())
+                    answer = await write.create(self._client, COMPUTE_DOMAINS, made, view.meta.identity)
+                    self._compute_domains.apply_written(answer)
                 case CreateService():
                     made = objects.service(plan())
                     self._cluster.services.apply_written(
@@ -330,6 +340,12 @@ class Gangs:
         """PodGroups, which a step speaks of only where they are served."""
         assert self._cluster.pod_groups
         return self._cluster.pod_groups
+
+    @property
+    def _compute_domains(self) -> Reflector[AnyObject]:
+        """ComputeDomains, which a step speaks of only where they are served."""
+        assert self._cluster.compute_domains
+        return self._cluster.compute_domains.domains
 
     @property
     def _claim_templates(self) -> Reflector[AnyObject]:
