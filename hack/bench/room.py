@@ -25,14 +25,16 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
+from trimtab_lab.evaluation import metrics
 from trimtab_lab.evaluation.statistics import MIN_WINDOWS, Interval, compare
+from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.generator import llm_jobs
 from trimtab_policy.policy import Policy, load
 from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.scheduling.fair_share import in_line
 from trimtab_policy.scheduling.preemption import RoomRules, make_room
 from trimtab_policy.scheduling.resize import ResizeRules, resizes
-from trimtab_policy.sim import clusters, llm, metrics
+from trimtab_policy.sim import llm
 from trimtab_policy.sim.controller import ControllerRules, SimulatedController
 from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.result import Run

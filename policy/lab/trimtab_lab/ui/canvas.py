@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from trimtab.ui import words
 from trimtab.ui.charts import DOTS, room
 from trimtab.ui.terminal import Text
-from trimtab_policy.sim import timeline
-from trimtab_policy.sim.timeline import Timeline
+from trimtab_lab.evaluation import timeline
+from trimtab_lab.evaluation.timeline import Timeline
 from trimtab_policy.types import Node
 
 if TYPE_CHECKING:

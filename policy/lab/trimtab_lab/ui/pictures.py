@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from trimtab_policy.sim import timeline
-from trimtab_policy.sim.timeline import Timeline
+from trimtab_lab.evaluation import timeline
+from trimtab_lab.evaluation.timeline import Timeline
 from trimtab_policy.types import Node
 
 if TYPE_CHECKING:

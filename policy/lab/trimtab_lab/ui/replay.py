@@ -10,8 +10,8 @@ from rich.table import Table
 
 from trimtab.ui import words
 from trimtab.ui.terminal import Text
+from trimtab_lab.evaluation.contestant import Decider, uses_sizes
 from trimtab_lab.ui.evaluation import USES_SIZES, decided_note, sizes_note
-from trimtab_policy.sim.contestant import Decider, uses_sizes
 
 MOST_JOBS = 40
 """Lines; of more jobs those are shown whose fate depends most on the policy."""
