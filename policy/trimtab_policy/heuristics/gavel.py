@@ -31,7 +31,7 @@ from trimtab_policy.heuristics.gavel_programs import (
     largest_sum,
 )
 from trimtab_policy.placement.assign import keeps
-from trimtab_policy.placement.candidates import Candidate, may_be_uneven, nodes_for
+from trimtab_policy.placement.candidates import Candidate, nodes_for
 from trimtab_policy.placement.draft import Draft, Shares
 from trimtab_policy.placement.options import Market, OptionMenu, holding, left, market
 from trimtab_policy.policy import Kind
@@ -284,7 +284,7 @@ def _place(
 
 def _nodes(draft: Draft, job: Job, wish: Candidate) -> Shares | None:
     """The first free GPUs, node by node; of gangs that need equal parts on each node the tightest nodes."""
-    if may_be_uneven(wish):
+    if wish.may_be_uneven:
         shares, lacking = [], wish.option.gpus
         for node in draft.capacity.eligible(job, wish.gpu.name).tolist():
             if taken := min(lacking, int(draft.capacity.free[node])):

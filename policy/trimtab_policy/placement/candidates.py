@@ -23,7 +23,7 @@ from trimtab_policy.perf import plans
 from trimtab_policy.perf.correction import corrected
 from trimtab_policy.perf.plan_space import ANYHOW, Linkage, linkage
 from trimtab_policy.perf.plans import Offer, Option
-from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.capacity import Capacity, GangDemand
 from trimtab_policy.placement.topology import link_domains, linked_gpus
 from trimtab_policy.specs import GpuSpec, ParallelPlan, Precision, Prediction, TrainingSpec
 from trimtab_policy.types import Alternative, Job, NodeShare, Placement, Requirements, Snapshot, Speed
@@ -49,6 +49,16 @@ class Candidate(Struct, frozen=True):
     def describe(self) -> str:
         """Short form for people: `8×A100-SXM4-80GB`."""
         return f"{self.option.gpus}×{self.gpu.name}"
+
+    @property
+    def may_be_uneven(self) -> bool:
+        """Not where it matters how its nodes are linked: groups of ranks are the same on each."""
+        return self.spread > 0 and not self.option.linked
+
+    def demand(self) -> GangDemand:
+        """The nodes that it asks for."""
+        option, spread = self.option, self.spread if self.may_be_uneven else 0
+        return GangDemand(self.gpu.name, option.gpus, option.nodes, spread, self.speed, option.linkage)
 
     def at(self, speed: float) -> Candidate:
         """The same on nodes that are as slow as this."""
@@ -124,22 +134,12 @@ def _linkable(capacity: Capacity, gpu: GpuSpec, options: tuple[Option, ...]) -> 
 
 def has_room(capacity: Capacity, job: Job, candidate: Candidate) -> bool:
     """Whether the candidate fits at this moment."""
-    option = candidate.option
-    if candidate.spread and may_be_uneven(candidate):
-        return capacity.gathers(job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread, candidate.speed)
-    return capacity.fits(job, candidate.gpu.name, option.nodes, option.gpus_per_node, candidate.speed, option.linkage)
+    return capacity.fits(job, candidate.demand())
 
 
 def could_ever_fit(capacity: Capacity, job: Job, candidate: Candidate) -> bool:
     """Whether it would fit if every GPU of the present nodes were free."""
-    option = candidate.option
-    if may_be_uneven(candidate):
-        return capacity.could_ever_gather(
-            job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread, candidate.speed
-        )
-    return capacity.could_ever_fit(
-        job, candidate.gpu.name, option.nodes, option.gpus_per_node, candidate.speed, option.linkage
-    )
+    return capacity.could_ever_fit(job, candidate.demand())
 
 
 def nodes_for(
@@ -150,21 +150,16 @@ def nodes_for(
     `slow`: rather on slower nodes than the candidate says, or on such as are linked worse, than nowhere. That is for
     policies that count GPUs and leave their nodes to others.
     """
-    option, least = candidate.option, 0.0 if slow else candidate.speed
-    if may_be_uneven(candidate):
-        most = candidate.spread if scatter else option.nodes
-        return capacity.gather(job, candidate.gpu.name, option.gpus, option.nodes, most, least)
-    nodes, width = option.nodes, option.gpus_per_node
-    found = capacity.find(job, candidate.gpu.name, nodes, width, least, option.linkage)
+    demand, option = candidate.demand(), candidate.option
+    if demand.spread and not scatter:
+        demand = replace(demand, spread=option.nodes)
+    if slow:
+        demand = replace(demand, least_speed=0.0)
+    found = capacity.find(job, demand)
     if found is None and slow and option.linked:
-        fewest = linkage(option.plan, width, max(width, option.plan.tensor))
-        return capacity.find(job, candidate.gpu.name, nodes, width, least, fewest)
+        fewest = linkage(option.plan, option.gpus_per_node, max(option.gpus_per_node, option.plan.tensor))
+        return capacity.find(job, replace(demand, linkage=fewest))
     return found
-
-
-def may_be_uneven(candidate: Candidate) -> bool:
-    """Not where it matters how its nodes are linked: groups of ranks are the same on each."""
-    return candidate.spread > 0 and not candidate.option.linked
 
 
 def with_room(capacity: Capacity, job: Job, ordered: Iterable[Candidate]) -> Iterator[Fitting]:

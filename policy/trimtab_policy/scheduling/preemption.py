@@ -269,8 +269,8 @@ class _PreemptionBooks:
     def _look(self) -> FreeTimeline:
         """When GPUs come free as things are. Whoever has given way returns nothing: its GPUs are free or taken."""
         free, touched = self._free.copy(), self._grounds.touched
-        free.expect(self._snapshot.ending)
-        running = (release for release in as_expected(self._snapshot) if release.job.uid not in touched)
+        running = [release for release in as_expected(self._snapshot) if release.job.uid not in touched]
+        free.expect(self._snapshot.ending, (share for release in running for share in release.shares))
         ahead = FreeTimeline(self._snapshot.time, free, running)
         for job, wish in self._promised:
             self._promise(ahead, job, wish)
