@@ -169,6 +169,16 @@ def with_room(capacity: Capacity, job: Job, ordered: Iterable[Candidate]) -> Ite
             yield candidate, shares
 
 
+def on_nodes(capacity: Capacity, job: Job, chosen: Candidate, shares: tuple[NodeShare, ...]) -> Candidate:
+    """The candidate as these nodes make it: predicted for the slowest of them, and for how they are linked."""
+    speed = capacity.speed_of(shares)
+    found = chosen if speed == chosen.speed else chosen.at(speed)
+    if not chosen.option.linked or len(shares) == 1:
+        return found
+    linked = linked_gpus(shares, link_domains(chosen.gpu, shares, capacity.by_name))
+    return _as_linked(job, found, linked)
+
+
 def placement(
     capacity: Capacity,
     job: Job,
@@ -177,43 +187,43 @@ def placement(
     reason: str,
     alternatives: tuple[Alternative, ...] = (),
 ) -> Placement:
-    """Turn a chosen candidate into the placement that a decision carries.
+    """Turn a chosen candidate into the placement that a decision carries, with its prediction for these nodes.
 
-    Its prediction is for the slowest of the nodes that it got and for how these are linked. Its reason says so where
-    one is slow, or where they lie in several link domains.
+    Its reason says so where one of them is slow, or where they lie in several link domains.
     """
-    option, speed = chosen.option, capacity.speed_of(shares)
-    prediction = option.prediction if speed == chosen.speed else option.prediction.at(speed / chosen.speed)
-    if option.linked and len(shares) > 1:
-        domains = link_domains(chosen.gpu, shares, capacity.by_name)
-        prediction = _as_linked(job, chosen, linked_gpus(shares, domains), prediction)
-        reason += _over_domains(domains)
+    found = on_nodes(capacity, job, chosen, shares)
+    if found.option.linked and len(shares) > 1:
+        reason += _over_domains(link_domains(found.gpu, shares, capacity.by_name))
+    if found.speed != 1:
+        reason += f"; {_slowed(capacity, shares, found.speed)}"
     return Placement(
         job=job.uid,
-        gpu_type=chosen.gpu.name,
+        gpu_type=found.gpu.name,
         shares=shares,
-        plan=option.plan,
-        prediction=prediction,
-        reason=reason if speed == 1 else f"{reason}; {_slowed(capacity, shares, speed)}",
+        plan=found.option.plan,
+        prediction=found.option.prediction,
+        reason=reason,
         alternatives=alternatives,
-        speed=speed,
+        speed=found.speed,
     )
 
 
-def _as_linked(job: Job, chosen: Candidate, linked: int, prediction: Prediction) -> Prediction:
-    """What was predicted of a candidate, where so many GPUs of the gang share a link; its tensor groups do in any case,
-    or the placement is refused (`limits`)."""
+def _as_linked(job: Job, chosen: Candidate, linked: int) -> Candidate:
+    """The candidate where so many GPUs of the gang share a link; its tensor groups do in any case, or the placement is
+    refused (`limits`)."""
     option, software = chosen.option, job.requirements.software
     linked = max(linked, option.plan.tensor)
     if linked == option.linked:
-        return prediction
+        return chosen
     then, now = (
         plans.predict(
             job.model, job.training, option.plan, chosen.gpu, option.gpus_per_node, software=software, linked=gpus
         )
         for gpus in (option.linked, linked)
     )
-    return replace(prediction.at(then.step_seconds / now.step_seconds), uncertainty=now.uncertainty)
+    faster = option.prediction.at(then.step_seconds / now.step_seconds)
+    option = replace(option, prediction=replace(faster, uncertainty=now.uncertainty), linked=linked)
+    return replace(chosen, option=option, tokens_per_second=faster.tokens_per_second)
 
 
 def _over_domains(domains: list[str]) -> str:

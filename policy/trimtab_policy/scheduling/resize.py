@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from trimtab_policy.placement.candidates import Candidate, candidates, nodes_for, placement
+from trimtab_policy.placement.candidates import Candidate, candidates, nodes_for, on_nodes, placement
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.runtime import may_be_touched
 from trimtab_policy.scheduling.consolidation import as_is
@@ -119,7 +119,9 @@ def _best(snapshot: Snapshot, free: Capacity, job: Job, gain: float) -> _Change 
         if saved < gain * cost or saved <= 0:
             return None  # those that follow save less
         if shares := nodes_for(mine, job, wish):
-            return _Change(job, wish, shares, saved - cost)
+            there = on_nodes(mine, job, wish, shares)
+            saved = left * (now.option.prediction.step_seconds - there.option.prediction.step_seconds)
+            return _Change(job, there, shares, saved - cost)
     return None
 
 

@@ -202,6 +202,15 @@ def test_a_placement_is_predicted_for_the_smallest_share(sizes: tuple[int, ...])
     assert found.prediction.uncertainty == said.uncertainty
 
 
+@pytest.mark.parametrize("name", ["best_fit", "fcfs"])
+def test_the_reason_says_the_rate_on_these_nodes(name: str) -> None:
+    """5+3 nodes are faster than what the option promises of any shares of at least 2."""
+    [found] = policy.load(name).decide(snapshot(domains(5, 3), [job(**LLAMA)])).placements
+    rate = found.prediction.tokens_per_second
+    said = f"{rate / 1000:.1f}k tokens/s" if name == "best_fit" else f"{rate:,.0f} tokens/s"
+    assert said in found.reason
+
+
 def test_the_simulator_runs_a_gang_as_fast_as_its_nodes_are_linked() -> None:
     nodes = domains(8, *[1] * 8)
     now = replace(snapshot(nodes, [job(**LLAMA, created=0.0)]), time=0.0)
