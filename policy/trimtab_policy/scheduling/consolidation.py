@@ -64,7 +64,7 @@ def consolidate(
     A job that finds no other place is left out, and the others are asked once more. What moves cost, in GPU-seconds
     times weight, must not exceed the `budget`.
     """
-    if wish.option.gpus > _room_in_all(snapshot, capacity, wish, movable):
+    if wish.option.gpus > _most_gpus(snapshot, capacity, wish, movable):
         return None
     allowed = list(movable)
     for _ in range(ATTEMPTS):
@@ -95,15 +95,15 @@ def could_move(capacity: Capacity, snapshot: Snapshot, job: Job) -> bool:
     return elsewhere(snapshot, capacity, job) is not None
 
 
-def _room_in_all(snapshot: Snapshot, capacity: Capacity, wish: Candidate, movable: Sequence[Victim]) -> int:
+def _most_gpus(snapshot: Snapshot, capacity: Capacity, wish: Candidate, movable: Sequence[Victim]) -> int:
     """GPUs that the gang's type has at most once the others have moved together: no more can come of it."""
-    room = capacity.free_gpus(wish.gpu.name)
+    gpus = capacity.free_gpus(wish.gpu.name)
     others = any(capacity.free_gpus(name) for name in snapshot.gpu_types if name != wish.gpu.name)
     for victim in movable:
         held = victim.job.placement
         if held and victim.job.preemptible and held.gpu_type == wish.gpu.name:
-            room += held.gpus if others else max(0, held.gpus - victim.job.requirements.gpus.low)
-    return room
+            gpus += held.gpus if others else max(0, held.gpus - victim.job.requirements.gpus.low)
+    return gpus
 
 
 def settle(

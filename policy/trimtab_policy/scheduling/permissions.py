@@ -1,6 +1,6 @@
 """What a decision may do to running jobs: who may be stopped for whom, who may be moved.
 
-A policy has its way with elastic jobs only, and not at the cost of more urgent ones. What makes room for others
+A policy has its way with elastic jobs only, and not at the cost of more urgent ones. Preemption
 (`preemption`) may touch every job, each with its ground: lower priority, or borrowed GPUs.
 """
 
@@ -21,7 +21,7 @@ class Permissions(Struct, frozen=True):
     """What the author of a decision may do."""
 
     for_others: bool = False
-    """It makes room: it may stop and move whoever may be moved at all, and only for the good of others."""
+    """It preempts: it may stop and move every job that may be moved at all, and only for other jobs."""
     elastic: bool = True
     """It may stop, move and resize elastic jobs."""
     about: frozenset[str] | None = None

@@ -75,11 +75,11 @@ def jobs_of(start: Case, *, preempt: bool) -> list[llm.LlmJob]:
 def _empty(snapshot: Snapshot, lives_on: Collection[str], held: tuple[Job, ...]) -> Snapshot:
     """The cluster without those jobs (UIDs), and with no others than those that are set aside and hold GPUs: neither
     their GPUs nor their quota are free."""
-    books = NodeAccounts(snapshot)
+    accounts = NodeAccounts(snapshot)
     for job in snapshot.jobs:
         if job.placement and job.uid in lives_on:
-            books.give(job, job.placement)
-    return replace(snapshot, nodes=books.nodes, jobs=held)
+            accounts.give(job, job.placement)
+    return replace(snapshot, nodes=accounts.nodes, jobs=held)
 
 
 def _lost(snapshot: Snapshot, job: Job, held: Placement) -> str:
