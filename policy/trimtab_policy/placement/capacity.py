@@ -176,6 +176,14 @@ class Capacity:
             self._largest_links[key] = self._link_sizes(rows[self.total[rows] >= width])
         return holds(self._largest_links[key], nodes, linkage)
 
+    def fits_on(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> bool:
+        """Whether just these nodes have what a placement takes (quota included)."""
+        if any(share.node not in self.index for share in shares):
+            return False
+        rows, gpus = _column([self.index[share.node] for share in shares]), _column([share.gpus for share in shares])
+        enough = bool((self._usable(job, rows) >= gpus).all())
+        return enough and self.within_quota(job.queue, gpu_type, int(gpus.sum()))
+
     def speed_of(self, shares: Sequence[NodeShare]) -> float:
         """Rate of the slowest of these nodes, 1 for those that are not here: what a gang on them is slowed to."""
         if not self.slow:

@@ -109,22 +109,25 @@ def _most_gpus(snapshot: Snapshot, capacity: Capacity, wish: Candidate, movable:
 def settle(
     snapshot: Snapshot, free: Capacity, victims: Iterable[Victim], away: float
 ) -> tuple[list[ConsolidationMove], list[Victim]]:
-    """Other places for jobs that have given way, the most urgent first, and who finds none. Spends `free`.
+    """Other places for victims, those of the highest priority first, and the victims that fit nowhere. Spends `free`.
 
-    `away`: seconds for which their GPUs are lent, that is until the gang that has them is done.
+    A victim whose own GPUs were not needed after all keeps them: it neither moves nor stops. `away`: seconds for which
+    their GPUs are lent, that is until the gang that has them is done.
     """
     moves: list[ConsolidationMove] = []
     stranded: list[Victim] = []
     for victim in sorted(victims, key=_turn):
-        found = elsewhere(snapshot, not_above(free, victim.job, stranded), victim.job)
+        mine, held = not_above(free, victim.job, stranded), victim.job.placement
+        if held and mine.fits_on(victim.job, held.gpu_type, held.shares):
+            free.take(victim.job, held.gpu_type, held.shares)
+            continue
+        found = elsewhere(snapshot, mine, victim.job)
         if found is None:
             stranded.append(victim)
             continue
         wish, shares = found
         free.take(victim.job, wish.gpu.name, shares)
-        if held := victim.job.placement:
-            if set(held.shares) == set(shares) and held.plan == wish.option.plan:
-                continue  # it need not move at all
+        if held:
             cost = victim.cost + _less(snapshot, free, victim.job, held, wish, away)
             moves.append(ConsolidationMove(victim, wish, shares, cost))
     return moves, stranded

@@ -129,7 +129,7 @@ class _PreemptionSearch:
         for_whom = {victim.job.uid: job for victim, job in self._stops}
         stops = self._settle(for_whom) if self._rules.consolidate else [victim for victim, _ in self._stops]
         starts = [_placement(self._free, start) for start in self._starts]
-        moving = [moved(self._free, move, job) for move, job in self._moves]
+        moving = [moved(self._free, move, job) for move, job in self._needed_moves()]
         return Decision(
             NAME,
             (*starts, *moving),
@@ -148,6 +148,19 @@ class _PreemptionSearch:
             else:
                 stops.append(move.victim)
         return stops + [victim for victim, _ in self._stops if not self._rights.movable(victim.job)]
+
+    def _needed_moves(self) -> Iterator[tuple[ConsolidationMove, Job]]:
+        """Moves without those that victims of later jobs have made needless: whose gang can keep what it holds."""
+        for move, whom in self._moves:
+            job = move.victim.job
+            if held := job.placement:
+                back = self._free.copy()
+                back.give(job, move.wish.gpu.name, move.shares)
+                if back.fits_on(job, held.gpu_type, held.shares):
+                    back.take(job, held.gpu_type, held.shares)
+                    self._free = back
+                    continue
+            yield move, whom
 
     def _left(self) -> int:
         return self._rules.at_once - self._given_way()

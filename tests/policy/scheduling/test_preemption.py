@@ -323,6 +323,14 @@ def test_who_is_not_elastic_does_not_lose_a_days_work_for_an_equal() -> None:
     assert room(snapshot(nodes, [deaf, line])) == Decision("room")
 
 
+def test_a_victim_whose_gpus_are_not_needed_after_all_keeps_them() -> None:
+    """The elastic job is to shrink for `one`; then `two` stops the other, which frees enough for both."""
+    jobs = [held("rigid", {"n0": 4}), held("elastic", {"n0": 4}, gpus=(1, 16), preemptible=True)]
+    decision = room(snapshot([node("n0", free=0)], [*jobs, waits("one", 1, priority=1), waits("two", 2, priority=1)]))
+    assert places(decision) == {"one": {"n0": 1}, "two": {"n0": 2}}
+    assert list(stops(decision)) == ["rigid"]
+
+
 def test_who_was_to_stop_and_fits_elsewhere_moves_there() -> None:
     low = held("low", {"n0": 4}, priority=0)
     now = snapshot([node("n0", free=4), node("n1", free=4)], [low, waits("high", 8, priority=1, max_nodes=1)])
