@@ -33,6 +33,13 @@ def test_the_job_that_loses_least_moves_together_with_the_other() -> None:
     assert stops(decision) == {}
 
 
+def test_where_the_cheapest_job_fits_nowhere_else_another_moves() -> None:
+    now = halves()
+    pinned = replace(now.jobs[0], eligible=("n0",))
+    decision = room(replace(now, jobs=(pinned, *now.jobs[1:])))
+    assert places(decision) == {"gang": {"n1": 8}, "b": {"n0": 4}}
+
+
 def test_a_move_says_for_whom_it_is() -> None:
     [reason] = [each.reason for each in room(halves()).placements if each.job == "uid-a"]
     assert reason.endswith("makes room for default/gang")

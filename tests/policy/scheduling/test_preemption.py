@@ -323,6 +323,27 @@ def test_who_is_not_elastic_does_not_lose_a_days_work_for_an_equal() -> None:
     assert room(snapshot(nodes, [deaf, line])) == Decision("room")
 
 
+def test_a_wait_no_longer_than_the_slowest_restart_is_waited_out() -> None:
+    """One victim restarts in half a minute, the other in ten: in five the GPUs are free anyway."""
+    quick, slow = (
+        held(name, {"n0": 4}, restart_seconds=seconds) for name, seconds in (("quick", 30.0), ("slow", 600.0))
+    )
+    ends = held("ends", {"n1": 8}, finish=NOW + 250, priority=1)
+    now = snapshot([node("n0", free=0), node("n1", free=0)], [quick, slow, ends, waits("high", 8, priority=1)])
+    assert room(now) == Decision("room")
+    later = replace(ends, expected_finish=NOW + 3000)
+    assert set(stops(room(replace(now, jobs=(quick, slow, later, now.jobs[3]))))) == {"quick", "slow"}
+
+
+def test_a_move_of_a_victim_leaves_the_others_their_place_among_those_that_may_stop_at_once() -> None:
+    nodes = [node("n0", free=0), node("n1", free=4)]
+    low = [held(name, {"n0": 4}) for name in ("moves", "stops")]
+    now = snapshot(nodes, [*low, waits("high", 8, priority=1, max_nodes=1)])
+    decision = room(now, PreemptionRules(at_once=1))
+    assert (len(decision.stops), places(decision)["high"]) == (1, {"n0": 8})
+    assert {"n1": 4} in places(decision).values()
+
+
 def test_a_victim_whose_gpus_are_not_needed_after_all_keeps_them() -> None:
     """The elastic job is to shrink for `one`; then `two` stops the other, which frees enough for both."""
     jobs = [held("rigid", {"n0": 4}), held("elastic", {"n0": 4}, gpus=(1, 16), preemptible=True)]
