@@ -32,7 +32,7 @@ from trimtab_lab.workloads.generator import llm_jobs
 from trimtab_policy.policy import Policy, load
 from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.scheduling.fair_share import in_line
-from trimtab_policy.scheduling.preemption import PreemptionRules, preempt
+from trimtab_policy.scheduling.preemption import PreemptionRules, preempt_others
 from trimtab_policy.scheduling.resize import ResizeRules, resizes
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.controller import ControllerRules, SimulatedController
@@ -150,7 +150,7 @@ def thinking(asked: int = ASKED) -> Thinking:
     """CPU time of one question about 1,000 full nodes, 200 running jobs and 500 that wait."""
     now = large()
     rules, idle = PreemptionRules(), replace(now, jobs=tuple(job for job in now.jobs if job.placement))
-    room = _timed(asked, lambda: preempt(now, now.waiting(), rules))
+    room = _timed(asked, lambda: preempt_others(now, now.waiting(), rules))
     resize = _timed(asked, lambda: resizes(idle, ResizeRules()))
     return Thinking(float(np.median(room)), max(room), float(np.median(resize)), max(resize))
 

@@ -314,7 +314,7 @@ def fails(*_: Any, **__: Any) -> Any:
     [
         ("in_line", "line"),
         ("reserve", "reservations"),
-        ("preempt", "room"),
+        ("preempt_others", "room"),
         ("resizes", "resize"),
         ("expected_starts", "etas"),
     ],

@@ -117,7 +117,7 @@ class Pollux:
         if (
             not wish.may_be_uneven
             or sum(chosen.values()) != wish.option.gpus
-            or not draft.can(menu.job, wish, shares or ())
+            or not draft.capacity.fits_on(menu.job, wish.gpu.name, shares or ())
         ):
             shares = nodes_for(draft.capacity, menu.job, wish, slow=True)
         if shares:

@@ -224,7 +224,7 @@ def _parts(wish: Candidate, room: IntArray) -> list[int]:
 
 
 def _placement(policy: str, capacity: Capacity, job: Job, wish: Candidate, shares: Shares) -> Placement:
-    reason = f"{wish.describe()}, {wish.option.plan.describe()}: chosen by {policy}"
+    reason = f"{wish.describe_with_plan()}: chosen by {policy}"
     return placement(capacity, job, wish, shares, reason)
 
 

@@ -50,6 +50,10 @@ class Candidate(Struct, frozen=True):
         """Short form for people: `8×A100-SXM4-80GB`."""
         return f"{self.option.gpus}×{self.gpu.name}"
 
+    def describe_with_plan(self) -> str:
+        """The same with its plan: `8×A100-SXM4-80GB, dp=8 tp=1 pp=1`."""
+        return f"{self.describe()}, {self.option.plan.describe()}"
+
     @property
     def may_be_uneven(self) -> bool:
         """Not where it matters how its nodes are linked: groups of ranks are the same on each."""

@@ -177,12 +177,12 @@ class Capacity:
         return holds(self._largest_links[key], nodes, linkage)
 
     def fits_on(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> bool:
-        """Whether just these nodes have what a placement takes (quota included)."""
-        if any(share.node not in self.index for share in shares):
+        """Whether the job may use just these nodes, each named once, and they have what it takes (quota included)."""
+        rows = _column([self.index.get(share.node, -1) for share in shares])
+        gpus = _column([share.gpus for share in shares])
+        if not (np.isin(rows, self.eligible(job, gpu_type)).all() and (self._usable(job, rows) >= gpus).all()):
             return False
-        rows, gpus = _column([self.index[share.node] for share in shares]), _column([share.gpus for share in shares])
-        enough = bool((self._usable(job, rows) >= gpus).all())
-        return enough and self.within_quota(job.queue, gpu_type, int(gpus.sum()))
+        return self.within_quota(job.queue, gpu_type, int(gpus.sum()))
 
     def speed_of(self, shares: Sequence[NodeShare]) -> float:
         """Rate of the slowest of these nodes, 1 for those that are not here: what a gang on them is slowed to."""

@@ -93,7 +93,7 @@ def behind(head: Job, job: Job) -> Pending:
 def fastest(snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | None:
     """The fastest candidate that fits now."""
     for candidate, shares in with_room(capacity, job, fastest_first(snapshot, capacity, job)):
-        what = f"{candidate.describe()}, {candidate.option.plan.describe()}"
+        what = candidate.describe_with_plan()
         rate = on_nodes(capacity, job, candidate, shares).tokens_per_second
         reason = f"{what}: {rate:,.0f} tokens/s, the fastest that fits now"
         return placement(capacity, job, candidate, shares, reason)

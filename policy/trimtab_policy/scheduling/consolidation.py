@@ -176,7 +176,7 @@ def moved(capacity: Capacity, move: ConsolidationMove, beneficiary: Job) -> Plac
     held = job.placement
     fewer = held is not None and wish.option.gpus < held.gpus
     what = "gives GPUs to" if fewer else "makes room for"
-    reason = f"{wish.describe()}, {wish.option.plan.describe()}: {what} {beneficiary.namespace}/{beneficiary.name}"
+    reason = f"{wish.describe_with_plan()}: {what} {beneficiary.namespace}/{beneficiary.name}"
     return placement(capacity, job, wish, move.shares, reason)
 
 

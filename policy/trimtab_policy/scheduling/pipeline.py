@@ -33,7 +33,7 @@ from trimtab_policy.scheduling.fair_share import borrowed, in_line
 from trimtab_policy.scheduling.intake import IntakeLimits, Taken
 from trimtab_policy.scheduling.isolation import Isolated
 from trimtab_policy.scheduling.permissions import Permissions
-from trimtab_policy.scheduling.preemption import PreemptionRules, preempt
+from trimtab_policy.scheduling.preemption import PreemptionRules, preempt_others
 from trimtab_policy.scheduling.reservations import (
     IN_LINE,
     Reservation,
@@ -245,7 +245,7 @@ class Pipeline:
         bounded = replace(rules, at_once=self._left(), for_one=MOST_LEAVING - len(self._accounts.left))
 
         def find() -> tuple[Decision, Permissions]:
-            decision = preempt(
+            decision = preempt_others(
                 view, waiting, bounded, ReservationGuard(view, self._reserved) if self._reserved else None
             )
             lent = borrowed(view) if decision.placements else {}

@@ -68,7 +68,7 @@ class PreemptionRules(Struct, frozen=True):
     the peak FLOP/s of the GPUs."""
 
 
-def preempt(
+def preempt_others(
     snapshot: Snapshot, waiting: Sequence[Job], rules: PreemptionRules, guard: ReservationGuard | None = None
 ) -> Decision:
     """Placements of jobs that wait, of jobs that move or shrink for them, and stops with cause and beneficiary.
@@ -335,5 +335,5 @@ def _taken(nodes: Iterable[Node], left: Mapping[str, int]) -> Iterator[NodeShare
 
 def _placement(capacity: Capacity, start: _Start) -> Placement:
     wish = start.wish
-    reason = f"{wish.describe()}, {wish.option.plan.describe()}: others make room for it"
+    reason = f"{wish.describe_with_plan()}: others make room for it"
     return placement(capacity, start.job, wish, start.shares, reason)

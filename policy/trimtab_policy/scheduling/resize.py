@@ -138,5 +138,5 @@ def _carried_out(free: Capacity, change: _Change) -> Placement:
     if held := job.placement:
         free.give(job, held.gpu_type, held.shares)
     free.take(job, wish.gpu.name, change.shares)
-    reason = f"{wish.describe()}, {wish.option.plan.describe()}: done {change.saved / 60:.0f} min sooner"
+    reason = f"{wish.describe_with_plan()}: done {change.saved / 60:.0f} min sooner"
     return placement(free, job, wish, change.shares, reason)

@@ -14,7 +14,7 @@ from trimtab_policy.policy import load
 from trimtab_policy.scheduling.accounts import Accounts, after
 from trimtab_policy.scheduling.fair_share import borrowed, in_line
 from trimtab_policy.scheduling.permissions import Permissions
-from trimtab_policy.scheduling.preemption import PreemptionRules, preempt
+from trimtab_policy.scheduling.preemption import PreemptionRules, preempt_others
 from trimtab_policy.scheduling.shield import judge
 from trimtab_policy.types import Decision, Job, Quota, Snapshot, StopCause
 
@@ -38,7 +38,7 @@ def waits(name: str, gpus: int, **changes: object) -> Job:
 def room(now: Snapshot, rules: PreemptionRules = ALL) -> Decision:
     """What is done for those who wait; the shield has nothing to say against it."""
     lined = in_line(now)
-    decision = preempt(lined, lined.waiting(), rules)
+    decision = preempt_others(lined, lined.waiting(), rules)
     assert_right(lined, decision, rules)
     return decision
 
@@ -369,7 +369,7 @@ def settled(now: Snapshot) -> Snapshot:
 @settings(max_examples=200, deadline=None)
 def test_every_rule_of_the_shield_is_kept_whatever_the_cluster_looks_like(now: Snapshot) -> None:
     for rules in (ALL, PreemptionRules(at_once=1), PreemptionRules(consolidate=False), PreemptionRules(preempt=False)):
-        decision = preempt(now, now.waiting(), rules)
+        decision = preempt_others(now, now.waiting(), rules)
         assert_right(now, decision, rules)
         for_whom = Counter(stop.beneficiary for stop in decision.stops)
         assert sum(for_whom.values()) - max(for_whom.values(), default=0) < rules.at_once
@@ -380,19 +380,19 @@ def test_every_rule_of_the_shield_is_kept_whatever_the_cluster_looks_like(now: S
 def test_asked_again_at_once_it_does_nothing_more(now: Snapshot) -> None:
     """But for those who had room as it was: they are the policy's, so it has placed them before."""
     now = in_line(after(now, load("best_fit").decide(now)))
-    first = preempt(now, now.waiting(), ALL)
+    first = preempt_others(now, now.waiting(), ALL)
     then = after(now, first)
     stopped = {stop.job for stop in first.stops}
     left = [waiting for waiting in then.waiting() if waiting.uid not in stopped]
-    assert preempt(then, left, ALL) == Decision("room")
+    assert preempt_others(then, left, ALL) == Decision("room")
 
 
 @given(crowds())
 @settings(max_examples=100, deadline=None)
 def test_nobody_who_stopped_takes_it_back(now: Snapshot) -> None:
-    first = preempt(now, now.waiting(), ALL)
+    first = preempt_others(now, now.waiting(), ALL)
     then = in_line(settled(after(now, first)))
-    second = preempt(then, then.waiting(), ALL)
+    second = preempt_others(then, then.waiting(), ALL)
     taken = {(stop.beneficiary, stop.job) for stop in first.stops}
     back = {(stop.job, stop.beneficiary) for stop in second.stops}
     assert not taken & back
