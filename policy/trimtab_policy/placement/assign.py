@@ -10,7 +10,7 @@ over more nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heappush
 
 from trimtab_policy.placement.candidates import Candidate, candidates, has_room, holding, nodes_for, placement
@@ -27,7 +27,6 @@ def realise(
     policy: str,
     snapshot: Snapshot,
     wanted: Mapping[str, Candidate],
-    reasons: Callable[[Job], Pending] | None = None,
     *,
     keep: Collection[str] = (),
     scatter: bool = False,
@@ -36,9 +35,9 @@ def realise(
     """The decision under which each job of `wanted` (by UID) holds what it says, and no other preemptible job anything.
 
     Jobs that run and are not preemptible go on, whatever is wished. Where a wish has no room its job waits, or is
-    stopped. `reasons` says why a job waits for which nothing is wished. The jobs of `keep` go on with what they have,
-    as if that were wished for them. `scatter` spreads uneven gangs over more nodes before it moves anybody: for jobs
-    that are as fast on scattered GPUs. `capacity` is that of the snapshot, if it is at hand; it is spent.
+    stopped. The jobs of `keep` go on with what they have, as if that were wished for them. `scatter` spreads uneven
+    gangs over more nodes before it moves anybody: for jobs that are as fast on scattered GPUs. `capacity` is that of
+    the snapshot, if it is at hand; it is spent.
     """
     room = _NodeHolders(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
     room.settle()
@@ -46,9 +45,8 @@ def realise(
         _placement(policy, room.capacity, job, room.wish(job.uid), room.found[job.uid]) for job in room.changed()
     ]
     stops = [_stop(policy, job, wanted) for job in room.stopped()]
-    explain = reasons or (lambda job: waits(policy, snapshot, room.capacity, job))
     pending = [
-        why_pending(snapshot, room.capacity, job) if job.uid in wanted else explain(job)
+        why_pending(snapshot, room.capacity, job) if job.uid in wanted else waits(policy, snapshot, room.capacity, job)
         for job in snapshot.waiting()
         if job.uid not in room.found
     ]
