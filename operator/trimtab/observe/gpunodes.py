@@ -205,7 +205,7 @@ class GpuNodes:
     def _follow_foreign(
         self, nodes: Mapping[str, NodeFacts], requested: Callable[[str], int], now: float
     ) -> Mapping[str, int]:
-        """Foreign load takes single GPUs, and has a brake of its own: it never switches off what faults do."""
+        """Foreign load takes single GPUs, and has a limit of its own: it never switches off what faults do."""
         allowance = health.allowance(len(self._foreign.taken().keys() & nodes.keys()), len(nodes), self._share)
 
         def usable(name: str) -> bool:

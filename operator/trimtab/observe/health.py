@@ -1,7 +1,7 @@
 """What a GPU's faults mean, and how a node is judged by them: a table, and pure steps from one judgement to the next.
 
     Healthy -> Reported      a fault; acted on by nobody yet
-            -> Unhealthy     within the brake: takes no pods, and after a grace gangs leave its broken GPUs
+            -> Unhealthy     within the limit: takes no pods, and after a grace gangs leave its broken GPUs
             -> Recovering    no fault any more: still takes no pods
             -> Healthy       without a fault for long enough
 
@@ -158,7 +158,7 @@ class HealthState(StrEnum):
     """No readings yet."""
     HEALTHY = "Healthy"
     REPORTED = "Reported"
-    """A fault that the brake does not let us act on."""
+    """A fault beyond the limit on nodes held back: it is not acted on."""
     UNHEALTHY = "Unhealthy"
     RECOVERING = "Recovering"
     STALE = "Stale"
@@ -231,7 +231,7 @@ def _vanished(before: NodeHealth, told: NodeTelemetry, known: set[str]) -> tuple
 
 
 def allowance(held: int, nodes: int, share: float) -> int:
-    """How many nodes more may be held back: the brake. At most `share` of them in all, and one at least."""
+    """How many nodes more may be held back: at most `share` of them in all, and one at least."""
     return max(0, max(1, math.floor(share * nodes)) - held)
 
 

@@ -1,4 +1,4 @@
-"""How every node stands, from round to round: the steps of `health` taken for all nodes, under one brake.
+"""The health of every node, from round to round: the steps of `health` for all nodes, and one limit on those held back.
 
 What is kept can be lost: a new controller goes on from the conditions of the objects. Healthy nodes cost nothing here;
 whatever is done for all nodes is done for those with something to be said about.
@@ -36,7 +36,7 @@ class NodeHealthTracker:
         self.unhealthy: set[str] = set()
         """Nodes with a fault that counts."""
         self._unchecked: set[str] = set()
-        """Nodes that would be held back without having passed the brake: a condition says so, or a device plugin has
+        """Nodes held back for which the limit was not asked yet: a condition says so, or a device plugin has
         given back what it had taken away."""
         self._withdrawn: dict[str, int] = {}
         """GPUs that the node's device plugin has withdrawn."""
@@ -86,7 +86,7 @@ class NodeHealthTracker:
             self._unchecked.add(name)
 
     def admit(self, nodes: int, now: float) -> Sequence[str]:
-        """Let reported faults count as far as the brake allows; those that a device plugin has acted on cost nothing.
+        """Let reported faults count as far as the limit allows; those that a device plugin has acted on cost nothing.
 
         `nodes` is the number of GPU nodes. Returns those that stand otherwise now: to be judged once more.
         """
@@ -157,7 +157,7 @@ class NodeHealthTracker:
         return known is not None and known.held and name not in self._acted_on
 
     def reported(self) -> Iterator[str]:
-        """Nodes with a fault that the brake keeps from counting."""
+        """Nodes with a fault that does not count, because as many are held back as may be."""
         return (name for name, each in self._notable.items() if each.state is HealthState.REPORTED)
 
     def faulty(self) -> Iterator[tuple[str, str]]:

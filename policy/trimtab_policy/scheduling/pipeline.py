@@ -63,7 +63,7 @@ from trimtab_policy.types import (
 INTAKE, ROOM, RESIZES = "intake", "room", "resize"
 """Names of the stages that decide like a policy."""
 HINTS = "hints"
-FELL = "there would be room for it, but whoever were to leave it would take what is kept for others"
+FELL = "it would fit, but the gangs that would have to move for it would take what is kept for others"
 
 T = TypeVar("T")
 
@@ -239,7 +239,7 @@ class Pipeline:
             self._take_back(refused)
             self._pending |= refused
 
-    # --- room ------------------------------------------------------------------------------------------------------
+    # --- preemption ------------------------------------------------------------------------------------------------
     def _preempt(self, rules: PreemptionRules) -> None:
         view, waiting = self._accounts.view(), self._waiting()
         bounded = replace(rules, at_once=self._left(), for_one=MOST_LEAVING - len(self._accounts.left))
@@ -251,7 +251,7 @@ class Pipeline:
             lent = borrowed(view) if decision.placements else {}
             return decision, Permissions(for_others=True, at_once=self._left(), borrowed=lent)
 
-        found = self._stage(ROOM, find, None, "no room was made")
+        found = self._stage(ROOM, find, None, "nobody was preempted")
         if found:
             self._judge(_Proposal(ROOM, *found))
 
