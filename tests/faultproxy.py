@@ -229,7 +229,7 @@ def _answer_headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
 def _without_certificate(connection: ApiConnection) -> ssl.SSLContext:
     """The server is checked as ever, but no client certificate is shown: the caller's token has to do."""
     context = ssl.create_default_context(cafile=connection.files.ca)
-    if not connection.verify_tls:
+    if connection.ssl_context().verify_mode is ssl.CERT_NONE:  # a kubeconfig can say so
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
-from trimtab_policy.sim import clusters
+from trimtab_lab.workloads import clusters
 from trimtab_policy.sim.result import JobRecord, Span
 from trimtab_policy.types import NodeShare
 

@@ -25,14 +25,16 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
+from trimtab_lab.evaluation import metrics
 from trimtab_lab.evaluation.statistics import MIN_WINDOWS, Interval, compare
+from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.generator import llm_jobs
 from trimtab_policy.policy import Policy, load
 from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.scheduling.fair_share import in_line
-from trimtab_policy.scheduling.preemption import RoomRules, make_room
+from trimtab_policy.scheduling.preemption import PreemptionRules, preempt_others
 from trimtab_policy.scheduling.resize import ResizeRules, resizes
-from trimtab_policy.sim import clusters, llm, metrics
+from trimtab_policy.sim import llm
 from trimtab_policy.sim.controller import ControllerRules, SimulatedController
 from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.result import Run
@@ -147,8 +149,8 @@ def changes_back(run: Run) -> int:
 def thinking(asked: int = ASKED) -> Thinking:
     """CPU time of one question about 1,000 full nodes, 200 running jobs and 500 that wait."""
     now = large()
-    rules, idle = RoomRules(), replace(now, jobs=tuple(job for job in now.jobs if job.placement))
-    room = _timed(asked, lambda: make_room(now, now.waiting(), rules))
+    rules, idle = PreemptionRules(), replace(now, jobs=tuple(job for job in now.jobs if job.placement))
+    room = _timed(asked, lambda: preempt_others(now, now.waiting(), rules))
     resize = _timed(asked, lambda: resizes(idle, ResizeRules()))
     return Thinking(float(np.median(room)), max(room), float(np.median(resize)), max(resize))
 
@@ -251,7 +253,7 @@ def think_table(outcome: Outcome) -> Table:
     heads = ("1,000 NODES, 200 RUN, 500 WAIT", "p50 ms", "MAX ms")
     found = Table(*heads, title="thinking, CPU", title_justify="left", box=None, pad_edge=False)
     times = outcome.thinking
-    found.add_row("make_room", f"{times.room_p50:.0f}", f"{times.room_max:.0f}")
+    found.add_row("preempt", f"{times.room_p50:.0f}", f"{times.room_max:.0f}")
     found.add_row("resizes (nobody waits)", f"{times.resize_p50:.0f}", f"{times.resize_max:.0f}")
     return found
 

@@ -25,8 +25,8 @@ from rich.table import Table
 from trimtab_lab import kernel
 from trimtab_lab.environments.cluster import ClusterVectorEnv
 from trimtab_lab.kernel import Discipline
+from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.generator import rigid_trace
-from trimtab_policy.sim import clusters
 from trimtab_policy.types import Snapshot
 
 CLUSTER = "V100-SXM2-16GB=64x8"

@@ -31,12 +31,11 @@ from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
 from trimtab.kube.resources import JOBS
 from trimtab.settings import Settings
-from trimtab_lab.workloads import generator
+from trimtab_lab.workloads import clusters, generator
 from trimtab_local.fake.profile import FakeCluster, NodePool
 from trimtab_policy.perf import plans
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.etas import expected_starts
-from trimtab_policy.sim import clusters
 from trimtab_policy.types import Job, Snapshot
 
 DEADLINE_SECONDS = 600.0

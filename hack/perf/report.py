@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hack.perf.figures import Section
 
-from trimtab_policy import provenance
+from trimtab_lab import provenance
 from trimtab_policy.perf.accuracy import PEERS
 
 HEAD = """# What the performance model reaches

@@ -44,7 +44,7 @@ class Cluster:
     def start(self) -> None:
         """A controller that knows nothing but what the API server has."""
         settings = GangSettings(node_grace_seconds=GRACE)
-        self.brake = MassFailureGuard(settings, self.rules, clock=lambda: self.now, wall=lambda: NOW + self.now)
+        self.guard = MassFailureGuard(settings, self.rules, clock=lambda: self.now, wall=lambda: NOW + self.now)
 
     def turn(self, names: Iterable[str], *, ready: bool) -> None:
         self.nodes |= {name: replace(_node(name), ready=ready, turned=NOW + self.now) for name in names}
@@ -56,11 +56,11 @@ class Cluster:
     def look(self, after: float = 0.0) -> float:
         """A round, so long after the last one."""
         self.now += after
-        return self.brake.watch(self.nodes, self.jobs)
+        return self.guard.watch(self.nodes, self.jobs)
 
     def lost(self) -> tuple[str, ...]:
         """Nodes whose gangs are given up now."""
-        return tuple(name for name in NAMES if self.brake.lost(name, self.nodes.get(name)))
+        return tuple(name for name in NAMES if self.guard.lost(name, self.nodes.get(name)))
 
 
 def _node(name: str) -> NodeFacts:
@@ -78,7 +78,7 @@ def test_a_node_is_lost_when_it_has_been_not_ready_for_a_grace() -> None:
     assert cluster.lost() == ()
     cluster.look(1)
     assert cluster.lost() == ("n1",)
-    assert cluster.brake.lost("n1", cluster.nodes["n1"]) == "NotReady for 60 s"
+    assert cluster.guard.lost("n1", cluster.nodes["n1"]) == "NotReady for 60 s"
     cluster.turn(["n1"], ready=True)
     assert cluster.lost() == (), "it is back, though no round has seen it"
 
@@ -89,7 +89,7 @@ def test_a_node_whose_object_is_gone_is_lost_a_moment_later() -> None:
     assert cluster.look() == GONE_SECONDS
     assert cluster.lost() == ()
     cluster.look(GONE_SECONDS)
-    assert (cluster.lost(), cluster.brake.lost("n1", None)) == (("n1",), GONE)
+    assert (cluster.lost(), cluster.guard.lost("n1", None)) == (("n1",), GONE)
 
 
 def test_where_half_the_nodes_are_lost_at_once_nothing_is_given_up() -> None:
@@ -99,9 +99,9 @@ def test_where_half_the_nodes_are_lost_at_once_nothing_is_given_up() -> None:
     cluster.look(GRACE)
     assert cluster.lost() == ()
     assert metrics.BRAKE._value.get() == 1
-    why = cluster.brake.spared(["n1", "n8"])
+    why = cluster.guard.spared(["n1", "n8"])
     assert why.startswith("5 of 10 GPU nodes are lost at once, of this gang n1; nothing is taken down")
-    assert cluster.brake.spared(["n8", "n9"]) == "", "a gang elsewhere is not affected"
+    assert cluster.guard.spared(["n8", "n9"]) == "", "a gang elsewhere is not affected"
     cluster.look(86_400)
     assert cluster.lost() == (), "however long it takes"
 
@@ -111,7 +111,7 @@ def test_nothing_is_said_before_anything_would_have_been_given_up() -> None:
     cluster.turn(FIVE, ready=False)
     cluster.look()
     cluster.look(GRACE - 1)
-    assert cluster.brake.spared(FIVE) == ""
+    assert cluster.guard.spared(FIVE) == ""
 
 
 def test_nodes_that_are_lost_one_after_the_other_are_seen_by_the_brake_before_the_first_is_given_up() -> None:
@@ -130,7 +130,7 @@ def test_objects_that_are_deleted_en_masse_are_mistrusted_just_the_same() -> Non
         cluster.look(GONE_SECONDS / 10)
     cluster.look(GRACE)
     assert cluster.lost() == ()
-    assert "5 of 10 GPU nodes are lost at once" in cluster.brake.spared(FIVE)
+    assert "5 of 10 GPU nodes are lost at once" in cluster.guard.spared(FIVE)
 
 
 def test_when_nodes_return_those_that_are_still_lost_have_their_grace_anew() -> None:
@@ -140,7 +140,7 @@ def test_when_nodes_return_those_that_are_still_lost_have_their_grace_anew() -> 
     cluster.look(GRACE * 10)
     cluster.turn(["n0"], ready=True)
     assert cluster.look() == GRACE
-    assert (cluster.lost(), cluster.brake.spared(FIVE)) == ((), "")
+    assert (cluster.lost(), cluster.guard.spared(FIVE)) == ((), "")
     assert metrics.BRAKE._value.get() == 0
     cluster.turn(["n1", "n2"], ready=True)
     cluster.look(GRACE)

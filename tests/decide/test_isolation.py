@@ -134,7 +134,7 @@ def test_a_cluster_that_makes_it_fail_whatever_jobs_there_are_is_no_job_s_fault(
     assert set(outcome.policies.values()) == {"fcfs"}
 
 
-@pytest.mark.parametrize("stage", ["in_line", "reserve", "make_room", "resizes", "expected_starts"])
+@pytest.mark.parametrize("stage", ["in_line", "reserve", "preempt_others", "resizes", "expected_starts"])
 def test_so_it_goes_with_every_stage(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = getattr(pipeline, stage)
 

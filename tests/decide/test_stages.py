@@ -15,7 +15,7 @@ from trimtab.settings import Settings
 from trimtab.settings.living import ElasticitySettings, PreemptionSettings, QueueSettings
 from trimtab_policy.scheduling import pipeline
 from trimtab_policy.scheduling.choice import Choice
-from trimtab_policy.scheduling.preemption import RoomRules
+from trimtab_policy.scheduling.preemption import PreemptionRules
 from trimtab_policy.scheduling.resize import ResizeRules
 from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.scheduling.rules import Rules
@@ -100,7 +100,7 @@ def test_as_many_may_stop_as_the_owner_says() -> None:
     names = [f"n{i}" for i in range(20)]
     jobs = [runs(f"old-{name}", name) for name in names] + [waits(f"new-{name}", priority=10) for name in names]
     rules = rules_of(Settings(preemption=PreemptionSettings(at_once=18)))
-    rules = replace(rules, room=replace(LIVING.room, looked_at=20)) if LIVING.room else rules
+    rules = replace(rules, preemption=replace(LIVING.preemption, looked_at=20)) if LIVING.preemption else rules
     assert len(decide(snapshot(full(*names), jobs), rules).stops) == 18
 
 
@@ -314,7 +314,7 @@ def fails(*_: Any, **__: Any) -> Any:
     [
         ("in_line", "line"),
         ("reserve", "reservations"),
-        ("make_room", "room"),
+        ("preempt_others", "room"),
         ("resizes", "resize"),
         ("expected_starts", "etas"),
     ],
@@ -340,7 +340,7 @@ def test_the_settings_say_what_a_decision_does() -> None:
         elasticity=ElasticitySettings(gain=2),
     )
     assert rules_of(asked, stopping=2, resize=True) == Rules(
-        3, 60.0, RoomRules(reclaim=False), ResizeRules(gain=2), at_once=3
+        3, 60.0, PreemptionRules(reclaim=False), ResizeRules(gain=2), at_once=3
     )
     nobody = PreemptionSettings(enabled=False, reclaim=False, consolidation=False)
     quiet = Settings(queues=QueueSettings(reservations=0), preemption=nobody)

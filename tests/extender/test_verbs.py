@@ -70,7 +70,7 @@ async def test_a_node_that_filled_up_after_the_plan_is_refused_whatever_kube_sch
 )
 async def test_a_node_that_takes_no_pods_is_refused(there: Desk, change: Object, why: str) -> None:
     there.store.update("nodes", "gpu-1", {**node("gpu-1"), **change})
-    await eventually(lambda: bool(there.watch.books.nodes["gpu-1"].unavailable))
+    await eventually(lambda: bool(there.watch.index.nodes["gpu-1"].unavailable))
     answer = await there.filter(planned("job7-1-0", "gpu-1"), "gpu-1")
     assert refused(answer) == {"gpu-1": f"gpu-1, the place of gang team-a/job7, {why}"}
 
@@ -83,7 +83,7 @@ async def test_a_node_that_is_gone_is_refused(there: Desk) -> None:
 async def test_pods_that_have_ended_hold_nothing_and_a_pod_never_stands_in_its_own_way(there: Desk) -> None:
     there.store.create("pods", pod("done", 8, bound="gpu-1", phase="Succeeded"))
     there.store.create("pods", planned("job7-1-0", "gpu-2", bound="gpu-2"))
-    await eventually(lambda: there.watch.books.held("gpu-2") == 8)
+    await eventually(lambda: there.watch.index.held("gpu-2") == 8)
     assert await there.filter(planned("job7-1-1", "gpu-1"), "gpu-1") == passed("gpu-1")
     assert await there.filter(planned("job7-1-0", "gpu-2"), "gpu-2") == passed("gpu-2")
 
@@ -93,7 +93,7 @@ async def test_asking_again_changes_neither_the_answer_nor_anything_else(there: 
     answers = [await there.filter(planned("job7-1-0", "gpu-2"), *NODES) for _ in range(20)]
     assert all(answer == answers[0] for answer in answers)
     assert [request for request in there.server.requests if not request.startswith("GET")] == writes
-    assert there.watch.books.held("gpu-2") == 0
+    assert there.watch.index.held("gpu-2") == 0
 
 
 async def test_a_job_s_pod_without_a_place_goes_nowhere(there: Desk) -> None:
@@ -149,12 +149,12 @@ async def test_nothing_on_offer_is_nothing_in_return(there: Desk, nodes: list[st
 # --- our copy and kube-scheduler's -----------------------------------------------------------------------------------
 async def test_a_refusal_waits_a_moment_for_news_that_kube_scheduler_had_before_us(there: Desk) -> None:
     there.store.create("pods", pod("old", 8, bound="gpu-1"))
-    await eventually(lambda: there.watch.books.held("gpu-1") == 8)
+    await eventually(lambda: there.watch.index.held("gpu-1") == 8)
     looks = REGISTRY.get_sample_value("trimtab_extender_second_looks_total", {"result": "refused"}) or 0
     await there.filter(planned("job7-1-0", "gpu-1"), "gpu-1")
     assert REGISTRY.get_sample_value("trimtab_extender_second_looks_total", {"result": "refused"}) == looks + 1
     there.store.delete("pods", "team-a/old")
-    await eventually(lambda: there.watch.books.held("gpu-1") == 0)
+    await eventually(lambda: there.watch.index.held("gpu-1") == 0)
     assert await there.filter(planned("job7-1-0", "gpu-1"), "gpu-1") == passed("gpu-1")
 
 
@@ -231,7 +231,7 @@ async def test_full_and_missing_nodes_get_no_pod_though_the_api_server_would_tak
 async def test_a_cordoned_node_gets_no_pod_though_the_api_server_would_take_it(there: Desk) -> None:
     there.store.update("nodes", "gpu-2", node("gpu-2", unschedulable=True))
     there.store.create("pods", planned("job7-1-0", "gpu-2"))
-    await eventually(lambda: bool(there.watch.books.nodes["gpu-2"].unavailable))
+    await eventually(lambda: bool(there.watch.index.nodes["gpu-2"].unavailable))
     assert "cordoned" in (await there.ask("bind", binding("job7-1-0", "gpu-2")))["Error"]
     assert bound_to(there, "job7-1-0") is None
 

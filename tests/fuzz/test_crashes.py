@@ -20,11 +20,11 @@ from trimtab.kube.objects import Meta, WorkloadObject
 from trimtab.observe import jobs
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab_lab import workloads
+from trimtab_lab.workloads.textfile import FileError
 from trimtab_policy import policy
 from trimtab_policy.learned import store
 from trimtab_policy.perf import correction
 from trimtab_policy.perf.correction import Key, State
-from trimtab_policy.sim.textfile import FileError
 
 Json = dict[str, Any]
 SLICE: Json = {"domainCount": 1, "valuesPerLevel": [{"universal": "r1"}]}

@@ -23,7 +23,7 @@ from trimtab.api.status import JobStatus, PlanTerms
 from trimtab.kube.objects import JobObject, PodObject
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.scheduling.fair_share import standings
+from trimtab_policy.scheduling.fair_share import queue_holdings
 
 NODES = [node_object("n1"), node_object("n2")]
 QUEUES = [queue_object("q", {"gpuType": "*", "gpus": 8}), queue_object("other", {"gpuType": "*", "gpus": 8})]
@@ -105,7 +105,7 @@ def test_a_standing_plan_and_its_own_pods_count_once() -> None:
     ("queues", "charged"), [(QUEUES, None), ([*QUEUES, queue_object("d", namespaces=["default"])], "d")]
 )
 def test_pods_that_say_no_queue_count_against_that_of_their_namespace(queues: list[Any], charged: str | None) -> None:
-    held = standings(look([pod("gone", queue="")], [], queues).snapshot)
+    held = queue_holdings(look([pod("gone", queue="")], [], queues).snapshot)
     assert held[charged or "namespace/default"].gpus == {A100: 8}
 
 

@@ -14,6 +14,7 @@ from tests.trace_jobs import traced
 
 from trimtab_lab import rigid
 from trimtab_lab.rigid import RigidRules
+from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.trace import trace
 from trimtab_policy.heuristics.gavel import (
     Fifo,
@@ -27,7 +28,6 @@ from trimtab_policy.heuristics.gavel import (
 from trimtab_policy.heuristics.gavel_finish import fastest_finish, least_unfair
 from trimtab_policy.heuristics.gavel_programs import GavelDemand, equal_share, largest_minimum, largest_sum
 from trimtab_policy.placement.options import market
-from trimtab_policy.sim import clusters
 from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.solvers.conic import ConeProgram, solve
 from trimtab_policy.solvers.knapsack import FloatArray

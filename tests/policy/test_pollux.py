@@ -13,11 +13,11 @@ from tests.builders import A100, NOW, T4, job, node, running, snapshot
 from tests.trace_jobs import traced
 
 from trimtab_lab import rigid
+from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.trace import trace
 from trimtab_policy.heuristics import pollux_search
 from trimtab_policy.heuristics.pollux import Pollux
 from trimtab_policy.heuristics.pollux_search import SharedCluster, evaluate, search
-from trimtab_policy.sim import clusters
 from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.types import Bounds, Decision, Job, Node, Quota, Speed
 

@@ -12,10 +12,10 @@ from tests.builders import A100, NOW, T4, job, node, running, snapshot
 from tests.trace_jobs import traced
 
 from trimtab_lab import rigid
+from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.trace import trace
 from trimtab_policy.heuristics.themis import Themis, finish_times, unfairness, waiting
 from trimtab_policy.placement.options import OptionMenu, market
-from trimtab_policy.sim import clusters
 from trimtab_policy.sim.engine import simulate
 from trimtab_policy.types import Decision, Node, Quota, Snapshot
 

@@ -13,10 +13,10 @@ from tests.result_builders import SLOWNESS, outcome, scenario
 
 from trimtab_lab.evaluation import compare
 from trimtab_lab.evaluation.compare import ComparisonTable
+from trimtab_lab.evaluation.contestant import Decider
 from trimtab_lab.evaluation.scenario import ScenarioResult
 from trimtab_lab.ui import evaluation, replay
 from trimtab_lab.ui.replay import Fate, Story
-from trimtab_policy.sim.contestant import Decider
 
 HOUR = 3600.0
 

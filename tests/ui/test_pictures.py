@@ -12,10 +12,10 @@ from rich.console import Console, RenderableType
 from tests.result_builders import CLUSTER, NODES, drawn, span
 
 from trimtab.ui.charts import NARROWEST
+from trimtab_lab.evaluation.timeline import Timeline, timelines
 from trimtab_lab.ui import canvas, pictures
 from trimtab_lab.ui.pictures import Panel
-from trimtab_policy.sim import clusters
-from trimtab_policy.sim.timeline import Timeline, timelines
+from trimtab_lab.workloads import clusters
 
 EMPTY = clusters.cluster(CLUSTER)
 NAMES = ["job-0", "job-1", "job-2"]
@@ -32,7 +32,7 @@ def shown(renderable: RenderableType, width: int = 80) -> list[str]:
 
 def crowd(nodes: int = 40) -> Timeline:
     """More GPUs and jobs than can have lines and names of their own."""
-    large = clusters.typed(f"T4={8 * nodes}")
+    large = clusters.cluster(f"T4={8 * nodes}")
     spans = [span(n, 10 * n, 10 * n + 400, {node.name: 8}) for n, node in enumerate(large.nodes)]
     return timelines(large, {"fcfs": spans}, [f"job-{n}" for n in range(nodes)])["fcfs"]
 

@@ -4,8 +4,8 @@ It speaks through the condition PodScheduled. A pod of ours is pinned to one nod
 
     0/132 nodes are available: 1 node(s) had untolerated taint(s), 131 node(s) didn't satisfy plugin(s) [NodeAffinity].
 
-says of that one node why not. So does "1 Insufficient nvidia.com/gpu": by our books the node has them, by its books it
-has not, and it is its books that count. (Who deletes the pods of a PodGroup while 1.36.3 schedules it can leave it with
+says of that one node why not. So does "1 Insufficient nvidia.com/gpu": by our accounts the node has them, by its own it
+has not, and those count. (Who deletes the pods of a PodGroup while 1.36.3 schedules it can leave it with
 GPUs that it takes for taken, until it is started again.) Whatever else it says (no answer from the extender, a claim
 that is not bound yet) would be no different elsewhere, or passes. Seen with Kubernetes 1.36.3; a text that we do not
 know blames no node.

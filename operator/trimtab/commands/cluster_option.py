@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from trimtab.errors import UsageError
-from trimtab_policy.sim import clusters
+from trimtab_policy.sim.typed_cluster import ClusterError, typed
 from trimtab_policy.types import Snapshot
 
 
@@ -17,6 +17,6 @@ def snapshot(text: str) -> Snapshot:
     Raises UsageError for what cannot be read, and for a type that nobody knows.
     """
     try:
-        return msgspec.structs.replace(clusters.typed(text), time=time.time())
-    except clusters.ClusterError as error:
+        return msgspec.structs.replace(typed(text), time=time.time())
+    except ClusterError as error:
         raise UsageError(f"--gpus {error}") from error

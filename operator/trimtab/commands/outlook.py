@@ -10,7 +10,7 @@ from trimtab.ui.choices import TypeChoice
 from trimtab_policy.perf.breakdown import breakdown
 from trimtab_policy.perf.correction import corrected
 from trimtab_policy.perf.plans import Offer, Option, options_by_type, why_none
-from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.capacity import Capacity, GangDemand
 from trimtab_policy.placement.topology import link_domains, linked_gpus
 from trimtab_policy.specs import GpuSpec, ParallelPlan, Prediction
 from trimtab_policy.types import Job, Placement, Snapshot
@@ -74,10 +74,10 @@ class _View:
         allowed = self._job.requirements.gpu_types
         if allowed and gpu.name not in allowed:
             return "not among spec.resources.gpuTypes"
-        shape = option.nodes, option.gpus_per_node
-        if not self._capacity.fits(self._job, gpu.name, *shape, linkage=option.linkage):
+        demand = _demand(gpu, option)
+        if not self._capacity.fits(self._job, demand):
             return "no room for it now"
-        if not self._capacity.fits(self._job, gpu.name, *shape, 1.0, option.linkage):
+        if not self._capacity.fits(self._job, replace(demand, least_speed=1.0)):
             return "has room only on nodes with slow GPUs"
         ratio = option.prediction.tokens_per_second / chosen.prediction.tokens_per_second if chosen else 0
         return f"{ratio:.2f}× the speed" if chosen else "has room: the policy did not take it"
@@ -104,5 +104,9 @@ class _View:
         return (found.gpus_per_node, found.linked) if found else (min(plan.gpus, self._capacity.node_gpus(gpu.name)), 0)
 
     def _ever(self, gpu: GpuSpec, option: Option) -> bool:
-        shape = option.nodes, option.gpus_per_node
-        return self._capacity.could_ever_fit(self._job, gpu.name, *shape, linkage=option.linkage)
+        return self._capacity.could_ever_fit(self._job, _demand(gpu, option))
+
+
+def _demand(gpu: GpuSpec, option: Option) -> GangDemand:
+    """Nodes for a plan, however slow they are."""
+    return GangDemand(gpu.name, option.gpus, option.nodes, linkage=option.linkage)

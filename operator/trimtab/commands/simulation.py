@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from trimtab.errors import TrimtabError, UsageError
 from trimtab_policy.sim.engine import Stuck
-from trimtab_policy.sim.metrics import InconsistentRun
 from trimtab_policy.sim.node_accounts import BrokenDecision
 
 
@@ -39,7 +38,7 @@ def run_errors(*wrong: type[ValueError]) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if isinstance(error, (BrokenDecision, Stuck, InconsistentRun, *wrong)):
+        if isinstance(error, (BrokenDecision, Stuck, *wrong)):
             raise TrimtabError(cause(error)) from error
         raise UsageError(cause(error)) from error
 

@@ -74,7 +74,7 @@ def _controller(configured: settings.Settings, rigid: bool, name: str, now: Snap
     """Who decides as a controller with these settings would."""
     elasticity, rules = configured.elasticity, replace(rules_of(configured, resize=True), times=False)
     how = ControllerRules(
-        rules=replace(rules, room=None, resize=None) if rigid else rules,
+        rules=replace(rules, preemption=None, resize=None) if rigid else rules,
         resize_seconds=elasticity.interval_seconds,
         per_job_per_hour=configured.preemption.per_job_per_hour,
     )

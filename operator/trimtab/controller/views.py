@@ -172,7 +172,7 @@ class JobSight(Struct, frozen=True):
 class Views:
     """Puts views together, and brings what is remembered of jobs up to date: looking at a job changes nothing.
 
-    Remembers nothing itself but, in the brake, since when each node is down.
+    Remembers nothing itself but since when each node is down (`mass_failures`).
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Views:
         self._progress = progress
         self._template = template
         self._by_scheduler = settings.binding.mode == "Extender"
-        self.brake = MassFailureGuard(settings.gang, settings.failures, wall=wall)
+        self.mass_failures = MassFailureGuard(settings.gang, settings.failures, wall=wall)
 
     def rest(self, uid: str, gang: DriverState) -> Rest | None:
         """What the next step of a job without a gang depends on; None where it depends on more."""
@@ -300,9 +300,9 @@ class Views:
             outdated=change.note(sight.now) if change else "",
             setback=gang.setback or self._broken(facts, sight.pods) or self._without_room(facts, sight.now),
             unavailable={name: why for name, node in nodes.items() if (why := self._unavailable(name, node))},
-            lost={name: why for name, node in nodes.items() if (why := self.brake.lost(name, node))},
+            lost={name: why for name, node in nodes.items() if (why := self.mass_failures.lost(name, node))},
             unready=frozenset(name for name, node in nodes.items() if node is None or not node.ready),
-            spared=self.brake.spared(nodes),
+            spared=self.mass_failures.spared(nodes),
             holding=self._held_until(gang, sight) > time.monotonic(),
             rules=self._settings.failures,
             gone_nodes=self._gone(sight.pods),
@@ -440,7 +440,7 @@ class Views:
 
     def _silent(self, pods: Iterable[PodObject]) -> dict[str, float]:
         """Nodes of the pods that do not answer, and since when. Of one without a time nobody knows how long."""
-        if self.brake.holds:
+        if self.mass_failures.holds:
             return {}
         found = {name: self._node(name) for pod in pods if (name := pod.spec.node_name)}
         return {name: node.turned for name, node in found.items() if node and node.silent and node.turned}

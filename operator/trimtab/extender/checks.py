@@ -47,7 +47,7 @@ class PlaceClaim(Struct, frozen=True):
         return f"gang {self.namespace}/{self.job}"
 
 
-class Room(Struct, frozen=True):
+class GpuAvailability(Struct, frozen=True):
     """What is known of a node, and what a pod would find there."""
 
     unavailable: str
@@ -58,9 +58,9 @@ class Room(Struct, frozen=True):
 
 
 class Ledger(Protocol):
-    """What `books.NodeAccounts` knows."""
+    """What `pod_index.PodIndex` knows."""
 
-    def room(self, node: str, uid: str) -> Room | None:
+    def availability(self, node: str, uid: str) -> GpuAvailability | None:
         """The node as this pod would find it; None when there is no such node."""
 
 
@@ -106,16 +106,16 @@ def judge(claim: PlaceClaim, gpus: int, offered: Callable[[str], bool], ledger: 
         return AdmissionResult(Because.ELSEWHERE, others, others)
     if ledger is None:
         return PASSED
-    room = ledger.room(claim.node, claim.uid)
-    because, why = _objection(room, gpus)
+    found = ledger.availability(claim.node, claim.uid)
+    because, why = _objection(found, gpus)
     return AdmissionResult(because, f"{claim.node}, the place of {claim.gang}, {why}", others) if because else PASSED
 
 
-def _objection(room: Room | None, gpus: int) -> tuple[Because | None, str]:
-    if room is None:
+def _objection(found: GpuAvailability | None, gpus: int) -> tuple[Because | None, str]:
+    if found is None:
         return Because.UNKNOWN_NODE, "does not exist"
-    if room.unavailable:
-        return Because.UNAVAILABLE, f"is {room.unavailable}"
-    if room.free is not None and gpus > room.free:
-        return Because.FULL, f"has {room.free} of {room.gpus} GPUs free, and {gpus} are needed"
+    if found.unavailable:
+        return Because.UNAVAILABLE, f"is {found.unavailable}"
+    if found.free is not None and gpus > found.free:
+        return Because.FULL, f"has {found.free} of {found.gpus} GPUs free, and {gpus} are needed"
     return None, ""

@@ -88,24 +88,24 @@ async def inspect(request: web.BaseRequest, watch: BooksWatch) -> web.Response:
     """The page, as the request wants it."""
     wanted = request.query.get("limit", "")
     limit = min(int(wanted), MOST) if wanted.isascii() and wanted.isdigit() and len(wanted) < 7 else LIMIT
-    shown = await view(watch.books, watch.trouble, limit, request.query.get("gang", ""))
+    shown = await view(watch.index, watch.trouble, limit, request.query.get("gang", ""))
     if request.query.get("format") == "json":
         return web.Response(body=await encode(shown), content_type="application/json", headers=HEADERS)
     return web.Response(text=await render(shown), content_type="text/html", charset="utf-8", headers=HEADERS)
 
 
-async def view(books: PodIndex, trouble: str, limit: int, gang: str = "") -> PageView:
+async def view(index: PodIndex, trouble: str, limit: int, gang: str = "") -> PageView:
     """What there is to see; of one `gang` (`namespace/job`) only, where one is given."""
-    on_node: Mapping[str, Mapping[str, GangMember]] = books.on_node
-    names, gangs = books.gangs, [*books.gangs]
+    on_node: Mapping[str, Mapping[str, GangMember]] = index.on_node
+    names, gangs = index.gangs, [*index.gangs]
     if gang:
         gangs = [gang] if gang in names else []
         on_node = _by_place(names.get(gang, {}))
-    planned = [name for name in on_node if name in books.nodes]
-    others = [] if gang else [name for name, node in books.nodes.items() if node.gpus and name not in on_node]
+    planned = [name for name in on_node if name in index.nodes]
+    others = [] if gang else [name for name, node in index.nodes.items() if node.gpus and name not in on_node]
     nodes = await _first(planned, limit)
     nodes += await _first(others, limit - len(nodes))
-    rows = await _paced(nodes, lambda name: _node(books, name, on_node.get(name, {})))
+    rows = await _paced(nodes, lambda name: _node(index, name, on_node.get(name, {})))
     found = await _paced(await _first(gangs, limit), lambda name: _gangs(name, names.get(name, {})))
     return PageView(
         trouble=trouble,
@@ -136,12 +136,12 @@ def _by_place(members: Mapping[str, GangMember]) -> dict[str, dict[str, GangMemb
     return found
 
 
-def _node(books: PodIndex, name: str, members: Mapping[str, GangMember]) -> NodeRow | None:
-    if (entry := books.nodes.get(name)) is None:  # gone since the list of names was made
+def _node(index: PodIndex, name: str, members: Mapping[str, GangMember]) -> NodeRow | None:
+    if (entry := index.nodes.get(name)) is None:  # gone since the list of names was made
         return None
     pods = sorted(f"{m.namespace}/{m.pod} {m.state}" for m in members.values())
     promised = sum(m.gpus for m in members.values() if not m.bound)
-    return NodeRow(name, entry.gpu_type, entry.gpus, books.held(name), promised, entry.unavailable, pods)
+    return NodeRow(name, entry.gpu_type, entry.gpus, index.held(name), promised, entry.unavailable, pods)
 
 
 def _gangs(name: str, members: Mapping[str, GangMember]) -> list[GangRow]:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from trimtab import names
-from trimtab.extender.checks import Room, claim
+from trimtab.extender.checks import GpuAvailability, claim
 from trimtab.kube.metrics_hooks import FactsObserver
 from trimtab.kube.objects import NodeObject, PodObject
 from trimtab.kube.reflector import Reflector, Source
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class NodeEntry(Struct, frozen=True):
-    """A node as the books have it."""
+    """What the index knows of a node."""
 
     name: str
     gpu_type: str
@@ -85,12 +85,12 @@ class PodIndex:
         self._held: dict[str, dict[str, int]] = {}
         self._waiting: list[asyncio.Future[None]] = []
 
-    def room(self, node: str, uid: str) -> Room | None:
+    def availability(self, node: str, uid: str) -> GpuAvailability | None:
         """The node as the pod with this UID would find it; None when there is no such node."""
         if (entry := self.nodes.get(node)) is None:
             return None
         others = sum(gpus for holder, gpus in self._held.get(node, {}).items() if holder != uid)
-        return Room(entry.unavailable, entry.gpus, max(entry.gpus - others, 0) if entry.counted else None)
+        return GpuAvailability(entry.unavailable, entry.gpus, max(entry.gpus - others, 0) if entry.counted else None)
 
     def held(self, node: str) -> int:
         """GPUs of a node that pods hold."""
@@ -150,15 +150,15 @@ class PodIndex:
 
 
 class BooksWatch:
-    """Keeps `books` equal to the cluster."""
+    """Keeps `index` equal to the cluster."""
 
     def __init__(self, source: Source, settings: ReflectorSettings, observer: FactsObserver) -> None:
-        self.books = PodIndex()
+        self.index = PodIndex()
         self.nodes: Reflector[NodeObject] = Reflector(
-            source, NODES, NodeObject, settings, on_change=self.books.node_changed, observer=observer
+            source, NODES, NodeObject, settings, on_change=self.index.node_changed, observer=observer
         )
         self.pods: Reflector[PodObject] = Reflector(
-            source, PODS, PodObject, settings, on_change=self.books.pod_changed, observer=observer
+            source, PODS, PodObject, settings, on_change=self.index.pod_changed, observer=observer
         )
 
     @property
@@ -173,7 +173,7 @@ class BooksWatch:
 
     @property
     def trouble(self) -> str:
-        """Why the books may be out of date right now; empty when all is well."""
+        """Why the index may be out of date right now; empty when all is well."""
         if not self.synced:
             return "nodes and pods are not listed yet"
         return self.nodes.trouble or self.pods.trouble

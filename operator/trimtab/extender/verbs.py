@@ -107,13 +107,13 @@ class Verbs:
 
     # --- judging ----------------------------------------------------------------------------------------------------
     async def _judge(self, ours: PlaceClaim, gpus: int, offered: Callable[[str], bool]) -> AdmissionResult:
-        books = self._watch.books
-        verdict = judge(ours, gpus, offered, None if self._watch.trouble else books)
+        index = self._watch.index
+        verdict = judge(ours, gpus, offered, None if self._watch.trouble else index)
         if not verdict.by_ledger:
             return verdict
         end = time.monotonic() + SECOND_LOOK_SECONDS
-        while verdict.by_ledger and (left := end - time.monotonic()) > 0 and await books.news(left):
-            verdict = judge(ours, gpus, offered, None if self._watch.trouble else books)
+        while verdict.by_ledger and (left := end - time.monotonic()) > 0 and await index.news(left):
+            verdict = judge(ours, gpus, offered, None if self._watch.trouble else index)
         EXTENDER_SECOND_LOOKS.labels("refused" if verdict.because else "passed").inc()
         return verdict
 
@@ -121,7 +121,7 @@ class Verbs:
     async def _against(self, asked: wire.BindingArgs, ours: PlaceClaim | None, pod: PodObject) -> str:
         """What speaks against a binding; pods/binding itself would take full, cordoned and missing nodes."""
         if ours is None:
-            unknown = not self._watch.trouble and asked.node not in self._watch.books.nodes
+            unknown = not self._watch.trouble and asked.node not in self._watch.index.nodes
             return f"{asked.node} does not exist" if unknown else ""
         verdict = await self._judge(ours, _gpus(pod), lambda node: node == asked.node)
         return verdict.node if verdict.because else ""

@@ -78,11 +78,6 @@ class ApiConnection:
         made = self._configuration
         return ClientTlsFiles(made.ssl_ca_cert or None, made.cert_file or None, made.key_file or None)
 
-    @property
-    def verify_tls(self) -> bool:
-        """Whether the server's certificate is checked; only a kubeconfig can say no."""
-        return bool(self._configuration.verify_ssl)
-
     def ssl_context(self) -> ssl.SSLContext:
         """TLS with the server's CA and our client certificate, as the configuration wants it."""
         context: ssl.SSLContext = RESTClientObject(self._configuration).ssl_context

@@ -18,10 +18,10 @@ class _ListItems(msgspec.Struct):
     items: list[msgspec.Raw]
 
 
-async def list_all(client: KubeClient, resource: Resource, kind: type[T], namespace: str = "") -> list[T]:
-    """All objects of a kind (in one namespace, or everywhere), decoded. Raises ApiError and msgspec.DecodeError."""
+async def list_all(client: KubeClient, resource: Resource, kind: type[T]) -> list[T]:
+    """All objects of a kind, in all namespaces, decoded. Raises ApiError and msgspec.DecodeError."""
     decoder = msgspec.json.Decoder(kind)
     found: list[T] = []
-    async for page in client.pages(resource.path(namespace), PAGE_SIZE):
+    async for page in client.pages(resource.path(), PAGE_SIZE):
         found += [decoder.decode(item) for item in msgspec.json.decode(page, type=_ListItems).items]
     return found

@@ -20,7 +20,7 @@ from trimtab.observe.nodes import NodeFacts
 Json = Mapping[str, Any]
 
 _COUNTED = {"cpu", "memory", "pods", *names.GPU_RESOURCES}
-"""Resources that the snapshot keeps books on; all others are only compared with what the node offers in all."""
+"""Resources of which the snapshot says what is free; all others are only compared with what the node offers in all."""
 
 
 class Eligibility:

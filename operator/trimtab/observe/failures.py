@@ -161,7 +161,7 @@ class Failures:
         chosen = []
         for each in sorted(found, key=lambda bad: (bool(bad.namespace), -bad.events, bad.node)):
             used = held + taken[""] + (taken[each.namespace] if each.namespace else 0)
-            if health.room(used, nodes, self._share):
+            if health.allowance(used, nodes, self._share):
                 taken[each.namespace] += 1
                 chosen.append(each)
         return chosen

@@ -16,7 +16,7 @@ from trimtab import names
 from trimtab.kube.objects import GpuNodeObject
 from trimtab.observe import health, telemetry
 from trimtab.observe.health import HealthCondition
-from trimtab.observe.node_health import Standings
+from trimtab.observe.node_health import NodeHealthTracker
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.problems import Problem
 from trimtab.observe.telemetry import GpuFacts, HealthyCondition, NodeTelemetry
@@ -74,7 +74,7 @@ class GpuNodes:
         self._clock = clock
         self._wall = wall
         self._entries: dict[str, _AgentReport] = {}
-        self._standings = Standings(settings, wall)
+        self._health = NodeHealthTracker(settings, wall)
         self._foreign = Foreign(settings)
         self._owners: dict[str, tuple[str, ...]] = {}
         """UUID of a GPU -> nodes that report it: one, unless an agent is wrong."""
@@ -121,7 +121,7 @@ class GpuNodes:
         """The GPUNode was deleted: its node is judged by nothing any more."""
         entry = self._entries.pop(name, None)
         self._own(name, entry.told.gpus if entry else (), ())
-        self._standings.forget(name)
+        self._health.forget(name)
         self._foreign.forget(name)
         for table in (self._problems, self._fresh, self._readings):
             table.pop(name, None)
@@ -186,18 +186,18 @@ class GpuNodes:
         if now >= self._overdue_at:
             self._find_overdue(now)
         arrived = {name for name in self._nodeless if name in nodes}
-        for name in self._dirty.union(arrived, self._standings.restless(nodes, now)):
+        for name in self._dirty.union(arrived, self._health.restless(nodes, now)):
             self._judge(name, nodes.get(name), now)
         self._dirty.clear()
-        for name in self._standings.admit(len(nodes), now):
+        for name in self._health.admit(len(nodes), now):
             self._judge(name, nodes.get(name), now)
         foreign = self._follow_foreign(nodes, requested, now)
         return Look(
             telemetry=dict(self._fresh),
             readings=dict(self._readings),
-            unavailable={name: self.unavailable(name) for name in self._standings.held()},
+            unavailable={name: self.unavailable(name) for name in self._health.held()},
             foreign=foreign,
-            faulty=tuple(self._standings.faulty()),
+            faulty=tuple(self._health.faulty()),
             stale=len(self._stale),
             problems=tuple(self._all_problems(foreign)),
         )
@@ -205,14 +205,14 @@ class GpuNodes:
     def _follow_foreign(
         self, nodes: Mapping[str, NodeFacts], requested: Callable[[str], int], now: float
     ) -> Mapping[str, int]:
-        """Foreign load takes single GPUs, and has a brake of its own: it never switches off what faults do."""
-        room = health.room(len(self._foreign.taken().keys() & nodes.keys()), len(nodes), self._share)
+        """Foreign load takes single GPUs, and has a limit of its own: it never switches off what faults do."""
+        allowance = health.allowance(len(self._foreign.taken().keys() & nodes.keys()), len(nodes), self._share)
 
         def usable(name: str) -> bool:
             node = nodes.get(name)
             return name in self._fresh and node is not None and node.gpu is not None
 
-        return self._foreign.look(usable, requested, room, now)
+        return self._foreign.look(usable, requested, allowance, now)
 
     def _find_overdue(self, now: float) -> None:
         """Reports that are too old now; when to look for the next ones."""
@@ -233,11 +233,11 @@ class GpuNodes:
         entry = self._entries[name]
         before = self._problems.pop(name, ())
         if node is None:
-            self._standings.forget(name)
+            self._health.forget(name)
             self._nodeless.add(name)
             return
         self._nodeless.discard(name)
-        self._standings.judge(entry.told, fresh=entry.fresh, withdrawn=node.withdrawn, now=now)
+        self._health.judge(entry.told, fresh=entry.fresh, withdrawn=node.withdrawn, now=now)
         self._untold.add(name)
         if problems := tuple(_problems(entry, node, self._shared(entry.told))):
             self._problems[name] = tuple(_as_told(each, before) for each in problems)
@@ -252,16 +252,16 @@ class GpuNodes:
             for name, gpus in table.items():
                 said = f"{gpus} GPUs are busy with processes that no pod asked for: {what}"
                 yield _problem(self._entries[name], "ForeignLoad", said)
-        for name in self._standings.reported():
-            if verdict := self._standings.verdict(self._entries[name].told):
+        for name in self._health.reported():
+            if verdict := self._health.verdict(self._entries[name].told):
                 yield _problem(self._entries[name], verdict.reason, verdict.message)
 
     # --- between rounds ---------------------------------------------------------------------------------------------
     def unavailable(self, name: str) -> str:
         """Why the node takes no pods on its agent's word, as of the last round; empty where it does."""
-        if not self._standings.is_held(name):
+        if not self._health.is_held(name):
             return ""
-        said = self._standings.verdict(self._entries[name].told)
+        said = self._health.verdict(self._entries[name].told)
         return f"its GPUs are unhealthy: {said.message}" if said else ""
 
     def follows(self, name: str) -> bool:
@@ -271,7 +271,7 @@ class GpuNodes:
     @property
     def unhealthy(self) -> Set[str]:
         """Nodes that gangs may have to leave."""
-        return self._standings.unhealthy
+        return self._health.unhealthy
 
     def must_leave(self, name: str, pods: Collection[str], planned: float, *, grace: bool = True) -> str:
         """Why a gang with these pods (`namespace/name`) on the node must be given up; empty if it need not.
@@ -281,14 +281,14 @@ class GpuNodes:
         entry = self._entries.get(name)
         if entry is None:
             return ""
-        return self._standings.must_leave(entry.told, entry.had, pods, planned, self._clock(), grace=grace)
+        return self._health.must_leave(entry.told, entry.had, pods, planned, self._clock(), grace=grace)
 
     def next_deadline(self) -> float:
         """Seconds until something is to be judged anew though nothing was reported."""
         if not self._entries:
             return float("inf")
         now = self._clock()
-        due = (self._overdue_at, *self._standings.due(), *self._foreign.due())
+        due = (self._overdue_at, *self._health.due(), *self._foreign.due())
         return min((at - now for at in due if at > now), default=float("inf"))
 
     def untold(self) -> list[tuple[NodeTelemetry, HealthCondition, float]]:
@@ -296,7 +296,7 @@ class GpuNodes:
         found = []
         for name in sorted(self._untold):
             told = self._entries[name].told
-            said, judged = self._standings.verdict(told), told.judged
+            said, judged = self._health.verdict(told), told.judged
             if said and (judged is None or said != _verdict_of(judged)):
                 same = judged is not None and judged.status == said.status
                 found.append((told, said, judged.since if judged and same else self._since(name)))
@@ -304,7 +304,7 @@ class GpuNodes:
         return found
 
     def _since(self, name: str) -> float:
-        return self._standings.since(name, self._clock())
+        return self._health.since(name, self._clock())
 
 
 def _verdict_of(judged: HealthyCondition) -> HealthCondition:

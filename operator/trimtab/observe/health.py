@@ -1,7 +1,7 @@
 """What a GPU's faults mean, and how a node is judged by them: a table, and pure steps from one judgement to the next.
 
     Healthy -> Reported      a fault; acted on by nobody yet
-            -> Unhealthy     within the brake: takes no pods, and after a grace gangs leave its broken GPUs
+            -> Unhealthy     within the limit: takes no pods, and after a grace gangs leave its broken GPUs
             -> Recovering    no fault any more: still takes no pods
             -> Healthy       without a fault for long enough
 
@@ -102,9 +102,9 @@ def _judge(gpu: GpuFacts, repaired: float) -> SickGpu | None:
         return _row_remap_failed(gpu)
     if not gpu.faults:
         return None
-    standing = [fault for fault in gpu.faults if fault.time > repaired]
-    kinds = {fault.kind for fault in standing}
-    codes = {fault.code for fault in standing if fault.kind == "Xid"}
+    lasting = [fault for fault in gpu.faults if fault.time > repaired]
+    kinds = {fault.kind for fault in lasting}
+    codes = {fault.code for fault in lasting if fault.kind == "Xid"}
     if "Lost" in kinds:
         return SickGpu(gpu.uuid, gpu.index, names.REASON_GPU_LOST, f"it does not answer any more; {REPLACE}")
     if "RowRemapFailure" in kinds:
@@ -142,9 +142,9 @@ def _in_words(bad: Sequence[SickGpu]) -> str:
     return "; ".join(f"GPU {', '.join(indices)}: {what}" for what, indices in alike.items())
 
 
-def _vouch(standing: NodeHealth, told: NodeTelemetry) -> str:
+def _vouch(known: NodeHealth, told: NodeTelemetry) -> str:
     """How to say that a GPU was repaired while the machine ran on. What is read in the GPU itself cannot be so."""
-    if all(bad.reason == names.REASON_ROW_REMAP_FAILED for bad in standing.bad):
+    if all(bad.reason == names.REASON_ROW_REMAP_FAILED for bad in known.bad):
         return ""
     now = f"{names.ANNOTATION_REPAIRED}=$(date -u +%FT%TZ)"
     return f"once it is repaired without a restart: kubectl annotate --overwrite gpunode {told.name} {now}"
@@ -158,7 +158,7 @@ class HealthState(StrEnum):
     """No readings yet."""
     HEALTHY = "Healthy"
     REPORTED = "Reported"
-    """A fault that the brake does not let us act on."""
+    """A fault beyond the limit on nodes held back: it is not acted on."""
     UNHEALTHY = "Unhealthy"
     RECOVERING = "Recovering"
     STALE = "Stale"
@@ -230,26 +230,26 @@ def _vanished(before: NodeHealth, told: NodeTelemetry, known: set[str]) -> tuple
     return tuple(bad for bad in before.bad if bad.uuid not in present)
 
 
-def room(held: int, nodes: int, share: float) -> int:
-    """How many nodes more may be held back: the brake. At most `share` of them in all, and one at least."""
+def allowance(held: int, nodes: int, share: float) -> int:
+    """How many nodes more may be held back: at most `share` of them in all, and one at least."""
     return max(0, max(1, math.floor(share * nodes)) - held)
 
 
-def admitted(standings: Mapping[str, NodeHealth], held: int, nodes: int, share: float) -> Sequence[str]:
+def admitted(known: Mapping[str, NodeHealth], held: int, nodes: int, share: float) -> Sequence[str]:
     """Nodes that may be held back while `held` others are: of those reported, and those that were held before.
 
     Faults in the readings come before what only a condition tells, what was held before comes before what is new.
     """
     waiting = sorted(
         (not told.bad, not told.held, told.since, name)
-        for name, told in standings.items()
+        for name, told in known.items()
         if told.held or told.state is HealthState.REPORTED
     )
-    return [name for *_, name in waiting[: room(held, nodes, share)]]
+    return [name for *_, name in waiting[: allowance(held, nodes, share)]]
 
 
 class HealthCondition(NamedTuple):
-    """A standing in the words of a condition."""
+    """A health in the words of a condition."""
 
     status: str
     reason: str
@@ -262,23 +262,21 @@ WITHDRAWN: Final = "its device plugin has taken it away, the node's other GPUs g
 """For people: `contained` says so to a new controller."""
 
 
-def verdict(standing: NodeHealth, told: NodeTelemetry, recovery: float, *, withdrawn: bool = False) -> HealthCondition:
+def verdict(known: NodeHealth, told: NodeTelemetry, recovery: float, *, withdrawn: bool = False) -> HealthCondition:
     """What the condition Healthy says; the same for as long as nothing has changed.
 
     `withdrawn`: the node's device plugin has taken the faulty GPUs away.
     """
-    faults = _in_words(standing.bad)
-    match standing.state:
-        case HealthState.UNHEALTHY if (
-            not standing.bad and told.judged
-        ):  # after a restart, before the first fresh report
+    faults = _in_words(known.bad)
+    match known.state:
+        case HealthState.UNHEALTHY if not known.bad and told.judged:  # after a restart, before the first fresh report
             judged = told.judged
             return HealthCondition(
                 "False", judged.reason or names.REASON_GPU_UNHEALTHY, judged.message, judged.contained
             )
         case HealthState.UNHEALTHY:
-            message = "; ".join(filter(None, (faults, WITHDRAWN if withdrawn else "", _vouch(standing, told))))
-            reason = standing.bad[0].reason if standing.bad else names.REASON_GPU_UNHEALTHY
+            message = "; ".join(filter(None, (faults, WITHDRAWN if withdrawn else "", _vouch(known, told))))
+            reason = known.bad[0].reason if known.bad else names.REASON_GPU_UNHEALTHY
             return HealthCondition("False", reason, message, withdrawn)
         case HealthState.REPORTED:
             message = f"{faults}; not acted on: too large a part of the nodes is held back already"

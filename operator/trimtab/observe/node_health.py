@@ -1,4 +1,4 @@
-"""How every node stands, from round to round: the steps of `health` taken for all nodes, under one brake.
+"""The health of every node, from round to round: the steps of `health` for all nodes, and one limit on those held back.
 
 What is kept can be lost: a new controller goes on from the conditions of the objects. Healthy nodes cost nothing here;
 whatever is done for all nodes is done for those with something to be said about.
@@ -24,7 +24,7 @@ AHEAD_SECONDS: Final = 60.0
 reason."""
 
 
-class Standings:
+class NodeHealthTracker:
     """Judgements by node. Times are those of one clock that never jumps; `wall` is POSIX time, for conditions alone."""
 
     def __init__(self, settings: TelemetrySettings, wall: Callable[[], float]) -> None:
@@ -36,7 +36,7 @@ class Standings:
         self.unhealthy: set[str] = set()
         """Nodes with a fault that counts."""
         self._unchecked: set[str] = set()
-        """Nodes that would be held back without having passed the brake: a condition says so, or a device plugin has
+        """Nodes held back for which the limit was not asked yet: a condition says so, or a device plugin has
         given back what it had taken away."""
         self._withdrawn: dict[str, int] = {}
         """GPUs that the node's device plugin has withdrawn."""
@@ -51,7 +51,7 @@ class Standings:
         return self._all[name]
 
     def get(self, name: str) -> NodeHealth | None:
-        """The node's standing, if it was judged yet."""
+        """The node's health, if it was judged yet."""
         return self._all.get(name)
 
     def forget(self, name: str) -> None:
@@ -86,14 +86,14 @@ class Standings:
             self._unchecked.add(name)
 
     def admit(self, nodes: int, now: float) -> Sequence[str]:
-        """Let reported faults count as far as the brake allows; those that a device plugin has acted on cost nothing.
+        """Let reported faults count as far as the limit allows; those that a device plugin has acted on cost nothing.
 
         `nodes` is the number of GPU nodes. Returns those that stand otherwise now: to be judged once more.
         """
-        standing = self._notable
+        known = self._notable
         waiting = {
             name: each
-            for name, each in standing.items()
+            for name, each in known.items()
             if each.state is HealthState.REPORTED or (each.held and name in self._unchecked)
         }
         self._unchecked.clear()
@@ -153,18 +153,18 @@ class Standings:
 
     def is_held(self, name: str) -> bool:
         """Whether this node is one of them."""
-        standing = self._notable.get(name)
-        return standing is not None and standing.held and name not in self._acted_on
+        known = self._notable.get(name)
+        return known is not None and known.held and name not in self._acted_on
 
     def reported(self) -> Iterator[str]:
-        """Nodes with a fault that the brake keeps from counting."""
+        """Nodes with a fault that does not count, because as many are held back as may be."""
         return (name for name, each in self._notable.items() if each.state is HealthState.REPORTED)
 
     def faulty(self) -> Iterator[tuple[str, str]]:
         """(node, reason) of every broken GPU."""
-        for name, standing in self._notable.items():
-            if standing.state in (HealthState.UNHEALTHY, HealthState.REPORTED):
-                yield from ((name, bad.reason) for bad in standing.bad)
+        for name, known in self._notable.items():
+            if known.state in (HealthState.UNHEALTHY, HealthState.REPORTED):
+                yield from ((name, bad.reason) for bad in known.bad)
 
     def must_leave(
         self,
@@ -184,12 +184,12 @@ class Standings:
         """
         if told.name not in self.unhealthy:
             return ""
-        standing = self._notable[told.name]
-        if grace and now - standing.since < self._settings.grace_seconds:
+        known = self._notable[told.name]
+        if grace and now - known.since < self._settings.grace_seconds:
             return ""
         gpus = {gpu.uuid: gpu for gpu in told.gpus}
         earlier = planned <= self.since(told.name, now)
-        for bad in standing.bad:
+        for bad in known.bad:
             gpu = gpus.get(bad.uuid)
             if gpu is not None and gpu.pods is not None:
                 on_it = any(pod in (gpu.pods or had.get(bad.uuid, ())) for pod in pods)
@@ -201,11 +201,11 @@ class Standings:
 
     def verdict(self, told: NodeTelemetry) -> HealthCondition | None:
         """What the node's condition should say; None before the first look."""
-        standing = self._all.get(told.name)
-        if standing is None:
+        known = self._all.get(told.name)
+        if known is None:
             return None
         withdrawn = told.name in self._acted_on
-        return health.verdict(standing, told, self._settings.recovery_seconds, withdrawn=withdrawn)
+        return health.verdict(known, told, self._settings.recovery_seconds, withdrawn=withdrawn)
 
     def since(self, name: str, now: float) -> float:
         """POSIX time since when it stands so."""
@@ -213,19 +213,19 @@ class Standings:
 
     def due(self) -> Iterator[float]:
         """When graces and recoveries end."""
-        for standing in self._notable.values():
-            if standing.state is HealthState.UNHEALTHY:
-                yield standing.since + self._settings.grace_seconds
-            elif standing.state is HealthState.RECOVERING:
-                yield standing.since + self._settings.recovery_seconds
+        for known in self._notable.values():
+            if known.state is HealthState.UNHEALTHY:
+                yield known.since + self._settings.grace_seconds
+            elif known.state is HealthState.RECOVERING:
+                yield known.since + self._settings.recovery_seconds
 
-    def _set(self, name: str, standing: NodeHealth) -> None:
-        self._all[name] = standing
-        if standing.held or standing.state is HealthState.REPORTED:
-            self._notable[name] = standing
+    def _set(self, name: str, known: NodeHealth) -> None:
+        self._all[name] = known
+        if known.held or known.state is HealthState.REPORTED:
+            self._notable[name] = known
         else:
             self._notable.pop(name, None)
-        if standing.state is HealthState.UNHEALTHY:
+        if known.state is HealthState.UNHEALTHY:
             self.unhealthy.add(name)
         else:
             self.unhealthy.discard(name)

@@ -238,12 +238,12 @@ class Pages:
         self._nodes: tuple[Node, ...] = ()
 
     def turn(
-        self, takes: Mapping[str, NodeFacts], books: NodeUsage, reports: Look, speeds: Mapping[str, float]
+        self, takes: Mapping[str, NodeFacts], usage: NodeUsage, reports: Look, speeds: Mapping[str, float]
     ) -> tuple[Node, ...]:
         """Nodes that take pods. The very same tuple where nothing has changed."""
-        made_of = takes, books.used, reports.readings, reports.foreign, speeds
+        made_of = takes, usage.used, reports.readings, reports.foreign, speeds
         if made_of != self._made_of:
-            self._shown = dict(self._anew(takes, books.used, reports, speeds))
+            self._shown = dict(self._anew(takes, usage.used, reports, speeds))
             self._nodes = tuple(shown.node for shown in self._shown.values())
             self._made_of = made_of
         return self._nodes

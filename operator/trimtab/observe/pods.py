@@ -40,7 +40,7 @@ Seat = tuple[str, str, str]
 
 
 class PodFacts(Struct, frozen=True):
-    """A pod in the books."""
+    """A pod and what it takes of its node."""
 
     node: str
     """Where it holds resources; empty when it holds none."""
@@ -62,7 +62,7 @@ class PodFacts(Struct, frozen=True):
 
 
 def facts(pod: PodObject) -> PodFacts:
-    """Everything that the books need to know about a pod."""
+    """What has to be known about a pod to account for it."""
     node = pod.spec.node_name if holds_resources(pod) else ""
     ends = pod.ends if node else None
     member = _seat(pod)

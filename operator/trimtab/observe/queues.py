@@ -265,7 +265,7 @@ def _not_considered(meta: Meta, queue: str, most: int) -> Pending:
 class Usage(Struct, frozen=True):
     """How a queue is used."""
 
-    standing: QueueHolding
+    holding: QueueHolding
     """What its jobs hold."""
     running: int = 0
     """Jobs that hold GPUs."""
@@ -284,10 +284,10 @@ def usage(queues: Iterable[QueueFacts], jobs: Iterable[JobFacts], snapshot: Snap
             running[lines.of(job)] += 1
         elif not (job.finished or job.suspended or lines.refusal(job)):
             pending[lines.of(job)] += 1
-    standings, first = fair_share.standings(snapshot), dict[str, str]()
+    holdings, first = fair_share.queue_holdings(snapshot), dict[str, str]()
     for waiting in fair_share.in_line(snapshot).waiting():
         first.setdefault(waiting.queue, f"{waiting.namespace}/{waiting.name}")
     return {
-        name: Usage(standings.get(name, QueueHolding()), running[name], pending[name], first.get(name, ""))
+        name: Usage(holdings.get(name, QueueHolding()), running[name], pending[name], first.get(name, ""))
         for name in lines.by_name
     }

@@ -3,7 +3,7 @@
 GPUs are counted from two sources that together never miss one: every pod that is on a node and has not ended, and
 every rank of a standing plan whose pod is not on a node yet. A plan that was decided but is not written yet
 (`promised`) counts the same, so that two rounds never give one GPU twice. What of this comes after the end of other
-pods, `books` settles.
+pods, `node_usage` settles.
 
 Facts of single objects are remembered for as long as the object is the same, so that a round after a small change costs
 the change, not the cluster.

@@ -124,11 +124,11 @@ class Foreign:
         self._levels.pop(name, None)
 
     def look(
-        self, fresh: Callable[[str], bool], requested: Callable[[str], int], room: int, now: float
+        self, fresh: Callable[[str], bool], requested: Callable[[str], int], allowance: int, now: float
     ) -> Mapping[str, int]:
         """Node -> GPUs that count as taken. Nodes without `fresh` readings have no foreign load, after a while.
 
-        `requested` are the GPUs of all pods on a node, or on their way; at most `room` nodes more than before may
+        `requested` are the GPUs of all pods on a node, or on their way; at most `allowance` nodes more than before may
         count. After a start, what is busy at the first look counts at once: nobody knows for how long it has been.
         """
         first, self._looked = not self._looked, True
@@ -140,10 +140,10 @@ class Foreign:
             rises = busy > before.value
             after = before.follow(busy, now, seconds if first or not rises or self.proven(name) else math.inf)
             if after.value and not before.value:
-                if room <= 0:
+                if allowance <= 0:
                     self.beyond[name] = after.value
                     after = before
-                room -= 1
+                allowance -= 1
             if after.value or not after.settled:
                 self._levels[name] = after
             else:

@@ -82,12 +82,12 @@ UNHEALTHY_GPUS = Gauge(
     "trimtab_unhealthy_gpus", "GPUs with a fault, by type and reason", ["type", "reason"], registry=REGISTRY
 )
 FOREIGN_GPUS = Gauge(
-    "trimtab_foreign_gpus", "GPUs that are busy with what no pod asked for", ["type"], registry=REGISTRY
+    "trimtab_foreign_gpus", "GPUs in use by processes that belong to no pod", ["type"], registry=REGISTRY
 )
 STALE_GPUNODES = Gauge("trimtab_stale_gpunodes", "Nodes whose agent has stopped reporting", registry=REGISTRY)
 PROBLEMS = Gauge(
     "trimtab_problems",
-    "Objects in the cluster that somebody should mend, by kind and reason",
+    "Objects in the cluster that have to be corrected, by kind and reason",
     ["kind", "reason"],
     registry=REGISTRY,
 )
@@ -149,7 +149,7 @@ GANG_SCHEDULE_SECONDS = Histogram(
 )
 STARTS_FORETOLD = Counter(
     "trimtab_starts_foretold_total",
-    "Jobs that got a plan after their status had said when, by when that was: early, within the interval, late",
+    "Jobs that got a plan after their status had predicted when, by when that was: early, within the interval, late",
     ["when"],
     registry=REGISTRY,
 )
@@ -164,10 +164,10 @@ POD_GROUPS_REFUSED = Counter(
 )
 BRAKE = Gauge(
     "trimtab_brake",
-    "1 while so many nodes are lost at once that no gang is taken down because of it",
+    "1 while so many nodes are lost at once that no gang is stopped because of it (circuit breaker)",
     registry=REGISTRY,
 )
-BAD_NODES = Gauge("trimtab_bad_nodes", "Nodes that have ended the gangs of several jobs lately", registry=REGISTRY)
+BAD_NODES = Gauge("trimtab_bad_nodes", "Nodes on which the gangs of several jobs have failed lately", registry=REGISTRY)
 SPARE_NODES = Gauge(
     "trimtab_spare_nodes",
     "Free nodes that are kept for gangs that have lost one, by GPU type",
@@ -181,19 +181,19 @@ FAILURES = Counter(
     ["tenant", "cause"],
     registry=REGISTRY,
 )
-STRAGGLERS = Gauge("trimtab_stragglers", "GPUs that do less than their peers, by type", ["type"], registry=REGISTRY)
+STRAGGLERS = Gauge("trimtab_stragglers", "GPUs that are slower than their peers, by type", ["type"], registry=REGISTRY)
 MOVES = Counter(
-    "trimtab_moves_total", "Running gangs that were given other nodes, by cause", ["cause"], registry=REGISTRY
+    "trimtab_moves_total", "Running gangs that were moved to other nodes, by cause", ["cause"], registry=REGISTRY
 )
 PREEMPTIONS = Counter(
     "trimtab_preemptions_total",
-    "Running gangs that were asked to stop for others, or for their own good, by cause",
+    "Running gangs that were preempted for other jobs, or stopped for their own good, by cause",
     ["cause"],
     registry=REGISTRY,
 )
 REPEATED_PREEMPTIONS = Counter(
     "trimtab_repeated_preemptions_total",
-    "Of those for others, gangs whose job had been asked for others within the hour before",
+    "Of those preempted for other jobs, gangs whose job had been preempted within the hour before",
     registry=REGISTRY,
 )
 DECISION_STAGE_SECONDS = Histogram(
@@ -230,10 +230,10 @@ ROLLBACKS = Counter(
     registry=REGISTRY,
 )
 HAPPENINGS = Counter(
-    "trimtab_happenings_total", "What was told about jobs, by event reason", ["reason"], registry=REGISTRY
+    "trimtab_happenings_total", "Kubernetes events about jobs, by reason", ["reason"], registry=REGISTRY
 )
 DRIVER_ERRORS = Counter(
-    "trimtab_driver_errors_total", "Unexpected errors while a job was carried forward: bugs", registry=REGISTRY
+    "trimtab_driver_errors_total", "Unexpected errors while a job was reconciled: bugs", registry=REGISTRY
 )
 ISOLATED_ERRORS = Counter(
     "trimtab_isolated_errors_total",
@@ -342,7 +342,7 @@ PORTS = PortMetrics(REGISTRY)
 # --- Kueue -----------------------------------------------------------------------------------------------------------
 KUEUE_JOBS = Gauge(
     "trimtab_kueue_jobs",
-    "Jobs that Kueue admits, by how they stand with it (unasked, waiting, reserved, admitted)",
+    "Jobs that Kueue admits, by the state of their Workload (unasked, waiting, reserved, admitted)",
     ["state"],
     registry=REGISTRY,
 )
@@ -354,7 +354,7 @@ KUEUE_WRITES = Counter(
 )
 KUEUE_REFUSED = Counter(
     "trimtab_kueue_refused_total",
-    "Writes to Workloads of Kueue that were refused for a reason that only somebody else can mend",
+    "Writes to Workloads of Kueue that were refused for a reason that Trimtab cannot correct",
     registry=REGISTRY,
 )
 

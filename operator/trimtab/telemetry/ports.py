@@ -11,7 +11,10 @@ class PortMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.connections = Gauge("trimtab_connections", "Open connections, by port", ["port"], registry=registry)
         self.room = Gauge(
-            "trimtab_connections_limit", "Connections for which there is room, by port", ["port"], registry=registry
+            "trimtab_connections_limit",
+            "Connections accepted at the same time, by port",
+            ["port"],
+            registry=registry,
         )
         self.cut = Counter(
             "trimtab_connections_cut_total",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 from rich.console import Group, RenderableType
+from rich.table import Table
 
 from trimtab.printable import escaped, printable
 from trimtab.ui.terminal import Console
@@ -53,3 +54,11 @@ def as_yaml(plain: Any) -> str:
 def spaced(parts: Sequence[Any]) -> Group:
     """One below the other, with an empty line between."""
     return Group(*parts[:1], *(each for part in parts[1:] for each in ("", part)))
+
+
+def folding_table(*columns: str) -> Table:
+    """An empty table without lines, whose cells are folded where the terminal is narrow."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made

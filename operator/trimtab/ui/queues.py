@@ -57,7 +57,7 @@ def rows(observation: Observation) -> list[QueueRow]:
             max_pending_jobs=queue.max_pending,
             running=uses[name].running,
             pending=uses[name].pending,
-            share=round(uses[name].standing.share, 3),
+            share=round(uses[name].holding.share, 3),
             next=uses[name].first or None,
             quotas=tuple(_kinds(queue, uses[name])),
             problems=tuple(problem.message for problem in observation.problems if problem.uid == queue.meta.uid),
@@ -67,7 +67,7 @@ def rows(observation: Observation) -> list[QueueRow]:
 
 
 def _kinds(queue: QueueFacts, used: Usage) -> Iterator[QueueTypeUse]:
-    held, lent = used.standing.gpus, used.standing.borrowed
+    held, lent = used.holding.gpus, used.holding.borrowed
     quotas = {quota.gpu_type: quota for quota in queue.quotas}
     for name in sorted(quotas.keys() | held.keys(), key=lambda name: (name == ALL_TYPES, name)):
         quota = quotas.get(name, Quota(queue.meta.name, name, UNLIMITED))

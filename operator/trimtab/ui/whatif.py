@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from trimtab.ui import words
-from trimtab.ui.output import spaced
+from trimtab.ui.output import folding_table, spaced
 from trimtab.ui.terminal import Text
 
 MOST_JOBS = 40
@@ -64,7 +64,7 @@ def page(before: Life, after: Life, later: Mapping[str, float | None], uncertain
 
 
 def _jobs(before: Life, after: Life, later: Mapping[str, float | None]) -> Group:
-    table = _table("JOB", "STARTS", "", "ENDS", "", "DIFFERENCE", "ON")
+    table = folding_table("JOB", "STARTS", "", "ENDS", "", "DIFFERENCE", "ON")
     order = sorted(later, key=lambda name: (later[name] is not None, -abs(later[name] or 0.0), name))
     for name in order[:MOST_JOBS]:
         was, will = before.jobs.get(name), after.jobs.get(name)
@@ -108,7 +108,7 @@ def _on(was: Course | None, will: Course | None) -> str:
 
 
 def _totals(before: Life, after: Life) -> Table:
-    table = _table("", "NOW", "AFTER")
+    table = folding_table("", "NOW", "AFTER")
     table.add_row("policy", before.policy, after.policy)
     table.add_row("average wait", _time(before.average_wait), _time(after.average_wait))
     table.add_row("average JCT", _time(before.average_jct), _time(after.average_jct))
@@ -118,7 +118,7 @@ def _totals(before: Life, after: Life) -> Table:
 
 
 def _aside(reasons: Mapping[str, tuple[str, str]]) -> Table:
-    table = _table("NOT SIMULATED", "IN", "WHY")
+    table = folding_table("NOT SIMULATED", "IN", "WHY")
     for name, (where, why) in sorted(reasons.items()):
         table.add_row(name, where, why)
     return table
@@ -126,10 +126,3 @@ def _aside(reasons: Mapping[str, tuple[str, str]]) -> Table:
 
 def _time(seconds: float | None) -> str:
     return "-" if seconds is None else words.minutes(seconds)
-
-
-def _table(*columns: str) -> Table:
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    return made

@@ -21,6 +21,7 @@ from trimtab_policy.placement.candidates import (
     candidates,
     could_ever_fit,
     has_room,
+    on_nodes,
     placement,
     weight,
     with_room,
@@ -71,7 +72,8 @@ class BestFit:
         fit = _best(capacity, job, known, budget)
         if not fit:
             return None
-        winner, shares = fit
+        chosen, shares = fit
+        winner = on_nodes(capacity, job, chosen, shares)
         case = _Choice(snapshot, capacity, job, winner, budget)
         losers = case.losers(known)
         alternatives = tuple(case.alternative(loser) for loser in losers)

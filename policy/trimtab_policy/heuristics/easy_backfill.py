@@ -80,7 +80,7 @@ class _Round:
         """Start a job on the fastest candidate that does not delay the head."""
         harmless = [found for found in fastest_first(self.snapshot, self.capacity, job) if self._harmless(job, found)]
         for candidate, shares in with_room(self.capacity, job, harmless):
-            what = f"{candidate.describe()}, {candidate.option.plan.describe()}"
+            what = candidate.describe_with_plan()
             reason = f"{what}: does not delay {head.job.namespace}/{head.job.name}, which came first"
             self._take(job, placement(self.capacity, job, candidate, shares, reason))
             if candidate.gpu.name in head.gpu_types and self._end(job, candidate) > head.start:

@@ -88,7 +88,7 @@ class Fgd:
 
 
 def _reason(candidate: Candidate, growth: float) -> str:
-    what = f"{candidate.describe()}, {candidate.option.plan.describe()}"
+    what = candidate.describe_with_plan()
     if growth == np.inf:
         return f"{what}: wherever there is room"
     return f"{what}: expected fragmentation {growth:+.2f} GPUs"

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from trimtab_policy.placement.candidates import Candidate, candidates, placement, with_room
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.pending_reasons import why_pending
+from trimtab_policy.placement.queueing import serve
 from trimtab_policy.policy import Kind
 from trimtab_policy.specs import Mode
-from trimtab_policy.types import Decision, Job, Pending, Placement, Snapshot
+from trimtab_policy.types import Decision, Job, Placement, Snapshot
 
 
 class Fixed:
@@ -35,23 +35,13 @@ class Fixed:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Apply the constant action to every waiting job, in order of arrival."""
-        capacity = Capacity(snapshot)
-        placements: list[Placement] = []
-        pending: list[Pending] = []
-        for job in snapshot.waiting():
-            chosen = self._apply(snapshot, capacity, job)
-            if chosen:
-                capacity.take(job, chosen.gpu_type, chosen.shares)
-                placements.append(chosen)
-            else:
-                pending.append(why_pending(snapshot, capacity, job))
-        return Decision(self.name, tuple(placements), tuple(pending))
+        return serve(self.name, snapshot, Capacity(snapshot), snapshot.waiting(), self._apply)
 
     def _apply(self, snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | None:
         known = _in_modes(snapshot, capacity, job, self.modes)
         for candidate, shares in with_room(capacity, job, sorted(known, key=lambda found: self._rank(job, found))):
             action = f"{self.gpus} GPUs, mode {self.modes[0]}"
-            reason = f"{candidate.describe()}, {candidate.option.plan.describe()}: nearest to the fixed action {action}"
+            reason = f"{candidate.describe_with_plan()}: nearest to the fixed action {action}"
             return placement(capacity, job, candidate, shares, reason)
         return None
 

@@ -31,7 +31,7 @@ from trimtab_policy.heuristics.gavel_programs import (
     largest_sum,
 )
 from trimtab_policy.placement.assign import keeps
-from trimtab_policy.placement.candidates import Candidate, may_be_uneven, nodes_for
+from trimtab_policy.placement.candidates import Candidate, nodes_for
 from trimtab_policy.placement.draft import Draft, Shares
 from trimtab_policy.placement.options import Market, OptionMenu, holding, left, market
 from trimtab_policy.policy import Kind
@@ -46,6 +46,8 @@ class Gavel(ABC):
     """The round mechanism; subclasses say how the time is to be shared."""
 
     name: str
+    kind = Kind.OPTIMISER
+    source = "Narayanan et al., OSDI 2020"
     fills_up = True
     """Whether GPUs that are left over go to jobs whose share of their type is nothing."""
 
@@ -145,8 +147,6 @@ class MaxSumThroughput(Gavel):
     """Most steps per second of all jobs together: what the artifact of Sia runs as Gavel."""
 
     name = "gavel"
-    kind = Kind.OPTIMISER
-    source = "Narayanan et al., OSDI 2020"
 
     def shares(self, demand: GavelDemand) -> FloatArray:
         return largest_sum(demand)
@@ -156,8 +156,6 @@ class MaxMinFairness(Gavel):
     """Largest minimum of the jobs' throughputs, relative to an equal share of the cluster (section 4.1)."""
 
     name = "gavel_max_min"
-    kind = Kind.OPTIMISER
-    source = "Narayanan et al., OSDI 2020"
 
     def shares(self, demand: GavelDemand) -> FloatArray:
         return largest_minimum(demand)
@@ -167,8 +165,6 @@ class MinJct(Gavel):
     """Least sum of the times in which the jobs would finish at their throughputs."""
 
     name = "gavel_min_jct"
-    kind = Kind.OPTIMISER
-    source = "Narayanan et al., OSDI 2020"
 
     def shares(self, demand: GavelDemand) -> FloatArray:
         return fastest_finish(demand)
@@ -178,8 +174,6 @@ class FinishTimeFairness(Gavel):
     """Least maximum of the jobs' finish times, relative to those in an equal share of the cluster (section 4.2)."""
 
     name = "gavel_ftf"
-    kind = Kind.OPTIMISER
-    source = "Narayanan et al., OSDI 2020"
 
     def shares(self, demand: GavelDemand) -> FloatArray:
         return least_unfair(demand)
@@ -189,8 +183,6 @@ class Fifo(Gavel):
     """First in, first out on the fastest type with enough GPUs (section 4.2); the first that has to wait stops all."""
 
     name = "gavel_fifo"
-    kind = Kind.OPTIMISER
-    source = "Narayanan et al., OSDI 2020"
     fills_up = False
 
     def shares(self, demand: GavelDemand) -> FloatArray:
@@ -272,7 +264,11 @@ def _place(
         moving = []
         for uid in group:
             job, wish = jobs[uid], wanted[uid]
-            if job.placement and keeps(job.placement, wish) and draft.can(job, wish, job.placement.shares):
+            if (
+                job.placement
+                and keeps(job.placement, wish)
+                and draft.capacity.fits_on(job, wish.gpu.name, job.placement.shares)
+            ):
                 draft.take(job, wish, job.placement.shares)
             else:
                 moving.append(uid)
@@ -284,12 +280,12 @@ def _place(
 
 def _nodes(draft: Draft, job: Job, wish: Candidate) -> Shares | None:
     """The first free GPUs, node by node; of gangs that need equal parts on each node the tightest nodes."""
-    if may_be_uneven(wish):
+    if wish.may_be_uneven:
         shares, lacking = [], wish.option.gpus
         for node in draft.capacity.eligible(job, wish.gpu.name).tolist():
             if taken := min(lacking, int(draft.capacity.free[node])):
                 shares.append(NodeShare(draft.capacity.names[node], taken))
                 lacking -= taken
-        if not lacking and len(shares) <= wish.spread and draft.can(job, wish, tuple(shares)):
+        if not lacking and len(shares) <= wish.spread and draft.capacity.fits_on(job, wish.gpu.name, tuple(shares)):
             return tuple(shares)
     return nodes_for(draft.capacity, job, wish, slow=True)

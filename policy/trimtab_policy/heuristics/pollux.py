@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from trimtab_policy.heuristics.pollux_search import SharedCluster, States, search
 from trimtab_policy.perf.plans import Option
-from trimtab_policy.placement.candidates import ANY_NODES, Candidate, may_be_uneven, nodes_for, weight, with_room
+from trimtab_policy.placement.candidates import ANY_NODES, Candidate, nodes_for, weight, with_room
 from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.placement.draft import Draft, Shares
 from trimtab_policy.placement.options import OptionMenu, market
@@ -115,9 +115,9 @@ class Pollux:
             return False
         shares: Shares | None = _on_nodes(chosen)
         if (
-            not may_be_uneven(wish)
+            not wish.may_be_uneven
             or sum(chosen.values()) != wish.option.gpus
-            or not draft.can(menu.job, wish, shares or ())
+            or not draft.capacity.fits_on(menu.job, wish.gpu.name, shares or ())
         ):
             shares = nodes_for(draft.capacity, menu.job, wish, slow=True)
         if shares:

@@ -35,7 +35,7 @@ class Random:
         def choose(snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | None:
             known = candidates(snapshot, capacity, job)
             for candidate, shares in with_room(capacity, job, dice.sample(known, len(known))):
-                what = f"{candidate.describe()}, {candidate.option.plan.describe()}"
+                what = candidate.describe_with_plan()
                 return placement(capacity, job, candidate, shares, f"{what}: by chance")
             return None
 

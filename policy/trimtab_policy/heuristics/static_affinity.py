@@ -40,7 +40,7 @@ class StaticAffinity:
         def choose(snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | None:
             at_home = [found for found in fastest_first(snapshot, capacity, job) if found.gpu.name == home[job.uid]]
             for candidate, shares in with_room(capacity, job, at_home):
-                what = f"{candidate.describe()}, {candidate.option.plan.describe()}"
+                what = candidate.describe_with_plan()
                 reason = f"{what}: {job.model.name} belongs on {candidate.gpu.name}"
                 return placement(capacity, job, candidate, shares, reason)
             return None

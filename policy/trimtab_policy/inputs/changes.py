@@ -17,11 +17,11 @@ PLENTY = 1 << 50
 """Of whatever nobody has said about a node that does not exist: CPU, memory, pod slots."""
 
 
-def with_nodes(snapshot: Snapshot, gpu_type: str, count: int, gpus: int, prefix: str = "added") -> Snapshot:
+def with_nodes(snapshot: Snapshot, gpu_type: str, count: int, gpus: int) -> Snapshot:
     """So many empty nodes more. Raises UnknownGpu for a type that neither cluster nor catalogue has."""
     spec = snapshot.gpu_types.get(gpu_type) or catalog.gpu(gpu_type)
     taken = {node.name for node in snapshot.nodes}
-    names = (f"{prefix}-{spec.name.lower()}-{number}" for number in range(len(taken) + count))
+    names = (f"added-{spec.name.lower()}-{number}" for number in range(len(taken) + count))
     free = [name for name in names if name not in taken][:count]
     template = Node("", spec.name, gpus, gpus, PLENTY, PLENTY, PLENTY)
     nodes = tuple(replace(template, name=name) for name in free)

@@ -1,6 +1,6 @@
 """Whether a snapshot from a file can be reckoned with: policies take what they are told for true, and divide by it.
 
-The live controller makes snapshots of facts that it has checked. A dump has been through other hands: a figure that was
+The live controller makes snapshots of facts that it has checked. A dump may have been edited: a figure that was
 edited, or cut off, is found here, with the path of its field, and not as a ZeroDivisionError hours later.
 """
 

@@ -10,7 +10,7 @@ over more nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heappush
 
 from trimtab_policy.placement.candidates import Candidate, candidates, has_room, holding, nodes_for, placement
@@ -27,7 +27,6 @@ def realise(
     policy: str,
     snapshot: Snapshot,
     wanted: Mapping[str, Candidate],
-    reasons: Callable[[Job], Pending] | None = None,
     *,
     keep: Collection[str] = (),
     scatter: bool = False,
@@ -35,28 +34,30 @@ def realise(
 ) -> Decision:
     """The decision under which each job of `wanted` (by UID) holds what it says, and no other preemptible job anything.
 
-    Jobs that run and are not preemptible go on, whatever is wished. Where a wish has no room its job waits, or is
-    stopped. `reasons` says why a job waits for which nothing is wished. The jobs of `keep` go on with what they have,
-    as if that were wished for them. `scatter` spreads uneven gangs over more nodes before it moves anybody: for jobs
-    that are as fast on scattered GPUs. `capacity` is that of the snapshot, if it is at hand; it is spent.
+    Jobs that run and are not preemptible go on, whatever is wished. Where a wish does not fit its job waits, or is
+    stopped. The jobs of `keep` go on with what they have, as if that were wished for them. `scatter` spreads uneven
+    gangs over more nodes before it moves anybody: for jobs that are as fast on scattered GPUs. `capacity` is that of
+    the snapshot, if it is at hand; it is spent.
     """
-    room = _NodeHolders(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
-    room.settle()
+    holders = _NodeHolders(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
+    holders.settle()
     placements = [
-        _placement(policy, room.capacity, job, room.wish(job.uid), room.found[job.uid]) for job in room.changed()
+        _placement(policy, holders.capacity, job, holders.wish(job.uid), holders.found[job.uid])
+        for job in holders.changed()
     ]
-    stops = [_stop(policy, job, wanted) for job in room.stopped()]
-    explain = reasons or (lambda job: waits(policy, snapshot, room.capacity, job))
+    stops = [_stop(policy, job, wanted) for job in holders.stopped()]
     pending = [
-        why_pending(snapshot, room.capacity, job) if job.uid in wanted else explain(job)
+        why_pending(snapshot, holders.capacity, job)
+        if job.uid in wanted
+        else waits(policy, snapshot, holders.capacity, job)
         for job in snapshot.waiting()
-        if job.uid not in room.found
+        if job.uid not in holders.found
     ]
     return Decision(policy, tuple(placements), tuple(pending), tuple(stops))
 
 
 def waits(policy: str, snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
-    """Why a job waits that the policy has left out: no room in what is left, or others come first."""
+    """Why a job waits that the policy has left out: it does not fit what is left, or others come first."""
     if job.speeds is None and not any(has_room(capacity, job, known) for known in candidates(snapshot, capacity, job)):
         return why_pending(snapshot, capacity, job)
     return Pending(job.uid, PendingReason.BEHIND_OTHERS, f"{policy} gives the GPUs to other jobs first")
@@ -224,7 +225,7 @@ def _parts(wish: Candidate, room: IntArray) -> list[int]:
 
 
 def _placement(policy: str, capacity: Capacity, job: Job, wish: Candidate, shares: Shares) -> Placement:
-    reason = f"{wish.describe()}, {wish.option.plan.describe()}: chosen by {policy}"
+    reason = f"{wish.describe_with_plan()}: chosen by {policy}"
     return placement(capacity, job, wish, shares, reason)
 
 

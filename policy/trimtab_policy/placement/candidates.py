@@ -23,7 +23,7 @@ from trimtab_policy.perf import plans
 from trimtab_policy.perf.correction import corrected
 from trimtab_policy.perf.plan_space import ANYHOW, Linkage, linkage
 from trimtab_policy.perf.plans import Offer, Option
-from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.capacity import Capacity, GangDemand
 from trimtab_policy.placement.topology import link_domains, linked_gpus
 from trimtab_policy.specs import GpuSpec, ParallelPlan, Precision, Prediction, TrainingSpec
 from trimtab_policy.types import Alternative, Job, NodeShare, Placement, Requirements, Snapshot, Speed
@@ -49,6 +49,20 @@ class Candidate(Struct, frozen=True):
     def describe(self) -> str:
         """Short form for people: `8×A100-SXM4-80GB`."""
         return f"{self.option.gpus}×{self.gpu.name}"
+
+    def describe_with_plan(self) -> str:
+        """The same with its plan: `8×A100-SXM4-80GB, dp=8 tp=1 pp=1`."""
+        return f"{self.describe()}, {self.option.plan.describe()}"
+
+    @property
+    def may_be_uneven(self) -> bool:
+        """Not where it matters how its nodes are linked: groups of ranks are the same on each."""
+        return self.spread > 0 and not self.option.linked
+
+    def demand(self) -> GangDemand:
+        """The nodes that it asks for."""
+        option, spread = self.option, self.spread if self.may_be_uneven else 0
+        return GangDemand(self.gpu.name, option.gpus, option.nodes, spread, self.speed, option.linkage)
 
     def at(self, speed: float) -> Candidate:
         """The same on nodes that are as slow as this."""
@@ -124,22 +138,12 @@ def _linkable(capacity: Capacity, gpu: GpuSpec, options: tuple[Option, ...]) -> 
 
 def has_room(capacity: Capacity, job: Job, candidate: Candidate) -> bool:
     """Whether the candidate fits at this moment."""
-    option = candidate.option
-    if candidate.spread and may_be_uneven(candidate):
-        return capacity.gathers(job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread, candidate.speed)
-    return capacity.fits(job, candidate.gpu.name, option.nodes, option.gpus_per_node, candidate.speed, option.linkage)
+    return capacity.fits(job, candidate.demand())
 
 
 def could_ever_fit(capacity: Capacity, job: Job, candidate: Candidate) -> bool:
     """Whether it would fit if every GPU of the present nodes were free."""
-    option = candidate.option
-    if may_be_uneven(candidate):
-        return capacity.could_ever_gather(
-            job, candidate.gpu.name, option.gpus, option.nodes, candidate.spread, candidate.speed
-        )
-    return capacity.could_ever_fit(
-        job, candidate.gpu.name, option.nodes, option.gpus_per_node, candidate.speed, option.linkage
-    )
+    return capacity.could_ever_fit(job, candidate.demand())
 
 
 def nodes_for(
@@ -150,21 +154,16 @@ def nodes_for(
     `slow`: rather on slower nodes than the candidate says, or on such as are linked worse, than nowhere. That is for
     policies that count GPUs and leave their nodes to others.
     """
-    option, least = candidate.option, 0.0 if slow else candidate.speed
-    if may_be_uneven(candidate):
-        most = candidate.spread if scatter else option.nodes
-        return capacity.gather(job, candidate.gpu.name, option.gpus, option.nodes, most, least)
-    nodes, width = option.nodes, option.gpus_per_node
-    found = capacity.find(job, candidate.gpu.name, nodes, width, least, option.linkage)
+    demand, option = candidate.demand(), candidate.option
+    if demand.spread and not scatter:
+        demand = replace(demand, spread=option.nodes)
+    if slow:
+        demand = replace(demand, least_speed=0.0)
+    found = capacity.find(job, demand)
     if found is None and slow and option.linked:
-        fewest = linkage(option.plan, width, max(width, option.plan.tensor))
-        return capacity.find(job, candidate.gpu.name, nodes, width, least, fewest)
+        fewest = linkage(option.plan, option.gpus_per_node, max(option.gpus_per_node, option.plan.tensor))
+        return capacity.find(job, replace(demand, linkage=fewest))
     return found
-
-
-def may_be_uneven(candidate: Candidate) -> bool:
-    """Not where it matters how its nodes are linked: groups of ranks are the same on each."""
-    return candidate.spread > 0 and not candidate.option.linked
 
 
 def with_room(capacity: Capacity, job: Job, ordered: Iterable[Candidate]) -> Iterator[Fitting]:
@@ -172,6 +171,16 @@ def with_room(capacity: Capacity, job: Job, ordered: Iterable[Candidate]) -> Ite
     for candidate in ordered:
         if shares := nodes_for(capacity, job, candidate):
             yield candidate, shares
+
+
+def on_nodes(capacity: Capacity, job: Job, chosen: Candidate, shares: tuple[NodeShare, ...]) -> Candidate:
+    """The candidate as these nodes make it: predicted for the slowest of them, and for how they are linked."""
+    speed = capacity.speed_of(shares)
+    found = chosen if speed == chosen.speed else chosen.at(speed)
+    if not chosen.option.linked or len(shares) == 1:
+        return found
+    linked = linked_gpus(shares, link_domains(chosen.gpu, shares, capacity.by_name))
+    return _as_linked(job, found, linked)
 
 
 def placement(
@@ -182,43 +191,43 @@ def placement(
     reason: str,
     alternatives: tuple[Alternative, ...] = (),
 ) -> Placement:
-    """Turn a chosen candidate into the placement that a decision carries.
+    """Turn a chosen candidate into the placement that a decision carries, with its prediction for these nodes.
 
-    Its prediction is for the slowest of the nodes that it got and for how these are linked. Its reason says so where
-    one is slow, or where they lie in several link domains.
+    Its reason says so where one of them is slow, or where they lie in several link domains.
     """
-    option, speed = chosen.option, capacity.speed_of(shares)
-    prediction = option.prediction if speed == chosen.speed else option.prediction.at(speed / chosen.speed)
-    if option.linked and len(shares) > 1:
-        domains = link_domains(chosen.gpu, shares, capacity.by_name)
-        prediction = _as_linked(job, chosen, linked_gpus(shares, domains), prediction)
-        reason += _over_domains(domains)
+    found = on_nodes(capacity, job, chosen, shares)
+    if found.option.linked and len(shares) > 1:
+        reason += _over_domains(link_domains(found.gpu, shares, capacity.by_name))
+    if found.speed != 1:
+        reason += f"; {_slowed(capacity, shares, found.speed)}"
     return Placement(
         job=job.uid,
-        gpu_type=chosen.gpu.name,
+        gpu_type=found.gpu.name,
         shares=shares,
-        plan=option.plan,
-        prediction=prediction,
-        reason=reason if speed == 1 else f"{reason}; {_slowed(capacity, shares, speed)}",
+        plan=found.option.plan,
+        prediction=found.option.prediction,
+        reason=reason,
         alternatives=alternatives,
-        speed=speed,
+        speed=found.speed,
     )
 
 
-def _as_linked(job: Job, chosen: Candidate, linked: int, prediction: Prediction) -> Prediction:
-    """What was predicted of a candidate, where so many GPUs of the gang share a link; its tensor groups do in any case,
-    or the placement is refused (`limits`)."""
+def _as_linked(job: Job, chosen: Candidate, linked: int) -> Candidate:
+    """The candidate where so many GPUs of the gang share a link; its tensor groups do in any case, or the placement is
+    refused (`limits`)."""
     option, software = chosen.option, job.requirements.software
     linked = max(linked, option.plan.tensor)
     if linked == option.linked:
-        return prediction
+        return chosen
     then, now = (
         plans.predict(
             job.model, job.training, option.plan, chosen.gpu, option.gpus_per_node, software=software, linked=gpus
         )
         for gpus in (option.linked, linked)
     )
-    return replace(prediction.at(then.step_seconds / now.step_seconds), uncertainty=now.uncertainty)
+    faster = option.prediction.at(then.step_seconds / now.step_seconds)
+    option = replace(option, prediction=replace(faster, uncertainty=now.uncertainty), linked=linked)
+    return replace(chosen, option=option, tokens_per_second=faster.tokens_per_second)
 
 
 def _over_domains(domains: list[str]) -> str:

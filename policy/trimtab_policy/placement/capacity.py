@@ -4,7 +4,8 @@ A gang of `nodes` pods with `gpus_per_node` GPUs each goes where its collectives
 Slow nodes (`Node.speed`) are a last resort: a gang goes where its slowest node is as fast as can be, and only among
 such places does the way of its collectives count. A caller may also say how fast all its nodes have to be at least.
 
-Jobs that bring their own speeds, as in traces, may take unequal parts: `gather` finds the fewest nodes for these.
+Jobs that bring their own speeds, as in traces, may take unequal parts (`GangDemand.spread`): they lie on the fewest
+nodes that hold them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from trimtab_policy.perf.plan_space import ANYHOW, Linkage
@@ -27,6 +29,27 @@ T = TypeVar("T")
 ALL_TYPES = "*"
 MOST_SPEEDS = 4
 """Speeds of slow nodes that options are offered for: each is all options of the type once more."""
+
+
+class GangDemand(Struct, frozen=True):
+    """The nodes that a gang asks for."""
+
+    gpu_type: str
+    gpus: int
+    """On all nodes together."""
+    nodes: int
+    """Over which it lies in equal parts."""
+    spread: int = 0
+    """Nodes that it may be spread over in unequal parts, at most; 0: none but equal parts."""
+    least_speed: float = 0.0
+    """`Node.speed` that each of them has at least."""
+    linkage: Linkage = ANYHOW
+    """How equal parts have to lie in link domains."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of each of the equal parts, the largest of nearly equal ones."""
+        return -(-self.gpus // self.nodes)
 
 
 class Capacity:
@@ -48,8 +71,8 @@ class Capacity:
         """Whether any node is slow; where none is, nothing below looks at speeds."""
         self.speed = np.array([node.speed for node in nodes]) if self.slow else np.ones(len(nodes))
         self._members = _members(snapshot)
-        self._free_of_type = {name: int(self.free[rows].sum()) for name, rows in self._members.items()}
-        self._total_of_type = {name: int(self.total[rows].sum()) for name, rows in self._members.items()}
+        self._free_of_type = self._by_type(self.free)
+        self._total_of_type = self._by_type(self.total)
         self._largest = {name: int(self.total[rows].max(initial=0)) for name, rows in self._members.items()}
         self._pods_suffice = bool((self.pods >= self.total).all())
         self._eligible: dict[tuple[str, tuple[str, ...]], IntArray] = {}
@@ -103,49 +126,63 @@ class Capacity:
         left = self.quota_left(queue, gpu_type)
         return left is None or gpus <= left
 
-    def find(
-        self,
-        job: Job,
-        gpu_type: str,
-        nodes: int,
-        gpus_per_node: int,
-        least_speed: float = 0.0,
-        linkage: Linkage = ANYHOW,
-    ) -> tuple[NodeShare, ...] | None:
+    def find(self, job: Job, gang: GangDemand) -> tuple[NodeShare, ...] | None:
         """Nodes for the gang in rank order, or None when it does not fit at this moment (quota included).
 
-        `linkage`: how it has to lie in link domains.
+        An uneven gang lies at best on `gang.nodes`: on nodes with 4 GPUs one of 6 gets 4 and 2.
         """
-        if not self.fits(job, gpu_type, nodes, gpus_per_node, least_speed, linkage):
+        if gang.spread:
+            return self._gather(job, gang)
+        if not self.fits(job, gang):
             return None
-        fitting = self._fitting(job, gpu_type, gpus_per_node)
+        width = gang.gpus_per_node
+        fitting = self._fitting(job, gang.gpu_type, width)
         if self.slow:
-            fitting = self._fastest(fitting, nodes, linkage)
-        left = self.free[fitting] - gpus_per_node
-        chosen = tightest(left, [codes[fitting] for codes in self._levels], nodes, linkage)
-        return tuple(NodeShare(self.names[i], gpus_per_node) for i in fitting[chosen])
+            fitting = self._fastest(fitting, gang.nodes, gang.linkage)
+        left = self.free[fitting] - width
+        chosen = tightest(left, [codes[fitting] for codes in self._levels], gang.nodes, gang.linkage)
+        return tuple(NodeShare(self.names[i], width) for i in fitting[chosen])
 
-    def fits(
-        self,
-        job: Job,
-        gpu_type: str,
-        nodes: int,
-        gpus_per_node: int,
-        least_speed: float = 0.0,
-        linkage: Linkage = ANYHOW,
-    ) -> bool:
+    def fits(self, job: Job, gang: GangDemand) -> bool:
         """Whether `find` would find nodes, without choosing them."""
-        if self._quota_left and not self.within_quota(job.queue, gpu_type, nodes * gpus_per_node):
+        if gang.spread:
+            return self._gathers(job, gang)
+        if self._quota_left and not self.within_quota(job.queue, gang.gpu_type, gang.gpus):
             return False
-        fitting = self._fitting(job, gpu_type, gpus_per_node)
+        nodes, linkage, width = gang.nodes, gang.linkage, gang.gpus_per_node
+        fitting = self._fitting(job, gang.gpu_type, width)
         if self.slow:
-            fitting = self._as_fast(fitting, least_speed)
+            fitting = self._as_fast(fitting, gang.least_speed)
         if linkage is ANYHOW or len(fitting) < nodes:
             return len(fitting) >= nodes
-        key = job.uid, gpu_type, gpus_per_node, least_speed
+        key = job.uid, gang.gpu_type, width, gang.least_speed
         if key not in self._known_links:
             self._known_links[key] = self._link_sizes(fitting)
         return holds(self._known_links[key], nodes, linkage)
+
+    def could_ever_fit(self, job: Job, gang: GangDemand) -> bool:
+        """Whether the gang would fit if every GPU of the present nodes were free, whatever its queue may take."""
+        if gang.spread:
+            return self._could_ever_gather(job, gang)
+        nodes, linkage, width = gang.nodes, gang.linkage, gang.gpus_per_node
+        key = job.uid, gang.gpu_type, width, gang.least_speed
+        if key not in self._large_enough:
+            rows = self.eligible(job, gang.gpu_type, gang.least_speed)
+            self._large_enough[key] = int((self.total[rows] >= width).sum())
+        if self._large_enough[key] < nodes or linkage is ANYHOW:
+            return self._large_enough[key] >= nodes
+        if key not in self._largest_links:
+            rows = self.eligible(job, gang.gpu_type, gang.least_speed)
+            self._largest_links[key] = self._link_sizes(rows[self.total[rows] >= width])
+        return holds(self._largest_links[key], nodes, linkage)
+
+    def fits_on(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> bool:
+        """Whether the job may use just these nodes, each named once, and they have what it takes (quota included)."""
+        rows = _column([self.index.get(share.node, -1) for share in shares])
+        gpus = _column([share.gpus for share in shares])
+        if not (np.isin(rows, self.eligible(job, gpu_type)).all() and (self._usable(job, rows) >= gpus).all()):
+            return False
+        return self.within_quota(job.queue, gpu_type, int(gpus.sum()))
 
     def speed_of(self, shares: Sequence[NodeShare]) -> float:
         """Rate of the slowest of these nodes, 1 for those that are not here: what a gang on them is slowed to."""
@@ -161,54 +198,6 @@ class Capacity:
         found = sorted(set(self.speed[self._members[gpu_type]].tolist()) - {1.0}, reverse=True)
         return tuple(found[:: -max(1, -(-len(found) // MOST_SPEEDS))][::-1])
 
-    def gather(
-        self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int, least_speed: float = 0.0
-    ) -> tuple[NodeShare, ...] | None:
-        """Nodes for a gang that may be uneven, in rank order: at best `nodes` of them, at most `spread`.
-
-        None when it does not fit at this moment (quota included). On nodes with 4 GPUs a gang of 6 gets 4 and 2.
-        """
-        if gpus > self._free_of_type.get(gpu_type, 0) or not self.within_quota(job.queue, gpu_type, gpus):
-            return None
-        for speed in self._speeds(gpu_type, least_speed):
-            rows = self.eligible(job, gpu_type, speed)
-            if parts := uneven(self._usable(job, rows), gpus, nodes, spread):
-                each = zip(rows[parts[0]].tolist(), parts[1], strict=True)
-                return tuple(NodeShare(self.names[i], part) for i, part in each)
-        return None
-
-    def gathers(self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int, least_speed: float = 0.0) -> bool:
-        """Whether `gather` would find nodes. Where nothing but GPUs can run out that is a look at their number."""
-        if gpus > self._free_of_type.get(gpu_type, 0) or not self.within_quota(job.queue, gpu_type, gpus):
-            return False
-        need = job.requirements
-        wherever = spread >= len(self.names) and job.eligible is None and not self.slow
-        if wherever and self._pods_suffice and not _asks_host(need):
-            return True
-        rows = self.eligible(job, gpu_type, least_speed)
-        return uneven(self._usable(job, rows), gpus, nodes, spread) is not None
-
-    def could_ever_fit(
-        self,
-        job: Job,
-        gpu_type: str,
-        nodes: int,
-        gpus_per_node: int,
-        least_speed: float = 0.0,
-        linkage: Linkage = ANYHOW,
-    ) -> bool:
-        """Whether the gang would fit if every GPU of the present nodes were free."""
-        key = job.uid, gpu_type, gpus_per_node, least_speed
-        if key not in self._large_enough:
-            rows = self.eligible(job, gpu_type, least_speed)
-            self._large_enough[key] = int((self.total[rows] >= gpus_per_node).sum())
-        if self._large_enough[key] < nodes or linkage is ANYHOW:
-            return self._large_enough[key] >= nodes
-        if key not in self._largest_links:
-            rows = self.eligible(job, gpu_type, least_speed)
-            self._largest_links[key] = self._link_sizes(rows[self.total[rows] >= gpus_per_node])
-        return holds(self._largest_links[key], nodes, linkage)
-
     def ever_links(self, gpu_type: str, nodes: int, gpus_per_node: int, linkage: Linkage) -> bool:
         """Whether the link domains of the type, were all their nodes free, hold the gang so: whoever asks."""
         key = gpu_type, nodes, gpus_per_node, linkage
@@ -222,15 +211,6 @@ class Capacity:
     def by_name(self) -> dict[str, Node]:
         """The nodes by their names."""
         return {node.name: node for node in self.nodes}
-
-    def could_ever_gather(
-        self, job: Job, gpu_type: str, gpus: int, nodes: int, spread: int, least_speed: float = 0.0
-    ) -> bool:
-        """The same for a gang that may be uneven."""
-        if job.eligible is None and spread >= len(self.names) and not self.slow:
-            return gpus <= self._total_of_type.get(gpu_type, 0)
-        rows = self.eligible(job, gpu_type, least_speed)
-        return uneven(self.total[rows], gpus, nodes, spread) is not None
 
     def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Spend the resources of a placement."""
@@ -265,11 +245,26 @@ class Capacity:
         other._known_links = {}
         return other
 
-    def expect(self, ending: Mapping[str, int]) -> None:
-        """Take GPUs of pods that are just ending (`Snapshot.ending`) for free."""
+    def expect(self, ending: Mapping[str, int], held: Iterable[NodeShare]) -> None:
+        """Count each GPU once in the short while in which a gang's pods end one after the other.
+
+        Those whose pods are just ending (`Snapshot.ending`) count as free: else whoever looks in that moment takes them
+        from under a large gang. Those that gangs are still to give back (`held`) do not, though their pods have ended.
+        """
+        balance, most = self.free.copy(), self.remember("most", self._own_gpus, lasting=True).copy()
+        for row, gpus in self._overdrawn.items():
+            balance[row] -= gpus
         for name, gpus in ending.items():
-            if (i := self.index.get(name)) is not None:
-                self._change(i, max(0, gpus - self.owed(i)))
+            if name in self.index:
+                balance[self.index[name]] += gpus
+        for share in held:
+            if share.node in self.index:
+                most[self.index[share.node]] -= share.gpus
+        balance = np.minimum(balance, most)
+        self._overdrawn = {row: -int(balance[row]) for row in np.flatnonzero(balance < 0).tolist()}
+        self.free = np.maximum(0, balance)
+        self._free_of_type = self._by_type(self.free)
+        self._forget()
 
     def hide(self, shares: Iterable[NodeShare]) -> None:
         """Leave these GPUs to others, as far as they are free. What is given back there later is free again."""
@@ -300,6 +295,40 @@ class Capacity:
                 self._eligible[key] = np.intersect1d(rows, _column(admitted))
             rows = self._eligible[key]
         return self._as_fast(rows, least_speed) if self.slow else rows
+
+    def _gather(self, job: Job, gang: GangDemand) -> tuple[NodeShare, ...] | None:
+        if not self._enough(job, gang):
+            return None
+        for speed in self._speeds(gang.gpu_type, gang.least_speed):
+            rows = self.eligible(job, gang.gpu_type, speed)
+            if parts := uneven(self._usable(job, rows), gang.gpus, gang.nodes, gang.spread):
+                each = zip(rows[parts[0]].tolist(), parts[1], strict=True)
+                return tuple(NodeShare(self.names[i], part) for i, part in each)
+        return None
+
+    def _gathers(self, job: Job, gang: GangDemand) -> bool:
+        """Where nothing but GPUs can run out that is a look at their number."""
+        if not self._enough(job, gang):
+            return False
+        if self._anywhere(job, gang) and self._pods_suffice and not _asks_host(job.requirements):
+            return True
+        rows = self.eligible(job, gang.gpu_type, gang.least_speed)
+        return uneven(self._usable(job, rows), gang.gpus, gang.nodes, gang.spread) is not None
+
+    def _could_ever_gather(self, job: Job, gang: GangDemand) -> bool:
+        if self._anywhere(job, gang):
+            return gang.gpus <= self._total_of_type.get(gang.gpu_type, 0)
+        rows = self.eligible(job, gang.gpu_type, gang.least_speed)
+        return uneven(self.total[rows], gang.gpus, gang.nodes, gang.spread) is not None
+
+    def _enough(self, job: Job, gang: GangDemand) -> bool:
+        """Whether there are so many GPUs, wherever they are, and the queue may take them."""
+        enough = gang.gpus <= self._free_of_type.get(gang.gpu_type, 0)
+        return enough and self.within_quota(job.queue, gang.gpu_type, gang.gpus)
+
+    def _anywhere(self, job: Job, gang: GangDemand) -> bool:
+        """Whether a gang may lie on all nodes of its type, however many it takes."""
+        return gang.spread >= len(self.names) and job.eligible is None and not self.slow
 
     @cached_property
     def _levels(self) -> list[IntArray]:
@@ -340,17 +369,27 @@ class Capacity:
             self.memory[i] -= pods * need.memory(gpus)
         self.pods[i] -= pods
 
-    def _change(self, i: int, gpus: int) -> None:
-        self.free[i] += gpus
-        self._free_of_type[self.nodes[i].gpu_type] += gpus
+    def _own_gpus(self) -> IntArray:
+        """(nodes,) all but those that processes use which no pod asked for."""
+        return self.total - _column([node.foreign_gpus for node in self.nodes])
+
+    def _by_type(self, gpus: IntArray) -> dict[str, int]:
+        """Sums of (nodes,) by GPU type."""
+        return {name: int(gpus[rows].sum()) for name, rows in self._members.items()}
+
+    def _forget(self) -> None:
+        """What follows from what is free is to be worked out anew."""
         self._known_fitting.clear()
         self._known_links.clear()
         self._remembered.clear()
 
+    def _change(self, i: int, gpus: int) -> None:
+        self.free[i] += gpus
+        self._free_of_type[self.nodes[i].gpu_type] += gpus
+        self._forget()
+
     def _count(self, job: Job, gpu_type: str, *, free: int, quota: int) -> None:
-        self._known_fitting.clear()
-        self._known_links.clear()
-        self._remembered.clear()
+        self._forget()
         self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + free
         for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)) if self._quota_left else ():
             if key in self._quota_left:

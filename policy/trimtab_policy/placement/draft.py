@@ -24,19 +24,6 @@ class Draft:
             if job.placement:
                 self.capacity.give(job, job.placement.gpu_type, job.placement.shares)
 
-    def can(self, job: Job, wish: Candidate, shares: Shares) -> bool:
-        """Whether just these nodes, each named once, have room for the job now."""
-        capacity, need = self.capacity, job.requirements
-        eligible = set(capacity.eligible(job, wish.gpu.name).tolist())
-        return capacity.within_quota(job.queue, wish.gpu.name, wish.option.gpus) and all(
-            (i := capacity.index.get(share.node, -1)) in eligible
-            and share.gpus <= capacity.free[i]
-            and capacity.pods[i] >= 1
-            and need.cpu_milli(share.gpus) <= capacity.cpu[i]
-            and need.memory(share.gpus) <= capacity.memory[i]
-            for share in shares
-        )
-
     def take(self, job: Job, wish: Candidate, shares: Shares) -> None:
         """Place the job there."""
         self.capacity.take(job, wish.gpu.name, shares)
@@ -56,4 +43,4 @@ class Draft:
         return Decision(self._policy, tuple(changed), tuple(pending), tuple(stops))
 
     def _reason(self, wish: Candidate) -> str:
-        return f"{wish.describe()}, {wish.option.plan.describe()}: chosen by {self._policy}"
+        return f"{wish.describe_with_plan()}: chosen by {self._policy}"

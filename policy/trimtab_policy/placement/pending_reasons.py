@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from trimtab_policy import catalog
+from trimtab_policy.perf.plan_space import ANYHOW
 from trimtab_policy.perf.plans import why_none
 from trimtab_policy.placement.candidates import Candidate, allowed_types, candidates, could_ever_fit
 from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
@@ -182,7 +183,7 @@ def _expected(case: WaitingCase, able: list[Candidate], free: dict[str, int]) ->
 
 def _scattered(case: WaitingCase, candidate: Candidate, free: dict[str, int]) -> str:
     option, name = candidate.option, candidate.gpu.name
-    if case.capacity.fits(case.job, name, option.nodes, option.gpus_per_node, candidate.speed):
+    if case.capacity.fits(case.job, replace(candidate.demand(), spread=0, linkage=ANYHOW)):
         each = option.linkage.segment
         return f"{free[name]} {name} are free, but not groups of {count_of(each)} that lie in one NVLink domain each"
     together = "together with the CPU and memory that the job asks for"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from trimtab_policy.placement.assign import realise
-from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, placement, with_room
+from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, on_nodes, placement, with_room
 from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
 from trimtab_policy.placement.pending_reasons import why_pending
 from trimtab_policy.types import Decision, Job, Pending, PendingReason, Placement, Snapshot
@@ -93,8 +93,9 @@ def behind(head: Job, job: Job) -> Pending:
 def fastest(snapshot: Snapshot, capacity: Capacity, job: Job) -> Placement | None:
     """The fastest candidate that fits now."""
     for candidate, shares in with_room(capacity, job, fastest_first(snapshot, capacity, job)):
-        what = f"{candidate.describe()}, {candidate.option.plan.describe()}"
-        reason = f"{what}: {candidate.tokens_per_second:,.0f} tokens/s, the fastest that fits now"
+        what = candidate.describe_with_plan()
+        rate = on_nodes(capacity, job, candidate, shares).tokens_per_second
+        reason = f"{what}: {rate:,.0f} tokens/s, the fastest that fits now"
         return placement(capacity, job, candidate, shares, reason)
     return None
 

@@ -1,4 +1,4 @@
-"""When GPUs come free: which gangs give back what, on which nodes, at what time; and from when on a job has room.
+"""When GPUs come free: which gangs give back what, on which nodes, at what time; and from when on a job fits.
 
 There is one rule for the end of a gang (`expected_end`) and one kind of end (`Release`), with two questions about many:
 
@@ -134,7 +134,7 @@ class FreeTimeline:
         stay true when more does: they are asked about a logarithm of the times only.
         """
         moments = sorted({self._now, *(event.time for event in self._events if event.time > self._now)})
-        # Many have room at once: that is looked at first, for the middle is half of all events away.
+        # Many fit at once: that is looked at first, for the middle is half of all events away.
         now = fits(self.at(self._now))
         found = 0 if now else bisect_left(moments, True, lo=1, key=lambda moment: fits(self.at(moment)))
         return (moments[found], self.at(moments[found])) if found < len(moments) else None

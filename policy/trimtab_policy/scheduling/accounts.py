@@ -41,7 +41,7 @@ class Freed(Struct, frozen=True):
 
 
 class Accounts:
-    """The books of one decision. `give` and `take` change them, a `copy` may be thrown away."""
+    """Who has what during one decision. `give` and `take` change it, a `copy` may be thrown away."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -60,7 +60,7 @@ class Accounts:
                 self._charge(job, job.placement, 1)
 
     def copy(self) -> Accounts:
-        """The same books, to go on with by themselves."""
+        """The same, to be changed on its own."""
         other = object.__new__(Accounts)
         other.__dict__.update(
             {name: value.copy() if name in _CHANGING else value for name, value in self.__dict__.items()}
@@ -76,7 +76,7 @@ class Accounts:
         self._charge(job, job.placement, -1)
         for share in job.placement.shares:
             if share.node in self._free:
-                gives = _needs(job, share.gpus)
+                gives = needs(job, share.gpus)
                 paid = tuple(min(part, max(0, -free)) for part, free in zip(gives, self._free[share.node], strict=True))
                 self._free[share.node] = _plus(self._free[share.node], paid)  # what is beyond the node's own first
                 freed = Freed(uid, beneficiary, _minus(gives, paid))
@@ -88,7 +88,7 @@ class Accounts:
         if job.uid in self.placed:
             return "already_placed", "the job has a placement already"
         for share in placement.shares:
-            wanted, room = _needs(job, share.gpus), self._room(share.node)
+            wanted, room = needs(job, share.gpus), self._room(share.node)
             for (rule, what), asked, there in zip(_RULES, wanted, room, strict=True):
                 if asked and asked > there:
                     return rule, f"node {share.node} has {there} {what} free, {asked} are needed"
@@ -99,7 +99,7 @@ class Accounts:
         job = self.jobs[placement.job]
         waits = dict.fromkeys(self._count_on(job, placement))
         for share in placement.shares:
-            waits |= dict.fromkeys(self._draw(job, share.node, _needs(job, share.gpus)))
+            waits |= dict.fromkeys(self._draw(job, share.node, needs(job, share.gpus)))
         self.placed[job.uid] = placement
         self._waits[job.uid] = tuple(waits)
         self._charge(job, placement, 1)
@@ -239,7 +239,8 @@ def _free(node: Node) -> Amounts:
     return node.free_gpus, node.free_cpu_milli, node.free_memory, node.free_pods
 
 
-def _needs(job: Job, gpus: int) -> Amounts:
+def needs(job: Job, gpus: int) -> Amounts:
+    """What a pod of the job with so many GPUs takes of its node."""
     return gpus, job.requirements.cpu_milli(gpus), job.requirements.memory(gpus), 1
 
 

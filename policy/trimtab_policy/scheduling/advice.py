@@ -1,4 +1,4 @@
-"""What would help jobs that wait, once it is known what is kept for whom, and who has been given room."""
+"""What would help jobs that wait, once it is known what is kept for whom, and who has been placed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which nodes are cleared for a gang of equal parts, given what it costs that each of those on them leaves.
 
-A node has room for a part when GPUs, CPU, memory and a pod slot suffice; who leaves frees all that its pod holds. Of
+A part fits on a node whose GPUs, CPU, memory and pod slots suffice; a job that leaves frees all that its pod holds. Of
 the jobs on a node the cheapest set that frees enough is looked for among all sets, or of many jobs among the cheapest
 for their GPUs.
 """
@@ -16,13 +16,11 @@ import numpy as np
 
 from trimtab_policy.placement.candidates import Candidate
 from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.scheduling.accounts import Amounts, needs
 from trimtab_policy.types import Job
 
 EXACT = 6
 """Jobs on a node up to which all sets of them are looked at."""
-
-Room = tuple[int, int, int, int]
-"""GPUs, CPU millicores, bytes of memory and pod slots."""
 
 
 class Clearing:
@@ -31,7 +29,7 @@ class Clearing:
     def __init__(self, capacity: Capacity, job: Job, wish: Candidate, holders: Sequence[Job]) -> None:
         self._lacking, ready = _lacking(capacity, job, wish, holders)
         self._count = wish.option.nodes - ready
-        self._gives: list[dict[int, Room]] = [dict(self._given(capacity, holder)) for holder in holders]
+        self._gives: list[dict[int, Amounts]] = [dict(self._given(capacity, holder)) for holder in holders]
         self._here: dict[int, list[int]] = {}
         for number, gives in enumerate(self._gives):
             for row in gives:
@@ -65,13 +63,12 @@ class Clearing:
                     heappush(offers, offer)
         return gone if len(taken) >= self._count else None
 
-    def _given(self, capacity: Capacity, holder: Job) -> Iterator[tuple[int, Room]]:
+    def _given(self, capacity: Capacity, holder: Job) -> Iterator[tuple[int, Amounts]]:
         """Rows on which the holder's leaving helps, and what it leaves there."""
-        need = holder.requirements
         for share in holder.placement.shares if holder.placement else ():
             row = capacity.index.get(share.node)
             if row is not None and row in self._lacking:
-                yield row, (share.gpus, need.cpu_milli(share.gpus), need.memory(share.gpus), 1)
+                yield row, needs(holder, share.gpus)
 
     def _offer(
         self, row: int, gone: Collection[int], prices: Sequence[float]
@@ -90,7 +87,7 @@ class Clearing:
         return None if found is None else (sum(prices[number] for number in found), row, found)
 
     def _all_sets(
-        self, row: int, lacking: Room, others: Sequence[int], prices: Sequence[float]
+        self, row: int, lacking: Amounts, others: Sequence[int], prices: Sequence[float]
     ) -> tuple[int, ...] | None:
         if len(others) == 1:
             return tuple(others) if _nothing(_less(lacking, self._gives[others[0]][row])) else None
@@ -99,7 +96,7 @@ class Clearing:
         return min(enough, key=lambda each: sum(prices[number] for number in each), default=None)
 
     def _greedy(
-        self, row: int, lacking: Room, others: Sequence[int], prices: Sequence[float]
+        self, row: int, lacking: Amounts, others: Sequence[int], prices: Sequence[float]
     ) -> tuple[int, ...] | None:
         found: list[int] = []
         for number in sorted(others, key=lambda one: prices[one] / self._gives[one][row][0]):
@@ -110,7 +107,7 @@ class Clearing:
         return tuple(found) if _nothing(lacking) else None
 
 
-def _lacking(capacity: Capacity, job: Job, wish: Candidate, holders: Sequence[Job]) -> tuple[dict[int, Room], int]:
+def _lacking(capacity: Capacity, job: Job, wish: Candidate, holders: Sequence[Job]) -> tuple[dict[int, Amounts], int]:
     """What each node of the holders lacks for a part of the gang, by row, and how many nodes of all lack nothing."""
     width, need = wish.option.gpus_per_node, job.requirements
     rows = capacity.eligible(job, wish.gpu.name, wish.speed)
@@ -129,19 +126,19 @@ def _lacking(capacity: Capacity, job: Job, wish: Candidate, holders: Sequence[Jo
         capacity.index.get(share.node) for holder in holders if holder.placement for share in holder.placement.shares
     }
     columns = [column for column in np.flatnonzero(short).tolist() if int(rows[column]) in theirs]
-    found: dict[int, Room] = {}
+    found: dict[int, Amounts] = {}
     for column in columns:
         row, (gpus, cpus, bytes_, pods) = int(rows[column]), lacks[:, column].tolist()
         found[row] = gpus + capacity.owed(row), cpus, bytes_, pods
     return found, int((~short).sum())
 
 
-def _less(lacking: Room, *given: Room) -> Room:
+def _less(lacking: Amounts, *given: Amounts) -> Amounts:
     gpus, cpu, memory, pods = lacking
     for each in given:
         gpus, cpu, memory, pods = gpus - each[0], cpu - each[1], memory - each[2], pods - each[3]
     return gpus, cpu, memory, pods
 
 
-def _nothing(lacking: Room) -> bool:
+def _nothing(lacking: Amounts) -> bool:
     return max(lacking) <= 0

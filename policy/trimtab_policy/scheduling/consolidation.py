@@ -64,7 +64,7 @@ def consolidate(
     A job that finds no other place is left out, and the others are asked once more. What moves cost, in GPU-seconds
     times weight, must not exceed the `budget`.
     """
-    if wish.option.gpus > _room_in_all(snapshot, capacity, wish, movable):
+    if wish.option.gpus > _most_gpus(snapshot, capacity, wish, movable):
         return None
     allowed = list(movable)
     for _ in range(ATTEMPTS):
@@ -95,36 +95,39 @@ def could_move(capacity: Capacity, snapshot: Snapshot, job: Job) -> bool:
     return elsewhere(snapshot, capacity, job) is not None
 
 
-def _room_in_all(snapshot: Snapshot, capacity: Capacity, wish: Candidate, movable: Sequence[Victim]) -> int:
+def _most_gpus(snapshot: Snapshot, capacity: Capacity, wish: Candidate, movable: Sequence[Victim]) -> int:
     """GPUs that the gang's type has at most once the others have moved together: no more can come of it."""
-    room = capacity.free_gpus(wish.gpu.name)
+    gpus = capacity.free_gpus(wish.gpu.name)
     others = any(capacity.free_gpus(name) for name in snapshot.gpu_types if name != wish.gpu.name)
     for victim in movable:
         held = victim.job.placement
         if held and victim.job.preemptible and held.gpu_type == wish.gpu.name:
-            room += held.gpus if others else max(0, held.gpus - victim.job.requirements.gpus.low)
-    return room
+            gpus += held.gpus if others else max(0, held.gpus - victim.job.requirements.gpus.low)
+    return gpus
 
 
 def settle(
     snapshot: Snapshot, free: Capacity, victims: Iterable[Victim], away: float
 ) -> tuple[list[ConsolidationMove], list[Victim]]:
-    """Other places for jobs that have given way, the most urgent first, and who finds none. Spends `free`.
+    """Other places for victims, those of the highest priority first, and the victims that fit nowhere. Spends `free`.
 
-    `away`: seconds for which their GPUs are lent, that is until the gang that has them is done.
+    A victim whose own GPUs were not needed after all keeps them: it neither moves nor stops. `away`: seconds for which
+    their GPUs are lent, that is until the gang that has them is done.
     """
     moves: list[ConsolidationMove] = []
     stranded: list[Victim] = []
     for victim in sorted(victims, key=_turn):
-        found = elsewhere(snapshot, not_above(free, victim.job, stranded), victim.job)
+        mine, held = not_above(free, victim.job, stranded), victim.job.placement
+        if held and mine.fits_on(victim.job, held.gpu_type, held.shares):
+            free.take(victim.job, held.gpu_type, held.shares)
+            continue
+        found = elsewhere(snapshot, mine, victim.job)
         if found is None:
             stranded.append(victim)
             continue
         wish, shares = found
         free.take(victim.job, wish.gpu.name, shares)
-        if held := victim.job.placement:
-            if set(held.shares) == set(shares) and held.plan == wish.option.plan:
-                continue  # it need not move at all
+        if held:
             cost = victim.cost + _less(snapshot, free, victim.job, held, wish, away)
             moves.append(ConsolidationMove(victim, wish, shares, cost))
     return moves, stranded
@@ -173,7 +176,7 @@ def moved(capacity: Capacity, move: ConsolidationMove, beneficiary: Job) -> Plac
     held = job.placement
     fewer = held is not None and wish.option.gpus < held.gpus
     what = "gives GPUs to" if fewer else "makes room for"
-    reason = f"{wish.describe()}, {wish.option.plan.describe()}: {what} {beneficiary.namespace}/{beneficiary.name}"
+    reason = f"{wish.describe_with_plan()}: {what} {beneficiary.namespace}/{beneficiary.name}"
     return placement(capacity, job, wish, move.shares, reason)
 
 

@@ -86,7 +86,7 @@ def borrowed(snapshot: Snapshot) -> dict[str, int]:
     return found
 
 
-def standings(snapshot: Snapshot) -> dict[str, QueueHolding]:
+def queue_holdings(snapshot: Snapshot) -> dict[str, QueueHolding]:
     """Queue -> what its jobs hold, for every queue that has quotas or a weight, and for all that hold anything."""
     beyond, shares = borrowed(snapshot), _shares(snapshot)
     gpus: dict[str, Counter[str]] = {}

@@ -1,7 +1,7 @@
 """What a decision may do to running jobs: who may be stopped for whom, who may be moved.
 
-A policy has its way with elastic jobs only, and not at the cost of more urgent ones. What makes room for others
-(`preemption`) may touch every job, each with its ground: lower priority, or borrowed GPUs.
+A policy has its way with elastic jobs only, and not at the cost of more urgent ones. Preemption
+(`preemption`) may touch every job, each for a reason: lower priority, or borrowed GPUs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Permissions(Struct, frozen=True):
     """What the author of a decision may do."""
 
     for_others: bool = False
-    """It makes room: it may stop and move whoever may be moved at all, and only for the good of others."""
+    """It preempts: it may stop and move every job that may be moved at all, and only for other jobs."""
     elastic: bool = True
     """It may stop, move and resize elastic jobs."""
     about: frozenset[str] | None = None
@@ -41,7 +41,7 @@ def not_stopped(accounts: Accounts, stop: Stop, permissions: Permissions) -> Vio
         return "not_running", "the job holds no GPUs that a stop could free"
     comes = job.stoppable_from if permissions.for_others else None
     since = job.movable_from if comes is None else comes
-    return _untouchable(accounts, job, permissions, "stopped", since) or _no_ground(accounts, job, stop, permissions)
+    return _untouchable(accounts, job, permissions, "stopped", since) or _no_reason(accounts, job, stop, permissions)
 
 
 def not_moved(accounts: Accounts, job: Job, placement: Placement, permissions: Permissions) -> Violation | None:
@@ -77,7 +77,7 @@ def _untouchable(accounts: Accounts, job: Job, permissions: Permissions, what: s
     return None
 
 
-def _no_ground(accounts: Accounts, job: Job, stop: Stop, permissions: Permissions) -> Violation | None:
+def _no_reason(accounts: Accounts, job: Job, stop: Stop, permissions: Permissions) -> Violation | None:
     if not permissions.for_others:
         return None
     gains = accounts.jobs.get(stop.beneficiary)

@@ -4,7 +4,7 @@
     intake        who is considered at all: of very many, and of those whose plans were never searched for, some
     policies      place waiting jobs; may stop, move and resize elastic ones
     reservations  what would delay those first in line is taken back; its jobs are asked about once more, then others
-    room          others give way for jobs that still wait: they move, or stop
+    room          running jobs move or stop for jobs that still wait (preemption)
     resizes       elastic jobs get more, fewer or other GPUs, where nobody waits for these
     hints         what would help those that wait, of what is kept for nobody before them
     etas          when those that wait are expected to start
@@ -33,7 +33,7 @@ from trimtab_policy.scheduling.fair_share import borrowed, in_line
 from trimtab_policy.scheduling.intake import IntakeLimits, Taken
 from trimtab_policy.scheduling.isolation import Isolated
 from trimtab_policy.scheduling.permissions import Permissions
-from trimtab_policy.scheduling.preemption import RoomRules, make_room
+from trimtab_policy.scheduling.preemption import PreemptionRules, preempt_others
 from trimtab_policy.scheduling.reservations import (
     IN_LINE,
     Reservation,
@@ -63,7 +63,7 @@ from trimtab_policy.types import (
 INTAKE, ROOM, RESIZES = "intake", "room", "resize"
 """Names of the stages that decide like a policy."""
 HINTS = "hints"
-FELL = "there would be room for it, but whoever were to leave it would take what is kept for others"
+FELL = "it would fit, but the gangs that would have to move for it would take what is kept for others"
 
 T = TypeVar("T")
 
@@ -124,8 +124,8 @@ class Pipeline:
             self._ask(name, jobs, self._accounts.view())
         if line and (self._rules.reservations or self._rules.starvation_seconds):
             self._keep_reserved()
-        if self._rules.room and self._waiting():
-            self._make_room(self._rules.room)
+        if self._rules.preemption and self._waiting():
+            self._preempt(self._rules.preemption)
         if self._rules.resize:
             self._resize(self._rules.resize)
         if self._reserved and self._rules.times and self._waiting():
@@ -239,19 +239,19 @@ class Pipeline:
             self._take_back(refused)
             self._pending |= refused
 
-    # --- room ------------------------------------------------------------------------------------------------------
-    def _make_room(self, rules: RoomRules) -> None:
+    # --- preemption ------------------------------------------------------------------------------------------------
+    def _preempt(self, rules: PreemptionRules) -> None:
         view, waiting = self._accounts.view(), self._waiting()
         bounded = replace(rules, at_once=self._left(), for_one=MOST_LEAVING - len(self._accounts.left))
 
         def find() -> tuple[Decision, Permissions]:
-            decision = make_room(
+            decision = preempt_others(
                 view, waiting, bounded, ReservationGuard(view, self._reserved) if self._reserved else None
             )
             lent = borrowed(view) if decision.placements else {}
             return decision, Permissions(for_others=True, at_once=self._left(), borrowed=lent)
 
-        found = self._stage(ROOM, find, None, "no room was made")
+        found = self._stage(ROOM, find, None, "nobody was preempted")
         if found:
             self._judge(_Proposal(ROOM, *found))
 

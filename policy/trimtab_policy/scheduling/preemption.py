@@ -1,19 +1,19 @@
-"""Room for jobs that wait: who gives way, moves or shrinks so that a gang that fits nowhere can start.
+"""Preemption and defragmentation: which running gangs stop, move or shrink so that one that fits nowhere can start.
 
-For the first jobs in line, one after the other. Each may have room by two ways, for each of a few shapes of its gang:
+For the first jobs in line, one after the other. GPUs are freed in two ways, for each of a few shapes of the gang:
 
 - others move or shrink, and nobody stops (`consolidate`). They are of the same or of lower priority; what they lose by
-  it must be less than a part (`RoomRules.max_cost`) of what the gang would lose by waiting, `wait × its GPUs`.
+  it must be less than a part (`PreemptionRules.max_cost`) of what the gang would lose by waiting, `wait × its GPUs`.
 - others stop (`victims`): those of strictly lower priority, and, for a job whose queue holds less than it is
-  guaranteed, of the same priority what their queues have borrowed (`grounds`). That a gang's queue stays within its
-  guarantee with it keeps reclaim from going back and forth; strict order does for priorities.
+  guaranteed, of the same priority what their queues have borrowed (`preemption_rights`). That a gang's queue stays
+  within its guarantee with it keeps reclaim from going back and forth; strict order does for priorities.
 
-What is cheaper is done. In the end whoever was to stop, and still finds room, goes on there or with fewer GPUs. All is
-tried on a copy of the books before anybody is named: the whole gang can start, or nobody is touched. Nothing is done
-for a gang that will have room anyway sooner than a victim would have restarted.
+The cheaper way is taken. Victims that still fit somewhere in the end move there, or go on with fewer GPUs, instead of
+stopping. All is tried on a copy of what is free before a victim is named: the whole gang can start, or nobody is
+touched. Nothing is done for a gang that will fit anyway sooner than a victim would have restarted.
 
-What is kept for others (`reservations.ReservationGuard`) is out of sight for those who come after them. Neither a gang
-that starts nor one that moves for it may delay a reserved one.
+GPUs that are reserved (`reservations.ReservationGuard`) count as taken for jobs later in line. Neither a gang that
+starts nor one that moves for it may delay a job with a reservation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trimtab_policy.scheduling.consolidation import (
     settle,
     spent,
 )
-from trimtab_policy.scheduling.preemption_rules import Grounds
+from trimtab_policy.scheduling.preemption_rights import PreemptionRights
 from trimtab_policy.scheduling.reservations import Reservation, ReservationGuard, hidden
 from trimtab_policy.scheduling.shapes import Way, chosen, possible, shortlist
 from trimtab_policy.scheduling.victims import Victim, choose, without
@@ -47,7 +47,7 @@ LONGEST_WAIT = 24 * 3600.0
 """Seconds that a job is taken to wait at most, where no end is in sight."""
 
 
-class RoomRules(Struct, frozen=True):
+class PreemptionRules(Struct, frozen=True):
     """What may be done to running jobs for the good of waiting ones."""
 
     preempt: bool = True
@@ -58,18 +58,18 @@ class RoomRules(Struct, frozen=True):
     """Move jobs, divide them otherwise, or leave elastic ones fewer GPUs, where that is enough."""
     at_once: int = 16
     """Once this decision stops, moves or shrinks so many gangs no further job is helped: those that are being stopped
-    already have been taken off. For the last one more may stop, because half of a gang's room is none."""
+    already have been taken off. For the last one more may stop: half of the GPUs that a gang needs are of no use."""
     for_one: int = 256
-    """Gangs that may give way by this decision, even if all of them do for one job: a plan names no more."""
+    """Gangs that this decision may stop, move or shrink, even if all are for one job: a plan names no more."""
     looked_at: int = 16
-    """Waiting jobs, first in line, that room is looked for, of those that it could be made for."""
+    """Waiting jobs, first in line, for which victims are searched, of those that have any."""
     max_cost: float = 0.5
     """What moves may cost others, at most, as a part of what the gang would lose by waiting. Both in GPU-seconds times
     the peak FLOP/s of the GPUs."""
 
 
-def make_room(
-    snapshot: Snapshot, waiting: Sequence[Job], rules: RoomRules, guard: ReservationGuard | None = None
+def preempt_others(
+    snapshot: Snapshot, waiting: Sequence[Job], rules: PreemptionRules, guard: ReservationGuard | None = None
 ) -> Decision:
     """Placements of jobs that wait, of jobs that move or shrink for them, and stops with cause and beneficiary.
 
@@ -79,9 +79,9 @@ def make_room(
     """
     if not snapshot.nodes or not waiting or rules.at_once < 1:
         return Decision(NAME)
-    room = _PreemptionBooks(snapshot, rules, guard)
-    room.serve(waiting)
-    return room.decision()
+    search = _PreemptionSearch(snapshot, rules, guard)
+    search.serve(waiting)
+    return search.decision()
 
 
 class _Start(Struct, frozen=True):
@@ -92,15 +92,15 @@ class _Start(Struct, frozen=True):
     shares: tuple[NodeShare, ...]
 
 
-class _PreemptionBooks:
-    """The books while room is made."""
+class _PreemptionSearch:
+    """What is free, who may be preempted, and what was decided so far."""
 
-    def __init__(self, snapshot: Snapshot, rules: RoomRules, guard: ReservationGuard | None) -> None:
+    def __init__(self, snapshot: Snapshot, rules: PreemptionRules, guard: ReservationGuard | None) -> None:
         self._snapshot, self._rules, self._guard = snapshot, rules, guard
         self._hidden: dict[tuple[Reservation, ...], tuple[NodeShare, ...]] = {}
         self._at_first = Capacity(snapshot)
         self._free = self._at_first.copy()
-        self._grounds = Grounds(snapshot, rules.preempt, rules.reclaim, rules.consolidate)
+        self._rights = PreemptionRights(snapshot, rules.preempt, rules.reclaim, rules.consolidate)
         self._starts: list[_Start] = []
         self._moves: list[tuple[ConsolidationMove, Job]] = []
         self._stops: list[tuple[Victim, Job]] = []
@@ -110,36 +110,36 @@ class _PreemptionBooks:
         self._looked = 0
 
     def serve(self, waiting: Sequence[Job]) -> None:
-        """Look at the jobs in line until too many others would have to give way."""
+        """Look at the jobs in line until too many gangs would be touched."""
         for job in waiting:
             if self._looked >= self._rules.looked_at or self._left() < 1:
                 return
             kind = _kind(job), self._before(job)
-            if kind in self._hopeless or not (self._starts or self._grounds.any_for(job)):
+            if kind in self._hopeless or not (self._starts or self._rights.any_for(job)):
                 continue
             known = possible(self._snapshot, self._free, job)
             at_first = self._open_to(job, self._at_first)
             if any(has_room(at_first, job, wish) for wish in known):
-                continue  # there was room, and the policy has left it
+                continue  # it would have fitted, and the policy has not placed it
             if not self._help(job, known):
                 self._hopeless.add(kind)
 
     def decision(self) -> Decision:
-        """What is to be done: whoever still finds room somewhere goes on there instead of stopping."""
+        """What is to be done: victims that still fit somewhere move there instead of stopping."""
         for_whom = {victim.job.uid: job for victim, job in self._stops}
         stops = self._settle(for_whom) if self._rules.consolidate else [victim for victim, _ in self._stops]
         starts = [_placement(self._free, start) for start in self._starts]
-        moving = [moved(self._free, move, job) for move, job in self._moves]
+        moving = [moved(self._free, move, job) for move, job in self._needed_moves()]
         return Decision(
             NAME,
             (*starts, *moving),
-            stops=tuple(self._grounds.stop(victim, for_whom[victim.job.uid]) for victim in stops),
+            stops=tuple(self._rights.stop(victim, for_whom[victim.job.uid]) for victim in stops),
         )
 
     def _settle(self, for_whom: Mapping[str, Job]) -> list[Victim]:
-        """Who was to stop goes on with what is left, and kept for nobody. Returns those who stop all the same."""
+        """Move or shrink victims onto GPUs that are free and not reserved. Returns those that stop all the same."""
         left = self._left_by(self._guard.reservations if self._guard else (), self._free)
-        able = [victim for victim, _ in self._stops if self._grounds.movable(victim.job)]
+        able = [victim for victim, _ in self._stops if self._rights.movable(victim.job)]
         moves, stops = settle(self._snapshot, left, able, 0.0)
         for move in moves:
             whom = for_whom[move.victim.job.uid]
@@ -147,7 +147,20 @@ class _PreemptionBooks:
                 self._moves.append((move, whom))
             else:
                 stops.append(move.victim)
-        return stops + [victim for victim, _ in self._stops if not self._grounds.movable(victim.job)]
+        return stops + [victim for victim, _ in self._stops if not self._rights.movable(victim.job)]
+
+    def _needed_moves(self) -> Iterator[tuple[ConsolidationMove, Job]]:
+        """Moves without those that victims of later jobs have made needless: whose gang can keep what it holds."""
+        for move, whom in self._moves:
+            job = move.victim.job
+            if held := job.placement:
+                back = self._free.copy()
+                back.give(job, move.wish.gpu.name, move.shares)
+                if back.fits_on(job, held.gpu_type, held.shares):
+                    back.take(job, held.gpu_type, held.shares)
+                    self._free = back
+                    continue
+            yield move, whom
 
     def _left(self) -> int:
         return self._rules.at_once - self._given_way()
@@ -156,14 +169,14 @@ class _PreemptionBooks:
         return len(self._moves) + len(self._stops)
 
     def _help(self, job: Job, known: Sequence[Candidate]) -> bool:
-        """Find room for a job; whether it has some now, or will have soon."""
+        """Find GPUs for a job; whether it has them now, or will have them soon."""
         free = self._open_to(job, not_above(self._free, job, (victim for victim, _ in self._stops)))
         for wish in sorted(known, key=lambda each: -each.tokens_per_second):
-            shares = nodes_for(free, job, wish)  # somebody who made room for another left enough
+            shares = nodes_for(free, job, wish)  # victims of another job have left enough
             if shares and self._harmless([_placement(self._free, start := _Start(job, wish, shares))]):
                 self._start(start)
                 return True
-        wishes = shortlist(self._snapshot, without(free, self._grounds.all_for(job)), job, known)
+        wishes = shortlist(self._snapshot, without(free, self._rights.all_for(job)), job, known)
         if not wishes:
             return False
         self._looked += 1
@@ -175,13 +188,13 @@ class _PreemptionBooks:
         if wait <= max(victim.job.restart_seconds for victim in way.victims) / self._snapshot.speedup:
             self._promised.append((job, way.wish))
             self._promise(self._ahead, job, way.wish)
-            self._grounds.awaits(wait)
+            self._rights.awaits(wait)
             return True
         return self._go(job, way)
 
     def _way(self, free: Capacity, job: Job, wishes: Sequence[Candidate], wait: float) -> Way | None:
-        """The best way to make room for one of these."""
-        movable = [each for each in self._grounds.may_move(job) if could_move(free, self._snapshot, each.job)]
+        """The cheapest way to free GPUs for the best of these."""
+        movable = [each for each in self._rights.may_move(job) if could_move(free, self._snapshot, each.job)]
         ways = []
         for wish in wishes:
             options = (self._by_stops(free, job, wish, wait), self._by_moves(free, job, wish, wait, movable))
@@ -199,7 +212,7 @@ class _PreemptionBooks:
 
     def _by_stops(self, free: Capacity, job: Job, wish: Candidate, wait: float) -> Way | None:
         idle = min(wait, seconds_left(job, wish))
-        victims = self._grounds.may_stop(job, wish, idle)
+        victims = self._rights.may_stop(job, wish, idle)
         most = self._rules.for_one - self._given_way()
         found = choose(free, job, wish, victims, most) if victims else None
         shares = nodes_for(without(free, found), job, wish) if found else None
@@ -208,7 +221,7 @@ class _PreemptionBooks:
         return Way(wish, shares, sum(victim.cost for victim in found), stops=found)
 
     def _go(self, job: Job, way: Way) -> bool:
-        """Do it, unless that delays somebody who is to have kept GPUs before."""
+        """Do it, unless that delays a job with a reservation that comes first."""
         start = _Start(job, way.wish, way.shares)
         moving = [moved(self._free, move, job) for move in way.moves]
         if not self._harmless([*moving, _placement(self._free, start)]):
@@ -216,7 +229,7 @@ class _PreemptionBooks:
         self._free = spent(self._free, way.moves, way.stops)
         self._moves += [(move, job) for move in way.moves]
         self._stops += [(victim, job) for victim in way.stops]
-        self._grounds.gone(victim.job for victim in way.victims)
+        self._rights.gone(victim.job for victim in way.victims)
         self._start(start)
         self._ahead = self._look()
         self._hopeless.clear()
@@ -224,7 +237,7 @@ class _PreemptionBooks:
 
     def _start(self, start: _Start) -> None:
         self._free.take(start.job, start.wish.gpu.name, start.shares)
-        self._grounds.starts(start.job, start.wish)
+        self._rights.starts(start.job, start.wish)
         self._starts.append(start)
 
     def _harmless(self, placements: Sequence[Placement]) -> bool:
@@ -255,7 +268,7 @@ class _PreemptionBooks:
         return left
 
     def _wait(self, job: Job, known: Sequence[Candidate], kept: Sequence[NodeShare]) -> float:
-        """Seconds until one of the candidates has room if nobody gave way, as of the last end before a look; infinite
+        """Seconds until one of the candidates fits if nobody is preempted, as of the last end before a look; infinite
         if not in sight. `kept` is for others who come first, as soon as it is free."""
         for moment, seconds in self._looks(self._ahead):
             free = self._ahead.at(moment)
@@ -267,17 +280,17 @@ class _PreemptionBooks:
         return math.inf
 
     def _look(self) -> FreeTimeline:
-        """When GPUs come free as things are. Whoever has given way returns nothing: its GPUs are free or taken."""
-        free, touched = self._free.copy(), self._grounds.touched
-        free.expect(self._snapshot.ending)
-        running = (release for release in as_expected(self._snapshot) if release.job.uid not in touched)
+        """When GPUs come free as things are. Victims return nothing: their GPUs are free already, or taken."""
+        free, touched = self._free.copy(), self._rights.touched
+        running = [release for release in as_expected(self._snapshot) if release.job.uid not in touched]
+        free.expect(self._snapshot.ending, (share for release in running for share in release.shares))
         ahead = FreeTimeline(self._snapshot.time, free, running)
         for job, wish in self._promised:
             self._promise(ahead, job, wish)
         return ahead
 
     def _promise(self, ahead: FreeTimeline, job: Job, wish: Candidate) -> None:
-        """A job waits for what is free soon, and takes it at the first look at which there is room for it."""
+        """A job waits for what is free soon, and takes it at the first look at which it fits."""
         for moment, seconds in self._looks(ahead):
             if shares := nodes_for(ahead.at(moment), job, wish):
                 since = self._snapshot.time + seconds
@@ -293,14 +306,14 @@ class _PreemptionBooks:
 
 
 HORIZONS = (60.0, 300.0, 900.0, 3600.0, 2 * 3600.0, 4 * 3600.0, 8 * 3600.0, 24 * 3600.0)
-"""Seconds from now at which it is looked for room: that is as exact as predicted ends are, and for hundreds of jobs it
-costs no more than for one."""
+"""Seconds from now at which it is asked whether a job fits: that is as exact as predicted ends are, and costs no more
+for hundreds of jobs than for one."""
 MOST_WAITED_FOR = 8
 """Candidates, the cheapest ones, that a job is taken to wait for."""
 
 
 def _kind(job: Job) -> object:
-    """Jobs that are alike in this have room made, or not, together."""
+    """For jobs that are alike in this, the search has the same result."""
     return (
         job.model,
         job.training,
@@ -322,5 +335,5 @@ def _taken(nodes: Iterable[Node], left: Mapping[str, int]) -> Iterator[NodeShare
 
 def _placement(capacity: Capacity, start: _Start) -> Placement:
     wish = start.wish
-    reason = f"{wish.describe()}, {wish.option.plan.describe()}: others make room for it"
+    reason = f"{wish.describe_with_plan()}: others make room for it"
     return placement(capacity, start.job, wish, start.shares, reason)

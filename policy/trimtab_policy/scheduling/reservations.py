@@ -21,7 +21,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
-from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -245,31 +244,13 @@ class _Watched:
         return _fits(then, self.job, self._options)
 
 
-def _settled(snapshot: Snapshot, held: Iterable[Sequence[NodeShare]]) -> Snapshot:
-    """The snapshot with each GPU there once, for the short while in which things are told one after the other.
-
-    GPUs whose pods are just ending count as free: else whoever looks in that moment takes them from under a large gang.
-    Those of a gang whose pods have ended already count as held until the gang is over, too.
-    """
-    taken = Counter[str]()
-    for share in chain.from_iterable(held):
-        taken[share.node] += share.gpus
-    ending = snapshot.ending
-    nodes = tuple(
-        node if free == node.free_gpus else replace(node, free_gpus=free)
-        for node in snapshot.nodes
-        for free in (min(node.free_gpus + ending.get(node.name, 0), node.gpus - node.foreign_gpus - taken[node.name]),)
-    )
-    return replace(snapshot, nodes=nodes)
-
-
 def _timeline(snapshot: Snapshot, *, early: bool = False) -> FreeTimeline:
     """When GPUs come free, as things are expected to go, or at the low ends of the intervals."""
-    now, releases = snapshot.time, list(as_expected(snapshot))
-    settled = _settled(snapshot, (each.shares for each in releases))
+    now, releases, free = snapshot.time, list(as_expected(snapshot)), Capacity(snapshot)
+    free.expect(snapshot.ending, (share for each in releases for share in each.shares))
     if early:
         releases = [replace(each, time=now + (each.time - now) / each.uncertainty) for each in releases]
-    return FreeTimeline(now, Capacity(settled), releases)
+    return FreeTimeline(now, free, releases)
 
 
 def _promise(ahead: FreeTimeline, job: Job, made: Reservation) -> None:

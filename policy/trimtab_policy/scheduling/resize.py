@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from trimtab_policy.placement.candidates import Candidate, candidates, nodes_for, placement
+from trimtab_policy.placement.candidates import Candidate, candidates, nodes_for, on_nodes, placement
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.runtime import may_be_touched
 from trimtab_policy.scheduling.consolidation import as_is
@@ -119,7 +119,9 @@ def _best(snapshot: Snapshot, free: Capacity, job: Job, gain: float) -> _Change 
         if saved < gain * cost or saved <= 0:
             return None  # those that follow save less
         if shares := nodes_for(mine, job, wish):
-            return _Change(job, wish, shares, saved - cost)
+            there = on_nodes(mine, job, wish, shares)
+            saved = left * (now.option.prediction.step_seconds - there.option.prediction.step_seconds)
+            return _Change(job, there, shares, saved - cost)
     return None
 
 
@@ -136,5 +138,5 @@ def _carried_out(free: Capacity, change: _Change) -> Placement:
     if held := job.placement:
         free.give(job, held.gpu_type, held.shares)
     free.take(job, wish.gpu.name, change.shares)
-    reason = f"{wish.describe()}, {wish.option.plan.describe()}: done {change.saved / 60:.0f} min sooner"
+    reason = f"{wish.describe_with_plan()}: done {change.saved / 60:.0f} min sooner"
     return placement(free, job, wish, change.shares, reason)

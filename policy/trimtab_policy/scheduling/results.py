@@ -33,7 +33,7 @@ class Move(Struct, frozen=True):
     """Who wants it."""
     cause: StopCause
     beneficiary: str = ""
-    """UID of the waiting job that it makes room for; empty where it moves for its own good."""
+    """UID of the waiting job that it moves for; empty where it moves for its own good."""
 
 
 class Outcome(Struct, frozen=True):

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from trimtab_policy.scheduling.intake import IntakeLimits
 from trimtab_policy.scheduling.permissions import UNBOUNDED
-from trimtab_policy.scheduling.preemption import RoomRules
+from trimtab_policy.scheduling.preemption import PreemptionRules
 from trimtab_policy.scheduling.resize import ResizeRules
 
 
@@ -17,8 +17,8 @@ class Rules(Struct, frozen=True):
     """Jobs first in line that GPUs are kept for ..."""
     starvation_seconds: float = 0.0
     """... and those that have waited for so long; 0: none."""
-    room: RoomRules | None = None
-    """How room is made for jobs that wait."""
+    preemption: PreemptionRules | None = None
+    """What may be done to running jobs for those that wait; None: nothing."""
     resize: ResizeRules | None = None
     """How elastic jobs are resized in this decision."""
     times: bool = True

@@ -1,4 +1,4 @@
-"""Which shape of its gang a job gets when others have to make room: not too many to look at, and one that pays.
+"""Which shape of its gang a job gets when others are preempted for it: few are looked at, and one that pays is taken.
 
 Up to its equal share of the cluster a job climbs from its cheapest shape to faster ones for as long as a step pays, as
 `best_fit` does when nobody has to give way. What others lose counts as GPUs that the gang would hold while it runs:

@@ -94,14 +94,14 @@ class _Trial:
         return {number: move for number, move in self._moving.items() if number not in self._refusals}
 
     def _bound(self) -> None:
-        """Once so many are stopped or moved nobody else is helped. But for whoever is, all go that it takes: half of a
-        gang's room is none. A plan names those that it waits for, and has no place for more than so many names."""
+        """Once so many are stopped or moved no further job is helped. For the last one, all stop that have to: half of
+        a gang's GPUs are of no use. A plan names those that it waits for, and cannot hold more than so many names."""
         counted, left = 0, MOST_LEAVING - len(self._before.left)
         refused = "too_many_at_once", f"{self._permissions.at_once} more gangs may be stopped at the moment"
         for group in sorted(self._groups(), key=len):
             if counted < self._permissions.at_once and len(group) <= left:
                 left -= len(group)
-                # whoever makes room has kept count of its moves: here nobody knows yet for whom they are
+                # preemption has counted its moves itself: for whom they are is not known here yet
                 counted += 0 if self._permissions.for_others and group[0][0] is self._refusals else len(group)
             else:
                 for refusals, number in group:
@@ -113,7 +113,7 @@ class _Trial:
         for number, stop in self._kept().items():
             groups.setdefault(stop.beneficiary or stop.job, []).append((self._stop_refusals, number))
         stops, moves = groups.values(), ([(self._refusals, number)] for number in self._movers())
-        # who makes room has chosen moves where it could have stopped: without them the stops beside them are for nobody
+        # preemption moves gangs that it could have stopped: without these moves the stops beside them help nobody
         return [*moves, *stops] if self._permissions.for_others else [*stops, *moves]
 
     def _enter(self) -> tuple[Accounts, list[int], dict[int, Violation]]:

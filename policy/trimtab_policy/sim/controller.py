@@ -1,6 +1,6 @@
 """The live controller as a policy for the simulator: what is evaluated is what runs.
 
-Every decision goes through the pipeline (`scheduling.pipeline`): line, policy, reservations, room for those that wait,
+Every decision goes through the pipeline (`scheduling.pipeline`): line, policy, reservations, preemption,
 resizes, each through the shield, by the rules that the controller's settings have by default. Left out is what needs a
 clock on the wall: deadlines, how many jobs can be considered in time, and expected starts, which nobody asks for here.
 What the controller reads in the status of running jobs (since when they run, how often they gave way lately) is
@@ -23,7 +23,7 @@ from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.eta_cache import Times
 from trimtab_policy.scheduling.intake import IntakeLimits, Taken
 from trimtab_policy.scheduling.pipeline import Pipeline
-from trimtab_policy.scheduling.preemption import RoomRules
+from trimtab_policy.scheduling.preemption import PreemptionRules
 from trimtab_policy.scheduling.resize import ResizeRules
 from trimtab_policy.scheduling.results import Fallback, Outcome
 from trimtab_policy.scheduling.rules import Rules
@@ -41,7 +41,7 @@ class ControllerRules(Struct, frozen=True):
     rules: Rules = Rules(
         reservations=1,
         starvation_seconds=6 * HOUR,
-        room=RoomRules(),
+        preemption=PreemptionRules(),
         resize=ResizeRules(),
         times=False,
         at_once=16,

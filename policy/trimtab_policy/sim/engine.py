@@ -1,4 +1,4 @@
-"""The clock of the simulator: moves jobs, asks the policy, does what it says, and keeps the books.
+"""The clock of the simulator: moves jobs, asks the policy, does what it says, and records who held what.
 
 Decisions are made either at events (a job arrives or ends, a node fails or comes back, at the latest every
 `heartbeat`), as the live controller does, or in rounds of fixed length, as Sia, Pollux and Gavel do. In rounds a job

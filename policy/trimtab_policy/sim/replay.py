@@ -16,12 +16,8 @@ from msgspec.structs import replace
 from trimtab_policy import policy as registry
 from trimtab_policy.placement.runtime import due, quiet
 from trimtab_policy.sim import llm
-from trimtab_policy.sim.contestant import Decider, contestant
-from trimtab_policy.sim.controller import SimulatedController
-from trimtab_policy.sim.engine import SimRules, Watch, simulate
 from trimtab_policy.sim.llm import LlmRules
 from trimtab_policy.sim.node_accounts import NodeAccounts
-from trimtab_policy.sim.result import Run
 from trimtab_policy.sim.speedup import as_predicted
 from trimtab_policy.types import Job, Placement, Snapshot
 
@@ -48,14 +44,6 @@ class Case(Struct, frozen=True):
         return replace(self.snapshot, jobs=(*self.snapshot.jobs, *self.held))
 
 
-def case(snapshot: Snapshot) -> Case:
-    """Which jobs can be replayed. Raises NothingToReplay when none of them can."""
-    found = sorted_out(snapshot)
-    if not found.snapshot.jobs:
-        raise nothing(found)
-    return found
-
-
 def nothing(found: Case) -> NothingToReplay:
     """What to tell whoever wants to see jobs of which there are none."""
     told = "; ".join(f"{name}: {why}" for name, why in found.set_aside.items()) or "none waits or runs"
@@ -74,21 +62,6 @@ def sorted_out(snapshot: Snapshot) -> Case:
     return Case(replace(snapshot, jobs=jobs), aside, held)
 
 
-def live_on(start: Case, policy: str, *, preempt: bool = False, watch: Watch | None = None) -> Run:
-    """Simulate from the moment of the snapshot, which is 0, until all jobs are done.
-
-    The policy, named as a contestant, decides under the controller unless it is to decide as in its paper. With
-    `preempt` all jobs count as elastic: a policy may stop, move and resize them, at the price of a restart. Raises
-    UnknownPolicy, and what `simulate` raises.
-    """
-    who = contestant(policy)
-    decides = registry.load(who.name)
-    if who.decider is Decider.PAPER:
-        return simulate(decides, jobs_of(start, preempt=preempt), start.cluster, SimRules(), watch)
-    controller = SimulatedController(decides, elastic=lambda job: preempt or job.elastic, begin=start.cluster)
-    return simulate(controller, jobs_of(start, preempt=True), start.cluster, SimRules(), watch)
-
-
 def jobs_of(start: Case, *, preempt: bool) -> list[llm.LlmJob]:
     """The jobs to simulate. Those that run are as fast as they are seen to be: they end when they are expected to."""
     now = start.snapshot
@@ -102,11 +75,11 @@ def jobs_of(start: Case, *, preempt: bool) -> list[llm.LlmJob]:
 def _empty(snapshot: Snapshot, lives_on: Collection[str], held: tuple[Job, ...]) -> Snapshot:
     """The cluster without those jobs (UIDs), and with no others than those that are set aside and hold GPUs: neither
     their GPUs nor their quota are free."""
-    books = NodeAccounts(snapshot)
+    accounts = NodeAccounts(snapshot)
     for job in snapshot.jobs:
         if job.placement and job.uid in lives_on:
-            books.give(job, job.placement)
-    return replace(snapshot, nodes=books.nodes, jobs=held)
+            accounts.give(job, job.placement)
+    return replace(snapshot, nodes=accounts.nodes, jobs=held)
 
 
 def _lost(snapshot: Snapshot, job: Job, held: Placement) -> str:

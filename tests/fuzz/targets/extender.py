@@ -29,11 +29,11 @@ class _Watch:
     """Books of a cluster that does not change."""
 
     def __init__(self) -> None:
-        self.books, self.trouble = _Books(), ""
+        self.index, self.trouble = _Books(), ""
         for name in ("n1", "n2", "full"):
-            self.books.node_changed(None, node_object(name))
-        self.books.pod_changed(None, pod_object("holder", "full", gpus=8))
-        self.books.pod_changed(None, gang_pod("job", 3, 0, "n1", phase="Running"))
+            self.index.node_changed(None, node_object(name))
+        self.index.pod_changed(None, pod_object("holder", "full", gpus=8))
+        self.index.pod_changed(None, gang_pod("job", 3, 0, "n1", phase="Running"))
 
 
 class _Binder:

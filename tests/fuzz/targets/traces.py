@@ -11,7 +11,7 @@ from tests.fuzz.targets.files import written
 
 from trimtab_lab import workloads
 from trimtab_lab.workloads import SCHEMAS, pai, swf
-from trimtab_policy.sim.textfile import FileError
+from trimtab_lab.workloads.textfile import FileError
 
 CELLS = (
     *("1", "a", "2023-03-01 00:18:22+08:00", "3600", "0", "8", "0.5", "", "nan", "inf", "-1", "1e15", "1e308", "V100"),

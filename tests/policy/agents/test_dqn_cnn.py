@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.policy.agents.toy_rules import largest, returns, right_size, smallest
 from torch import Tensor, nn
 
 from trimtab_lab.agents import dqn_cnn, dqn_worlds, recipe
@@ -20,7 +21,7 @@ from trimtab_lab.agents.dqn_worlds import VALIDATION, Adlro, Arrays, DqnEnvironm
 from trimtab_lab.environments import adlro
 from trimtab_lab.environments.adlro import AdlroEnv
 from trimtab_lab.environments.adlro_cluster import GPUS
-from trimtab_lab.environments.toy import largest, returns, right_size, smallest, toy
+from trimtab_lab.environments.toy import toy
 from trimtab_policy.learned import dqn_cnn as learned
 from trimtab_policy.learned import store
 from trimtab_policy.learned.dqn_cnn import Inputs, Network

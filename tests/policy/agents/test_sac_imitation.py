@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.policy.agents.toy_rules import returns, right_size, smallest
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
@@ -250,9 +251,7 @@ def test_it_solves_the_toy_world() -> None:
     for segment in range(solving.segments):
         solving.learn(segment)
     world = toy.toy(config.training.validation_episodes)
-    right, wrong = (
-        toy.returns(world, rule, sac_tasks.VALIDATION_SEED).mean() for rule in (toy.right_size, toy.smallest)
-    )
+    right, wrong = (returns(world, rule, sac_tasks.VALIDATION_SEED).mean() for rule in (right_size, smallest))
     assert before < wrong + 0.1
     assert solving.validate()["score"] > right - 0.1 * (right - wrong)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.policy.agents.toy_rules import largest, returns, right_size, smallest
 
 from trimtab_lab.agents import q_learning, recipe, sarsa
 from trimtab_lab.agents.q_learning import QLearning
@@ -27,7 +28,7 @@ from trimtab_lab.agents.tables import (
     epsilon_greedy,
     play,
 )
-from trimtab_lab.environments.toy import largest, returns, right_size, smallest, toy
+from trimtab_lab.environments.toy import toy
 from trimtab_policy.learned.tables import WAIT
 
 AGENTS = {"q_learning": q_learning, "sarsa": sarsa}

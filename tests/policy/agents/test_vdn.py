@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.policy.agents.toy_rules import returns, right_size
 from tests.policy.learned.random_offers import random_offers
 
 from trimtab_lab.agents import fine_tuning, vdn
@@ -18,7 +19,7 @@ from trimtab_lab.agents.fine_tuning import Judged, TransitionLog, Trial, TuningB
 from trimtab_lab.agents.vdn import VALIDATION, VdnConfig
 from trimtab_lab.agents.vdn_tasks import AdlroWorld, Hosts, OffersVdnWorld, VdnCluster, VdnWorld, clusters, toys
 from trimtab_lab.environments.adlro import AdlroEnv
-from trimtab_lab.environments.toy import returns, right_size, toy
+from trimtab_lab.environments.toy import toy
 from trimtab_policy.learned import store
 from trimtab_policy.learned.vdn import NAMES, VdnPolicy, answers, local, predicted
 from trimtab_policy.observation.encode import SCHEMA, Floats, OfferBatch

@@ -13,10 +13,10 @@ from tests.builders import A100, changed, job, node, running, snapshot
 
 from trimtab.commands.snapshot import portable, read_snapshot
 from trimtab.errors import UsageError
+from trimtab_lab.evaluation.replay import case
 from trimtab_policy import catalog
 from trimtab_policy.inputs.soundness import problem
 from trimtab_policy.placement.candidates import holding
-from trimtab_policy.sim.replay import case
 
 NOW = snapshot([node("n1", free=0), node("n2")], [running("held", {"n1": 8}), job("waits")])
 DUMP: dict[str, Any] = json.loads(msgspec.json.encode(portable(NOW)))

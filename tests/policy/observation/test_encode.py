@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from tests.builders import job, node, running, snapshot
+from tests.policy.agents.toy_rules import Rule, largest, returns, right_size, smallest
 from tests.strategies import snapshots
 
 from trimtab_lab.environments import toy
 from trimtab_lab.environments.cluster_kernel import NONE
 from trimtab_lab.environments.offers import OffersVectorEnv
+from trimtab_lab.workloads import clusters
 from trimtab_policy.observation.encode import CLUSTER, JOB, OCCUPANCY, OPTION, POOL, OfferBatch, OfferScene
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import fastest
-from trimtab_policy.sim import clusters
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Job, NodeShare, Placement, Snapshot, Speed
 
@@ -166,11 +167,11 @@ def test_nodes_are_counted_by_their_free_gpus() -> None:
     np.testing.assert_allclose(offered(now, "new")[0].pools[0, 0, OCCUPANCY], [0.2] * 5)
 
 
-@pytest.mark.parametrize(("rule", "worse"), [(toy.right_size, toy.smallest), (toy.smallest, toy.largest)])
-def test_the_toy_world_tells_good_rules_from_bad_ones(rule: toy.Rule, worse: toy.Rule) -> None:
+@pytest.mark.parametrize(("rule", "worse"), [(right_size, smallest), (smallest, largest)])
+def test_the_toy_world_tells_good_rules_from_bad_ones(rule: Rule, worse: Rule) -> None:
     env = toy.toy(32)
-    assert toy.returns(env, rule, seed=1).mean() > 1.15 * toy.returns(env, worse, seed=1).mean()
-    assert (toy.returns(env, rule, seed=1) > toy.returns(env, worse, seed=1)).mean() > 0.9
+    assert returns(env, rule, seed=1).mean() > 1.15 * returns(env, worse, seed=1).mean()
+    assert (returns(env, rule, seed=1) > returns(env, worse, seed=1)).mean() > 0.9
 
 
 def offered(now: Snapshot, name: str) -> tuple[OfferBatch, tuple]:

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import A100, H100, capacity, job, node, running
 
-from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.types import Node, Quota
+from trimtab_policy.placement.capacity import Capacity, GangDemand
+from trimtab_policy.types import Node, NodeShare, Quota
 
 
 def names_of(room: Capacity, nodes: int, gpus: int = 8, **need: Any) -> list[str] | None:
-    found = room.find(job(**need), A100, nodes, gpus)
+    found = room.find(job(**need), GangDemand(A100, nodes * gpus, nodes))
     return [share.node for share in found] if found else None
 
 
@@ -90,11 +90,11 @@ def test_an_overallocated_node_has_nothing_free() -> None:
 def test_what_is_taken_is_gone_for_the_next() -> None:
     room = capacity(node("a"), node("b"))
     for _ in range(2):
-        shares = room.find(job(), A100, 1, 8)
+        shares = room.find(job(), GangDemand(A100, 8, 1))
         assert shares
         room.take(job(), A100, shares)
-    assert not room.fits(job(), A100, 1, 1)
-    assert room.could_ever_fit(job(), A100, 2, 8)
+    assert not room.fits(job(), GangDemand(A100, 1, 1))
+    assert room.could_ever_fit(job(), GangDemand(A100, 16, 2))
 
 
 def test_a_quota_counts_what_the_queue_holds_and_what_is_taken() -> None:
@@ -102,12 +102,23 @@ def test_a_quota_counts_what_the_queue_holds_and_what_is_taken() -> None:
     room = capacity(node("a", free=4), node("b"), jobs=[held], quotas=[Quota("q", A100, 10), Quota("q", "*", 9)])
     mine = job(queue="q")
     assert room.quota_left("q", A100) == 5
-    assert room.find(mine, A100, 1, 8) is None
-    shares = room.find(mine, A100, 1, 4)
+    assert room.find(mine, GangDemand(A100, 8, 1)) is None
+    shares = room.find(mine, GangDemand(A100, 4, 1))
     assert shares
     room.take(mine, A100, shares)
     assert room.quota_left("q", A100) == 1
     assert room.quota_left("another", A100) is None
+
+
+def test_gpus_of_pods_that_are_just_ending_count_once() -> None:
+    """Node b has two GPUs too few until pods with three have ended; four of the six that a gang holds on c are back."""
+    room = capacity(node("a", free=2), node("b", free=-2), node("c", free=6, foreign_gpus=1))
+    room.expect({"a": 3, "b": 3, "gone": 8}, [NodeShare("c", 6), NodeShare("gone", 8)])
+    assert dict(zip(room.names, room.free.tolist(), strict=True)) == {"a": 5, "b": 1, "c": 1}
+    assert room.free_gpus(A100) == 7
+    room.give(job(), A100, (NodeShare("b", 2), NodeShare("c", 6)))
+    assert room.free.tolist() == [5, 3, 7]
+    assert not any(map(room.owed, range(3)))
 
 
 nodes_st = st.lists(
@@ -126,7 +137,7 @@ nodes_st = st.lists(
 @given(nodes_st, st.integers(1, 6), st.sampled_from([1, 2, 4, 8]))
 def test_a_gang_is_found_exactly_when_enough_nodes_have_room(described: list[Any], count: int, gpus: int) -> None:
     nodes = [node(f"n{i}", free=f, topology=t, link_domain=link) for i, (f, t, link) in enumerate(described)]
-    found = capacity(*nodes).find(job(), A100, count, gpus)
+    found = capacity(*nodes).find(job(), GangDemand(A100, count * gpus, count))
     assert (found is not None) == (sum(each.free_gpus >= gpus for each in nodes) >= count)
     free = {each.name: each.free_gpus for each in nodes}
     assert found is None or len({share.node for share in found}) == count
@@ -136,7 +147,7 @@ def test_a_gang_is_found_exactly_when_enough_nodes_have_room(described: list[Any
 @given(nodes_st, st.integers(2, 4))
 def test_no_domain_that_holds_the_gang_is_nearer_than_the_one_taken(described: list[Any], count: int) -> None:
     nodes = [node(f"n{i}", free=f, topology=t, link_domain=link) for i, (f, t, link) in enumerate(described)]
-    found = capacity(*nodes).find(job(), A100, count, 2)
+    found = capacity(*nodes).find(job(), GangDemand(A100, 2 * count, count))
     if found is None:
         return
     by_name = {each.name: each for each in nodes}
@@ -153,8 +164,8 @@ def test_no_domain_that_holds_the_gang_is_nearer_than_the_one_taken(described: l
 
 # --- gangs that may be uneven ------------------------------------------------------------------------------------
 def parts_of(room: Capacity, gpus: int, nodes: int = 1, spread: int = 99, **need: Any) -> dict[str, int] | None:
-    found = room.gather(job(**need), A100, gpus, nodes, spread)
-    assert room.gathers(job(**need), A100, gpus, nodes, spread) == (found is not None)
+    found = room.find(job(**need), GangDemand(A100, gpus, nodes, spread))
+    assert room.fits(job(**need), GangDemand(A100, gpus, nodes, spread)) == (found is not None)
     return {share.node: share.gpus for share in found} if found else None
 
 
@@ -195,7 +206,7 @@ def test_what_is_given_back_is_free_again_once_debts_are_paid() -> None:
     room.give(held, A100, held.placement.shares)
     assert room.free.tolist() == [1, 4]
     assert (room.free_gpus(A100), room.quota_left("q", A100)) == (5, 12)
-    room.take(held, A100, room.gather(held, A100, 5, 1, 9) or ())
+    room.take(held, A100, room.find(held, GangDemand(A100, 5, 1, 9)) or ())
     assert (room.free.tolist(), room.quota_left("q", A100)) == ([0, 0], 7)
 
 

@@ -18,7 +18,7 @@ from trimtab_policy import catalog, policy
 from trimtab_policy.perf import plans
 from trimtab_policy.perf.plan_space import ANYHOW, Linkage, link_shares, linkage
 from trimtab_policy.placement.candidates import candidates, has_room
-from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.capacity import Capacity, GangDemand
 from trimtab_policy.placement.topology import holds, link_domains, linked_gpus, tightest
 from trimtab_policy.scheduling.shield import check
 from trimtab_policy.sim import llm
@@ -100,15 +100,17 @@ def test_a_nearer_block_of_small_domains_loses_to_domains_with_room_for_the_shar
         for i in range(size)
     ]
     room = capacity(*blocks)
-    assert room.find(job(), GB200, 8, 4) == room.find(job(), GB200, 8, 4, linkage=Linkage(2, 2))
-    found = room.find(job(), GB200, 8, 4, linkage=Linkage(4, 4))
+    assert room.find(job(), GangDemand(GB200, 32, 8)) == room.find(
+        job(), GangDemand(GB200, 32, 8, linkage=Linkage(2, 2))
+    )
+    found = room.find(job(), GangDemand(GB200, 32, 8, linkage=Linkage(4, 4)))
     assert found
     assert Counter(share.node[:2] for share in found) == {"b0": 4, "c0": 4}
 
 
 def test_a_domain_that_lies_across_racks_stays_in_one_piece_of_the_ranks() -> None:
     nodes = [node(f"n{i}", GB200, gpus=4, link_domain=f"d{i // 4}", topology=("z", f"r{i % 2}")) for i in range(8)]
-    found = capacity(*nodes).find(job(), GB200, 6, 4)
+    found = capacity(*nodes).find(job(), GangDemand(GB200, 24, 6))
     assert found
     names = link_domains(catalog.gpu(GB200), found, {each.name: each for each in nodes})
     assert [len(list(group)) for _, group in groupby(names)] == [3, 3]
@@ -117,11 +119,11 @@ def test_a_domain_that_lies_across_racks_stays_in_one_piece_of_the_ranks() -> No
 def test_linked_nodes_that_are_slow_are_taken_where_only_they_are_linked_so() -> None:
     fast, slow = domains(2, 2), [replace(each, speed=0.5) for each in domains(1, 1, 4)[2:]]
     room = capacity(*fast, *slow)
-    close, anyhow = (room.find(job(), GB200, 4, 4, linkage=lies) for lies in (Linkage(4, 4), ANYHOW))
+    close, anyhow = (room.find(job(), GangDemand(GB200, 16, 4, linkage=lies)) for lies in (Linkage(4, 4), ANYHOW))
     assert close
     assert anyhow
     assert (room.speed_of(close), room.speed_of(anyhow)) == (0.5, 1.0)
-    assert not room.fits(job(), GB200, 4, 4, 1.0, Linkage(4, 4))
+    assert not room.fits(job(), GangDemand(GB200, 16, 4, least_speed=1.0, linkage=Linkage(4, 4)))
 
 
 sizes_st = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -152,9 +154,10 @@ def test_fewest_domains_and_shares_that_differ_only_where_room_or_segments_force
 @given(sizes_st, st.integers(1, 12), st.sampled_from([1, 2, 4]))
 def test_capacity_finds_nodes_exactly_where_it_says_that_they_fit(free: list[int], segments: int, segment: int) -> None:
     room, lies = capacity(*domains(*free)), Linkage(segment, segment)
-    found = room.find(job(), GB200, segments * segment, 4, linkage=lies)
-    assert (found is not None) == room.fits(job(), GB200, segments * segment, 4, 0.0, lies)
-    assert room.could_ever_fit(job(), GB200, segments * segment, 4, 0.0, lies) == (found is not None)
+    asked = GangDemand(GB200, 4 * segments * segment, segments * segment, linkage=lies)
+    found = room.find(job(), asked)
+    assert (found is not None) == room.fits(job(), asked)
+    assert room.could_ever_fit(job(), asked) == (found is not None)
     names = [share.node.partition("-")[0] for share in found or ()]
     assert all(len(set(names[first : first + segment])) == 1 for first in range(0, len(names), segment))
 
@@ -197,6 +200,15 @@ def test_a_placement_is_predicted_for_the_smallest_share(sizes: tuple[int, ...])
     assert linked == width * min(Counter(names).values())
     assert found.prediction.step_seconds == pytest.approx(said.step_seconds)
     assert found.prediction.uncertainty == said.uncertainty
+
+
+@pytest.mark.parametrize("name", ["best_fit", "fcfs"])
+def test_the_reason_says_the_rate_on_these_nodes(name: str) -> None:
+    """5+3 nodes are faster than what the option promises of any shares of at least 2."""
+    [found] = policy.load(name).decide(snapshot(domains(5, 3), [job(**LLAMA)])).placements
+    rate = found.prediction.tokens_per_second
+    said = f"{rate / 1000:.1f}k tokens/s" if name == "best_fit" else f"{rate:,.0f} tokens/s"
+    assert said in found.reason
 
 
 def test_the_simulator_runs_a_gang_as_fast_as_its_nodes_are_linked() -> None:

@@ -13,7 +13,7 @@ from tests.strategies import snapshots
 
 from trimtab_policy import policy
 from trimtab_policy.placement.candidates import Candidate, candidates
-from trimtab_policy.placement.capacity import MOST_SPEEDS, Capacity
+from trimtab_policy.placement.capacity import MOST_SPEEDS, Capacity, GangDemand
 from trimtab_policy.scheduling.shield import check
 from trimtab_policy.types import Decision, Job, Node, Snapshot, Speed
 
@@ -76,14 +76,14 @@ def test_nearness_decides_between_equally_fast_places_only() -> None:
         node("d", topology=("z", "b", "r3"), speed=0.7),
     ]
     found = capacity(*nodes)
-    two, three = (found.find(job(gpus=(1, 99)), A100, count, 8) for count in (2, 3))
+    two, three = (found.find(job(gpus=(1, 99)), GangDemand(A100, 8 * count, count)) for count in (2, 3))
     assert two
     assert three
     assert [share.node for share in two] == ["a", "c"]
     assert {share.node for share in three} >= {"a", "b"}
-    assert found.find(job(gpus=(1, 99)), A100, 3, 8, least_speed=1.0) is None
-    assert found.fits(job(), A100, 3, 8, 0.7)
-    assert not found.could_ever_fit(job(), A100, 3, 8, 1.0)
+    assert found.find(job(gpus=(1, 99)), GangDemand(A100, 24, 3, least_speed=1.0)) is None
+    assert found.fits(job(), GangDemand(A100, 24, 3, least_speed=0.7))
+    assert not found.could_ever_fit(job(), GangDemand(A100, 24, 3, least_speed=1.0))
 
 
 def test_a_job_that_takes_a_full_speed_node_leaves_the_next_one_the_slow_node() -> None:
@@ -102,9 +102,9 @@ def test_gangs_of_unequal_parts_avoid_slow_nodes_as_well() -> None:
         assert placed.speed == speed
         assert placed.prediction.step_seconds == pytest.approx(1 / gpus / speed)
     found = capacity(*nodes)
-    assert not found.gathers(job(), T4, 10, 3, 4, least_speed=1.0)
-    assert not found.could_ever_gather(job(), T4, 10, 3, 4, least_speed=1.0)
-    assert found.could_ever_gather(job(), T4, 10, 3, 4, least_speed=0.8)
+    assert not found.fits(job(), GangDemand(T4, 10, 3, 4, least_speed=1.0))
+    assert not found.could_ever_fit(job(), GangDemand(T4, 10, 3, 4, least_speed=1.0))
+    assert found.could_ever_fit(job(), GangDemand(T4, 10, 3, 4, least_speed=0.8))
 
 
 def test_a_larger_option_that_only_slow_cards_could_hold_says_so_among_the_alternatives() -> None:

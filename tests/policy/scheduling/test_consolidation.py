@@ -13,7 +13,7 @@ from tests.policy.scheduling.test_preemption import held, places, room, stops, w
 from trimtab_policy.placement.candidates import candidates
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.scheduling.consolidation import consolidate, elsewhere
-from trimtab_policy.scheduling.preemption import RoomRules
+from trimtab_policy.scheduling.preemption import PreemptionRules
 from trimtab_policy.scheduling.victims import Victim
 from trimtab_policy.specs import ParallelPlan
 from trimtab_policy.types import Bounds, Decision, Job, Snapshot
@@ -31,6 +31,13 @@ def test_the_job_that_loses_least_moves_together_with_the_other() -> None:
     decision = room(halves())
     assert places(decision) == {"gang": {"n0": 8}, "a": {"n1": 4}}
     assert stops(decision) == {}
+
+
+def test_where_the_cheapest_job_fits_nowhere_else_another_moves() -> None:
+    now = halves()
+    pinned = replace(now.jobs[0], eligible=("n0",))
+    decision = room(replace(now, jobs=(pinned, *now.jobs[1:])))
+    assert places(decision) == {"gang": {"n1": 8}, "b": {"n0": 4}}
 
 
 def test_a_move_says_for_whom_it_is() -> None:
@@ -68,12 +75,12 @@ def test_nobody_moves_to_where_its_selectors_do_not_admit_it() -> None:
 
 def test_moves_that_cost_more_than_the_wait_are_not_made() -> None:
     soon = halves(finish=NOW + 900)
-    assert room(soon, RoomRules(max_cost=0.01)) == Decision("room")
-    assert places(room(soon, RoomRules(max_cost=0.5))) == {"gang": {"n0": 8}, "a": {"n1": 4}}
+    assert room(soon, PreemptionRules(max_cost=0.01)) == Decision("room")
+    assert places(room(soon, PreemptionRules(max_cost=0.5))) == {"gang": {"n0": 8}, "a": {"n1": 4}}
 
 
 def test_consolidation_can_be_switched_off() -> None:
-    assert room(halves(), RoomRules(consolidate=False)) == Decision("room")
+    assert room(halves(), PreemptionRules(consolidate=False)) == Decision("room")
 
 
 def test_whoever_finds_no_other_place_stays_and_others_are_asked() -> None:
@@ -111,7 +118,7 @@ def test_a_job_goes_on_with_gpus_of_another_type_that_are_worth_no_more() -> Non
     assert better.placement
     better = replace(better, placement=replace(better.placement, gpu_type=H100))
     nodes = [node("h0", H100, free=0), node("n0")]
-    decision = room(snapshot(nodes, [better, waits("gang", 8, gpu_types=(H100,))]), RoomRules(max_cost=5.0))
+    decision = room(snapshot(nodes, [better, waits("gang", 8, gpu_types=(H100,))]), PreemptionRules(max_cost=5.0))
     assert places(decision) == {"gang": {"h0": 8}, "better": {"n0": 8}}
 
 

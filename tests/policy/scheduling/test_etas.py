@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import A100, H100, NOW, job, node, running, snapshot
 
-from trimtab_lab.workloads import generator
+from trimtab_lab.workloads import clusters, generator
 from trimtab_policy.scheduling.etas import expected_starts, forecasts
-from trimtab_policy.sim import clusters
 from trimtab_policy.types import Eta, Job, Node, Pending, PendingReason, Quota, Snapshot, Speed
 
 HOUR = 3600.0

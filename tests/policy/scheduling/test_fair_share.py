@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.builders import A100, H100, NOW, T4, V100, job, node, placement, running, snapshot
 
-from trimtab_policy.scheduling.fair_share import borrowed, in_line, line_of, standings
+from trimtab_policy.scheduling.fair_share import borrowed, in_line, line_of, queue_holdings
 from trimtab_policy.specs import ParallelPlan, Precision
 from trimtab_policy.types import Grant, Job, Node, Quota, Snapshot, Speed
 
@@ -34,7 +34,7 @@ MIXED = [node("h", H100), node("a", A100), node("v", V100), node("t", T4)]
 
 
 def share_of(held: Job, nodes: Sequence[Node] = MIXED) -> float:
-    return standings(snapshot(nodes, [held]))[line_of(held)].share
+    return queue_holdings(snapshot(nodes, [held]))[line_of(held)].share
 
 
 def large(name: str, gpu_type: str) -> Job:
@@ -69,7 +69,7 @@ def test_the_whole_cluster_in_one_hand_is_a_share_of_one() -> None:
     nodes = [node("n1"), node("n2")]
     assert share_of(running("x", {"n1": 8, "n2": 8}, queue="q"), nodes) == pytest.approx(1)
     weighted = snapshot(nodes, [running("x", {"n1": 8}, queue="q")], weights={"q": 4.0})
-    assert standings(weighted)["q"].share == pytest.approx(0.5 / 4)
+    assert queue_holdings(weighted)["q"].share == pytest.approx(0.5 / 4)
 
 
 @pytest.mark.parametrize("gpu_type", [T4, "Unheard-Of-1"])
@@ -79,7 +79,7 @@ def test_gangs_on_types_whose_nodes_are_all_cordoned_count_all_the_same(gpu_type
 
 
 def test_an_empty_cluster_has_no_shares() -> None:
-    assert standings(snapshot([])) == {}
+    assert queue_holdings(snapshot([])) == {}
     [alone] = in_line(snapshot([], [job()])).jobs
     assert (alone.share, alone.entitled) == (0, False)
 
@@ -245,7 +245,7 @@ def test_all_beyond_the_guarantee_is_borrowed_the_youngest_of_the_lowest_priorit
     ]
     seen = snapshot(NODES, jobs, quotas=[guaranteed("q", A100, 12)])
     assert borrowed(seen) == {"uid-old": 4, "uid-young": 8, "uid-loose": 8}
-    assert standings(seen)["q"].borrowed == {A100: 12}
+    assert queue_holdings(seen)["q"].borrowed == {A100: 12}
 
 
 def test_guarantees_by_type_and_of_any_type_cover_no_more_than_the_larger() -> None:
@@ -278,7 +278,7 @@ def test_nobody_borrows_more_than_it_holds_nor_while_guarantees_are_left(
         assert each.placement
         assert 0 <= beyond.get(each.uid, 0) <= each.placement.gpus
     promised = {(quota.queue, quota.gpu_type): quota.guaranteed for quota in quotas}
-    for name, standing in standings(seen).items():
+    for name, standing in queue_holdings(seen).items():
         covered = {kind: standing.gpus[kind] - standing.borrowed.get(kind, 0) for kind in standing.gpus}
         of_type = {kind: min(held, promised.get((name, kind), 0)) for kind, held in standing.gpus.items()}
         assert all(covered[kind] >= least for kind, least in of_type.items())

@@ -1,4 +1,4 @@
-"""Room for jobs that wait: whoever gives way does so on a ground, for a gang that starts, and not back and forth."""
+"""Preemption: whoever stops or moves does so for a reason, for a gang that starts, and not back and forth."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trimtab_policy.policy import load
 from trimtab_policy.scheduling.accounts import Accounts, after
 from trimtab_policy.scheduling.fair_share import borrowed, in_line
 from trimtab_policy.scheduling.permissions import Permissions
-from trimtab_policy.scheduling.preemption import RoomRules, make_room
+from trimtab_policy.scheduling.preemption import PreemptionRules, preempt_others
 from trimtab_policy.scheduling.shield import judge
 from trimtab_policy.types import Decision, Job, Quota, Snapshot, StopCause
 
-ALL = RoomRules(at_once=1 << 10, looked_at=1 << 10)
+ALL = PreemptionRules(at_once=1 << 10, looked_at=1 << 10)
 LONG = 10_000_000
 """Steps of a job that runs for days."""
 
@@ -35,15 +35,15 @@ def waits(name: str, gpus: int, **changes: object) -> Job:
     return job(name, gpus=(gpus, gpus), restart_seconds=60.0, **changes)  # type: ignore[arg-type]  # any field
 
 
-def room(now: Snapshot, rules: RoomRules = ALL) -> Decision:
+def room(now: Snapshot, rules: PreemptionRules = ALL) -> Decision:
     """What is done for those who wait; the shield has nothing to say against it."""
     lined = in_line(now)
-    decision = make_room(lined, lined.waiting(), rules)
+    decision = preempt_others(lined, lined.waiting(), rules)
     assert_right(lined, decision, rules)
     return decision
 
 
-def assert_right(now: Snapshot, decision: Decision, rules: RoomRules) -> None:
+def assert_right(now: Snapshot, decision: Decision, rules: PreemptionRules) -> None:
     permissions = Permissions(for_others=True, at_once=rules.at_once, borrowed=borrowed(now))
     verdict, _ = judge(Accounts(now), decision, permissions)
     assert verdict.refused == ()
@@ -142,7 +142,7 @@ def test_a_gang_that_has_just_become_overdue_is_let_end() -> None:
 def test_a_gang_that_should_run_by_now_and_does_not_is_stopped_and_not_moved() -> None:
     stuck = held("stuck", {"n0": 4}, started=None, movable_from=math.inf, stoppable_from=NOW)
     now = snapshot([node("n0", free=4), node("n1", free=4)], [stuck, waits("high", 8, priority=1, max_nodes=1)])
-    assert stops(room(now, RoomRules(consolidate=False))) == {"stuck": StopCause.PREEMPTED}
+    assert stops(room(now, PreemptionRules(consolidate=False))) == {"stuck": StopCause.PREEMPTED}
     assert places(room(now)) == {"high": {"n0": 8}}
     equal = replace(now, jobs=(stuck, waits("equal", 8, max_nodes=1)))
     assert room(equal) == Decision("room")
@@ -198,15 +198,15 @@ def test_no_more_stop_than_may_at_once() -> None:
     jobs = [held(f"low{i}", {f"n{i}": 8}) for i in range(4)]
     line = [waits(f"high{i}", 8, priority=1) for i in range(4)]
     now = snapshot([node(f"n{i}", free=0) for i in range(4)], [*jobs, *line])
-    assert len(room(now, RoomRules(at_once=3)).stops) == 3
-    assert room(now, RoomRules(at_once=0)) == Decision("room")
+    assert len(room(now, PreemptionRules(at_once=3)).stops) == 3
+    assert room(now, PreemptionRules(at_once=0)) == Decision("room")
 
 
 def test_all_go_that_one_gang_needs_and_then_nobody_else_is_helped() -> None:
     ones = [held(f"s{i}{k}", {f"n{i}": 1}) for i in range(9) for k in range(8)]
     line = [waits("first", 64, priority=2), waits("second", 8, priority=1)]
     now = snapshot([node(f"n{i}", free=0) for i in range(9)], [*ones, *line])
-    decision = room(now, RoomRules())
+    decision = room(now, PreemptionRules())
     assert list(places(decision)) == ["first"]
     assert len(decision.stops) == 64
 
@@ -215,9 +215,11 @@ def test_no_more_stop_than_a_plan_has_names_for() -> None:
     ones = [held(f"s{i}{k}", {f"n{i}": 1}) for i in range(2) for k in range(8)]
     nodes = [node(f"n{i}", free=0) for i in range(2)]
     line = [waits("first", 8, priority=2), waits("second", 8, priority=1)]
-    decision = room(snapshot(nodes, [*ones, *line]), RoomRules(for_one=15))
+    decision = room(snapshot(nodes, [*ones, *line]), PreemptionRules(for_one=15))
     assert (list(places(decision)), len(decision.stops)) == (["first"], 8)
-    assert room(snapshot(nodes, [*ones, waits("high", 16, priority=1)]), RoomRules(for_one=15)) == Decision("room")
+    assert room(snapshot(nodes, [*ones, waits("high", 16, priority=1)]), PreemptionRules(for_one=15)) == Decision(
+        "room"
+    )
 
 
 def test_jobs_that_nothing_can_help_take_nobodys_turn() -> None:
@@ -225,12 +227,12 @@ def test_jobs_that_nothing_can_help_take_nobodys_turn() -> None:
     limited = waits("limited", 8, priority=2, queue="closed")
     now = snapshot([node("n0", free=0)], [held("low", {"n0": 8}), *hopeless, limited, waits("high", 8, priority=1)])
     now = replace(now, quotas=(Quota("closed", "*", 0),))
-    assert places(room(now, RoomRules(looked_at=1))) == {"high": {"n0": 8}}
+    assert places(room(now, PreemptionRules(looked_at=1))) == {"high": {"n0": 8}}
 
 
 def test_preemption_can_be_switched_off() -> None:
     now = snapshot([node("n0", free=0)], [held("low", {"n0": 8}), waits("high", 8, priority=1)])
-    assert room(now, RoomRules(preempt=False)) == Decision("room")
+    assert room(now, PreemptionRules(preempt=False)) == Decision("room")
 
 
 # --- reclaim -----------------------------------------------------------------------------------------------------
@@ -301,7 +303,7 @@ def test_what_was_reclaimed_is_not_reclaimed_back() -> None:
 
 
 def test_reclaim_can_be_switched_off() -> None:
-    assert room(lent(), RoomRules(reclaim=False)) == Decision("room")
+    assert room(lent(), PreemptionRules(reclaim=False)) == Decision("room")
 
 
 # --- whoever finds room elsewhere --------------------------------------------------------------------------------
@@ -321,6 +323,35 @@ def test_who_is_not_elastic_does_not_lose_a_days_work_for_an_equal() -> None:
     assert room(snapshot(nodes, [deaf, line])) == Decision("room")
 
 
+def test_a_wait_no_longer_than_the_slowest_restart_is_waited_out() -> None:
+    """One victim restarts in half a minute, the other in ten: in five the GPUs are free anyway."""
+    quick, slow = (
+        held(name, {"n0": 4}, restart_seconds=seconds) for name, seconds in (("quick", 30.0), ("slow", 600.0))
+    )
+    ends = held("ends", {"n1": 8}, finish=NOW + 250, priority=1)
+    now = snapshot([node("n0", free=0), node("n1", free=0)], [quick, slow, ends, waits("high", 8, priority=1)])
+    assert room(now) == Decision("room")
+    later = replace(ends, expected_finish=NOW + 3000)
+    assert set(stops(room(replace(now, jobs=(quick, slow, later, now.jobs[3]))))) == {"quick", "slow"}
+
+
+def test_a_move_of_a_victim_leaves_the_others_their_place_among_those_that_may_stop_at_once() -> None:
+    nodes = [node("n0", free=0), node("n1", free=4)]
+    low = [held(name, {"n0": 4}) for name in ("moves", "stops")]
+    now = snapshot(nodes, [*low, waits("high", 8, priority=1, max_nodes=1)])
+    decision = room(now, PreemptionRules(at_once=1))
+    assert (len(decision.stops), places(decision)["high"]) == (1, {"n0": 8})
+    assert {"n1": 4} in places(decision).values()
+
+
+def test_a_victim_whose_gpus_are_not_needed_after_all_keeps_them() -> None:
+    """The elastic job is to shrink for `one`; then `two` stops the other, which frees enough for both."""
+    jobs = [held("rigid", {"n0": 4}), held("elastic", {"n0": 4}, gpus=(1, 16), preemptible=True)]
+    decision = room(snapshot([node("n0", free=0)], [*jobs, waits("one", 1, priority=1), waits("two", 2, priority=1)]))
+    assert places(decision) == {"one": {"n0": 1}, "two": {"n0": 2}}
+    assert list(stops(decision)) == ["rigid"]
+
+
 def test_who_was_to_stop_and_fits_elsewhere_moves_there() -> None:
     low = held("low", {"n0": 4}, priority=0)
     now = snapshot([node("n0", free=4), node("n1", free=4)], [low, waits("high", 8, priority=1, max_nodes=1)])
@@ -337,8 +368,8 @@ def settled(now: Snapshot) -> Snapshot:
 @given(crowds())
 @settings(max_examples=200, deadline=None)
 def test_every_rule_of_the_shield_is_kept_whatever_the_cluster_looks_like(now: Snapshot) -> None:
-    for rules in (ALL, RoomRules(at_once=1), RoomRules(consolidate=False), RoomRules(preempt=False)):
-        decision = make_room(now, now.waiting(), rules)
+    for rules in (ALL, PreemptionRules(at_once=1), PreemptionRules(consolidate=False), PreemptionRules(preempt=False)):
+        decision = preempt_others(now, now.waiting(), rules)
         assert_right(now, decision, rules)
         for_whom = Counter(stop.beneficiary for stop in decision.stops)
         assert sum(for_whom.values()) - max(for_whom.values(), default=0) < rules.at_once
@@ -349,19 +380,19 @@ def test_every_rule_of_the_shield_is_kept_whatever_the_cluster_looks_like(now: S
 def test_asked_again_at_once_it_does_nothing_more(now: Snapshot) -> None:
     """But for those who had room as it was: they are the policy's, so it has placed them before."""
     now = in_line(after(now, load("best_fit").decide(now)))
-    first = make_room(now, now.waiting(), ALL)
+    first = preempt_others(now, now.waiting(), ALL)
     then = after(now, first)
     stopped = {stop.job for stop in first.stops}
     left = [waiting for waiting in then.waiting() if waiting.uid not in stopped]
-    assert make_room(then, left, ALL) == Decision("room")
+    assert preempt_others(then, left, ALL) == Decision("room")
 
 
 @given(crowds())
 @settings(max_examples=100, deadline=None)
 def test_nobody_who_stopped_takes_it_back(now: Snapshot) -> None:
-    first = make_room(now, now.waiting(), ALL)
+    first = preempt_others(now, now.waiting(), ALL)
     then = in_line(settled(after(now, first)))
-    second = make_room(then, then.waiting(), ALL)
+    second = preempt_others(then, then.waiting(), ALL)
     taken = {(stop.beneficiary, stop.job) for stop in first.stops}
     back = {(stop.job, stop.beneficiary) for stop in second.stops}
     assert not taken & back

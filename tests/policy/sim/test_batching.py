@@ -13,7 +13,7 @@ from trimtab_lab.goodput.batching import Batching, BatchLimits, best, ways
 from trimtab_lab.goodput.profiles import Gradient, ProfileError
 from trimtab_lab.goodput.site import TypePool, configurations, pools
 from trimtab_lab.goodput.throughput_fit import StepObservation, step_seconds
-from trimtab_policy.sim.clusters import preset
+from trimtab_lab.workloads.clusters import preset
 
 # Batches
 

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from trimtab_lab.evaluation import run_scenario, workload
+from trimtab_lab.evaluation.contestant import contestant
 from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
-from trimtab_policy.sim.contestant import contestant
 from trimtab_policy.types import Quota
 
 HEADER = "job_id,submit_time_s,n_gpus,duration_s,estimate_s,user_vc\n"

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from trimtab_lab.environments.cluster import ClusterEnv, ClusterVectorEnv
 from trimtab_lab.environments.cluster_jobs import Families, Mix, draw, llm, machines, saturation
 from trimtab_lab.environments.cluster_kernel import NONE, KernelState
-from trimtab_policy.sim import clusters
+from trimtab_lab.workloads import clusters
 
 SIA = "sia-heterogeneous"
 

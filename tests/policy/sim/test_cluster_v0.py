@@ -14,11 +14,11 @@ from trimtab_lab.environments.cluster import ClusterVectorEnv
 from trimtab_lab.environments.cluster_jobs import Machines, most_efficient, plans
 from trimtab_lab.evaluation import workload
 from trimtab_lab.evaluation.scenario import Scenario
-from trimtab_lab.workloads import cluster_v0
+from trimtab_lab.workloads import cluster_v0, clusters
 from trimtab_policy.placement.candidates import placement, with_room
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import fastest_first, serve
-from trimtab_policy.sim import clusters, llm
+from trimtab_policy.sim import llm
 from trimtab_policy.sim.engine import simulate
 from trimtab_policy.types import Decision, Job, Placement, Snapshot
 

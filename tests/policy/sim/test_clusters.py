@@ -1,4 +1,4 @@
-"""Clusters to simulate: presets, what is typed, lists of nodes, and multiples of them."""
+"""Clusters to simulate: presets, what somebody types, and lists of nodes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.sim import gputypes
-from trimtab_policy.sim.clusters import (
-    ClusterError,
+from trimtab_lab.workloads.clusters import (
     cluster,
     gpus_by_type,
     preset,
     preset_names,
     read_nodes,
-    scale,
-    typed,
 )
-from trimtab_policy.sim.textfile import FileError
+from trimtab_lab.workloads.textfile import FileError
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.sim import gputypes
+from trimtab_policy.sim.typed_cluster import ClusterError, typed
 from trimtab_policy.types import Snapshot
 
 DATA = Path(__file__).parent / "data"
@@ -128,27 +126,6 @@ def test_published_lists_hold_what_their_readme_says() -> None:
     openb, spot = (read_nodes(SHARED / f"traces/nodes_{name}.csv") for name in ("openb2023", "spotgpu2026"))
     assert (len(openb.nodes), sum(gpus_by_type(openb).values())) == (1213, 6212)
     assert (len(spot.nodes), sum(gpus_by_type(spot).values())) == (4278, 10412)
-
-
-# --- multiples -------------------------------------------------------------------------------------------------------
-def test_a_scaled_cluster_has_so_many_times_the_nodes_of_every_kind() -> None:
-    once = preset("sia-heterogeneous")
-    assert sizes(scale(once, 4)) == {kind: 4 * count for kind, count in sizes(once).items()}
-    assert sizes(scale(once, 0.5)) == {("T4", 4): 3, ("RTX-2080-Ti", 8): 2, ("A100-SXM4-40GB", 8): 1}
-    assert scale(once, 1) == once
-
-
-def test_copies_have_names_racks_and_links_of_their_own() -> None:
-    twice = scale(preset("gb200-576"), 2)
-    assert len({node.name for node in twice.nodes}) == 288
-    assert Counter(Counter(node.topology for node in twice.nodes).values()) == {18: 16}
-    assert Counter(Counter(node.link_domain for node in twice.nodes).values()) == {18: 16}
-
-
-@pytest.mark.parametrize("factor", [0, -1, float("nan"), float("inf")])
-def test_a_factor_is_a_positive_number(factor: float) -> None:
-    with pytest.raises(ClusterError, match="factor: must be above 0"):
-        scale(preset("adlro"), factor)
 
 
 # --- names of GPUs ---------------------------------------------------------------------------------------------------

@@ -10,18 +10,17 @@ import pytest
 from msgspec.structs import replace
 
 from trimtab_lab import rigid
+from trimtab_lab.evaluation.contestant import uses_sizes
 from trimtab_lab.rigid import RigidRules
-from trimtab_lab.workloads import cluster_v0
+from trimtab_lab.workloads import cluster_v0, clusters
 from trimtab_lab.workloads.trace import FloatArray, Trace, trace
 from trimtab_policy import policy as registry
 from trimtab_policy.policy import Kind, Policy
-from trimtab_policy.sim import clusters
-from trimtab_policy.sim.contestant import uses_sizes
 from trimtab_policy.sim.engine import SimRules, Stuck, simulate
 from trimtab_policy.types import Decision, Snapshot
 
 SIA = clusters.preset("sia-heterogeneous")
-CLUSTER = clusters.typed("T4=8x4,A100-SXM4-40GB=4")
+CLUSTER = clusters.cluster("T4=8x4,A100-SXM4-40GB=4")
 RULES = RigidRules(restart_seconds=10.0, type_speeds={"A100-SXM4-40GB": 3.0})
 JOBS = 16
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.arrivals import HOUR, WEEK, Arrivals, times
 from trimtab_lab.workloads.generator import (
     LlmClass,
@@ -30,7 +31,6 @@ from trimtab_lab.workloads.generator import (
 from trimtab_lab.workloads.trace import FloatArray
 from trimtab_lab.workloads.windows import offered_load
 from trimtab_policy.placement.candidates import weight
-from trimtab_policy.sim import clusters
 from trimtab_policy.types import Job
 
 H100 = clusters.preset("h100-64")
@@ -207,7 +207,7 @@ def test_tokens_bounds_priorities_and_deadlines_are_those_of_the_class() -> None
 
 def test_a_cluster_that_can_train_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="can train none of the models"):
-        llm_jobs("llm", 10, clusters.typed("T4=4"), 1.0)
+        llm_jobs("llm", 10, clusters.cluster("T4=4"), 1.0)
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from trimtab_lab import workloads
 from trimtab_lab.goodput import BadJob, Form, Knowledge, Regime, jobs
 from trimtab_lab.goodput.profiles import Profiles
 from trimtab_lab.goodput.site import Site, pools
+from trimtab_lab.workloads.clusters import preset
 from trimtab_lab.workloads.trace import Trace, code, constant, trace
-from trimtab_policy.sim.clusters import preset
 
 SIA = Path(__file__).resolve().parents[3] / "../shared/sia"
 needs_sia = pytest.mark.skipif(not SIA.is_dir(), reason="the Sia artifact's data are not at ../shared/sia")

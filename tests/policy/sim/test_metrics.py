@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trimtab_lab.evaluation import metrics
+from trimtab_lab.evaluation.metrics import InconsistentRun, Summary, summary
 from trimtab_policy import catalog
-from trimtab_policy.sim import metrics
-from trimtab_policy.sim.metrics import InconsistentRun, Summary, summary
 from trimtab_policy.sim.result import JobRecord, Run, Span
 from trimtab_policy.types import Node, NodeShare, Snapshot
 

@@ -22,8 +22,8 @@ from trimtab_lab.goodput.profiles import (
     Split,
     repacked,
 )
+from trimtab_lab.workloads.textfile import FileError
 from trimtab_policy import catalog
-from trimtab_policy.sim.textfile import FileError
 
 SIA = Path(__file__).resolve().parents[3] / "../shared/sia/profiles"
 needs_sia = pytest.mark.skipif(not SIA.is_dir(), reason="the profiles of the Sia artifact are not at ../shared/sia")

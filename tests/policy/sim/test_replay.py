@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 from tests.builders import A100, H100, NOW, job, node, placement, running, snapshot
 
-from trimtab_policy.sim import replay
+from trimtab_lab.evaluation import replay
+from trimtab_policy.sim.replay import NothingToReplay, sorted_out
 from trimtab_policy.sim.result import Run
 from trimtab_policy.types import Job, Node, Quota, Snapshot
 
@@ -60,7 +61,7 @@ def test_policies_differ_in_who_of_the_waiting_comes_first(now: Snapshot) -> Non
 def test_what_a_running_job_holds_that_is_set_aside_is_not_free_for_others(now: Snapshot) -> None:
     """Nobody can say when it ends: who needs its place is set aside as well, and does not wait for ever."""
     unknown = replace(now.jobs[0], placement=replace(now.jobs[0].placement, gpu_type="H100-SXM5-80GB"))
-    found = replay.sorted_out(replace(now, jobs=(unknown, *now.jobs[1:])))
+    found = sorted_out(replace(now, jobs=(unknown, *now.jobs[1:])))
     assert found.snapshot.jobs == ()
     assert found.set_aside["default/running"] == "runs on H100-SXM5-80GB, of which the snapshot has no node"
     assert list(found.set_aside) == ["default/running", "default/long", "default/short"]
@@ -164,5 +165,5 @@ def test_what_runs_faster_than_predicted_ends_in_the_time_of_the_cluster_like_al
 
 @pytest.mark.parametrize("jobs", [(), (job("giant", gpus=(8, 8), model="llama3.1-405b"),)])
 def test_a_snapshot_without_anybody_to_help_is_refused(jobs: tuple[Job, ...]) -> None:
-    with pytest.raises(replay.NothingToReplay, match="no job that a policy could run"):
+    with pytest.raises(NothingToReplay, match="no job that a policy could run"):
         replay.case(snapshot([node("a100-0")], jobs))

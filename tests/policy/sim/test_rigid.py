@@ -9,13 +9,13 @@ import pytest
 
 from trimtab_lab import rigid
 from trimtab_lab.rigid import STEPS_PER_SECOND, RigidRules
+from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.trace import Trace, code, trace
-from trimtab_policy.sim import clusters
 from trimtab_policy.sim.job import Alone
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import NodeShare, Placement
 
-MIXED = clusters.typed("T4=8x4,A100-SXM4-40GB=8")
+MIXED = clusters.cluster("T4=8x4,A100-SXM4-40GB=8")
 
 
 def work(**columns: object) -> Trace:

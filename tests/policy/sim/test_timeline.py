@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.result_builders import CLUSTER, NODES, drawn, span
 
-from trimtab_policy.sim import clusters, timeline
+from trimtab_lab.evaluation import timeline
+from trimtab_lab.evaluation.timeline import JobSpanBar, Timeline
+from trimtab_lab.workloads import clusters
 from trimtab_policy.sim.result import Span
-from trimtab_policy.sim.timeline import JobSpanBar, Timeline
 
 EMPTY = clusters.cluster(CLUSTER)
 T4_0, T4_1, A100_0 = NODES

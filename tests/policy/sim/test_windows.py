@@ -13,7 +13,6 @@ from trimtab_lab.workloads.windows import (
     cut,
     middle,
     offered_load,
-    resample,
     rescale,
     windows,
 )
@@ -102,25 +101,6 @@ def test_the_middle_is_central_and_three_fifths(jobs: int) -> None:
     counted = middle(jobs)
     assert counted.tolist() == counted[::-1].tolist()
     assert abs(counted.sum() - 0.6 * jobs) <= 1
-
-
-@given(jobs=st.integers(2, 60), drawn=st.integers(1, 200), block=st.integers(1, 80))
-def test_resampled_windows_are_made_of_blocks_of_the_trace(jobs: int, drawn: int, block: int) -> None:
-    whole = stream(jobs)
-    (window,) = resample(whole, drawn, 1, seed=3, block=block)
-    assert len(window) == drawn
-    assert len(set(window.name.tolist())) == drawn
-    assert window.submitted[0] == 0
-    gaps = np.diff(whole.submitted)
-    rows = window.row - 1
-    follow = np.flatnonzero((np.diff(rows) == 1) & (np.arange(1, drawn) % min(block, jobs) != 0))
-    assert np.diff(window.submitted)[follow] == pytest.approx(gaps[rows[follow]])
-    assert window.deadline - window.submitted == pytest.approx((whole.deadline - whole.submitted)[rows])
-
-
-def test_a_short_trace_is_resampled_to_any_length() -> None:
-    found = windows(stream(40), 64, 1.0, jobs=500, count=3, bootstrap=True)
-    assert [len(window.trace) for window in found] == [500, 500, 500]
 
 
 @pytest.mark.parametrize(("jobs", "count"), [(0, 1), (1, 0)])

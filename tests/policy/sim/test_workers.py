@@ -14,7 +14,7 @@ from tests.result_builders import outcome, scenario
 
 from trimtab_lab.evaluation import workers
 from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
-from trimtab_policy.sim.textfile import FileError
+from trimtab_lab.workloads.textfile import FileError
 
 MEASURED = ("cpu_seconds", "decision_ms_p50", "decision_ms_p99")
 """By a clock of this machine, so never the same twice."""

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab_lab.workloads import SCHEMAS, FileError, TraceReport, check_fits, read_trace
+from trimtab_lab.workloads import SCHEMAS, FileError, TraceReport, check_fits, clusters, read_trace
 from trimtab_lab.workloads.trace import Submission, Trace, code, constant, trace
-from trimtab_policy.sim import clusters
 
 DATA = Path(__file__).parent / "data"
 SHARED = Path(__file__).parents[3] / "../shared"
@@ -283,7 +282,7 @@ def test_a_job_fits_where_one_type_has_enough() -> None:
 
 
 def test_what_fits_stays_as_it_is() -> None:
-    found, report = check_fits(read_trace(DATA / "helios.csv")[0], clusters.typed("T4=16x4"))
+    found, report = check_fits(read_trace(DATA / "helios.csv")[0], clusters.cluster("T4=16x4"))
     assert (len(found), report.skipped) == (2, {})
 
 

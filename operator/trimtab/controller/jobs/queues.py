@@ -87,7 +87,7 @@ def _says(told: QueueStatus | None, new: QueueStatus) -> bool:
 
 
 def _status(used: Usage, leader_epoch: int) -> QueueStatus:
-    held = used.standing
+    held = used.holding
     return QueueStatus(
         running_jobs=used.running,
         pending_jobs=used.pending,
@@ -103,8 +103,8 @@ def _status(used: Usage, leader_epoch: int) -> QueueStatus:
 
 def _gauge(uses: Mapping[str, Usage]) -> None:
     gpus: dict[tuple[str, ...], float] = {
-        (name, kind): count for name, used in uses.items() for kind, count in used.standing.gpus.items()
+        (name, kind): count for name, used in uses.items() for kind, count in used.holding.gpus.items()
     }
     metrics.replace(metrics.QUEUE_GPUS, gpus)
-    metrics.replace(metrics.QUEUE_SHARE, {(name,): used.standing.share for name, used in uses.items()})
+    metrics.replace(metrics.QUEUE_SHARE, {(name,): used.holding.share for name, used in uses.items()})
     metrics.replace(metrics.QUEUE_PENDING_JOBS, {(name,): used.pending for name, used in uses.items()})

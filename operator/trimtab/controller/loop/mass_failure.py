@@ -1,11 +1,11 @@
-"""Which nodes are lost, and the brake on that: where half of all are lost at once, nothing is given up for it.
+"""Which nodes are lost, and a circuit breaker: where half of all are lost at once, no gang is evicted for that.
 
 A node is lost when it has been NotReady for a grace, or its object is gone for a moment. Its gangs are then planned
 anew. But when a large part of the nodes is lost at once, the network or the control plane has failed more likely than
-the machines: what runs there still runs, and there would be no room for all of it elsewhere. So nothing is given up
-until most are back; then all that are still lost have their grace anew (as in Kubernetes' node-lifecycle-controller).
+the machines: what runs there still runs, and would not all fit elsewhere. So no gang is evicted until most are back;
+then all that are still lost have their grace anew (as in Kubernetes' node-lifecycle-controller).
 
-The brake looks at the nodes that count: those that are ready, those that plans name, and those that have been lost for
+It looks at the nodes that count: those that are ready, those that plans name, and those that have been lost for
 less than an hour. Machines that were switched off long ago, and without gangs, must not hold it for ever.
 
 It keeps what may still run, and nothing else. Pods that have failed, or are gone (the garbage collector deletes those
@@ -26,7 +26,7 @@ from trimtab.settings import FailureSettings, GangSettings
 from trimtab.telemetry import metrics
 
 GONE_SECONDS = 2.0
-"""Of a node whose object is gone: so that the brake sees many that are deleted one after the other."""
+"""Of a node whose object is gone: so that many that are deleted one after the other count together."""
 LONG_SECONDS = 3600.0
 """A node without gangs that is NotReady for so long counts no more."""
 GONE = "deleted, or no longer a GPU node"

@@ -126,7 +126,7 @@ class Rounds:
         decision = await self._decide(observation, choice)
         decided = time.perf_counter()
         metrics.ROUND_SECONDS.labels("decide").observe(decided - observed)
-        grace = self._views.brake.watch(observation.nodes, observation.jobs.values())
+        grace = self._views.mass_failures.watch(observation.nodes, observation.jobs.values())
         for part, work in self._parts(observation, decision):
             isolated(part, work, lambda _: None)
         metrics.ROUND_SECONDS.labels("apply").observe(time.perf_counter() - decided)

@@ -28,7 +28,7 @@ from trimtab.observe.eligibility import eligible
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Observation
 from trimtab_policy.placement.candidates import held_links, type_of
-from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.capacity import Capacity, GangDemand
 from trimtab_policy.scheduling.reservations import Reservation, ReservationGuard
 from trimtab_policy.scheduling.results import Move as Order
 from trimtab_policy.types import Job, NodeShare, Placement, StopCause
@@ -178,7 +178,7 @@ def _best_place(
     moving = replace(job, eligible=admitted)
     capacity.give(moving, held.gpu_type, held.shares)
     _, lies = held_links(observation.snapshot, held, type_of(observation.snapshot, held))
-    found = capacity.find(moving, held.gpu_type, len(held.shares), held.shares[0].gpus, linkage=lies)
+    found = capacity.find(moving, GangDemand(held.gpu_type, held.gpus, len(held.shares), linkage=lies))
     capacity.take(moving, held.gpu_type, held.shares)
     return found if found and capacity.speed_of(found) > capacity.speed_of(held.shares) else None
 

@@ -117,7 +117,7 @@ class SharesVectorEnv(VectorEnv[Single, Single, Any]):
         if self._starts:
             started = answers < offers.wait
             times = offers.options[np.arange(self.num_envs), np.where(started, answers, 0), RUN_TIME]
-            rewards = np.where(started, np.exp(-seconds(times) / self._env.memory_seconds), 0.0)
+            rewards = np.where(started, np.exp(-features.seconds(times) / self._env.memory_seconds), 0.0)
         return state(self._env.offers), rewards, terminated, truncated, info
 
 
@@ -221,11 +221,6 @@ def _one(info: Info, number: int) -> Info:
         for name, values in info.items()
         if not name.startswith("_")
     }
-
-
-def seconds(times: Single) -> NDArray[np.float64]:
-    """The durations that `encode` makes such features of."""
-    return features.seconds(times)
 
 
 def named(where: str, path: str) -> Any:

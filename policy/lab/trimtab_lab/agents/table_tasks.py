@@ -179,16 +179,11 @@ def _answered(vector: OffersVectorEnv, answers: Ints, actions: Ints) -> tuple[ND
     """One step: what it earned and paid, discounts, and where an episode is finished, and over."""
     chosen = np.take_along_axis(answers, actions[:, None], axis=1)[:, 0]
     taken = (actions != tables.WAIT) & (chosen != tables.NOTHING)
-    runs = _seconds(vector.offers.options[np.arange(len(actions)), np.where(taken, chosen, 0), _RUN_TIME])
+    runs = features.seconds(vector.offers.options[np.arange(len(actions)), np.where(taken, chosen, 0), _RUN_TIME])
     paid = np.exp(-runs / vector.memory_seconds) * taken
     # between episodes nothing is on offer, and any answer will do
     _, earned, finished, cut, info = vector.step(np.where(taken, chosen, vector.offers.wait))
     return earned, paid, info["discount"], finished, finished | cut
-
-
-def _seconds(feature: encode.Single) -> NDArray[np.float64]:
-    """Run times of their feature."""
-    return features.seconds(feature)
 
 
 def _set(given: Struct, *without: str) -> dict[str, Any]:

@@ -23,10 +23,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from trimtab_lab import provenance
 from trimtab_lab.agents import checkpoint, recipe
 from trimtab_lab.agents.checkpoint import Row, TrainingCheckpoint, TrainingState
 from trimtab_lab.agents.learner import Learner
-from trimtab_policy import provenance
 from trimtab_policy.learned import store
 from trimtab_policy.learned.store import ModelCard
 

@@ -136,7 +136,7 @@ class OffersVdnWorld:
         """As of `VdnWorld`."""
         begun, offers = self._over, self._environment.offers
         starts = _starts(actions, offers.mask, begun)
-        here = _seconds(offers.options[starts, actions[starts], _OPTION_SECONDS])
+        here = features.seconds(offers.options[starts, actions[starts], _OPTION_SECONDS])
         rewards = np.zeros(len(actions))
         rewards[starts] = np.exp(-here / self._environment.memory_seconds)
         _, earned, terminated, truncated, info = self._environment.step(actions)
@@ -221,11 +221,6 @@ def clusters(given: VdnCluster, number: int) -> OffersVdnWorld:
 def toys(given: VdnCluster, number: int) -> OffersVdnWorld:
     """The task `toy`. Raises ValueError naming the parameter."""
     return OffersVdnWorld(toy(number, **given.given()))
-
-
-def _seconds(feature: NDArray[np.float32]) -> Floats:
-    """What `encode` made a feature of."""
-    return features.seconds(feature)
 
 
 def _starts(actions: Ints, mask: Bools, begun: Bools) -> Ints:

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from trimtab_lab.bench.report import BenchReport, Cell
 from trimtab_lab.evaluation import statistics
+from trimtab_lab.evaluation.contestant import Decider, uses_sizes
 from trimtab_lab.evaluation.scenario import GENERATED, Scenario, ScenarioResult
 from trimtab_lab.evaluation.statistics import Comparison
 from trimtab_lab.evaluation.store import Store
 from trimtab_lab.evaluation.workers import processes
 from trimtab_lab.evaluation.workload import CLUSTER_V0
 from trimtab_policy import policy as registry
-from trimtab_policy.sim.contestant import Decider, uses_sizes
 
 SURE = 0.05
 """Corrected p-values below it are marked."""

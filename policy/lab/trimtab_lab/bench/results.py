@@ -14,11 +14,10 @@ from time import monotonic
 import msgspec
 from msgspec import Struct
 
-from trimtab_lab import bench
+from trimtab_lab import bench, provenance
 from trimtab_lab.bench import BenchEntry, Progress
 from trimtab_lab.bench.report import BenchReport
 from trimtab_lab.evaluation import sources
-from trimtab_policy import provenance
 
 
 class Result(Struct, frozen=True, forbid_unknown_fields=True):

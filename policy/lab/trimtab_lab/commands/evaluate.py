@@ -21,9 +21,9 @@ from trimtab.ui import output
 from trimtab.ui.output import Output, spaced
 from trimtab.ui.terminal import Text
 from trimtab_lab.commands import runs
+from trimtab_lab.evaluation.timeline import Timeline, timelines
 from trimtab_lab.ui import canvas, pictures
 from trimtab_lab.ui import evaluation as ui
-from trimtab_policy.sim.timeline import Timeline, timelines
 
 if TYPE_CHECKING:
     from trimtab_lab.commands.runs import RunPlan
@@ -175,7 +175,7 @@ def _first(plan: RunPlan) -> str:
 
 def _timelines(plan: RunPlan, found: Iterable[ScenarioResult]) -> dict[str, Timeline]:
     """Policy -> its run in the first window."""
-    from trimtab_policy.sim.clusters import cluster
+    from trimtab_lab.workloads.clusters import cluster
 
     kept = [each for each in found if each.held]
     names = [job.uid for job in kept[0].jobs] if kept else []

@@ -17,7 +17,7 @@ import typer
 from msgspec.structs import replace
 
 from trimtab import settings
-from trimtab.commands import calibration
+from trimtab.commands import calibration, simulation
 from trimtab.commands.options import OutputOption, reported
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.ui import output
@@ -94,7 +94,7 @@ def gpt(
     model = replace(model, layers=layers) if layers else model
     # The recorder under torch.profiler tells its own events, and the lack of a GPU, on stderr.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    with _possible(), _needs_torch():
+    with simulation.input_errors(), _needs_torch():
         with step("loading torch"):
             from trimtab_lab.profiling import machine, run
             from trimtab_lab.profiling.measure import ProfiledTraining
@@ -122,15 +122,6 @@ def _profiled(case: ProfiledTraining, micro_batch: int | None, out: Path) -> Pro
             raise TrimtabError(str(error)) from error
         except OSError as error:
             raise UsageError(f"cannot write {out}: {error.strerror}") from error
-
-
-@contextmanager
-def _possible() -> Iterator[None]:
-    """What cannot be trained was asked for on the command line."""
-    try:
-        yield
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 @contextmanager

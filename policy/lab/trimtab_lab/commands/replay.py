@@ -25,11 +25,11 @@ from trimtab.ui.output import Output, spaced
 from trimtab.ui.progress import step
 from trimtab.ui.terminal import Text
 from trimtab_lab.commands import evaluate, runs
+from trimtab_lab.evaluation.contestant import Decider, contestant
+from trimtab_lab.evaluation.timeline import Timeline, timelines
 from trimtab_lab.ui import canvas, pictures
 from trimtab_lab.ui import replay as ui
 from trimtab_lab.ui.replay import Fate, Story
-from trimtab_policy.sim.contestant import Decider, contestant
-from trimtab_policy.sim.timeline import Timeline, timelines
 from trimtab_policy.types import Snapshot
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _of_snapshot(source: str, policies: Sequence[str], preempt: bool) -> Replaye
     now = read_snapshot(Path(source))
     calibration.use(settings.load().perf)
     with simulation.extras():
-        from trimtab_policy.sim import replay as lives
+        from trimtab_lab.evaluation import replay as lives
 
         with simulation.input_errors():
             start = lives.case(now)
@@ -130,7 +130,7 @@ def _of_snapshot(source: str, policies: Sequence[str], preempt: bool) -> Replaye
 def _of_trace(asked: runs.RunOptions, jobs: int) -> ReplayedPolicies:
     plan = runs.plan(asked, drawn=True)
     found = runs.outcomes(plan.scenarios(), runs.work(jobs, None), None)
-    from trimtab_policy.sim.clusters import cluster
+    from trimtab_lab.workloads.clusters import cluster
 
     return ReplayedPolicies(
         names=[record.uid for record in found[0].jobs],

@@ -24,9 +24,9 @@ from trimtab.commands import simulation
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.printable import say
 from trimtab.ui.interrupts import interruptible
+from trimtab_lab.evaluation.contestant import contestant
 from trimtab_lab.ui import evaluation as ui
 from trimtab_policy import policy as registry
-from trimtab_policy.sim.contestant import contestant
 from trimtab_policy.types import Quota
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _check(base: Scenario) -> None:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Policies as typed, with commas between: `sim.contestant` says how each is written. Raises UsageError."""
+    """Policies as typed, with commas between: `evaluation.contestant` says how each is written. Raises UsageError."""
     wanted = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     if not wanted:
         raise UsageError(f"--policies: name at least one of {', '.join(registry.names())}")
@@ -207,9 +207,10 @@ def run_errors() -> Iterator[None]:
     """As `simulation.run_errors`, for runs that are held against bounds and may be made elsewhere."""
     with simulation.extras():
         from trimtab_lab.bounds import BelowBound
+        from trimtab_lab.evaluation.metrics import InconsistentRun
 
     try:
-        with simulation.run_errors(BelowBound):
+        with simulation.run_errors(BelowBound, InconsistentRun):
             yield
     except ConnectionError as error:
         raise UsageError(f"--ray: {error}") from error

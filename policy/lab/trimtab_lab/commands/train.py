@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import replace
 
+from trimtab.commands import simulation
 from trimtab.commands.options import OutputOption, reported
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.printable import say
@@ -159,15 +160,10 @@ def _input_errors() -> Iterator[None]:
     try:
         yield
     except TrainingError as error:
-        raise TrimtabError(_cause(error)) from error
+        raise TrimtabError(simulation.cause(error)) from error
     except ConnectionError as error:
         raise UsageError(f"--ray: {error}") from error
     except OSError as error:
-        raise UsageError(f"--out: {_cause(error)}") from error
+        raise UsageError(f"--out: {simulation.cause(error)}") from error
     except ValueError as error:
-        raise UsageError(_cause(error)) from error
-
-
-def _cause(error: Exception) -> str:
-    """Ray wraps the error of a task into one of the same kind whose message is a traceback."""
-    return str(getattr(error, "cause", None) or error)
+        raise UsageError(simulation.cause(error)) from error

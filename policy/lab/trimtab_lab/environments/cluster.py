@@ -29,7 +29,7 @@ from trimtab_lab.environments.cluster_jobs import Families, Mix, draw, llm, mach
 from trimtab_lab.environments.cluster_kernel import NONE, ClusterWorld, KernelState, advance, change
 from trimtab_lab.environments.cluster_view import HIGH, LOW, ClusterView, Sight, look
 from trimtab_lab.numba_cache import jit
-from trimtab_policy.sim import clusters
+from trimtab_lab.workloads import clusters
 from trimtab_policy.types import Snapshot
 
 Observation = dict[str, NDArray[np.float32]]
@@ -54,7 +54,7 @@ class ClusterVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
         estimate_sigma: float = 0.0,
         deadline_share: float = 0.2,
     ) -> None:
-        """`cluster` is a snapshot or what `sim.clusters.cluster` reads; the others as in the modules named above.
+        """`cluster` is a snapshot or what `workloads.clusters.cluster` reads; the others as in the modules named above.
 
         `load` is relative to what the cluster could carry at best (`cluster_jobs.saturation`). Raises ValueError naming
         the argument.

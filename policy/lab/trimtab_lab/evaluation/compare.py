@@ -17,9 +17,9 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
 
 from trimtab_lab.evaluation import statistics
+from trimtab_lab.evaluation.contestant import Decider, uses_sizes
 from trimtab_lab.evaluation.scenario import JobGroup, ScenarioResult
 from trimtab_lab.evaluation.statistics import Regression
-from trimtab_policy.sim.contestant import Decider, uses_sizes
 
 Figures = dict[str, float | None]
 _SECONDS = {name: f"{name}_s" for name in ("submitted", "started", "finished", "deadline")}

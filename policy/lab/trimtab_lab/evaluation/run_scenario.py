@@ -16,7 +16,9 @@ import msgspec
 
 from trimtab_lab import bounds, goodput, rigid
 from trimtab_lab.bounds import Bound, BoundsDemand
-from trimtab_lab.evaluation import hyperscore
+from trimtab_lab.evaluation import hyperscore, metrics
+from trimtab_lab.evaluation.contestant import Contestant, Decider, contestant
+from trimtab_lab.evaluation.metrics import Summary
 from trimtab_lab.evaluation.scenario import JobGroup, Scenario, ScenarioResult, ToldRuntimes, estimates
 from trimtab_lab.evaluation.workload import WindowWorkload, workload
 from trimtab_lab.goodput import Form, Knowledge, Regime
@@ -24,17 +26,16 @@ from trimtab_lab.goodput.profiles import Profiles
 from trimtab_lab.kernel import Discipline
 from trimtab_lab.kernel import run as kernel_run
 from trimtab_lab.rigid import RigidRules
+from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.trace import Trace
 from trimtab_policy import policy as registry
 from trimtab_policy.policy import Policy
-from trimtab_policy.sim import clusters, llm, metrics
-from trimtab_policy.sim.contestant import Contestant, Decider, contestant
+from trimtab_policy.sim import llm
 from trimtab_policy.sim.controller import SimulatedController
 from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.failures import FailureModel
 from trimtab_policy.sim.job import SimJob
 from trimtab_policy.sim.llm import LlmRules
-from trimtab_policy.sim.metrics import Summary
 from trimtab_policy.sim.result import JobRecord, Run
 from trimtab_policy.types import Snapshot
 

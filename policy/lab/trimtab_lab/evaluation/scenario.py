@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from trimtab_lab import workloads
-from trimtab_policy.sim.contestant import Decider
+from trimtab_lab.evaluation.contestant import Decider
 from trimtab_policy.sim.failures import FailureModel
 from trimtab_policy.sim.result import JobRecord, Span
 from trimtab_policy.types import Quota
@@ -26,11 +26,11 @@ class Scenario(Struct, frozen=True):
     """One policy on one window of one workload on one cluster."""
 
     policy: str
-    """As `sim.contestant` reads it: `NAME`, `NAME@SEED`, `NAME+paper`."""
+    """As `evaluation.contestant` reads it: `NAME`, `NAME@SEED`, `NAME+paper`."""
     trace: str
     """File of a trace, or `generator:NAME`."""
     cluster: str
-    """As `sim.clusters.cluster` takes it."""
+    """As `workloads.clusters.cluster` takes it."""
     load: float | None = None
     """Offered load that arrivals are rescaled to; None: as the trace has them."""
     window: int = 0

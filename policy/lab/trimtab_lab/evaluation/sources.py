@@ -16,9 +16,9 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
+from trimtab_lab.evaluation.contestant import contestant
 from trimtab_policy import policy as registry
 from trimtab_policy.learned.store import ENV_FOLDER
-from trimtab_policy.sim.contestant import contestant
 
 _LAB = Path(__file__).resolve().parents[1]
 _PACKAGE = Path(str(files("trimtab_policy")))

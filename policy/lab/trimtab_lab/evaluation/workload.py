@@ -11,11 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from trimtab_lab.evaluation.scenario import GENERATED, Scenario, estimates
-from trimtab_lab.workloads import TraceReport, check_fits, generator, read_trace, windows
+from trimtab_lab.workloads import TraceReport, check_fits, clusters, generator, read_trace, windows
+from trimtab_lab.workloads.clusters import gpus_by_type
 from trimtab_lab.workloads.fits import check_estimates
 from trimtab_lab.workloads.trace import BoolArray, Trace
-from trimtab_policy.sim import clusters
-from trimtab_policy.sim.clusters import gpus_by_type
 from trimtab_policy.types import Job, Snapshot
 
 CLUSTER_V0 = "cluster-v0"

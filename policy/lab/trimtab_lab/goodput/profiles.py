@@ -27,7 +27,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy.interpolate import LinearNDInterpolator
 
-from trimtab_policy.sim.textfile import FileError, open_text
+from trimtab_lab.workloads.textfile import FileError, open_text
 
 Split = tuple[int, ...]
 """GPUs on each node of a gang, in rank order."""

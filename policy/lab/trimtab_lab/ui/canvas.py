@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from trimtab.ui import words
 from trimtab.ui.charts import DOTS, room
 from trimtab.ui.terminal import Text
-from trimtab_policy.sim import timeline
-from trimtab_policy.sim.timeline import Timeline
+from trimtab_lab.evaluation import timeline
+from trimtab_lab.evaluation.timeline import Timeline
 from trimtab_policy.types import Node
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Gantt:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         width = room(options) - MARGIN
-        edges = _edges(self._run, width)
+        edges = timeline.edges(self._run, width)
         holders = timeline.holders(self._run, edges)
         shares = timeline.in_use(self._run, edges) * [[node.gpus] for node in self._run.nodes]
         drawn = np.unique(holders[holders >= 0]).tolist()
@@ -127,7 +127,7 @@ class Heat:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         width = room(options) - MARGIN - 5
-        shares = np.round(timeline.in_use(self._run, _edges(self._run, width)), 6)
+        shares = np.round(timeline.in_use(self._run, timeline.edges(self._run, width)), 6)
         gpus = np.array([node.gpus for node in self._run.nodes], dtype=np.float64)
         for rows in _groups(self._run.nodes):
             held = np.average(shares[rows], axis=0, weights=gpus[rows])
@@ -206,7 +206,3 @@ def _level(share: float) -> tuple[str, str]:
         return "·", "dim"
     style = "green" if share >= FULL_FROM else "yellow" if share >= 0.5 else "red"
     return LEVELS[min(len(LEVELS) - 1, int(share * len(LEVELS)))], style
-
-
-def _edges(run: Timeline, intervals: int) -> NDArray[np.float64]:
-    return np.linspace(0.0, run.end, intervals + 1)

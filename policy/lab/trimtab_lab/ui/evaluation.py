@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 
 from trimtab.ui.progress import PlainProgress
 from trimtab.ui.terminal import Console, Text, column
-from trimtab_policy.sim.contestant import uses_sizes
+from trimtab_lab.evaluation.contestant import uses_sizes
 
 if TYPE_CHECKING:
     from trimtab_lab.evaluation.compare import ComparisonTable, Ratio

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from trimtab_policy.sim import timeline
-from trimtab_policy.sim.timeline import Timeline
+from trimtab_lab.evaluation import timeline
+from trimtab_lab.evaluation.timeline import Timeline
 from trimtab_policy.types import Node
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def gantt(path: Path, title: str, run: Timeline) -> None:
 
 def heat(path: Path, title: str, run: Timeline) -> None:
     """How much of every node was held over time."""
-    edges = _edges(run, INTERVALS)
+    edges = timeline.edges(run, INTERVALS)
     figure = _figure(12, 2.0 + max(1.6, min(9.0, 0.24 * len(run.nodes))))
     axes = figure.add_subplot()
     shares = np.round(100 * timeline.in_use(run, edges))
@@ -131,7 +131,7 @@ def _crowd(path: Path, title: str, run: Timeline) -> None:
     """A line per node: the job that held most of it, in its colour."""
     from matplotlib.colors import to_rgb
 
-    edges = _edges(run, 2 * INTERVALS)
+    edges = timeline.edges(run, 2 * INTERVALS)
     holders = timeline.holders(run, edges)
     colours = _colours(run, np.unique(holders[holders >= 0]).tolist())
     table = np.array([to_rgb(colours.get(job, "white")) for job in range(-1, len(run.names))])
@@ -200,10 +200,6 @@ def _colours(run: Timeline, jobs: Sequence[int]) -> dict[int, Any]:
     strong, pale = np.arange(0, 20, 2), np.arange(1, 20, 2)
     palette = [*colormaps["tab20"](strong), *colormaps["tab20"](pale), *colormaps["Dark2"](np.arange(8))]
     return {job: palette[number % len(palette)] for number, job in enumerate(sorted(set(jobs)))}
-
-
-def _edges(run: Timeline, intervals: int) -> Any:
-    return np.linspace(0.0, run.end, intervals + 1)
 
 
 def _average(run: Timeline) -> float:

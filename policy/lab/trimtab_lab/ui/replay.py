@@ -9,9 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from trimtab.ui import words
+from trimtab.ui.output import folding_table
 from trimtab.ui.terminal import Text
+from trimtab_lab.evaluation.contestant import Decider, uses_sizes
 from trimtab_lab.ui.evaluation import USES_SIZES, decided_note, sizes_note
-from trimtab_policy.sim.contestant import Decider, uses_sizes
 
 MOST_JOBS = 40
 """Lines; of more jobs those are shown whose fate depends most on the policy."""
@@ -45,7 +46,7 @@ def table(stories: Sequence[Story], state: str) -> Group:
     `state` heads the column of states.
     """
     shown = sorted(stories, key=_spread, reverse=True)[:MOST_JOBS] if len(stories) > MOST_JOBS else stories
-    made = _table("JOB", state)
+    made = folding_table("JOB", state)
     for policy in stories[0].fates:
         made.add_column(policy, overflow="fold")
     for story in shown:
@@ -65,7 +66,7 @@ def totals(
     stories: Sequence[Story], figures: Mapping[str, Mapping[str, float | None]], deciders: Mapping[str, Decider]
 ) -> Group:
     """A line a policy, how each decided, and a sentence about the winner."""
-    made = _table("POLICY")
+    made = folding_table("POLICY")
     for heading in ("AVG JCT", "P99 JCT", "LAST DONE", "GPU-H/JOB", "RESTARTS/JOB", "FIRST DONE"):
         made.add_column(heading, justify="right")
     first = _firsts(stories)
@@ -84,7 +85,7 @@ def totals(
 
 def set_aside(reasons: Mapping[str, str]) -> Table:
     """Jobs that no policy can do anything for."""
-    made = _table("SET ASIDE", "WHY")
+    made = folding_table("SET ASIDE", "WHY")
     for name, why in reasons.items():
         made.add_row(name, why)
     return made
@@ -140,10 +141,3 @@ def _time(hours: float | None) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
-
-
-def _table(*columns: str) -> Table:
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    return made

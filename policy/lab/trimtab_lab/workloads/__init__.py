@@ -12,8 +12,8 @@ from pathlib import Path
 from trimtab_lab.workloads import acme, helios, normalised, openb, pai, philly, sia, swf
 from trimtab_lab.workloads.fits import check_fits
 from trimtab_lab.workloads.table import Schema, TraceReport
+from trimtab_lab.workloads.textfile import FileError, open_text
 from trimtab_lab.workloads.trace import Trace
-from trimtab_policy.sim.textfile import FileError, open_text
 
 __all__ = ["SCHEMAS", "FileError", "Schema", "Trace", "TraceReport", "check_fits", "files", "read_trace"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from trimtab_lab.workloads.clusters import gpus_by_type
 from trimtab_lab.workloads.table import TraceReport
+from trimtab_lab.workloads.textfile import FileError
 from trimtab_lab.workloads.trace import BoolArray, Trace
-from trimtab_policy.sim.clusters import gpus_by_type
-from trimtab_policy.sim.textfile import FileError
 from trimtab_policy.types import Snapshot
 
 TOO_LARGE = "gpus is more than the cluster has of any one type that the job may run on"

@@ -22,11 +22,11 @@ from numpy.random import Generator
 from scipy.special import ndtr, ndtri
 
 from trimtab_lab.workloads.arrivals import Arrivals, times
+from trimtab_lab.workloads.clusters import gpus_by_type
 from trimtab_lab.workloads.trace import Coded, FloatArray, IntArray, Trace, code_by, constant, trace
 from trimtab_policy import catalog
 from trimtab_policy.perf.plans import Offer, options_by_type
 from trimtab_policy.placement.candidates import weight
-from trimtab_policy.sim.clusters import gpus_by_type
 from trimtab_policy.specs import Precision, TrainingSpec
 from trimtab_policy.types import Bounds, Job, Requirements, Snapshot
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from trimtab_lab.workloads.table import Schema, TraceReport, TraceTable, load
+from trimtab_lab.workloads.textfile import FileError, open_text
 from trimtab_lab.workloads.trace import FloatArray, IntArray, Trace
-from trimtab_policy.sim.textfile import FileError, open_text
 
 JOB_COLUMNS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 TASK_COLUMNS = (

@@ -20,8 +20,8 @@ import numpy as np
 from msgspec import Struct
 
 from trimtab_lab.workloads.table import Schema, TraceReport, TraceTable, load, seconds_of
+from trimtab_lab.workloads.textfile import FileError, open_text
 from trimtab_lab.workloads.trace import Trace
-from trimtab_policy.sim.textfile import FileError, open_text
 
 _FIELDS = ("jobid", "submitted_time", "gpus", "seconds", "vc", "status", "user")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from trimtab_lab.workloads.table import Schema, TraceReport, TraceTable
+from trimtab_lab.workloads.textfile import open_text
 from trimtab_lab.workloads.trace import Trace
-from trimtab_policy.sim.textfile import open_text
 
 FIELDS = (
     "job number", "submit time", "wait time", "run time", "allocated processors", "average CPU time", "used memory",

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from trimtab_lab.workloads.textfile import FileError, open_text
 from trimtab_lab.workloads.trace import (
     BoolArray,
     Coded,
@@ -29,7 +30,6 @@ from trimtab_lab.workloads.trace import (
     trace,
 )
 from trimtab_policy.sim import gputypes
-from trimtab_policy.sim.textfile import FileError, open_text
 
 ROUNDED_GPUS = "fractional GPUs rounded up"
 ROUNDED_SECONDS = "run times below a second rounded up"

@@ -8,11 +8,10 @@ at the end one in which nothing arrives any more.
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 
-from trimtab_lab.workloads.trace import BoolArray, IntArray, Trace
+from trimtab_lab.workloads.trace import BoolArray, Trace
 
 LARGEST_SHARE = 0.3
 """Of a window's work, what one job may have at most: else it alone sets the load, and the others find GPUs free."""
@@ -36,15 +35,13 @@ def windows(
     jobs: int = 500,
     count: int = 30,
     seed: int = 0,
-    bootstrap: bool = False,
 ) -> list[Window]:
-    """`count` windows of `jobs` jobs at a stated load of a cluster of `gpus`, cut from a trace or resampled from it.
+    """`count` windows of `jobs` jobs at a stated load of a cluster of `gpus`, cut from a trace.
 
     The same arguments give the same windows. Raises ValueError where the trace is too short or its run times unknown.
     """
-    found = resample(trace, jobs, count, seed) if bootstrap else cut(trace, jobs, count, seed)
     seeds = np.random.SeedSequence(seed).generate_state(count)
-    scaled = (rescale(each, gpus, load) for each in found)
+    scaled = (rescale(each, gpus, load) for each in cut(trace, jobs, count, seed))
     return [Window(number, each, middle(len(each)), int(seeds[number])) for number, each in enumerate(scaled)]
 
 
@@ -82,25 +79,9 @@ def cut(trace: Trace, jobs: int, count: int, seed: int = 0) -> list[Trace]:
         there = (
             f"{len(even)} windows of {jobs} jobs ({len(pieces) - len(even)} more have one job with most of the work)"
         )
-        raise ValueError(
-            f"{trace.source or 'trace'}: has {there}, {count} asked for: take fewer, shorter or resampled ones"
-        )
+        raise ValueError(f"{trace.source or 'trace'}: has {there}, {count} asked for: take fewer or shorter ones")
     chosen = np.sort(np.random.default_rng(seed).choice(len(even), count, replace=False))
     return [even[number].from_zero() for number in chosen.tolist()]
-
-
-def resample(trace: Trace, jobs: int, count: int, seed: int = 0, block: int = 25) -> list[Trace]:
-    """Windows of blocks of consecutive jobs, drawn with replacement (moving-block bootstrap, Künsch 1989).
-
-    Within blocks the gaps between arrivals and what follows what are kept. For traces too short to be cut.
-    """
-    _check(jobs, count)
-    if not len(trace):
-        raise ValueError("there are no jobs to draw from")
-    block = min(block, len(trace))
-    draws = np.random.default_rng(seed).integers(0, len(trace) - block + 1, (count, -(-jobs // block)))
-    steps = np.arange(block)
-    return [_drawn(trace, (starts[:, None] + steps).ravel()[:jobs]) for starts in draws]
 
 
 def middle(jobs: int, part: float = 0.6) -> BoolArray:
@@ -108,13 +89,6 @@ def middle(jobs: int, part: float = 0.6) -> BoolArray:
     edge = round(jobs * (1 - part) / 2)
     place = np.arange(jobs)
     return (place >= edge) & (place < jobs - edge)
-
-
-def _drawn(trace: Trace, rows: IntArray) -> Trace:
-    gaps = np.diff(trace.submitted, prepend=trace.submitted[0] - trace.span / max(1, len(trace) - 1))[rows]
-    names = [f"{name}.{number}" for number, name in enumerate(trace.name[rows].tolist())]
-    found = trace.take(rows).resubmitted(np.cumsum(gaps) - gaps[0])
-    return msgspec.structs.replace(found, name=np.array(names))
 
 
 def _work(trace: Trace) -> float:

@@ -1,14 +1,14 @@
-"""Who may be asked to give way for whom, and on which ground: the rules of fairness, in one place.
+"""Which running jobs may be preempted or moved for which waiting job, and for what reason: all rules in one place.
 
-A running job may be touched from its `Job.movable_from` on, once by one decision, and not where it is as good as done
-(`runtime`). One that should run by now and does not may be stopped, too: nothing is lost (`Job.stoppable_from`).
+A running job may be stopped or moved from its `Job.movable_from` on, once by one decision, and not shortly before its
+end (`runtime`). One that should run by now and does not may be stopped, too: nothing is lost (`Job.stoppable_from`).
 For a job that waits
 
 - those of strictly lower priority may be stopped, if its PriorityClass lets it: PREEMPTED;
 - if its queue holds less than it is guaranteed (`Job.entitled`), those of other queues that hold what these have
   borrowed (`shares.borrowed`), of the same priority or lower: RECLAIMED. A gang that is borrowed in part stops as a
-  whole: otherwise the least guarantee would keep the largest gang, and it is for the queue to run what its guarantee
-  covers. The gang's queue must be within its guarantee afterwards, or the next one could take it back;
+  whole: otherwise the smallest guarantee would protect the largest gang. What a queue runs within its guarantee is its
+  own choice. The gang's queue must be within its guarantee afterwards, or the next one could take it back;
 - those of the same priority or lower may be moved, elastic ones shrunk. One of the same priority that is not elastic
   moves only where little work is lost, even if it saves nothing when it is asked: nobody has agreed to more.
 """
@@ -23,7 +23,7 @@ from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.placement.releases import expected_end
 from trimtab_policy.placement.runtime import may_be_stopped, may_be_touched
 from trimtab_policy.scheduling.consolidation import mobile
-from trimtab_policy.scheduling.fair_share import borrowed, line_of, standings
+from trimtab_policy.scheduling.fair_share import borrowed, line_of, queue_holdings
 from trimtab_policy.scheduling.victims import Victim, price
 from trimtab_policy.types import Job, Snapshot, Stop, StopCause
 
@@ -31,23 +31,23 @@ UNSAVED = 3600.0
 """Seconds of work without a checkpoint up to which a job that is not elastic may be moved for its equals."""
 
 
-class Grounds:
-    """What is allowed in one snapshot, and what has been used up of that."""
+class PreemptionRights:
+    """Who may be preempted in one snapshot, less those that this decision has stopped, moved or promised already."""
 
     def __init__(self, snapshot: Snapshot, preempt: bool, reclaim: bool, move: bool) -> None:
         self._snapshot, self._preempt, self._reclaim, self._move = snapshot, preempt, reclaim, move
         self._here = [job for job in snapshot.jobs if may_be_stopped(snapshot, job)]
         self._movable = {job.uid for job in self._here if may_be_touched(snapshot, job)}
         self._borrowed = borrowed(snapshot)
-        self._shares = {name: standing.share for name, standing in standings(snapshot).items()}
+        self._shares = {name: standing.share for name, standing in queue_holdings(snapshot).items()}
         self._largest = max(self._shares.values(), default=0.0)
         self._worth = {name: weight(spec) for name, spec in snapshot.gpu_types.items()}
         self._held = _held(snapshot)
         self.touched: set[str] = set()
-        """UIDs of jobs that give way by this decision."""
+        """UIDs of jobs that this decision stops, moves or shrinks."""
 
     def any_for(self, job: Job) -> bool:
-        """Whether there is anybody at all who could give way: most of a long line is done with here."""
+        """Whether there is any job to preempt or move at all: for most of a long line there is none."""
         return any(self._may_stop(job, other) or self._may_move(job, other) for other in self._here)
 
     def all_for(self, job: Job) -> list[Victim]:
@@ -74,7 +74,7 @@ class Grounds:
         ]
 
     def stop(self, victim: Victim, job: Job) -> Stop:
-        """The stop of a victim, with its ground."""
+        """The stop of a victim, with its cause in words."""
         whom = f"{job.namespace}/{job.name}"
         if self._may_preempt(job, victim.job):
             why = f"{whom} has priority {job.priority}, this job {victim.job.priority}"
@@ -85,7 +85,7 @@ class Grounds:
         return Stop(victim.job.uid, why, StopCause.RECLAIMED, job.uid)
 
     def gone(self, jobs: Iterable[Job]) -> None:
-        """These give way, and are not to be asked again."""
+        """These are stopped, moved or shrunk, and may not be chosen again."""
         self.touched.update(job.uid for job in jobs)
         self._here = [job for job in self._here if job.uid not in self.touched]
 

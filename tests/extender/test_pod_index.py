@@ -1,4 +1,4 @@
-"""The books: what is held and free on a node follows from the objects that are there, by whatever way they came."""
+"""The index: what is held and free on a node follows from the objects that are there, by whatever way they came."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def a_pod(raw: Object) -> PodObject:
     return msgspec.convert(raw, PodObject)
 
 
-def books_of(*pods: Object) -> PodIndex:
-    books = PodIndex()
+def index_of(*pods: Object) -> PodIndex:
+    index = PodIndex()
     for name in NODES:
-        books.node_changed(None, a_node(node(name)))
+        index.node_changed(None, a_node(node(name)))
     for each in pods:
-        books.pod_changed(None, a_pod(each))
-    return books
+        index.pod_changed(None, a_pod(each))
+    return index
 
 
 def asked_for(raw: Object) -> int:
@@ -53,21 +53,21 @@ def pods(draw: st.DrawFn) -> Object:
 
 @given(st.lists(st.tuples(st.booleans(), pods()), max_size=12))
 def test_accounts_are_those_of_what_is_there_now(news: list[tuple[bool, Object]]) -> None:
-    books, there = books_of(), dict[str, Object]()
+    index, there = index_of(), dict[str, Object]()
     for stays, raw in news:
         name = raw["metadata"]["name"]
         old = a_pod(there[name]) if name in there else None
         if stays:
             there[name] = raw
-            books.pod_changed(old, a_pod(raw))
+            index.pod_changed(old, a_pod(raw))
         elif old:
             del there[name]
-            books.pod_changed(old, None)
-    anew = books_of(*there.values())
-    assert (books.members, books.gangs, books.on_node) == (anew.members, anew.gangs, anew.on_node)
-    for index in (books.gangs, books.on_node):
-        assert {uid: member for pods in index.values() for uid, member in pods.items()} == books.members
-    assert books.members.keys() == {
+            index.pod_changed(old, None)
+    anew = index_of(*there.values())
+    assert (index.members, index.gangs, index.on_node) == (anew.members, anew.gangs, anew.on_node)
+    for grouped in (index.gangs, index.on_node):
+        assert {uid: member for pods in grouped.values() for uid, member in pods.items()} == index.members
+    assert index.members.keys() == {
         p["metadata"]["uid"]
         for p in there.values()
         if p["metadata"].get("ownerReferences") and p["status"]["phase"] not in ("Succeeded", "Failed")
@@ -76,17 +76,17 @@ def test_accounts_are_those_of_what_is_there_now(news: list[tuple[bool, Object]]
         running = [p for p in there.values() if p["status"]["phase"] in ("Pending", "Running")]
         held = [p for p in running if p["spec"].get("nodeName") == name]
         gpus = {p["metadata"]["uid"]: asked_for(p) for p in held}
-        assert books.held(name) == anew.held(name) == sum(gpus.values())
+        assert index.held(name) == anew.held(name) == sum(gpus.values())
         for uid in (*gpus, "nobody"):
-            room = books.room(name, uid)
+            found = index.availability(name, uid)
             free = max(8 - sum(gpus.values()) + gpus.get(uid, 0), 0)
-            assert (room.free if room else None) == (free if name in NODES else None)
+            assert (found.free if found else None) == (free if name in NODES else None)
 
 
 def test_a_pod_that_is_being_deleted_holds_its_gpus_until_it_has_ended() -> None:
     dying = pod("dying", 8, bound="gpu-1", deletionTimestamp="2026-01-01T00:00:00Z")
-    assert books_of(dying).held("gpu-1") == 8
-    assert books_of(dying | {"status": {"phase": "Failed"}}).held("gpu-1") == 0
+    assert index_of(dying).held("gpu-1") == 8
+    assert index_of(dying | {"status": {"phase": "Failed"}}).held("gpu-1") == 0
 
 
 def test_members_tell_how_far_they_are() -> None:
@@ -97,30 +97,30 @@ def test_members_tell_how_far_they_are() -> None:
         "Running": planned("a-0", "gpu-1", bound="gpu-1") | {"status": {"phase": "Running"}},
     }
     for state, raw in states.items():
-        assert [member.state for member in books_of(raw).members.values()] == [state]
+        assert [member.state for member in index_of(raw).members.values()] == [state]
     dying = planned("a-0", "gpu-1")
     dying["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert [member.state for member in books_of(dying).members.values()] == ["Deleting"]
+    assert [member.state for member in index_of(dying).members.values()] == ["Deleting"]
 
 
 def test_pods_of_others_are_in_the_accounts_but_no_members() -> None:
-    books = books_of(pod("stranger", 3, bound="gpu-1"))
-    assert books.members == {}
-    assert books.held("gpu-1") == 3
+    index = index_of(pod("stranger", 3, bound="gpu-1"))
+    assert index.members == {}
+    assert index.held("gpu-1") == 3
 
 
 def test_of_a_node_that_offers_no_gpus_kube_scheduler_alone_knows_how_many_are_free() -> None:
-    books = books_of()
-    books.node_changed(None, a_node(node("cpu", 0)))
-    room = books.room("cpu", "x")
-    assert room is not None
-    assert (room.gpus, room.free) == (0, None)
+    index = index_of()
+    index.node_changed(None, a_node(node("cpu", 0)))
+    found = index.availability("cpu", "x")
+    assert found is not None
+    assert (found.gpus, found.free) == (0, None)
 
 
 async def test_news_wake_who_waits_for_them_and_silence_does_not() -> None:
-    books = books_of()
-    assert not await books.news(0.01)
-    waiting = [asyncio.create_task(books.news(20)) for _ in range(3)]
+    index = index_of()
+    assert not await index.news(0.01)
+    waiting = [asyncio.create_task(index.news(20)) for _ in range(3)]
     await asyncio.sleep(0)
-    books.pod_changed(None, a_pod(pod("x", 1)))
+    index.pod_changed(None, a_pod(pod("x", 1)))
     assert await asyncio.gather(*waiting) == [True, True, True]

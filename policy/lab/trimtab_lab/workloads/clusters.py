@@ -1,34 +1,24 @@
-"""Clusters to simulate: empty snapshots from presets, from what somebody types, or from lists of nodes.
+"""Clusters to evaluate on: presets, what somebody types, or lists of nodes, as snapshots in which nothing runs yet.
 
-Everything is free, and the time is 0. CPU, host memory and pods are plenty unless a list of nodes says what there is.
+CPU, host memory and pods are plenty unless a list of nodes says what there is.
 """
 
 from __future__ import annotations
 
 import csv
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
+from trimtab_lab.workloads.textfile import FileError, open_text
 from trimtab_policy.sim import gputypes
 from trimtab_policy.sim.gputypes import NodeGroup
-from trimtab_policy.sim.textfile import FileError, open_text
-from trimtab_policy.specs import GpuSpec
+from trimtab_policy.sim.typed_cluster import ClusterError, empty_cluster, find_gpu, make_node, make_nodes, typed
 from trimtab_policy.types import Node, Snapshot
 
-PER_NODE = 8
-"""GPUs of a node where nothing else is said."""
-PLENTY = 1 << 60
-"""CPU, host memory and pods: GPUs are what is asked about."""
-_PART = re.compile(r"([^=]+)=([1-9]\d{0,5})(?:x([1-9]\d?))?")
 _OPENB = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _SPOT = ("gpu_model", "gpu_capacity_num", "cpu_num", "node_name")
-
-
-class ClusterError(ValueError):
-    """A text or file that describes no cluster."""
 
 
 def cluster(text: str) -> Snapshot:
@@ -56,27 +46,7 @@ def preset(name: str) -> Snapshot:
     groups = gputypes.presets().clusters.get(name)
     if groups is None:
         raise ClusterError(f"unknown cluster {name!r}, known are {', '.join(preset_names())}")
-    return _empty(node for group in groups for node in _group(group))
-
-
-def typed(text: str) -> Snapshot:
-    """The cluster of `TYPE=COUNT` or `TYPE=COUNTxPER_NODE`, separated by commas.
-
-    A count that is no multiple of a node makes one smaller node. Raises ClusterError for what cannot be read, and for a
-    type that nobody knows.
-    """
-    nodes: dict[str, list[Node]] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        found = _PART.fullmatch(part)
-        if not found:
-            raise ClusterError(f"{part}: write TYPE=COUNT or TYPE=COUNTxPER_NODE, such as A100-SXM4-80GB=32x8")
-        gpu = _gpu(found[1].strip())
-        if gpu.name in nodes:
-            raise ClusterError(f"{part}: {gpu.name} is there twice")
-        nodes[gpu.name] = list(_nodes(gpu, int(found[2]), int(found[3] or PER_NODE)))
-    if not nodes:
-        raise ClusterError("names no GPUs: write TYPE=COUNT, such as H100-SXM5-80GB=64")
-    return _empty(node for of_type in nodes.values() for node in of_type)
+    return empty_cluster(node for group in groups for node in _group(group))
 
 
 def read_nodes(path: str | Path) -> Snapshot:
@@ -98,25 +68,7 @@ def read_nodes(path: str | Path) -> Snapshot:
         nodes = [convert(path, row, line) for row, line in enumerate(table, start=2)]
     if not any(node.gpus for node in nodes):
         raise FileError(path, len(nodes) + 1, "gpu", "no node has a GPU")
-    return _empty(_named_once(path, [(row, node) for row, node in enumerate(nodes, start=2) if node.gpus]))
-
-
-def scale(snapshot: Snapshot, factor: float) -> Snapshot:
-    """A cluster with `factor` times the nodes of every kind, at least one each.
-
-    Whole copies get racks, blocks and link domains of their own. Raises ClusterError unless factor > 0.
-    """
-    if not 0 < factor < 1e6:
-        raise ClusterError(f"factor: must be above 0, got {factor}")
-    kinds: dict[tuple[str, int], list[Node]] = {}
-    for node in snapshot.nodes:
-        kinds.setdefault((node.gpu_type, node.gpus), []).append(node)
-    nodes = [
-        _copy(alike[number % len(alike)], number // len(alike))
-        for alike in kinds.values()
-        for number in range(max(1, round(len(alike) * factor)))
-    ]
-    return msgspec.structs.replace(snapshot, nodes=tuple(nodes))
+    return empty_cluster(_named_once(path, [(row, node) for row, node in enumerate(nodes, start=2) if node.gpus]))
 
 
 def gpus_by_type(snapshot: Snapshot) -> dict[str, int]:
@@ -127,29 +79,9 @@ def gpus_by_type(snapshot: Snapshot) -> dict[str, int]:
     return total
 
 
-def _empty(nodes: Iterable[Node]) -> Snapshot:
-    members = tuple(nodes)
-    types = {name: gputypes.resolve(name) for name in dict.fromkeys(node.gpu_type for node in members)}
-    return Snapshot(time=0.0, nodes=members, jobs=(), gpu_types=types)
-
-
-def _gpu(name: str) -> GpuSpec:
-    try:
-        return gputypes.resolve(name)
-    except gputypes.UnknownGpu as error:
-        raise ClusterError(f"{name}: {error}") from error
-
-
-def _nodes(gpu: GpuSpec, count: int, per_node: int) -> Iterator[Node]:
-    """Nodes of one type; those that share an NVLink domain wider than a node say so."""
-    for number, begun in enumerate(range(0, count, per_node)):
-        domain = f"{gpu.name.lower()}-link-{begun // gpu.link_domain}" if gpu.link_domain else ""
-        yield _node(f"{gpu.name.lower()}-{number}", gpu.name, min(per_node, count - begun), link_domain=domain)
-
-
 def _group(group: NodeGroup) -> Iterator[Node]:
-    gpu = _gpu(group.gpu)
-    for number, node in enumerate(_nodes(gpu, group.nodes * group.gpus, group.gpus)):
+    gpu = find_gpu(group.gpu)
+    for number, node in enumerate(make_nodes(gpu, group.nodes * group.gpus, group.gpus)):
         if not group.rack:
             yield node
             continue
@@ -159,32 +91,16 @@ def _group(group: NodeGroup) -> Iterator[Node]:
         yield msgspec.structs.replace(node, topology=("zone", f"{kind}-block-{block}", f"{kind}-rack-{rack}"))
 
 
-def _node(name: str, gpu_type: str, gpus: int, cpu: int = PLENTY, memory: int = PLENTY, link_domain: str = "") -> Node:
-    return Node(name, gpu_type, gpus, gpus, cpu, memory, free_pods=PLENTY, link_domain=link_domain)
-
-
-def _copy(node: Node, number: int) -> Node:
-    if not number:
-        return node
-    suffix = f"-x{number + 1}"
-    return msgspec.structs.replace(
-        node,
-        name=node.name + suffix,
-        topology=(*node.topology[:1], *(domain + suffix for domain in node.topology[1:])),
-        link_domain=node.link_domain and node.link_domain + suffix,
-    )
-
-
 def _openb_node(path: str | Path, row: int, line: Mapping[str, str | None]) -> Node:
     gpus = _whole(path, row, line, "gpu")
     cpu, memory = _whole(path, row, line, "cpu_milli"), _whole(path, row, line, "memory_mib") << 20
-    return _node(_text(path, row, line, "sn"), _type(path, row, line, "model") if gpus else "", gpus, cpu, memory)
+    return make_node(_text(path, row, line, "sn"), _type(path, row, line, "model") if gpus else "", gpus, cpu, memory)
 
 
 def _spot_node(path: str | Path, row: int, line: Mapping[str, str | None]) -> Node:
     gpus, cpu = _whole(path, row, line, "gpu_capacity_num"), 1000 * _whole(path, row, line, "cpu_num")
     name = f"node-{_text(path, row, line, 'node_name')}"
-    return _node(name, _type(path, row, line, "gpu_model") if gpus else "", gpus, cpu)
+    return make_node(name, _type(path, row, line, "gpu_model") if gpus else "", gpus, cpu)
 
 
 def _text(path: str | Path, row: int, line: Mapping[str, str | None], field: str) -> str:

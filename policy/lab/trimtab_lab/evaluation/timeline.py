@@ -67,6 +67,11 @@ def bars(run: Timeline) -> Iterator[JobSpanBar]:
             yield from (JobSpanBar(lowest + first, count, begin, end, job) for first, count in _neighbours(taken))
 
 
+def edges(run: Timeline, intervals: int) -> NDArray[np.float64]:
+    """Ends of so many equal intervals of the time that is drawn, (intervals + 1,) seconds."""
+    return np.linspace(0.0, run.end, intervals + 1)
+
+
 def in_use(run: Timeline, edges: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
     """Share of each node's GPU time that jobs held, (nodes, intervals); `edges` are the intervals' ends, ascending."""
     times, held = np.asarray(edges, dtype=np.float64), _by_node(run)
