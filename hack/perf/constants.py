@@ -1,8 +1,8 @@
 """Fit the constants that come with the package to the published runs, calibrate their interval, and write them.
 
-    python -m hack.perf.constants TABLE
+    python -m hack.perf.constants TABLE...
 
-The fit starts from bare beliefs, never from earlier constants, so that the same table always gives the same file.
+The fit starts from bare beliefs, never from earlier constants, so that the same tables always give the same file.
 Takes some minutes: besides the fit, cross-validation by group of runs, by GPU generation and by software.
 """
 
@@ -21,9 +21,9 @@ from trimtab_policy.perf.constants import generation
 PACKAGED = Path("policy/trimtab_policy/data/speed.yaml")
 
 
-def main(table: Path) -> None:
+def main(tables: list[Path]) -> None:
     """Fit, calibrate, write, and say how good the result is on runs left out."""
-    runs = measured.read_measured(table)
+    runs = measured.read_measured(*tables)
     constants = fit.fit(runs, progress=lambda steps, _: _say(f"fit: {steps} steps"))
     by_group, by_generation, by_software = (
         fit.cross_validate(runs, folds, lambda done, _, what=what: _say(f"without one {what}: {done} folds"))
@@ -46,4 +46,4 @@ def _say(words: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(name) for name in sys.argv[1:]])

@@ -8,6 +8,7 @@ from hack.perf import errors, report, speed
 from hack.perf.figures import Figure, Section, Unit
 
 from trimtab_local.checkout import checkout
+from trimtab_policy import catalog
 from trimtab_policy.perf import constants, fit, measured
 from trimtab_policy.perf.accuracy import APART
 from trimtab_policy.perf.forecast import Forecast, forecast
@@ -73,7 +74,7 @@ def by_name(section: Section) -> dict[str, Figure]:
 
 
 def test_errors_of_unseen_groups_name_the_worst_source_and_leave_toys_out(runs: Measurements) -> None:
-    step, choice = errors.unseen_groups(runs, lambda done, share: None)
+    step, choice = errors.unseen_groups(runs, np.zeros(len(runs.seconds), dtype=np.bool_), lambda done, share: None)
     figures = by_name(step)
     assert figures["MAPE, mean over sources (vTrain-single apart)"].value == pytest.approx(0.3)
     assert figures["median error of a run (vTrain-single apart)"].value == pytest.approx(0.3)
@@ -83,6 +84,45 @@ def test_errors_of_unseen_groups_name_the_worst_source_and_leave_toys_out(runs: 
     ranked = by_name(choice)
     assert ranked[f"{APART}: mean regret of the plan ranked first"].met
     assert ranked["worse: mean regret of the plan ranked first"].met is None
+
+
+def test_the_second_table_is_told_by_what_it_is_of(runs: Measurements) -> None:
+    """Its runs are in its own figures only, and those of a scan of plans are ranked."""
+    later = runs.sources == "worse"
+    scan = np.where(later, errors.SCAN, "usual")
+    step, _, second, choice = errors.unseen_groups(runs._replace(sources=scan), later, lambda done, share: None)
+    assert by_name(step)["MAPE, mean over sources (vTrain-single apart)"].value == pytest.approx(0.1)
+    figures = by_name(second)
+    assert figures["MAPE"].value == figures["MAPE, H100, scan of plans"].value == pytest.approx(0.3)
+    assert "MAPE, AMD" not in figures
+    ranked = by_name(choice)
+    assert ranked["mean regret of the plan ranked first"].value == 0
+    assert ranked["mean regret of the plan ranked first"].note.startswith("1 jobs; ")
+    assert ranked["Spearman"].value == pytest.approx(1)
+
+
+def test_a_vendor_is_left_out_where_enough_is_left(runs: Measurements, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "FEWEST_TO_FIT", 4)
+    amd = [*runs.gpus[:4], *(catalog.gpu("MI300X"),) * 4]
+    (figure,) = errors.unseen_vendors(runs._replace(gpus=amd[:8]), lambda done, share: None).figures[:1]
+    assert figure.what == "AMD: inside their 80 % interval"
+    assert figure.value == 1
+    assert figure.note == "4 runs, MAPE 10.0%"
+
+
+def test_three_runs_of_a_cluster_mend_what_is_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster whose products are half as fast as all others'."""
+    rows = [row(i, "usual", "H100-SXM5-80GB", 1 << i % 4) for i in range(8)]
+    rows += [row(8 + i, "slow", "H100-SXM5-80GB", 1 << i % 4) for i in range(8)]
+    found = measured.collect(rows)
+    said = forecast(found, constants.load()).seconds
+    seconds = np.where(found.sources == "slow", 2.0, 1.0) * said
+    monkeypatch.setattr(errors, "CLUSTERS", ("slow",))
+    section = errors.calibrated_clusters(found._replace(seconds=seconds), lambda done, share: None)
+    before, after = (figure.value for figure in section.figures)
+    assert before > 0.35
+    assert after < before / 2
+    assert "| slow | 8 |" in section.details
 
 
 def test_errors_of_unseen_generations_are_told_by_generation(runs: Measurements) -> None:

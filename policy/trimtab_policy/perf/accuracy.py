@@ -156,6 +156,12 @@ def regret(measured: Array, predicted: Array) -> float:
     return float(chosen / measured.min() - 1)
 
 
+def regret_of_first(tries: int, measured: Array, predicted: Array) -> float:
+    """Loss of running the best of the plans that are predicted to be the `tries` fastest."""
+    first = np.argsort(predicted, kind="stable")[:tries]
+    return float(measured[first].min() / measured.min() - 1)
+
+
 def _macro(by_source: Mapping[str, Errors]) -> float:
     counted = [errors.mape for name, errors in by_source.items() if name != APART]
     return float(np.mean(counted or [errors.mape for errors in by_source.values()]))
@@ -174,11 +180,17 @@ def _by_name(names: NDArray[np.str_]) -> Iterator[tuple[str, NDArray[np.bool_]]]
     return ((str(name), names == name) for name in np.unique(names))
 
 
-class _Job(NamedTuple):
-    """One time per plan of one job, in seconds."""
+class PlanTimes(NamedTuple):
+    """One time per plan of one job, in seconds; columns of shape (plans,)."""
 
     measured: Array
     predicted: Array
+
+
+def plan_times(runs: Measurements, forecast: Forecast) -> list[PlanTimes]:
+    """Jobs of which at least `MIN_PLANS` different plans were measured."""
+    jobs = _jobs(runs.jobs, plan_numbers(runs), runs.seconds, forecast.seconds)
+    return [job for job in jobs if len(job.measured) >= MIN_PLANS]
 
 
 def _rankings(
@@ -196,9 +208,9 @@ def _rankings(
     return found
 
 
-def _jobs(jobs: NDArray[np.str_], plans: NDArray[np.int64], measured: Array, predicted: Array) -> Iterator[_Job]:
+def _jobs(jobs: NDArray[np.str_], plans: NDArray[np.int64], measured: Array, predicted: Array) -> Iterator[PlanTimes]:
     for _, rows in _by_name(jobs):
-        yield _Job(_medians(plans[rows], measured[rows]), _medians(plans[rows], predicted[rows]))
+        yield PlanTimes(_medians(plans[rows], measured[rows]), _medians(plans[rows], predicted[rows]))
 
 
 def _medians(plans: NDArray[np.int64], seconds: Array) -> Array:

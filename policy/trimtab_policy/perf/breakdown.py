@@ -61,7 +61,7 @@ def breakdown(
     together = linked or hardware.linked(gpu, gpus_per_node)
     times = speed.step_time(work, rows, machine, together, hardware.software(software))
     total = float(times.total[0])
-    factor = float(uncertainty.factor(times.computing, gpu, plan.gpus, together, software)[0])
+    factor = float(uncertainty.factor(times.computing, gpu, plan.gpus, together, software, routed=model.experts > 0)[0])
     seconds = expected.step_seconds if expected else total
     factor = expected.uncertainty if expected else factor
     rate = training.tokens_per_step / seconds

@@ -73,8 +73,16 @@ KINDS: dict[str, ConstantKind] = {
     "low_skill": ConstantKind("the framework's part in that, 1 the middle of all", 1.0, 0.01, "software", 0.1),
     "half_width": ConstantKind("smallest dimension at which a product runs at half rate, on an A100", 100.0, 0.7),
     "misalignment": ConstantKind("time that a product loses per halving its widths lack to multiples of 64", 0.06, 1.0),
+    "grouped": ConstantKind("rate of products that are grouped by expert relative to large ones", 0.8, 0.2),
+    "all_to_all": ConstantKind("bandwidth of an all-to-all relative to that of a ring", 0.6, 0.3),
     "odd_heads": ConstantKind("time that unfused scores lose when the width of a head is no multiple of 8", 0.5, 0.7),
     "attention": ConstantKind("rate of fused attention relative to large products", 0.5, 0.4, "generation", 0.2),
+    "routing_bytes": ConstantKind(
+        "bytes that cross memory per number of a token sent to an expert, there and back, forward and backward",
+        30.0,
+        0.5,
+    ),
+    "exponential": ConstantKind("head width whose products take as long as the exponentials of its scores", 40.0, 0.5),
     "score_bytes": ConstantKind(
         "bytes that cross memory per unfused score, forward and backward", 40.0, 0.5, "software", 0.2
     ),
@@ -83,12 +91,28 @@ KINDS: dict[str, ConstantKind] = {
     "passes": ConstantKind("times that stored activations cross memory in a forward pass", 2.0, 0.5, "software", 0.3),
     "launch": ConstantKind("seconds to launch one layer's kernels, forward and backward", 2.0e-3, 0.4, "software", 0.4),
     "tensor_launch": ConstantKind("what tensor parallelism adds to that, as a fraction", 0.1, 0.7),
+    "captured": ConstantKind("share of that which is left where CUDA graphs launch whole layers", 0.3, 0.7, share=True),
+    "expert_launch": ConstantKind(
+        "what routing to experts adds to it, as a fraction: sorting, counting, many small products", 0.7, 0.5
+    ),
+    "contention": ConstantKind(
+        "seconds that a layer waits for each rank of its tensor group where stages of a pipeline meet over the network",
+        2e-4,
+        0.7,
+        "software",
+        1.5,
+    ),
     "edge": ConstantKind("how sharply the slower of host and GPU sets the pace of a layer (exponent)", 6.0, 0.5),
     "link": ConstantKind("share of NVLink or xGMI bandwidth that collectives reach", 0.75, 0.15),
     "pcie": ConstantKind("the same share where GPUs meet over PCIe", 0.3, 0.3, "generation", 0.8),
     "network": ConstantKind("share of the network's bandwidth that collectives reach", 0.7, 0.25, "software", 0.15),
+    "crowd": ConstantKind(
+        "GPUs of a job whose traffic makes the network half as fast, in the square", 5000.0, 0.7, "software", 1.0
+    ),
     "latency": ConstantKind("seconds to start a collective", 15e-6, 0.5),
-    "hop": ConstantKind("seconds that a collective takes more for each further rank of its ring", 2e-6, 0.5),
+    "hop": ConstantKind(
+        "seconds that a collective takes more for each further rank of its ring", 2e-6, 0.3, "software", 1.0
+    ),
     "link_hop": ConstantKind("the same where all ranks share the link", 2e-6, 0.5),
     "messages": ConstantKind(
         "collectives per layer: 1 where parameters travel layer by layer", 1.0, 0.01, "software", 1.5
@@ -99,6 +123,9 @@ KINDS: dict[str, ConstantKind] = {
     "data_overlap": ConstantKind(
         "share of the compute time that can hide data traffic", 0.4, 1.0, "software", 1.0, True
     ),
+    "gather_overlap": ConstantKind(
+        "share of the compute time that can hide gathering of renewed weights", 0.3, 1.0, "software", 1.0, True
+    ),
     "accumulation_bytes": ConstantKind(
         "bytes that a micro-batch's gradients move per parameter of a GPU", 8.0, 0.5, "software", 0.7
     ),
@@ -107,6 +134,11 @@ KINDS: dict[str, ConstantKind] = {
     ),
     "step": ConstantKind("seconds of fixed cost a step: data, gradient norm, logging", 0.015, 0.7, "software", 0.5),
     "straggling": ConstantKind("share of the step that each doubling of nodes adds", 0.01, 0.7, "software", 0.3),
+    "unfused_experts": ConstantKind(
+        "time that routing and grouped products take more where they are not fused and captured, as a fraction",
+        0.3,
+        0.5,
+    ),
     "youth": ConstantKind("time that software loses on a GPU generation of age 0; fades with the years", 0.3, 0.5),
 }
 
@@ -163,9 +195,13 @@ class StepTimeInterval(Struct, frozen=True, forbid_unknown_fields=True):
     """Times the share of the step that is not computing."""
     nodes: float = 0.0
     """Times the number of doublings of nodes."""
+    experts: float = 0.1
+    """Where tokens are routed to experts."""
     unmeasured_generation: float = 0.25
     unmeasured_software: float = 0.15
     """Where the software has no run on this generation."""
+    scatter: dict[str, float] = {}
+    """Software -> what the first four are multiplied by: how much its runs scatter, compared to all; 1 for others."""
 
 
 class Constants(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
@@ -257,9 +293,10 @@ def render(constants: Constants) -> str:
         lines += [f"  # {KINDS[name].meaning}", f"  {name}:", f"    middle: {_triple(family)}"]
         lines += [f"    {member}: {_triple(one)}" for member, one in sorted(family.each.items())]
     lines += ["# half width of the 80 % interval of log step time", "interval:"]
-    lines += [
-        f"  {field}: {_number(getattr(constants.interval, field))}" for field in StepTimeInterval.__struct_fields__
-    ]
+    *widths, scatter = StepTimeInterval.__struct_fields__
+    lines += [f"  {field}: {_number(getattr(constants.interval, field))}" for field in widths]
+    scattered = sorted(constants.interval.scatter.items())
+    lines += [f"  {scatter}:{'' if scattered else ' {}'}", *(f"    {name}: {_number(by)}" for name, by in scattered)]
     lines += ["# which software was measured on which generation", "seen:"]
     for software in sorted({name for _, name in constants.seen}):
         generations = sorted(generation for generation, name in constants.seen if name == software)

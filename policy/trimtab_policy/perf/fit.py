@@ -40,14 +40,18 @@ Progress = Callable[[int, float], None]
 
 NOISE = 0.06
 """Standard deviation of log step time between what a good model says and what is measured."""
-TAIL = 2.0
+TAIL = 1.0
 """Residuals beyond so many times the noise count linearly (pseudo-Huber loss)."""
 CROWD = 0.5
 """A source of n runs has n^(1 - CROWD) times the weight of a source of one."""
 ENOUGH = 3
 """Runs of one software on one GPU generation from which on their predictions are no longer said to be strange."""
+FEW = 10
+"""Runs of a software whose scatter is believed half as much as that of all software."""
 MOST_STEPS = 60
-MOST_FOLDS = 10
+STEP = 1e-6
+"""Of a difference quotient, on the scale that is fitted."""
+MOST_FOLDS = 20
 NINETY = 1.2816
 """Standard deviations from the middle of a normal distribution to its 90 % point."""
 
@@ -91,10 +95,17 @@ class FitProblem:
         weight, measured = self._weights(rows), np.log(self._runs.seconds)
         steps = 0
 
+        def errors(x: Array) -> Array:
+            return (np.log(self.predict(x)) - measured) * weight / NOISE
+
         def residuals(x: Array) -> Array:
-            error = (np.log(self.predict(x)) - measured) * weight / NOISE
-            tamed = np.sign(error) * TAIL * np.sqrt(2 * (np.sqrt(1 + (error / TAIL) ** 2) - 1))
+            tamed, _ = _tamed(errors(x))
             return np.concatenate([tamed[rows], (x - self.vector.start) / self.vector.spread])
+
+        def derivatives(x: Array) -> Array:
+            _, slope = _tamed(errors(x))
+            of_runs = (slope * weight / NOISE)[:, None] * self._sensitivity(x)
+            return np.concatenate([of_runs[rows], np.diag(1 / self.vector.spread)])
 
         def report(_: object, /) -> None:
             nonlocal steps
@@ -103,8 +114,8 @@ class FitProblem:
                 progress(steps, steps / MOST_STEPS)
 
         found = least_squares(
-            residuals, self.vector.start, x_scale=self.vector.spread, max_nfev=MOST_STEPS, ftol=1e-5, xtol=1e-5,
-            callback=report,
+            residuals, self.vector.start, derivatives, x_scale=self.vector.spread, max_nfev=MOST_STEPS, ftol=1e-6,
+            xtol=1e-6, tr_solver="lsmr", callback=report,
         )  # fmt: skip
         covariance = np.linalg.inv(found.jac.T @ found.jac)
         return found.x, np.sqrt(np.diag(covariance))
@@ -127,6 +138,24 @@ class FitProblem:
         seen = start.seen | self.pairs(rows)
         return Constants(families, start.interval, seen, f"fitted on {int(rows.sum())} runs")
 
+    def _sensitivity(self, x: Array) -> Array:
+        """(n, constants) derivatives of the runs' log step times, by forward differences.
+
+        A run has one member of each kind, and its constant is that of the sum of middle and member: one evaluation
+        with a kind moved for all runs gives the derivatives with respect to the middle and to every member.
+        """
+        table = np.zeros((len(self._runs.seconds), len(x)))
+        here, every = np.log(self.predict(x)), np.arange(len(table))
+        for name in KINDS:
+            middle = self._position[name, ""]
+            moved = x.copy()
+            moved[middle] += STEP
+            slope = (np.log(self.predict(moved)) - here) / STEP
+            table[:, middle] = slope
+            if name in self._rows:
+                table[every, self._rows[name]] = slope
+        return table
+
     def _column(self, name: str, x: Array) -> Number:
         middle = x[self._position[name, ""]]
         return KINDS[name].inward(middle + x[self._rows[name]] if name in self._rows else middle)
@@ -136,6 +165,16 @@ class FitProblem:
         weight: Array = crowding(self._runs.sources) / (1 + (self._runs.noise / 0.2) ** 2) * rows
         scaled: Array = np.sqrt(weight / weight.sum() * 4 * np.sqrt(rows.sum()))
         return scaled
+
+
+def _tamed(errors: Array) -> tuple[Array, Array]:
+    """Residuals whose squares are the pseudo-Huber loss of these errors, and their derivatives."""
+    size = np.abs(errors) / TAIL
+    root = np.sqrt(1 + size**2)
+    # 2 (root - 1), without the difference of nearly equal numbers.
+    length = np.sqrt(2 / (root + 1)) * size
+    slope = np.divide(size, root * length, out=np.ones_like(size), where=length > 0)
+    return np.sign(errors) * TAIL * length, slope
 
 
 def fit(runs: Measurements, *, start: Constants | None = None, progress: Progress | None = None) -> Constants:
@@ -156,7 +195,7 @@ def cross_validate(
 ) -> Forecast:
     """Every run predicted by constants that were fitted without its fold.
 
-    `folds` (n,): labels of what belongs together; more than ten are dealt out to ten folds.
+    `folds` (n,): labels of what belongs together; more than `MOST_FOLDS` are dealt out to so many folds.
     """
     start = start or msgspec.structs.replace(beliefs(), interval=load().interval)
     said = Forecast(*(np.full(len(runs.seconds), np.nan) for _ in Forecast._fields))
@@ -177,8 +216,9 @@ def calibrated(
 ) -> Constants:
     """The constants with the interval that holds 80 % of runs predicted without their group, generation, software.
 
-    Quantile regression (Koenker and Bassett 1978) of the absolute log error on the share of time not spent computing
-    and the doublings of nodes, then what the other two forecasts need on top.
+    Quantile regression (Koenker and Bassett 1978) of the absolute log error on the share of time not spent computing,
+    the doublings of nodes and the presence of experts; how much wider or narrower the runs of each software lie; then
+    what the other two forecasts need on top.
     """
     from scipy.optimize import minimize  # an extra: only those who fit need it
 
@@ -187,33 +227,49 @@ def calibrated(
     by_source = crowding(runs.sources)
     by_gpu = by_source / _sums(by_source, np.array(what.generations))
 
-    def half(interval: StepTimeInterval, strange_gpu: bool = False, strange_software: bool = False) -> Array:
-        return half_width(interval, times.computing, what.doublings, strange_gpu, strange_software)
+    def half(
+        interval: StepTimeInterval, scatter: Array | float = 1.0, strange_gpu: bool = False, strange: bool = False
+    ) -> Array:
+        return half_width(interval, times.computing, what.doublings, what.routed, scatter, strange_gpu, strange)
 
     def loss(error: Array, width: Array, weights: Array = by_source) -> float:
         short = error - width
         return float(np.average(np.maximum(0.8 * short, -0.2 * short), weights=weights))
 
     def usual(log_terms: Array) -> StepTimeInterval:
-        base, overhead, nodes = map(float, np.exp(log_terms))
-        return StepTimeInterval(base, overhead, nodes, 0.0, 0.0)
+        base, overhead, nodes, experts = map(float, np.exp(log_terms))
+        return StepTimeInterval(base, overhead, nodes, experts, 0.0, 0.0)
 
     def error(said: Forecast) -> Array:
         return np.abs(np.log(said.seconds / runs.seconds))
 
-    known = error(held_out)
-    found = minimize(lambda t: loss(known, half(usual(t))), np.log([0.1, 0.1, 0.01]), method="Nelder-Mead")
+    known, start = error(held_out), np.log([0.1, 0.1, 0.01, 0.1])
+    found = minimize(lambda t: loss(known, half(usual(t))), start, method="Nelder-Mead", options={"maxiter": 2000})
     interval = usual(found.x)
+    interval = msgspec.structs.replace(interval, scatter=_scatter(runs.software, known / half(interval)))
+    scatter = np.array([interval.scatter[name] for name in runs.software.tolist()])
     # On a generation without runs no software has any, either: what that costs is known first.
-    for field, said, strange, weights in (
-        ("unmeasured_software", by_software, (False, True), by_source),
-        ("unmeasured_generation", by_generation, (True, True), by_gpu),  # every generation counts alike
+    for field, said, each, strange_gpu, weights in (
+        ("unmeasured_software", by_software, 1.0, False, by_source),
+        ("unmeasured_generation", by_generation, scatter, True, by_gpu),  # every generation counts alike
     ):
         wrong = error(said)
         tries = [msgspec.structs.replace(interval, **{field: width}) for width in _WIDTHS]
-        losses = [loss(wrong, half(each, *strange), weights) for each in tries]
+        losses = [loss(wrong, half(one, each, strange_gpu, True), weights) for one in tries]
         interval = tries[int(np.argmin(losses))]
     return msgspec.structs.replace(constants, interval=interval)
+
+
+def _scatter(software: NDArray[np.str_], widths: Array) -> dict[str, float]:
+    """Of each software, the width that holds 80 % of its runs, relative to that of all.
+
+    `widths` (n,): errors in units of the interval's half width. One with few runs is drawn to 1, as constants are.
+    """
+    found: dict[str, float] = {}
+    for name in np.unique(software):
+        own = widths[software == name]
+        found[str(name)] = float(np.quantile(own, 0.8) ** (len(own) / (len(own) + FEW)))
+    return found
 
 
 _WIDTHS = tuple(round(0.01 * step, 2) for step in range(101))

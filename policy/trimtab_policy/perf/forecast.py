@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab_policy.perf import hardware, speed
 from trimtab_policy.perf.constants import Constants, Lookup, fading, generation
@@ -39,6 +40,8 @@ class RunTable(NamedTuple):
     """GPUs that share a link: nobody says how measured runs lay, so all of a domain."""
     doublings: Array
     """Of nodes."""
+    routed: NDArray[np.bool_]
+    """Whether the model has experts."""
 
 
 def scene(runs: Measurements) -> RunTable:
@@ -51,10 +54,11 @@ def scene(runs: Measurements) -> RunTable:
         sheet=sheet,
         facts=FrameworkFacts(
             *np.array([hardware.facts(name) for name in runs.software]).reshape(-1, len(FrameworkFacts._fields)).T
-        ),
+        )._replace(captured=runs.captured),
         youth=np.asarray(fading(runs.ages)),
         linked=linked,
         doublings=np.log2(np.maximum(1.0, runs.plans.gpus / linked)),
+        routed=np.asarray(runs.work.shape.experts) > 0,
     )
 
 
@@ -73,5 +77,8 @@ def forecast(runs: Measurements, constants: Constants) -> Forecast:
     strange_software = np.array(
         [pair not in constants.seen for pair in zip(what.generations, runs.software.tolist(), strict=True)]
     )
-    half = half_width(constants.interval, times.computing, what.doublings, strange_gpu, strange_software)
+    scatter = np.array([constants.interval.scatter.get(name, 1.0) for name in runs.software.tolist()])
+    half = half_width(
+        constants.interval, times.computing, what.doublings, what.routed, scatter, strange_gpu, strange_software
+    )
     return Forecast(times.total, times.total * np.exp(-half), times.total * np.exp(half))

@@ -68,11 +68,20 @@ class GpuRates(NamedTuple):
     half_width: Number
     """Smallest dimension at which a product runs at half its rate."""
     misalignment: Number
+    grouped: Number
+    """Rate of products grouped by expert, relative to the others'."""
     odd_heads: Number
     attention: Number
+    """Fused, of heads of the usual width (`speed`)."""
+    exponential: Number
+    """Width of a head whose products take as long as the exponentials of its scores."""
     memory: Number
     link: Number
     network: Number
+    crowd: Number
+    """GPUs of a job whose traffic makes the network half as fast."""
+    all_to_all: Number
+    """Bandwidth of an all-to-all relative to these two, which are those of rings."""
     latency: Number
     """Seconds to start a collective."""
     hop: Number
@@ -90,6 +99,8 @@ class FrameworkFacts(NamedTuple):
     pads_vocabulary: Number
     loss_bytes: Number
     """Bytes that its loss adds to each logit; see `memory`."""
+    captured: Number = 0.0
+    """1: whole layers are launched as CUDA graphs, which leaves nothing of routing and experts to the host."""
 
 
 class Software(NamedTuple):
@@ -106,9 +117,18 @@ class Software(NamedTuple):
     launch_seconds: Number
     tensor_launch: Number
     """What tensor parallelism adds to it, as a fraction."""
+    expert_launch: Number
+    """What routing to experts adds to it, as a fraction."""
+    contention: Number
+    """Seconds that a layer waits for each rank of its tensor group, in a pipeline over the network."""
     passes: Number
+    expert_time: Number
+    """Time of routing and of grouped products over that where they are fused and captured."""
+    routing_bytes: Number
+    """That cross memory per number of a token sent to an expert."""
     tensor_overlap: Number
     data_overlap: Number
+    gather_overlap: Number
     messages: Number
     accumulation_bytes: Number
     optimizer_bytes: Number
@@ -180,11 +200,15 @@ def reached(sheet: Datasheet, value: Lookup) -> GpuRates:
         wide_peak=sheet.wide_peak,
         half_width=value("half_width") * np.sqrt(sheet.wide_peak / 312e12),
         misalignment=value("misalignment"),
+        grouped=value("grouped"),
         odd_heads=value("odd_heads"),
         attention=sheet.wide_peak * value("gemm") * value("attention"),
+        exponential=value("exponential"),
         memory=sheet.memory * value("memory"),
         link=sheet.link * np.where(sheet.link < _PCIE, value("pcie"), value("link")),
         network=sheet.network * value("network"),
+        crowd=value("crowd"),
+        all_to_all=value("all_to_all"),
         latency=value("latency"),
         hop=value("hop"),
         link_hop=value("link_hop"),
@@ -200,11 +224,16 @@ def practised(value: Lookup, facts: FrameworkFacts, youth: Number = 0.0) -> Soft
         pads_vocabulary=facts.pads_vocabulary,
         score_bytes=value("score_bytes"),
         logit_bytes=value("logit_bytes"),
-        launch_seconds=value("launch"),
+        launch_seconds=value("launch") * np.where(facts.captured, value("captured"), 1.0),
         tensor_launch=value("tensor_launch"),
+        expert_launch=value("expert_launch"),
+        contention=value("contention"),
         passes=value("passes"),
+        expert_time=1 + value("unfused_experts") * (1 - np.asarray(facts.captured)),
+        routing_bytes=value("routing_bytes"),
         tensor_overlap=value("tensor_overlap"),
         data_overlap=value("data_overlap"),
+        gather_overlap=value("gather_overlap"),
         messages=value("messages"),
         accumulation_bytes=value("accumulation_bytes"),
         optimizer_bytes=value("optimizer_bytes"),

@@ -28,8 +28,22 @@ COLUMNS = (
     *NEEDED,
     *("d_step_time_s", "step_time_s", "tokens_per_s_per_gpu", "mem_gb_per_gpu", "group", "model", "precision"),
     *("gpus_per_node", "inter_bw_GBps", "kv_heads", "ffn_hidden", "glu", "tied_emb", "vocab", "n_experts", "topk"),
-    *("micro_batch", "tp", "sp", "pp", "vpp", "cp", "ep", "dp", "zero_or_fsdp", "act_recompute", "framework", "date"),
-    *("notes", "noise_pct", "usable_dense", "exclude_reason"),
+    *measurements.ARCHITECTURE,
+    *(
+        "micro_batch",
+        "tp",
+        "sp",
+        "pp",
+        "vpp",
+        "cp",
+        "ep",
+        "dp",
+        "zero_or_fsdp",
+        "act_recompute",
+        "framework",
+        "cuda_graphs",
+    ),
+    *("date", "notes", "noise_pct", "usable_dense", "exclude_reason"),
 )
 
 
@@ -49,6 +63,8 @@ class Measurements(NamedTuple):
     recipes: NDArray[np.str_]
     """How low-precision operands are scaled: `fp8`, `fp8-rowwise`, `mxfp8`, `nvfp4`; empty in 16 and 32 bit."""
     software: NDArray[np.str_]
+    captured: Array
+    """1 where CUDA graphs launch whole layers."""
     ages: Array
     """Years since the GPU generation was announced; NaN where no date is stated."""
     work: Work
@@ -76,6 +92,7 @@ class Measurements(NamedTuple):
             precisions=[self.precisions[i] for i in index],
             recipes=self.recipes[index],
             software=self.software[index],
+            captured=self.captured[index],
             ages=self.ages[index],
             work=plan_arrays.take(self.work, index),
             plans=self.plans.take(index),
@@ -85,15 +102,19 @@ class Measurements(NamedTuple):
         )
 
 
-def read_measured(path: Path) -> Measurements:
-    """All usable rows of a table. Raises MeasurementError when it lacks a needed column or a number is none."""
+def read_measured(*paths: Path) -> Measurements:
+    """All usable rows of these tables. Raises MeasurementError when one lacks a needed column or a number is none."""
+    return collect([row for path in paths for row in _rows(path)], ", ".join(map(str, paths)))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
             if missing:
                 raise MeasurementError(f"{path}: no column {', '.join(missing)}")
-            return collect(list(reader), str(path))
+            return list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise MeasurementError(f"{path}: {error}") from error
 
@@ -124,6 +145,7 @@ def collect(table: Sequence[Mapping[str, str]], where: str = "table") -> Measure
         precisions=[row.precision for row in found],
         recipes=np.array([row.recipe for row in found]),
         software=np.array([row.software for row in found]),
+        captured=np.array([row.captured for row in found]),
         ages=np.array([row.age for row in found]),
         work=work,
         plans=_with_recompute(work, _with_micro_batch(work, plans, room), room),

@@ -43,6 +43,7 @@ class MeasuredRow(NamedTuple):
     precision: Precision
     recipe: str
     software: str
+    captured: float
     age: float
     work: Work
     plan: tuple[float, ...]
@@ -86,6 +87,17 @@ class Cells:
             raise MeasurementError(f"{self._where}, column {name}: {text!r} is no number from 0 on")
         return value
 
+    def noted(self, name: str) -> int:
+        """A whole number of a column of its own, or of the notes, which hold `arch: name=4 other=2`; 0 for none.
+
+        Raises MeasurementError naming row and column.
+        """
+        if self.text(name):
+            return int(self.number(name, 0))
+        _, _, noted = self.text("notes").rpartition("arch:")
+        found = re.search(rf"(?:^|\s){name}=(\d+)", noted)
+        return int(found[1]) if found else 0
+
     def count(self, name: str, default: float | None = None) -> int:
         """A whole number from 1 on. Raises Unusable when it is absent and has no default."""
         if not self.text(name) and default is None:
@@ -111,7 +123,7 @@ def read_rows(name: str, cells: Cells) -> MeasuredRow:
     plan = _plan(cells, total, batch)
     software = software_of(cells.text("framework"), cells.text("notes"), cells.text("precision"))
     work = Work(model_flops.of(model), sequence, batch, _format(cells, precision, software))
-    seconds = _seconds(cells, sequence * batch, total)
+    seconds, date = _seconds(cells, sequence * batch, total), _year(cells.text("date"))
     shaped = (model.layers, model.hidden_size, model.attention_heads, model.kv_heads, model.ffn_hidden_size)
     job = (gpu.name, *shaped, model.vocab_size, sequence, batch, total, precision, recipe, software)
     return MeasuredRow(
@@ -124,13 +136,41 @@ def read_rows(name: str, cells: Cells) -> MeasuredRow:
         precision=precision,
         recipe=recipe,
         software=software,
-        age=_year(cells.text("date")) - _announced(gpu.architecture),
+        captured=float(cells.flag("cuda_graphs", default=_captures(cells, date))),
+        age=date - _announced(gpu.architecture),
         work=work,
         plan=plan,
         seconds=seconds,
         memory=cells.number("mem_gb_per_gpu", 0) * 1e9 or float("nan"),
         noise=cells.number("noise_pct", 0) / 100,
     )
+
+
+_DATES = (  # a month, a release named after one, a year
+    (re.compile(r"(20\d\d)-(0[1-9]|1[0-2])"), 0),
+    (re.compile(r"(?:v|rel )(\d\d)\.(\d\d)"), 2000),
+    (re.compile(r"(20\d\d)()"), 0),
+)
+
+
+def _year(date: str) -> float:
+    """A date as tables state it, in years; NaN where there is none."""
+    for pattern, century in _DATES:
+        if found := pattern.match(date):
+            return century + int(found[1]) + (int(found[2] or 6) - 0.5) / 12
+    return float("nan")
+
+
+_GRAPHS_SINCE = _year("rel 26.06")
+"""When Megatron-Bridge's recipes began to capture whole layers, experts included."""
+
+
+def _captures(cells: Cells, date: float) -> bool:
+    """Whether CUDA graphs launch whole layers, where the row does not say: in MLPerf's submissions, which are tuned to
+    the limit, and in Megatron-Bridge's recipes since its release 26.06.
+    """
+    recipe = cells.text("framework").startswith("Megatron-Bridge") and date >= _GRAPHS_SINCE
+    return recipe or (cells.text("source_kind") == "mlperf" and "NeMo" in cells.text("framework"))
 
 
 def _seconds(cells: Cells, tokens: int, gpus: int) -> float:
@@ -207,21 +247,6 @@ def _slowest(gpus: Sequence[GpuSpec]) -> GpuSpec:
     )
 
 
-_DATES = (  # a month, a release named after one, a year
-    (re.compile(r"(20\d\d)-(0[1-9]|1[0-2])"), 0),
-    (re.compile(r"(?:v|rel )(\d\d)\.(\d\d)"), 2000),
-    (re.compile(r"(20\d\d)()"), 0),
-)
-
-
-def _year(date: str) -> float:
-    """A date as tables state it, in years; NaN where there is none."""
-    for pattern, century in _DATES:
-        if found := pattern.match(date):
-            return century + int(found[1]) + (int(found[2] or 6) - 0.5) / 12
-    return float("nan")
-
-
 @cache
 def _announced(architecture: str) -> float:
     """When the first GPU of a generation was announced, in years; NaN when it is not known."""
@@ -283,21 +308,37 @@ def _format(cells: Cells, precision: Precision, software: str) -> plan_arrays.Fo
 
 
 # --- model and plan -------------------------------------------------------------------------------------------------
+ARCHITECTURE = (
+    *("head_dim", "shared_experts", "dense_layers", "dense_ffn_hidden"),
+    *("query_rank", "kv_rank", "rope_head_dim", "value_head_dim"),
+)
+"""Columns for what the others cannot say of a model; a row may have them in its notes instead (`Cells.noted`)."""
+
+
 def _model(cells: Cells) -> ModelSpec:
     hidden, heads = cells.count("hidden"), cells.count("heads")
+    head, shared, dense, dense_ffn, *latent = (cells.noted(name) for name in ARCHITECTURE)
+    query_rank, kv_rank, rope_head, value_head = latent
     return ModelSpec(
         name=cells.text("model"),
         layers=cells.count("layers"),
         hidden_size=hidden,
         attention_heads=heads,
         kv_heads=cells.count("kv_heads", heads),
-        head_dim=max(1, hidden // heads),
+        head_dim=head or max(1, hidden // heads),
         ffn_hidden_size=cells.count("ffn_hidden", 4 * hidden),
         vocab_size=cells.count("vocab", 51200),
         gated_ffn=cells.flag("glu", default=False),
         tied_embeddings=cells.flag("tied_emb", default=False),
         experts=cells.count("n_experts") if cells.text("n_experts") else 0,
         experts_per_token=cells.count("topk") if cells.text("n_experts") else 0,
+        shared_experts=shared,
+        dense_layers=dense,
+        dense_ffn_hidden_size=dense_ffn,
+        query_rank=query_rank,
+        kv_rank=kv_rank,
+        rope_head_dim=rope_head,
+        value_head_dim=value_head,
     )
 
 
@@ -345,6 +386,12 @@ def _sharding(name: str, copies: int) -> tuple[int, int]:
 _SOFTWARE = (  # the first pattern that framework, notes and precision match
     (r"DeepSpeed ZeRO-3", "deepspeed-zero3"),
     (r"Sailor", "sailor"),
+    (r"nanotron", "nanotron"),
+    (r"Paddle", "paddlenlp"),
+    (r"Habana", "megatron-habana"),
+    (r"DeepSpeed \(HF", "deepspeed-hf"),
+    (r"Megatron-DeepSpeed \(flash", "megatron-deepspeed-flash"),
+    (r"FlagScale|Pai-Megatron", "megatron-core-fork"),
     (r"Megatron-DeepSpeed 1F1B", "megatron-deepspeed-1f1b"),
     (r"Megatron-DeepSpeed|^see notes", "megatron-deepspeed"),
     (r"^Megatron-LM", "megatron-lm"),

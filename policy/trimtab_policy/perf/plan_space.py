@@ -136,7 +136,8 @@ def _degrees(
 def _with_sharding(plans: PlanColumns, requirements: Requirements, widths: Sequence[int]) -> PlanColumns:
     """Crossed with what is sharded, and over whom: all copies, or those of a node.
 
-    Left to us, stage 0 is for models without copies and only for them: stage 1 moves the same bytes and stores fewer.
+    Left to us, stage 0 is for models without copies and only for them: stage 1 stores fewer bytes and moves no more; at
+    worst it waits for the weights to be gathered, where software does not gather them ahead.
     """
     free = requirements.zero_stage is None
     stages = [0, 1, 2, 3] if requirements.zero_stage is None else [requirements.zero_stage]

@@ -158,7 +158,7 @@ def predict(
     run = work(model, training)
     machine = hardware.machine(gpu, training.precision, spread=spread, software=software)
     time = speed.step_time(run, row, machine, linked, hardware.software(software))
-    unsure = uncertainty.factor(time.computing, gpu, plan.gpus, linked, software)
+    unsure = uncertainty.factor(time.computing, gpu, plan.gpus, linked, software, routed=model.experts > 0)
     required = memory.footprint(run, row, loss_bytes=hardware.facts(software).loss_bytes).required
     return _prediction(training, float(time.total[0]), float(required[0]), float(unsure[0]))
 
@@ -334,7 +334,9 @@ def _fastest(
 def _options(training: TrainingSpec, found: PlanTable, chosen: PlanChoice, gpu: GpuSpec, software: str) -> list[Option]:
     rows, gangs = found.plan[chosen.pair], found.gang[chosen.pair]
     nodes, widths, linked = found.nodes[gangs], found.widths[gangs], found.linked[gangs]
-    unsure = uncertainty.factor(chosen.computing, gpu, nodes * widths, linked, software)
+    unsure = uncertainty.factor(
+        chosen.computing, gpu, nodes * widths, linked, software, routed=bool(np.any(found.run.shape.experts))
+    )
     figures = (chosen.seconds, found.required[rows], unsure)
     shapes = (nodes * widths, nodes, widths, linked if gpu.link_domain else np.zeros_like(linked))
     return [

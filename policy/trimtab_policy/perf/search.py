@@ -209,7 +209,9 @@ def _work(
     halves = kinds.take(rows)._replace(pipeline=np.full(len(rows), 2.0))
     each = GpuRates(*(np.array([field], dtype=np.float64).T for field in zip(*machines, strict=True)))
     run = found.run
-    time = speed.step_time(run, halves, each, np.tile(reaches, len(kinds.data)), found.software)
+    # Two stages may meet over the network and crowd it where a single one, of half as many GPUs, does not.
+    free, alone = each._replace(crowd=np.inf), found.software._replace(contention=0.0)
+    time = speed.step_time(run, halves, free, np.tile(reaches, len(kinds.data)), alone)
     rounds = run.batch / halves.micro_batch
     head = (time.compute + time.layer_communication) / rounds - time.bubble
     body = time.bubble * run.shape.layers / np.ceil(run.shape.layers / 2)

@@ -110,6 +110,7 @@ def step_time(
     """
     software = software or hardware.software()
     parameters = memory.parameters_per_gpu(work.shape, plans)
+    machine, software = _crowded(plans, machine, software)
     case = _Evaluation(work, plans, machine, software, linked, parameters)
     (layer, layer_comm), head = _layer(case), _head(case)
     p2p = _pipeline_transfer(case)
@@ -133,6 +134,17 @@ def step_time(
     return smooth._replace(stragglers=software.straggling * doublings * smooth.total)
 
 
+def _crowded(plans: PlanColumns, machine: GpuRates, software: Software) -> tuple[GpuRates, Software]:
+    """Network and waits for it when so many GPUs use it at once: traffic of large jobs meets in its upper levels.
+
+    Quadratic, since so many ranks have as many paths to each other: nothing to a small job, twice the time at
+    `GpuRates.crowd`. Nodes share nothing of this, nor do link domains.
+    """
+    more = 1 + (plans.gpus / machine.crowd) ** 2
+    slower = machine._replace(network=machine.network / more, hop=machine.hop * more)
+    return slower, software._replace(contention=software.contention * more)
+
+
 def group_bandwidth(machine: GpuRates, size: Array, inner: Array, linked: Number) -> Array:
     """Bytes/s per GPU of a ring over `size` ranks that lie `inner` ranks apart.
 
@@ -146,10 +158,15 @@ def group_bandwidth(machine: GpuRates, size: Array, inner: Array, linked: Number
     return np.where(size * inner <= linked, machine.link, outside)
 
 
-def _ring(size: Array, volume: Array, bandwidth: Array, machine: GpuRates, messages: Array | float = 1.0) -> Array:
-    """All-gather or reduce-scatter of `volume` bytes in all: (n - 1)/n of it moves, a latency a message and hop."""
-    hop = np.where(bandwidth >= machine.link, machine.link_hop, machine.hop)
-    return (size - 1) / size * volume / bandwidth + messages * (size > 1) * (machine.latency + hop * (size - 1))
+def _ring(case: _Evaluation, size: Array, inner: Array, volume: Array, messages: Array | float = 1.0) -> Array:
+    """All-gather or reduce-scatter of `volume` bytes in all over `size` ranks that lie `inner` ranks apart.
+
+    (n - 1)/n of it moves. A message has a latency, and one for each hop.
+    """
+    machine = case.machine
+    hop = np.where(size * inner <= case.linked, machine.link_hop, machine.hop)
+    moving = (size - 1) / size * volume / group_bandwidth(machine, size, inner, case.linked)
+    return moving + messages * (size > 1) * (machine.latency + hop * (size - 1))
 
 
 _LACKING = np.array([0.0, *(7.0 - (width & -width).bit_length() for width in range(1, 64))])
@@ -194,6 +211,12 @@ def _projections(case: _Evaluation) -> Array:
     return np.where(m.key_value_rank, latent, direct) + output
 
 
+def _grouped(case: _Evaluation) -> _Evaluation:
+    """The same with the rate of products that are grouped by expert."""
+    machine = case.machine
+    return case._replace(machine=machine._replace(product=machine.product * machine.grouped))
+
+
 def _block(case: _Evaluation, tokens: Number, width: Number) -> Array:
     """Forward seconds of one feed-forward block."""
     h = case.shape.hidden
@@ -209,21 +232,30 @@ def _linear(case: _Evaluation) -> Array:
         return projections + dense
     local = np.maximum(1.0, m.experts / case.plans.expert)
     routed = tokens * m.active / local
-    mixture = local * _block(case, routed, m.expert_ffn / t) + _gemm(case, tokens, m.hidden, m.experts)
+    mixture = local * _block(_grouped(case), routed, m.expert_ffn / t) + _gemm(case, tokens, m.hidden, m.experts)
     mixture = mixture + np.where(m.shared_ffn, _block(case, tokens, m.shared_ffn / t), 0.0)
     return projections + (m.dense_layers * dense + m.expert_layers * mixture) / m.layers
+
+
+_USUAL_HEAD = 128
+"""Width of a head that the rate of fused attention is that of."""
 
 
 def _attention(case: _Evaluation) -> tuple[Array, Array]:
     """Seconds of scores and weighting of one layer, (forward, backward); only the visible part of the square counts.
 
-    The fused backward recomputes the scores: 2.5 forwards (Dao 2023, arXiv 2307.08691). Unfused scores cross memory
+    The exponential of a score takes its time whatever the width of a head, so that narrow heads run slower (Shah et al.
+    2024, arXiv 2407.08608, section 1). The fused backward recomputes the scores: 2.5 forwards (Dao 2023, arXiv
+    2307.08691). Unfused scores cross memory
     about 40 bytes an element in all, a third of it forward.
     """
     m, s, t = case.shape, case.work.sequence, case.plans.tensor
     sides = 1 + m.cross_layers / m.layers
     forward = 2 * m.visible * sides * case.tokens * s * (m.query + m.weighted) / t
-    forward = forward / np.minimum(case.machine.attention * case.software.skill, CEILING * case.machine.wide_peak)
+    width = m.query / m.heads
+    exponentials = (1 + case.machine.exponential / width) / (1 + case.machine.exponential / _USUAL_HEAD)
+    rate = np.minimum(case.machine.attention * case.software.skill, CEILING * case.machine.wide_peak)
+    forward = forward * exponentials / rate
     crossing = case.software.score_bytes * case.work.format.activation / 2 * case.tokens * s * m.heads / t
     crossing = crossing * sides / case.machine.memory * (1 + case.machine.odd_heads * (m.query / m.heads % 8 > 0))
     fused = case.software.fused_attention
@@ -233,6 +265,13 @@ def _attention(case: _Evaluation) -> tuple[Array, Array]:
 def _element_wise(case: _Evaluation) -> Array:
     """Forward seconds of norms, activations, residuals, dropout: stored activations cross memory a few times."""
     return case.software.passes * memory.layer_activations(case.work, case.plans) / case.machine.memory
+
+
+def _routing(case: _Evaluation) -> Array:
+    """Seconds of sorting tokens by expert and back, forward and backward: each of its experts has a copy of a token."""
+    m = case.shape
+    copies = m.active * m.expert_layers / m.layers * case.tokens * m.hidden / case.plans.tensor
+    return case.software.expert_time * case.software.routing_bytes * copies / case.machine.memory
 
 
 def _accumulation(case: _Evaluation) -> Array:
@@ -250,12 +289,26 @@ def _layer(case: _Evaluation) -> tuple[Array, Array]:
     edge = case.machine.edge
     launch = case.software.launch_seconds * case.passes / 3
     launch = launch * np.where(case.plans.tensor > 1, 1 + case.software.tensor_launch, 1.0)
+    routing = case.software.expert_launch * case.software.expert_time
+    launch = launch * (1 + routing * case.shape.expert_layers / case.shape.layers)
     gpu = _layer_compute(case)
     longest = np.maximum(gpu, launch)
     alone = longest * ((gpu / longest) ** edge + (launch / longest) ** edge) ** (1 / edge)
-    both = gpu + _layer_communication(case)
+    both, launch = gpu + _layer_communication(case), launch + _contention(case)
     longest = np.maximum(both, launch)
     return alone, longest * ((both / longest) ** edge + (launch / longest) ** edge) ** (1 / edge) - alone
+
+
+def _contention(case: _Evaluation) -> Array:
+    """Seconds that a layer's tensor collectives wait for hosts that are busy with sends between stages on other nodes.
+
+    Each rank of a tensor group drives the network for its own part of the activations, and the group goes on when the
+    last of them has launched. Measured under nanotron on H100: the same per layer for models of 3 and 80 billion
+    parameters and for every micro-batch, in proportion to the tensor degree, and nothing where all stages share a node.
+    """
+    plans = case.plans
+    meets = (plans.pipeline > 1) & (plans.tensor > 1) & (plans.gpus > case.linked)
+    return np.where(meets, case.software.contention * plans.tensor * case.passes / 3, 0.0)
 
 
 def _layer_compute(case: _Evaluation) -> Array:
@@ -263,7 +316,8 @@ def _layer_compute(case: _Evaluation) -> Array:
     forward, backward = _attention(case)
     again = case.plans.recompute
     attention = forward + backward + np.where(again >= SELECTIVE, forward, 0.0)
-    return case.passes * (_linear(case) + _element_wise(case)) + attention + _accumulation(case)
+    repeated = _linear(case) + _element_wise(case) + _routing(case) / 3
+    return case.passes * repeated + attention + _accumulation(case)
 
 
 def _layer_communication(case: _Evaluation) -> Array:
@@ -277,20 +331,18 @@ def _tensor(case: _Evaluation) -> Array:
     With sequence parallelism each is an all-gather and a reduce-scatter of the same volume.
     """
     t = case.plans.tensor
-    bandwidth = group_bandwidth(case.machine, t, np.ones_like(t), case.linked)
     volume = case.work.format.activation * case.tokens * case.shape.hidden
     all_reduces = np.where(case.plans.recompute == FULL, 6, 4) * (1 + case.shape.cross_layers / case.shape.layers / 2)
-    return 2 * all_reduces * _ring(t, volume, bandwidth, case.machine)
+    return 2 * all_reduces * _ring(case, t, np.ones_like(t), volume)
 
 
 def _context(case: _Evaluation) -> Array:
     """Ring attention: keys and values go round once forward, with their gradients twice backward, behind attention."""
     c, t = case.plans.context, case.plans.tensor
-    bandwidth = group_bandwidth(case.machine, c, t, case.linked)
     volume = case.work.format.activation * case.tokens * c * (case.shape.key + case.shape.value) / t
     forward, backward = _attention(case)
     again = np.where(case.plans.recompute >= SELECTIVE, 1, 0)
-    moving = (3 + again) * _ring(c, volume, bandwidth, case.machine)
+    moving = (3 + again) * _ring(case, c, t, volume)
     return np.maximum(0.0, moving - case.software.data_overlap * (forward + backward))
 
 
@@ -308,9 +360,10 @@ def _expert(case: _Evaluation) -> Array:
     here = m.active / nodes * (1 - nodes / e)
     elsewhere = (nodes - 1) * (1 - (1 - 1 / nodes) ** m.active)
     token = case.work.format.activation * case.tokens * m.hidden / case.plans.tensor
-    moving = token * np.maximum(here / case.machine.link, elsewhere / case.machine.network)
+    moving = token * np.maximum(here / case.machine.link, elsewhere / case.machine.network) / case.machine.all_to_all
     times = 2 * np.where(case.plans.recompute == FULL, 3, 2) * m.expert_layers / m.layers
-    return times * np.where(e > 1, moving + case.machine.latency, 0.0)
+    hops = case.machine.hop * (nodes - 1) + case.machine.link_hop * (e - nodes)
+    return times * np.where(e > 1, (moving + case.machine.latency + hops) * case.software.expert_time, 0.0)
 
 
 def _head(case: _Evaluation) -> Array:
@@ -335,37 +388,39 @@ def _pipeline_transfer(case: _Evaluation) -> Array:
 def _data_communication(case: _Evaluation, busy: Array) -> Array:
     """Exposed gradient and weight traffic over the D c ranks that hold the same parameters.
 
-    `busy` (n,): one micro-batch on one stage, of which `Software.data_overlap` hides as much traffic. Stages 0 and 1
-    communicate with one micro-batch a step only, stage 2 scatters gradients with each, and stage 3 gathers the weights
-    for forward and backward as well (6 bytes a parameter in 16 bit).
+    `busy` (n,): one micro-batch on one stage. `Software.data_overlap` of it hides as much traffic that goes along with
+    the passes: gradients, and the weights of stage 3. Stages 0 and 1 reduce gradients with one micro-batch a step only,
+    stage 2 scatters them with each, and stage 3 gathers the weights for forward and backward as well (6 bytes a
+    parameter in 16 bit). Stages 1 and 2 gather the weights that the optimizer has renewed once a step, which hides
+    behind the next forward pass only in software that looks ahead (`Software.gather_overlap`).
     """
     stage, more = case.plans.zero_stage, case.micro_batches - 1
     weight, gradient = case.work.format.activation, case.work.format.wire
-    gathers = np.where(stage >= 3, 2, np.where(stage >= 1, 1, 0)) * weight
+    gathers = np.where(stage >= 3, 2 * weight, 0.0)
     hidden = case.software.data_overlap * busy
-    first = _parameter_traffic(case, gathers, gradient)
-    others = np.where(stage >= 2, _parameter_traffic(case, np.where(stage >= 3, gathers, 0.0), gradient), 0.0)
-    return np.maximum(0.0, first - hidden) + more * np.maximum(0.0, others - hidden)
+    each = _parameter_traffic(case, gathers, gradient)
+    renewed = np.where((stage == 1) | (stage == 2), _parameter_traffic(case, weight, 0.0), 0.0)
+    exposed = (1 + np.where(stage >= 2, more, 0.0)) * np.maximum(0.0, each - hidden)
+    return exposed + np.maximum(0.0, renewed - case.software.gather_overlap * busy)
 
 
-def _parameter_traffic(case: _Evaluation, gathered: Array, gradient: Number) -> Array:
+def _parameter_traffic(case: _Evaluation, gathered: Number, gradient: Number) -> Array:
     """Seconds to gather so many bytes per parameter and to reduce its gradient, over the ranks that hold the same ones.
 
     Dense parameters have D c copies, those of an expert D c/e, e times further apart. Where only S of the copies share
     one (hybrid sharding), weights and gradients move among those, and 1/S of the gradient between the groups (Zhang et
-    al. 2022, MiCS, arXiv 2205.00119). Without sharding gradients are reduced and gathered again: twice their bytes.
+    al. 2022, MiCS, arXiv 2205.00119). Without sharding gradients are reduced and gathered again: twice their bytes, in
+    buckets of a layer or so. Shards may travel parameter by parameter.
     """
-    plans, machine = case.plans, case.machine
+    plans = case.plans
     layers, experts, vocabulary = case.parameters
-    messages = np.where(plans.zero_stage >= 3, 3, 1) * case.layers * case.software.messages
+    pieces = np.where(plans.zero_stage >= 1, case.software.messages, np.minimum(case.software.messages, 1.0))
+    messages = np.where(plans.zero_stage >= 3, 3, np.where(plans.zero_stage == 0, 2, 1)) * case.layers * pieces
 
     def moved(parameters: Array, copies: Array, apart: Array, shard: Array) -> Array:
-        inside = group_bandwidth(machine, shard, apart, case.linked)
-        between = group_bandwidth(machine, copies / shard, apart * shard, case.linked)
         bytes_inside = gathered + np.where(plans.zero_stage == 0, 2, 1) * gradient
-        return _ring(shard, bytes_inside * parameters, inside, machine, messages) + _ring(
-            copies / shard, 2 * gradient / shard * parameters, between, machine, case.layers
-        )
+        inside = _ring(case, shard, apart, bytes_inside * parameters, messages)
+        return inside + _ring(case, copies / shard, apart * shard, 2 * gradient / shard * parameters, case.layers)
 
     copies = plans.data * plans.context
     shard = np.where((plans.shard > 0) & (plans.zero_stage > 0), np.minimum(plans.shard, copies), copies)

@@ -76,6 +76,12 @@ def test_regret_is_what_the_plan_predicted_fastest_costs() -> None:
     assert found.ranking["a"].spearman == pytest.approx(0.8)
 
 
+def test_a_few_tries_find_the_best_of_what_is_predicted_to_be_fast() -> None:
+    measured, predicted = np.array([3.0, 1.0, 2.0, 1.5]), np.array([1.0, 4.0, 2.0, 3.0])
+    losses = [accuracy.regret_of_first(tries, measured, predicted) for tries in range(1, 5)]
+    assert losses == pytest.approx([2.0, 1.0, 0.5, 0.0])
+
+
 def test_plans_predicted_equally_fast_count_on_average() -> None:
     assert accuracy.regret(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 5.0])) == pytest.approx(0.5)
 

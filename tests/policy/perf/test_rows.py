@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tests.policy.perf.runs import cells, runs
 
-from trimtab_policy.perf import measured
+from trimtab_policy import catalog
+from trimtab_policy.perf import measured, model_flops
 from trimtab_policy.perf.measurements import software_of
 from trimtab_policy.perf.plan_arrays import FULL, NONE, SELECTIVE
 from trimtab_policy.specs import Precision
@@ -70,6 +71,11 @@ def test_sharding_goes_by_many_names(said: str, stage: int, shard: int) -> None:
         ("torchtitan", "torch.compile; seq_len 8192", "torchtitan"),
         ("torchtitan", "eager; seq_len 8192", "torchtitan-eager"),
         ("torchtitan", "async TP", "torchtitan-async"),
+        ("nanotron", "", "nanotron"),
+        ("PaddleNLP", "", "paddlenlp"),
+        ("Megatron-DeepSpeed (flash attention)", "", "megatron-deepspeed-flash"),
+        ("Megatron-DeepSpeed (Habana)", "", "megatron-habana"),
+        ("FlagScale (Megatron-Core fork)", "", "megatron-core-fork"),
         ("somebody's own", "", "other"),
     ],
 )
@@ -85,6 +91,42 @@ def test_what_is_stated_is_taken() -> None:
     assert found.plans.sequence_parallel[0] == 0
     assert found.seconds[0] == 4.0
     assert found.work.sequence[0] * found.work.batch[0] == 4096 * 64
+
+
+DEEPSEEK = {
+    "head_dim": 192, "shared_experts": 1, "dense_layers": 3, "dense_ffn_hidden": 18432,
+    "query_rank": 1536, "kv_rank": 512, "rope_head_dim": 64, "value_head_dim": 128,
+}  # fmt: skip
+
+
+def test_what_columns_cannot_say_of_a_model_stands_in_columns_of_its_own_or_in_the_notes() -> None:
+    known = {
+        "gpu_type": "H100", "layers": 61, "hidden": 7168, "heads": 128, "ffn_hidden": 2048, "vocab": 129280,
+        "n_experts": 256, "topk": 8,
+    }  # fmt: skip
+    noted = "source TFLOPS 174; arch: " + " ".join(f"{name}={value}" for name, value in DEEPSEEK.items())
+    expected = model_flops.of(catalog.model("deepseek-v3"))
+    for row in (cells(**known, **DEEPSEEK), cells(**known, notes=noted)):
+        shape = runs(row).work.shape
+        assert {name: np.ravel(value)[0] for name, value in shape._asdict().items()} == expected._asdict()
+    assert runs(cells(notes="arch: head_dim=96")).work.shape.query[0] == 32 * 96
+
+
+def test_recipes_of_bridge_capture_graphs_since_a_release_and_a_column_can_say_otherwise() -> None:
+    bridge = {"framework": "Megatron-Bridge", "gpu_type": "H100"}
+    old, new, said = runs(
+        cells(**bridge, date="rel 26.04.01"), cells(**bridge, date="rel 26.06"),
+        cells(**bridge, date="rel 26.06", cuda_graphs=0),
+    ).captured  # fmt: skip
+    assert (old, new, said) == (0, 1, 0)
+
+
+def test_several_tables_are_read_as_one(tmp_path: Path) -> None:
+    rows = [cells(id="a"), cells(id="b", date="2024-01")]
+    files = [tmp_path / "first.csv", tmp_path / "second.csv"]
+    for file, row in zip(files, rows, strict=True):
+        file.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    assert measured.read_measured(*files).names == ["a", "b"]
 
 
 def test_tokens_per_second_serve_where_no_step_time_is_stated() -> None:

@@ -93,11 +93,11 @@ def test_recomputing_more_takes_longer(case: tuple[ModelSpec, TrainingSpec, Para
 def test_sharding_more_is_never_faster_from_stage_1_on_nor_is_stage_0(
     case: tuple[ModelSpec, TrainingSpec, ParallelPlan, GpuSpec],
 ) -> None:
-    """What `plan_space` relies on when it leaves stage 0 to models without copies."""
+    """What `plan_space` relies on when it leaves stage 0 to models without copies: in software that gathers ahead."""
     model, training, plan, gpu = case
-    zero, one, two, three = seconds(
-        model, training, *(msgspec.structs.replace(plan, zero_stage=z, shard=0) for z in range(4)), gpu=gpu
-    )
+    stages = columns([msgspec.structs.replace(plan, zero_stage=z, shard=0) for z in range(4)])
+    ahead = hardware.software()._replace(gather_overlap=1.0)
+    zero, one, two, three = timed(model, training, stages, gpu, 8, ahead).total
     assert one <= min(zero, two) * (1 + 1e-12)
     assert two <= three * (1 + 1e-12)
 
@@ -140,6 +140,81 @@ def test_tensor_parallelism_inside_a_node_beats_tensor_parallelism_across_nodes(
     inside = timed(LLAMA_70B, training, plan, A100, 8)
     across = timed(LLAMA_70B, training, plan, A100, 4)
     assert inside.layer_communication[0] < across.layer_communication[0] / 2
+
+
+def test_tensor_collectives_wait_where_stages_meet_over_the_network() -> None:
+    """In proportion to the tensor degree, per layer and micro-batch, and not where all stages share a link."""
+    software, training = hardware.software("nanotron"), TrainingSpec(4096, 64, 1)
+    small = msgspec.structs.replace(LLAMA_8B, hidden_size=1024, ffn_hidden_size=2048)  # the host sets its pace
+
+    def waits(tensor: int, width: int) -> float:
+        plan = columns([ParallelPlan(tensor=tensor, pipeline=2, data=8)])
+        loud, quiet = (
+            timed(small, training, plan, H100, width, each) for each in (software, software._replace(contention=0.0))
+        )
+        return float(loud.layer_communication[0] - quiet.layer_communication[0]) / (16 * 8)
+
+    assert waits(8, 256) == waits(1, 8) == 0
+    assert waits(8, 8) == pytest.approx(8 * software.contention, rel=0.1)
+    assert waits(8, 8) == pytest.approx(2 * waits(4, 8), rel=0.1)
+
+
+def test_traffic_of_a_large_job_makes_the_network_half_as_fast_but_not_the_link() -> None:
+    training, plan = TrainingSpec(4096, 256, 1), columns([ParallelPlan(data=64, tensor=4, zero_stage=1)])
+    machine = hardware.machine(H100, training.precision)._replace(latency=0.0, hop=0.0)
+    patient = hardware.software()._replace(data_overlap=0.0, gather_overlap=0.0)
+
+    def moving(crowd: float, width: int) -> float:
+        time = speed.step_time(work(LLAMA_70B, training), plan, machine._replace(crowd=crowd), width, patient)
+        return float(time.data_communication[0])
+
+    assert moving(256, 8) == pytest.approx(2 * moving(np.inf, 8))
+    assert moving(256, 256) == moving(np.inf, 256)
+
+
+def test_renewed_weights_are_waited_for_where_they_are_not_gathered_ahead() -> None:
+    training = TrainingSpec(4096, 64, 1)
+    zero, one = (columns([ParallelPlan(data=64, zero_stage=stage)]) for stage in (0, 1))
+    ahead, late = (hardware.software()._replace(data_overlap=1.0, gather_overlap=share) for share in (1.0, 0.0))
+
+    def waits(plan: PlanColumns, software: Software) -> float:
+        return float(timed(LLAMA_8B, training, plan, H100, 8, software).data_communication[0])
+
+    assert waits(zero, late) == waits(zero, ahead) == waits(one, ahead) == 0
+    gathered = 2 * model_flops.parameters(model_flops.of(LLAMA_8B))
+    assert waits(one, late) > gathered * 63 / 64 / (8 * H100.network_bandwidth)
+
+
+def test_narrow_heads_attend_slower_at_the_same_flops() -> None:
+    training, plan = TrainingSpec(32768, 8, 1), columns([ParallelPlan(data=8)])
+    wide, narrow = (
+        timed(
+            msgspec.structs.replace(LLAMA_8B, head_dim=width, attention_heads=4096 // width, kv_heads=1024 // width),
+            training, plan, H100, 8,
+        ).compute[0]
+        for width in (128, 64)
+    )  # fmt: skip
+    assert 1.03 < narrow / wide < 1.5
+
+
+def test_more_smaller_experts_cost_more_than_their_flops() -> None:
+    """Routing copies a token to each of its experts, and their products are narrower."""
+    training, plan = TrainingSpec(4096, 256, 1), columns([ParallelPlan(data=8, expert=8, micro_batch=4)])
+    model = catalog.model("qwen3-30b-a3b")
+    few, many = (
+        timed(msgspec.structs.replace(model, experts_per_token=k, ffn_hidden_size=6144 // k), training, plan, H100, 8)
+        for k in (2, 8)
+    )
+    assert many.compute[0] > 1.1 * few.compute[0]
+    assert many.layer_communication[0] > 2 * few.layer_communication[0]
+
+
+def test_cuda_graphs_lower_the_floor_of_small_layers() -> None:
+    value = constants.load().lookup("Hopper", "megatron-core", "")
+    facts = hardware.facts("megatron-core")
+    eager, captured = (hardware.practised(value, facts._replace(captured=share)) for share in (0.0, 1.0))
+    assert captured.launch_seconds < eager.launch_seconds / 2
+    assert captured.expert_time == 1 < eager.expert_time
 
 
 def test_a_group_between_nodes_has_as_many_adapters_as_it_has_ranks_on_a_node() -> None:
