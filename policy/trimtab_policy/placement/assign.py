@@ -16,11 +16,13 @@ from heapq import heapify, heappop, heappush
 from trimtab_policy.placement.candidates import Candidate, candidates, has_room, holding, nodes_for, placement
 from trimtab_policy.placement.capacity import Capacity, IntArray, uneven
 from trimtab_policy.placement.pending_reasons import why_pending
-from trimtab_policy.types import Decision, Job, NodeShare, Pending, PendingReason, Placement, Snapshot, Stop
+from trimtab_policy.types import Alternative, Decision, Job, NodeShare, Pending, PendingReason, Placement, Snapshot, Stop
 
 Shares = tuple[NodeShare, ...]
 Holders = dict[int, dict[str, int]]
 """Node index -> UID of a job -> GPUs that it holds there."""
+Describe = Callable[[Job, Candidate], tuple[str, tuple[Alternative, ...]]]
+"""Why a job gets this, in words, and the choices that lost."""
 
 
 def realise(
@@ -32,18 +34,23 @@ def realise(
     keep: Collection[str] = (),
     scatter: bool = False,
     capacity: Capacity | None = None,
+    describe: Describe | None = None,
 ) -> Decision:
     """The decision under which each job of `wanted` (by UID) holds what it says, and no other preemptible job anything.
 
     Jobs that run and are not preemptible go on, whatever is wished. Where a wish has no room its job waits, or is
     stopped. `reasons` says why a job waits for which nothing is wished. The jobs of `keep` go on with what they have,
     as if that were wished for them. `scatter` spreads uneven gangs over more nodes before it moves anybody: for jobs
-    that are as fast on scattered GPUs. `capacity` is that of the snapshot, if it is at hand; it is spent.
+    that are as fast on scattered GPUs. `capacity` is that of the snapshot, if it is at hand; it is spent. `describe`
+    says why a job gets what it gets, and what lost.
     """
     room = _NodeHolders(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
     room.settle()
+    described = describe or (lambda job, wish: (_reason(policy, wish), ()))
     placements = [
-        _placement(policy, room.capacity, job, room.wish(job.uid), room.found[job.uid]) for job in room.changed()
+        placement(room.capacity, job, wish, room.found[job.uid], *described(job, wish))
+        for job in room.changed()
+        for wish in (room.wish(job.uid),)
     ]
     stops = [_stop(policy, job, wanted) for job in room.stopped()]
     explain = reasons or (lambda job: waits(policy, snapshot, room.capacity, job))
@@ -223,9 +230,8 @@ def _parts(wish: Candidate, room: IntArray) -> list[int]:
     return [option.gpus_per_node] * option.nodes if fits else []
 
 
-def _placement(policy: str, capacity: Capacity, job: Job, wish: Candidate, shares: Shares) -> Placement:
-    reason = f"{wish.describe()}, {wish.option.plan.describe()}: chosen by {policy}"
-    return placement(capacity, job, wish, shares, reason)
+def _reason(policy: str, wish: Candidate) -> str:
+    return f"{wish.describe()}, {wish.option.plan.describe()}: chosen by {policy}"
 
 
 def _stop(policy: str, job: Job, wanted: Mapping[str, Candidate]) -> Stop:
