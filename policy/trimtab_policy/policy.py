@@ -36,6 +36,9 @@ class RegisteredPolicy(NamedTuple):
     kind: Kind
     source: str
     """Who described it first, for `trimtab policies`; the module says the rest."""
+    rescales: bool = False
+    """Whether it decides about elastic jobs that run as it does about those that wait: it is asked although nobody
+    waits, and nobody else resizes them (`scheduling.resize`)."""
 
 
 class Policy(Protocol):
@@ -80,7 +83,15 @@ def entry(name: str) -> RegisteredPolicy:
     kind, source = getattr(found, "kind", None), getattr(found, "source", "")
     if not isinstance(kind, Kind) or not isinstance(source, str):
         raise UnknownPolicy(f"policy {name!r} ({where}) does not say what it is: its class needs `kind`, a policy.Kind")
-    return RegisteredPolicy(where, kind, source)
+    return RegisteredPolicy(where, kind, source, getattr(found, "rescales", False) is True)
+
+
+def rescales(name: str) -> bool:
+    """`RegisteredPolicy.rescales` of a policy; False for one that is not registered, or cannot be imported."""
+    try:
+        return entry(name).rescales
+    except UnknownPolicy:
+        return False
 
 
 def load(name: str) -> Policy:

@@ -9,15 +9,19 @@ from typing import Any, TypeVar, cast
 
 import numba
 
+from trimtab_policy.learned import rudder
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HERE = Path(__file__).parent
 
 
 def _state_of_sources() -> str:
-    """A name for the present text of all modules of the package that compile anything."""
-    texts = (path.read_bytes() for path in sorted(_HERE.rglob("*.py")))
-    return hashlib.sha256(b"".join(text for text in texts if b"numba_cache import" in text)).hexdigest()[:16]
+    """A name for the present text of all modules that are compiled: those of the package that import this one, and what
+    they compile of others."""
+    texts = [path.read_bytes() for path in sorted(_HERE.rglob("*.py"))]
+    found = b"".join(text for text in texts if b"numba_cache import" in text)
+    return hashlib.sha256(found + Path(rudder.__file__).read_bytes()).hexdigest()[:16]
 
 
 _CACHE = str(_HERE / "__pycache__" / f"kernel-{_state_of_sources()}")

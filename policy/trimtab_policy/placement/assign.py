@@ -10,46 +10,62 @@ over more nodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from heapq import heapify, heappop, heappush
 
 from trimtab_policy.placement.candidates import Candidate, candidates, has_room, holding, nodes_for, placement
 from trimtab_policy.placement.capacity import Capacity, IntArray, uneven
 from trimtab_policy.placement.pending_reasons import why_pending
-from trimtab_policy.types import Decision, Job, NodeShare, Pending, PendingReason, Placement, Snapshot, Stop
+from trimtab_policy.types import (
+    Alternative,
+    Decision,
+    Job,
+    NodeShare,
+    Pending,
+    PendingReason,
+    Placement,
+    Snapshot,
+    Stop,
+)
 
 Shares = tuple[NodeShare, ...]
 Holders = dict[int, dict[str, int]]
 """Node index -> UID of a job -> GPUs that it holds there."""
+Describe = Callable[[Job, Candidate], tuple[str, tuple[Alternative, ...]]]
+"""Why a job gets this, in words, and the choices that lost."""
 
 
 def realise(
     policy: str,
     snapshot: Snapshot,
     wanted: Mapping[str, Candidate],
+    reasons: Callable[[Job], Pending] | None = None,
     *,
     keep: Collection[str] = (),
     scatter: bool = False,
     capacity: Capacity | None = None,
+    describe: Describe | None = None,
 ) -> Decision:
     """The decision under which each job of `wanted` (by UID) holds what it says, and no other preemptible job anything.
 
     Jobs that run and are not preemptible go on, whatever is wished. Where a wish does not fit its job waits, or is
-    stopped. The jobs of `keep` go on with what they have, as if that were wished for them. `scatter` spreads uneven
-    gangs over more nodes before it moves anybody: for jobs that are as fast on scattered GPUs. `capacity` is that of
-    the snapshot, if it is at hand; it is spent.
+    stopped. `reasons` says why a job waits for which nothing is wished. The jobs of `keep` go on with what they have,
+    as if that were wished for them. `scatter` spreads uneven gangs over more nodes before it moves anybody: for jobs
+    that are as fast on scattered GPUs. `capacity` is that of the snapshot, if it is at hand; it is spent. `describe`
+    says why a job gets what it gets, and what lost.
     """
     holders = _NodeHolders(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
     holders.settle()
+    described = describe or (lambda job, wish: (_reason(policy, wish), ()))
+    explain = reasons or (lambda job: waits(policy, snapshot, holders.capacity, job))
     placements = [
-        _placement(policy, holders.capacity, job, holders.wish(job.uid), holders.found[job.uid])
+        placement(holders.capacity, job, wish, holders.found[job.uid], *described(job, wish))
         for job in holders.changed()
+        for wish in (holders.wish(job.uid),)
     ]
     stops = [_stop(policy, job, wanted) for job in holders.stopped()]
     pending = [
-        why_pending(snapshot, holders.capacity, job)
-        if job.uid in wanted
-        else waits(policy, snapshot, holders.capacity, job)
+        why_pending(snapshot, holders.capacity, job) if job.uid in wanted else explain(job)
         for job in snapshot.waiting()
         if job.uid not in holders.found
     ]
@@ -224,9 +240,8 @@ def _parts(wish: Candidate, room: IntArray) -> list[int]:
     return [option.gpus_per_node] * option.nodes if fits else []
 
 
-def _placement(policy: str, capacity: Capacity, job: Job, wish: Candidate, shares: Shares) -> Placement:
-    reason = f"{wish.describe_with_plan()}: chosen by {policy}"
-    return placement(capacity, job, wish, shares, reason)
+def _reason(policy: str, wish: Candidate) -> str:
+    return f"{wish.describe_with_plan()}: chosen by {policy}"
 
 
 def _stop(policy: str, job: Job, wanted: Mapping[str, Candidate]) -> Stop:

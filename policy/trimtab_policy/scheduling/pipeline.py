@@ -5,7 +5,8 @@
     policies      place waiting jobs; may stop, move and resize elastic ones
     reservations  what would delay those first in line is taken back; its jobs are asked about once more, then others
     room          running jobs move or stop for jobs that still wait (preemption)
-    resizes       elastic jobs get more, fewer or other GPUs, where nobody waits for these
+    resizes       elastic jobs get more, fewer or other GPUs, where nobody waits for these; a policy that decides about
+                  those itself (`policy.rescales`) is asked instead, if it was not asked about jobs that wait
     hints         what would help those that wait, of what is kept for nobody before them
     etas          when those that wait are expected to start
 
@@ -23,7 +24,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab_policy.policy import PolicyFailure
+from trimtab_policy.policy import PolicyFailure, rescales
 from trimtab_policy.scheduling.accounts import Accounts
 from trimtab_policy.scheduling.advice import advice
 from trimtab_policy.scheduling.choice import Choice
@@ -116,6 +117,7 @@ class Pipeline:
         self._reserved: tuple[Reservation, ...] = ()
         self._stops: list[Stop] = []
         self._moves: dict[str, str] = {}
+        self._asked: set[str] = set()
 
     def run(self) -> Outcome:
         """All stages."""
@@ -159,6 +161,7 @@ class Pipeline:
         seen = replace(view, jobs=tuple(self._seen_by(name, view.jobs, uids)))
         began = time.perf_counter()
         by, decision, failures = self._executor.ask(name, seen, self._choice)
+        self._asked.add(by)
         self._seconds[by] = self._seconds.get(by, 0.0) + time.perf_counter() - began
         self._fallbacks += failures
         permissions = Permissions(at_once=self._left(), about=uids, elastic=name == self._choice.policy)
@@ -256,6 +259,11 @@ class Pipeline:
             self._judge(_Proposal(ROOM, *found))
 
     def _resize(self, rules: ResizeRules) -> None:
+        own = self._choice.policy
+        if rescales(own) and own not in self._asked:
+            self._ask(own, (), self._accounts.view())
+        if rescales(own) and own in self._asked:
+            return
         view = self._accounts.view()
         bounded = replace(rules, at_once=min(rules.at_once, self._left()))
         none: tuple[Placement, ...] = ()

@@ -60,10 +60,10 @@ def total(problem: Assignment, chosen: IntArray) -> float:
     return float(problem.cost[chosen[taken]].sum() + problem.idle[~taken].sum())
 
 
-def fits(problem: Assignment) -> bool:
-    """Whether dynamic programming is the way to solve it."""
+def fits(problem: Assignment, cells: int = MAX_CELLS) -> bool:
+    """Whether dynamic programming is the way to solve it: with a table of at most so many entries times options."""
     states = math.prod(int(limit) + 1 for limit in _needed(problem))
-    return states * max(1, len(problem.cost)) <= MAX_CELLS
+    return states * max(1, len(problem.cost)) <= cells
 
 
 def solve(problem: Assignment) -> Solution:

@@ -18,7 +18,9 @@ from msgspec import Struct
 from trimtab_lab.agents.learner import Learner
 from trimtab_policy.inputs import documents
 
-AGENTS = {name: f"trimtab_lab.agents.{name}" for name in ("dqn_cnn", "q_learning", "sac_imitation", "sarsa", "vdn")}
+AGENTS = {
+    name: f"trimtab_lab.agents.{name}" for name in ("dqn_cnn", "q_learning", "rudder", "sac_imitation", "sarsa", "vdn")
+}
 """Name -> module."""
 DEFAULT_TASK = "offers"
 MEAN_RETURN = "mean return of greedy episodes on validation seeds"

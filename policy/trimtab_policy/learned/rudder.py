@@ -1,0 +1,496 @@
+"""Rudder: every (job, option) is scored, and the GPUs are given to whatever is worth most together.
+
+An option is a GPU type, a number of GPUs and the fastest plan for them; to stay, to change and to wait are options, too
+(`placement.options`). What an option is worth to the cluster is, before learning,
+
+    w · ((x^q − 1) / q + κ)      x = effective speed of the option ÷ speed of the job's thriftiest option
+
+with w = (seconds that are left at best)^−b: the sooner a job can be done, the more its GPUs are worth, as in "weighted
+shortest processing time first" (Smith, "Various optimizers for single-stage production", 1956). The effective speed is
+the mean over the next H seconds or until the job is done, the pause of a start or a change included; for a job that
+cannot be moved later, over all its time. (x^q − 1)/q, a Box-Cox transform, makes a second GPU worth less than the
+first; κ is what it is worth to run at all. The constants follow the load of the cluster. Urgency by priority, and by
+what a queue is guaranteed, multiplies w.
+
+On top of that a small network changes each worth by a factor between e^-2 and e^2. It sees the option, its job and the
+cluster as a whole (means over all jobs, so that neither their number nor their order matters), and is trained, with the
+constants, by evolution strategies through the simulator and this very solver (`trimtab_lab.agents.rudder`). With a
+network of zeros the analytic form decides.
+
+Then prices decide (`solvers.prices`): the assignment is proven to be within `largest_gap` of the best. A job that waits
+can do so on purpose: where its owner does not allow it to move later, it is weighed against its options now what it
+would gain by GPUs that come free soon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab_policy.learned import store
+from trimtab_policy.perf.restarts import SCHEDULE_SECONDS, STARTUP_SECONDS, restart_seconds
+from trimtab_policy.placement.assign import realise, waits
+from trimtab_policy.placement.candidates import Candidate, weight
+from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
+from trimtab_policy.placement.options import Market, OptionMenu, market
+from trimtab_policy.placement.releases import told_releases
+from trimtab_policy.placement.wording import waits as pending_because
+from trimtab_policy.placement.wording import worded
+from trimtab_policy.policy import Kind
+from trimtab_policy.solvers.prices import Bids, Deal, deal
+from trimtab_policy.types import Alternative, Decision, Job, Pending, PendingReason, Snapshot
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+SCHEMA = "options/1"
+"""What the weights take as input: the columns below, and the features of `values`."""
+LEFT, BEST, THRIFTY, COST, AGE, RESTARTS, URGENCY, SPAN = range(8)
+"""Columns of jobs: steps left; steps/s of the fastest and of the thriftiest option; price of a step per second there;
+seconds since submission; starts after the first; factor of the worth; seconds over which speed counts (0: H)."""
+RATE, PRICE, PAUSE, STAYS, CHANGES, GPUS = range(6)
+"""Columns of options: steps/s; part of the cluster that it takes, GPUs weighted by their peak; seconds until it
+computes; whether the job holds it (0 or 1); whether the job holds another one; GPUs."""
+CONSTANTS = (
+    "q", "kappa", "b", "log_h", "pause", "reference", "age", "q_load", "b_load", "thrift", "thrift_load", "keep",
+    "restarts", "patience", "q_fixed", "kappa_fixed",
+)  # fmt: skip
+"""`..._fixed` is added for jobs that cannot be moved later; `patience`: what comes later is worth so much of what is
+there, because others may have taken it by then."""
+ANALYTIC = np.array([0.2, 4.5, 0.5, math.log(300.0), 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.9, 0.0, 0.0])
+"""Constants before any training, in the order of `CONSTANTS`."""
+PATIENCE = CONSTANTS.index("patience")
+FEATURES, HIDDEN = 17, 12
+SHAPES = {"constants": (len(CONSTANTS),), "skip": (FEATURES,), "hidden": (HIDDEN, FEATURES), "bias": (HIDDEN,), "out": (HIDDEN,)}  # fmt: skip
+"""Arrays of the weights."""
+LARGEST_CHANGE = 2.0
+"""Of the logarithm of a worth, by the network."""
+
+PER_PRIORITY = 8.0
+"""Factor of the worth for each level of priority that some job of the snapshot has."""
+MOST_LEVELS = 4
+ENTITLED = 2.0
+"""Factor of the worth for jobs whose queue holds less than it is guaranteed."""
+ATTEMPTS = 4
+"""Assignments that are tried until all of one find nodes."""
+MAX_ALTERNATIVES = 5
+
+
+class Network(NamedTuple):
+    """What was learned; every array is float64."""
+
+    constants: FloatArray
+    """(16,), see `CONSTANTS`."""
+    skip: FloatArray
+    """(17,)"""
+    hidden: FloatArray
+    """(12, 17)"""
+    bias: FloatArray
+    """(12,)"""
+    out: FloatArray
+    """(12,)"""
+
+
+def analytic() -> Network:
+    """The network of zeros."""
+    return Network(ANALYTIC.copy(), *(np.zeros(shape) for name, shape in SHAPES.items() if name != "constants"))
+
+
+def values(network: Network, jobs: FloatArray, options: FloatArray, owner: IntArray) -> FloatArray:
+    """What each option is worth, (m,): n jobs (n, 8) and their m options (m, 6), `owner` (m,) the row of each's job.
+
+    Only such numpy as numba compiles, too: the simulator of the training runs this very function as machine code.
+    """
+    constants, skip, hidden, bias, out = network
+    left, best, thrifty, cost = jobs[:, 0], jobs[:, 1], jobs[:, 2], jobs[:, 3]
+    age, restarts, urgency, span = jobs[:, 4], jobs[:, 5], jobs[:, 6], jobs[:, 7]
+    rate, price, pause = options[:, 0], options[:, 1], options[:, 2]
+    stays, changes, gpus = options[:, 3], options[:, 4], options[:, 5]
+
+    load = np.log(np.sum(cost * thrifty) + 0.05)
+    seconds = left / best + 30.0
+    fixed = np.where(span > 0.0, 1.0, 0.0)
+    power = constants[0] + constants[7] * load + constants[14] * fixed[owner]
+    power = np.where(np.abs(power) < 1e-3, 1e-3, power)
+    log_w = -(constants[2] + constants[8] * load) * np.log(seconds) + constants[6] * np.log(1.0 + age / seconds)
+    log_w = log_w - np.mean(log_w)
+    w = np.exp(np.minimum(log_w, 30.0)) * urgency
+    reference = (1.0 - constants[5]) * np.log(thrifty) + constants[5] * np.log(best)
+    horizon = np.where(span > 0.0, span, math.exp(min(constants[3], 14.0)))
+    kept = np.maximum((age - restarts * 60.0) / (age + 60.0), 1e-3)
+
+    computing = np.minimum(left[owner] / rate, horizon[owner])
+    delay = pause * np.where(changes > 0.0, constants[4], 1.0)
+    log_x = np.log(rate * computing / (computing + delay)) - reference[owner]
+    log_x = log_x + constants[12] * changes * np.log(kept[owner])
+    gain = (np.exp(np.minimum(power * log_x, 30.0)) - 1.0) / power
+    worth = w[owner] * (gain + constants[1] + constants[15] * fixed[owner] + constants[11] * stays)
+    worth = worth - constants[9] * math.exp(constants[10] * load) * price
+
+    if np.any(skip) or np.any(out):
+        ranks = np.empty(len(log_w))
+        ranks[np.argsort(log_w)] = np.arange(len(log_w)) / len(log_w)
+        log_seconds = np.log(seconds)
+        z = np.empty((FEATURES, len(rate)))
+        z[0] = 1.0
+        z[1] = log_seconds[owner] / 4.0 - 2.0
+        z[2] = np.log(rate / best[owner]) / 2.0
+        z[3] = np.log(cost[owner] * rate / price)
+        z[4] = np.log(price) / 4.0 + 1.0
+        z[5] = stays
+        z[6] = changes
+        z[7] = load
+        z[8] = 2.0 * ranks[owner] - 1.0
+        z[9] = np.log(pause * rate / left[owner] + 0.01) / 3.0
+        z[10] = np.log(1.0 + age[owner] / seconds[owner])
+        z[11] = np.minimum(restarts[owner], 10.0) / 5.0
+        z[12] = np.log(gpus) / 2.0 - 1.0
+        z[13] = np.mean(log_seconds) / 4.0 - 2.0
+        z[14] = np.std(log_seconds) - 1.0
+        z[15] = np.sum(price * stays)
+        z[16] = fixed[owner]
+        act = np.zeros(len(rate))
+        for k in range(FEATURES):
+            act += skip[k] * z[k]
+        for h in range(HIDDEN):
+            if out[h] != 0.0:
+                inner = np.full(len(rate), bias[h])
+                for k in range(FEATURES):
+                    inner += hidden[h, k] * z[k]
+                act += out[h] * np.tanh(inner)
+        worth = worth * np.exp(np.minimum(np.maximum(act, -LARGEST_CHANGE), LARGEST_CHANGE))
+    found: FloatArray = worth
+    return found
+
+
+def on_purpose(jobs: FloatArray, owner: IntArray, waits: FloatArray) -> BoolArray:
+    """Options that a job could wait for, (m,): only one that cannot be moved later waits, others start on what is there.
+
+    `waits` (m,): seconds until there are GPUs for an option, 0 where there are now, infinite where that is not in
+    sight. Numba compiles it, too, and `best_later`.
+    """
+    found: BoolArray = (waits > 0.0) & (waits < 1e12) & (jobs[:, 7][owner] > 0.0)
+    return found
+
+
+def best_later(patience: float, count: int, owner: IntArray, asked: BoolArray, then: FloatArray) -> tuple[FloatArray, IntArray]:  # fmt: skip
+    """What waiting is worth to each of `count` jobs, and the option that it is for (-1: none), (count,) each.
+
+    `then` (m,): what the options are worth that are `asked` for, if the job waits for them.
+    """
+    later, choice = np.zeros(count), np.full(count, -1)
+    for k in range(len(owner)):
+        if asked[k] and then[k] * patience > later[owner[k]]:
+            later[owner[k]], choice[owner[k]] = then[k] * patience, k
+    return later, choice
+
+
+class Rudder:
+    """The policy."""
+
+    name = "rudder"
+    kind = Kind.LEARNED
+    source = "Trimtab"
+    rescales = True
+
+    def __init__(self, weights: str | Path | Network = "rudder") -> None:
+        """`weights`: a file, or the name of shipped ones (`store.load`), read at the first decision; or a network."""
+        self._source = weights
+        self.largest_gap = 0.0
+        """Largest proven relative distance from the best assignment so far."""
+
+    @cached_property
+    def _network(self) -> Network:
+        if isinstance(self._source, Network):
+            return self._source
+        return network(store.load(self._source, SCHEMA, tuple(SHAPES)).arrays)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Give every job the option of the best assignment; jobs without one wait, or are stopped if they may be."""
+        offered = market(snapshot)
+        menus = [menu for menu in offered.menus if menu.options]
+        if not menus:
+            return realise(self.name, snapshot, {})
+        case = _Scored(snapshot, offered, menus, self._network)
+        self.largest_gap = max(self.largest_gap, case.deal.gap)
+        return case.decision(self.name)
+
+
+def network(arrays: Mapping[str, NDArray[Any]]) -> Network:
+    """From the arrays of a file. Raises WeightsError for other shapes."""
+    for name, shape in SHAPES.items():
+        if arrays[name].shape != shape:
+            raise store.WeightsError(f"{name}: shape {arrays[name].shape}, expected {shape}; these are other weights")
+    return Network(*(np.array(arrays[name], dtype=np.float64) for name in SHAPES))
+
+
+class _Columns(NamedTuple):
+    jobs: FloatArray
+    options: FloatArray
+    owner: IntArray
+
+
+class _Scored:
+    """One decision: what everything is worth, and who gets what."""
+
+    def __init__(self, snapshot: Snapshot, offered: Market, menus: Sequence[OptionMenu], network: Network) -> None:
+        self.snapshot, self.menus = snapshot, menus
+        self._offered, self._network = offered, network
+        self._columns = columns(snapshot, offered, menus)
+        self._first = np.cumsum([0, *(len(menu.options) for menu in menus)])
+        self._numbers = {menu.job.uid: number for number, menu in enumerate(menus)}
+        self._worth = values(network, *self._columns)
+        self._pools = _Pools(snapshot, offered, menus)
+        self._waits_of = self._waits_for()
+        self._later, self._later_choice = self._worth_later()
+        self.deal = self._solve()
+
+    def decision(self, name: str) -> Decision:
+        """Nodes for all of it; what finds none is ruled out, and the rest is decided anew."""
+        for attempt in range(ATTEMPTS):
+            wanted = self._wanted()
+            decision = realise(name, self.snapshot, wanted, self._waits, describe=self._describe)
+            placed = {placement.job for placement in decision.placements}
+            stopped = {stop.job for stop in decision.stops}
+            failed = [
+                number
+                for number, menu in enumerate(self.menus)
+                if (choice := int(self.deal.chosen[number])) >= 0
+                and menu.job.uid not in placed
+                and (menu.job.placement is None or menu.job.uid in stopped)
+            ]
+            urgent = self._stopped_for_less(placed)
+            if attempt == ATTEMPTS - 1 or not (failed or urgent):
+                break
+            for number in failed:
+                self._worth[self._first[number] + self.deal.chosen[number]] = -1.0
+            for number in urgent:
+                self._pin(number)
+            self.deal = self._solve()
+        return decision
+
+    def _solve(self) -> Deal:
+        return deal(self._pools.bids(self._worth - self._later[self._columns.owner]))
+
+    def _wanted(self) -> dict[str, Candidate]:
+        pairs = zip(self.menus, self.deal.chosen.tolist(), strict=True)
+        return {menu.job.uid: menu.options[choice] for menu, choice in pairs if choice >= 0}
+
+    def _stopped_for_less(self, placed: set[str]) -> list[int]:
+        """Running jobs that would be stopped while a less urgent one gets GPUs: nobody may do that."""
+        starting = [menu.job.priority for menu in self.menus if menu.job.uid in placed]
+        if not starting:
+            return []
+        return [
+            number
+            for number, menu in enumerate(self.menus)
+            if menu.job.placement and self.deal.chosen[number] < 0 and menu.current >= 0
+            if menu.job.priority > min(starting)
+        ]
+
+    def _pin(self, number: int) -> None:
+        """Let a running job keep what it has."""
+        first, menu = int(self._first[number]), self.menus[number]
+        mine = self._worth[first : first + len(menu.options)]
+        mine[:] = -1.0
+        mine[menu.current] = 1e6
+
+    def _waits_for(self) -> FloatArray:
+        """Seconds until there are GPUs for each option, as `values_later` takes them, (options,)."""
+        waits = np.zeros(len(self._worth))
+        capacity = Capacity(self.snapshot)
+        releases = told_releases(self.snapshot, capacity)
+        for number in np.flatnonzero(self._columns.jobs[:, SPAN]).tolist():
+            menu, first = self.menus[number], int(self._first[number])
+            if menu.job.placement:
+                continue
+            free = {name: capacity.gpus(menu.job, name) for name in {option.gpu.name for option in menu.options}}
+            for k, option in enumerate(menu.options):
+                name, gpus = option.gpu.name, option.option.gpus
+                if gpus > free[name]:
+                    found = releases.enough(name, gpus, free[name], self.snapshot.time)
+                    seconds = (found[0] - self.snapshot.time) * self.snapshot.speedup if found else math.inf
+                    waits[first + k] = max(1.0, seconds)
+        return waits
+
+    def _worth_later(self) -> tuple[FloatArray, IntArray]:
+        jobs, options, owner = self._columns
+        asked = on_purpose(jobs, owner, self._waits_of)
+        if not asked.any():
+            return np.zeros(len(jobs)), np.full(len(jobs), -1)
+        then = options.copy()
+        then[asked, PAUSE] += self._waits_of[asked]
+        worth = values(self._network, jobs, then, owner)
+        return best_later(float(self._network.constants[PATIENCE]), len(jobs), owner, asked, worth)
+
+    def _describe(self, job: Job, wish: Candidate) -> tuple[str, tuple[Alternative, ...]]:
+        """Why a job gets this, in words, and the best options of other sizes and types that lost."""
+        number = self._numbers[job.uid]
+        menu, first = self.menus[number], int(self._first[number])
+        worth = self._worth[first : first + len(menu.options)]
+        chosen = int(self.deal.chosen[number])
+        mine, option = float(worth[chosen]), wish.option
+        price = self._pools.cost(self.deal.prices, number, menu)
+        alternatives: list[Alternative] = []
+        for k in np.argsort(-worth, kind="stable").tolist():
+            if k == chosen or worth[k] <= 0 or len(alternatives) == MAX_ALTERNATIVES:
+                continue
+            other = menu.options[k]
+            alternatives.append(
+                Alternative(
+                    other.gpu.name,
+                    other.option.gpus,
+                    other.option.plan,
+                    other.option.prediction,
+                    _why_not(float(worth[k]) / mine, float(price[k] - price[chosen]) / mine),
+                )
+            )
+        seconds = max(0, job.training.steps - job.steps_done) * option.prediction.step_seconds
+        text = f"{wish.describe()}, {option.plan.describe()}: {_duration(seconds)} to go"
+        cost = float(price[chosen]) / mine
+        text += f"; others would pay {cost:.0%} of what that is worth to this job" if cost >= 0.005 else ""
+        if job.placement:
+            text += "; instead of " + f"{job.placement.gpus}×{job.placement.gpu_type}"
+        return text, tuple(alternatives)
+
+    def _waits(self, job: Job) -> Pending:
+        """Why a job waits that nothing is wished for."""
+        number = self._numbers.get(job.uid, -1)
+        if number >= 0 and (choice := int(self._later_choice[number])) >= 0:
+            option = self.menus[number].options[choice - int(self._first[number])]
+            when = self.snapshot.time + float(self._waits_of[choice]) / self.snapshot.speedup
+            text = worded(
+                self.snapshot.time,
+                f"it may not move later, and {option.describe()}, expected to be free at ",
+                when,
+                ", is worth more to it than what it could have now",
+            )
+            return pending_because(job.uid, PendingReason.INSUFFICIENT_GPUS, text)
+        return waits(Rudder.name, self.snapshot, Capacity(self.snapshot), job)
+
+
+class _Pools:
+    """What is limited: the GPUs of each type, and what a queue may have."""
+
+    def __init__(self, snapshot: Snapshot, offered: Market, menus: Sequence[OptionMenu]) -> None:
+        self._types, self._menus = offered.types, menus
+        limits = {(quota.queue, quota.gpu_type): float(quota.gpus) for quota in snapshot.quotas}
+        decided = {menu.job.uid for menu in menus}
+        for job in snapshot.jobs:
+            if job.placement and job.uid not in decided:
+                for key in ((job.queue, job.placement.gpu_type), (job.queue, ALL_TYPES)):
+                    if key in limits:
+                        limits[key] = max(0.0, limits[key] - job.placement.gpus)
+        self._row = {key: len(offered.types) + number for number, key in enumerate(limits)}
+        self._capacity = np.concatenate([offered.capacity.astype(np.float64), list(limits.values())])
+        most = max(len(menu.options) for menu in menus)
+        self._real = np.arange(most) < np.array([len(menu.options) for menu in menus])[:, None]
+        self._gpus = np.ones(self._real.shape)
+        self._gpus[self._real] = np.concatenate([menu.gpus for menu in menus])
+        self._pools = np.full((*self._real.shape, 3 if limits else 1), len(self._capacity), dtype=np.int64)
+        self._pools[self._real, 0] = np.concatenate([menu.kind for menu in menus])
+        if limits:
+            for number, menu in enumerate(menus):
+                for k, kind in enumerate(menu.kind.tolist()):
+                    for place, key in enumerate((self._types[kind], ALL_TYPES), start=1):
+                        self._pools[number, k, place] = self._row.get((menu.job.queue, key), len(self._capacity))
+
+    def bids(self, worth: FloatArray) -> Bids:
+        """The problem with these values, (options,)."""
+        value = np.zeros(self._real.shape)
+        value[self._real] = worth
+        return Bids(self._capacity, value, self._gpus, self._pools)
+
+    def cost(self, prices: FloatArray, number: int, menu: OptionMenu) -> FloatArray:
+        """What the options of a job cost at these prices, (options,)."""
+        of_pool = np.append(prices, 0.0)[self._pools[number, : len(menu.options)]].sum(axis=1)
+        found: FloatArray = of_pool * menu.gpus
+        return found
+
+
+def columns(snapshot: Snapshot, offered: Market, menus: Sequence[OptionMenu]) -> _Columns:
+    """What `values` takes, of jobs that have options."""
+    worth = np.array([weight(_spec(snapshot, menus, name)) for name in offered.types])
+    everything = float((worth * offered.total).sum()) or 1.0
+    sizes = [len(menu.options) for menu in menus]
+    owner = np.repeat(np.arange(len(menus)), sizes)
+    first = np.cumsum([0, *sizes])[:-1]
+    options = np.zeros((len(owner), 6))
+    options[:, RATE] = np.concatenate([menu.rate for menu in menus])
+    options[:, GPUS] = np.concatenate([menu.gpus for menu in menus])
+    options[:, PRICE] = options[:, GPUS] * worth[np.concatenate([menu.kind for menu in menus])] / everything
+    options[:, PAUSE] = np.concatenate([_pauses(snapshot, menu) for menu in menus])
+    held = [menu.job.placement is not None for menu in menus]
+    for at, menu in zip(first.tolist(), menus, strict=True):
+        if menu.current >= 0:
+            options[at + menu.current, STAYS] = 1.0
+    options[:, CHANGES] = np.repeat(held, sizes) * (1.0 - options[:, STAYS])
+    unit = options[:, PRICE] / options[:, RATE]
+    thriftiest = np.array([at + int(np.argmin(unit[at : at + n])) for at, n in zip(first, sizes, strict=True)])
+    jobs = np.zeros((len(menus), 8))
+    jobs[:, LEFT] = [max(1.0, menu.job.training.steps - menu.job.steps_done) for menu in menus]
+    jobs[:, BEST] = np.maximum.reduceat(options[:, RATE], first)
+    jobs[:, THRIFTY], jobs[:, COST] = options[thriftiest, RATE], unit[thriftiest]
+    jobs[:, AGE] = [max(0.0, (snapshot.time - menu.job.created) * snapshot.speedup) for menu in menus]
+    jobs[:, RESTARTS] = [menu.job.restarts for menu in menus]
+    jobs[:, URGENCY] = _urgency([menu.job for menu in menus])
+    movable = np.array([menu.job.elastic or menu.job.preemptible for menu in menus])
+    jobs[:, SPAN] = np.where(movable, 0.0, 1e12)
+    return _Columns(jobs, options, owner)
+
+
+def _spec(snapshot: Snapshot, menus: Iterable[OptionMenu], name: str) -> Any:
+    if name in snapshot.gpu_types:
+        return snapshot.gpu_types[name]
+    return next(option.gpu for menu in menus for option in menu.options if option.gpu.name == name)
+
+
+def _pauses(snapshot: Snapshot, menu: OptionMenu) -> FloatArray:
+    """Seconds until the job computes on each of its options, (options,)."""
+    job = menu.job
+    if job.speeds is not None:
+        fresh = job.placement is None and job.restarts == 0 and job.steps_done == 0
+        pause = np.full(len(menu.options), 0.0 if fresh else job.restart_seconds)
+    elif job.placement is None and job.steps_done == 0:
+        pause = np.full(len(menu.options), SCHEDULE_SECONDS + STARTUP_SECONDS)
+    else:
+        usual = restart_seconds(job.model, job.training.optimizer, 1)
+        slower = max(1.0, job.restart_seconds / usual)  # than the slowest that is expected, as it was measured
+        each = {option.option.nodes for option in menu.options}
+        known = {nodes: slower * restart_seconds(job.model, job.training.optimizer, nodes) for nodes in each}
+        pause = np.array([known[option.option.nodes] for option in menu.options])
+    if job.placement:
+        pause = pause + job.lost_seconds * snapshot.speedup
+        if menu.current >= 0:
+            pause[menu.current] = job.resuming
+    return pause
+
+
+def _urgency(jobs: Sequence[Job]) -> FloatArray:
+    """Factor of the worth of each job, (jobs,): by its level of priority, from the lowest up, and by guarantees."""
+    levels = {priority: level for level, priority in enumerate(sorted({job.priority for job in jobs}))}
+    return np.array(
+        [PER_PRIORITY ** min(levels[job.priority], MOST_LEVELS) * (ENTITLED if job.entitled else 1.0) for job in jobs]
+    )
+
+
+def _why_not(worth: float, cost: float) -> str:
+    """Why an option lost that is worth so much of the winner, and costs so much more, as a part of that worth."""
+    if worth <= 1:
+        return f"worth {worth:.2f} as much to this job"
+    if cost > 0:
+        return f"worth {worth:.2f} as much to this job, but its GPUs are worth more to others by {cost:.0%} of that"
+    return f"worth {worth:.2f} as much to this job, but its GPUs are taken by others who gain more"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 5400:
+        return f"{max(1, round(seconds / 60))} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
