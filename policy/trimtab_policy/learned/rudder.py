@@ -68,7 +68,13 @@ ANALYTIC = np.array([0.2, 4.5, 0.5, math.log(300.0), 1.0, 0.0, 0.0, 0.0, 0.0, 0.
 """Constants before any training, in the order of `CONSTANTS`."""
 PATIENCE = CONSTANTS.index("patience")
 FEATURES, HIDDEN = 17, 12
-SHAPES = {"constants": (len(CONSTANTS),), "skip": (FEATURES,), "hidden": (HIDDEN, FEATURES), "bias": (HIDDEN,), "out": (HIDDEN,)}  # fmt: skip
+SHAPES = {
+    "constants": (len(CONSTANTS),),
+    "skip": (FEATURES,),
+    "hidden": (HIDDEN, FEATURES),
+    "bias": (HIDDEN,),
+    "out": (HIDDEN,),
+}
 """Arrays of the weights."""
 LARGEST_CHANGE = 2.0
 """Of the logarithm of a worth, by the network."""
@@ -171,7 +177,7 @@ def values(network: Network, jobs: FloatArray, options: FloatArray, owner: IntAr
 
 
 def on_purpose(jobs: FloatArray, owner: IntArray, waits: FloatArray) -> BoolArray:
-    """Options that a job could wait for, (m,): only one that cannot be moved later waits, others start on what is there.
+    """Options that a job could wait for, (m,): only if it cannot be moved later, for the others can start at once.
 
     `waits` (m,): seconds until there are GPUs for an option, 0 where there are now, infinite where that is not in
     sight. Numba compiles it, too, and `best_later`.
@@ -180,7 +186,9 @@ def on_purpose(jobs: FloatArray, owner: IntArray, waits: FloatArray) -> BoolArra
     return found
 
 
-def best_later(patience: float, count: int, owner: IntArray, asked: BoolArray, then: FloatArray) -> tuple[FloatArray, IntArray]:  # fmt: skip
+def best_later(
+    patience: float, count: int, owner: IntArray, asked: BoolArray, then: FloatArray
+) -> tuple[FloatArray, IntArray]:
     """What waiting is worth to each of `count` jobs, and the option that it is for (-1: none), (count,) each.
 
     `then` (m,): what the options are worth that are `asked` for, if the job waits for them.
@@ -262,7 +270,7 @@ class _Scored:
             failed = [
                 number
                 for number, menu in enumerate(self.menus)
-                if (choice := int(self.deal.chosen[number])) >= 0
+                if self.deal.chosen[number] >= 0
                 and menu.job.uid not in placed
                 and (menu.job.placement is None or menu.job.uid in stopped)
             ]

@@ -3,9 +3,9 @@
 GPUs are counted by type. A job runs at the speed of its menu (`placement.options.market`), which the truth may differ
 from; a start and a change cost what they cost in `sim.llm`; decisions are made when a job comes or ends, and every
 `heartbeat` seconds. What is decided says the policy's own code (`learned.rudder.values`), compiled, and an exact
-solution of its assignment: a multiple-choice knapsack over the GPUs of each type that are to be given out. What nodes add (a
-gang that finds no place although there are GPUs enough) is the only thing that the engine knows besides; a test holds
-both together.
+solution of its assignment: a multiple-choice knapsack over the GPUs of each type that are to be given out. What nodes
+add (a gang that finds no place although there are GPUs enough) is the only thing that the engine knows besides; a test
+holds both together.
 """
 
 from __future__ import annotations
