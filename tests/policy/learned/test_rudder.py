@@ -1,0 +1,126 @@
+"""Rudder: what an option is worth, who gets what, and that its compiled world is the engine's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from trimtab_lab.agents.rudder import elastic_window
+from trimtab_lab.evaluation.scenario import Scenario
+from trimtab_lab.evaluation.workload import workload
+from trimtab_lab.kernel import rescaling
+from trimtab_lab.workloads import clusters
+from trimtab_policy.learned import rudder, store
+from trimtab_policy.learned.rudder import Network, Rudder, analytic, columns, values
+from trimtab_policy.placement.options import market
+from trimtab_policy.scheduling.accounts import Accounts
+from trimtab_policy.scheduling.permissions import Permissions
+from trimtab_policy.scheduling.shield import judge
+from trimtab_policy.sim import llm
+from trimtab_policy.sim.engine import simulate
+from trimtab_policy.types import Quota, Snapshot
+
+
+def snapshot(jobs: int = 12, cluster: str = "sia-heterogeneous", seed: int = 3) -> Snapshot:
+    """Jobs that all wait, and may be moved later."""
+    drawn = workload(Scenario("", "generator:cluster-v0", cluster, window_jobs=jobs, seed=seed))
+    waiting = tuple(replace(job, preemptible=True, created=0.0) for job in drawn.described)
+    return replace(clusters.cluster(cluster), time=60.0, jobs=waiting)
+
+
+def scored(network: Network, now: Snapshot) -> np.ndarray:
+    offered = market(now)
+    return values(network, *columns(now, offered, offered.menus))
+
+
+def random_network(seed: int) -> Network:
+    draw = np.random.default_rng(seed)
+    shapes = {name: shape for name, shape in rudder.SHAPES.items() if name != "constants"}
+    return Network(rudder.ANALYTIC.copy(), *(0.3 * draw.standard_normal(shape) for shape in shapes.values()))
+
+
+def test_a_network_of_zeros_leaves_the_analytic_worth() -> None:
+    now = snapshot()
+    silent = random_network(1)._replace(skip=np.zeros(rudder.FEATURES), out=np.zeros(rudder.HIDDEN))
+    np.testing.assert_array_equal(scored(silent, now), scored(analytic(), now))
+
+
+def test_a_network_changes_a_worth_by_a_bounded_factor() -> None:
+    now = snapshot()
+    wild = random_network(2)._replace(skip=np.full(rudder.FEATURES, 1e6))
+    ratio = scored(wild, now) / scored(analytic(), now)
+    assert np.isfinite(ratio).all()
+    assert (np.abs(np.log(ratio)) <= rudder.LARGEST_CHANGE + 1e-9).all()
+
+
+def test_the_order_of_jobs_does_not_matter() -> None:
+    now = snapshot()
+    network = random_network(3)
+    turned = replace(now, jobs=now.jobs[::-1])
+    assert sorted(scored(network, now).tolist()) == pytest.approx(sorted(scored(network, turned).tolist()), rel=1e-9)
+
+
+def test_compiled_it_says_the_same() -> None:
+    now = snapshot()
+    offered = market(now)
+    given = columns(now, offered, offered.menus)
+    for network in (analytic(), random_network(4)):
+        np.testing.assert_allclose(rescaling.values(network, *given), values(network, *given), rtol=1e-9)
+
+
+def test_its_decisions_pass_the_shield() -> None:
+    for seed in range(4):
+        now = snapshot(20, seed=seed)
+        decision = Rudder(analytic()).decide(now)
+        verdict, _ = judge(Accounts(now), decision, Permissions())
+        assert decision.placements
+        assert verdict.refused == ()
+
+
+def test_a_quota_is_kept() -> None:
+    now = snapshot(20)
+    jobs = tuple(replace(job, queue="research") for job in now.jobs)
+    limited = replace(now, jobs=jobs, quotas=(Quota("research", "*", 10),))
+    decision = Rudder(analytic()).decide(limited)
+    assert 0 < sum(placement.gpus for placement in decision.placements) <= 10
+
+
+def test_who_is_more_urgent_gets_more() -> None:
+    now = snapshot(20)
+    first = now.jobs[0].uid
+    urgent = replace(now, jobs=(replace(now.jobs[0], priority=1000), *now.jobs[1:]))
+
+    def rate(seen: Snapshot) -> float:
+        found = {each.job: each.prediction.tokens_per_second for each in Rudder(analytic()).decide(seen).placements}
+        return found.get(first, 0.0)
+
+    assert rate(urgent) > 0
+    assert rate(urgent) >= rate(now)
+
+
+def test_it_says_what_lost_and_why() -> None:
+    placements = Rudder(analytic()).decide(snapshot()).placements
+    told = [each for placement in placements for each in placement.alternatives]
+    assert told
+    assert all("worth" in each.why_not for each in told)
+
+
+def test_the_shipped_weights_fit() -> None:
+    shipped = rudder.network(store.load("rudder", rudder.SCHEMA, tuple(rudder.SHAPES)).arrays)
+    assert np.isfinite(scored(shipped, snapshot())).all()
+
+
+@pytest.mark.parametrize(
+    ("trace", "cluster"), [("generator:llm", "h100-64"), ("generator:cluster-v0", "sia-heterogeneous")]
+)
+def test_the_compiled_world_is_that_of_the_engine(trace: str, cluster: str) -> None:
+    scenario = Scenario("", trace, cluster, load=1.0, window=1, windows=4, window_jobs=40, seed=11)
+    window, measured = elastic_window(scenario)
+    fast = rescaling.run_window(analytic(), window).jct[measured].mean()
+    drawn = workload(scenario)
+    nodes = clusters.cluster(cluster)
+    run = simulate(Rudder(analytic()), llm.jobs(drawn.described, nodes, seed=drawn.seed), nodes)
+    times = [job.finished - job.submitted for job in run.jobs if job.finished is not None]
+    assert len(times) == len(run.jobs)
+    assert np.mean(np.array(times)[measured]) == pytest.approx(fast, rel=0.04)
