@@ -55,7 +55,7 @@ def contestant(text: str) -> Contestant:
     return Contestant(name, int(seed) if at else None, Decider(how) if plus else None)
 
 
-_LEARNED = frozenset({"dqn_cnn", "sac_imitation", "vdn"})
+_LEARNED = frozenset({"dqn_cnn", "rudder", "sac_imitation", "vdn"})
 _USE_SIZES = _LEARNED | {"easy_backfill", "gavel_ftf", "gavel_min_jct", "sjf", "srsf", "srtf", "themis"}
 
 
