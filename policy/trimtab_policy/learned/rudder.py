@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from trimtab_policy.learned import store
 from trimtab_policy.perf.restarts import SCHEDULE_SECONDS, STARTUP_SECONDS, restart_seconds
-from trimtab_policy.placement.assign import realise, waits
+from trimtab_policy.placement.assign import realise
 from trimtab_policy.placement.candidates import Candidate, weight
 from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
 from trimtab_policy.placement.options import Market, OptionMenu, market
@@ -110,24 +110,42 @@ def analytic() -> Network:
 
 
 def values(network: Network, jobs: FloatArray, options: FloatArray, owner: IntArray) -> FloatArray:
-    """What each option is worth, (m,): n jobs (n, 8) and their m options (m, 6), `owner` (m,) the row of each's job.
+    """What each option is worth, (m,): n jobs (n, 8) and their m options (m, 6), `owner` (m,) the row of each's job."""
+    load, log_w = pressure(network, jobs)
+    worth = analytic_worth(network, load, log_w, jobs, options, owner)
+    if not learned(network):
+        return worth
+    return worth * change(network, features(load, log_w, jobs, options, owner))
 
-    Only such numpy as numba compiles, too: the simulator of the training runs this very function as machine code.
-    """
-    constants, skip, hidden, bias, out = network
-    left, best, thrifty, cost = jobs[:, 0], jobs[:, 1], jobs[:, 2], jobs[:, 3]
-    age, restarts, urgency, span = jobs[:, 4], jobs[:, 5], jobs[:, 6], jobs[:, 7]
+
+# What follows uses only such numpy as numba compiles, too, and none of it calls the other: the simulator of the
+# training runs these very functions as machine code (`trimtab_lab.kernel.rescaling`).
+
+
+def pressure(network: Network, jobs: FloatArray) -> tuple[float, FloatArray]:
+    """ln of the part of the cluster that all jobs would take at their thriftiest; ln of how urgent each is, (n,), by
+    the work that it has left and by its age, over the mean of all."""
+    constants = network.constants
+    load = np.log(np.sum(jobs[:, 3] * jobs[:, 2]) + 0.05)
+    seconds = jobs[:, 0] / jobs[:, 1] + 30.0
+    log_w = constants[6] * np.log(1.0 + jobs[:, 4] / seconds) - (constants[2] + constants[8] * load) * np.log(seconds)
+    return load, log_w - np.mean(log_w)
+
+
+def analytic_worth(
+    network: Network, load: float, log_w: FloatArray, jobs: FloatArray, options: FloatArray, owner: IntArray
+) -> FloatArray:
+    """The form at the top of this module, (m,); `load` and `log_w` as of `pressure`, the others as of `values`."""
+    constants = network.constants
+    left, best, thrifty = jobs[:, 0], jobs[:, 1], jobs[:, 2]
+    age, restarts, span = jobs[:, 4], jobs[:, 5], jobs[:, 7]
     rate, price, pause = options[:, 0], options[:, 1], options[:, 2]
-    stays, changes, gpus = options[:, 3], options[:, 4], options[:, 5]
+    stays, changes = options[:, 3], options[:, 4]
 
-    load = np.log(np.sum(cost * thrifty) + 0.05)
-    seconds = left / best + 30.0
-    fixed = np.where(span > 0.0, 1.0, 0.0)
-    power = constants[0] + constants[7] * load + constants[14] * fixed[owner]
+    fixed = np.where(span > 0.0, 1.0, 0.0)[owner]
+    power = constants[0] + constants[7] * load + constants[14] * fixed
     power = np.where(np.abs(power) < 1e-3, 1e-3, power)
-    log_w = -(constants[2] + constants[8] * load) * np.log(seconds) + constants[6] * np.log(1.0 + age / seconds)
-    log_w = log_w - np.mean(log_w)
-    w = np.exp(np.minimum(log_w, 30.0)) * urgency
+    w = np.exp(np.minimum(log_w, 30.0)) * jobs[:, 6]
     reference = (1.0 - constants[5]) * np.log(thrifty) + constants[5] * np.log(best)
     horizon = np.where(span > 0.0, span, math.exp(min(constants[3], 14.0)))
     kept = np.maximum((age - restarts * 60.0) / (age + 60.0), 1e-3)
@@ -137,42 +155,57 @@ def values(network: Network, jobs: FloatArray, options: FloatArray, owner: IntAr
     log_x = np.log(rate * computing / (computing + delay)) - reference[owner]
     log_x = log_x + constants[12] * changes * np.log(kept[owner])
     gain = (np.exp(np.minimum(power * log_x, 30.0)) - 1.0) / power
-    worth = w[owner] * (gain + constants[1] + constants[15] * fixed[owner] + constants[11] * stays)
-    worth = worth - constants[9] * math.exp(constants[10] * load) * price
+    worth: FloatArray = w[owner] * (gain + constants[1] + constants[15] * fixed + constants[11] * stays)
+    worth -= constants[9] * math.exp(constants[10] * load) * price
+    return worth
 
-    if np.any(skip) or np.any(out):
-        ranks = np.empty(len(log_w))
-        ranks[np.argsort(log_w)] = np.arange(len(log_w)) / len(log_w)
-        log_seconds = np.log(seconds)
-        z = np.empty((FEATURES, len(rate)))
-        z[0] = 1.0
-        z[1] = log_seconds[owner] / 4.0 - 2.0
-        z[2] = np.log(rate / best[owner]) / 2.0
-        z[3] = np.log(cost[owner] * rate / price)
-        z[4] = np.log(price) / 4.0 + 1.0
-        z[5] = stays
-        z[6] = changes
-        z[7] = load
-        z[8] = 2.0 * ranks[owner] - 1.0
-        z[9] = np.log(pause * rate / left[owner] + 0.01) / 3.0
-        z[10] = np.log(1.0 + age[owner] / seconds[owner])
-        z[11] = np.minimum(restarts[owner], 10.0) / 5.0
-        z[12] = np.log(gpus) / 2.0 - 1.0
-        z[13] = np.mean(log_seconds) / 4.0 - 2.0
-        z[14] = np.std(log_seconds) - 1.0
-        z[15] = np.sum(price * stays)
-        z[16] = fixed[owner]
-        act = np.zeros(len(rate))
-        for k in range(FEATURES):
-            act += skip[k] * z[k]
-        for h in range(HIDDEN):
-            if out[h] != 0.0:
-                inner = np.full(len(rate), bias[h])
-                for k in range(FEATURES):
-                    inner += hidden[h, k] * z[k]
-                act += out[h] * np.tanh(inner)
-        worth = worth * np.exp(np.minimum(np.maximum(act, -LARGEST_CHANGE), LARGEST_CHANGE))
-    found: FloatArray = worth
+
+def learned(network: Network) -> bool:
+    """Whether the network does anything."""
+    return bool(np.any(network.skip) or np.any(network.out))
+
+
+def features(load: float, log_w: FloatArray, jobs: FloatArray, options: FloatArray, owner: IntArray) -> FloatArray:
+    """What the network sees of each option, (17, m); arguments as of `analytic_worth`."""
+    left, best, age = jobs[:, 0], jobs[:, 1], jobs[:, 4]
+    rate, price = options[:, 0], options[:, 1]
+    seconds = left / best + 30.0
+    log_seconds = np.log(seconds)
+    ranks = np.empty(len(log_w))
+    ranks[np.argsort(log_w)] = np.arange(len(log_w)) / len(log_w)
+    z = np.empty((FEATURES, len(rate)))
+    z[0] = 1.0
+    z[1] = log_seconds[owner] / 4.0 - 2.0
+    z[2] = np.log(rate / best[owner]) / 2.0
+    z[3] = np.log(jobs[:, 3][owner] * rate / price)
+    z[4] = np.log(price) / 4.0 + 1.0
+    z[5] = options[:, 3]
+    z[6] = options[:, 4]
+    z[7] = load
+    z[8] = 2.0 * ranks[owner] - 1.0
+    z[9] = np.log(options[:, 2] * rate / left[owner] + 0.01) / 3.0
+    z[10] = np.log(1.0 + age[owner] / seconds[owner])
+    z[11] = np.minimum(jobs[:, 5][owner], 10.0) / 5.0
+    z[12] = np.log(options[:, 5]) / 2.0 - 1.0
+    z[13] = np.mean(log_seconds) / 4.0 - 2.0
+    z[14] = np.std(log_seconds) - 1.0
+    z[15] = np.sum(price * options[:, 3])
+    z[16] = np.where(jobs[:, 7] > 0.0, 1.0, 0.0)[owner]
+    return z
+
+
+def change(network: Network, z: FloatArray) -> FloatArray:
+    """Factor of each worth, (m,), for what the network sees of it, (17, m)."""
+    act = np.zeros(z.shape[1])
+    for k in range(FEATURES):
+        act += network.skip[k] * z[k]
+    for h in range(HIDDEN):
+        if network.out[h] != 0.0:
+            inner = np.full(z.shape[1], network.bias[h])
+            for k in range(FEATURES):
+                inner += network.hidden[h, k] * z[k]
+            act += network.out[h] * np.tanh(inner)
+    found: FloatArray = np.exp(np.minimum(np.maximum(act, -LARGEST_CHANGE), LARGEST_CHANGE))
     return found
 
 
@@ -180,7 +213,7 @@ def on_purpose(jobs: FloatArray, owner: IntArray, waits: FloatArray) -> BoolArra
     """Options that a job could wait for, (m,): only if it cannot be moved later, for the others can start at once.
 
     `waits` (m,): seconds until there are GPUs for an option, 0 where there are now, infinite where that is not in
-    sight. Numba compiles it, too, and `best_later`.
+    sight.
     """
     found: BoolArray = (waits > 0.0) & (waits < 1e12) & (jobs[:, 7][owner] > 0.0)
     return found
@@ -222,11 +255,12 @@ class Rudder:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Give every job the option of the best assignment; jobs without one wait, or are stopped if they may be."""
-        offered = market(snapshot)
+        capacity = Capacity(snapshot)
+        offered = market(snapshot, capacity)
         menus = [menu for menu in offered.menus if menu.options]
         if not menus:
-            return realise(self.name, snapshot, {})
-        case = _Scored(snapshot, offered, menus, self._network)
+            return realise(self.name, snapshot, {}, capacity=capacity)
+        case = _Scored(snapshot, capacity, offered, menus, self._network)
         self.largest_gap = max(self.largest_gap, case.deal.gap)
         return case.decision(self.name)
 
@@ -248,9 +282,11 @@ class _Columns(NamedTuple):
 class _Scored:
     """One decision: what everything is worth, and who gets what."""
 
-    def __init__(self, snapshot: Snapshot, offered: Market, menus: Sequence[OptionMenu], network: Network) -> None:
+    def __init__(
+        self, snapshot: Snapshot, capacity: Capacity, offered: Market, menus: Sequence[OptionMenu], network: Network
+    ) -> None:
         self.snapshot, self.menus = snapshot, menus
-        self._offered, self._network = offered, network
+        self._capacity, self._network = capacity, network
         self._columns = columns(snapshot, offered, menus)
         self._first = np.cumsum([0, *(len(menu.options) for menu in menus)])
         self._numbers = {menu.job.uid: number for number, menu in enumerate(menus)}
@@ -264,7 +300,9 @@ class _Scored:
         """Nodes for all of it; what finds none is ruled out, and the rest is decided anew."""
         for attempt in range(ATTEMPTS):
             wanted = self._wanted()
-            decision = realise(name, self.snapshot, wanted, self._waits, describe=self._describe)
+            decision = realise(
+                name, self.snapshot, wanted, self._waits, capacity=self._capacity.copy(), describe=self._describe
+            )
             placed = {placement.job for placement in decision.placements}
             stopped = {stop.job for stop in decision.stops}
             failed = [
@@ -313,7 +351,7 @@ class _Scored:
     def _waits_for(self) -> FloatArray:
         """Seconds until there are GPUs for each option, as `values_later` takes them, (options,)."""
         waits = np.zeros(len(self._worth))
-        capacity = Capacity(self.snapshot)
+        capacity = self._capacity
         releases = told_releases(self.snapshot, capacity)
         for number in np.flatnonzero(self._columns.jobs[:, SPAN]).tolist():
             menu, first = self.menus[number], int(self._first[number])
@@ -368,8 +406,8 @@ class _Scored:
             text += "; instead of " + f"{job.placement.gpus}×{job.placement.gpu_type}"
         return text, tuple(alternatives)
 
-    def _waits(self, job: Job) -> Pending:
-        """Why a job waits that nothing is wished for."""
+    def _waits(self, job: Job) -> Pending | None:
+        """Why a job waits on purpose; None for one that does not."""
         number = self._numbers.get(job.uid, -1)
         if number >= 0 and (choice := int(self._later_choice[number])) >= 0:
             option = self.menus[number].options[choice - int(self._first[number])]
@@ -381,7 +419,7 @@ class _Scored:
                 ", is worth more to it than what it could have now",
             )
             return pending_because(job.uid, PendingReason.INSUFFICIENT_GPUS, text)
-        return waits(Rudder.name, self.snapshot, Capacity(self.snapshot), job)
+        return None
 
 
 class _Pools:

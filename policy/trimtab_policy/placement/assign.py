@@ -39,7 +39,7 @@ def realise(
     policy: str,
     snapshot: Snapshot,
     wanted: Mapping[str, Candidate],
-    reasons: Callable[[Job], Pending] | None = None,
+    reasons: Callable[[Job], Pending | None] | None = None,
     *,
     keep: Collection[str] = (),
     scatter: bool = False,
@@ -49,15 +49,14 @@ def realise(
     """The decision under which each job of `wanted` (by UID) holds what it says, and no other preemptible job anything.
 
     Jobs that run and are not preemptible go on, whatever is wished. Where a wish does not fit its job waits, or is
-    stopped. `reasons` says why a job waits for which nothing is wished. The jobs of `keep` go on with what they have,
-    as if that were wished for them. `scatter` spreads uneven gangs over more nodes before it moves anybody: for jobs
-    that are as fast on scattered GPUs. `capacity` is that of the snapshot, if it is at hand; it is spent. `describe`
-    says why a job gets what it gets, and what lost.
+    stopped. `reasons` says why a job waits for which nothing is wished, where it knows better. The jobs of `keep` go on
+    with what they have, as if that were wished for them. `scatter` spreads uneven gangs over more nodes before it moves
+    anybody: for jobs that are as fast on scattered GPUs. `capacity` is that of the snapshot, if it is at hand; it is
+    spent. `describe` says why a job gets what it gets, and what lost.
     """
     holders = _NodeHolders(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
     holders.settle()
     described = describe or (lambda job, wish: (_reason(policy, wish), ()))
-    explain = reasons or (lambda job: waits(policy, snapshot, holders.capacity, job))
     placements = [
         placement(holders.capacity, job, wish, holders.found[job.uid], *described(job, wish))
         for job in holders.changed()
@@ -65,7 +64,9 @@ def realise(
     ]
     stops = [_stop(policy, job, wanted) for job in holders.stopped()]
     pending = [
-        why_pending(snapshot, holders.capacity, job) if job.uid in wanted else explain(job)
+        why_pending(snapshot, holders.capacity, job)
+        if job.uid in wanted
+        else (reasons and reasons(job)) or waits(policy, snapshot, holders.capacity, job)
         for job in snapshot.waiting()
         if job.uid not in holders.found
     ]

@@ -53,9 +53,9 @@ class Market(Struct, frozen=True):
     """In the order of the snapshot."""
 
 
-def market(snapshot: Snapshot) -> Market:
-    """Find the menus."""
-    capacity = Capacity(snapshot)
+def market(snapshot: Snapshot, capacity: Capacity | None = None) -> Market:
+    """Find the menus; `capacity` is that of the snapshot, if it is at hand."""
+    capacity = capacity or Capacity(snapshot)
     types = tuple(dict.fromkeys([*(node.gpu_type for node in snapshot.nodes), *snapshot.gpu_types]))
     index = {name: kind for kind, name in enumerate(types)}
     movable = [job for job in snapshot.jobs if job.placement is None or job.preemptible]

@@ -2,7 +2,7 @@
 
 GPUs are counted by type. A job runs at the speed of its menu (`placement.options.market`), which the truth may differ
 from; a start and a change cost what they cost in `sim.llm`; decisions are made when a job comes or ends, and every
-`heartbeat` seconds. What is decided says the policy's own code (`learned.rudder.values`), compiled, and an exact
+`heartbeat` seconds. What is decided says the policy's own code (`learned.rudder`), compiled, and an exact
 solution of its assignment: a multiple-choice knapsack over the GPUs of each type that are to be given out. What nodes
 add (a gang that finds no place although there are GPUs enough) is the only thing that the engine knows besides; a test
 holds both together.
@@ -28,7 +28,11 @@ MOST_CELLS = 60_000
 MOST_DECISIONS = 400
 """For each job, on average: a policy that takes more leads nowhere."""
 
-values = jit(rudder.values)
+pressure = jit(rudder.pressure)
+analytic_worth = jit(rudder.analytic_worth)
+learned = jit(rudder.learned)
+features = jit(rudder.features)
+change = jit(rudder.change)
 on_purpose = jit(rudder.on_purpose)
 best_later = jit(rudder.best_later)
 
@@ -182,119 +186,193 @@ def _waits(
     return waits
 
 
+class _World(NamedTuple):
+    """The state of an episode, n jobs; arrays that change."""
+
+    left: FloatArray
+    """Steps."""
+    done: FloatArray
+    held: IntArray
+    """Option, -1 for none."""
+    resuming: FloatArray
+    """Seconds until a job computes."""
+    planned: FloatArray
+    """When it was given what it holds; minus infinity for a job that was never given anything."""
+    here: BoolArray
+    jct: FloatArray
+    gpu_seconds: FloatArray
+    restarts: FloatArray
+
+
+class _Asked(NamedTuple):
+    """What is decided about at one moment: k jobs, their options and the GPUs that are to be given out."""
+
+    ids: IntArray
+    """(k,)"""
+    first: IntArray
+    """(k + 1,)"""
+    jobs: FloatArray
+    """(k, 8)"""
+    options: FloatArray
+    kind: IntArray
+    owner: IntArray
+    source: IntArray
+    """Number of each option in the window."""
+    capacity: IntArray
+    """GPUs of each type that may be given out."""
+    waits: FloatArray
+    """Seconds until there are GPUs for each option, as of `rudder.on_purpose`."""
+
+
+@jit
+def values(network: Network, jobs: FloatArray, options: FloatArray, owner: IntArray) -> FloatArray:
+    """`rudder.values`, compiled."""
+    load, log_w = pressure(network, jobs)
+    worth = analytic_worth(network, load, log_w, jobs, options, owner)
+    if learned(network):
+        worth = worth * change(network, features(load, log_w, jobs, options, owner))
+    return worth
+
+
+@jit
+def _next(window: ElasticWindow, world: _World, now: float, coming: int) -> float:
+    """Time of the next decision: somebody comes or ends, or the heartbeat."""
+    then = np.inf
+    if coming < len(window.submitted):
+        then = window.submitted[coming]
+    for j in range(coming):
+        if world.here[j]:
+            then = min(then, now + window.heartbeat)
+            if world.held[j] >= 0:
+                then = min(then, now + world.resuming[j] + world.left[j] / window.truth[world.held[j]])
+    return max(then, now + 1e-6)
+
+
+@jit
+def _advance(window: ElasticWindow, world: _World, now: float, then: float, coming: int) -> None:
+    """Jobs compute until `then`; who is done leaves."""
+    for j in range(coming):
+        o = world.held[j]
+        if not world.here[j] or o < 0:
+            continue
+        world.gpu_seconds[j] += (then - now) * window.options[o, 5]
+        pause = min(world.resuming[j], then - now)
+        world.resuming[j] -= pause
+        computed = (then - now - pause) * window.truth[o]
+        if computed >= world.left[j] * (1.0 - 1e-12) - 1e-9:
+            world.jct[j] = then - window.submitted[j]
+            world.here[j], world.held[j], world.left[j] = False, -1, 0.0
+        else:
+            world.left[j] -= computed
+            world.done[j] += computed
+
+
+@jit
+def _ask(window: ElasticWindow, world: _World, now: float, coming: int) -> _Asked:
+    """Whoever waits, and who runs and may be moved."""
+    capacity, free = window.capacity.copy(), window.capacity.copy()
+    ids, count = np.zeros(coming, np.int64), 0
+    ends, end_kind, end_gpus = np.full(coming, np.inf), np.zeros(coming, np.int64), np.zeros(coming, np.int64)
+    first = np.zeros(coming + 1, np.int64)
+    for j in range(coming):
+        if not world.here[j]:
+            continue
+        o = world.held[j]
+        if o >= 0:
+            gpus = int(window.options[o, 5])
+            free[window.kind[o]] -= gpus
+            ends[j] = now + world.resuming[j] + world.left[j] * window.told[j] / window.options[o, 0]
+            end_kind[j], end_gpus[j] = window.kind[o], gpus
+            if not window.movable[j] or now - world.planned[j] < window.min_run:
+                capacity[window.kind[o]] -= gpus
+                continue
+        ids[count] = j
+        first[count + 1] = first[count] + window.first[j + 1] - window.first[j]
+        count += 1
+    ids, first = ids[:count], first[: count + 1]
+    jobs, options = np.zeros((count, 8)), np.zeros((first[count], 6))
+    owner, kind, source = (
+        np.zeros(first[count], np.int64),
+        np.zeros(first[count], np.int64),
+        np.zeros(first[count], np.int64),
+    )
+    for k in range(count):
+        _fill(window, world, now, ids[k], jobs[k], options[first[k] : first[k + 1]])
+        owner[first[k] : first[k + 1]] = k
+        kind[first[k] : first[k + 1]] = window.kind[window.first[ids[k]] : window.first[ids[k] + 1]]
+        source[first[k] : first[k + 1]] = np.arange(window.first[ids[k]], window.first[ids[k] + 1])
+    waits = _waits(now, jobs[:, 7] > 0.0, first, kind, options[:, 5], free, ends, end_kind, end_gpus)
+    return _Asked(ids, first, jobs, options, kind, owner, source, capacity, waits)
+
+
+@jit
+def _fill(window: ElasticWindow, world: _World, now: float, j: int, job: FloatArray, options: FloatArray) -> None:
+    """The columns of a job (8,) and of its options."""
+    job[:] = window.jobs[j]
+    job[0] = max(1.0, world.left[j] * window.told[j])
+    job[4], job[5] = now - window.submitted[j], world.restarts[j]
+    if not window.movable[j]:
+        job[7] = 1e12
+    options[:] = window.options[window.first[j] : window.first[j + 1]]
+    if world.held[j] >= 0:
+        options[:, 4] = 1.0
+        mine = world.held[j] - window.first[j]
+        options[mine, 2], options[mine, 3], options[mine, 4] = world.resuming[j], 1.0, 0.0
+    elif world.done[j] <= 0.0:
+        options[:, 2] = window.launch
+
+
+@jit
+def _decide(network: Network, asked: _Asked) -> IntArray:
+    """Option of the window for each job, -1 for none, (k,)."""
+    worth = values(network, asked.jobs, asked.options, asked.owner)
+    purpose = on_purpose(asked.jobs, asked.owner, asked.waits)
+    if purpose.any():
+        then = asked.options.copy()
+        then[:, 2] += np.where(purpose, asked.waits, 0.0)
+        worth_then = values(network, asked.jobs, then, asked.owner)
+        later, _ = best_later(network.constants[13], len(asked.jobs), asked.owner, purpose, worth_then)
+        worth = worth - later[asked.owner]
+    chosen = _assign(asked.capacity, asked.first, asked.kind, asked.options[:, 5], worth)
+    for k in range(len(chosen)):
+        if chosen[k] >= 0:
+            chosen[k] = asked.source[chosen[k]]
+    return chosen
+
+
+@jit
+def _carry_out(window: ElasticWindow, world: _World, now: float, ids: IntArray, chosen: IntArray) -> None:
+    for k in range(len(ids)):
+        j, o = ids[k], chosen[k]
+        if o == world.held[j]:
+            continue
+        world.resuming[j] = 0.0
+        if o >= 0:
+            fresh = world.held[j] < 0 and world.done[j] <= 0.0
+            world.resuming[j] = window.launch if fresh else window.options[o, 2]
+            world.restarts[j] += 0.0 if world.planned[j] == -np.inf else 1.0
+            world.planned[j] = now
+        world.held[j] = o
+
+
 @jit
 def _simulate(network: Network, window: ElasticWindow) -> tuple[FloatArray, FloatArray, FloatArray]:
     n = len(window.submitted)
-    jct, gpu_seconds, restarts = np.full(n, np.inf), np.zeros(n), np.zeros(n)
-    left, done = window.steps.copy(), np.zeros(n)
-    held, resuming, planned = np.full(n, -1, np.int64), np.zeros(n), np.full(n, -np.inf)
-    here = np.zeros(n, np.bool_)
-    gpus = window.options[:, 5]
-    now, coming, there, decisions = 0.0, 0, 0, 0
-    while coming < n or there > 0:
-        # the next event
-        then = now + window.heartbeat if there > 0 else np.inf
-        if coming < n:
-            then = min(then, window.submitted[coming])
-        for j in range(coming):
-            if here[j] and held[j] >= 0:
-                then = min(then, now + resuming[j] + left[j] / window.truth[held[j]])
-        then = max(then, now + 1e-6)
-        span = then - now
-        for j in range(coming):
-            o = held[j]
-            if not here[j] or o < 0:
-                continue
-            gpu_seconds[j] += span * gpus[o]
-            pause = min(resuming[j], span)
-            resuming[j] -= pause
-            computed = (span - pause) * window.truth[o]
-            if computed >= left[j] * (1.0 - 1e-12) - 1e-9:
-                jct[j] = then - window.submitted[j]
-                here[j], held[j], left[j] = False, -1, 0.0
-                there -= 1
-            else:
-                left[j] -= computed
-                done[j] += computed
+    world = _World(
+        window.steps.copy(), np.zeros(n), np.full(n, -1, np.int64), np.zeros(n), np.full(n, -np.inf),
+        np.zeros(n, np.bool_), np.full(n, np.inf), np.zeros(n), np.zeros(n),
+    )  # fmt: skip
+    now, coming = 0.0, 0
+    for _ in range(MOST_DECISIONS * n):
+        if coming == n and not world.here.any():
+            break
+        then = _next(window, world, now, coming)
+        _advance(window, world, now, then, coming)
         now = then
         while coming < n and window.submitted[coming] <= now:
-            here[coming] = True
-            there += 1
+            world.here[coming] = True
             coming += 1
-        if there == 0:
-            continue
-        decisions += 1
-        if decisions > MOST_DECISIONS * n:
-            break
-
-        # who is decided about
-        capacity, free = window.capacity.copy(), window.capacity.copy()
-        ids = np.zeros(there, np.int64)
-        ends, end_kind, end_gpus = np.zeros(there), np.zeros(there, np.int64), np.zeros(there, np.int64)
-        count, running, size = 0, 0, 0
-        for j in range(coming):
-            if not here[j]:
-                continue
-            o = held[j]
-            if o >= 0:
-                free[window.kind[o]] -= int(gpus[o])
-                ends[running] = now + resuming[j] + left[j] * window.told[j] / window.options[o, 0]
-                end_kind[running], end_gpus[running] = window.kind[o], int(gpus[o])
-                running += 1
-                if not window.movable[j] or now - planned[j] < window.min_run:
-                    capacity[window.kind[o]] -= int(gpus[o])
-                    continue
-            ids[count] = j
-            count += 1
-            size += window.first[j + 1] - window.first[j]
-        if count == 0:
-            continue
-        jobs, options = np.zeros((count, 8)), np.zeros((size, 6))
-        owner, kind, source = np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64)
-        first, fixed = np.zeros(count + 1, np.int64), np.zeros(count, np.bool_)
-        at = 0
-        for k in range(count):
-            j = ids[k]
-            jobs[k] = window.jobs[j]
-            jobs[k, 0] = max(1.0, left[j] * window.told[j])
-            jobs[k, 4], jobs[k, 5] = now - window.submitted[j], restarts[j]
-            fixed[k] = not window.movable[j]
-            if fixed[k]:
-                jobs[k, 7] = 1e12
-            for o in range(window.first[j], window.first[j + 1]):
-                options[at] = window.options[o]
-                owner[at], kind[at], source[at] = k, window.kind[o], o
-                if o == held[j]:
-                    options[at, 2], options[at, 3] = resuming[j], 1.0
-                elif held[j] >= 0:
-                    options[at, 4] = 1.0
-                elif done[j] <= 0.0:
-                    options[at, 2] = window.launch
-                at += 1
-            first[k + 1] = at
-        worth = values(network, jobs, options, owner)
-        if fixed.any():
-            waits = _waits(
-                now, fixed, first, kind, options[:, 5], free, ends[:running], end_kind[:running], end_gpus[:running]
-            )
-            asked = on_purpose(jobs, owner, waits)
-            if asked.any():
-                options[:, 2] += np.where(asked, waits, 0.0)
-                then_worth = values(network, jobs, options, owner)
-                later, _ = best_later(network.constants[13], count, owner, asked, then_worth)
-                worth = worth - later[owner]
-        chosen = _assign(capacity, first, kind, options[:, 5], worth)
-        for k in range(count):
-            j = ids[k]
-            o = source[chosen[k]] if chosen[k] >= 0 else -1
-            if o == held[j]:
-                continue
-            if o >= 0:
-                fresh = held[j] < 0 and done[j] <= 0.0
-                resuming[j] = window.launch if fresh else window.options[o, 2]
-                restarts[j] += 0.0 if planned[j] == -np.inf else 1.0
-                planned[j] = now
-            else:
-                resuming[j] = 0.0
-            held[j] = o
-    return jct, gpu_seconds, restarts
+        asked = _ask(window, world, now, coming)
+        if len(asked.ids):
+            _carry_out(window, world, now, asked.ids, _decide(network, asked))
+    return world.jct, world.gpu_seconds, world.restarts
