@@ -25,8 +25,8 @@ TRIED = 12
 """After so many of them an assignment is made."""
 CLOSE = 1e-4
 """Relative gap at which the search ends."""
-UPGRADES = 256
-"""Changes that use what is left, at most."""
+PASSES = 12
+"""Times that what is left is offered to all, at most."""
 MAX_CELLS = 4_000_000
 """Table entries times options that an exact solution may cost: some 10 ms."""
 
@@ -88,6 +88,7 @@ class _Search:
         within = (self._need <= self._capacity).all(axis=2)
         self._value = np.where(within & (bids.value > 0), bids.value, -np.inf)
         self._rows = np.arange(len(bids.value))
+        self._fewest = np.where(self._value > 0, bids.gpus, np.inf).min(axis=1)
         self.prices = np.zeros(pools + 1)
         self.bound, self.value = np.inf, -1.0
         self.chosen = np.full(len(bids.value), -1, dtype=np.int64)
@@ -148,44 +149,54 @@ class _Search:
         chosen = np.full(len(gains), -1, dtype=np.int64)
         left = self._capacity.copy()
         order = np.argsort(-gains, kind="stable")
-        order = order[gains[order] > 0]
-        start = 0
-        while start < len(order):
-            rest = order[start:]
-            fits = (np.cumsum(self._need[rest, best[rest]], axis=0) <= left + 1e-9).all(axis=1)
-            many = len(rest) if fits.all() else int(np.argmin(fits))
-            served = rest[:many]
-            chosen[served] = best[served]
-            left -= self._need[served, best[served]].sum(axis=0)
-            if many < len(rest):
-                job = rest[many]
-                able = (self._need[job] <= left + 1e-9).all(axis=1)
-                net = self._value[job] - self._bids.gpus[job] * prices[self._bids.pools[job]].sum(axis=1)
-                net = np.where(able, net, -np.inf)
-                if (option := int(net.argmax())) >= 0 and net[option] > -np.inf and self._value[job, option] > 0:
-                    chosen[job] = option
-                    left -= self._need[job, option]
-            start += many + 1
+        for job in order[: int((gains > 0).sum())].tolist():
+            option = int(best[job])
+            if not self._fits(left, job, option):
+                option = self._next_best(left, prices, job)
+            if option >= 0:
+                chosen[job] = option
+                left[self._bids.pools[job, option]] -= self._bids.gpus[job, option]
         return self._upgraded(chosen, left)
 
+    def _fits(self, left: FloatArray, job: int, option: int) -> bool:
+        gpus = self._bids.gpus[job, option]
+        return all(left[pool] >= gpus for pool in self._bids.pools[job, option].tolist())
+
+    def _next_best(self, left: FloatArray, prices: FloatArray, job: int) -> int:
+        """The option of a job that is worth most after prices, of those that there are GPUs for; -1 for none."""
+        if left[:-1].max() < self._fewest[job]:
+            return -1
+        pools, gpus = self._bids.pools[job], self._bids.gpus[job]
+        able = (left[pools] >= gpus[:, None]).all(axis=1)
+        net = np.where(able, self._value[job] - gpus * prices[pools].sum(axis=1), -np.inf)
+        option = int(net.argmax())
+        return option if net[option] > -np.inf else -1
+
     def _upgraded(self, chosen: IntArray, left: FloatArray) -> IntArray:
-        """Whoever gains most by what is left takes it, one after the other."""
+        """Whoever gains most by what is left takes it, one after the other, until nobody gains any more."""
+        pools, gpus = self._bids.pools, self._bids.gpus
+        held = np.zeros((len(chosen), len(left)))
+        taken = np.flatnonzero(chosen >= 0)
+        for place in range(pools.shape[2]):
+            held[taken, pools[taken, chosen[taken], place]] = gpus[taken, chosen[taken]]
         has = np.where(chosen >= 0, self._value[self._rows, chosen], 0.0)
-        held = np.where((chosen >= 0)[:, None], self._need[self._rows, chosen], 0.0)
-        gain = self._value - has[:, None]
-        for _ in range(UPGRADES):
-            jobs = np.flatnonzero((gain > 1e-12).any(axis=1))
-            if not len(jobs):
+        for _ in range(PASSES):
+            mine = np.take_along_axis(held, pools.reshape(len(chosen), -1), axis=1).reshape(pools.shape)
+            able = (left[pools] + mine >= gpus[:, :, None]).all(axis=2)
+            gain = np.where(able, self._value - has[:, None], -np.inf)
+            option = gain.argmax(axis=1)
+            most = gain[self._rows, option]
+            gaining = np.flatnonzero(most > 1e-12)
+            if not len(gaining):
                 break
-            able = (self._need[jobs] - held[jobs][:, None, :] <= left + 1e-9).all(axis=2)
-            most = np.where(able, gain[jobs], 0.0)
-            job_at, option = np.unravel_index(int(most.argmax()), most.shape)
-            if most[job_at, option] <= 1e-12:
-                break
-            job = jobs[job_at]
-            left += held[job] - self._need[job, option]
-            held[job], chosen[job] = self._need[job, option], option
-            gain[job] = self._value[job] - self._value[job, option]
+            for job in gaining[np.argsort(-most[gaining], kind="stable")].tolist():
+                new, need = int(option[job]), gpus[job, option[job]]
+                after = left + held[job]
+                if all(after[pool] >= need for pool in pools[job, new].tolist()):
+                    held[job] = 0.0
+                    held[job, pools[job, new]] = need
+                    left = after - held[job]
+                    chosen[job], has[job] = new, self._value[job, new]
         return chosen
 
     def solve_rest(self) -> None:
