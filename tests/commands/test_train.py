@@ -199,3 +199,8 @@ def test_interrupted_it_says_how_to_go_on_and_ends_where_the_others_end(
     assert "Traceback" not in said
     told()
     assert (folder / "stub.safetensors").read_bytes() == (tmp_path / "whole/stub.safetensors").read_bytes()
+
+
+def test_an_agent_without_offers_is_trained_on_what_it_has() -> None:
+    assert recipe.default_task("rudder") == "rescaling"
+    assert recipe.default_task("vdn") == "offers"

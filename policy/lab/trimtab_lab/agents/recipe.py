@@ -69,6 +69,12 @@ def tasks(agent: str) -> tuple[str, ...]:
     return tuple(sorted(path.stem.removeprefix(f"{agent}-") for path in _folder().glob(f"{agent}-*.yaml")))
 
 
+def default_task(agent: str) -> str:
+    """The task that an agent is trained on unless another is named: `offers`, if it has a configuration for it."""
+    found = tasks(agent)
+    return DEFAULT_TASK if DEFAULT_TASK in found or not found else found[0]
+
+
 def read_recipe(agent: str, source: str | Path = DEFAULT_TASK) -> Struct:
     """The configuration of an agent: that of a task (`offers`), or of a file (a Path, or a text that ends in .yaml).
 

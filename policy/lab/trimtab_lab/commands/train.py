@@ -37,8 +37,13 @@ if TYPE_CHECKING:
 def train(
     agent: Annotated[str, typer.Argument(help=f"Who learns: {', '.join(recipe.agents())}.", metavar="AGENT")],
     config: Annotated[
-        str, typer.Option(help="Task whose configuration comes with Trimtab, or a YAML file.", metavar="TASK|FILE")
-    ] = "offers",
+        str | None,
+        typer.Option(
+            help="Task whose configuration comes with Trimtab, or a YAML file; by default offers, where there is one.",
+            metavar="TASK|FILE",
+            show_default=False,
+        ),
+    ] = None,
     seeds: Annotated[str, typer.Option("--seeds", "--seed", help="Seeds to train, with commas between.")] = "0",
     out: Annotated[
         Path | None,
@@ -61,10 +66,10 @@ def train(
 
     tensorboard --logdir trimtab-training
     """
-    wanted = _seeds(seeds)
-    folder = out or Path("trimtab-training") / f"{agent}-{Path(config).stem}"
+    wanted, chosen = _seeds(seeds), config or recipe.default_task(agent)
+    folder = out or Path("trimtab-training") / f"{agent}-{Path(chosen).stem}"
     with _packages(), _input_errors():
-        tasks = _tasks(agent, config, wanted, folder)
+        tasks = _tasks(agent, chosen, wanted, folder)
         trained = _carried_out(tasks, _work(ray), folder)
         best = max(trained, key=lambda each: each.card.score)
         card = _write(trained, best, folder)
