@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.live.harness import NAMESPACE, ControllerProcess, Live, eventually, training_job
-from tests.live.trainings import AT_ONCE, REPORTS, tells
+from tests.live.trainings import AT_ONCE, REPORTS, forget, tells
 
 from trimtab import names
 
@@ -27,7 +27,8 @@ IN_VAIN, WAITING = ("vain-1", "vain-2", "vain-3"), ("wait-1", "wait-2", "wait-3"
 
 @pytest.fixture
 async def controller(live: Live, tmp_path: Path) -> AsyncIterator[ControllerProcess]:
-    """A controller that listens to trainings."""
+    """A controller that listens to trainings, and has learned nothing from those of the tests before."""
+    forget(live)
     process = ControllerProcess(live.kubeconfig(tmp_path), tmp_path, reports=REPORTS, telemetry=AT_ONCE).start()
     yield process
     for job in JOBS:
@@ -36,6 +37,7 @@ async def controller(live: Live, tmp_path: Path) -> AsyncIterator[ControllerProc
         await live.gone(job)
     live.cluster.kubectl("delete", "ltq", "hostile", "--ignore-not-found")
     process.stop()
+    forget(live)
     assert process.alive is False
 
 
@@ -165,7 +167,7 @@ async def test_who_deletes_pods_with_centuries_to_end_gives_them_no_more_than_th
     def graces() -> list[int]:
         return [pod["metadata"].get("deletionGracePeriodSeconds", 0) for pod in live.pods("lasting")]
 
-    await eventually(lambda: graces() == [30, 30], what=lambda: f"all to have 30 s: {graces()}")
+    await eventually(lambda: graces() == [30, 30], what=lambda: f"30 s each: {graces()}, {live.status('lasting')}")
     live.cluster.kubectl("delete", "pods", *given, *FORCED)  # as kubelets would by now
     await eventually(lambda: live.status("lasting").get("plan", {}).get("epoch") == 2, 40, "it to start anew")
     live.delete("ltj", "lasting", "--wait=false")

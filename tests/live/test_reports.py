@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.live.harness import ControllerProcess, Live, eventually, training_job
-from tests.live.trainings import AT_ONCE, REPORTS, desk, tells, token
+from tests.live.trainings import AT_ONCE, REPORTS, desk, forget, tells, token
 
 from trimtab import names, report
 from trimtab.observe import calibration
@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 JOBS = ("teacher", "pupil", "late")
 ELSEWHERE = "reports-elsewhere"
+ONE_CLASS = {"parallelism": {"mode": "Data"}}
+"""Corrections are by class of plan: a free choice would take the pupil out of the class whose lesson it is to heed."""
 
 
 @pytest.fixture
@@ -36,13 +38,9 @@ async def controller(live: Live, tmp_path: Path) -> AsyncIterator[ControllerProc
     yield process
     for job in JOBS:
         await live.gone(job)
+    live.cluster.kubectl("delete", "namespace", ELSEWHERE, "--ignore-not-found", "--wait=false")
     process.stop()
     forget(live)
-
-
-def forget(live: Live) -> None:
-    where = ("-n", names.SYSTEM_NAMESPACE, "--ignore-not-found")
-    live.cluster.kubectl("delete", "configmap", names.CALIBRATION_CONFIG_MAP, *where)
 
 
 def kept(live: Live) -> State | None:
@@ -53,7 +51,7 @@ def kept(live: Live) -> State | None:
 
 async def started(live: Live, job: str) -> dict[str, Any]:
     """Apply a job that runs for long, wait until it does; its plan."""
-    live.apply(training_job(job, gpus=8, seconds=600))
+    live.apply(training_job(job, gpus=8, seconds=600, **ONE_CLASS))
     await live.until(job, names.PODS_READY)
     plan: dict[str, Any] = live.status(job)["plan"]
     return plan
@@ -141,7 +139,7 @@ async def test_what_one_namespace_reports_moves_no_prediction_of_another(
     lie = 1000 * plan["predicted"]["stepMilliseconds"] / 1000
     await tells(live, controller, "teacher", stepSeconds=min(lie, 86_400.0))
     await eventually(lambda: controller.metric("trimtab_prediction_factor", model="llama3-8b") > 1.1, 20, "a lesson")
-    other = training_job("pupil", gpus=8, seconds=600)
+    other = training_job("pupil", gpus=8, seconds=600, **ONE_CLASS)
     other["metadata"]["namespace"] = ELSEWHERE
     live.apply(other)
 
@@ -155,4 +153,3 @@ async def test_what_one_namespace_reports_moves_no_prediction_of_another(
     assert predicted()["stepMilliseconds"] == plan["predicted"]["stepMilliseconds"]
     pupil = await started(live, "pupil")
     assert pupil["predicted"]["correctionPermille"] > 1100, "its own namespace is told what it said"
-    live.cluster.kubectl("delete", "namespace", ELSEWHERE, "--wait=false")

@@ -17,6 +17,12 @@ AT_ONCE = {"straggler_seconds": 0.0}
 """Nobody waits for the verdict on slow cards before a job may teach."""
 
 
+def forget(live: Live) -> None:
+    """What earlier trainings have taught goes: predictions, and with them plans, are as on the first day."""
+    where = ("-n", names.SYSTEM_NAMESPACE, "--ignore-not-found")
+    live.cluster.kubectl("delete", "configmap", names.CALIBRATION_CONFIG_MAP, *where)
+
+
 def desk(controller: ControllerProcess) -> str:
     """Where the controller listens: the last address in its log."""
     return re.findall(r"reports=(http://\S+)/v1/report", controller.log.read_text(errors="replace"))[-1]
