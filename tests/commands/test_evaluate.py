@@ -111,6 +111,7 @@ def test_options_reach_every_scenario(made: list[Scenario], tmp_path: Path) -> N
         "--load", "0.9", "--window-jobs", "7", "--seed", "3", "--profiles", tmp_path, "--knowledge", "exact",
         "--estimates", "0.5", "--round", "60", "--mtbf-hours", "1000", "--straggler-mtbf-hours", "100",
         "--quota", "vc-0:T4=8", "--quota", "vc-1:*=12", "--skip-bad", "--no-plot",
+        "--elastic", "0.25",
     )  # fmt: skip
     assert len(set(made)) == len(made) == 8
     for each in made:
@@ -119,6 +120,7 @@ def test_options_reach_every_scenario(made: list[Scenario], tmp_path: Path) -> N
         assert (each.round_seconds, each.misfortunes.gpu_mtbf_seconds, each.skip_bad) == (60.0, 3.6e6, True)
         assert each.misfortunes.straggler_mtbf_seconds == 3.6e5
         assert each.quotas == (Quota("vc-0", "T4", 8), Quota("vc-1", "*", 12))
+        assert each.elastic == 0.25
         assert not each.spans
 
 

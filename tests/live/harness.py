@@ -32,7 +32,10 @@ SETTINGS = {
     "metrics": {"host": "127.0.0.1", "port": 0},
     "gang": {"backoff_initial_seconds": 0.2, "backoff_max_seconds": 2.0, "node_grace_seconds": 2.0},
     "fake": {"enabled": True, "speedup": 1000.0},
+    "policy": {"name": "best_fit", "fallback": "fcfs"},
 }
+"""These tests are about what becomes of decisions, so a rule decides, which no training changes. What decides where
+nobody says otherwise is tested in `test_live_policies`, by the demo and on kind."""
 
 
 class ControllerProcess:

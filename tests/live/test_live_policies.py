@@ -22,7 +22,7 @@ from trimtab.settings import PreemptionSettings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-PREEMPTIVE = ["las", "srtf", "sia", "gavel"]
+PREEMPTIVE = ["las", "srtf", "sia", "gavel", "rudder"]
 BUDGET = PreemptionSettings().per_job_per_hour
 COUNTED = ("trimtab_policy_fallbacks_total", "trimtab_shield_rejections_total", "trimtab_driver_errors_total")
 """What must not happen."""

@@ -1,10 +1,10 @@
-"""Learned policies against published ones on the jobs of `trimtab/Cluster-v0`, in the simulator.
+"""Learned policies against published ones on jobs that are drawn, in the simulator.
 
-Agents decide by the code, on the snapshots and with the weights of the live controller; but every policy decides alone
-here, as published, and not as a stage of the controller's pipeline (`sim.controller`). All policies meet the same
-windows, drawn from seeds that no training uses; compared are average JCTs within a window (`sim.statistics`): geometric
-mean of the ratios, BCa interval over windows, p-values of the whole table corrected after Holm. Learned policies do not
-touch running jobs; who does stands out by its restarts.
+Agents decide by the code, on the snapshots and with the weights of the live controller. Unless an entry says
+otherwise, every policy decides alone, as published, and not as a stage of the controller's pipeline (`sim.controller`).
+All policies meet the same windows, drawn from seeds that no training uses; compared are average JCTs within a window
+(`sim.statistics`): geometric mean of the ratios, BCa interval over windows, p-values of the whole table corrected after
+Holm. Who touches running jobs stands out by its restarts.
 """
 
 from __future__ import annotations
@@ -61,20 +61,25 @@ def run(
     baselines: Sequence[str],
     references: Sequence[str],
     fewer: Mapping[str, int] | None = None,
+    workload: str = CLUSTER_V0,
+    decider: str = Decider.PAPER,
+    elastic: float | None = None,
     workers: int = 2,
 ) -> BenchReport:
     """Average JCT of agents and baselines over that of each reference and of the lower bound, at each load.
 
     Every seed has so many windows of so many jobs; `fewer` says which policies are simulated on the first of them only,
-    because they take long. Runs are kept in `folder`: stopped, they go on from there. Raises ValueError in one line for
-    names that are unknown, and for agents whose weights cannot be loaded.
+    because they take long. `workload` names a generator of jobs; `decider` and `elastic` are as in `Scenario`. Runs are
+    kept in `folder`: stopped, they go on from there. Raises ValueError in one line for names that are unknown, and for
+    agents whose weights cannot be loaded.
     """
     limits = dict.fromkeys([*agents, *baselines], windows) | dict(fewer or {})
     if unknown := [each for each in (*references, *limits) if each not in (*agents, *baselines)]:
         raise ValueError(f"references and fewer: {', '.join(unknown)}: not among the agents and baselines")
     base = Scenario(
-        "", GENERATED + CLUSTER_V0, cluster, windows=windows, window_jobs=window_jobs, decider=Decider.PAPER
-    )
+        "", GENERATED + workload, cluster, windows=windows, window_jobs=window_jobs, decider=Decider(decider),
+        elastic=elastic,
+    )  # fmt: skip
     scenarios = [
         replace(base, policy=policy, load=load, window=window, seed=seed)
         for seed in seeds
@@ -86,7 +91,7 @@ def run(
     found = _by_row(_outcomes(scenarios, folder, workers, progress))
     ratios = _ratios(found, references)
     return BenchReport(
-        title=f"{cluster}: average JCT on the jobs of Cluster-v0",
+        title=_title(base),
         columns=("load", "policy", "kind", *FIGURES, "windows", *(f"÷ {each}" for each in (*references, BOUND))),
         rows=tuple(
             _row(at, found[at], len(seeds) * windows, ratios, references)
@@ -94,6 +99,12 @@ def run(
         ),
         notes=(*_notes(base, seeds, loads, limits), *_limits(limits, len(seeds), len(ratios) - len(found))),
     )
+
+
+def _title(base: Scenario) -> str:
+    jobs = base.trace.removeprefix(GENERATED)
+    shared = "" if base.elastic is None else f", {base.elastic:.0%} of them elastic"
+    return f"{base.cluster}: average JCT on the jobs of {'Cluster-v0' if jobs == CLUSTER_V0 else jobs}{shared}"
 
 
 def _outcomes(
@@ -184,16 +195,19 @@ def _notes(base: Scenario, seeds: Sequence[int], loads: Sequence[float], limits:
         f"Ratios are geometric means over paired windows with 95 % BCa intervals; * p < {SURE} after Holm over the "
         f"table. `{BOUND}`: the greatest of the certified lower bounds of each window."
     )
-    yield "Every policy decides alone, as published: `trimtab evaluate` shows them under the controller as well."
-    yield "Learned policies, like those without restarts, never touch running jobs; the others may stop and move them."
+    if base.decider is Decider.PAPER:
+        yield "Every policy decides alone, as published: `trimtab evaluate` shows them under the controller as well."
+    else:
+        yield f"Decisions are made {Decider.CONTROLLER.described}: every policy is one stage of it."
+    yield "Policies without restarts never touch running jobs; the others may stop, move or resize them."
     if few := {policy: most for policy, most in limits.items() if most < base.windows}:
         told = ", ".join(f"{policy} on the first {most}" for policy, most in few.items())
         yield f"Simulated on fewer windows because it takes long: {told}. Ratios are over the windows that both have."
     yield (
-        f"The same runs: `trimtab evaluate --policies {','.join(f'{name}+{Decider.PAPER}' for name in limits)}"
+        f"The same runs: `trimtab evaluate --policies {','.join(f'{name}+{base.decider}' for name in limits)}"
         f" --trace {base.trace} --cluster {base.cluster}"
         f" --load {','.join(f'{load:g}' for load in loads)} --windows {base.windows} --window-jobs {base.window_jobs}"
-        f" --seed {seeds[0]}`."
+        f"{'' if base.elastic is None else f' --elastic {base.elastic:g}'} --seed {seeds[0]}`."
     )
 
 

@@ -58,6 +58,10 @@ QuotasOption = Annotated[
     list[str] | None,
     typer.Option("--quota", metavar="QUEUE:TYPE=GPUS", help="Most GPUs of a type that a queue may hold; * for any."),
 ]
+ElasticOption = Annotated[
+    float | None,
+    typer.Option(help="Share of jobs that may be moved and resized, 0 to 1; else those that say so.", min=0, max=1),
+]
 SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Count bad rows and jobs that fit nowhere, do not stop.")]
 
 
@@ -78,6 +82,7 @@ def evaluate(
     mtbf_hours: MtbfOption = None,
     straggler_mtbf_hours: StragglerOption = None,
     quota: QuotasOption = None,
+    elastic: ElasticOption = None,
     skip_bad: SkipOption = False,
     ray: Annotated[str | None, typer.Option(help="Spread runs over a Ray cluster: its address, or local.")] = None,
     reference: Annotated[str, typer.Option(help="Policy that the others are compared to; by default the first.")] = "",
@@ -99,7 +104,7 @@ def evaluate(
     """
     asked = runs.RunOptions(
         policies, trace, cluster, load, windows, window_jobs, seed, profiles, knowledge, estimates, round_seconds,
-        mtbf_hours, straggler_mtbf_hours, tuple(quota or ()), skip_bad,
+        mtbf_hours, straggler_mtbf_hours, tuple(quota or ()), skip_bad, elastic,
     )  # fmt: skip
     plan = runs.plan(asked, drawn=plot)
     if reference and reference not in plan.policies:

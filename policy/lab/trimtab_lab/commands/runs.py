@@ -79,6 +79,7 @@ class RunOptions(NamedTuple):
     straggler_mtbf_hours: float | None = None
     quotas: tuple[str, ...] = ()
     skip_bad: bool = False
+    elastic: float | None = None
 
 
 def plan(asked: RunOptions, *, drawn: bool) -> RunPlan:
@@ -107,6 +108,7 @@ def plan(asked: RunOptions, *, drawn: bool) -> RunPlan:
             ),
             quotas=tuple(map(quota, asked.quotas)),
             skip_bad=asked.skip_bad,
+            elastic=asked.elastic,
         )
         _check(base)
     return RunPlan(base, policies, wanted_loads, drawn)

@@ -6,7 +6,8 @@ What several scenarios share (profiles, bounds) is kept for the next one in the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
@@ -31,13 +32,13 @@ from trimtab_lab.workloads.trace import Trace
 from trimtab_policy import policy as registry
 from trimtab_policy.policy import Policy
 from trimtab_policy.sim import llm
-from trimtab_policy.sim.controller import SimulatedController
+from trimtab_policy.sim.controller import SimulatedController, is_elastic
 from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.failures import FailureModel
 from trimtab_policy.sim.job import SimJob
 from trimtab_policy.sim.llm import LlmRules
 from trimtab_policy.sim.result import JobRecord, Run
-from trimtab_policy.types import Snapshot
+from trimtab_policy.types import Job, Snapshot
 
 PROFILE_ROUND = 60.0
 """Seconds of a round on measured profiles, of Sia and of whoever is not in `_ROUNDS`."""
@@ -81,9 +82,8 @@ def run_scenario(scenario: Scenario) -> ScenarioResult:
     if alone and work.trace and len(work.trace) >= MANY and _covered(scenario, who):
         result, regime = _by_kernel(scenario, who, work.trace, cluster)
     else:
-        result, regime = _by_engine(
-            scenario, _form(who.name), policy if alone else SimulatedController(policy), work, length
-        )
+        decides = policy if alone else SimulatedController(policy, elastic=elastic(scenario))
+        result, regime = _by_engine(scenario, _form(who.name), decides, work, length)
     demand, bound = _bound(_without_policy(scenario), _form(who.name) if scenario.profiles else None)
     bounds.check(result, demand, bound, work.measured, _ROUNDING if scenario.profiles else 1e-6)
     figures = metrics.summary(result, work.measured)
@@ -102,6 +102,14 @@ def run_scenario(scenario: Scenario) -> ScenarioResult:
         jobs=result.jobs if scenario.spans else (),
         held=result.spans if scenario.spans else (),
     )
+
+
+def elastic(scenario: Scenario) -> Callable[[Job], bool]:
+    """Which jobs may be moved and resized: by a hash of their names, so that the same ones may at any share above."""
+    share = scenario.elastic
+    if share is None:
+        return is_elastic
+    return lambda job: zlib.crc32(f"{scenario.seed} {job.uid}".encode()) < share * 2**32
 
 
 def _jct_h(job: JobRecord) -> float | None:

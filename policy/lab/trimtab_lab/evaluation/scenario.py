@@ -53,6 +53,9 @@ class Scenario(Struct, frozen=True):
     quotas: tuple[Quota, ...] = ()
     decider: Decider | None = None
     """For a policy that does not say it itself; None: the controller about jobs of the API, else the policy alone."""
+    elastic: float | None = None
+    """Share of the jobs that the controller may move and resize, the same ones for all policies; None: those that say
+    so. What is not elastic can be stopped for others, or moved as it is."""
     skip_bad: bool = False
     """Leave out bad rows of the trace and jobs that are too large."""
     spans: bool = False
