@@ -15,9 +15,9 @@ from trimtab import names
 from trimtab.api.status import JobStatus, PendingStatus
 from trimtab.apply.stops import StopOrder
 from trimtab.apply.transitions import JobEvent
+from trimtab.controller import served_kinds
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.kueue import admission as dealing
-from trimtab.controller.kueue import caches
 from trimtab.controller.kueue.admission import Kueue, Verdicts
 from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.controller.kueue.cases import Cases
@@ -378,8 +378,8 @@ class Cluster404:
 
 
 async def test_kueue_may_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "ASK_SECONDS", 0.02)
-    monkeypatch.setattr(caches, "DOUBT_SECONDS", 0.01)
+    monkeypatch.setattr(served_kinds, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(served_kinds, "DOUBT_SECONDS", 0.01)
     server, news = Cluster404(), asyncio.Event()
     kept = KueueCaches(cast(Any, server), ReflectorSettings(), news.set, Silent())
     assert kept.presence == "Unknown"
