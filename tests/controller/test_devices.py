@@ -180,6 +180,16 @@ async def test_one_api_server_that_does_not_know_them_or_an_answer_of_nobody_who
     assert caches(cluster).presence == "Present"
 
 
+async def test_what_a_slice_said_before_it_could_not_be_read_does_not_count(
+    follow: Callable[[DeviceServer], Cluster],
+) -> None:
+    cluster = follow(DeviceServer())
+    await asyncio.wait_for(caches(cluster).known.wait(), 20)
+    [name] = caches(cluster).slices.items
+    caches(cluster).slices.unreadable[name] = "devices: expected an array"
+    assert list(cluster.caches().slices) == []
+
+
 async def test_a_template_is_the_jobs_that_controls_it(follow: Callable[[DeviceServer], Cluster]) -> None:
     cluster = follow(DeviceServer())
     await asyncio.wait_for(caches(cluster).known.wait(), 20)

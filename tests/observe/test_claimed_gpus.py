@@ -11,7 +11,8 @@ from tests.devices import bare_node, claim_object, device_class, nvidia_gpu, sli
 
 from trimtab import names
 from trimtab.api.status import JobStatus
-from trimtab.kube.objects import JobObject, PodObject, ResourceClaimObject
+from trimtab.kube.objects import JobObject, PodObject, ResourceClaimObject, SliceDevice
+from trimtab.observe import devices
 from trimtab.observe.gpus import Obstacle
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab_policy.types import Placement
@@ -93,6 +94,60 @@ def test_a_node_whose_slices_are_gone_is_there_still_for_the_gang_that_runs_on_i
     facts = observer.node(node)
     assert facts
     assert facts.ready
+
+
+def test_slices_that_we_have_a_bug_for_cost_their_node_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What claims hold elsewhere stays held: else the GPUs of everybody would look free."""
+
+    def cursed(pool: str, device: SliceDevice) -> devices.GpuDevice:
+        if pool == "n1":
+            raise ZeroDivisionError
+        return sound(pool, device)
+
+    sound = devices._gpu
+    monkeypatch.setattr(devices, "_gpu", cursed)
+    claims = [claim_object("c", "n1", FOUR, "pod-a"), claim_object("d", "n2", FOUR, "pod-b")]
+    seen = observed(claims=claims)
+    assert free(seen) == {"n2": 4}
+    assert "cannot be understood" in seen.snapshot.unavailable["n1"]
+    assert (seen.nodes["n1"].obstacle, seen.nodes["n1"].ready) == (Obstacle.UNREADABLE, True)
+
+
+def test_a_claim_that_we_have_a_bug_for_costs_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cursed(claim: ResourceClaimObject) -> set[str]:
+        if claim.metadata.name == "c":
+            raise ZeroDivisionError
+        return sound(claim)
+
+    sound = devices._consumers
+    monkeypatch.setattr(devices, "_consumers", cursed)
+    claims = [claim_object("c", "n1", FOUR, "pod-a"), claim_object("d", "n1", ["gpu-4"], "pod-b")]
+    assert free(observed(claims=claims)) == {"n1": 7, "n2": 8}
+
+
+@pytest.mark.parametrize("memory", ["9" * 5000, "1e99", "0", "-1", "much", "1" + "0" * 40])
+def test_an_amount_of_memory_that_no_gpu_has_is_none(memory: str) -> None:
+    odd = [nvidia_gpu(index, product="NVIDIA H999", memory=memory) for index in range(8)]
+    seen = observed(slices=[slice_object("n1", odd), SLICES[1]])
+    assert free(seen) == {"n2": 8}
+    assert seen.nodes["n1"].obstacle is Obstacle.UNKNOWN_PRODUCT
+
+
+def test_nothing_is_computed_anew_while_no_claim_and_no_slice_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+
+    def counted(claim: ResourceClaimObject) -> set[str]:
+        computed.append(claim.metadata.name)
+        return sound(claim)
+
+    sound = devices._consumers
+    monkeypatch.setattr(devices, "_consumers", counted)
+    observer, held = ClusterObserver(()), claim_object("c", "n1", FOUR, "pod-a")
+    for _ in range(3):
+        observed(claims=[held], observer=observer)
+    assert computed == ["c"]
+    observed(claims=[held, claim_object("d", "n2", FOUR, "pod-b")], observer=observer)
+    assert computed == ["c", "d"]
 
 
 # --- who has it ------------------------------------------------------------------------------------------------------

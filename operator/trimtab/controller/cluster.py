@@ -225,7 +225,7 @@ class Cluster:
             jobs=self.jobs.items.values(),
             queues=self.queues.items.values(),
             priority_classes=self.priority_classes.items.values(),
-            slices=devices.slices.items.values() if devices else (),
+            slices=devices.offered if devices else (),
             claims=devices.claims.items.values() if devices else (),
             device_classes=devices.classes.items.values() if devices else (),
         )

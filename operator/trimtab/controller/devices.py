@@ -5,7 +5,7 @@ Nothing counts before all of it has been listed once: without the claims, GPUs o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from trimtab.controller.owned import OwnedObjects
@@ -63,6 +63,13 @@ class DeviceCaches(ServedKinds):
         super().__init__(
             client, "dynamic resource allocation", on_change, *followed, *((self.templates,) if templates else ())
         )
+
+    @property
+    def offered(self) -> Collection[ResourceSliceObject]:
+        """ResourceSlices. Of one that can no longer be read, what it said before does not count: its pool is not
+        complete then."""
+        slices, unreadable = self.slices.items, self.slices.unreadable
+        return [each for key, each in slices.items() if key not in unreadable] if unreadable else slices.values()
 
     def templates_of(self, job: Identity) -> tuple[Meta, ...] | None:
         """ResourceClaimTemplates that the job controls; None where gangs have none, or they are not listed yet."""

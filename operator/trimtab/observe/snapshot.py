@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,6 +32,7 @@ from trimtab.kube.objects import (
 from trimtab.observe import eligibility, jobs, nodes, pods, queues, running, stragglers
 from trimtab.observe.claimed_gpus import ClaimedGpus
 from trimtab.observe.ends import Ends
+from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.failures import Failures, Held
 from trimtab.observe.gpunodes import GpuNodes, Look
 from trimtab.observe.jobs import JobFacts
@@ -54,9 +54,6 @@ NEVER = "Never"
 RETURN_SECONDS = 60.0
 """A job that may start again so soon is in line already: else others take its other nodes when it has lost one."""
 CANNOT_BE_SHOWN = "its spec, status or template make no sense together: this is a bug of Trimtab, please report it"
-
-Object = TypeVar("Object")
-Facts = TypeVar("Facts")
 
 
 class Caches(Struct, frozen=True):
@@ -100,39 +97,6 @@ class Observation(Struct, frozen=True):
         """What is wrong about a node, itself or what its agent says."""
         about = ("Node", names.GPUNODE_KIND)
         return [problem for problem in self.problems if problem.name == node and problem.kind in about]
-
-
-class FactsMemo(Generic[Object, Facts]):
-    """Facts per object, computed anew only when the object was replaced by another one.
-
-    `broken` says what is known of an object that cannot be made sense of (`isolation`).
-    """
-
-    def __init__(
-        self, part: str, compute: Callable[[Object], Facts], broken: Callable[[Object, Exception], Facts]
-    ) -> None:
-        self._part, self._broken = part, broken
-        self._understand = compute
-        self._known: dict[int, tuple[Object, Facts]] = {}
-
-    def _compute(self, item: Object) -> Facts:
-        return isolated(self._part, lambda: self._understand(item), lambda error: self._broken(item, error))
-
-    def one(self, item: Object) -> Facts:
-        """Facts of one object."""
-        known = self._known.get(id(item))
-        if known is None or known[0] is not item:
-            known = self._known[id(item)] = (item, self._compute(item))
-        return known[1]
-
-    def all(self, objects: Iterable[Object]) -> list[tuple[Object, Facts]]:
-        """Facts of exactly these objects; those of all others are forgotten."""
-        before, now = self._known, {}
-        for item in objects:
-            known = before.get(id(item))
-            now[id(item)] = known if known is not None and known[0] is item else (item, self._compute(item))
-        self._known = now
-        return list(now.values())
 
 
 class ClusterObserver:

@@ -21,10 +21,11 @@ from trimtab.interop.reply import WorkloadPair
 from trimtab.interop.request import KueueRequest
 from trimtab.interop.workload import Workload, read_workload
 from trimtab.kube.objects import WorkloadObject
+from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.running import startable
-from trimtab.observe.snapshot import ClusterObserver, FactsMemo
+from trimtab.observe.snapshot import ClusterObserver
 
 log = structlog.get_logger(__name__)
 
