@@ -222,6 +222,8 @@ DEVICE_CLASS_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
 """Kubernetes' own notation for devices of a DeviceClass as a resource; the name of the class follows."""
 VENDOR_RESOURCES: Final = {NVIDIA_DRIVER: NVIDIA_GPU, AMD_DRIVER: AMD_GPU}
 """DeviceClass -> the extended resource of the vendor's GPUs, after which taints of GPU nodes are called."""
+CLASS_RESOURCES: Final = tuple(DEVICE_CLASS_RESOURCE + driver for driver in VENDOR_RESOURCES)
+"""What stands for GPUs of a DeviceClass that has no extended resource: in plans, and in what Kueue is asked for."""
 GPU_CLAIM: Final = "trimtab-gpus"
 """In a pod of a gang: its claim for GPUs, where no extended resource stands for them."""
 CHANNEL_CLAIM: Final = "trimtab-channel"

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
-from tests.builders import A100, JOB_SPEC, changed, node_object, placement, plan_of
+from tests.builders import A100, H100, JOB_SPEC, changed, node_object, placement, plan_of
+from tests.devices import nvidia_gpu, slice_manifest
 from tests.interop.tickets import admitted, condition, waiting
 
 from trimtab import names
@@ -79,7 +80,9 @@ class World:
 
     def __init__(self) -> None:
         self.server = Server()
-        self.cluster = Cluster(cast(Any, self.server), ReflectorSettings(), lambda: None, Silent(), kueue=True)
+        self.cluster = Cluster(
+            cast(Any, self.server), ReflectorSettings(), lambda: None, Silent(), kueue=True, devices=True
+        )
         assert self.cluster.kueue
         self.caches = self.cluster.kueue
         self.caches.presence = "Present"
@@ -125,6 +128,26 @@ class World:
         raw = {"metadata": {"name": "a100", "resourceVersion": self._next()}, "spec": {"nodeLabels": labels}}
         self.caches.flavors.apply_written(json.dumps(raw).encode())
 
+    def claimed(self, *nodes: str) -> None:
+        """Nodes with eight H100, of which only slices speak, and of a class without an extended resource."""
+        devices = self.cluster.devices
+        assert devices
+        gpus = [nvidia_gpu(index) for index in range(8)]
+        for name in nodes:
+            made = {"metadata": {"name": name, "uid": name, "resourceVersion": self._next()}}
+            ready = {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "allocatable": {"cpu": "128", "memory": "1Ti"},
+            }
+            self.cluster.nodes.apply_written(json.dumps(made | {"status": ready}).encode())
+            slices = slice_manifest(name, gpus)
+            slices["metadata"]["resourceVersion"] = self._next()
+            devices.slices.apply_written(json.dumps(slices).encode())
+        of = {"metadata": {"name": names.NVIDIA_DRIVER, "resourceVersion": self._next()}, "spec": {}}
+        devices.classes.apply_written(json.dumps(of).encode())
+        for each in (devices.slices, devices.claims, devices.classes):
+            each.synced.set()
+
     async def asks(self) -> None:
         """A round, until nobody writes any more."""
         self.kueue.look()
@@ -164,6 +187,21 @@ async def world() -> AsyncIterator[World]:
 
 def planned(nodes: dict[str, int], **changes: Any) -> JobStatus:
     return JobStatus(plan=plan_of(placement(nodes=nodes)), last_epoch=1, **changes)
+
+
+async def test_gpus_of_a_device_class_are_seen_at_the_first_look_asked_for_and_had(world: World) -> None:
+    """No round has been before: what a node has by its slices must not look like nothing."""
+    world.claimed("c1", "c2", "c3")
+    await world.asks()
+    [workload] = world.server.objects.values()
+    [podset] = workload["spec"]["podSets"]
+    [container] = podset["template"]["spec"]["containers"]
+    assert container["resources"]["requests"] == {names.CLASS_RESOURCES[0]: "1"}
+    world.says(admitted(6))
+    limited = world.look().limited["uid-job"].requirements
+    assert limited
+    assert limited.gpu_types == (H100,), "of other types none is called so"
+    assert world.cases.types(names.NVIDIA_GPU) == {A100}
 
 
 async def test_a_job_asks_waits_and_is_limited_to_what_it_gets(world: World) -> None:

@@ -150,6 +150,56 @@ def test_nothing_is_computed_anew_while_no_claim_and_no_slice_changes(monkeypatc
     assert computed == ["c", "d"]
 
 
+# --- in which way they are asked for ---------------------------------------------------------------------------------
+BY_CLASS = [device_class(resource="")]
+CLASS = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
+PLUGIN = {"allocatable": {names.NVIDIA_GPU: "8"}}
+
+
+def mixed(plugins: int, classes: int, observer: ClusterObserver | None = None) -> Observation:
+    """So many nodes of one type by a device plugin, and by a DeviceClass that has no extended resource."""
+    nodes = [node_object(f"p{index}", H100, **PLUGIN) for index in range(plugins)]
+    nodes += [bare_node(f"c{index}") for index in range(classes)]
+    slices = [slice_object(f"c{index}") for index in range(classes)]
+    caches = Caches(nodes, [], [], slices=slices, device_classes=BY_CLASS)
+    return (observer or ClusterObserver(())).observe(caches, NOW)
+
+
+@pytest.mark.parametrize(
+    ("plugins", "classes", "takes"),
+    [(2, 1, {"p0", "p1"}), (1, 2, {"c0", "c1"}), (1, 1, {"p0"}), (1, 0, {"p0"}), (0, 1, {"c0"})],
+)
+def test_only_the_more_common_resource_of_a_type_takes_pods(plugins: int, classes: int, takes: set[str]) -> None:
+    seen = mixed(plugins, classes)
+    assert free(seen) == dict.fromkeys(takes, 8)
+    others = seen.nodes.keys() - takes
+    assert seen.snapshot.unavailable.keys() == others
+    for name in others:
+        facts = seen.nodes[name]
+        assert f"are asked for by {facts.resource}, most {H100} by" in seen.snapshot.unavailable[name]
+        assert [problem.reason for problem in seen.problems_of(name)] == ["OtherResource"]
+
+
+def test_another_type_is_asked_for_in_its_own_way() -> None:
+    nodes = [node_object("p", A100), bare_node("c")]
+    seen = ClusterObserver(()).observe(Caches(nodes, [], [], slices=[slice_object("c")], device_classes=BY_CLASS), NOW)
+    assert free(seen) == {"p": 8, "c": 8}
+    assert seen.nodes["c"].resource == CLASS
+
+
+def test_a_gang_on_nodes_of_the_other_way_runs_on() -> None:
+    nodes = [*(node_object(name, H100, **PLUGIN) for name in ("p0", "p1")), bare_node("c0")]
+    status = planned(placement(nodes={"c0": 8}, gpu_type=H100))
+    pods = [gang_pod("job", 1, 0, "c0", phase="Running", gpus=0, spec=OWN)]
+    caches = Caches(nodes, pods, [job_object(status=status)], slices=[slice_object("c0")], device_classes=BY_CLASS)
+    seen = ClusterObserver(()).observe(caches, NOW)
+    assert free(seen) == {"p0": 8, "p1": 8}
+    [job] = seen.snapshot.jobs
+    assert job.placement
+    assert job.placement.shares[0].node == "c0"
+    assert not seen.nodes["c0"].unavailable, "its node is as good as before"
+
+
 # --- who has it ------------------------------------------------------------------------------------------------------
 def test_a_pod_that_asks_by_request_is_counted_once_though_kube_scheduler_makes_a_claim_for_it() -> None:
     pods = [pod_object("foreign", "n1", gpus=4)]

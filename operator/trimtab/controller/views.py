@@ -310,7 +310,7 @@ class Views:
             leaving=stop_triggers.leaving(plan, self._cluster.pods_of) if plan else (),
             outdated=change.note(sight.now) if change else "",
             setback=gang.setback or self._broken(facts, sight.pods) or self._without_room(facts, sight.now),
-            unavailable={name: why for name, node in nodes.items() if (why := self._unavailable(name, node))},
+            unavailable=self._unavailable_of(plan, nodes) if plan else {},
             lost={name: why for name, node in nodes.items() if (why := self.mass_failures.lost(name, node))},
             unready=frozenset(name for name, node in nodes.items() if node is None or not node.ready),
             spared=self.mass_failures.spared(nodes),
@@ -446,18 +446,25 @@ class Views:
     def _unfit(self, facts: JobFacts) -> str:
         """Why pods of the plan that is to follow could not be made where it says, if one is to follow."""
         stop = facts.status.stop
-        for node in stop.successor.nodes if stop and stop.successor else ():
-            if why := self._unavailable(node.name, self._node(node.name)):
-                return f"node {node.name}: {why}"
-        return ""
+        if stop is None or stop.successor is None:
+            return ""
+        nodes = {node.name: self._node(node.name) for node in stop.successor.nodes}
+        return next((f"node {at}: {why}" for at, why in self._unavailable_of(stop.successor, nodes).items()), "")
 
     def _node(self, name: str) -> NodeFacts | None:
         return self._observer.node(self._cluster.nodes.items.get(name))
 
-    def _unavailable(self, name: str, node: NodeFacts | None) -> str:
-        """Why the node takes no new pods; empty when it does."""
+    def _unavailable_of(self, plan: Plan, nodes: Mapping[str, NodeFacts | None]) -> dict[str, str]:
+        """Nodes of the plan that take no new pods of it -> why."""
+        found = {name: self._unavailable(name, node, plan.gpu_resource) for name, node in nodes.items()}
+        return {name: why for name, why in found.items() if why}
+
+    def _unavailable(self, name: str, node: NodeFacts | None, resource: str) -> str:
+        """Why the node takes no new pods that ask for GPUs by this resource; empty when it does."""
         if node is None:
             return GONE
+        if node.gpu and node.resource != resource:
+            return f"its GPUs are asked for by {node.resource} now, the pods of its plan ask for {resource}"
         return node.unavailable or (self._gpunodes.unavailable(name) if self._gpunodes else "")
 
     def _silent(self, pods: Iterable[PodObject]) -> dict[str, float]:

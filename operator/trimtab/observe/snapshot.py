@@ -29,7 +29,7 @@ from trimtab.kube.objects import (
     ResourceClaimObject,
     ResourceSliceObject,
 )
-from trimtab.observe import eligibility, jobs, nodes, pods, queues, running, stragglers
+from trimtab.observe import eligibility, jobs, nodes, pods, queues, resources, running, stragglers
 from trimtab.observe.claimed_gpus import ClaimedGpus
 from trimtab.observe.ends import Ends
 from trimtab.observe.facts_memo import FactsMemo
@@ -140,6 +140,9 @@ class ClusterObserver:
             "running", lambda job: running.read_running(job, self._mobility), running.broken
         )
         self._usual = UsualRatio()
+        self._offering: tuple[NodeFacts, ...] = ()
+        self._set_aside: dict[str, str] = {}
+        """Of those: nodes that offer their GPUs in another way than most of their type -> why that is no use."""
         self._candidates: tuple[NodeFacts, ...] = ()
         self._types: frozenset[str] = frozenset()
         """GPU types of the candidates: of others policies know nothing, also not what a gang there is worth."""
@@ -152,6 +155,24 @@ class ClusterObserver:
     def node(self, node: NodeObject | None) -> NodeFacts | None:
         """Facts of one node; None when it is gone. What its driver offers is as it was at the last look."""
         return (self._facts(node) or nodes.without_gpus(node, self._levels)) if node else None
+
+    def look(self, caches: Caches) -> dict[str, NodeFacts]:
+        """Take the nodes and devices of this moment. Facts by name of the nodes that have GPUs."""
+        return self._look(caches)[1]
+
+    def _look(self, caches: Caches) -> tuple[list[NodeObject], dict[str, NodeFacts]]:
+        self._devices.look(caches.slices, caches.device_classes)
+        every = self._nodes.all(caches.nodes)
+        found = {facts.name: facts for node, own in every if (facts := self._devices.of(node) or own)}
+        offering = tuple(found.values())
+        if offering != self._offering:
+            self._offering, self._set_aside = offering, resources.set_aside(offering)
+        return [node for node, _ in every], found
+
+    @property
+    def set_aside(self) -> Mapping[str, str]:
+        """Nodes that took no pods at the last look because most of their type offer their GPUs in another way."""
+        return self._set_aside
 
     def _facts(self, node: NodeObject) -> NodeFacts | None:
         return self._devices.of(node) or self._nodes.one(node)
@@ -247,7 +268,7 @@ class ClusterObserver:
         now: float,
     ) -> tuple[Held, dict[str, str]]:
         """What failures say of nodes, and why nodes take no pods: by themselves, their agents' word, or failures."""
-        unfit = {name: facts.unavailable for name, facts in gpu_nodes.items() if facts.unavailable}
+        unfit = self._set_aside | {name: facts.unavailable for name, facts in gpu_nodes.items() if facts.unavailable}
         held = isolated(
             "failures",
             lambda: self._failures.look(gpu_nodes, known.values(), unfit, reports, used.requested, now),
@@ -266,6 +287,10 @@ class ClusterObserver:
     def _problems(self, gpu_nodes: Mapping[str, NodeFacts], lines: Queues) -> tuple[Problem, ...]:
         return (
             *(problem for facts in gpu_nodes.values() for problem in facts.problems),
+            *(
+                Problem("Node", "", name, gpu_nodes[name].uid, "OtherResource", why)
+                for name, why in self._set_aside.items()
+            ),
             *lines.problems(gpu_nodes.values()),
             *stragglers.problems(self._stragglers.cards(), gpu_nodes),
         )
@@ -309,12 +334,10 @@ class ClusterObserver:
     def _gpu_nodes(self, caches: Caches, known: Iterable[JobFacts]) -> dict[str, NodeFacts]:
         """Facts by name of the nodes that have GPUs, and of those that have none any more but a plan that lies there:
         they are there, and only who is gone takes its gangs along."""
-        self._devices.look(caches.slices, caches.device_classes)
-        every = self._nodes.all(caches.nodes)
-        found = {facts.name: facts for node, own in every if (facts := self._devices.of(node) or own)}
+        every, found = self._look(caches)
         planned = {node.name for job in known if job.status.plan for node in job.status.plan.nodes}
         if lacking := planned - found.keys():
-            bare = (node for node, _ in every if node.metadata.name in lacking)
+            bare = (node for node in every if node.metadata.name in lacking)
             found |= {node.metadata.name: nodes.without_gpus(node, self._levels) for node in bare}
         return found
 

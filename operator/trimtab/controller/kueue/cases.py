@@ -43,14 +43,20 @@ class Cases:
         self._workloads: FactsMemo[WorkloadObject, Workload | None] = FactsMemo(
             "workload", _read, lambda workload, error: None
         )
+        self._usable: tuple[NodeFacts, ...] = ()
         self._hardware: Counter[tuple[str, str]] = Counter()
+        """GPUs of the usable nodes by type and resource."""
 
     def refresh(self) -> None:
-        """Look at nodes and Workloads anew; to be called at the beginning of a round."""
+        """Look at nodes, with their devices, and Workloads anew; to be called at the beginning of a round."""
         self._workloads.all(self._caches.workloads.items.values())
-        self._hardware = Counter()
-        for facts in map(self.node, self._cluster.nodes.items):
-            if facts and facts.gpu:
+        found, aside = self._observer.look(self._cluster.caches()), self._observer.set_aside
+        usable = tuple(facts for facts in found.values() if facts.gpu and facts.name not in aside)
+        if usable == self._usable:
+            return
+        self._usable, self._hardware = usable, Counter()
+        for facts in usable:
+            if facts.gpu:
                 self._hardware[facts.gpu.name, facts.resource] += facts.gpus
 
     def labelled(self) -> Iterator[JobFacts]:

@@ -15,6 +15,7 @@ from trimtab.kube.objects import NodeObject
 from trimtab.kube.quantity import to_int
 from trimtab.observe.gpus import Obstacle
 from trimtab.observe.nodes import NodeFacts
+from trimtab.observe.resources import set_aside
 
 PROMISES = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "amd.com/gpu.device-id", "gpu.intel.com/product")
 """Labels that only a node with GPUs has."""
@@ -33,6 +34,8 @@ FIXES = {
     Reason.BAD_LABEL: f"correct the label, or {LABELLER}",
     Reason.NO_DEVICE_CLASS: "install the DeviceClass of the driver's chart: `kubectl get deviceclasses`",
     Reason.DEVICES_NOT_ALLOCATED: "let kube-scheduler bind: `binding.mode: Extender` in the values of the chart",
+    Reason.RESOURCES_MIXED: "let all nodes of a type offer their GPUs alike: give the DeviceClass the extended"
+    " resource of the device plugin (spec.extendedResourceName)",
     Reason.UNUSABLE: "`trimtab get nodes` and the events of the node say more",
 }
 REMARKS = {
@@ -49,6 +52,7 @@ def labels(seen: Seen) -> Iterator[Finding]:
     said: dict[tuple[Reason, str], list[str]] = defaultdict(list)
     usable = sliced = total = 0
     understood = gpu_nodes(seen)
+    others = set_aside(facts for facts in understood.values() if facts)
     for node in known(seen.nodes):
         facts = understood[node.metadata.name]
         if facts is None and not _promised(node):
@@ -58,6 +62,8 @@ def labels(seen: Seen) -> Iterator[Finding]:
         sliced += facts is not None and facts.obstacle is Obstacle.SLICED
         for reason, message in _wrong(node, facts):
             said[reason, message].append(node.metadata.name)
+        if why := others.get(node.metadata.name):
+            said[Reason.RESOURCES_MIXED, why].append(node.metadata.name)
     if total and not usable:
         yield error(Reason.NO_USABLE_NODES, f"of {count(total, 'GPU node')} Trimtab can use none", "mend what follows")
     for (reason, message), about in said.items():
