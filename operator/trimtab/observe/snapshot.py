@@ -140,6 +140,9 @@ class ClusterObserver:
             "running", lambda job: running.read_running(job, self._mobility), running.broken
         )
         self._usual = UsualRatio()
+        self._charged_of: tuple[object, ...] = ()
+        self._known_charged: list[PodFacts] = []
+        self._without_pods: dict[str, int] = {}
         self._offering: tuple[NodeFacts, ...] = ()
         self._set_aside: dict[str, str] = {}
         """Of those: nodes that offer their GPUs in another way than most of their type -> why that is no use."""
@@ -314,10 +317,8 @@ class ClusterObserver:
         ended: set[Seat] = set()
         leavers = used.leavers
         present = [_of_own_job(pod, ours) for _, pod in self._pods.all(caches.pods)]
-        holdings = self._devices.holdings(caches.claims)
-        claiming = bool(holdings) or any(pod.claims for pod in present)
-        claimed = ClaimedGpus(holdings, present, used.standing_shares() if claiming else {})
-        for pod in map(claimed.charged, present):
+        charged, without_pods = self._charged(present, caches.claims, used)
+        for pod in charged:
             if pod.node:
                 used.pod(pod)
             if pod.seat and pod.job:
@@ -326,10 +327,25 @@ class ClusterObserver:
                 (seats if leaves or pod.node else ended).add(pod.seat)
                 if leaves:
                     used.leaves(pod)
-        for node, gpus in claimed.without_pods.items():
+        for node, gpus in without_pods.items():
             used.devices(node, gpus)
         used.settle({uid: facts.asks for uid, facts in known.items()}, seats, ended)
         return used
+
+    def _charged(
+        self, present: list[PodFacts], claims: Iterable[ResourceClaimObject], used: NodeUsage
+    ) -> tuple[list[PodFacts], Mapping[str, int]]:
+        """The pods with the GPUs that they have by claims, and GPUs by node that claims hold for no pod. The very same
+        where neither claims nor pods nor plans have changed."""
+        holdings = self._devices.holdings(claims)
+        if not holdings and not any(pod.claims for pod in present):
+            return present, {}
+        made_of = holdings, present, used.standing_shares()
+        if made_of != self._charged_of:
+            claimed = ClaimedGpus(*made_of)
+            self._charged_of, self._known_charged = made_of, [claimed.charged(pod) for pod in present]
+            self._without_pods = claimed.without_pods
+        return self._known_charged, self._without_pods
 
     def _gpu_nodes(self, caches: Caches, known: Iterable[JobFacts]) -> dict[str, NodeFacts]:
         """Facts by name of the nodes that have GPUs, and of those that have none any more but a plan that lies there:
