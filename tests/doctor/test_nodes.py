@@ -94,6 +94,11 @@ def test_what_keeps_them_from_being_used_has_its_reason(changes: dict[str, Any],
     assert finding.objects == ("Node/dra",)
 
 
+def test_objects_that_cannot_be_read_are_named() -> None:
+    (finding,) = wrong(nodes.labels, healthy(unreadable=("resourceslices a", "resourceslices b")))
+    assert finding.message.startswith("resourceslices a, resourceslices b cannot be read")
+
+
 def test_nodes_of_one_type_that_offer_gpus_in_two_ways_are_told() -> None:
     by_class = {"slices": (slice_object("dra"),), "device_classes": (device_class(resource=""),)}
     plugins = tuple(node_object(name, H100) for name in ("a", "b"))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from trimtab import names
-from trimtab.doctor.findings import Finding, Reason, count, error, listed, not_checked, warning, well
+from trimtab.doctor.findings import Finding, Reason, count, error, listed, not_checked, some, warning, well
 from trimtab.doctor.gpu_nodes import gpu_nodes
 from trimtab.doctor.inventory import Seen, Unknown, known
 from trimtab.errors import QuantityError
@@ -72,6 +72,11 @@ def labels(seen: Seen) -> Iterator[Finding]:
     for unseen in (seen.slices, seen.device_classes):
         if isinstance(unseen, Unknown):
             yield not_checked(f"GPUs that come by dynamic resource allocation: {unseen.why}", unseen.fix)
+    if seen.unreadable:
+        message = f"{some(seen.unreadable)} cannot be read: as if they were not there"
+        yield warning(
+            Reason.UNUSABLE, message, "see whether who writes them is of a version that is too new, or too old"
+        )
     if not total:
         message = "no node has GPUs: neither labels, device plugins nor ResourceSlices speak of any"
         yield warning(Reason.NO_GPU_NODES, message, f"{LABELLER}; or try it with `trimtab fake-nodes apply`")
