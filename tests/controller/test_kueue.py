@@ -23,6 +23,7 @@ from trimtab.controller.kueue.admission import Kueue, Verdicts
 from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.controller.kueue.cases import Cases
 from trimtab.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound, Unreachable
+from trimtab.interop.reply import Amend
 from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.resources import RESOURCE_FLAVORS, WORKLOADS
 from trimtab.observe.snapshot import ClusterObserver
@@ -147,6 +148,7 @@ class World:
         devices.classes.apply_written(json.dumps(of).encode())
         for each in (devices.slices, devices.claims, devices.classes):
             each.synced.set()
+        devices.presence = "Present"
 
     async def asks(self) -> None:
         """A round, until nobody writes any more."""
@@ -202,6 +204,22 @@ async def test_gpus_of_a_device_class_are_seen_at_the_first_look_asked_for_and_h
     assert limited
     assert limited.gpu_types == (H100,), "of other types none is called so"
     assert world.cases.types(names.NVIDIA_GPU) == {A100}
+
+
+async def test_what_was_asked_for_stays_while_it_is_not_known_which_devices_there_are() -> None:
+    before, after = World(), World()
+    before.claimed("c1", "c2", "c3")
+    await before.asks()
+    [(path, workload)] = before.server.objects.items()
+    after.server.objects, after.server.version = {path: workload}, before.server.version
+    after.caches.workloads.apply_written(json.dumps(workload).encode())
+    await after.asks()
+    assert after.server.calls == []
+    devices = after.cluster.devices
+    assert devices
+    devices.presence = "Absent"
+    after.cases.refresh()
+    assert isinstance(after.kueue._next("uid-job"), Amend), "no node has such GPUs"
 
 
 async def test_a_job_asks_waits_and_is_limited_to_what_it_gets(world: World) -> None:

@@ -136,13 +136,21 @@ class Cases:
             job=facts.meta,
             queue=queue,
             gpus=allowed.gpus,
-            resource=request.gpu_resource(self._offered(allowed.gpu_types), workload.resource if workload else ""),
+            resource=self._resource(allowed.gpu_types, workload.resource if workload else ""),
             template=facts.template,
             cpu_milli_per_gpu=allowed.cpu_milli_per_gpu,
             memory_per_gpu=allowed.memory_per_gpu,
             priority_class=ranked[0],
             priority=ranked[1],
         )
+
+    def _resource(self, types: Collection[str], now: str) -> str:
+        """What the quota is asked of. While it is not known which devices there are, what was asked for stays: a node
+        that has its GPUs so looks as if it had none, and who asks anew loses his place in the queue."""
+        devices = self._cluster.devices
+        if now and devices and devices.presence == "Unknown":
+            return now
+        return request.gpu_resource(self._offered(types), now)
 
     def _offered(self, types: Collection[str]) -> Counter[str]:
         """GPUs by resource, of these types (none: of any)."""
