@@ -149,6 +149,8 @@ class Server:
             raise AlreadyExists("exists", status=409)
         if self.gated:
             assert created["spec"]["schedulingGroup"]["podGroupName"] in self.groups, "a pod comes before its group"
+        claimed = {claim["resourceClaimTemplateName"] for claim in created["spec"].get("resourceClaims", [])}
+        assert claimed <= self._claimable, "a pod comes before the template of its claims"
         epoch, _ = _seat(created)
         holding = {_seat(pod)[0] for pod in self.pods.values() if pod["spec"].get("nodeName")}
         assert holding <= {epoch}, "a pod is made while pods of an earlier gang hold GPUs"
@@ -182,9 +184,16 @@ class Server:
         self._tick()
         return pod
 
+    @property
+    def _claimable(self) -> set[str]:
+        """Templates of claims, with those that NVIDIA's driver makes."""
+        return {*self.templates, *(f"{domain}-channel" for domain in self.domains)}
+
     def _delete_owned(self, there: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
         if there.pop(name, None) is None:
             raise NotFound("no such object", status=404)
+        living = {_seat(pod)[0] for pod in self.pods.values() if pod["status"]["phase"] not in ENDED}
+        assert name.rpartition("-")[2] not in living, "what pods of a gang need goes before them"
         self._tick()
         return {}
 
@@ -267,8 +276,7 @@ class Server:
             [node] = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"]
             claimed = {claim["resourceClaimTemplateName"] for claim in pod["spec"].get("resourceClaims", [])}
             assert len(claimed) == self.by_claim + self.linked
-            made = self.templates.keys() | {f"{domain}-channel" for domain in self.domains}
-            free = self.nodes.get(node) == "" and claimed <= made
+            free = self.nodes.get(node) == "" and claimed <= self._claimable
             if free and "deletionTimestamp" not in pod["metadata"]:
                 pod["spec"]["nodeName"] = node
                 self._tick()

@@ -58,6 +58,7 @@ def group(epoch: int, **changes: Any) -> Meta:
     return Meta(name=f"job-{epoch}", uid=f"group-{epoch}", labels={names.LABEL_EPOCH: str(epoch)}, **changes)
 
 
+GOING = "2026-01-02T03:04:05Z"
 GATED = (pod(0, spec=GATE), pod(1, spec=GATE))
 RELEASED = (pod(0), pod(1))
 BOUND = (pod(0, "n1"), pod(1, "n2"))
@@ -257,7 +258,7 @@ def test_the_pod_group_goes_after_the_pods() -> None:
 def test_a_pod_group_that_goes_already_holds_up_no_plan() -> None:
     without_plan = given_up(next_step(view(PLANNED, setback=GangFailure("NodeLost", "n1")))).status
     again = plan_of(placement(nodes={"n3": 8}), epoch=2)
-    going = group(1, deletion_timestamp="2026-01-02T03:04:05Z")
+    going = group(1, deletion_timestamp=GOING)
     for changes in ({"pod_groups": (going,)}, {"pod_groups": (group(1),), "deleted": {"group-1": False}}):
         [action] = next_step(view(without_plan, plan=again, **changes))
         assert isinstance(action, WriteStatus)
@@ -273,13 +274,19 @@ def test_a_finished_job_keeps_its_pods_and_not_its_pod_group() -> None:
 
 
 # --- claims --------------------------------------------------------------------------------------------------------
-def test_the_claim_template_comes_with_the_pods_that_name_it() -> None:
+def test_the_claim_template_comes_before_the_pods_that_name_it() -> None:
     first = view(PLANNED, by_claim=True, claim_templates=())
-    assert next_step(first) == (CreateService(), CreateClaimTemplate(), CreatePod(0), CreatePod(1))
+    assert next_step(first) == (CreateService(), CreateClaimTemplate())
     own = view(PLANNED, by_claim=True, claim_templates=(group(1),))
     assert next_step(own) == (CreateService(), CreatePod(0), CreatePod(1))
-    of_another = view(PLANNED, by_claim=True, claim_templates=(group(7),), pod_groups=())
-    assert next_step(of_another) == (CreateService(), CreateClaimTemplate(), CreatePodGroup())
+    of_another = view(PLANNED, by_claim=True, claim_templates=(group(7, deletion_timestamp=GOING),), pod_groups=())
+    assert next_step(of_another) == (CreateService(), CreatePodGroup(), CreateClaimTemplate())
+
+
+def test_a_claim_template_that_was_taken_away_is_made_again_before_any_pod_goes_on() -> None:
+    assert next_step(view(PLANNED, *GATED, by_claim=True, claim_templates=())) == (CreateClaimTemplate(),)
+    [action] = next_step(view(PLANNED, *BOUND, by_claim=True, claim_templates=()))
+    assert isinstance(action, WriteStatus), "each pod has its claim"
 
 
 def test_nothing_is_made_of_a_gang_while_it_is_not_known_whether_its_template_is_there() -> None:
@@ -300,7 +307,7 @@ def test_the_claim_template_goes_after_the_pods() -> None:
 def test_the_compute_domain_comes_before_the_pods_that_name_it() -> None:
     first = view(PLANNED, linked=True, compute_domains=(), pod_groups=())
     assert next_step(first) == (CreateService(), CreatePodGroup(), CreateComputeDomain())
-    of_another = view(PLANNED, linked=True, compute_domains=(group(7),))
+    of_another = view(PLANNED, linked=True, compute_domains=(group(7, deletion_timestamp=GOING),))
     assert next_step(of_another) == (CreateService(), CreateComputeDomain())
     own = view(PLANNED, linked=True, compute_domains=(group(1),))
     assert next_step(own) == (CreateService(), CreatePod(0), CreatePod(1))
@@ -318,3 +325,56 @@ def test_the_compute_domain_goes_after_the_pods() -> None:
     first = next_step(view(without_plan, *GATED, compute_domains=(group(1),)))
     assert {type(action) for action in first} == {DeletePod}
     assert next_step(view(without_plan, compute_domains=(group(1),))) == (DeleteComputeDomain("job-1", "group-1"),)
+
+
+def leaving(*pods: PodObject) -> tuple[PodObject, ...]:
+    """The same pods, deleted and not gone yet."""
+    return tuple(replace(each, metadata=replace(each.metadata, deletion_timestamp=GOING)) for each in pods)
+
+
+ALL = ("pod_groups", "claim_templates", "compute_domains")
+DELETED = (
+    DeletePodGroup("job-1", "group-1"),
+    DeleteClaimTemplate("job-1", "group-1"),
+    DeleteComputeDomain("job-1", "group-1"),
+)
+
+
+def test_what_the_pods_of_a_gang_need_stays_until_they_are_gone() -> None:
+    without_plan = given_up(next_step(view(PLANNED, *BOUND, setback=GangFailure("NodeLost", "n1")))).status
+    own = dict.fromkeys(ALL, (group(1),))
+    assert next_step(view(without_plan, *leaving(*BOUND), **own)) == (), "their daemons serve them until they end"
+    assert next_step(view(without_plan, leaving(BOUND[0])[0], **own)) == ()
+    assert next_step(view(without_plan, **own)) == DELETED
+
+
+def test_of_a_finished_job_it_goes_once_the_last_pod_has_ended() -> None:
+    finished = transitions.completed(SCHEDULED, META, NOW)
+    own = dict.fromkeys(ALL, (group(1),))
+    ended = replace(BOUND[0], status=replace(BOUND[0].status, phase="Succeeded"))
+    assert next_step(view(finished, ended, *leaving(BOUND[1]), finished=True, **own)) == ()
+    assert next_step(view(finished, ended, finished=True, **own)) == DELETED
+
+
+def test_of_a_job_that_is_being_deleted_it_goes_whatever_keeps_the_job() -> None:
+    own = dict.fromkeys(ALL, (group(1),))
+    assert next_step(view(SCHEDULED, *leaving(*BOUND), being_deleted=True, **own)) == ()
+    assert next_step(view(SCHEDULED, being_deleted=True, **own)) == DELETED
+
+
+def test_a_gang_that_follows_another_one_at_once_takes_its_leavings_away() -> None:
+    plan = plan_of(placement(nodes={"n1": 4, "n2": 4}), epoch=2)
+    second = transitions.planned(JobStatus(), META, plan, NOW)
+    both = dict.fromkeys(ALL, (group(1), group(2)))
+    assert next_step(view(second, *leaving(*BOUND), by_claim=True, **both)) == (), "pods of the first are there"
+    step = next_step(view(second, by_claim=True, linked=True, **both))
+    assert step == (*DELETED, CreateService(), CreatePod(0), CreatePod(1))
+
+
+def test_what_is_left_of_a_gang_does_not_hold_up_the_next_plan() -> None:
+    without_plan = given_up(next_step(view(PLANNED, setback=GangFailure("NodeLost", "n1")))).status
+    again = plan_of(placement(nodes={"n3": 8}), epoch=2)
+    *deletions, written = next_step(view(without_plan, plan=again, **dict.fromkeys(ALL, (group(1),))))
+    assert tuple(deletions) == DELETED
+    assert isinstance(written, WriteStatus)
+    assert written.status.plan == again

@@ -12,7 +12,7 @@ import pytest
 from tests.builders import job_object, owned_by
 from tests.devices import slice_manifest
 
-from trimtab.controller import devices
+from trimtab.controller import served_kinds
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.devices import DeviceCaches
 from trimtab.errors import Forbidden, NotFound
@@ -31,25 +31,44 @@ class DeviceServer:
     def __init__(self, *, upgraded: bool = True, allowed: bool = True) -> None:
         self.upgraded, self.allowed = upgraded, allowed
         self.listed: list[str] = []
+        self.asked = 0
+        self.denials: list[Exception] = []
+        """What is said next of which kinds there are."""
+        self.ended = asyncio.Event()
+
+    def remove(self) -> None:
+        """Turn the API off: watches end, and there is nothing to list."""
+        self.upgraded = False
+        self.ended.set()
 
     async def get(self, path: str) -> bytes:
+        self.asked += 1
+        if self.denials:
+            raise self.denials.pop(0)
         if not self.upgraded:
             raise NotFound(path)
         return json.dumps({"resources": [{"name": kind.plural} for kind in KINDS]}).encode()
 
     async def pages(self, path: str, page_size: int, params: Mapping[str, str]) -> AsyncIterator[bytes]:
         kind = path.rpartition("/")[2]
+        if not self.upgraded:
+            raise NotFound(path)
         if kind == RESOURCE_CLAIMS.plural and not self.allowed:
             raise Forbidden("not yours")
         self.listed.append(kind)
         one = slice_manifest("n1", [])
         one["metadata"] |= {"resourceVersion": "1", "uid": "u"}
-        items = [one] if kind == RESOURCE_SLICES.plural else []
+        template: dict[str, Any] = {
+            "metadata": {"name": "job-1", "namespace": "default", "uid": "t", "resourceVersion": "1"}
+        }
+        template["metadata"]["ownerReferences"] = [owned_by("job")]
+        items = {RESOURCE_SLICES.plural: [one], RESOURCE_CLAIM_TEMPLATES.plural: [template]}.get(kind, [])
         yield json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
 
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[list[bytes]]:
         yield []
-        await asyncio.Event().wait()
+        await self.ended.wait()
+        raise NotFound(path)
 
 
 async def listed(*reflectors: Reflector[Any]) -> None:
@@ -92,7 +111,7 @@ async def test_what_is_served_is_followed(follow: Callable[[DeviceServer], Clust
 async def test_where_it_is_not_served_nothing_is_asked_but_that_until_the_cluster_is_upgraded(
     follow: Callable[[DeviceServer], Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "ASK_SECONDS", 0.01)
+    monkeypatch.setattr(served_kinds, "ASK_SECONDS", 0.01)
     server = DeviceServer(upgraded=False)
     cluster = follow(server)
     await asyncio.wait_for(caches(cluster).known.wait(), 20)
@@ -113,16 +132,69 @@ async def test_slices_do_not_count_while_the_claims_are_not_known(follow: Callab
     server.allowed = True
     await listed(caches(cluster).claims)
     assert len(list(cluster.caches().slices)) == 1
-    assert cluster.claim_templates_of(JOB) == ()
+    assert [each.name for each in cluster.claim_templates_of(JOB) or ()] == ["job-1"]
+
+
+async def becomes(cluster: Cluster, presence: str) -> None:
+    for _ in range(2000):
+        if caches(cluster).presence == presence:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"{caches(cluster).presence}, and not {presence}")
+
+
+async def test_what_is_served_no_longer_is_forgotten_until_it_is_served_again(
+    follow: Callable[[DeviceServer], Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_kinds, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(served_kinds, "DOUBT_SECONDS", 0.01)
+    server = DeviceServer()
+    cluster = follow(server)
+    for _ in range(2):
+        await becomes(cluster, "Present")
+        assert len(list(cluster.caches().slices)) == 1
+        assert len(cluster.claim_templates_of(JOB) or ()) == 1
+        server.remove()
+        await becomes(cluster, "Absent")
+        assert (list(cluster.caches().slices), cluster.claim_templates_of(JOB)) == ([], None)
+        assert not caches(cluster).slices.items
+        server.upgraded = True
+        server.ended.clear()
+
+
+@pytest.mark.parametrize("denials", [[NotFound("an old API server")] * 2, [Forbidden("not yours")] * 10])
+async def test_one_api_server_that_does_not_know_them_or_an_answer_of_nobody_who_knows_changes_nothing(
+    follow: Callable[[DeviceServer], Cluster], monkeypatch: pytest.MonkeyPatch, denials: list[Exception]
+) -> None:
+    monkeypatch.setattr(served_kinds, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(served_kinds, "DOUBT_SECONDS", 0.01)
+    server = DeviceServer()
+    cluster = follow(server)
+    await becomes(cluster, "Present")
+    server.denials += denials
+    asked = server.asked
+    async with asyncio.timeout(20):
+        while server.asked < asked + len(denials) + 2:
+            assert len(list(cluster.caches().slices)) == 1
+            await asyncio.sleep(0.01)
+    assert caches(cluster).presence == "Present"
+
+
+async def test_what_a_slice_said_before_it_could_not_be_read_does_not_count(
+    follow: Callable[[DeviceServer], Cluster],
+) -> None:
+    cluster = follow(DeviceServer())
+    await asyncio.wait_for(caches(cluster).known.wait(), 20)
+    [name] = caches(cluster).slices.items
+    caches(cluster).slices.unreadable[name] = "devices: expected an array"
+    assert list(cluster.caches().slices) == []
 
 
 async def test_a_template_is_the_jobs_that_controls_it(follow: Callable[[DeviceServer], Cluster]) -> None:
     cluster = follow(DeviceServer())
     await asyncio.wait_for(caches(cluster).known.wait(), 20)
-    meta = {"name": "job-1", "namespace": "default", "uid": "t", "ownerReferences": [owned_by("job")]}
-    forged = {**meta, "name": "x", "uid": "x", "ownerReferences": [owned_by("job", controller=False)]}
-    for each in (meta, forged):
-        caches(cluster).templates.apply_written(json.dumps({"metadata": {**each, "resourceVersion": "2"}}).encode())
+    forged = {"name": "x", "namespace": "default", "uid": "x", "ownerReferences": [owned_by("job", controller=False)]}
+    caches(cluster).templates.apply_written(json.dumps({"metadata": {**forged, "resourceVersion": "2"}}).encode())
     assert [template.name for template in cluster.claim_templates_of(JOB) or ()] == ["job-1"]
 
 

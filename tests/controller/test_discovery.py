@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from trimtab.controller import discovery
-from trimtab.controller.discovery import pod_group_kind, serves_kueue
+from trimtab.controller.discovery import pod_group_kind, serves
 from trimtab.errors import ApiError, Forbidden, NotFound, Unreachable
-from trimtab.kube.resources import POD_GROUPS, POD_GROUPS_BETA
+from trimtab.kube.resources import POD_GROUPS, POD_GROUPS_BETA, RESOURCE_FLAVORS, WORKLOADS
 
 
 class Server:
@@ -69,9 +69,15 @@ async def test_a_server_that_does_not_answer_is_asked_again(monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("answer", "served"),
-    [(kinds("workloads", "resourceflavors"), True), (kinds("workloads"), False), (NO, False)],
+    [
+        (kinds("workloads", "resourceflavors"), True),
+        (kinds("workloads"), False),
+        (NO, False),
+        (Forbidden("not yours"), None),
+        (b"<html>", None),
+    ],
 )
-async def test_kueue_is_there_where_the_version_that_we_know_lists_its_kinds(answer: Any, served: bool) -> None:
+async def test_kinds_are_served_where_the_version_that_we_know_lists_them_all(answer: Any, served: bool | None) -> None:
     server: Any = Server(answer)
-    assert await serves_kueue(server) == served
+    assert await serves(server, WORKLOADS, RESOURCE_FLAVORS) == served
     assert server.asked == ["/apis/kueue.x-k8s.io/v1beta2"]

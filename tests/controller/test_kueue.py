@@ -8,20 +8,22 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
-from tests.builders import A100, JOB_SPEC, changed, node_object, placement, plan_of
+from tests.builders import A100, H100, JOB_SPEC, changed, node_object, placement, plan_of
+from tests.devices import nvidia_gpu, slice_manifest
 from tests.interop.tickets import admitted, condition, waiting
 
 from trimtab import names
 from trimtab.api.status import JobStatus, PendingStatus
 from trimtab.apply.stops import StopOrder
 from trimtab.apply.transitions import JobEvent
+from trimtab.controller import served_kinds
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.kueue import admission as dealing
-from trimtab.controller.kueue import caches
 from trimtab.controller.kueue.admission import Kueue, Verdicts
 from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.controller.kueue.cases import Cases
 from trimtab.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound, Unreachable
+from trimtab.interop.reply import Amend
 from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.resources import RESOURCE_FLAVORS, WORKLOADS
 from trimtab.observe.snapshot import ClusterObserver
@@ -79,7 +81,9 @@ class World:
 
     def __init__(self) -> None:
         self.server = Server()
-        self.cluster = Cluster(cast(Any, self.server), ReflectorSettings(), lambda: None, Silent(), kueue=True)
+        self.cluster = Cluster(
+            cast(Any, self.server), ReflectorSettings(), lambda: None, Silent(), kueue=True, devices=True
+        )
         assert self.cluster.kueue
         self.caches = self.cluster.kueue
         self.caches.presence = "Present"
@@ -125,6 +129,27 @@ class World:
         raw = {"metadata": {"name": "a100", "resourceVersion": self._next()}, "spec": {"nodeLabels": labels}}
         self.caches.flavors.apply_written(json.dumps(raw).encode())
 
+    def claimed(self, *nodes: str) -> None:
+        """Nodes with eight H100, of which only slices speak, and of a class without an extended resource."""
+        devices = self.cluster.devices
+        assert devices
+        gpus = [nvidia_gpu(index) for index in range(8)]
+        for name in nodes:
+            made = {"metadata": {"name": name, "uid": name, "resourceVersion": self._next()}}
+            ready = {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "allocatable": {"cpu": "128", "memory": "1Ti"},
+            }
+            self.cluster.nodes.apply_written(json.dumps(made | {"status": ready}).encode())
+            slices = slice_manifest(name, gpus)
+            slices["metadata"]["resourceVersion"] = self._next()
+            devices.slices.apply_written(json.dumps(slices).encode())
+        of = {"metadata": {"name": names.NVIDIA_DRIVER, "resourceVersion": self._next()}, "spec": {}}
+        devices.classes.apply_written(json.dumps(of).encode())
+        for each in (devices.slices, devices.claims, devices.classes):
+            each.synced.set()
+        devices.presence = "Present"
+
     async def asks(self) -> None:
         """A round, until nobody writes any more."""
         self.kueue.look()
@@ -164,6 +189,37 @@ async def world() -> AsyncIterator[World]:
 
 def planned(nodes: dict[str, int], **changes: Any) -> JobStatus:
     return JobStatus(plan=plan_of(placement(nodes=nodes)), last_epoch=1, **changes)
+
+
+async def test_gpus_of_a_device_class_are_seen_at_the_first_look_asked_for_and_had(world: World) -> None:
+    """No round has been before: what a node has by its slices must not look like nothing."""
+    world.claimed("c1", "c2", "c3")
+    await world.asks()
+    [workload] = world.server.objects.values()
+    [podset] = workload["spec"]["podSets"]
+    [container] = podset["template"]["spec"]["containers"]
+    assert container["resources"]["requests"] == {names.CLASS_RESOURCES[0]: "1"}
+    world.says(admitted(6))
+    limited = world.look().limited["uid-job"].requirements
+    assert limited
+    assert limited.gpu_types == (H100,), "of other types none is called so"
+    assert world.cases.types(names.NVIDIA_GPU) == {A100}
+
+
+async def test_what_was_asked_for_stays_while_it_is_not_known_which_devices_there_are() -> None:
+    before, after = World(), World()
+    before.claimed("c1", "c2", "c3")
+    await before.asks()
+    [(path, workload)] = before.server.objects.items()
+    after.server.objects, after.server.version = {path: workload}, before.server.version
+    after.caches.workloads.apply_written(json.dumps(workload).encode())
+    await after.asks()
+    assert after.server.calls == []
+    devices = after.cluster.devices
+    assert devices
+    devices.presence = "Absent"
+    after.cases.refresh()
+    assert isinstance(after.kueue._next("uid-job"), Amend), "no node has such GPUs"
 
 
 async def test_a_job_asks_waits_and_is_limited_to_what_it_gets(world: World) -> None:
@@ -378,8 +434,8 @@ class Cluster404:
 
 
 async def test_kueue_may_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "ASK_SECONDS", 0.02)
-    monkeypatch.setattr(caches, "DOUBT_SECONDS", 0.01)
+    monkeypatch.setattr(served_kinds, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(served_kinds, "DOUBT_SECONDS", 0.01)
     server, news = Cluster404(), asyncio.Event()
     kept = KueueCaches(cast(Any, server), ReflectorSettings(), news.set, Silent())
     assert kept.presence == "Unknown"

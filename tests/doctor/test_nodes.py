@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.builders import gpunode_object, node_object
+from tests.builders import H100, gpunode_object, node_object
 from tests.devices import bare_node, device_class, nvidia_gpu, slice_object
 from tests.doctor.world import healthy, only, pod, time_at, wrong
 
@@ -92,6 +92,19 @@ def test_what_keeps_them_from_being_used_has_its_reason(changes: dict[str, Any],
     assert finding.reason is reason
     assert told in finding.message
     assert finding.objects == ("Node/dra",)
+
+
+def test_objects_that_cannot_be_read_are_named() -> None:
+    (finding,) = wrong(nodes.labels, healthy(unreadable=("resourceslices a", "resourceslices b")))
+    assert finding.message.startswith("resourceslices a, resourceslices b cannot be read")
+
+
+def test_nodes_of_one_type_that_offer_gpus_in_two_ways_are_told() -> None:
+    by_class = {"slices": (slice_object("dra"),), "device_classes": (device_class(resource=""),)}
+    plugins = tuple(node_object(name, H100) for name in ("a", "b"))
+    seen = healthy(nodes=(*plugins, bare_node("dra")), **by_class)
+    (finding,) = wrong(nodes.labels, seen)
+    assert (finding.reason, finding.objects) == (Reason.RESOURCES_MIXED, ("Node/dra",))
 
 
 def test_gpus_that_the_plugin_took_away_are_counted() -> None:

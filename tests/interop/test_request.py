@@ -98,3 +98,16 @@ def test_quota_is_asked_for_the_gpus_that_most_nodes_have_and_stays_with_them() 
     assert request.gpu_resource({names.AMD_GPU: 8}, names.NVIDIA_GPU) == names.AMD_GPU
     assert request.gpu_resource({}, names.AMD_GPU) == names.AMD_GPU
     assert request.gpu_resource({}, "") == names.NVIDIA_GPU
+
+
+def test_gpus_of_a_device_class_are_a_resource_of_their_own_which_is_read_back() -> None:
+    asked = ask(resource="deviceclass.resource.kubernetes.io/gpu.amd.com")
+    made = request.workload(asked)
+    assert problems(made) == []
+    pod = made["spec"]["podSets"][0]["template"]["spec"]
+    assert pod["containers"][0]["resources"]["requests"] == {asked.resource: "1"}
+    assert pod["tolerations"] == [{"key": names.AMD_GPU, "operator": "Exists"}]
+    there = ticket(admitted(), asked)
+    assert there.resource == asked.resource
+    assert request.asks(there, asked)
+    assert request.serves(there, asked)

@@ -18,7 +18,7 @@ from tests.live.harness import PATIENCE, Live, training_job
 from trimtab import names
 from trimtab.errors import ApiError
 from trimtab.kube.client import JSON, MERGE_PATCH, KubeClient
-from trimtab.kube.resources import JOBS, PODS, Resource
+from trimtab.kube.resources import JOBS, PODS, RESOURCE_CLAIM_TEMPLATES, Resource
 from trimtab.settings import KubeSettings
 from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.cluster import LocalCluster
@@ -109,7 +109,8 @@ class Tenants:
 
     async def told(self, person: Person, obj: Object, said: str) -> None:
         """Wait until this is said to who creates the object: parameters arrive by a watch."""
-        kind, limit = PODS if obj["kind"] == "Pod" else JOBS, time.monotonic() + PATIENCE * 20
+        kinds = {"Pod": PODS, "ResourceClaimTemplate": RESOURCE_CLAIM_TEMPLATES}
+        kind, limit = kinds.get(obj["kind"], JOBS), time.monotonic() + PATIENCE * 20
         while True:
             answer = await person.creates(kind, obj)
             if (said in answer) if said else not answer:
@@ -205,6 +206,16 @@ def queue(name: str, **spec: Any) -> Object:
 def service(**meta: Any) -> Object:
     spec = {"clusterIP": "None", "selector": {"app": "any"}}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "tried", "namespace": A, **meta}, "spec": spec}
+
+
+def claim_template(name: str, **meta: Any) -> Object:
+    request = {"name": "gpus", "exactly": {"deviceClassName": names.NVIDIA_DRIVER, "count": 8}}
+    return {
+        "apiVersion": RESOURCE_CLAIM_TEMPLATES.api_version,
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": A, **meta},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
 
 
 def gpunode() -> Object:

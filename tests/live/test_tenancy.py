@@ -35,6 +35,7 @@ from tests.live.tenants import (
     Person,
     Tenants,
     annotated,
+    claim_template,
     gpunode,
     held,
     job,
@@ -54,7 +55,17 @@ from trimtab.doctor.checks import admission
 from trimtab.doctor.collect import RULES
 from trimtab.errors import LocalClusterError
 from trimtab.kube.client import MERGE_PATCH
-from trimtab.kube.resources import CONFIG_MAPS, GPUNODES, JOBS, PODS, PRIORITY_CLASSES, QUEUES, SERVICES, Resource
+from trimtab.kube.resources import (
+    CONFIG_MAPS,
+    GPUNODES,
+    JOBS,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    RESOURCE_CLAIM_TEMPLATES,
+    SERVICES,
+    Resource,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -322,6 +333,22 @@ async def test_what_belongs_to_a_job_stays_its_own_in_every_part(tenants: Tenant
     assert await me.patches(own, {"metadata": {"labels": {"team": "a"}}}) == ""
     tenants.kubectl("delete", "pod", "of-a-gang", "-n", A, "--force", "--grace-period=0", "--ignore-not-found")
     tenants.kubectl("delete", "ltj", "its-own", "-n", A)
+
+
+async def test_nobody_else_makes_what_the_pods_of_a_gang_claim_their_gpus_by(tenants: Tenants) -> None:
+    """A gang whose name is taken does not start; one whose pods claim what a stranger says has what that says."""
+    tenants.live.apply(job("claims", managedBy="example.test/nobody"))
+    uid, me = tenants.get("ltj", "claims", A)["metadata"]["uid"], tenants.person(AUTHOR)
+    refused = {
+        "is what the controller calls such an object": claim_template("claims-12"),
+        "trimtab.dev/job: labels and annotations": claim_template("mine", labels={names.LABEL_JOB: "claims"}),
+        OF_A_JOB: claim_template("mine", **owned(uid, "claims")),
+    }
+    for said, template in refused.items():
+        await tenants.told(me, template, said)
+    for free in ("claims", "claims-x", "claims-1-x", "claims-x-1", "other-1", "claims-channel"):
+        assert await me.creates(RESOURCE_CLAIM_TEMPLATES, claim_template(free)) == "", free
+    tenants.kubectl("delete", "ltj", "claims", "-n", A)
 
 
 async def test_limits_that_come_later_do_not_tie_the_hands_of_who_is_over_them(tenants: Tenants) -> None:

@@ -11,7 +11,8 @@ from tests.devices import bare_node, claim_object, device_class, nvidia_gpu, sli
 
 from trimtab import names
 from trimtab.api.status import JobStatus
-from trimtab.kube.objects import JobObject, PodObject, ResourceClaimObject
+from trimtab.kube.objects import JobObject, PodObject, ResourceClaimObject, SliceDevice
+from trimtab.observe import devices
 from trimtab.observe.gpus import Obstacle
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab_policy.types import Placement
@@ -93,6 +94,110 @@ def test_a_node_whose_slices_are_gone_is_there_still_for_the_gang_that_runs_on_i
     facts = observer.node(node)
     assert facts
     assert facts.ready
+
+
+def test_slices_that_we_have_a_bug_for_cost_their_node_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What claims hold elsewhere stays held: else the GPUs of everybody would look free."""
+
+    def cursed(pool: str, device: SliceDevice) -> devices.GpuDevice:
+        if pool == "n1":
+            raise ZeroDivisionError
+        return sound(pool, device)
+
+    sound = devices._gpu
+    monkeypatch.setattr(devices, "_gpu", cursed)
+    claims = [claim_object("c", "n1", FOUR, "pod-a"), claim_object("d", "n2", FOUR, "pod-b")]
+    seen = observed(claims=claims)
+    assert free(seen) == {"n2": 4}
+    assert "cannot be understood" in seen.snapshot.unavailable["n1"]
+    assert (seen.nodes["n1"].obstacle, seen.nodes["n1"].ready) == (Obstacle.UNREADABLE, True)
+
+
+def test_a_claim_that_we_have_a_bug_for_costs_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cursed(claim: ResourceClaimObject) -> set[str]:
+        if claim.metadata.name == "c":
+            raise ZeroDivisionError
+        return sound(claim)
+
+    sound = devices._consumers
+    monkeypatch.setattr(devices, "_consumers", cursed)
+    claims = [claim_object("c", "n1", FOUR, "pod-a"), claim_object("d", "n1", ["gpu-4"], "pod-b")]
+    assert free(observed(claims=claims)) == {"n1": 7, "n2": 8}
+
+
+@pytest.mark.parametrize("memory", ["9" * 5000, "1e99", "0", "-1", "much", "1" + "0" * 40])
+def test_an_amount_of_memory_that_no_gpu_has_is_none(memory: str) -> None:
+    odd = [nvidia_gpu(index, product="NVIDIA H999", memory=memory) for index in range(8)]
+    seen = observed(slices=[slice_object("n1", odd), SLICES[1]])
+    assert free(seen) == {"n2": 8}
+    assert seen.nodes["n1"].obstacle is Obstacle.UNKNOWN_PRODUCT
+
+
+def test_nothing_is_computed_anew_while_no_claim_and_no_slice_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+
+    def counted(claim: ResourceClaimObject) -> set[str]:
+        computed.append(claim.metadata.name)
+        return sound(claim)
+
+    sound = devices._consumers
+    monkeypatch.setattr(devices, "_consumers", counted)
+    observer, held = ClusterObserver(()), claim_object("c", "n1", FOUR, "pod-a")
+    for _ in range(3):
+        observed(claims=[held], observer=observer)
+    assert computed == ["c"]
+    observed(claims=[held, claim_object("d", "n2", FOUR, "pod-b")], observer=observer)
+    assert computed == ["c", "d"]
+
+
+# --- in which way they are asked for ---------------------------------------------------------------------------------
+BY_CLASS = [device_class(resource="")]
+CLASS = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
+PLUGIN = {"allocatable": {names.NVIDIA_GPU: "8"}}
+
+
+def mixed(plugins: int, classes: int, observer: ClusterObserver | None = None) -> Observation:
+    """So many nodes of one type by a device plugin, and by a DeviceClass that has no extended resource."""
+    nodes = [node_object(f"p{index}", H100, **PLUGIN) for index in range(plugins)]
+    nodes += [bare_node(f"c{index}") for index in range(classes)]
+    slices = [slice_object(f"c{index}") for index in range(classes)]
+    caches = Caches(nodes, [], [], slices=slices, device_classes=BY_CLASS)
+    return (observer or ClusterObserver(())).observe(caches, NOW)
+
+
+@pytest.mark.parametrize(
+    ("plugins", "classes", "takes"),
+    [(2, 1, {"p0", "p1"}), (1, 2, {"c0", "c1"}), (1, 1, {"p0"}), (1, 0, {"p0"}), (0, 1, {"c0"})],
+)
+def test_only_the_more_common_resource_of_a_type_takes_pods(plugins: int, classes: int, takes: set[str]) -> None:
+    seen = mixed(plugins, classes)
+    assert free(seen) == dict.fromkeys(takes, 8)
+    others = seen.nodes.keys() - takes
+    assert seen.snapshot.unavailable.keys() == others
+    for name in others:
+        facts = seen.nodes[name]
+        assert f"are asked for by {facts.resource}, most {H100} by" in seen.snapshot.unavailable[name]
+        assert [problem.reason for problem in seen.problems_of(name)] == ["OtherResource"]
+
+
+def test_another_type_is_asked_for_in_its_own_way() -> None:
+    nodes = [node_object("p", A100), bare_node("c")]
+    seen = ClusterObserver(()).observe(Caches(nodes, [], [], slices=[slice_object("c")], device_classes=BY_CLASS), NOW)
+    assert free(seen) == {"p": 8, "c": 8}
+    assert seen.nodes["c"].resource == CLASS
+
+
+def test_a_gang_on_nodes_of_the_other_way_runs_on() -> None:
+    nodes = [*(node_object(name, H100, **PLUGIN) for name in ("p0", "p1")), bare_node("c0")]
+    status = planned(placement(nodes={"c0": 8}, gpu_type=H100))
+    pods = [gang_pod("job", 1, 0, "c0", phase="Running", gpus=0, spec=OWN)]
+    caches = Caches(nodes, pods, [job_object(status=status)], slices=[slice_object("c0")], device_classes=BY_CLASS)
+    seen = ClusterObserver(()).observe(caches, NOW)
+    assert free(seen) == {"p0": 8, "p1": 8}
+    [job] = seen.snapshot.jobs
+    assert job.placement
+    assert job.placement.shares[0].node == "c0"
+    assert not seen.nodes["c0"].unavailable, "its node is as good as before"
 
 
 # --- who has it ------------------------------------------------------------------------------------------------------

@@ -31,8 +31,9 @@ from trimtab.api.status import JobStatus
 from trimtab.apply import transitions
 from trimtab.kube.objects import JobObject, Meta, NodeObject, PodObject
 from trimtab.observe import jobs, nodes, pods
+from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.node_usage import Claim
-from trimtab.observe.snapshot import Caches, ClusterObserver, FactsMemo, Observation
+from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab_policy.types import PendingReason, Placement, Quota
 
 

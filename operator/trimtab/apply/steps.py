@@ -134,18 +134,18 @@ class JobContext(Struct, frozen=True):
 def next_step(view: JobContext) -> Step:
     """Writes to send now; empty when there is nothing to do until something changes."""
     if view.being_deleted:
-        return _clear(view, view.pods)
+        return _clear(view, view.pods) or _remnants(view)
     if view.finished:  # pods that have ended stay, for their logs
-        living = [pod for pod in view.pods if pod.status.phase not in (SUCCEEDED, FAILED)]
-        return _take_down(view, living)
+        return _clear(view, _living(view.pods)) or _remnants(view)
     if view.status.plan:
         return _carry_out(view, view.status.plan)
     if view.suspended:
-        return _status(view, transitions.suspended(view.status, view.meta, view.now)) or _take_down(view, view.pods)
+        told = _status(view, transitions.suspended(view.status, view.meta, view.now))
+        return told or _clear(view, view.pods) or _remnants(view)
     unheard = {**dict.fromkeys(view.gone_nodes, view.now), **view.silent}
     if corrected := unreachable_nodes.excused(view.status, view.pods, unheard):
         return _status(view, *corrected)
-    return _take_down(view, view.pods) or _wait_or_plan(view)
+    return _clear(view, view.pods) or (*_remnants(view), *_wait_or_plan(view))
 
 
 def due(pods: Collection[PodObject], silent: Mapping[str, float], rules: FailureSettings, now: float) -> float:
@@ -183,7 +183,7 @@ def _carry_out(view: JobContext, plan: Plan) -> Step:
         return _give_up(view, setback)
     if change := stops.next_change(gang.asked()):
         return (WriteStatus(change.status, change.happening, outcome=change.outcome),)
-    return gang.untold() or _clear(view, gang.strays) or _go_on(view, gang, plan)
+    return gang.untold() or _clear(view, gang.strays) or (*_remnants(view), *_go_on(view, gang, plan))
 
 
 def _go_on(view: JobContext, gang: _Gang, plan: Plan) -> Step:
@@ -226,13 +226,28 @@ def _clear(view: JobContext, pods: Iterable[PodObject]) -> Step:
     )
 
 
-def _take_down(view: JobContext, pods: Iterable[PodObject]) -> Step:
-    """Delete these pods, and then PodGroups, claim templates and ComputeDomains, of a job that has no gang any more."""
-    return _clear(view, pods) or (
-        *(DeletePodGroup(group.name, group.uid) for group in view.pod_groups or () if _stays(view, group)),
-        *(DeleteClaimTemplate(each.name, each.uid) for each in view.claim_templates or () if _stays(view, each)),
-        *(DeleteComputeDomain(each.name, each.uid) for each in view.compute_domains or () if _stays(view, each)),
+def _remnants(view: JobContext) -> Step:
+    """Delete the PodGroups, claim templates and ComputeDomains of gangs that are no more: a plan that follows another
+    one at once has its own. Those of an epoch serve its pods until the last of them has ended: of a ComputeDomain the
+    daemons on the nodes, too."""
+    ends = view.finished or view.being_deleted
+    used = {pod.metadata.labels.get(names.LABEL_EPOCH) for pod in (_living(view.pods) if view.finished else view.pods)}
+    if view.status.plan and not ends:
+        used.add(str(view.status.plan.epoch))
+
+    def unused(owned: Iterable[Meta] | None) -> list[Meta]:
+        return [each for each in owned or () if _stays(view, each) and each.labels.get(names.LABEL_EPOCH) not in used]
+
+    return (
+        *(DeletePodGroup(each.name, each.uid) for each in unused(view.pod_groups)),
+        *(DeleteClaimTemplate(each.name, each.uid) for each in unused(view.claim_templates)),
+        *(DeleteComputeDomain(each.name, each.uid) for each in unused(view.compute_domains)),
     )
+
+
+def _living(pods: Iterable[PodObject]) -> list[PodObject]:
+    """Those that have not ended."""
+    return [pod for pod in pods if pod.status.phase not in (SUCCEEDED, FAILED)]
 
 
 def _stays(view: JobContext, owned: Meta) -> bool:
@@ -353,13 +368,12 @@ class _Gang:
     def missing_objects(self) -> Step:
         service: Step = () if self._view.has_service else (CreateService(),)
         lacking = [rank for rank in self._ranks if rank not in self._by_rank]
-        if lacking and self._view.by_claim:
-            if self._view.claim_templates is None:  # to be listed: whether there is one is not known before
-                return ()
-            service += () if self._has_own(self._view.claim_templates) else (CreateClaimTemplate(),)
+        if lacking and self._view.by_claim and self._view.claim_templates is None:
+            return ()  # to be listed: whether there is a template is not known before
         before: Step = (CreatePodGroup(),) if lacking and self._lacks_group else ()
+        before += (CreateClaimTemplate(),) if self._lacks_template else ()
         before += (CreateComputeDomain(),) if self._lacks_domain else ()
-        if before:  # pods name both from birth, so whether they are there comes first
+        if before:  # pods name all these from birth, so whether they are there comes first
             return (*service, *before)
         return service + tuple(CreatePod(rank) for rank in lacking)
 
@@ -378,6 +392,13 @@ class _Gang:
     def _lacks_group(self) -> bool:
         groups = self._view.pod_groups
         return groups is not None and not self._has_own(groups)
+
+    @property
+    def _lacks_template(self) -> bool:
+        """Not once all pods are bound: each has its claim then."""
+        templates = self._view.claim_templates
+        wanted = self._view.by_claim and templates is not None and not self.all_bound
+        return wanted and not self._has_own(templates or ())
 
     @property
     def _lacks_domain(self) -> bool:

@@ -9,6 +9,10 @@ import msgspec
 from msgspec.structs import replace
 
 from trimtab.decide import choice
+from trimtab.doctor.collect import OURS
+from trimtab.doctor.findings import some
+from trimtab.doctor.gpu_nodes import binds_directly
+from trimtab.doctor.inventory import Pod
 from trimtab.errors import Forbidden, NotFound, PolicyError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.listing import list_all
@@ -40,6 +44,7 @@ from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.jobs import speedup_of
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.observe.stragglers import StragglerRules, Stragglers
+from trimtab.printable import say
 from trimtab.settings import KubeSettings, PolicySettings, TelemetrySettings, TopologySettings
 from trimtab_policy.scheduling.choice import Choice
 
@@ -49,23 +54,29 @@ _CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
 async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> Observation:
     """Observe the cluster as the controller does, once. Needs only read access.
 
-    What agents report is taken as it is: a card that is slow at this moment counts as slow.
+    What agents report is taken as it is: a card that is slow at this moment counts as slow. What is left out, and may
+    be seen otherwise by the controller, is told on standard error.
     """
+    unreadable: list[str] = []
     async with await KubeClient.connect(kube) as client:
         nodes, pods, jobs, queues, classes, reports = await asyncio.gather(
-            list_all(client, NODES, NodeObject),
-            list_all(client, PODS, PodObject),
-            list_all(client, JOBS, JobObject),
-            list_all(client, QUEUES, QueueObject),
-            list_all(client, PRIORITY_CLASSES, PriorityClassObject),
-            _reports(client),
+            list_all(client, NODES, NodeObject, unreadable),
+            list_all(client, PODS, PodObject, unreadable),
+            list_all(client, JOBS, JobObject, unreadable),
+            list_all(client, QUEUES, QueueObject, unreadable),
+            list_all(client, PRIORITY_CLASSES, PriorityClassObject, unreadable),
+            _reports(client, unreadable),
         )
-        slices, claims, device_classes = await _devices(client)
+        own = await list_all(client, PODS, Pod, [], params={"labelSelector": OURS})
+        slices, claims, device_classes = await _devices(client, unreadable)
+    if unreadable:
+        say(f"left out, since they cannot be read: {some(unreadable)}", error=True)
     heard, telemetry = GpuNodes(TelemetrySettings()), TelemetrySettings()
     for report in reports:
         heard.take(report)
     slow = Stragglers(StragglerRules(telemetry.straggler_speed, seconds=0.0))
-    observer = ClusterObserver((topology or TopologySettings()).levels, heard, slow)
+    levels = (topology or TopologySettings()).levels
+    observer = ClusterObserver(levels, heard, slow, allocates=not binds_directly(own))
     seen = observer.observe(Caches(nodes, pods, jobs, queues, classes, slices, claims, device_classes), time.time())
     return replace(seen, snapshot=replace(seen.snapshot, speedup=speedup_of(seen.jobs.values())))
 
@@ -81,24 +92,27 @@ async def deciding(kube: KubeSettings, own: PolicySettings) -> str:
             return started.policy
 
 
-async def _reports(client: KubeClient) -> list[GpuNodeObject]:
+async def _reports(client: KubeClient, unreadable: list[str]) -> list[GpuNodeObject]:
     """What agents report; nothing where the kind is not installed, or not for this user to read."""
     try:
-        return await list_all(client, GPUNODES, GpuNodeObject)
+        return await list_all(client, GPUNODES, GpuNodeObject, unreadable)
     except (NotFound, Forbidden):
         return []
 
 
 async def _devices(
-    client: KubeClient,
+    client: KubeClient, unreadable: list[str]
 ) -> tuple[list[ResourceSliceObject], list[ResourceClaimObject], list[DeviceClassObject]]:
-    """What drivers of dynamic resource allocation offer and who has it. Nothing where any of it is not to be read:
-    without the claims, GPUs of others would look free."""
+    """What drivers of dynamic resource allocation offer and who has it. As for the controller, none of it where any of
+    it is not served, or not to be read: without the claims, GPUs of others would look free."""
     try:
         return await asyncio.gather(
-            list_all(client, RESOURCE_SLICES, ResourceSliceObject),
-            list_all(client, RESOURCE_CLAIMS, ResourceClaimObject),
-            list_all(client, DEVICE_CLASSES, DeviceClassObject),
+            list_all(client, RESOURCE_SLICES, ResourceSliceObject, unreadable),
+            list_all(client, RESOURCE_CLAIMS, ResourceClaimObject, unreadable),
+            list_all(client, DEVICE_CLASSES, DeviceClassObject, unreadable),
         )
-    except (NotFound, Forbidden):
+    except NotFound:
+        return [], [], []
+    except Forbidden as error:
+        say(f"nodes whose GPUs come by dynamic resource allocation look empty: {error}", error=True)
         return [], [], []

@@ -13,7 +13,7 @@ from trimtab import names
 from trimtab.controller.compute_domains import ComputeDomainCache
 from trimtab.controller.devices import DeviceCaches
 from trimtab.controller.discovery import pod_group_kind
-from trimtab.controller.kueue.caches import KueueCaches, settled
+from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.controller.owned import OwnedObjects
 from trimtab.kube.client import KubeClient
 from trimtab.kube.metrics_hooks import FactsObserver
@@ -144,12 +144,13 @@ class Cluster:
                 tasks.create_task(reflector.run(), name=f"reflect {reflector.resource.plural}")
             if self._grouping:
                 tasks.create_task(self._follow_pod_groups(), name="reflect podgroups")
-            if self.kueue:
-                tasks.create_task(self.kueue.run(), name="reflect workloads")
-            if self.devices:
-                tasks.create_task(self.devices.run(), name="reflect devices")
-            if self.compute_domains:
-                tasks.create_task(self.compute_domains.run(), name="reflect computedomains")
+            for name, kinds in (
+                ("workloads", self.kueue),
+                ("devices", self.devices),
+                ("computedomains", self.compute_domains),
+            ):
+                if kinds:
+                    tasks.create_task(kinds.run(), name=f"reflect {name}")
 
     async def _follow_pod_groups(self) -> None:
         kind = await pod_group_kind(self._client)
@@ -176,8 +177,6 @@ class Cluster:
                 await asyncio.wait_for(event.wait(), OPTIONAL_SECONDS)
             except TimeoutError:
                 log.warning(otherwise)
-        if self.kueue:
-            await settled(self.kueue, OPTIONAL_SECONDS)
 
     def _awaited(self) -> Iterator[tuple[asyncio.Event, str]]:
         """What may be missing: when it is known, and what is done until then."""
@@ -201,6 +200,11 @@ class Cluster:
                 self.compute_domains.known,
                 "ComputeDomains could not be listed yet: gangs that start go without until they can",
             )
+        if self.kueue:
+            yield (
+                self.kueue.known,
+                "Workloads and ResourceFlavors could not be listed yet: jobs of Kueue's queues wait until they can",
+            )
         if self._grouping:
             yield (
                 self._groups_known,
@@ -214,14 +218,14 @@ class Cluster:
 
     def caches(self) -> Caches:
         """The raw objects of this moment."""
-        devices = self.devices if self.devices and self.devices.present else None
+        devices = self.devices if self.devices and self.devices.listed else None
         return Caches(
             nodes=self.nodes.items.values(),
             pods=self.pods.items.values(),
             jobs=self.jobs.items.values(),
             queues=self.queues.items.values(),
             priority_classes=self.priority_classes.items.values(),
-            slices=devices.slices.items.values() if devices else (),
+            slices=devices.offered if devices else (),
             claims=devices.claims.items.values() if devices else (),
             device_classes=devices.classes.items.values() if devices else (),
         )
@@ -264,7 +268,7 @@ class Cluster:
 
     def claim_templates_of(self, job: Identity) -> tuple[Meta, ...] | None:
         """ResourceClaimTemplates that the job controls; None where gangs have none, or they are not listed yet."""
-        return self.devices.owned.of(job) if self.devices and self.devices.makes_templates else None
+        return self.devices.templates_of(job) if self.devices else None
 
     def compute_domains_of(self, job: Identity) -> tuple[Meta, ...] | None:
         """ComputeDomains that the job controls; None where gangs have none, or they are not listed yet."""

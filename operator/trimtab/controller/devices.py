@@ -1,22 +1,25 @@
 """A copy of what drivers of dynamic resource allocation offer and who has it, where the API server serves that group.
 
-Whether it does is asked until it is so: a cluster may be upgraded while the controller runs. Nothing counts before all
-of it has been listed once: without the claims, GPUs of others would look free.
+Nothing counts before all of it has been listed once: without the claims, GPUs of others would look free.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-import structlog
-
-from trimtab.controller.discovery import serves_devices
 from trimtab.controller.owned import OwnedObjects
+from trimtab.controller.served_kinds import ServedKinds
 from trimtab.kube.client import KubeClient
 from trimtab.kube.metrics_hooks import FactsObserver
-from trimtab.kube.objects import AnyObject, DeviceClassObject, ResourceClaimObject, ResourceSliceObject
+from trimtab.kube.objects import (
+    AnyObject,
+    DeviceClassObject,
+    Identity,
+    Meta,
+    ResourceClaimObject,
+    ResourceSliceObject,
+)
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import (
     DEVICE_CLASSES,
@@ -27,13 +30,8 @@ from trimtab.kube.resources import (
 )
 from trimtab.settings import ReflectorSettings
 
-ASK_SECONDS = 300.0
-"""Between two questions whether the group is served."""
 
-log = structlog.get_logger(__name__)
-
-
-class DeviceCaches:
+class DeviceCaches(ServedKinds):
     """What is known of devices. `on_change` is called for every change; with `templates`, those of our gangs are
     followed as well."""
 
@@ -46,11 +44,7 @@ class DeviceCaches:
         *,
         templates: bool = False,
     ) -> None:
-        self._client = client
-        self._on_change = on_change
-        self.known = asyncio.Event()
-        """Set once it is known that the group is not served, or all of it has been listed."""
-        self.owned = OwnedObjects(on_change)
+        self._owned = OwnedObjects(on_change)
         """ResourceClaimTemplates of our gangs."""
 
         def reflect(resource: Resource, kind: type[Any]) -> Reflector[Any]:
@@ -62,33 +56,21 @@ class DeviceCaches:
         self.claims: Reflector[ResourceClaimObject] = reflect(RESOURCE_CLAIMS, ResourceClaimObject)
         self.classes: Reflector[DeviceClassObject] = reflect(DEVICE_CLASSES, DeviceClassObject)
         self.templates: Reflector[AnyObject] = Reflector(
-            client, RESOURCE_CLAIM_TEMPLATES, AnyObject, settings, on_change=self.owned.changed, observer=observer
+            client, RESOURCE_CLAIM_TEMPLATES, AnyObject, settings, on_change=self._owned.changed, observer=observer
         )
         self._follows_templates = templates
-        self._reflectors: tuple[Reflector[Any], ...] = (self.slices, self.claims, self.classes)
-        if templates:
-            self._reflectors += (self.templates,)
+        followed: tuple[Reflector[Any], ...] = (self.slices, self.claims, self.classes)
+        super().__init__(
+            client, "dynamic resource allocation", on_change, *followed, *((self.templates,) if templates else ())
+        )
 
     @property
-    def present(self) -> bool:
-        """Whether everything has been listed once."""
-        return all(reflector.synced.is_set() for reflector in self._reflectors)
+    def offered(self) -> Collection[ResourceSliceObject]:
+        """ResourceSlices. Of one that can no longer be read, what it said before does not count: its pool is not
+        complete then."""
+        slices, unreadable = self.slices.items, self.slices.unreadable
+        return [each for key, each in slices.items() if key not in unreadable] if unreadable else slices.values()
 
-    @property
-    def makes_templates(self) -> bool:
-        """Whether gangs may have ResourceClaimTemplates: those that are there have been listed."""
-        return self._follows_templates and self.present
-
-    async def run(self) -> None:
-        """Follow them until cancelled."""
-        while not await serves_devices(self._client):
-            self.known.set()
-            await asyncio.sleep(ASK_SECONDS)
-        log.info("dynamic resource allocation is served: nodes may have their GPUs by ResourceSlices")
-        async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors:
-                tasks.create_task(reflector.run(), name=f"reflect {reflector.resource.plural}")
-            for reflector in self._reflectors:
-                await reflector.synced.wait()
-            self.known.set()
-            self._on_change()
+    def templates_of(self, job: Identity) -> tuple[Meta, ...] | None:
+        """ResourceClaimTemplates that the job controls; None where gangs have none, or they are not listed yet."""
+        return self._owned.of(job) if self._follows_templates and self.listed else None

@@ -15,18 +15,7 @@ from msgspec import Struct
 from trimtab.errors import ApiError, Forbidden, NotFound
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
-from trimtab.kube.resources import (
-    COMPUTE_DOMAINS,
-    DEVICE_CLASSES,
-    POD_GROUPS,
-    POD_GROUPS_BETA,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    RESOURCE_FLAVORS,
-    RESOURCE_SLICES,
-    WORKLOADS,
-    Resource,
-)
+from trimtab.kube.resources import POD_GROUPS, POD_GROUPS_BETA, Resource
 
 log = structlog.get_logger(__name__)
 
@@ -44,36 +33,24 @@ class _Kinds(Struct, frozen=True):
 async def pod_group_kind(client: KubeClient) -> Resource | None:
     """The newest PodGroup that the API server serves and we know; None where there is none. Asks until it answers."""
     for kind in (POD_GROUPS_BETA, POD_GROUPS):
-        if await _serves(client, kind):
+        if await serves(client, kind):
             return kind
     return None
 
 
-async def serves_kueue(client: KubeClient) -> bool:
-    """Whether the API server serves the Workloads and ResourceFlavors that we read. Asks until there is an answer."""
-    return await _serves(client, WORKLOADS, RESOURCE_FLAVORS)
-
-
-async def serves_devices(client: KubeClient) -> bool:
-    """Whether the API server serves dynamic resource allocation as we read it. Asks until there is an answer."""
-    return await _serves(client, RESOURCE_SLICES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
-
-
-async def serves_compute_domains(client: KubeClient) -> bool:
-    """Whether the API server serves ComputeDomains as we write them. Asks until there is an answer."""
-    return await _serves(client, COMPUTE_DOMAINS)
-
-
-async def _serves(client: KubeClient, *wanted: Resource) -> bool:
-    """Whether these kinds, of one API version, are served."""
+async def serves(client: KubeClient, *wanted: Resource) -> bool | None:
+    """Whether the API server serves all these kinds, of one API version. Asks until there is an answer; None where that
+    is one of nobody who knows: it is kept from us, or makes no sense."""
     path = f"/apis/{wanted[0].api_version}"
     backoff = Backoff(initial=0.2, cap=8.0)
     while True:
         try:
             kinds = msgspec.json.decode(await client.get(path), type=_Kinds)
             return {resource.plural for resource in wanted} <= {kind.name for kind in kinds.resources}
-        except (NotFound, Forbidden, msgspec.DecodeError):
+        except NotFound:
             return False
+        except (Forbidden, msgspec.DecodeError):
+            return None
         except ApiError as error:
             log.info("asking again what is served", path=path, error=str(error))
             await asyncio.sleep(backoff.next(error.retry_after))

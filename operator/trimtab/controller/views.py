@@ -120,7 +120,7 @@ class DriverState(Struct):
     assumed: dict[str, str] = field(default_factory=dict)
     """Pod UID -> node of answered bindings."""
     deleted: dict[str, bool] = field(default_factory=dict)
-    """Pod UID -> whether by force, of answered deletions."""
+    """UID -> whether by force, of answered deletions of pods, and of what a gang has besides."""
     binding_since: float | None = None
     """Monotonic time of the first binding, or release, of a gang that is not wholly bound."""
     binding_limit: float = 0.0
@@ -129,6 +129,10 @@ class DriverState(Struct):
     """Monotonic time at which a pod of it was first seen to have failed."""
     ungrouped: int | None = None
     """Epoch of the plan whose PodGroup was refused."""
+    unlinked: int | None = None
+    """Epoch of the plan whose ComputeDomain was refused."""
+    domain_failed: tuple[int, float] | None = None
+    """Epoch of the plan whose ComputeDomain could not be created, and the monotonic time of the first attempt."""
     refused: dict[str, float] = field(default_factory=dict)
     """Node -> monotonic time until which it is left out of this job's plans: kube-scheduler would not take it."""
     rest: tuple[Rest, float] | None = None
@@ -151,7 +155,7 @@ class JobSight(Struct, frozen=True):
     silent: dict[str, float]
     """Nodes of the pods that do not answer -> since when, as a POSIX time."""
     facts: JobFacts | None = None
-    """None of a job that is being deleted, or gone: what follows is not asked then."""
+    """None of a job that is being deleted, or gone."""
     groups: tuple[Meta, ...] | None = None
     """PodGroups; None where there is no such kind."""
     claim_templates: tuple[Meta, ...] | None = None
@@ -159,14 +163,14 @@ class JobSight(Struct, frozen=True):
     compute_domains: tuple[Meta, ...] | None = None
     """The same of ComputeDomains."""
 
-    @property
-    def owned(self) -> set[str]:
-        """UIDs of all these, but pods."""
-        every = (*(self.groups or ()), *(self.claim_templates or ()), *(self.compute_domains or ()))
-        return {each.uid for each in every}
-
     change: stop_triggers.Edited | None = None
     run: fake.FakeRun | None = None
+
+    @property
+    def owned(self) -> set[str]:
+        """UIDs of PodGroups, claim templates and ComputeDomains."""
+        every = (*(self.groups or ()), *(self.claim_templates or ()), *(self.compute_domains or ()))
+        return {each.uid for each in every}
 
 
 class Views:
@@ -222,17 +226,24 @@ class Views:
         if facts is None or not facts.ours:
             return None
         if facts.meta.deletion_timestamp:
-            return self.last_sight(facts.meta, facts.status)
+            return self._with_objects(self.last_sight(facts.meta, facts.status))
         if facts.unreadable:
             return None
         return structs.replace(
-            self.last_sight(facts.meta, facts.status),
+            self._with_objects(self.last_sight(facts.meta, facts.status)),
             facts=facts,
-            groups=self._cluster.pod_groups_of(facts.meta.identity),
-            claim_templates=self._cluster.claim_templates_of(facts.meta.identity),
-            compute_domains=self._cluster.compute_domains_of(facts.meta.identity),
             change=stop_triggers.edited(facts, self._lines),
             run=self._fake_run(facts),
+        )
+
+    def _with_objects(self, sight: JobSight) -> JobSight:
+        """With what its gangs have besides pods."""
+        job = sight.meta.identity
+        return structs.replace(
+            sight,
+            groups=self._cluster.pod_groups_of(job),
+            claim_templates=self._cluster.claim_templates_of(job),
+            compute_domains=self._cluster.compute_domains_of(job),
         )
 
     def last_sight(self, meta: Meta, status: JobStatus) -> JobSight:
@@ -251,7 +262,7 @@ class Views:
         known = {pod.metadata.uid for pod in sight.pods}
         gang.due = steps.due(sight.pods, sight.silent, self._settings.failures, sight.now)
         if (facts := sight.facts) is None:
-            gang.deleted = {pod: force for pod, force in gang.deleted.items() if pod in known}
+            gang.deleted = {each: force for each, force in gang.deleted.items() if each in known | sight.owned}
             gang.binding_since = gang.promise = None
             return
         _settle(gang, facts, known | sight.owned)
@@ -288,7 +299,7 @@ class Views:
             pod_groups=None if plan and gang.ungrouped == plan.epoch else sight.groups,
             claim_templates=sight.claim_templates,
             compute_domains=sight.compute_domains,
-            linked=sight.compute_domains is not None and not sight.pods and _linked(facts, plan, nodes),
+            linked=self._linked(gang, sight, nodes),
             by_claim=plan is not None and bool(class_of(plan.gpu_resource)),
             plan=self._promised(facts, gang.promise),
             pending=pending_status.told(gang.pending, facts, self.refused_nodes(gang)),
@@ -299,7 +310,7 @@ class Views:
             leaving=stop_triggers.leaving(plan, self._cluster.pods_of) if plan else (),
             outdated=change.note(sight.now) if change else "",
             setback=gang.setback or self._broken(facts, sight.pods) or self._without_room(facts, sight.now),
-            unavailable={name: why for name, node in nodes.items() if (why := self._unavailable(name, node))},
+            unavailable=self._unavailable_of(plan, nodes) if plan else {},
             lost={name: why for name, node in nodes.items() if (why := self.mass_failures.lost(name, node))},
             unready=frozenset(name for name, node in nodes.items() if node is None or not node.ready),
             spared=self.mass_failures.spared(nodes),
@@ -314,6 +325,14 @@ class Views:
             shadow=_said(gang.watched, plan),
         )
 
+    def _linked(self, gang: DriverState, sight: JobSight, nodes: Mapping[str, NodeFacts | None]) -> bool:
+        """Whether the gang of the plan is to have a ComputeDomain. A template with claims of its own is left as it is:
+        one of them may be for a channel."""
+        facts, plan = sight.facts, sight.status.plan
+        if facts is None or plan is None or sight.compute_domains is None or sight.pods or gang.unlinked == plan.epoch:
+            return False
+        return spans_domain(plan, nodes) and not facts.template["spec"].get("resourceClaims")
+
     def _last_view(self, gang: DriverState, sight: JobSight) -> JobContext:
         return JobContext(
             meta=sight.meta,
@@ -325,6 +344,9 @@ class Views:
             backoff=(self._settings.gang.backoff_initial_seconds, self._settings.gang.backoff_max_seconds),
             being_deleted=True,
             pods=sight.pods,
+            pod_groups=sight.groups,
+            claim_templates=sight.claim_templates,
+            compute_domains=sight.compute_domains,
             deleted=gang.deleted,
             rules=self._settings.failures,
             gone_nodes=self._gone(sight.pods),
@@ -424,18 +446,25 @@ class Views:
     def _unfit(self, facts: JobFacts) -> str:
         """Why pods of the plan that is to follow could not be made where it says, if one is to follow."""
         stop = facts.status.stop
-        for node in stop.successor.nodes if stop and stop.successor else ():
-            if why := self._unavailable(node.name, self._node(node.name)):
-                return f"node {node.name}: {why}"
-        return ""
+        if stop is None or stop.successor is None:
+            return ""
+        nodes = {node.name: self._node(node.name) for node in stop.successor.nodes}
+        return next((f"node {at}: {why}" for at, why in self._unavailable_of(stop.successor, nodes).items()), "")
 
     def _node(self, name: str) -> NodeFacts | None:
         return self._observer.node(self._cluster.nodes.items.get(name))
 
-    def _unavailable(self, name: str, node: NodeFacts | None) -> str:
-        """Why the node takes no new pods; empty when it does."""
+    def _unavailable_of(self, plan: Plan, nodes: Mapping[str, NodeFacts | None]) -> dict[str, str]:
+        """Nodes of the plan that take no new pods of it -> why."""
+        found = {name: self._unavailable(name, node, plan.gpu_resource) for name, node in nodes.items()}
+        return {name: why for name, why in found.items() if why}
+
+    def _unavailable(self, name: str, node: NodeFacts | None, resource: str) -> str:
+        """Why the node takes no new pods that ask for GPUs by this resource; empty when it does."""
         if node is None:
             return GONE
+        if node.gpu and node.resource != resource:
+            return f"its GPUs are asked for by {node.resource} now, the pods of its plan ask for {resource}"
         return node.unavailable or (self._gpunodes.unavailable(name) if self._gpunodes else "")
 
     def _silent(self, pods: Iterable[PodObject]) -> dict[str, float]:
@@ -495,12 +524,6 @@ class Views:
 
     def _overdue(self, gang: DriverState) -> bool:
         return gang.binding_since is not None and time.monotonic() - gang.binding_since >= gang.binding_limit
-
-
-def _linked(facts: JobFacts, plan: Plan | None, nodes: Mapping[str, NodeFacts | None]) -> bool:
-    """Whether the gang of the plan is to have a ComputeDomain. A template with claims of its own is left as it is: one
-    of them may be for a channel."""
-    return plan is not None and spans_domain(plan, nodes) and not facts.template["spec"].get("resourceClaims")
 
 
 def _on(node: str, pods: Iterable[PodObject]) -> list[str]:

@@ -36,7 +36,7 @@ from trimtab.doctor.rbac import Need, Right
 from trimtab.errors import ApiError, Forbidden, NotFound, SettingsError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.connection import connect
-from trimtab.kube.listing import PAGE_SIZE
+from trimtab.kube.listing import list_all
 from trimtab.kube.objects import (
     AnyObject,
     ConfigMapObject,
@@ -80,10 +80,6 @@ PARTS = (names.CONTROLLER_ACCOUNT, names.EXTENDER_ACCOUNT, names.AGENT_ACCOUNT, 
 OURS = f"{names.LABEL_PART} in (trimtab,{','.join(PARTS)})"
 LEASE_LOOKS_SECONDS, LEASE_PAUSE_SECONDS = 5.0, 0.25
 """A leader renews its Lease every 2 s unless it is told otherwise; that it does is seen by looking twice."""
-
-
-class _FoundItems(Struct):
-    items: list[msgspec.Raw]
 
 
 class _Verdict(Struct):
@@ -136,6 +132,7 @@ class _Look:
         self._settings = settings
         self._namespace = settings.leadership.namespace
         self._certificates = certificates
+        self._unreadable: list[str] = []
 
     async def at(self, seen: Seen) -> Seen:
         """All of it, at once where one thing does not depend on another."""
@@ -169,17 +166,17 @@ class _Look:
         answers = await asyncio.gather(*fields.values())
         clock = self._client.clock
         found = replace(seen, now=clock.now(), ahead=clock.ahead(), **dict(zip(fields, answers, strict=True)))
-        return replace(found, parts=await self._parts(found.pods), lease=await lease)
+        parts = await self._parts(found.pods)
+        return replace(found, parts=parts, lease=await lease, unreadable=tuple(sorted(set(self._unreadable))))
 
     # --- objects ----------------------------------------------------------------------------------------------------
     async def _list(
         self, resource: Resource, kind: type[T], params: Mapping[str, str] | None = None, namespace: str = ""
     ) -> tuple[T, ...] | Unknown:
-        """All objects; none where the kind is not installed, which is for the check of the CRDs to tell."""
-        decoder, found = msgspec.json.Decoder(kind), list[T]()
+        """All objects that can be read; none where the kind is not installed, which is for the check of the CRDs to
+        tell."""
         try:
-            async for page in self._client.pages(resource.path(namespace), PAGE_SIZE, params):
-                found += [decoder.decode(item) for item in msgspec.json.decode(page, type=_FoundItems).items]
+            found = await list_all(self._client, resource, kind, self._unreadable, namespace=namespace, params=params)
         except NotFound:
             return ()
         except (ApiError, msgspec.DecodeError) as error:

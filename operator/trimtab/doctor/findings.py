@@ -79,6 +79,7 @@ class Reason(StrEnum):
     UNUSABLE = "UnusableGpus"
     NO_DEVICE_CLASS = "DeviceClassMissing"
     DEVICES_NOT_ALLOCATED = "DevicesNotAllocated"
+    RESOURCES_MIXED = "ResourcesMixed"
     AGENT_MISSING = "AgentMissing"
     AGENT_STALE = "AgentStale"
     AGENT_BLIND = "AgentBlind"

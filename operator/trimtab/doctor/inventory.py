@@ -362,6 +362,8 @@ class Seen(Struct, frozen=True):
     slices: tuple[ResourceSliceObject, ...] | Unknown = ()
     """What drivers of dynamic resource allocation offer; none where that is not served."""
     device_classes: tuple[DeviceClassObject, ...] | Unknown = ()
+    unreadable: tuple[str, ...] = ()
+    """Objects that are there and cannot be read, as `resourceslices n1`: they count nowhere."""
     node_leases: tuple[Lease, ...] | Unknown = ()
     jobs: tuple[JobObject, ...] | Unknown = ()
     queues: tuple[QueueObject, ...] | Unknown = ()

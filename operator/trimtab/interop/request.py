@@ -40,7 +40,8 @@ class KueueRequest(Struct, frozen=True):
     """LocalQueue in the job's namespace."""
     gpus: Bounds
     resource: str
-    """Extended resource of its GPUs."""
+    """Extended resource of its GPUs, or their DeviceClass in Kubernetes' notation for a resource, which is then what
+    ClusterQueues have quota for."""
     template: Mapping[str, Any]
     """The job's pod template."""
     cpu_milli_per_gpu: int = 0
@@ -135,7 +136,12 @@ def _pod(ask: KueueRequest) -> Json:
         "resources": {"requests": amounts, "limits": dict(amounts)},
     }
     pod = {field: given[field] for field in _FOR_FLAVORS if given.get(field)}
-    pod["tolerations"] = [*(pod.get("tolerations") or ()), {"key": ask.resource, "operator": "Exists"}]
+    pod["tolerations"] = [*(pod.get("tolerations") or ()), {"key": _tainted_as(ask.resource), "operator": "Exists"}]
     if ask.priority_class:
         pod["priorityClassName"] = ask.priority_class
     return {"containers": [container], "restartPolicy": "Never", **pod}
+
+
+def _tainted_as(resource: str) -> str:
+    """Key of the taints that keep others away from nodes with such GPUs: that of the vendor, as of the gang's pods."""
+    return names.VENDOR_RESOURCES.get(resource.removeprefix(names.DEVICE_CLASS_RESOURCE), resource)

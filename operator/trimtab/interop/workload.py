@@ -177,7 +177,8 @@ class Workload(Struct, frozen=True):
     count: int
     """GPUs that it asks for at most."""
     resource: str
-    """What each of them is called, e.g. `nvidia.com/gpu`; empty where it asks for none."""
+    """What each of them is called: `nvidia.com/gpu`, or their DeviceClass in Kubernetes' notation for a resource; empty
+    where it asks for none."""
     conditions: tuple[WorkloadCondition, ...]
     granted: Granted | None
     checks: tuple[AdmissionCheck, ...]
@@ -248,4 +249,4 @@ def read_workload(obj: WorkloadObject) -> Workload:
 def _gpu_resource(template: _Template) -> str:
     containers = (template.spec.containers if template.spec else None) or ()
     asked = [key for each in containers for key in (each.resources.requests if each.resources else None) or ()]
-    return next((key for key in asked if key in names.GPU_RESOURCES), "")
+    return next((key for key in asked if key in names.GPU_RESOURCES + names.CLASS_RESOURCES), "")

@@ -52,6 +52,12 @@ class Cache(Generic[T]):
             self._put(obj, rewound)
         self.version = version
 
+    def clear(self) -> None:
+        """Forget everything: nobody keeps these objects any more."""
+        for key in list(self.items):
+            self._drop(key)
+        self.version = 0
+
     def put(self, obj: T) -> None:
         """Take an ADDED or MODIFIED event."""
         self._put(obj)

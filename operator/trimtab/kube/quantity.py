@@ -23,16 +23,19 @@ _SUFFIXES: Final = {
 }
 PATTERN: Final = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]{1,2})?$"
 """Quantities that are not negative, in a regular expression that Python and the API server (RE2) both read."""
+LONGEST: Final = 64
+"""Characters; the API server writes quantities in fewer than half as many."""
 _GRAMMAR: Final = re.compile(PATTERN)
 
 
 @lru_cache(maxsize=4096)
 def parse(quantity: int | str) -> Fraction:
     """Return the exact value of a quantity. Raises `QuantityError` when it is malformed or negative."""
-    match = _GRAMMAR.fullmatch(str(quantity))
+    text = str(quantity)
+    match = _GRAMMAR.fullmatch(text) if len(text) <= LONGEST else None
     if match is None:
         raise QuantityError(
-            f"{quantity!r} is no quantity: write a number with an optional suffix, as in 8, 500m or 64Gi"
+            f"{text[:LONGEST]!r} is no quantity: write a number with an optional suffix, as in 8, 500m or 64Gi"
         )
     number, _, suffix = match.groups(default="")
     scale = _SUFFIXES.get(suffix) or Fraction(10) ** int(suffix[1:])

@@ -144,6 +144,15 @@ class Reflector(Generic[T]):
         self._cache.written(obj)
         return obj
 
+    def forget(self) -> None:
+        """Drop all objects: their kind is no longer served. Not while `run` does, which then begins anew."""
+        self.synced.clear()
+        self.unreadable = {}
+        self.trouble = ""
+        self._stale_lists = 0
+        self._backoff.reset()
+        self._cache.clear()
+
     async def run(self) -> None:
         """List, watch, and start over, until cancelled."""
         reason = "start"

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from msgspec import Struct
 
@@ -33,7 +34,9 @@ from trimtab.kube.objects import (
     SliceDevice,
 )
 from trimtab.kube.quantity import to_int
+from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.gpus import MOST_GPUS, MOST_MEMORY, GpuDescription, NodeGpus, Obstacle, identify_gpus
+from trimtab.telemetry.isolation import isolated
 
 OF_ONE_GPU = ("uuid", "parentUUID", "resource.kubernetes.io/pciBusID", "pciAddr", "parentPciAddr")
 """Attributes whose value the parts of a GPU have in common, with one another or with the GPU."""
@@ -120,6 +123,15 @@ class PodHolding(Struct, frozen=True):
     """UIDs of the pods that they are reserved for; none where an allocated claim has no user."""
 
 
+class HeldByClaim(Struct, frozen=True):
+    """What one claim holds, and for whom."""
+
+    gpus: tuple[tuple[str, DeviceKey], ...] = ()
+    """Nodes and whole GPUs."""
+    consumers: frozenset[str] = frozenset()
+    """UIDs of pods."""
+
+
 class DeviceInventory:
     """Devices of all nodes at one moment. Nothing of a node is computed before it is asked for, nor again where
     nothing of it has changed since `before`."""
@@ -139,6 +151,9 @@ class DeviceInventory:
         known = tuple(classes)
         self._classes = {each.metadata.name for each in known}
         self._extended = {each.spec.extended_resource_name for each in known}
+        self._claims: FactsMemo[ResourceClaimObject, HeldByClaim] = FactsMemo(
+            "claims", self._held, lambda claim, error: HeldByClaim()
+        )
         self._read: dict[str, tuple[NodeDevices, ...]] = {}
         self._described: dict[str, NodeGpus | None] = {}
         if before:
@@ -154,13 +169,13 @@ class DeviceInventory:
     def devices(self, node: str) -> tuple[NodeDevices, ...]:
         """What each driver offers on a node."""
         if node in self._slices and node not in self._read:
-            self._read[node] = tuple(read_devices(self._slices[node]))
+            self._read[node] = tuple(read_devices(self._slices[node], node))
         return self._read.get(node, ())
 
     def gpus(self, node: str) -> NodeGpus | None:
         """The GPUs that a node has by dynamic resource allocation; None where it has none so."""
         if node in self._slices and node not in self._described:
-            self._described[node] = self._describe(node)
+            self._described[node] = isolated("devices", lambda: self._describe(node), _incomprehensible, node)
         return self._described.get(node)
 
     def _describe(self, node: str) -> NodeGpus | None:
@@ -170,16 +185,18 @@ class DeviceInventory:
 
     def holdings(self, claims: Iterable[ResourceClaimObject]) -> tuple[PodHolding, ...]:
         """Every GPU that claims hold, once. A GPU whose parts several claims hold has the consumers of all."""
-        held: dict[tuple[str, DeviceKey], set[str]] = {}
-        for claim in claims:
-            if claim.status.allocation is None:
-                continue
-            consumers = _consumers(claim)
-            for result in claim.status.allocation.devices.results:
-                for gpu in self._whole(result):
-                    held.setdefault(gpu, set()).update(consumers)
-        alike = Counter((node, frozenset(consumers)) for (node, _), consumers in held.items())
+        held: dict[tuple[str, DeviceKey], frozenset[str]] = {}
+        for _, claim in self._claims.all(claims):
+            for gpu in claim.gpus:
+                held[gpu] = held.get(gpu, frozenset()) | claim.consumers
+        alike = Counter((node, consumers) for (node, _), consumers in held.items())
         return tuple(PodHolding(node, gpus, consumers) for (node, consumers), gpus in alike.items())
+
+    def _held(self, claim: ResourceClaimObject) -> HeldByClaim:
+        if claim.status.allocation is None:
+            return HeldByClaim()
+        gpus = [gpu for result in claim.status.allocation.devices.results for gpu in self._whole(result)]
+        return HeldByClaim(tuple(gpus), frozenset(_consumers(claim)))
 
     def _whole(self, result: AllocatedDevice) -> Iterator[tuple[str, DeviceKey]]:
         """Nodes and GPUs of an allocated device. Pools of one name on several nodes are all charged: kube-scheduler
@@ -199,14 +216,28 @@ class DeviceInventory:
         return driver.class_resource if driver.name in self._classes else ""
 
 
-def read_devices(slices: Iterable[ResourceSliceObject]) -> Iterator[NodeDevices]:
-    """What each driver says in the slices of one node."""
+def read_devices(slices: Iterable[ResourceSliceObject], node: str = "") -> Iterator[NodeDevices]:
+    """What each driver says in the slices of one node. Where nothing can be made of it, none of it counts."""
     pools: dict[str, dict[str, list[ResourceSliceObject]]] = defaultdict(lambda: defaultdict(list))
     for each in slices:
         pools[each.spec.driver][each.spec.pool.name].append(each)
     for driver in DRIVERS.values():
         if driver.name in pools:
-            yield _of_driver(driver, pools[driver.name])
+            yield isolated(
+                "devices",
+                partial(_of_driver, driver, pools[driver.name]),
+                partial(_unreadable, driver),
+                node,
+            )
+
+
+def _unreadable(driver: DeviceDriver, error: Exception) -> NodeDevices:
+    return NodeDevices(driver, (), {}, trouble=f"it cannot be understood ({type(error).__name__}), a bug of Trimtab")
+
+
+def _incomprehensible(error: Exception) -> NodeGpus:
+    why = f"what drivers say of its GPUs cannot be understood ({type(error).__name__}): this is a bug of Trimtab"
+    return NodeGpus(None, "", 0, why, Obstacle.UNREADABLE)
 
 
 def _of_driver(driver: DeviceDriver, pools: Mapping[str, list[ResourceSliceObject]]) -> NodeDevices:

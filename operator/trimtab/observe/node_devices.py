@@ -43,16 +43,14 @@ class DeviceFacts:
         """Every GPU that claims hold, once."""
         asked = tuple(claims)
         if (asked, self.inventory) != self._held_by:
-            nobody: tuple[PodHolding, ...] = ()
-            self._held = isolated("devices", lambda: self.inventory.holdings(asked), lambda _: nobody)
+            self._held = self.inventory.holdings(asked)
             self._held_by = asked, self.inventory
         return self._held
 
     def of(self, node: NodeObject) -> NodeFacts | None:
         """Facts of a node; None where no driver offers GPUs there."""
         name = node.metadata.name
-        gpus = isolated("devices", lambda: self.inventory.gpus(name), lambda _: None, name)
-        if gpus is None:
+        if name not in self.inventory or (gpus := self.inventory.gpus(name)) is None:
             return None
         known = self._known.get(name)
         if known is None or known[0] is not node or known[1] is not gpus:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,9 +29,10 @@ from trimtab.kube.objects import (
     ResourceClaimObject,
     ResourceSliceObject,
 )
-from trimtab.observe import eligibility, jobs, nodes, pods, queues, running, stragglers
+from trimtab.observe import eligibility, jobs, nodes, pods, queues, resources, running, stragglers
 from trimtab.observe.claimed_gpus import ClaimedGpus
 from trimtab.observe.ends import Ends
+from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.failures import Failures, Held
 from trimtab.observe.gpunodes import GpuNodes, Look
 from trimtab.observe.jobs import JobFacts
@@ -54,9 +54,6 @@ NEVER = "Never"
 RETURN_SECONDS = 60.0
 """A job that may start again so soon is in line already: else others take its other nodes when it has lost one."""
 CANNOT_BE_SHOWN = "its spec, status or template make no sense together: this is a bug of Trimtab, please report it"
-
-Object = TypeVar("Object")
-Facts = TypeVar("Facts")
 
 
 class Caches(Struct, frozen=True):
@@ -102,39 +99,6 @@ class Observation(Struct, frozen=True):
         return [problem for problem in self.problems if problem.name == node and problem.kind in about]
 
 
-class FactsMemo(Generic[Object, Facts]):
-    """Facts per object, computed anew only when the object was replaced by another one.
-
-    `broken` says what is known of an object that cannot be made sense of (`isolation`).
-    """
-
-    def __init__(
-        self, part: str, compute: Callable[[Object], Facts], broken: Callable[[Object, Exception], Facts]
-    ) -> None:
-        self._part, self._broken = part, broken
-        self._understand = compute
-        self._known: dict[int, tuple[Object, Facts]] = {}
-
-    def _compute(self, item: Object) -> Facts:
-        return isolated(self._part, lambda: self._understand(item), lambda error: self._broken(item, error))
-
-    def one(self, item: Object) -> Facts:
-        """Facts of one object."""
-        known = self._known.get(id(item))
-        if known is None or known[0] is not item:
-            known = self._known[id(item)] = (item, self._compute(item))
-        return known[1]
-
-    def all(self, objects: Iterable[Object]) -> list[tuple[Object, Facts]]:
-        """Facts of exactly these objects; those of all others are forgotten."""
-        before, now = self._known, {}
-        for item in objects:
-            known = before.get(id(item))
-            now[id(item)] = known if known is not None and known[0] is item else (item, self._compute(item))
-        self._known = now
-        return list(now.values())
-
-
 class ClusterObserver:
     """Turns caches into observations. Holds only what it has computed before, never anything it was told once, but for
     one thing that takes time to be believed: the verdicts on slow GPUs.
@@ -176,6 +140,12 @@ class ClusterObserver:
             "running", lambda job: running.read_running(job, self._mobility), running.broken
         )
         self._usual = UsualRatio()
+        self._charged_of: tuple[object, ...] = ()
+        self._known_charged: list[PodFacts] = []
+        self._without_pods: dict[str, int] = {}
+        self._offering: tuple[NodeFacts, ...] = ()
+        self._set_aside: dict[str, str] = {}
+        """Of those: nodes that offer their GPUs in another way than most of their type -> why that is no use."""
         self._candidates: tuple[NodeFacts, ...] = ()
         self._types: frozenset[str] = frozenset()
         """GPU types of the candidates: of others policies know nothing, also not what a gang there is worth."""
@@ -188,6 +158,24 @@ class ClusterObserver:
     def node(self, node: NodeObject | None) -> NodeFacts | None:
         """Facts of one node; None when it is gone. What its driver offers is as it was at the last look."""
         return (self._facts(node) or nodes.without_gpus(node, self._levels)) if node else None
+
+    def look(self, caches: Caches) -> dict[str, NodeFacts]:
+        """Take the nodes and devices of this moment. Facts by name of the nodes that have GPUs."""
+        return self._look(caches)[1]
+
+    def _look(self, caches: Caches) -> tuple[list[NodeObject], dict[str, NodeFacts]]:
+        self._devices.look(caches.slices, caches.device_classes)
+        every = self._nodes.all(caches.nodes)
+        found = {facts.name: facts for node, own in every if (facts := self._devices.of(node) or own)}
+        offering = tuple(found.values())
+        if offering != self._offering:
+            self._offering, self._set_aside = offering, resources.set_aside(offering)
+        return [node for node, _ in every], found
+
+    @property
+    def set_aside(self) -> Mapping[str, str]:
+        """Nodes that took no pods at the last look because most of their type offer their GPUs in another way."""
+        return self._set_aside
 
     def _facts(self, node: NodeObject) -> NodeFacts | None:
         return self._devices.of(node) or self._nodes.one(node)
@@ -283,7 +271,7 @@ class ClusterObserver:
         now: float,
     ) -> tuple[Held, dict[str, str]]:
         """What failures say of nodes, and why nodes take no pods: by themselves, their agents' word, or failures."""
-        unfit = {name: facts.unavailable for name, facts in gpu_nodes.items() if facts.unavailable}
+        unfit = self._set_aside | {name: facts.unavailable for name, facts in gpu_nodes.items() if facts.unavailable}
         held = isolated(
             "failures",
             lambda: self._failures.look(gpu_nodes, known.values(), unfit, reports, used.requested, now),
@@ -302,6 +290,10 @@ class ClusterObserver:
     def _problems(self, gpu_nodes: Mapping[str, NodeFacts], lines: Queues) -> tuple[Problem, ...]:
         return (
             *(problem for facts in gpu_nodes.values() for problem in facts.problems),
+            *(
+                Problem("Node", "", name, gpu_nodes[name].uid, "OtherResource", why)
+                for name, why in self._set_aside.items()
+            ),
             *lines.problems(gpu_nodes.values()),
             *stragglers.problems(self._stragglers.cards(), gpu_nodes),
         )
@@ -325,10 +317,8 @@ class ClusterObserver:
         ended: set[Seat] = set()
         leavers = used.leavers
         present = [_of_own_job(pod, ours) for _, pod in self._pods.all(caches.pods)]
-        holdings = self._devices.holdings(caches.claims)
-        claiming = bool(holdings) or any(pod.claims for pod in present)
-        claimed = ClaimedGpus(holdings, present, used.standing_shares() if claiming else {})
-        for pod in map(claimed.charged, present):
+        charged, without_pods = self._charged(present, caches.claims, used)
+        for pod in charged:
             if pod.node:
                 used.pod(pod)
             if pod.seat and pod.job:
@@ -337,20 +327,33 @@ class ClusterObserver:
                 (seats if leaves or pod.node else ended).add(pod.seat)
                 if leaves:
                     used.leaves(pod)
-        for node, gpus in claimed.without_pods.items():
+        for node, gpus in without_pods.items():
             used.devices(node, gpus)
         used.settle({uid: facts.asks for uid, facts in known.items()}, seats, ended)
         return used
 
+    def _charged(
+        self, present: list[PodFacts], claims: Iterable[ResourceClaimObject], used: NodeUsage
+    ) -> tuple[list[PodFacts], Mapping[str, int]]:
+        """The pods with the GPUs that they have by claims, and GPUs by node that claims hold for no pod. The very same
+        where neither claims nor pods nor plans have changed."""
+        holdings = self._devices.holdings(claims)
+        if not holdings and not any(pod.claims for pod in present):
+            return present, {}
+        made_of = holdings, present, used.standing_shares()
+        if made_of != self._charged_of:
+            claimed = ClaimedGpus(*made_of)
+            self._charged_of, self._known_charged = made_of, [claimed.charged(pod) for pod in present]
+            self._without_pods = claimed.without_pods
+        return self._known_charged, self._without_pods
+
     def _gpu_nodes(self, caches: Caches, known: Iterable[JobFacts]) -> dict[str, NodeFacts]:
         """Facts by name of the nodes that have GPUs, and of those that have none any more but a plan that lies there:
         they are there, and only who is gone takes its gangs along."""
-        self._devices.look(caches.slices, caches.device_classes)
-        every = self._nodes.all(caches.nodes)
-        found = {facts.name: facts for node, own in every if (facts := self._devices.of(node) or own)}
+        every, found = self._look(caches)
         planned = {node.name for job in known if job.status.plan for node in job.status.plan.nodes}
         if lacking := planned - found.keys():
-            bare = (node for node, _ in every if node.metadata.name in lacking)
+            bare = (node for node in every if node.metadata.name in lacking)
             found |= {node.metadata.name: nodes.without_gpus(node, self._levels) for node in bare}
         return found
 

@@ -162,6 +162,11 @@ START_ERROR_SECONDS = Histogram(
 POD_GROUPS_REFUSED = Counter(
     "trimtab_pod_groups_refused_total", "Gangs that went on without a PodGroup: it was refused", registry=REGISTRY
 )
+COMPUTE_DOMAINS_REFUSED = Counter(
+    "trimtab_compute_domains_refused_total",
+    "Gangs that went on without a ComputeDomain: it was refused",
+    registry=REGISTRY,
+)
 BRAKE = Gauge(
     "trimtab_brake",
     "1 while so many nodes are lost at once that no gang is stopped because of it (circuit breaker)",

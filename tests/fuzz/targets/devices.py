@@ -83,8 +83,9 @@ def _claims(draw: Draw) -> list[ResourceClaimObject]:
 
 
 def _isolated() -> float:
-    parts = (REGISTRY.get_sample_value("trimtab_isolated_errors_total", {"part": part}) for part in ("devices", "node"))
-    return sum(part or 0.0 for part in parts)
+    parts = ("devices", "claims", "node")
+    counted = (REGISTRY.get_sample_value("trimtab_isolated_errors_total", {"part": part}) for part in parts)
+    return sum(each or 0.0 for each in counted)
 
 
 def run(data: bytes) -> None:

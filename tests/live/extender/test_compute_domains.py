@@ -152,3 +152,23 @@ async def test_a_gang_over_nodes_of_one_domain_has_a_compute_domain_whoever_cont
         assert not domains(rack), "within a node NVLink needs none"
         await gone(rack, "single")
         assert second.alive, second.tail()
+
+
+async def test_a_gang_whose_compute_domain_is_refused_goes_on_without_it(
+    rack: Live, extender: ExtenderProcess, front: Front, tmp_path: Path
+) -> None:
+    mode: dict[str, Any] = {"binding": {"mode": "Extender"}}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "domains", "namespace": "default"}}
+    rack.apply({**quota, "spec": {"hard": {f"count/{KIND}": "0"}}})
+    try:
+        async with ControllerProcess(rack.kubeconfig(tmp_path), tmp_path, **mode) as controller:
+            rack.apply(rack_gang("refused", 2))
+            await rack.until("refused", "PodsReady", 60)
+            assert rack.status("refused")["plan"]["epoch"] == 1
+            assert not domains(rack)
+            assert not any("resourceClaims" in pod["spec"] for pod in rack.pods("refused"))
+            assert controller.metric("trimtab_compute_domains_refused_total") == 1
+            await gone(rack, "refused")
+            assert controller.alive, controller.tail()
+    finally:
+        rack.delete("resourcequota", "domains")

@@ -38,7 +38,12 @@ WHOLE = {"deviceClassName": names.NVIDIA_DRIVER, "allocationMode": "ExactCount",
 OF_A_GANG: dict[str, Any] = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "ResourceClaimTemplate",
-    "metadata": {"name": "job-1", "namespace": "default", "ownerReferences": [owned_by("job")]},
+    "metadata": {
+        "name": "job-1",
+        "namespace": "default",
+        "labels": {names.LABEL_JOB: "job", names.LABEL_EPOCH: "1"},
+        "ownerReferences": [owned_by("job")],
+    },
     "spec": {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": WHOLE}]}}},
 }
 ADMINISTRATORS = "administrators-of-devices"
@@ -232,6 +237,8 @@ async def test_the_fake_profile_is_taken_by_the_api_server_and_its_amd_gpus_are_
 FORBIDDEN: dict[str, dict[str, Any]] = {
     "of no job": {"metadata.ownerReferences": []},
     "called like nobody's gang": {"metadata.name": "other-1"},
+    "called like another plan of its job": {"metadata.name": "job-2"},
+    "with the label of another job": {"metadata.labels": {names.LABEL_JOB: "other", names.LABEL_EPOCH: "1"}},
     "of another class": {"spec.spec.devices.requests.0.exactly.deviceClassName": "everything.example"},
     "as an administrator": {
         "metadata.namespace": ADMINISTRATORS,

@@ -43,22 +43,18 @@ from trimtab.apply.steps import JobContext
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
+from trimtab.controller.jobs.gang_objects import GangObjects
 from trimtab.controller.jobs.orphans import Orphans
 from trimtab.controller.loop.priority_semaphore import PrioritySemaphore, Urgency
 from trimtab.controller.views import DriverState, PlannedPlacement, Promise, Rest, ShadowDecision, Views
 from trimtab.errors import ApiError, Conflict, LeadershipLost, NotFound
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
-from trimtab.kube.objects import AnyObject
-from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import COMPUTE_DOMAINS, JOBS, PODS, RESOURCE_CLAIM_TEMPLATES, SERVICES
+from trimtab.kube.resources import JOBS, PODS, SERVICES
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.node_usage import Claim
 from trimtab.plan import objects
-from trimtab.plan.claim_template import claim_template
-from trimtab.plan.compute_domain import compute_domain
 from trimtab.plan.objects import GangPlan
-from trimtab.plan.pod_group import pod_group
 from trimtab.settings import Settings
 from trimtab.telemetry import metrics
 from trimtab_policy.types import Pending
@@ -98,6 +94,7 @@ class Gangs:
         self._wake = wake
         self._fail = fail
         self._wall = wall
+        self._objects = GangObjects(client, cluster, recorder)
         self._gangs: dict[str, DriverState] = {}
         self._turns = PrioritySemaphore(settings.kube.connections)
         self._orphans = Orphans(client, cluster, views, self._turns, wake)
@@ -293,27 +290,10 @@ class Gangs:
                     if why:
                         told = transitions.JobEvent("Warning", names.REASON_FORCED, why, view.status.last_epoch or 0)
                         self._recorder.job(view.meta, told)
-                case DeletePodGroup(name, uid):
-                    kind = self._pod_groups.resource
-                    await write.delete_owned(self._client, kind, view.meta.namespace, name, uid)
-                    gang.deleted[uid] = False
-                case CreatePodGroup():
-                    await self._create_pod_group(view, gang, plan())
-                case DeleteClaimTemplate(name, uid):
-                    kind = RESOURCE_CLAIM_TEMPLATES
-                    await write.delete_owned(self._client, kind, view.meta.namespace, name, uid)
-                    gang.deleted[uid] = False
-                case CreateClaimTemplate():
-                    made = claim_template(plan())
-                    answer = await write.create(self._client, RESOURCE_CLAIM_TEMPLATES, made, view.meta.identity)
-                    self._claim_templates.apply_written(answer)
-                case DeleteComputeDomain(name, uid):
-                    await write.delete_owned(self._client, COMPUTE_DOMAINS, view.meta.namespace, name, uid)
-                    gang.deleted[uid] = False
-                case CreateComputeDomain():
-                    made = compute_domain(plan())
-                    answer = await write.create(self._client, COMPUTE_DOMAINS, made, view.meta.identity)
-                    self._compute_domains.apply_written(answer)
+                case DeletePodGroup() | DeleteClaimTemplate() | DeleteComputeDomain():
+                    await self._objects.delete(view, gang, action)
+                case CreatePodGroup() | CreateClaimTemplate() | CreateComputeDomain():
+                    await self._objects.create(view, gang, action, plan())
                 case CreateService():
                     made = objects.service(plan())
                     self._cluster.services.apply_written(
@@ -322,36 +302,6 @@ class Gangs:
                 case CreatePod(rank):
                     made = objects.pod(plan(), rank)
                     self._cluster.pods.apply_written(await write.create(self._client, PODS, made, view.meta.identity))
-
-    async def _create_pod_group(self, view: JobContext, gang: DriverState, plan: GangPlan) -> None:
-        """Create the PodGroup of a gang. Refused, the gang goes on without one: our gates hold it together as well."""
-        try:
-            made = pod_group(plan, self._pod_groups.resource)
-            answer = await write.create(self._client, self._pod_groups.resource, made, view.meta.identity)
-        except (write.WriteRefused, NotFound) as error:
-            log.warning("gates alone hold this gang together", job=view.meta.key, epoch=plan.epoch, error=str(error))
-            metrics.POD_GROUPS_REFUSED.inc()
-            gang.ungrouped = plan.epoch
-            return
-        self._pod_groups.apply_written(answer)
-
-    @property
-    def _pod_groups(self) -> Reflector[AnyObject]:
-        """PodGroups, which a step speaks of only where they are served."""
-        assert self._cluster.pod_groups
-        return self._cluster.pod_groups
-
-    @property
-    def _compute_domains(self) -> Reflector[AnyObject]:
-        """ComputeDomains, which a step speaks of only where they are served."""
-        assert self._cluster.compute_domains
-        return self._cluster.compute_domains.domains
-
-    @property
-    def _claim_templates(self) -> Reflector[AnyObject]:
-        """ResourceClaimTemplates, which a step speaks of only where nodes have their GPUs so."""
-        assert self._cluster.devices
-        return self._cluster.devices.templates
 
     async def _write_status(self, view: JobContext, gang: DriverState, action: WriteStatus) -> None:
         epoch = self._leader_epoch()

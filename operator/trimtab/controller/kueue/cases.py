@@ -21,10 +21,11 @@ from trimtab.interop.reply import WorkloadPair
 from trimtab.interop.request import KueueRequest
 from trimtab.interop.workload import Workload, read_workload
 from trimtab.kube.objects import WorkloadObject
+from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.running import startable
-from trimtab.observe.snapshot import ClusterObserver, FactsMemo
+from trimtab.observe.snapshot import ClusterObserver
 
 log = structlog.get_logger(__name__)
 
@@ -42,14 +43,20 @@ class Cases:
         self._workloads: FactsMemo[WorkloadObject, Workload | None] = FactsMemo(
             "workload", _read, lambda workload, error: None
         )
+        self._usable: tuple[NodeFacts, ...] = ()
         self._hardware: Counter[tuple[str, str]] = Counter()
+        """GPUs of the usable nodes by type and resource."""
 
     def refresh(self) -> None:
-        """Look at nodes and Workloads anew; to be called at the beginning of a round."""
+        """Look at nodes, with their devices, and Workloads anew; to be called at the beginning of a round."""
         self._workloads.all(self._caches.workloads.items.values())
-        self._hardware = Counter()
-        for facts in map(self.node, self._cluster.nodes.items):
-            if facts and facts.gpu:
+        found, aside = self._observer.look(self._cluster.caches()), self._observer.set_aside
+        usable = tuple(facts for facts in found.values() if facts.gpu and facts.name not in aside)
+        if usable == self._usable:
+            return
+        self._usable, self._hardware = usable, Counter()
+        for facts in usable:
+            if facts.gpu:
                 self._hardware[facts.gpu.name, facts.resource] += facts.gpus
 
     def labelled(self) -> Iterator[JobFacts]:
@@ -129,13 +136,21 @@ class Cases:
             job=facts.meta,
             queue=queue,
             gpus=allowed.gpus,
-            resource=request.gpu_resource(self._offered(allowed.gpu_types), workload.resource if workload else ""),
+            resource=self._resource(allowed.gpu_types, workload.resource if workload else ""),
             template=facts.template,
             cpu_milli_per_gpu=allowed.cpu_milli_per_gpu,
             memory_per_gpu=allowed.memory_per_gpu,
             priority_class=ranked[0],
             priority=ranked[1],
         )
+
+    def _resource(self, types: Collection[str], now: str) -> str:
+        """What the quota is asked of. While it is not known which devices there are, what was asked for stays: a node
+        that has its GPUs so looks as if it had none, and who asks anew loses his place in the queue."""
+        devices = self._cluster.devices
+        if now and devices and devices.presence == "Unknown":
+            return now
+        return request.gpu_resource(self._offered(types), now)
 
     def _offered(self, types: Collection[str]) -> Counter[str]:
         """GPUs by resource, of these types (none: of any)."""

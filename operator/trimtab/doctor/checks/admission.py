@@ -15,6 +15,7 @@ POLICIES = (
     "trimtab-job-deletion",
     "trimtab-finalizers",
     "trimtab-marks",
+    "trimtab-gang-names",
     "trimtab-pods",
     "trimtab-gpus-by-jobs",
     "trimtab-controller",

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from trimtab import names
-from trimtab.doctor.findings import Finding, Reason, count, error, listed, not_checked, warning, well
+from trimtab.doctor.findings import Finding, Reason, count, error, listed, not_checked, some, warning, well
 from trimtab.doctor.gpu_nodes import gpu_nodes
 from trimtab.doctor.inventory import Seen, Unknown, known
 from trimtab.errors import QuantityError
@@ -15,6 +15,7 @@ from trimtab.kube.objects import NodeObject
 from trimtab.kube.quantity import to_int
 from trimtab.observe.gpus import Obstacle
 from trimtab.observe.nodes import NodeFacts
+from trimtab.observe.resources import set_aside
 
 PROMISES = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "amd.com/gpu.device-id", "gpu.intel.com/product")
 """Labels that only a node with GPUs has."""
@@ -33,6 +34,8 @@ FIXES = {
     Reason.BAD_LABEL: f"correct the label, or {LABELLER}",
     Reason.NO_DEVICE_CLASS: "install the DeviceClass of the driver's chart: `kubectl get deviceclasses`",
     Reason.DEVICES_NOT_ALLOCATED: "let kube-scheduler bind: `binding.mode: Extender` in the values of the chart",
+    Reason.RESOURCES_MIXED: "let all nodes of a type offer their GPUs alike: give the DeviceClass the extended"
+    " resource of the device plugin (spec.extendedResourceName)",
     Reason.UNUSABLE: "`trimtab get nodes` and the events of the node say more",
 }
 REMARKS = {
@@ -49,6 +52,7 @@ def labels(seen: Seen) -> Iterator[Finding]:
     said: dict[tuple[Reason, str], list[str]] = defaultdict(list)
     usable = sliced = total = 0
     understood = gpu_nodes(seen)
+    others = set_aside(facts for facts in understood.values() if facts)
     for node in known(seen.nodes):
         facts = understood[node.metadata.name]
         if facts is None and not _promised(node):
@@ -58,6 +62,8 @@ def labels(seen: Seen) -> Iterator[Finding]:
         sliced += facts is not None and facts.obstacle is Obstacle.SLICED
         for reason, message in _wrong(node, facts):
             said[reason, message].append(node.metadata.name)
+        if why := others.get(node.metadata.name):
+            said[Reason.RESOURCES_MIXED, why].append(node.metadata.name)
     if total and not usable:
         yield error(Reason.NO_USABLE_NODES, f"of {count(total, 'GPU node')} Trimtab can use none", "mend what follows")
     for (reason, message), about in said.items():
@@ -66,6 +72,11 @@ def labels(seen: Seen) -> Iterator[Finding]:
     for unseen in (seen.slices, seen.device_classes):
         if isinstance(unseen, Unknown):
             yield not_checked(f"GPUs that come by dynamic resource allocation: {unseen.why}", unseen.fix)
+    if seen.unreadable:
+        message = f"{some(seen.unreadable)} cannot be read: as if they were not there"
+        yield warning(
+            Reason.UNUSABLE, message, "see whether who writes them is of a version that is too new, or too old"
+        )
     if not total:
         message = "no node has GPUs: neither labels, device plugins nor ResourceSlices speak of any"
         yield warning(Reason.NO_GPU_NODES, message, f"{LABELLER}; or try it with `trimtab fake-nodes apply`")
