@@ -34,7 +34,7 @@ TURN = 1800.0
 """Seconds that it then has the GPUs at least."""
 MOST_OVERDUE = 4
 """Waiting jobs that come before others at a time."""
-FREE_CHANGES = 4
+FREE_CHANGES = 6
 """Restarts of a job before its gangs are left alone for a while."""
 LEAST_RUN = 900.0
 """Seconds for which they are from then on."""

@@ -332,6 +332,8 @@ class _Scored:
         self._first = np.cumsum([0, *(len(menu.options) for menu in menus)])
         self._numbers = {menu.job.uid: number for number, menu in enumerate(menus)}
         self._worth, self._doubts = _judged(trained, self._columns, self._first, menus)
+        self._unruled = self._worth.copy()
+        """The same whatever found no nodes in one of the attempts: it may in what is left."""
         self._pools = _Pools(snapshot, offered, menus)
         self._waited = self._waited_so_far()
         self._lift = guards.lift(snapshot, menus, self._waited, np.maximum.reduceat(self._worth, self._first[:-1]))
@@ -381,7 +383,7 @@ class _Scored:
     def _liked(self, number: int) -> list[int]:
         """Options of a job by what they are worth, the best first; only those that it would rather have than wait."""
         first, last = int(self._first[number]), int(self._first[number + 1])
-        mine = np.where(np.isneginf(self._worth[first:last]), -1e300, self._worth[first:last])
+        mine = self._unruled[first:last]
         least = self._later[number] if self._waited[number] < LONGEST_WAIT else -np.inf
         return [k for k in np.argsort(-mine, kind="stable").tolist() if mine[k] > least]
 

@@ -4,8 +4,8 @@ GPUs are counted by type. A job runs at the speed of its menu (`placement.option
 from; a start and a change cost what they cost in `sim.llm`; decisions are made when a job comes or ends, and every
 `heartbeat` seconds. What is decided says the policy's own code (`learned.rudder`), compiled, and an exact
 solution of its assignment: a multiple-choice knapsack over the GPUs of each type that are to be given out. What nodes
-add (a gang that finds no place although there are GPUs enough) is the only thing that the engine knows besides; a test
-holds both together.
+add (a gang that finds no place although there are GPUs enough), and what `learned.guards` keeps the policy from beside
+waiting on purpose, is all that the engine knows besides; a test holds both together.
 """
 
 from __future__ import annotations
