@@ -27,7 +27,7 @@ from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.shield import check
 from trimtab_policy.sim import llm
-from trimtab_policy.sim.controller import SimulatedController
+from trimtab_policy.sim.controller import ControllerRules, SimulatedController
 from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.failures import FailureModel
 from trimtab_policy.sim.result import Run
@@ -63,6 +63,10 @@ def crowd(large: float, *, urgent: int = 0) -> Snapshot:
 def test_who_has_waited_too_long_gets_gpus_before_newcomers() -> None:
     assert "uid-large" not in placed(Rudder(analytic()).decide(crowd(NOW - HOUR)))
     assert placed(Rudder(analytic()).decide(crowd(OVERDUE))) == {"uid-large"}
+
+
+def test_the_pipeline_keeps_gpus_for_whoever_waits_from_the_same_moment_on() -> None:
+    assert ControllerRules().rules.starvation_seconds == guards.LONGEST_WAIT
 
 
 def test_nobody_comes_before_a_more_urgent_job_that_waits() -> None:
@@ -225,6 +229,17 @@ def test_nothing_is_idle_beside_who_may_be_moved_later_or_has_waited_for_long(no
             decision = policy.decide(seen)
             assert check(seen, decision).refused == ()
             assert idle_beside(seen, decision, placed(decision) | {each.job for each in decision.pending}) == []
+
+
+@given(snapshots())
+@settings(max_examples=25, deadline=None)
+def test_in_the_controller_gpus_are_idle_only_where_they_are_kept_for_somebody(now: Snapshot) -> None:
+    movable = replace(now, jobs=tuple(replace(each, elastic=True) for each in now.jobs))
+    controller = SimulatedController(Rudder(analytic()))
+    outcome = controller.outcome(movable)
+    decision = Decision("rudder", outcome.placements, outcome.pending, outcome.stops)
+    idle = idle_beside(movable, decision, {each.job for each in outcome.pending})
+    assert not idle or outcome.reserved
 
 
 def test_a_quota_is_kept_where_gpus_are_idle() -> None:
