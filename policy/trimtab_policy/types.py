@@ -408,6 +408,25 @@ class Stop(Struct, frozen=True):
     """UID of the job that gets its GPUs; empty where there is none in particular."""
 
 
+class DoubtReason(StrEnum):
+    """Why a learned policy does without what it has learned: a closed list that tools may rely on."""
+
+    OUT_OF_TRAINING = "out_of_training"
+    """It was trained on nothing like it."""
+    NOT_FINITE = "not_finite"
+    """What it has learned comes to no finite number."""
+
+
+class Doubt(Struct, frozen=True):
+    """Jobs about which a learned policy decided without what it has learned."""
+
+    reason: DoubtReason
+    message: str
+    """The same for as long as the reason is: it is told as an event."""
+    jobs: tuple[str, ...]
+    """UIDs."""
+
+
 class Decision(Struct, frozen=True):
     """What a policy wants: placements, and for every other waiting job the reason why not.
 
@@ -419,3 +438,4 @@ class Decision(Struct, frozen=True):
     placements: tuple[Placement, ...] = ()
     pending: tuple[Pending, ...] = ()
     stops: tuple[Stop, ...] = ()
+    doubts: tuple[Doubt, ...] = ()

@@ -19,13 +19,14 @@ from trimtab.kube.objects import Meta
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.settings import Settings
+from trimtab.telemetry import metrics
 from trimtab_policy import policy
 from trimtab_policy.policy import Policy
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.sim import engine
-from trimtab_policy.types import Pending, StopCause
+from trimtab_policy.types import Decision, Doubt, DoubtReason, Pending, Snapshot, StopCause
 
 CHOICE = Choice("best_fit", "fcfs", "srtf")
 
@@ -36,6 +37,7 @@ class Bench:
     def __init__(self) -> None:
         self.choice = CHOICE
         self.broken: set[str] = set()
+        self.policies: dict[str, Policy] = {}
         self.promised: dict[str, str] = {}
         """UID -> policy of the jobs that were given a placement."""
         self.explained: list[str] = []
@@ -51,7 +53,7 @@ class Bench:
     def _find(self, name: str) -> Policy:
         if name in self.broken:
             raise OSError("no such file")
-        return policy.load(name)
+        return self.policies.get(name) or policy.load(name)
 
     async def look(self) -> Choice:
         """As of `Choosing`."""
@@ -77,6 +79,10 @@ class Bench:
 
     def ask(self, observation: Observation, outcome: Outcome, rules: Rules) -> None:
         self.shadowed.append(self.shadow_policy)
+
+
+def counted(name: str, **labels: str) -> float:
+    return metrics.REGISTRY.get_sample_value(name, labels) or 0.0
 
 
 @pytest.fixture
@@ -151,6 +157,28 @@ async def test_jobs_are_told_when_another_policy_had_to_decide_for_them(bench: B
     assert bench.promised == {"uid-job": "fcfs"}
     failed = "best_fit cannot be loaded: no such file"
     assert bench.told == [f"Warning PolicyFallback: policy best_fit failed, another one decided: {failed}"]
+
+
+class Doubting:
+    """Decides as best_fit does, and says that it has not used what it has learned."""
+
+    name = "best_fit"
+
+    def decide(self, now: Snapshot) -> Decision:
+        """As of `Policy`."""
+        doubt = Doubt(DoubtReason.OUT_OF_TRAINING, "nothing like it was trained on", ("uid-job",))
+        return replace(policy.load("best_fit").decide(now), doubts=(doubt,))
+
+
+async def test_jobs_are_told_where_a_policy_did_without_what_it_has_learned(bench: Bench) -> None:
+    bench.policies["best_fit"] = Doubting()
+    before = counted("trimtab_policy_doubts_total", policy="best_fit", reason="out_of_training")
+    decided = await bench.decide(observation())
+    assert decided
+    assert decided.outcome.fallbacks == ()
+    assert bench.promised == {"uid-job": "best_fit"}
+    assert bench.told == ["Normal PolicyDoubt: policy best_fit: nothing like it was trained on"]
+    assert counted("trimtab_policy_doubts_total", policy="best_fit", reason="out_of_training") == before + 1
 
 
 # --- running jobs -----------------------------------------------------------------------------------------------------

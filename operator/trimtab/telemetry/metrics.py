@@ -48,6 +48,13 @@ POLICY_FALLBACKS = Counter(
     ["policy", "reason"],
     registry=REGISTRY,
 )
+POLICY_DOUBTS = Counter(
+    "trimtab_policy_doubts_total",
+    "Decisions about single jobs in which a learned policy did without what it has learned, by reason"
+    " (out_of_training, not_finite)",
+    ["policy", "reason"],
+    registry=REGISTRY,
+)
 SHIELD_REJECTIONS = Counter(
     "trimtab_shield_rejections_total", "Placements that a hard rule refused, by rule", ["rule"], registry=REGISTRY
 )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from trimtab_policy.learned import rudder
+from trimtab_policy.learned import guards, rudder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,7 +21,8 @@ def _state_of_sources() -> str:
     they compile of others."""
     texts = [path.read_bytes() for path in sorted(_HERE.rglob("*.py"))]
     found = b"".join(text for text in texts if b"numba_cache import" in text)
-    return hashlib.sha256(found + Path(rudder.__file__).read_bytes()).hexdigest()[:16]
+    others = (Path(guards.__file__), Path(rudder.__file__))
+    return hashlib.sha256(found + b"".join(path.read_bytes() for path in others)).hexdigest()[:16]
 
 
 _CACHE = str(_HERE / "__pycache__" / f"kernel-{_state_of_sources()}")

@@ -20,6 +20,10 @@ network of zeros the analytic form decides.
 Then prices decide (`solvers.prices`): the assignment is proven to be within `largest_gap` of the best. A job that waits
 can do so on purpose: where its owner does not allow it to move later, it is weighed against its options now what it
 would gain by GPUs that come free soon.
+
+What it does not do whatever it has learned, `guards` says. A job that is unlike all that the network was trained on is
+scored by the analytic form alone, and one for which a figure is not finite by that with the constants from before any
+training; the decision tells which (`Decision.doubts`).
 """
 
 from __future__ import annotations
@@ -31,27 +35,39 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from trimtab_policy.learned import store
+from trimtab_policy.learned import guards, store
+from trimtab_policy.learned.guards import LONGEST_WAIT
 from trimtab_policy.perf.restarts import SCHEDULE_SECONDS, STARTUP_SECONDS, restart_seconds
 from trimtab_policy.placement.assign import realise
-from trimtab_policy.placement.candidates import Candidate, weight
+from trimtab_policy.placement.candidates import Candidate, placement, weight
 from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
 from trimtab_policy.placement.options import Market, OptionMenu, market
 from trimtab_policy.placement.releases import told_releases
+from trimtab_policy.placement.wording import TimedText, add, worded
 from trimtab_policy.placement.wording import waits as pending_because
-from trimtab_policy.placement.wording import worded
 from trimtab_policy.policy import Kind
 from trimtab_policy.solvers.prices import Bids, Deal, deal
-from trimtab_policy.types import Alternative, Decision, Job, Pending, PendingReason, Snapshot
+from trimtab_policy.types import (
+    Alternative,
+    Decision,
+    Doubt,
+    DoubtReason,
+    Job,
+    Pending,
+    PendingReason,
+    Snapshot,
+    Wording,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-SCHEMA = "options/1"
-"""What the weights take as input: the columns below, and the features of `values`."""
+SCHEMA = "options/2"
+"""What the weights take as input: the columns below, and the features of `values`; since 2 with their ranges."""
 LEFT, BEST, THRIFTY, COST, AGE, RESTARTS, URGENCY, SPAN = range(8)
 """Columns of jobs: steps left; steps/s of the fastest and of the thriftiest option; price of a step per second there;
 seconds since submission; starts after the first; factor of the worth; seconds over which speed counts (0: H)."""
@@ -76,6 +92,14 @@ SHAPES = {
     "out": (HIDDEN,),
 }
 """Arrays of the weights."""
+RANGES = "ranges"
+"""Array of a file of weights besides: lowest and highest value of each feature in training, (2, 17)."""
+SAID = (
+    "", "work left", "speed beside the fastest option", "speed for the GPUs", "part of the cluster", "", "",
+    "load of the cluster", "place among the jobs", "pause beside the work left", "age", "restarts", "number of GPUs",
+    "mean work of all jobs", "spread of the work of all jobs", "part of the cluster that stays", "",
+)  # fmt: skip
+"""The features in words; empty for those that are 0 or 1."""
 LARGEST_CHANGE = 2.0
 """Of the logarithm of a worth, by the network."""
 
@@ -102,6 +126,14 @@ class Network(NamedTuple):
     """(12,)"""
     out: FloatArray
     """(12,)"""
+
+
+class Trained(NamedTuple):
+    """A network, and what it was trained on."""
+
+    network: Network
+    ranges: FloatArray
+    """(2, 17), see `RANGES`."""
 
 
 def analytic() -> Network:
@@ -209,13 +241,14 @@ def change(network: Network, z: FloatArray) -> FloatArray:
     return found
 
 
-def on_purpose(jobs: FloatArray, owner: IntArray, waits: FloatArray) -> BoolArray:
-    """Options that a job could wait for, (m,): only if it cannot be moved later, for the others can start at once.
+def on_purpose(jobs: FloatArray, owner: IntArray, waits: FloatArray, waited: FloatArray) -> BoolArray:
+    """Options that a job could wait for, (m,): only if it cannot be moved later, for the others can start at once; and
+    only for what comes before it has waited for `LONGEST_WAIT` in all.
 
     `waits` (m,): seconds until there are GPUs for an option, 0 where there are now, infinite where that is not in
-    sight.
+    sight. `waited`: seconds that each job has waited already, (n,).
     """
-    found: BoolArray = (waits > 0.0) & (waits < 1e12) & (jobs[:, 7][owner] > 0.0)
+    found: BoolArray = (waits > 0.0) & (waits + waited[owner] <= LONGEST_WAIT) & (jobs[:, 7][owner] > 0.0)
     return found
 
 
@@ -241,36 +274,44 @@ class Rudder:
     source = "Trimtab"
     rescales = True
 
-    def __init__(self, weights: str | Path | Network = "rudder") -> None:
-        """`weights`: a file, or the name of shipped ones (`store.load`), read at the first decision; or a network."""
+    def __init__(self, weights: str | Path | Trained | Network = "rudder") -> None:
+        """`weights`: a file, or the name of shipped ones (`store.load`), read at the first decision; or what such a
+        file holds; or a network that is asked about everything."""
         self._source = weights
         self.largest_gap = 0.0
         """Largest proven relative distance from the best assignment so far."""
 
     @cached_property
-    def _network(self) -> Network:
-        if isinstance(self._source, Network):
+    def _trained(self) -> Trained:
+        if isinstance(self._source, Trained):
             return self._source
-        return network(store.load(self._source, SCHEMA, tuple(SHAPES)).arrays)
+        if isinstance(self._source, Network):
+            return Trained(self._source, guards.unbounded(FEATURES))
+        return trained(store.load(self._source, SCHEMA, (*SHAPES, RANGES)).arrays)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Give every job the option of the best assignment; jobs without one wait, or are stopped if they may be."""
+        """Give every job the option of the best assignment; jobs without one wait, or are stopped if they may be.
+
+        Raises ValueError for a job whose figures come to no finite worth.
+        """
+        snapshot = guards.rested(snapshot)
         capacity = Capacity(snapshot)
         offered = market(snapshot, capacity)
         menus = [menu for menu in offered.menus if menu.options]
         if not menus:
             return realise(self.name, snapshot, {}, capacity=capacity)
-        case = _Scored(snapshot, capacity, offered, menus, self._network)
+        case = _Scored(snapshot, capacity, offered, menus, self._trained)
         self.largest_gap = max(self.largest_gap, case.deal.gap)
         return case.decision(self.name)
 
 
-def network(arrays: Mapping[str, NDArray[Any]]) -> Network:
+def trained(arrays: Mapping[str, NDArray[Any]]) -> Trained:
     """From the arrays of a file. Raises WeightsError for other shapes."""
-    for name, shape in SHAPES.items():
+    for name, shape in {**SHAPES, RANGES: (2, FEATURES)}.items():
         if arrays[name].shape != shape:
             raise store.WeightsError(f"{name}: shape {arrays[name].shape}, expected {shape}; these are other weights")
-    return Network(*(np.array(arrays[name], dtype=np.float64) for name in SHAPES))
+    network = Network(*(np.array(arrays[name], dtype=np.float64) for name in SHAPES))
+    return Trained(network, np.array(arrays[RANGES], dtype=np.float64))
 
 
 class _Columns(NamedTuple):
@@ -283,17 +324,23 @@ class _Scored:
     """One decision: what everything is worth, and who gets what."""
 
     def __init__(
-        self, snapshot: Snapshot, capacity: Capacity, offered: Market, menus: Sequence[OptionMenu], network: Network
+        self, snapshot: Snapshot, capacity: Capacity, offered: Market, menus: Sequence[OptionMenu], trained: Trained
     ) -> None:
         self.snapshot, self.menus = snapshot, menus
-        self._capacity, self._network = capacity, network
+        self._capacity, self._trained = capacity, trained
         self._columns = columns(snapshot, offered, menus)
         self._first = np.cumsum([0, *(len(menu.options) for menu in menus)])
         self._numbers = {menu.job.uid: number for number, menu in enumerate(menus)}
-        self._worth = values(network, *self._columns)
+        self._worth, self._doubts = _judged(trained, self._columns, self._first, menus)
+        self._unruled = self._worth.copy()
+        """The same whatever found no nodes in one of the attempts: it may in what is left."""
         self._pools = _Pools(snapshot, offered, menus)
+        self._waited = self._waited_so_far()
+        self._lift = guards.lift(snapshot, menus, self._waited, np.maximum.reduceat(self._worth, self._first[:-1]))
         self._waits_of = self._waits_for()
         self._later, self._later_choice = self._worth_later()
+        self._left_over: dict[int, int] = {}
+        """Number of a job that gets what nobody else has -> its option."""
         self.deal = self._solve()
 
     def decision(self, name: str) -> Decision:
@@ -316,21 +363,69 @@ class _Scored:
             if attempt == ATTEMPTS - 1 or not (failed or urgent):
                 break
             for number in failed:
-                self._worth[self._first[number] + self.deal.chosen[number]] = -1.0
+                self._worth[self._first[number] + self.deal.chosen[number]] = -np.inf
             for number in urgent:
                 self._pin(number)
             self.deal = self._solve()
-        return decision
+        return self._doubted(self._filled(decision))
+
+    def _filled(self, decision: Decision) -> Decision:
+        """The same without GPUs that are idle beside somebody who could use them."""
+        more = [
+            placement(free, self.menus[number].job, wish, shares, *self._describe(self.menus[number].job, wish))
+            for number, k, shares, free in guards.idle(self.snapshot, self._capacity, decision, self.menus, self._liked)
+            for wish in (self._leave(number, k),)
+        ]
+        filled = {each.job for each in more}
+        pending = tuple(each for each in decision.pending if each.job not in filled)
+        return replace(decision, placements=(*decision.placements, *more), pending=pending) if more else decision
+
+    def _liked(self, number: int) -> list[int]:
+        """Options of a job by what they are worth, the best first; only those that it would rather have than wait."""
+        first, last = int(self._first[number]), int(self._first[number + 1])
+        mine = self._unruled[first:last]
+        least = self._later[number] if self._waited[number] < LONGEST_WAIT else -np.inf
+        return [k for k in np.argsort(-mine, kind="stable").tolist() if mine[k] > least]
+
+    def _leave(self, number: int, k: int) -> Candidate:
+        self._left_over[number] = k
+        return self.menus[number].options[k]
+
+    def _doubted(self, decision: Decision) -> Decision:
+        """The same with what is to be told of jobs about which the network was not believed."""
+        if not self._doubts:
+            return decision
+        said = {self.menus[number].job.uid: doubt for number, doubt in self._doubts.items()}
+        groups: dict[tuple[DoubtReason, str], list[str]] = {}
+        for uid, doubt in said.items():
+            groups.setdefault(doubt, []).append(uid)
+        return replace(
+            decision,
+            placements=tuple(
+                replace(each, reason=f"{each.reason}; {said[each.job][1]}") if each.job in said else each
+                for each in decision.placements
+            ),
+            pending=tuple(
+                add(each, TimedText(said[each.job][1], Wording(said[each.job][1]))) if each.job in said else each
+                for each in decision.pending
+            ),
+            doubts=tuple(Doubt(reason, words, tuple(uids)) for (reason, words), uids in groups.items()),
+        )
 
     def _solve(self) -> Deal:
-        return deal(self._pools.bids(self._worth - self._later[self._columns.owner]))
+        return deal(self._pools.bids(self._worth + (self._lift - self._later)[self._columns.owner]))
 
     def _wanted(self) -> dict[str, Candidate]:
         pairs = zip(self.menus, self.deal.chosen.tolist(), strict=True)
         return {menu.job.uid: menu.options[choice] for menu, choice in pairs if choice >= 0}
 
+    def _waited_so_far(self) -> FloatArray:
+        """Seconds that each job has waited in all, (jobs,), as `guards.waited` has it."""
+        return np.array([guards.waited(self.snapshot, menu.job) for menu in self.menus])
+
     def _stopped_for_less(self, placed: set[str]) -> list[int]:
-        """Running jobs that would be stopped while a less urgent one gets GPUs: nobody may do that."""
+        """Running jobs that would be stopped while a less urgent one gets GPUs: nobody may do that; nor may an equally
+        urgent one be the reason while it is their turn."""
         starting = [menu.job.priority for menu in self.menus if menu.job.uid in placed]
         if not starting:
             return []
@@ -339,13 +434,14 @@ class _Scored:
             for number, menu in enumerate(self.menus)
             if menu.job.placement and self.deal.chosen[number] < 0 and menu.current >= 0
             if menu.job.priority > min(starting)
+            or (menu.job.priority == min(starting) and guards.has_turn(self.snapshot, menu.job))
         ]
 
     def _pin(self, number: int) -> None:
         """Let a running job keep what it has."""
         first, menu = int(self._first[number]), self.menus[number]
         mine = self._worth[first : first + len(menu.options)]
-        mine[:] = -1.0
+        mine[:] = -np.inf
         mine[menu.current] = 1e6
 
     def _waits_for(self) -> FloatArray:
@@ -368,21 +464,21 @@ class _Scored:
 
     def _worth_later(self) -> tuple[FloatArray, IntArray]:
         jobs, options, owner = self._columns
-        asked = on_purpose(jobs, owner, self._waits_of)
+        asked = on_purpose(jobs, owner, self._waits_of, self._waited)
         if not asked.any():
             return np.zeros(len(jobs)), np.full(len(jobs), -1)
         then = options.copy()
         then[asked, PAUSE] += self._waits_of[asked]
-        worth = values(self._network, jobs, then, owner)
-        return best_later(float(self._network.constants[PATIENCE]), len(jobs), owner, asked, worth)
+        worth, _ = _judged(self._trained, _Columns(jobs, then, owner), self._first, self.menus)
+        return best_later(float(self._trained.network.constants[PATIENCE]), len(jobs), owner, asked, worth)
 
     def _describe(self, job: Job, wish: Candidate) -> tuple[str, tuple[Alternative, ...]]:
         """Why a job gets this, in words, and the best options of other sizes and types that lost."""
         number = self._numbers[job.uid]
         menu, first = self.menus[number], int(self._first[number])
         worth = self._worth[first : first + len(menu.options)]
-        chosen = int(self.deal.chosen[number])
-        mine, option = float(worth[chosen]), wish.option
+        chosen = self._left_over.get(number, int(self.deal.chosen[number]))
+        mine, option = max(float(worth[chosen]), 1e-9), wish.option
         price = self._pools.cost(self.deal.prices, number, menu)
         alternatives: list[Alternative] = []
         for k in np.argsort(-worth, kind="stable").tolist():
@@ -402,6 +498,8 @@ class _Scored:
         text = f"{wish.describe()}, {option.plan.describe()}: {_duration(seconds)} to go"
         cost = float(price[chosen]) / mine
         text += f"; others would pay {cost:.0%} of what that is worth to this job" if cost >= 0.005 else ""
+        if self._lift[number] > 0:
+            text += f"; it has waited for {_duration(float(self._waited[number]))} and comes before others"
         if job.placement:
             text += "; instead of " + f"{job.placement.gpus}×{job.placement.gpu_type}"
         return text, tuple(alternatives)
@@ -420,6 +518,44 @@ class _Scored:
             )
             return pending_because(job.uid, PendingReason.INSUFFICIENT_GPUS, text)
         return None
+
+
+def _judged(
+    trained: Trained, given: _Columns, first: IntArray, menus: Sequence[OptionMenu]
+) -> tuple[FloatArray, dict[int, tuple[DoubtReason, str]]]:
+    """As `values`, but nothing is believed of the network about jobs that are unlike all that it was trained on, or
+    where it is not finite; and, by number, of which jobs that is so, and why. `first`: the first option of each job.
+
+    Raises ValueError for a job whose worth is not finite before any training either.
+    """
+    network, (jobs, options, owner) = trained.network, given
+    doubts: dict[int, tuple[DoubtReason, str]] = {}
+    with np.errstate(all="ignore"):
+        load, log_w = pressure(network, jobs)
+        worth = analytic_worth(network, load, log_w, jobs, options, owner)
+        if learned(network):
+            z = features(load, log_w, jobs, options, owner)
+            strange = guards.of_each(guards.outside(z, trained.ranges), first)
+            unknown = np.atleast_1d(strange.any(axis=0))
+            for number in np.flatnonzero(unknown).tolist():
+                doubts[number] = DoubtReason.OUT_OF_TRAINING, _unlike(strange[:, number])
+            worth = worth * np.where(unknown[owner], 1.0, change(network, z))
+        unsound: BoolArray = guards.of_each(~np.isfinite(worth[None]), first)[0]
+        if unsound.any():
+            worth = np.where(unsound[owner], values(analytic(), jobs, options, owner), worth)
+    for number in np.flatnonzero(unsound).tolist():
+        mine = worth[first[number] : first[number + 1]]
+        if not np.isfinite(mine).all():
+            job = menus[number].job
+            raise ValueError(f"{job.namespace}/{job.name}: what its options are worth is no finite number")
+        doubts[number] = DoubtReason.NOT_FINITE, "what was learned comes to no finite number: scored without it"
+    return worth, doubts
+
+
+def _unlike(strange: BoolArray) -> str:
+    """What is told of a job that has such features."""
+    names = ", ".join(name for name, odd in zip(SAID, strange.tolist(), strict=True) if odd and name)
+    return f"nothing like it was trained on ({names or 'the kind of job'}): scored without the network"
 
 
 class _Pools:

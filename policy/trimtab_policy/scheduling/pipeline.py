@@ -51,6 +51,7 @@ from trimtab_policy.scheduling.shield import BrokenRule, judge
 from trimtab_policy.types import (
     MOST_LEAVING,
     Decision,
+    Doubt,
     Eta,
     Job,
     Pending,
@@ -107,6 +108,7 @@ class Pipeline:
         self._seconds: dict[str, float] = {}
         self._stages: dict[str, float] = {}
         self._policies: dict[str, str] = {}
+        self._doubts: dict[str, tuple[Doubt, ...]] = {}
         self._pending: dict[str, Pending] = {}
         self._said: list[_Proposal] = []
         self._base = snapshot
@@ -152,6 +154,7 @@ class Pipeline:
             reserved=self._reserved,
             stages=self._stages,
             isolated=tuple(failed),
+            doubts=self._doubts,
         )
 
     # --- policies -------------------------------------------------------------------------------------------------
@@ -164,6 +167,8 @@ class Pipeline:
         self._asked.add(by)
         self._seconds[by] = self._seconds.get(by, 0.0) + time.perf_counter() - began
         self._fallbacks += failures
+        if decision.doubts:
+            self._doubts[by] = tuple(dict.fromkeys((*self._doubts.get(by, ()), *decision.doubts)))
         permissions = Permissions(at_once=self._left(), about=uids, elastic=name == self._choice.policy)
         refused = self._judge(_Proposal(by, decision, permissions))
         self._policies |= dict.fromkeys((job.uid for job in jobs), by)

@@ -7,7 +7,7 @@ from msgspec import Struct
 from trimtab_policy.scheduling.isolation import Isolated
 from trimtab_policy.scheduling.reservations import Reservation
 from trimtab_policy.scheduling.shield import BrokenRule
-from trimtab_policy.types import Grant, Pending, Placement, Stop, StopCause
+from trimtab_policy.types import Doubt, Grant, Pending, Placement, Stop, StopCause
 
 
 class Fallback(Struct, frozen=True):
@@ -63,3 +63,5 @@ class Outcome(Struct, frozen=True):
     """Stage after the policies -> time it took."""
     isolated: tuple[Isolated, ...] = ()
     """Jobs that were set aside because the decision fails with them."""
+    doubts: dict[str, tuple[Doubt, ...]] = {}
+    """Policy -> where it did without what it has learned."""

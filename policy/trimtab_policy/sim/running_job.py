@@ -29,6 +29,7 @@ class Active:
         self.computed = 0.0
         """Seconds of computing, lost ones included."""
         self._since = 0.0
+        self._waits_since: float | None = None
         self._gpus = 0
         self._productive = 0.0
         self._served: dict[str, float] = {}
@@ -62,6 +63,7 @@ class Active:
         held = now - self._since
         self._served[placement.gpu_type] = self._served.get(placement.gpu_type, 0.0) + held * self._gpus
         self._seen, self._told, self.placement, self.resuming = None, None, None, 0.0
+        self._waits_since = now
         self.model.place(None)
         return Span(self.index, self._since, now, placement.gpu_type, placement.shares)
 
@@ -104,6 +106,7 @@ class Active:
                     expected_finish=None,
                     resuming=0.0,
                     lost_seconds=0.0,
+                    waits_since=template.waits_since if self._waits_since is None else self._waits_since,
                 )
                 self._template = template
             return self._seen

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from trimtab_lab.agents.rudder import elastic_window
+from trimtab_lab.agents import rudder_ranges
+from trimtab_lab.agents.rudder import (
+    RudderCell,
+    RudderConfig,
+    RudderEnvironment,
+    RudderTraining,
+    elastic_window,
+    make,
+)
 from trimtab_lab.evaluation.scenario import Scenario
 from trimtab_lab.evaluation.workload import workload
 from trimtab_lab.kernel import rescaling
 from trimtab_lab.workloads import clusters
-from trimtab_policy.learned import rudder, store
+from trimtab_policy.learned import guards, rudder, store
 from trimtab_policy.learned.rudder import Network, Rudder, analytic, columns, values
 from trimtab_policy.placement.options import market
 from trimtab_policy.scheduling.accounts import Accounts
@@ -107,14 +118,38 @@ def test_it_says_what_lost_and_why() -> None:
 
 
 def test_the_shipped_weights_fit() -> None:
-    shipped = rudder.network(store.load("rudder", rudder.SCHEMA, tuple(rudder.SHAPES)).arrays)
+    shipped = rudder.trained(store.load("rudder", rudder.SCHEMA, (*rudder.SHAPES, rudder.RANGES)).arrays).network
     assert np.isfinite(scored(shipped, snapshot())).all()
+
+
+def test_weights_of_a_training_hold_the_ranges_of_what_was_seen_in_it(tmp_path: Path) -> None:
+    cell = RudderCell(trace="generator:cluster-v0", cluster="sia-heterogeneous", jobs=12, windows=2)
+    few = RudderTraining(segments=1, generations=1, pairs=1, windows=1, validation_windows=1, threads=1)
+    config = RudderConfig(task="rescaling", environment=RudderEnvironment(cells=(cell,)), training=few)
+    learner = make(config, 0)
+    learner.learn(0)
+    ranges = learner.weights()[rudder.RANGES]
+    assert (ranges[:, 0] == 1.0).all()
+    assert np.isfinite(ranges).all()
+    assert (ranges[0, 1:] < ranges[1, 1:])[[0, 1, 2, 6, 11]].all()
+    before, card = tmp_path / "before.safetensors", store.read_card("rudder")
+    arrays = {name: array for name, array in learner.weights().items() if name != rudder.RANGES}
+    plain = msgspec.to_builtins(config)
+    store.save(before, arrays, replace(card, schema=rudder_ranges.BEFORE, config=plain, seeds=(0,)))
+    rudder_ranges.with_ranges(before, tmp_path / "after.safetensors")
+    after = store.load(tmp_path / "after.safetensors", rudder.SCHEMA, (*rudder.SHAPES, rudder.RANGES))
+    np.testing.assert_array_equal(after.arrays[rudder.RANGES], ranges)
 
 
 @pytest.mark.parametrize(
     ("trace", "cluster"), [("generator:llm", "h100-64"), ("generator:cluster-v0", "sia-heterogeneous")]
 )
-def test_the_compiled_world_is_that_of_the_engine(trace: str, cluster: str) -> None:
+def test_the_compiled_world_is_that_of_the_engine_but_for_the_guards(
+    trace: str, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guards, "rested", lambda now: now)
+    monkeypatch.setattr(guards, "has_turn", lambda now, job: False)
+    monkeypatch.setattr(guards, "lift", lambda now, menus, waits, best: np.zeros(len(menus)))
     scenario = Scenario("", trace, cluster, load=1.0, window=1, windows=4, window_jobs=40, seed=11)
     window, measured = elastic_window(scenario)
     fast = rescaling.run_window(analytic(), window).jct[measured].mean()

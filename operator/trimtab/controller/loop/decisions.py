@@ -28,7 +28,7 @@ from trimtab_policy.scheduling.isolation import Isolated
 from trimtab_policy.scheduling.reservations import Reservation
 from trimtab_policy.scheduling.results import Fallback, Move, Outcome
 from trimtab_policy.scheduling.rules import Rules
-from trimtab_policy.types import Job, Node, PendingReason, Snapshot
+from trimtab_policy.types import Doubt, Job, Node, PendingReason, Snapshot
 
 REVIEW_SECONDS = 300.0
 """A decision that leaves jobs waiting is made anew so often though nothing has changed: age alone may change an answer.
@@ -101,6 +101,9 @@ class Decisions:
             self._gangs.explain(pending)
         for fallback in outcome.fallbacks:
             self._tell(fallback, observation)
+        for policy, doubts in outcome.doubts.items():
+            for doubt in doubts:
+                self._tell_doubt(policy, doubt, observation)
         for isolated in outcome.isolated:
             self._tell_isolated(isolated, observation)
         return RoundDecision(observation, choice, rules, outcome)
@@ -149,6 +152,12 @@ class Decisions:
             message = f"policy {fallback.policy} failed, {fallback.instead}: {fallback.message}"
             happening = JobEvent("Warning", "PolicyFallback", message, facts.status.last_epoch or 0)
             self._recorder.job(facts.meta, happening)
+
+    def _tell_doubt(self, policy: str, doubt: Doubt, observation: Observation) -> None:
+        """Tell the jobs about which a policy decided without what it has learned."""
+        for facts in (observation.jobs[uid] for uid in doubt.jobs if uid in observation.jobs):
+            message = f"policy {policy}: {doubt.message}"
+            self._recorder.job(facts.meta, JobEvent("Normal", "PolicyDoubt", message, facts.status.last_epoch or 0))
 
     def _tell_isolated(self, isolated: Isolated, observation: Observation) -> None:
         """Tell a job that decisions are made without it. One that waits has it in its condition, too."""
@@ -227,5 +236,8 @@ def _tell_figures(outcome: Outcome) -> None:
         log.warning("DecisionRefused", job=refusal.job, rule=refusal.rule, message=refusal.message)
     for fallback in outcome.fallbacks:
         metrics.POLICY_FALLBACKS.labels(fallback.policy, fallback.reason).inc()
+    for policy, doubts in outcome.doubts.items():
+        for doubt in doubts:
+            metrics.POLICY_DOUBTS.labels(policy, doubt.reason).inc(len(doubt.jobs))
     isolated: Counter[tuple[str, ...]] = Counter((each.part,) for each in outcome.isolated)
     metrics.replace(metrics.ISOLATED_JOBS, isolated)

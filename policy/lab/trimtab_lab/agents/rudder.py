@@ -26,7 +26,7 @@ from trimtab_lab.agents.evolution import EvolutionStrategy
 from trimtab_lab.agents.learner import Arrays, segment_seed
 from trimtab_lab.evaluation.scenario import Scenario
 from trimtab_lab.evaluation.workload import workload
-from trimtab_lab.kernel.rescaling import ElasticWindow, run_window
+from trimtab_lab.kernel.rescaling import ElasticWindow, nothing_seen, run_window
 from trimtab_lab.workloads import clusters
 from trimtab_policy.learned import rudder
 from trimtab_policy.learned.rudder import ANALYTIC, SHAPES, Network, analytic
@@ -150,8 +150,16 @@ class RudderLearner:
         self._search.restore(arrays)
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """As of `Learner`."""
-        return dict(_network(self._search.mean)._asdict())
+        """As of `Learner`; with the ranges of what these weights see in the windows of the training."""
+        network = _network(self._search.mean)
+        return {**network._asdict(), rudder.RANGES: self.ranges(network)}
+
+    def ranges(self, network: Network) -> FloatArray:
+        """Lowest and highest value of each feature in the windows of the training under this network, (2, 17)."""
+        seen = nothing_seen()
+        for episode in self._episodes:
+            run_window(network, episode.window, seen)
+        return seen
 
     def validate(self) -> dict[str, float]:
         """As of `Learner`; `mean` and `tail` are ratios to the analytic form."""

@@ -4,8 +4,8 @@ GPUs are counted by type. A job runs at the speed of its menu (`placement.option
 from; a start and a change cost what they cost in `sim.llm`; decisions are made when a job comes or ends, and every
 `heartbeat` seconds. What is decided says the policy's own code (`learned.rudder`), compiled, and an exact
 solution of its assignment: a multiple-choice knapsack over the GPUs of each type that are to be given out. What nodes
-add (a gang that finds no place although there are GPUs enough) is the only thing that the engine knows besides; a test
-holds both together.
+add (a gang that finds no place although there are GPUs enough), and what `learned.guards` keeps the policy from beside
+waiting on purpose, is all that the engine knows besides; a test holds both together.
 """
 
 from __future__ import annotations
@@ -76,12 +76,20 @@ class ElasticRun(NamedTuple):
     restarts: FloatArray
 
 
-def run_window(network: Network, window: ElasticWindow) -> ElasticRun:
-    """Simulate an episode. Raises ValueError for a cluster that is too large."""
+def nothing_seen() -> FloatArray:
+    """Ranges of features before the first one, as `run_window` takes them."""
+    return np.array([[np.inf], [-np.inf]]) * np.ones(rudder.FEATURES)
+
+
+def run_window(network: Network, window: ElasticWindow, seen: FloatArray | None = None) -> ElasticRun:
+    """Simulate an episode. Raises ValueError for a cluster that is too large.
+
+    `seen` (2, 17), lowest and highest value of each feature, is widened by what the network sees.
+    """
     cells = int(np.prod(window.capacity + 1))
     if cells > MOST_CELLS:
         raise ValueError(f"{cells} combinations of free GPUs are more than {MOST_CELLS}: take a smaller cluster")
-    return ElasticRun(*_simulate(network, window))
+    return ElasticRun(*_simulate(network, window, np.empty((2, 0)) if seen is None else seen))
 
 
 @jit
@@ -323,14 +331,27 @@ def _fill(window: ElasticWindow, world: _World, now: float, j: int, job: FloatAr
 
 
 @jit
-def _decide(network: Network, asked: _Asked) -> IntArray:
-    """Option of the window for each job, -1 for none, (k,)."""
+def _note(network: Network, jobs: FloatArray, options: FloatArray, owner: IntArray, seen: FloatArray) -> None:
+    """Widen the ranges by what the network sees of these options."""
+    load, log_w = pressure(network, jobs)
+    z = features(load, log_w, jobs, options, owner)
+    for k in range(len(z)):
+        seen[0, k], seen[1, k] = min(seen[0, k], z[k].min()), max(seen[1, k], z[k].max())
+
+
+@jit
+def _decide(network: Network, asked: _Asked, seen: FloatArray) -> IntArray:
+    """Option of the window for each job, -1 for none, (k,); `seen` is widened, if it holds any features."""
+    if seen.shape[1]:
+        _note(network, asked.jobs, asked.options, asked.owner, seen)
     worth = values(network, asked.jobs, asked.options, asked.owner)
-    purpose = on_purpose(asked.jobs, asked.owner, asked.waits)
+    purpose = on_purpose(asked.jobs, asked.owner, asked.waits, asked.jobs[:, 4])
     if purpose.any():
         then = asked.options.copy()
         then[:, 2] += np.where(purpose, asked.waits, 0.0)
         worth_then = values(network, asked.jobs, then, asked.owner)
+        if seen.shape[1]:
+            _note(network, asked.jobs, then, asked.owner, seen)
         later, _ = best_later(network.constants[13], len(asked.jobs), asked.owner, purpose, worth_then)
         worth = worth - later[asked.owner]
     chosen = _assign(asked.capacity, asked.first, asked.kind, asked.options[:, 5], worth)
@@ -356,7 +377,7 @@ def _carry_out(window: ElasticWindow, world: _World, now: float, ids: IntArray, 
 
 
 @jit
-def _simulate(network: Network, window: ElasticWindow) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _simulate(network: Network, window: ElasticWindow, seen: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     n = len(window.submitted)
     world = _World(
         window.steps.copy(), np.zeros(n), np.full(n, -1, np.int64), np.zeros(n), np.full(n, -np.inf),
@@ -374,5 +395,5 @@ def _simulate(network: Network, window: ElasticWindow) -> tuple[FloatArray, Floa
             coming += 1
         asked = _ask(window, world, now, coming)
         if len(asked.ids):
-            _carry_out(window, world, now, asked.ids, _decide(network, asked))
+            _carry_out(window, world, now, asked.ids, _decide(network, asked, seen))
     return world.jct, world.gpu_seconds, world.restarts

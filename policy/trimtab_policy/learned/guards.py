@@ -1,0 +1,162 @@
+"""What rudder does not do whatever it has learned: bounds of waiting, moving and idling, and of what it believes.
+
+- *Waiting*: a job waits on purpose, for GPUs that come free or because what there is now is worth nothing to it, until
+  it has waited for `LONGEST_WAIT`. From then on it takes what there is, and comes before all that are not more urgent,
+  those first who have waited longest; and it is not stopped for them before it has run for `TURN`.
+- *Moving*: a job is moved, resized or stopped `FREE_CHANGES` times as the worth has it, which knows the pause of a
+  change. From then on its gang is left alone for `LEAST_RUN` seconds after each start. So in no hour are there more
+  than `MOST_PER_HOUR`. What users ask for besides (`minRuntimeSeconds`) is the pipeline's to keep.
+- *Idling*: what no other job gets goes to jobs that can start on it at once, unless they wait on purpose.
+- *Believing*: of what the network has never seen the like in its training, it says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from trimtab_policy.placement.candidates import nodes_for
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.options import OptionMenu
+from trimtab_policy.types import Decision, Job, NodeShare, Snapshot
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+LONGEST_WAIT = 6 * 3600.0
+"""Seconds that a job waits before it comes before others; the pipeline keeps GPUs for it from then on, too."""
+TURN = 1800.0
+"""Seconds that it then has the GPUs at least."""
+MOST_OVERDUE = 4
+"""Waiting jobs that come before others at a time."""
+FREE_CHANGES = 6
+"""Restarts of a job before its gangs are left alone for a while."""
+LEAST_RUN = 900.0
+"""Seconds for which they are from then on."""
+MOST_PER_HOUR = FREE_CHANGES + math.ceil(3600.0 / LEAST_RUN)
+"""Restarts of a job that rudder causes in any hour, at most."""
+MARGIN, LEAST_MARGIN = 0.1, 0.05
+"""How far a feature may lie outside of its range in training: a part of the range's width, and in any case."""
+
+
+# --- moving -----------------------------------------------------------------------------------------------------------
+def rested(snapshot: Snapshot) -> Snapshot:
+    """The snapshot in which those gangs must not be touched that were restarted often, and have just been again."""
+    kept = {job.uid for job in snapshot.jobs if job.placement and job.preemptible and _just_restarted(snapshot, job)}
+    if not kept:
+        return snapshot
+    return replace(
+        snapshot, jobs=tuple(replace(job, preemptible=False) if job.uid in kept else job for job in snapshot.jobs)
+    )
+
+
+def _just_restarted(snapshot: Snapshot, job: Job) -> bool:
+    if job.restarts < FREE_CHANGES:
+        return False
+    return job.started is None or (snapshot.time - job.started) * snapshot.speedup < LEAST_RUN
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+def waited(snapshot: Snapshot, job: Job) -> float:
+    """Seconds that a job has waited (again); 0 for one that runs."""
+    since = job.created if job.waits_since is None else job.waits_since
+    return max(0.0, (snapshot.time - since) * snapshot.speedup) if job.placement is None else 0.0
+
+
+def has_turn(snapshot: Snapshot, job: Job) -> bool:
+    """Whether a running job may have waited for too long before it started, and has not run for `TURN` yet."""
+    if job.placement is None:
+        return False
+    started = snapshot.time if job.started is None else job.started
+    overdue = (started - job.created) * snapshot.speedup >= LONGEST_WAIT
+    return overdue and (snapshot.time - started) * snapshot.speedup < TURN
+
+
+def lift(snapshot: Snapshot, menus: Sequence[OptionMenu], waits: FloatArray, best: FloatArray) -> FloatArray:
+    """What is added to the worth of all options of those that have waited for too long, (jobs,): more than all jobs
+    that are not more urgent are worth together. Nobody overtakes a more urgent job that waits.
+
+    `waits`: seconds, as of `waited`; `best`: what the best option of each job is worth, (jobs,).
+    """
+    found = np.zeros(len(menus))
+    waiting = [number for number, menu in enumerate(menus) if menu.job.placement is None]
+    overdue = [number for number in waiting if waits[number] >= LONGEST_WAIT]
+    if not overdue:
+        return found
+    priority = np.array([menu.job.priority for menu in menus])
+    highest = priority[waiting].max()
+    first = sorted((number for number in overdue if priority[number] == highest), key=lambda number: -waits[number])
+    found[first[:MOST_OVERDUE]] = np.maximum(best[priority <= highest], 0.0).sum() + 1.0
+    return found
+
+
+# --- idling -----------------------------------------------------------------------------------------------------------
+def idle(
+    snapshot: Snapshot, capacity: Capacity, decision: Decision, menus: Sequence[OptionMenu],
+    wanted: Callable[[int], Sequence[int]],
+) -> Iterator[tuple[int, int, tuple[NodeShare, ...], Capacity]]:  # fmt: skip
+    """Number of a job that waits although there is room for it, the option that it can have, on which nodes, and what
+    is free before it has them; one after the other, in the order of the menus.
+
+    `capacity` is that of the snapshot; `wanted` says which options a job would take, by number, the best first.
+    """
+    free = _after(snapshot, capacity, decision)
+    fruitless: set[object] = set()
+    waits = {pending.job for pending in decision.pending}
+    types = {option.gpu.name for menu in menus for option in menu.options}
+    most = {name: free.free_gpus(name) for name in types}
+    for number, menu in enumerate(menus):
+        if menu.job.uid not in waits or not any(most.values()):
+            continue
+        for k in wanted(number):
+            option, job = menu.options[k], menu.job
+            asked = option.demand(), job.requirements, job.eligible, job.queue
+            if option.option.gpus > most[option.gpu.name] or asked in fruitless:
+                continue
+            if shares := nodes_for(free, job, option, slow=True):
+                yield number, k, shares, free
+                free.take(job, option.gpu.name, shares)
+                most[option.gpu.name] = free.free_gpus(option.gpu.name)
+                break
+            fruitless.add(asked)
+
+
+def _after(snapshot: Snapshot, capacity: Capacity, decision: Decision) -> Capacity:
+    """What is free once the decision is carried out."""
+    free, jobs = capacity.copy(), {job.uid: job for job in snapshot.jobs}
+    leaving = {stop.job for stop in decision.stops} | {placement.job for placement in decision.placements}
+    for job in snapshot.jobs:
+        if job.placement and job.uid in leaving:
+            free.give(job, job.placement.gpu_type, job.placement.shares)
+    for placement in decision.placements:
+        free.take(jobs[placement.job], placement.gpu_type, placement.shares)
+    return free
+
+
+# --- believing --------------------------------------------------------------------------------------------------------
+def unbounded(features: int) -> FloatArray:
+    """The ranges of weights that are asked about everything, (2, features): for tests, and while they are trained."""
+    return np.array([[-math.inf] * features, [math.inf] * features])
+
+
+def of_each(found: BoolArray, first: IntArray) -> BoolArray:
+    """What holds of options (some, options) as what holds of any option of each job, (some, jobs). `first`: the first
+    option of each job, and behind them the number of all."""
+    each: BoolArray = np.logical_or.reduceat(found, first[:-1], axis=1)
+    return each
+
+
+def outside(z: FloatArray, ranges: FloatArray) -> BoolArray:
+    """Which features (features, options) lie outside of their `ranges` in training, lowest and highest, by more than
+    the margin; what is no number does."""
+    lowest, highest = ranges[0], ranges[1]
+    width = np.where(np.isfinite(highest - lowest), highest - lowest, 0.0)
+    margin = np.maximum(MARGIN * width, LEAST_MARGIN)
+    within = (z >= (lowest - margin)[:, None]) & (z <= (highest + margin)[:, None])
+    found: BoolArray = ~within
+    return found

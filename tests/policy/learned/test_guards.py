@@ -1,0 +1,428 @@
+"""What rudder does not do whatever it has learned: starve, thrash, idle, or believe what it was never trained on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from msgspec.structs import replace
+from tests.builders import A100, H100, NOW, T4, job, node, placement, running, snapshot
+from tests.strategies import snapshots
+
+from trimtab.decide.engine import Engine
+from trimtab_lab.evaluation.scenario import Scenario
+from trimtab_lab.evaluation.workload import workload
+from trimtab_lab.workloads import clusters
+from trimtab_policy import catalog
+from trimtab_policy.learned import guards, rudder, store
+from trimtab_policy.learned.rudder import Network, Rudder, Trained, analytic, on_purpose
+from trimtab_policy.placement.candidates import candidates, has_room
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.policy import Policy
+from trimtab_policy.scheduling.accounts import after
+from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.scheduling.shield import check
+from trimtab_policy.sim import llm
+from trimtab_policy.sim.controller import ControllerRules, SimulatedController
+from trimtab_policy.sim.engine import SimRules, simulate
+from trimtab_policy.sim.failures import FailureModel
+from trimtab_policy.sim.result import Run
+from trimtab_policy.types import Correction, Decision, DoubtReason, Job, Quota, Snapshot
+
+HOUR = 3600.0
+OVERDUE = NOW - guards.LONGEST_WAIT - 60
+
+
+def placed(decision: Decision) -> set[str]:
+    return {each.job for each in decision.placements}
+
+
+def wild(seed: int = 1, size: float = 0.5) -> Network:
+    """A network that says something about everything."""
+    draw = np.random.default_rng(seed)
+    shapes = {name: shape for name, shape in rudder.SHAPES.items() if name != "constants"}
+    return Network(rudder.ANALYTIC.copy(), *(size * draw.standard_normal(shape) for shape in shapes.values()))
+
+
+def shipped() -> Trained:
+    return rudder.trained(store.load("rudder", rudder.SCHEMA, (*rudder.SHAPES, rudder.RANGES)).arrays)
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+def crowd(large: float, *, urgent: int = 0) -> Snapshot:
+    """A job that takes the whole cluster for weeks, created then, and eight short ones that have just come."""
+    gang = job("large", gpus=(8, 8), steps=10_000_000, created=large)
+    short = [job(f"s{number}", gpus=(1, 1), steps=2_000, created=NOW, priority=urgent) for number in range(8)]
+    return snapshot([node("n1")], [gang, *short])
+
+
+def test_who_has_waited_too_long_gets_gpus_before_newcomers() -> None:
+    assert "uid-large" not in placed(Rudder(analytic()).decide(crowd(NOW - HOUR)))
+    assert placed(Rudder(analytic()).decide(crowd(OVERDUE))) == {"uid-large"}
+
+
+def test_the_pipeline_keeps_gpus_for_whoever_waits_from_the_same_moment_on() -> None:
+    assert ControllerRules().rules.starvation_seconds == guards.LONGEST_WAIT
+
+
+def test_nobody_comes_before_a_more_urgent_job_that_waits() -> None:
+    assert "uid-large" not in placed(Rudder(analytic()).decide(crowd(OVERDUE, urgent=1)))
+
+
+def test_a_job_that_was_stopped_waits_anew() -> None:
+    now = crowd(OVERDUE)
+    again = replace(now.jobs[0], restarts=1, waits_since=NOW - 60)
+    assert "uid-large" not in placed(Rudder(analytic()).decide(replace(now, jobs=(again, *now.jobs[1:]))))
+
+
+def test_only_so_many_come_before_others_at_a_time_and_those_first_who_have_waited_longest() -> None:
+    jobs = [job(f"j{number}", created=OVERDUE - number) for number in range(guards.MOST_OVERDUE + 3)]
+    now = snapshot([node("n1")], jobs)
+    menus = rudder.market(now).menus
+    lifted = guards.lift(now, menus, np.array([guards.waited(now, each) for each in jobs]), np.ones(len(jobs)))
+    assert np.flatnonzero(lifted).tolist() == list(range(3, len(jobs)))
+
+
+def test_who_got_gpus_after_a_long_wait_is_not_stopped_at_once() -> None:
+    held = placement("uid-large", {"n1": 8})
+    now = crowd(OVERDUE)
+    large = replace(now.jobs[0], placement=held, preemptible=True, elastic=True)
+    full = replace(now, nodes=(node("n1", free=0),))
+
+    def stopped(ran: float) -> bool:
+        mine = replace(large, started=NOW - ran)
+        return bool(Rudder(analytic()).decide(replace(full, jobs=(mine, *now.jobs[1:]))).stops)
+
+    assert not stopped(60.0)
+    assert stopped(guards.TURN + 60)
+
+
+def stream(hours: float) -> list[Job]:
+    """A gang that needs the whole cluster, and short jobs that would fill it for so long."""
+    large = job("large", gpus=(8, 8), model="gpt3-1.3b", steps=20_000, created=0.0)
+    every = range(0, int(hours * 60), 5)
+    return [large, *(job(f"s{at}", gpus=(2, 8), model="gpt3-1.3b", steps=1_500, created=60.0 * at) for at in every)]
+
+
+def first_start(policy: Policy, jobs: list[Job]) -> float:
+    """Seconds until the large job starts."""
+    cluster = replace(snapshot([node("n1")]), time=0.0)
+    run = simulate(policy, llm.jobs(jobs, cluster), cluster)
+    [record] = [each for each in run.jobs if each.uid == "uid-large"]
+    assert record.started is not None
+    return record.started
+
+
+@pytest.mark.parametrize("controller", [False, True])
+def test_in_a_stream_of_short_jobs_a_wait_is_bounded(controller: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound: what is due at once, and until the GPUs may be taken from those that hold them."""
+    policy: Policy = Rudder()
+    bound = guards.LONGEST_WAIT + guards.LEAST_RUN + SimRules().heartbeat
+    assert first_start(SimulatedController(policy) if controller else policy, stream(12)) <= bound
+    if not controller:
+        monkeypatch.setattr(guards, "lift", lambda now, menus, waits, best: np.zeros(len(menus)))
+        assert first_start(policy, stream(12)) > bound
+
+
+def test_nobody_waits_on_purpose_for_what_comes_after_the_bound() -> None:
+    fixed = np.zeros((1, 8))
+    fixed[:, [rudder.LEFT, rudder.BEST, rudder.SPAN]] = 1e6, 1.0, 1e12
+    owner, comes = np.zeros(1, dtype=np.int64), np.array([600.0])
+
+    def waits(waited: float) -> bool:
+        return bool(on_purpose(fixed, owner, comes, np.array([waited]))[0])
+
+    assert waits(0.0)
+    assert waits(guards.LONGEST_WAIT - 600)
+    assert not waits(guards.LONGEST_WAIT - 599)
+
+
+def test_who_waited_on_purpose_takes_what_there_is_in_the_end() -> None:
+    """The holder of the fast GPUs says for hours that it is about to end."""
+    holder = running("holder", {"fast": 8}, H100, finish=NOW + 60)
+
+    def gets(created: float) -> set[str]:
+        fixed = job("fixed", gpus=(8, 8), model="gpt3-1.3b", steps=200_000, created=created)
+        now = snapshot([node("fast", H100, free=0), node("slow", V100_LIKE)], [holder, fixed])
+        return placed(Rudder().decide(now))
+
+    assert gets(NOW - 60) == set()
+    assert gets(OVERDUE) == {"uid-fixed"}
+
+
+V100_LIKE = A100
+"""Slower than what the holder has, by more than a minute's wait costs."""
+
+
+# --- moving -----------------------------------------------------------------------------------------------------------
+class Noisy:
+    """Rudder, whose predictions are corrected anew in each decision, by any factor."""
+
+    name = "rudder"
+
+    def __init__(self, seed: int) -> None:
+        self._rudder, self._random = Rudder(analytic()), np.random.default_rng(seed)
+
+    def decide(self, now: Snapshot) -> Decision:
+        """As of `Policy`."""
+        return self._rudder.decide(replace(now, jobs=tuple(self._misjudged(each) for each in now.jobs)))
+
+    def _misjudged(self, each: Job) -> Job:
+        factors = np.exp(self._random.normal(0.0, 1.0, 3))
+        errors = (Correction(name, "", float(by), 1.2) for name, by in zip((A100, H100, T4), factors, strict=True))
+        return replace(each, corrections=tuple(errors))
+
+
+def most_restarts_in_an_hour(run: Run) -> int:
+    begins: dict[int, list[float]] = {}
+    for span in run.spans:
+        begins.setdefault(span.job, []).append(span.begin)
+    hours = ((begin, each) for each in begins.values() for begin in each)
+    return max(sum(begin <= other < begin + HOUR for other in sorted(each)[1:]) for begin, each in hours)
+
+
+def test_however_predictions_change_no_job_is_restarted_more_often_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = replace(snapshot([node("a"), node("h", H100), node("t", T4, gpus=4)]), time=0.0)
+    jobs = [job(f"j{n}", gpus=(1, 8), model="gpt2-xl", steps=60_000, created=600.0 * n) for n in range(6)]
+
+    def run() -> int:
+        return most_restarts_in_an_hour(simulate(Noisy(3), llm.jobs(jobs, cluster), cluster))
+
+    assert run() <= guards.MOST_PER_HOUR
+    monkeypatch.setattr(guards, "rested", lambda now: now)
+    assert run() > guards.MOST_PER_HOUR
+
+
+@pytest.mark.parametrize(("restarts", "ran", "kept"), [(5, 1.0, False), (6, 899.0, True), (6, 900.0, False)])
+def test_after_some_restarts_a_gang_is_left_alone_for_a_while(restarts: int, ran: float, kept: bool) -> None:
+    gang = running("r", {"n1": 4}, preemptible=True, restarts=restarts, started=NOW - ran)
+    now = snapshot([node("n1", free=4)], [gang])
+    assert guards.rested(now).jobs[0].preemptible is not kept
+
+
+# --- idling -----------------------------------------------------------------------------------------------------------
+def idle_beside(now: Snapshot, decision: Decision, waits: Iterable[str]) -> list[str]:
+    """Jobs of these that have no GPUs although there is room for them now, once all is done that was decided."""
+    then = after(now, decision)
+    free = Capacity(then)
+    left = {each.job for each in decision.pending} & set(waits)
+    return [
+        each.name
+        for each in then.jobs
+        if each.uid in left and any(has_room(free, each, option) for option in candidates(then, free, each))
+    ]
+
+
+@given(snapshots())
+@settings(max_examples=40, deadline=None)
+def test_nothing_is_idle_beside_who_may_be_moved_later_or_has_waited_for_long(now: Snapshot) -> None:
+    movable = replace(now, jobs=tuple(replace(each, elastic=True) for each in now.jobs))
+    overdue = replace(now, jobs=tuple(replace(each, created=OVERDUE) for each in now.jobs))
+    for seen in (movable, overdue):
+        for policy in (Rudder(analytic()), Rudder(wild())):
+            decision = policy.decide(seen)
+            assert check(seen, decision).refused == ()
+            assert idle_beside(seen, decision, placed(decision) | {each.job for each in decision.pending}) == []
+
+
+@given(snapshots())
+@settings(max_examples=25, deadline=None)
+def test_in_the_controller_gpus_are_idle_only_where_they_are_kept_for_somebody(now: Snapshot) -> None:
+    movable = replace(now, jobs=tuple(replace(each, elastic=True) for each in now.jobs))
+    controller = SimulatedController(Rudder(analytic()))
+    outcome = controller.outcome(movable)
+    decision = Decision("rudder", outcome.placements, outcome.pending, outcome.stops)
+    idle = idle_beside(movable, decision, {each.job for each in outcome.pending})
+    assert not idle or outcome.reserved
+
+
+def test_a_quota_is_kept_where_gpus_are_idle() -> None:
+    jobs = [job(f"j{n}", gpus=(2, 2), queue="q", created=OVERDUE) for n in range(4)]
+    decision = Rudder(analytic()).decide(snapshot([node("n1")], jobs, quotas=[Quota("q", "*", 4)]))
+    assert sum(each.gpus for each in decision.placements) == 4
+
+
+# --- believing --------------------------------------------------------------------------------------------------------
+def ordinary() -> Snapshot:
+    jobs = [job(f"j{n}", gpus=(1, 8), steps=10 ** (2 + n), elastic=True) for n in range(4)]
+    return snapshot([node("n1"), node("n2", H100)], jobs)
+
+
+def narrow(now: Snapshot, *, by: float = 0.0) -> np.ndarray:
+    """The ranges of just this snapshot, narrowed by so much on both sides."""
+    offered = rudder.market(now)
+    given_ = rudder.columns(now, offered, offered.menus)
+    z = rudder.features(*rudder.pressure(analytic(), given_.jobs), *given_)
+    return np.array([z.min(axis=1) + by, z.max(axis=1) - by])
+
+
+def test_what_it_was_trained_on_it_decides_by_its_network() -> None:
+    now = ordinary()
+    known = Rudder(Trained(wild(), narrow(now))).decide(now)
+    assert known == Rudder(wild()).decide(now)
+    assert known.doubts == ()
+
+
+def test_a_job_unlike_all_of_training_is_scored_without_the_network_and_told_so() -> None:
+    now = ordinary()
+    ranges = narrow(now)
+    odd = replace(now.jobs[0], uid="uid-odd", name="odd", training=replace(now.jobs[0].training, steps=10**9))
+    seen = replace(now, jobs=(*now.jobs, odd))
+    wider = np.array([np.minimum(ranges[0], -50.0), np.maximum(ranges[1], 50.0)])
+    wider[:, 1] = ranges[:, 1]  # the work left
+    decision = Rudder(Trained(wild(), wider)).decide(seen)
+    [doubt] = decision.doubts
+    assert (doubt.reason, doubt.jobs) == (DoubtReason.OUT_OF_TRAINING, ("uid-odd",))
+    assert "work left" in doubt.message
+    texts = {each.job: each.reason for each in decision.placements}
+    texts |= {each.job: each.message for each in decision.pending}
+    assert [uid for uid, text in texts.items() if doubt.message in text] == ["uid-odd"]
+
+
+def test_where_all_is_unlike_training_the_analytic_form_decides() -> None:
+    now = ordinary()
+    beyond = np.array([[60.0] * rudder.FEATURES, [61.0] * rudder.FEATURES])
+    strange, base = Rudder(Trained(wild(), beyond)).decide(now), Rudder(analytic()).decide(now)
+    assert [each.shares for each in strange.placements] == [each.shares for each in base.placements]
+    assert {uid for doubt in strange.doubts for uid in doubt.jobs} == {each.uid for each in now.jobs}
+
+
+def test_a_little_beyond_the_ranges_is_still_believed() -> None:
+    now = ordinary()
+    assert Rudder(Trained(wild(), narrow(now, by=guards.LEAST_MARGIN / 2))).decide(now).doubts == ()
+
+
+def test_where_what_was_learned_is_not_finite_the_form_before_any_training_decides() -> None:
+    now = ordinary()
+    broken = analytic()._replace(constants=np.where(np.arange(len(rudder.CONSTANTS)) == 1, np.inf, rudder.ANALYTIC))
+    decision, base = Rudder(broken).decide(now), Rudder(analytic()).decide(now)
+    assert [each.shares for each in decision.placements] == [each.shares for each in base.placements]
+    assert {doubt.reason for doubt in decision.doubts} == {DoubtReason.NOT_FINITE}
+
+
+def test_the_shipped_ranges_hold_what_it_was_trained_on() -> None:
+    ranges = shipped().ranges
+    assert np.isfinite(ranges).all()
+    assert (ranges[0] <= ranges[1]).all()
+    drawn = workload(Scenario("", "generator:llm", "h100-64", window_jobs=40, seed=9))
+    waiting = tuple(replace(each, elastic=True, created=0.0) for each in drawn.described[:12])
+    now = replace(clusters.cluster("h100-64"), time=60.0, jobs=waiting)
+    assert Rudder(Trained(wild(), ranges)).decide(now).doubts == ()
+
+
+# --- weights that cannot be used --------------------------------------------------------------------------------------
+def weights(folder: Path, schema: str = rudder.SCHEMA, **changes: np.ndarray) -> Path:
+    """A file of weights, with whatever is in it."""
+    arrays = {**shipped().network._asdict(), rudder.RANGES: shipped().ranges} | changes
+    card = replace(store.read_card("rudder"), schema=schema)
+    path = folder / "rudder.safetensors"
+    store.save(path, {name: np.nan_to_num(array) for name, array in arrays.items()}, card)
+    data = store.pack(path, arrays)
+    store.replace(path, data)
+    digest = store.hashlib.sha256(data).hexdigest()
+    store.replace(path.with_suffix(".json"), store.msgspec.json.encode(replace(card, sha256=digest)))
+    return path
+
+
+def told(policy: Policy, now: Snapshot) -> tuple[str, str]:
+    """Who decided in the end, and why rudder did not."""
+    outcome = Engine(lambda name: policy if name == "rudder" else _fcfs()).decide(now, Choice("rudder", "fcfs"))
+    [failure] = {(each.policy, each.message) for each in outcome.fallbacks}
+    assert failure[0] == "rudder"
+    assert outcome.placements
+    return next(iter(outcome.policies.values())), failure[1]
+
+
+def _fcfs() -> Policy:
+    from trimtab_policy.policy import load
+
+    return load("fcfs")
+
+
+def test_weights_that_are_no_numbers_are_refused_and_another_policy_decides(tmp_path: Path) -> None:
+    path = weights(tmp_path, skip=np.full(rudder.FEATURES, np.nan))
+    with pytest.raises(store.WeightsError, match="skip"):
+        Rudder(path).decide(ordinary())
+    assert told(Rudder(path), ordinary())[0] == "fcfs"
+
+
+def test_weights_without_ranges_are_refused_with_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(store.WeightsError, match="options/1"):
+        Rudder(weights(tmp_path, schema="options/1")).decide(ordinary())
+
+
+# --- clusters as they should not be ----------------------------------------------------------------------------------
+def test_gpu_types_that_nobody_has_ever_seen_are_used() -> None:
+    now = ordinary()
+    fast = replace(
+        catalog.gpu(H100), name="Z900", peak_flops={k: 5 * v for k, v in catalog.gpu(H100).peak_flops.items()}
+    )
+    seen = replace(now, nodes=(node("z", "Z900"), *now.nodes), gpu_types=now.gpu_types | {"Z900": fast})
+    decision = Rudder().decide(seen)
+    assert check(seen, decision).refused == ()
+    assert "Z900" in {each.gpu_type for each in decision.placements}
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-30, 1e30, 1e300])
+def test_absurd_reports_end_in_a_decision_of_somebody(factor: float) -> None:
+    now = ordinary()
+    mad = replace(now.jobs[0], corrections=(Correction(A100, "", factor, 1.2), Correction(H100, "", factor, 1.2)))
+    seen = replace(now, jobs=(mad, *now.jobs[1:]))
+    outcome = Engine(lambda name: Rudder() if name == "rudder" else _fcfs()).decide(seen, Choice("rudder", "fcfs"))
+    assert {each.job for each in outcome.placements} & {each.uid for each in now.jobs[1:]}
+    answered = {each.job for each in outcome.placements} | {each.job for each in outcome.pending}
+    assert answered == {each.uid for each in seen.jobs}
+
+
+def burst(jobs: int) -> Snapshot:
+    drawn = workload(Scenario("", "generator:llm", "h100-64", window_jobs=jobs, seed=5))
+    waiting = tuple(replace(each, elastic=True, created=0.0) for each in drawn.described)
+    return replace(clusters.cluster("h100-64"), time=60.0, jobs=waiting)
+
+
+def test_ten_times_as_many_jobs_at_once_are_told_of_and_decided_about() -> None:
+    """The network was trained on no such load."""
+    usual, much = burst(30), burst(300)
+    trained = Trained(wild(), narrow(usual))
+    decision = Rudder(trained).decide(much)
+    assert check(much, decision).refused == ()
+    assert {doubt.reason for doubt in decision.doubts} == {DoubtReason.OUT_OF_TRAINING}
+    assert idle_beside(much, decision, {each.uid for each in much.jobs}) == []
+
+
+def jct(policy: Policy, rules: SimRules | None = None, *, load: float = 1.0) -> float:
+    """Average, in seconds."""
+    drawn = workload(Scenario("", "generator:llm", "h100-64", load=load, window_jobs=60, seed=21))
+    nodes = clusters.cluster("h100-64")
+    run = simulate(policy, llm.jobs(drawn.described, nodes, seed=drawn.seed), nodes, rules)
+    return float(np.mean([each.finished - each.submitted for each in run.jobs if each.finished is not None]))
+
+
+LOST = SimRules(misfortunes=FailureModel(gpu_mtbf_seconds=8 * 24 * HOUR, repair_seconds=24 * HOUR))
+"""Half of the nodes are away on average."""
+
+
+@pytest.mark.parametrize(("rules", "load"), [(None, 10.0), (LOST, 0.5)])
+def test_in_bad_times_it_is_no_worse_than_its_base(rules: SimRules | None, load: float) -> None:
+    base = jct(Rudder(analytic()), rules, load=load)
+    assert jct(Rudder(), rules, load=load) <= 1.05 * base
+
+
+def test_a_network_that_was_trained_on_something_else_costs_nothing() -> None:
+    beyond = np.array([[60.0] * rudder.FEATURES, [61.0] * rudder.FEATURES])
+    assert jct(Rudder(Trained(wild(), beyond))) == pytest.approx(jct(Rudder(analytic())), rel=1e-9)
+
+
+def test_a_decision_about_64_gpus_takes_milliseconds() -> None:
+    now, policy = burst(60), Rudder(Trained(wild(), shipped().ranges))
+    policy.decide(now)
+    began = time.process_time()
+    for _ in range(10):
+        policy.decide(now)
+    assert (time.process_time() - began) / 10 < 0.05
