@@ -53,7 +53,7 @@ def _listed(name: str) -> Listed:
         return found
     try:
         path = store.named(name)
-        card = store.load(path, encode.SCHEMA).card
+        card = store.load(path, entry.schema or encode.SCHEMA).card
         if card.agent != name:
             raise WeightsError(f"{path}: weights of {card.agent}, not of {name}; copy both files again, or train anew")
         return Listed(name, entry.kind, entry.source, _trained(path, card))

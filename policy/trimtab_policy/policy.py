@@ -39,6 +39,8 @@ class RegisteredPolicy(NamedTuple):
     rescales: bool = False
     """Whether it decides about elastic jobs that run as it does about those that wait: it is asked although nobody
     waits, and nobody else resizes them (`scheduling.resize`)."""
+    schema: str = ""
+    """What its weights take as input, as their card has it; empty for offers (`observation.encode`)."""
 
 
 class Policy(Protocol):
@@ -83,7 +85,9 @@ def entry(name: str) -> RegisteredPolicy:
     kind, source = getattr(found, "kind", None), getattr(found, "source", "")
     if not isinstance(kind, Kind) or not isinstance(source, str):
         raise UnknownPolicy(f"policy {name!r} ({where}) does not say what it is: its class needs `kind`, a policy.Kind")
-    return RegisteredPolicy(where, kind, source, getattr(found, "rescales", False) is True)
+    return RegisteredPolicy(
+        where, kind, source, getattr(found, "rescales", False) is True, str(getattr(found, "schema", ""))
+    )
 
 
 def rescales(name: str) -> bool:

@@ -55,6 +55,13 @@ def test_every_registered_policy_is_listed_with_kind_and_source() -> None:
     assert {name for name, each in answer.items() if each["kind"] == "learned"} == LEARNED
 
 
+def test_the_weights_that_come_with_the_package_are_usable() -> None:
+    answer = told()
+    problems = {name: answer[name]["problem"] for name in store.shipped_names() if name in LEARNED}
+    assert "rudder" in problems
+    assert problems == dict.fromkeys(problems, "")
+
+
 def test_rules_need_no_weights() -> None:
     assert all(not (each["weights"] or each["problem"]) for name, each in told().items() if name not in LEARNED)
 

@@ -273,6 +273,7 @@ class Rudder:
     kind = Kind.LEARNED
     source = "Trimtab"
     rescales = True
+    schema = SCHEMA
 
     def __init__(self, weights: str | Path | Trained | Network = "rudder") -> None:
         """`weights`: a file, or the name of shipped ones (`store.load`), read at the first decision; or what such a
