@@ -45,8 +45,7 @@ def test_commands_that_trained_the_weights_can_be_carried_out(name: str) -> None
         assert config in recipe.tasks(agent)
 
 
-# not rudder's: its weights are of a training that was stopped, which no command makes anew (decision 0043)
-@pytest.mark.parametrize("agent", [agent for agent in recipe.agents() if agent != "rudder"])
+@pytest.mark.parametrize("agent", recipe.agents())
 def test_the_weights_of_the_package_are_what_the_commands_on_record_make(agent: str) -> None:
     """The same configuration and seeds; another commit may learn something else from them."""
     card = store.read_card(agent)
