@@ -64,7 +64,7 @@ async def plan(
             help="Decide on an empty cluster of these: TYPE=COUNT or TYPE=COUNTxPER_NODE, separated by commas."
         ),
     ] = "",
-    policy: PolicyOption = "best_fit",
+    policy: PolicyOption = "rudder",
     priority: Annotated[int, typer.Option(help="Value of the job's PriorityClass.")] = 0,
     prices: PricesOption = None,
     form: OutputOption = Output.TABLE,

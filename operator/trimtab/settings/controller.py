@@ -81,9 +81,9 @@ class ConfigMapSettings(Section):
 class PolicySettings(Section):
     """Who decides."""
 
-    name: str = "best_fit"
+    name: str = "rudder"
     """Policy that decides for every job that does not ask for another one."""
-    fallback: str = "fcfs"
+    fallback: str = "best_fit"
     """Policy that decides when the first one fails or is late."""
     deadline_seconds: Seconds = 2.0
     """Time that the policy has for one round."""

@@ -29,7 +29,7 @@ def demo(
     speedup: Annotated[
         float, typer.Option(help="Training runs this many times as fast as predicted.", min=1.0)
     ] = SPEEDUP,
-    policy: Annotated[str, typer.Option(help="Policy that decides, e.g. fcfs, sia, q_learning.")] = "best_fit",
+    policy: Annotated[str, typer.Option(help="Policy that decides, e.g. fcfs, sia, q_learning.")] = "rudder",
 ) -> None:
     """Run the sample jobs on a control plane and a fake heterogeneous cluster of their own, and show what happens.
 
