@@ -412,7 +412,7 @@ class DoubtReason(StrEnum):
     """Why a learned policy does without what it has learned: a closed list that tools may rely on."""
 
     OUT_OF_TRAINING = "out_of_training"
-    """It was trained on nothing like it."""
+    """The job is unlike all that the policy was trained on."""
     NOT_FINITE = "not_finite"
     """What it has learned comes to no finite number."""
 

@@ -135,7 +135,7 @@ def test_by_default_there_is_a_controller_and_its_agents() -> None:
     ]
     (policy,) = (each for each in objects() if each["metadata"]["name"] == names.POLICY_CONFIG_MAP)
     assert policy["data"] == {
-        names.KEY_POLICY: "best_fit", names.KEY_FALLBACK: "fcfs", names.KEY_SHADOW: "", names.KEY_DEADLINE: "2",
+        names.KEY_POLICY: "rudder", names.KEY_FALLBACK: "best_fit", names.KEY_SHADOW: "", names.KEY_DEADLINE: "2",
     }  # fmt: skip
 
 

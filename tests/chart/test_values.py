@@ -136,7 +136,7 @@ WRONG = {
     "controller: {serviceAccount: {create: false}}": "name the account to use in controller.serviceAccount.name",
     "policy: {weights: {configMap: {name: a}, persistentVolumeClaim: {name: b}}}": "one source, not 2",
     "policy: {weights: {subPath: a}}": "of what? Name an image",
-    "policy: {shadow: best_fit}": "best_fit decides already",
+    "policy: {shadow: rudder}": "rudder decides already",
     "agent: {backend: fake}": "needs agent.profile",
     "agent: {profile: {gpus: 8}}": "agent.profile is for agent.backend fake, not nvml",
     "agent: {backend: amd, runtimeClassName: nvidia}": "is for agent.backend nvml, not amd",
@@ -173,7 +173,7 @@ def test_what_cannot_work_is_refused_with_words_that_help(values: str) -> None:
 
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(RenderError) as refusal:
-        render(values="{binding: {mode: Extender}, agent: {backend: fake}, policy: {shadow: best_fit}}")
+        render(values="{binding: {mode: Extender}, agent: {backend: fake}, policy: {shadow: rudder}}")
     assert str(refusal.value).count("\n  - ") == 3
 
 

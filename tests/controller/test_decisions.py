@@ -166,7 +166,7 @@ class Doubting:
 
     def decide(self, now: Snapshot) -> Decision:
         """As of `Policy`."""
-        doubt = Doubt(DoubtReason.OUT_OF_TRAINING, "nothing like it was trained on", ("uid-job",))
+        doubt = Doubt(DoubtReason.OUT_OF_TRAINING, "unlike all jobs of the training", ("uid-job",))
         return replace(policy.load("best_fit").decide(now), doubts=(doubt,))
 
 
@@ -177,7 +177,7 @@ async def test_jobs_are_told_where_a_policy_did_without_what_it_has_learned(benc
     assert decided
     assert decided.outcome.fallbacks == ()
     assert bench.promised == {"uid-job": "best_fit"}
-    assert bench.told == ["Normal PolicyDoubt: policy best_fit: nothing like it was trained on"]
+    assert bench.told == ["Normal PolicyDoubt: policy best_fit: unlike all jobs of the training"]
     assert counted("trimtab_policy_doubts_total", policy="best_fit", reason="out_of_training") == before + 1
 
 

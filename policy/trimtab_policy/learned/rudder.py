@@ -556,7 +556,7 @@ def _judged(
 def _unlike(strange: BoolArray) -> str:
     """What is told of a job that has such features."""
     names = ", ".join(name for name, odd in zip(SAID, strange.tolist(), strict=True) if odd and name)
-    return f"nothing like it was trained on ({names or 'the kind of job'}): scored without the network"
+    return f"unlike all jobs of the training ({names or 'the kind of job'}): scored without the network"
 
 
 class _Pools:
