@@ -117,11 +117,13 @@ class Lab:
     ) -> AsyncIterator[int]:
         """A real `trimtab controller` process, by its pid, that leads; or one on standby, ready to take over.
 
-        `port` is that of its metrics, `descriptors` how many files it may open.
+        `port` is that of its metrics, `descriptors` how many files it may open. A rule decides where `variables` do not
+        say otherwise: what is measured must not change with weights.
         """
         command = (sys.executable, "-m", "trimtab", "controller", "--kubeconfig", str(self.kubeconfig))
         port = port or free_port()
         own = {"TRIMTAB_METRICS__PORT": str(port), "TRIMTAB_METRICS__HOST": "127.0.0.1", "TRIMTAB_LOG__FORMAT": "json"}
+        own |= {"TRIMTAB_POLICY__NAME": "best_fit", "TRIMTAB_POLICY__FALLBACK": "fcfs"}
         with self.log.open("ab") as log:
             environment = os.environ | own | dict(variables or {})
             process = await asyncio.create_subprocess_exec(

@@ -103,7 +103,7 @@ async def with_running_jobs(profile: FakeCluster, jobs: Sequence[Object], settin
     copy, following = await cluster(world, settings)
     observation = ClusterObserver(settings.topology.levels).observe(copy.caches(), time.time())
     following.cancel()
-    choice = Choice(settings.policy.name, settings.policy.fallback, deadline_seconds=600)
+    choice = Choice("best_fit", "fcfs", deadline_seconds=600)  # a rule: the world must not change with weights
     outcome = Engine().decide(observation.snapshot, choice)
     by_name = {job["metadata"]["name"]: job for job in world.items(JOBS)}
     for placement in outcome.placements:
