@@ -21,8 +21,11 @@ WORKERS, GPUS = 4, 1
 finds another."""
 SILENT_SECONDS = 20
 """From when Kubernetes has given a node up until what is left there of a gang is let go."""
-SETTINGS = f"--set settings.gang.node_grace_seconds=5,settings.failures.silent_node_seconds={SILENT_SECONDS}"
-"""Kubernetes' own patience, of 50 s, is enough."""
+SETTINGS = (
+    f"--set settings.gang.node_grace_seconds=5,settings.failures.silent_node_seconds={SILENT_SECONDS}"
+    " --set policy.name=best_fit,policy.fallback=fcfs"
+)
+"""Kubernetes' own patience, of 50 s, is enough; and a rule decides, which no training changes."""
 POLL_SECONDS = 0.5
 
 

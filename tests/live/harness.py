@@ -35,7 +35,7 @@ SETTINGS = {
     "policy": {"name": "best_fit", "fallback": "fcfs"},
 }
 """These tests are about what becomes of decisions, so a rule decides, which no training changes. What decides where
-nobody says otherwise is tested in `test_live_policies`, by the demo and on kind."""
+nobody says otherwise is tested in `test_live_policies`, by the demo and by README's way on kind."""
 
 
 class ControllerProcess:
