@@ -22,7 +22,7 @@ import pytest
 from msgspec.structs import replace
 
 from trimtab.commands import cluster_option, plan
-from trimtab.settings import DEFAULTS, load
+from trimtab.settings import DEFAULTS, PolicySettings, load
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.cluster import LocalCluster, local_clusters
@@ -107,7 +107,7 @@ def test_its_jobs_run_for_longer_than_anybody_needs_to_read_on() -> None:
     )
     samples = (path for path in sorted((ROOT / "manifests" / "samples").glob("*.yaml")) if "queue" not in path.name)
     jobs = [plan.manifest(path).as_job(created=0.0) for path in samples]
-    decided = [plan.decide(replace(fleet, jobs=(job,)), job, "best_fit").placement for job in jobs]
+    decided = [plan.decide(replace(fleet, jobs=(job,)), job, PolicySettings().name).placement for job in jobs]
     seconds = sorted(placed.prediction.run_seconds / float(speedup) for placed in decided if placed)
     assert seconds[len(seconds) // 2] > 3600
 

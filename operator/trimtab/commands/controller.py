@@ -15,7 +15,7 @@ from trimtab.settings import load
 @command
 async def controller(
     config: Annotated[Path | None, typer.Option(help="Settings file (YAML) [default: $TRIMTAB_CONFIG]")] = None,
-    policy: Annotated[str | None, typer.Option(help="Policy that decides, e.g. best_fit, fcfs, fixed.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Policy that decides, e.g. rudder, best_fit, fcfs.")] = None,
     fake_speedup: Annotated[
         float | None,
         typer.Option(help="Fake-node mode: pods run for the predicted time divided by this.", min=0.001),

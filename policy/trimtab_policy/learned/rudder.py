@@ -58,6 +58,7 @@ from trimtab_policy.types import (
     Job,
     Pending,
     PendingReason,
+    Placement,
     Snapshot,
     Wording,
 )
@@ -372,11 +373,11 @@ class _Scored:
 
     def _filled(self, decision: Decision) -> Decision:
         """The same without GPUs that are idle beside somebody who could use them."""
-        more = [
-            placement(free, self.menus[number].job, wish, shares, *self._describe(self.menus[number].job, wish))
-            for number, k, shares, free in guards.idle(self.snapshot, self._capacity, decision, self.menus, self._liked)
-            for wish in (self._leave(number, k),)
-        ]
+        more: list[Placement] = []
+        for number, k, shares, free in guards.idle(self.snapshot, self._capacity, decision, self.menus, self._liked):
+            self._left_over[number] = k
+            job, wish = self.menus[number].job, self.menus[number].options[k]
+            more.append(placement(free, job, wish, shares, *self._describe(job, wish)))
         filled = {each.job for each in more}
         pending = tuple(each for each in decision.pending if each.job not in filled)
         return replace(decision, placements=(*decision.placements, *more), pending=pending) if more else decision
@@ -387,10 +388,6 @@ class _Scored:
         mine = self._unruled[first:last]
         least = self._later[number] if self._waited[number] < LONGEST_WAIT else -np.inf
         return [k for k in np.argsort(-mine, kind="stable").tolist() if mine[k] > least]
-
-    def _leave(self, number: int, k: int) -> Candidate:
-        self._left_over[number] = k
-        return self.menus[number].options[k]
 
     def _doubted(self, decision: Decision) -> Decision:
         """The same with what is to be told of jobs about which the network was not believed."""
