@@ -87,3 +87,8 @@ def test_who_is_elastic_at_a_share_is_at_a_larger_one(told: Scenario) -> None:
         for share in (0.3, 0.6)
     )
     assert set() < some < more < {job.uid for job in jobs.described}
+
+
+def test_who_decides_alone_asks_nobody_what_is_elastic(told: Scenario) -> None:
+    with pytest.raises(ValueError, match=r"^--elastic: sjf decides alone here; write sjf\+controller$"):
+        run_scenario.run_scenario(replace(told, elastic=0.5))

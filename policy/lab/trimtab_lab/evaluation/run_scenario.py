@@ -79,6 +79,8 @@ def run_scenario(scenario: Scenario) -> ScenarioResult:
     length = _round(scenario, who, decider)
     policy = _policy(who, length)
     alone = decider is Decider.PAPER
+    if alone and scenario.elastic is not None:
+        raise ValueError(f"--elastic: {who.name} decides alone here; write {who.name}+{Decider.CONTROLLER}")
     if alone and work.trace and len(work.trace) >= MANY and _covered(scenario, who):
         result, regime = _by_kernel(scenario, who, work.trace, cluster)
     else:
