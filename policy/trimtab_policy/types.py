@@ -170,6 +170,8 @@ class PendingReason(StrEnum):
     QUEUE_FULL = "QueueFull"
     """The queue has as many waiting jobs as it takes."""
     BEHIND_OTHERS = "BehindOthers"
+    WAITING_FOR_BETTER = "WaitingForBetterGpus"
+    """GPUs that come free soon are worth more to it than what it could have now."""
     RESERVED = "Reserved"
     """There is room, but it is kept for a job that came first and would be delayed."""
     WAITING_FOR_ADMISSION = "WaitingForAdmission"
@@ -240,6 +242,15 @@ class Wording(Struct, frozen=True):
     """In the order in which the text tells them, as POSIX seconds."""
 
 
+class Awaited(Struct, frozen=True):
+    """GPUs that a job waits for though it could have others."""
+
+    gpu_type: str
+    gpus: int
+    step_seconds: float
+    """Of the job on these, as predicted."""
+
+
 class Pending(Struct, frozen=True):
     """Why a job waits, and what would let it start."""
 
@@ -251,6 +262,8 @@ class Pending(Struct, frozen=True):
     """Changes that would unblock it, each a sentence."""
     eta: Eta | None = None
     """When it is expected to start; None when that is not in sight."""
+    awaited: Awaited | None = None
+    """What it waits for on purpose: GPUs are kept, and others give way, for nothing that is slower."""
     wordings: dict[str, Wording] = {}
     """Of those of the above texts that tell of points in time (`placement.wording`)."""
 
@@ -439,3 +452,7 @@ class Decision(Struct, frozen=True):
     pending: tuple[Pending, ...] = ()
     stops: tuple[Stop, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+    line: tuple[str, ...] | None = None
+    """Waiting jobs, by UID, that GPUs are to be kept for, those first that matter most. Of a policy that decides by
+    itself who comes first; None: whoever came first, and the others in line behind it. What comes before all that is
+    priority, and what a queue is guaranteed."""

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.builders import NOW, job, node, running, snapshot
+from tests.builders import H100, NOW, job, node, running, snapshot
 
 from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
 from trimtab.settings import Settings
 from trimtab.settings.living import ElasticitySettings, PreemptionSettings, QueueSettings
+from trimtab_policy.placement.candidates import candidates
+from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.policy import load
 from trimtab_policy.scheduling import pipeline
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.preemption import PreemptionRules
@@ -20,6 +23,7 @@ from trimtab_policy.scheduling.resize import ResizeRules
 from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.types import (
+    Awaited,
     Decision,
     Grant,
     Job,
@@ -260,6 +264,53 @@ def test_what_counted_on_a_move_that_is_taken_back_is_no_mistake_of_the_policy()
     assert (outcome.placements, outcome.moves, outcome.refused, outcome.fallbacks) == ((), (), (), ())
     reasons = {pending.job: pending.reason for pending in outcome.pending}
     assert reasons["uid-second"] is PendingReason.INSUFFICIENT_GPUS, "it was asked about once more"
+
+
+class HasALine:
+    """A policy that places nobody, and says whom GPUs are to be kept for, and what who waits for."""
+
+    def __init__(self, *line: str, awaited: Awaited | None = None) -> None:
+        self._line, self._awaited = line, awaited
+
+    def decide(self, now: Snapshot) -> Decision:
+        pending = (
+            Pending(job.uid, PendingReason.INSUFFICIENT_GPUS, "waits", awaited=self._awaited) for job in now.waiting()
+        )
+        return Decision("has_a_line", pending=tuple(pending), line=self._line)
+
+
+def decided_by(policy: HasALine, now: Snapshot, rules: Rules) -> Outcome:
+    choice = Choice("has_a_line", "fcfs", deadline_seconds=20.0)
+    return Engine(lambda name: policy if name == "has_a_line" else load(name)).decide(now, choice, rules)
+
+
+def test_a_policy_with_a_line_of_its_own_says_whom_gpus_are_kept_for() -> None:
+    line = [waits("old", created=NOW - 500), waits("new"), waits("movable", created=NOW - 400)]
+    now = snapshot(full("a"), [runs("x", "a"), *line])
+
+    def kept(*order: str, among: Snapshot = now) -> list[str]:
+        return [each.job for each in decided_by(HasALine(*order), among, Rules(reservations=2)).reserved]
+
+    assert kept("uid-new", "uid-old") == ["uid-new", "uid-old"]
+    assert kept("uid-new") == ["uid-new"], "nobody else needs any"
+    assert kept() == []
+    urgent = replace(now, jobs=(*now.jobs, waits("urgent", priority=1)))
+    assert kept("uid-new", "uid-urgent", among=urgent) == ["uid-urgent", "uid-new"], "priority comes before all"
+    of_another = replace(now, jobs=(*now.jobs, waits("other", policy="best_fit")))
+    assert kept("uid-new", among=of_another) == ["uid-new", "uid-other"], "it has no say about who does not ask it"
+
+
+def test_nobody_gives_way_for_who_waits_for_better_gpus_and_only_these_are_kept_for_it() -> None:
+    new = waits("new", priority=1)
+    now = snapshot([node("a", free=0), node("b", H100, free=0)], [runs("x", "a", finish=NOW + HOUR), runs("y", "b")])
+    now = replace(now, jobs=(*now.jobs, new))
+    speeds = {each.gpu.name: each.option.prediction.step_seconds for each in candidates(now, Capacity(now), new)}
+    rules = replace(LIVING, reservations=1)
+    taken = decided_by(HasALine(new.uid), now, rules)
+    assert [stop.beneficiary for stop in taken.stops] == [new.uid]
+    better = decided_by(HasALine(new.uid, awaited=Awaited(H100, 8, speeds[H100])), now, rules)
+    assert (better.stops, better.moves) == ((), ())
+    assert [(each.job, each.gpu_type) for each in better.reserved] == [(new.uid, H100)], "A100s come free before"
 
 
 # --- resizes -------------------------------------------------------------------------------------------------------

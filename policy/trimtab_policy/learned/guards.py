@@ -1,8 +1,11 @@
 """What rudder does not do whatever it has learned: bounds of waiting, moving and idling, and of what it believes.
 
-- *Waiting*: a job waits on purpose, for GPUs that come free or because what there is now is worth nothing to it, until
-  it has waited for `LONGEST_WAIT`. From then on it takes what there is, and comes before all that are not more urgent,
-  those first who have waited longest; and it is not stopped for them before it has run for `TURN`.
+- *Waiting*: once a job has waited for `LONGEST_WAIT` it comes before all that are not more urgent, those first who have
+  waited longest, and it is not stopped for them before it has run for `TURN`. It waits on purpose, for GPUs that come
+  free or because what there is now is worth nothing to it, until then at most; or, if it cannot be moved later, until
+  it has waited for as long as it would take on what there is: so it has ended in twice that time at the latest, and
+  does not spend days on the worst GPUs because it has waited for hours (as whoever rents skis buys them once the rent
+  has come to their price: Karlin et al., "Competitive snoopy caching", 1988).
 - *Moving*: a job is moved, resized or stopped `FREE_CHANGES` times as the worth has it, which knows the pause of a
   change. From then on its gang is left alone for `LEAST_RUN` seconds after each start. So in no hour are there more
   than `MOST_PER_HOUR`. What users ask for besides (`minRuntimeSeconds`) is the pipeline's to keep.
@@ -92,6 +95,17 @@ def lift(snapshot: Snapshot, menus: Sequence[OptionMenu], waits: FloatArray, bes
     highest = priority[waiting].max()
     first = sorted((number for number in overdue if priority[number] == highest), key=lambda number: -waits[number])
     found[first[:MOST_OVERDUE]] = np.maximum(best[priority <= highest], 0.0).sum() + 1.0
+    return found
+
+
+def good_enough(jobs: FloatArray, options: FloatArray, owner: IntArray, waits: FloatArray) -> BoolArray:
+    """What a job takes that has waited for too long, (options,): all, if it can be moved later; else what it runs on
+    for no longer than it has waited and would take at best, together.
+
+    `jobs`, `options`, `owner` as of `rudder.values`; `waits`: seconds, (jobs,).
+    """
+    seconds, best = jobs[owner, 0] / options[:, 0], jobs[:, 0] / jobs[:, 1]
+    found: BoolArray = (jobs[owner, 7] == 0.0) | (seconds <= (waits + best)[owner])
     return found
 
 

@@ -52,6 +52,7 @@ from trimtab_policy.policy import Kind
 from trimtab_policy.solvers.prices import Bids, Deal, deal
 from trimtab_policy.types import (
     Alternative,
+    Awaited,
     Decision,
     Doubt,
     DoubtReason,
@@ -242,14 +243,22 @@ def change(network: Network, z: FloatArray) -> FloatArray:
     return found
 
 
-def on_purpose(jobs: FloatArray, owner: IntArray, waits: FloatArray, waited: FloatArray) -> BoolArray:
+def on_purpose(
+    jobs: FloatArray, options: FloatArray, owner: IntArray, waits: FloatArray, waited: FloatArray
+) -> BoolArray:
     """Options that a job could wait for, (m,): only if it cannot be moved later, for the others can start at once; and
-    only for what comes before it has waited for `LONGEST_WAIT` in all.
+    only for what comes before it has waited, in all, for `LONGEST_WAIT` or for as long as it would take on what is
+    there now, whichever is more: so it ends at most twice as late as that, and has the better GPUs from then on.
 
     `waits` (m,): seconds until there are GPUs for an option, 0 where there are now, infinite where that is not in
     sight. `waited`: seconds that each job has waited already, (n,).
     """
-    found: BoolArray = (waits > 0.0) & (waits + waited[owner] <= LONGEST_WAIT) & (jobs[:, 7][owner] > 0.0)
+    now = np.zeros(len(jobs))
+    for k in range(len(owner)):
+        if waits[k] <= 0.0 and options[k, 0] > now[owner[k]]:
+            now[owner[k]] = options[k, 0]
+    longest = np.maximum(LONGEST_WAIT, np.where(now > 0.0, jobs[:, 0] / np.maximum(now, 1e-300), 0.0))
+    found: BoolArray = (waits > 0.0) & (waits + waited[owner] <= longest[owner]) & (jobs[:, 7][owner] > 0.0)
     return found
 
 
@@ -341,6 +350,7 @@ class _Scored:
         self._lift = guards.lift(snapshot, menus, self._waited, np.maximum.reduceat(self._worth, self._first[:-1]))
         self._waits_of = self._waits_for()
         self._later, self._later_choice = self._worth_later()
+        self._good = guards.good_enough(*self._columns, self._waited)
         self._left_over: dict[int, int] = {}
         """Number of a job that gets what nobody else has -> its option."""
         self.deal = self._solve()
@@ -369,7 +379,15 @@ class _Scored:
             for number in urgent:
                 self._pin(number)
             self.deal = self._solve()
-        return self._doubted(self._filled(decision))
+        return replace(self._doubted(self._filled(decision)), line=self._line())
+
+    def _line(self) -> tuple[str, ...]:
+        """Jobs that wait and cannot be moved later, those first that make most of the GPUs that they take: GPUs are
+        kept for these. The others begin with whatever is left."""
+        best = np.maximum.reduceat(self._unruled / self._columns.options[:, PRICE], self._first[:-1])
+        fixed = np.flatnonzero(self._columns.jobs[:, SPAN])
+        waiting = [number for number in fixed.tolist() if not self.menus[number].job.placement]
+        return tuple(self.menus[number].job.uid for number in sorted(waiting, key=lambda number: -best[number]))
 
     def _filled(self, decision: Decision) -> Decision:
         """The same without GPUs that are idle beside somebody who could use them."""
@@ -386,8 +404,8 @@ class _Scored:
         """Options of a job by what they are worth, the best first; only those that it would rather have than wait."""
         first, last = int(self._first[number]), int(self._first[number + 1])
         mine = self._unruled[first:last]
-        least = self._later[number] if self._waited[number] < LONGEST_WAIT else -np.inf
-        return [k for k in np.argsort(-mine, kind="stable").tolist() if mine[k] > least]
+        taken = (mine > self._later[number]) | (self._good[first:last] & (self._waited[number] >= LONGEST_WAIT))
+        return [k for k in np.argsort(-mine, kind="stable").tolist() if taken[k]]
 
     def _doubted(self, decision: Decision) -> Decision:
         """The same with what is to be told of jobs about which the network was not believed."""
@@ -411,7 +429,9 @@ class _Scored:
         )
 
     def _solve(self) -> Deal:
-        return deal(self._pools.bids(self._worth + (self._lift - self._later)[self._columns.owner]))
+        owner = self._columns.owner
+        lift = np.where(self._good, self._lift[owner], 0.0)
+        return deal(self._pools.bids(self._worth + lift - self._later[owner]))
 
     def _wanted(self) -> dict[str, Candidate]:
         pairs = zip(self.menus, self.deal.chosen.tolist(), strict=True)
@@ -462,7 +482,7 @@ class _Scored:
 
     def _worth_later(self) -> tuple[FloatArray, IntArray]:
         jobs, options, owner = self._columns
-        asked = on_purpose(jobs, owner, self._waits_of, self._waited)
+        asked = on_purpose(jobs, options, owner, self._waits_of, self._waited)
         if not asked.any():
             return np.zeros(len(jobs)), np.full(len(jobs), -1)
         then = options.copy()
@@ -514,7 +534,10 @@ class _Scored:
                 when,
                 ", is worth more to it than what it could have now",
             )
-            return pending_because(job.uid, PendingReason.INSUFFICIENT_GPUS, text)
+            because = pending_because(job.uid, PendingReason.WAITING_FOR_BETTER, text)
+            return replace(
+                because, awaited=Awaited(option.gpu.name, option.option.gpus, option.option.prediction.step_seconds)
+            )
         return None
 
 

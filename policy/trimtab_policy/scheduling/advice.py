@@ -14,14 +14,17 @@ TRIED = (PendingReason.INSUFFICIENT_GPUS, PendingReason.FRAGMENTED, PendingReaso
 
 
 def advice(
-    snapshot: Snapshot, pending: Iterable[Pending], reservations: Sequence[Reservation]
+    snapshot: Snapshot,
+    pending: Iterable[Pending],
+    reservations: Sequence[Reservation],
+    order: Sequence[str] | None = None,
 ) -> dict[str, tuple[str, ...]]:
     """UID -> the hints that still hold in `snapshot`, which has all that was decided.
 
     Who takes a hint must not be told then that the GPUs are kept for another: what a job has to leave to those before
-    it is out of sight.
+    it is out of sight. `order` as of `reservations.reserve`.
     """
-    guard, jobs = ReservationGuard(snapshot, reservations), {job.uid: job for job in snapshot.jobs}
+    guard, jobs = ReservationGuard(snapshot, reservations, order), {job.uid: job for job in snapshot.jobs}
     seen: dict[tuple[Reservation, ...], tuple[Snapshot, Capacity]] = {}
     found = {}
     for each in pending:

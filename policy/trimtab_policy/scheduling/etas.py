@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.releases import Release, as_expected
 from trimtab_policy.scheduling.forecast import MOST_JOBS, Line, Start
-from trimtab_policy.scheduling.vacancies import shapes_of
-from trimtab_policy.types import NEVER_STARTS, Eta, Pending, PendingReason, Snapshot
+from trimtab_policy.scheduling.vacancies import GangShape, shapes_of
+from trimtab_policy.types import NEVER_STARTS, Awaited, Eta, Pending, PendingReason, Snapshot
 
 UNCERTAINTY = 1.3
 """Factor of the 80 % interval of a run time whose prediction says nothing about that: the performance model's own."""
@@ -53,8 +53,7 @@ def forecasts(
     snapshot: Snapshot, pending: Iterable[Pending], *, reserve: bool = True
 ) -> dict[str, tuple[Start, Start, Start]]:
     """UID -> its start if all jobs end early, as expected, and late; in the order of the line."""
-    reasons = {each.job: each.reason for each in pending}
-    line = _line(snapshot, reasons, reserve=reserve)
+    line = _line(snapshot, {each.job: each for each in pending}, reserve=reserve)
     running = [(line.ending(release), _spread(release, snapshot.time)) for release in as_expected(snapshot)]
     typical = _typical(line)
     early, expected, late = (
@@ -64,12 +63,13 @@ def forecasts(
     return {uid: (early.get(uid, start), start, late.get(uid, start)) for uid, start in expected.items()}
 
 
-def _line(snapshot: Snapshot, reasons: dict[str, PendingReason], *, reserve: bool) -> Line:
+def _line(snapshot: Snapshot, pending: dict[str, Pending], *, reserve: bool) -> Line:
     capacity = Capacity(snapshot)
-    in_sight = {uid for uid, reason in reasons.items() if reason not in OUT_OF_SIGHT}
+    in_sight = {uid for uid, each in pending.items() if each.reason not in OUT_OF_SIGHT}
     jobs = [job for job in snapshot.waiting() if job.uid in in_sight]
-    found = [(job, shapes) for job in jobs[:MOST_JOBS] if (shapes := shapes_of(snapshot, capacity, job))]
-    blocked = frozenset(uid for uid, reason in reasons.items() if reason is PendingReason.BEHIND_OTHERS)
+    known = [(job, _awaited(pending[job.uid].awaited, shapes_of(snapshot, capacity, job))) for job in jobs[:MOST_JOBS]]
+    found = [(job, shapes) for job, shapes in known if shapes]
+    blocked = frozenset(uid for uid, each in pending.items() if each.reason is PendingReason.BEHIND_OTHERS)
     return Line(
         snapshot,
         [job for job, _ in found],
@@ -78,6 +78,16 @@ def _line(snapshot: Snapshot, reasons: dict[str, PendingReason], *, reserve: boo
         reserve=reserve,
         generous=_generous(snapshot, capacity),
     )
+
+
+def _awaited(awaited: Awaited | None, shapes: tuple[GangShape, ...]) -> tuple[GangShape, ...]:
+    """Of what a job could run on, the fastest first, what it will start on: it may wait for GPUs on purpose."""
+    numbers = (
+        n
+        for n, each in enumerate(shapes, 1)
+        if awaited and (each.gpu_type, each.gpus) == (awaited.gpu_type, awaited.gpus)
+    )
+    return shapes[: next(numbers, None)]
 
 
 def _generous(snapshot: Snapshot, capacity: Capacity) -> bool:

@@ -117,6 +117,8 @@ class Pipeline:
         self._base = self._taken.snapshot
         self._accounts, self._refused = Accounts(self._base), list[BrokenRule]()
         self._reserved: tuple[Reservation, ...] = ()
+        self._order: tuple[str, ...] | None = None
+        """Who comes first, where the policy has a line of its own."""
         self._stops: list[Stop] = []
         self._moves: dict[str, str] = {}
         self._asked: set[str] = set()
@@ -164,6 +166,8 @@ class Pipeline:
         seen = replace(view, jobs=tuple(self._seen_by(name, view.jobs, uids)))
         began = time.perf_counter()
         by, decision, failures = self._executor.ask(name, seen, self._choice)
+        if by == self._choice.policy and by not in self._asked and decision.line is not None:
+            self._order = (*decision.line, *(job.uid for job in self._base.line() if job.uid not in uids))
         self._asked.add(by)
         self._seconds[by] = self._seconds.get(by, 0.0) + time.perf_counter() - began
         self._fallbacks += failures
@@ -192,8 +196,10 @@ class Pipeline:
         rules = self._rules
 
         def find() -> tuple[tuple[Reservation, ...], dict[str, Reservation]]:
-            kept = reserve(self._base, self._in_order(), rules.reservations, rules.starvation_seconds or math.inf)
-            guard = ReservationGuard(self._base, kept)
+            kept = reserve(
+                self._base, self._in_order(), rules.reservations, rules.starvation_seconds or math.inf, self._order
+            )
+            guard = ReservationGuard(self._base, kept, self._order)
             asked = [(placed, guard.delayed_by(placed)) for placed in self._accounts.placed.values()]
             return guard.reservations, {placed.job: kept_for for placed, kept_for in asked if kept_for}
 
@@ -238,7 +244,7 @@ class Pipeline:
         """Of what was placed since then, take back what would delay others all the same."""
 
         def late() -> dict[str, Pending]:
-            guard = ReservationGuard(view, self._reserved)
+            guard = ReservationGuard(view, self._reserved, self._order)
             asked = ((p, guard.delayed_by(p)) for p in self._accounts.placed.values() if p.job not in before)
             return {placed.job: refusal(view, kept, placed) for placed, kept in asked if kept}
 
@@ -249,12 +255,12 @@ class Pipeline:
 
     # --- preemption ------------------------------------------------------------------------------------------------
     def _preempt(self, rules: PreemptionRules) -> None:
-        view, waiting = self._accounts.view(), self._waiting()
+        view, waiting = self._accounts.view(), [job for job in self._waiting() if not self._pending[job.uid].awaited]
         bounded = replace(rules, at_once=self._left(), for_one=MOST_LEAVING - len(self._accounts.left))
 
         def find() -> tuple[Decision, Permissions]:
             decision = preempt_others(
-                view, waiting, bounded, ReservationGuard(view, self._reserved) if self._reserved else None
+                view, waiting, bounded, ReservationGuard(view, self._reserved, self._order) if self._reserved else None
             )
             lent = borrowed(view) if decision.placements else {}
             return decision, Permissions(for_others=True, at_once=self._left(), borrowed=lent)
@@ -279,7 +285,9 @@ class Pipeline:
         """The policies' hints were tried on what was free then."""
         view, pending = self._accounts.view(), self._in_order()
         none: dict[str, tuple[str, ...]] = {}
-        for uid, hints in self._stage(HINTS, lambda: advice(view, pending, self._reserved), none, "as it was").items():
+        for uid, hints in self._stage(
+            HINTS, lambda: advice(view, pending, self._reserved, self._order), none, "as it was"
+        ).items():
             self._pending[uid] = replace(self._pending[uid], alternatives=hints)
 
     # --- keeping account ---------------------------------------------------------------------------------------------

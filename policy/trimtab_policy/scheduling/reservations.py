@@ -11,6 +11,10 @@ Predictions have intervals. What is let in must have ended by the high end of it
 reserved gang could start by the low ends of those that it waits for: else it would be the others' luck that delays it.
 A gang that is overdue may take a while yet (`runtime.due`): one that hangs would else keep nodes idle for ever.
 
+A policy that has a line of its own (`Decision.line`) says who comes first, behind priority and guarantee, and who
+needs no reservation at all: jobs that can be moved later start with whatever is left. Who waits on purpose is kept
+nothing that is slower than what it waits for.
+
 A reservation is made anew in every decision, from what is known then: it is kept by being found again, not by being
 remembered. As running gangs end no later than expected and nobody delays it, it does not move back.
 """
@@ -21,6 +25,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,6 +42,7 @@ IN_LINE = (
     PendingReason.INSUFFICIENT_GPUS,
     PendingReason.FRAGMENTED,
     PendingReason.BEHIND_OTHERS,
+    PendingReason.WAITING_FOR_BETTER,
     PendingReason.RESERVED,
     PendingReason.QUOTA_EXCEEDED,
 )
@@ -68,6 +74,8 @@ class Reservation(Struct, frozen=True):
     starving: bool = False
     """Whether it has it for having waited too long: then it counts for jobs before it in line, too, unless they are of
     higher priority, or their queue is owed what they take."""
+    slowest: float = math.inf
+    """Seconds that a step may take: of what it waits for on purpose."""
     queue: str = ""
     """Set where its queue's limit is what it waits for: it counts for jobs of this queue alone."""
 
@@ -79,17 +87,24 @@ class Reservation(Struct, frozen=True):
 
 
 def reserve(
-    snapshot: Snapshot, pending: Sequence[Pending], count: int, starvation_seconds: float
+    snapshot: Snapshot,
+    pending: Sequence[Pending],
+    count: int,
+    starvation_seconds: float,
+    order: Sequence[str] | None = None,
 ) -> tuple[Reservation, ...]:
     """Reservations for the first `count` waiting jobs in line of those that only time can help (`pending` says which),
     of each queue for as many that its limit stops, for those that have waited for `starvation_seconds`, and for those
     that come back in a moment, whose place nobody is to take meanwhile; in line.
 
-    Who cannot start though all end gets none.
+    Who cannot start though all end gets none. `order` is who comes first for a policy with a line of its own
+    (`Decision.line`).
     """
     limited = {each.job for each in pending if each.reason is PendingReason.QUOTA_EXCEEDED}
     helped = {each.job for each in pending if each.reason in IN_LINE}
-    line = [job for job in snapshot.line() if job.uid in helped or job.not_before > snapshot.time]
+    slowest = {each.job: each.awaited.step_seconds for each in pending if each.awaited}
+    line = [job for job in _line(snapshot, order) if job.uid in helped or job.not_before > snapshot.time]
+    own = {job.uid for job in line} if order is None else set(order)
     long = sorted((job for job in line if snapshot.time - _since(job) >= starvation_seconds), key=_since)
     starving = {job.uid for job in long[:MOST_STARVING]}
     found: list[Reservation] = []
@@ -99,13 +114,22 @@ def reserve(
     for job in line:
         queue = job.queue if job.uid in limited else ""
         known = not queue or queue in places or len(places) <= MOST_LIMITED
-        first, returns = known and places[queue] < count, job.not_before > snapshot.time
+        first, returns = known and job.uid in own and places[queue] < count, job.not_before > snapshot.time
         if not (first or returns or job.uid in starving):
             continue
-        if reservation := diary.enter(job, starving=not first and not returns, queue=queue):
+        how = _Terms(not first and not returns, slowest.get(job.uid, math.inf), queue)
+        if reservation := diary.enter(job, how):
             found.append(reservation)
             places[queue] += first and not returns
     return tuple(found)
+
+
+def _line(snapshot: Snapshot, order: Sequence[str] | None) -> list[Job]:
+    """Waiting jobs, in line; behind priority and guarantee, as a policy has it that has a line of its own."""
+    if order is None:
+        return snapshot.line()
+    place = {uid: number for number, uid in enumerate(order)}
+    return sorted(snapshot.line(), key=lambda job: (-job.priority, not job.entitled, place.get(job.uid, len(place))))
 
 
 def _since(job: Job) -> float:
@@ -154,10 +178,13 @@ class ReservationGuard:
     """Asked about placement after placement, which of them would delay a reserved job; those that would not count as
     made from then on. Where one that came first takes what was kept, it is kept elsewhere, or for later."""
 
-    def __init__(self, snapshot: Snapshot, reservations: Sequence[Reservation]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, reservations: Sequence[Reservation], order: Sequence[str] | None = None
+    ) -> None:
+        """`order` as of `reserve`."""
         self._snapshot = snapshot
         self._jobs = {job.uid: job for job in snapshot.jobs}
-        self._turn = {job.uid: turn for turn, job in enumerate(snapshot.line())}
+        self._turn = {job.uid: turn for turn, job in enumerate(_line(snapshot, order))}
         self._made: list[Placement] = []
         self._kept = self._watch(snapshot, reservations)
 
@@ -202,9 +229,7 @@ class ReservationGuard:
         now = after(self._snapshot, Decision("made", tuple(self._made)))
         diary = _Diary(now)
         left = [kept for kept in self._kept if kept.job.uid not in made]
-        found = [
-            diary.enter(kept.job, starving=kept.reservation.starving, queue=kept.reservation.queue) for kept in left
-        ]
+        found = [diary.enter(kept.job, _terms(kept.reservation)) for kept in left]
         self._kept = self._watch(now, [reservation for reservation in found if reservation])
 
     def _watch(self, snapshot: Snapshot, reservations: Sequence[Reservation]) -> list[_Watched]:
@@ -213,7 +238,7 @@ class ReservationGuard:
             if reservation.job in self._turn:
                 job = self._jobs[reservation.job]
                 then = ahead.at(reservation.start)
-                watched.append(_Watched(reservation, job, then, _options(snapshot, then, job)))
+                watched.append(_Watched(reservation, job, then, _options(snapshot, then, job, reservation.slowest)))
                 _promise(ahead, job, reservation)
         return watched
 
@@ -257,6 +282,18 @@ def _promise(ahead: FreeTimeline, job: Job, made: Reservation) -> None:
     ahead.promise(job, made.gpu_type, made.shares, since=-math.inf, until=made.start + made.seconds)
 
 
+class _Terms(NamedTuple):
+    """How a reservation is made; as the fields of `Reservation`."""
+
+    starving: bool
+    slowest: float
+    queue: str
+
+
+def _terms(made: Reservation) -> _Terms:
+    return _Terms(made.starving, made.slowest, made.queue)
+
+
 class _Diary:
     """Makes reservations one after the other, each with those before it."""
 
@@ -266,9 +303,9 @@ class _Diary:
         certain = all(each.uncertainty == 1.0 for each in as_expected(snapshot))
         self._early = None if certain else _timeline(snapshot, early=True)
 
-    def enter(self, job: Job, *, starving: bool, queue: str) -> Reservation | None:
+    def enter(self, job: Job, how: _Terms) -> Reservation | None:
         """The earliest start of the job; None where it could not start though all had ended."""
-        options = _options(self._snapshot, self._expected.at(self._snapshot.time), job)
+        options = _options(self._snapshot, self._expected.at(self._snapshot.time), job, how.slowest)
         found = self._expected.first(lambda free: _fits(free, job, options))
         if found is None:
             return None
@@ -283,8 +320,9 @@ class _Diary:
             start=max(start, job.not_before),
             earliest=max(min(start, sooner[0]) if sooner else start, job.not_before),
             seconds=(seconds_left(job, chosen) + start_up(job)) / self._snapshot.speedup,
-            starving=starving,
-            queue=queue,
+            starving=how.starving,
+            slowest=how.slowest,
+            queue=how.queue,
         )
         for ahead in (self._expected, self._early):
             if ahead:
@@ -292,9 +330,10 @@ class _Diary:
         return made
 
 
-def _options(snapshot: Snapshot, capacity: Capacity, job: Job) -> list[Candidate]:
-    """What the job could run on, the fastest first, whatever of it is free."""
-    known = [each for each in candidates(snapshot, capacity, job) if could_ever_fit(capacity, job, each)]
+def _options(snapshot: Snapshot, capacity: Capacity, job: Job, slowest: float) -> list[Candidate]:
+    """What the job could run on with steps of at most so many seconds, the fastest first, whatever of it is free."""
+    fast = [each for each in candidates(snapshot, capacity, job) if each.option.prediction.step_seconds <= slowest]
+    known = [each for each in fast if could_ever_fit(capacity, job, each)]
     return sorted(known, key=lambda each: (-each.tokens_per_second, each.cost))
 
 

@@ -31,10 +31,12 @@ from trimtab_policy.sim.controller import ControllerRules, SimulatedController
 from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.failures import FailureModel
 from trimtab_policy.sim.result import Run
-from trimtab_policy.types import Correction, Decision, DoubtReason, Job, Quota, Snapshot
+from trimtab_policy.types import Correction, Decision, DoubtReason, Job, PendingReason, Quota, Snapshot
 
 HOUR = 3600.0
 OVERDUE = NOW - guards.LONGEST_WAIT - 60
+LONG_AGO = NOW - 1e12
+"""For longer than any job of these takes anywhere."""
 
 
 def placed(decision: Decision) -> set[str]:
@@ -128,34 +130,62 @@ def test_in_a_stream_of_short_jobs_a_wait_is_bounded(controller: bool, monkeypat
         assert first_start(policy, stream(12)) > bound
 
 
-def test_nobody_waits_on_purpose_for_what_comes_after_the_bound() -> None:
-    fixed = np.zeros((1, 8))
-    fixed[:, [rudder.LEFT, rudder.BEST, rudder.SPAN]] = 1e6, 1.0, 1e12
-    owner, comes = np.zeros(1, dtype=np.int64), np.array([600.0])
+@pytest.mark.parametrize(
+    ("now", "longest"), [(0.0, guards.LONGEST_WAIT), (1e6 / HOUR, guards.LONGEST_WAIT), (1e6 / (30 * HOUR), 30 * HOUR)]
+)
+def test_nobody_waits_on_purpose_for_longer_than_it_would_take_on_what_is_there(now: float, longest: float) -> None:
+    """`now`: steps/s on the best of what is free, 0 if nothing is; a million steps are left."""
+    fixed, options = np.zeros((1, 8)), np.zeros((2, 6))
+    fixed[:, [rudder.LEFT, rudder.BEST, rudder.SPAN]] = 1e6, 1e3, 1e12
+    options[:, rudder.RATE] = 1e3, now
+    owner, comes = np.zeros(2, dtype=np.int64), np.array([600.0, 0.0 if now else np.inf])
 
     def waits(waited: float) -> bool:
-        return bool(on_purpose(fixed, owner, comes, np.array([waited]))[0])
+        return bool(on_purpose(fixed, options, owner, comes, np.array([waited]))[0])
 
     assert waits(0.0)
-    assert waits(guards.LONGEST_WAIT - 600)
-    assert not waits(guards.LONGEST_WAIT - 599)
+    assert waits(longest - 600)
+    assert not waits(longest - 599)
 
 
-def test_who_waited_on_purpose_takes_what_there_is_in_the_end() -> None:
-    """The holder of the fast GPUs says for hours that it is about to end."""
+def awaits_fast_gpus(created: float, seconds: float) -> Snapshot:
+    """A job that takes so long on the GPUs that are free beside faster ones, whose holder has been about to end ever
+    since."""
+    fixed = job("fixed", gpus=(8, 8), model="gpt3-1.3b", steps=1_000, created=created)
     holder = running("holder", {"fast": 8}, H100, finish=NOW + 60)
-
-    def gets(created: float) -> set[str]:
-        fixed = job("fixed", gpus=(8, 8), model="gpt3-1.3b", steps=200_000, created=created)
-        now = snapshot([node("fast", H100, free=0), node("slow", V100_LIKE)], [holder, fixed])
-        return placed(Rudder().decide(now))
-
-    assert gets(NOW - 60) == set()
-    assert gets(OVERDUE) == {"uid-fixed"}
+    now = snapshot([node("fast", H100, free=0), node("slow", A100)], [holder, fixed])
+    slow = max(each.option.prediction.step_seconds for each in candidates(now, Capacity(now), fixed))
+    long = replace(fixed, training=replace(fixed.training, steps=round(seconds / slow)))
+    return replace(now, jobs=(holder, long))
 
 
-V100_LIKE = A100
-"""Slower than what the holder has, by more than a minute's wait costs."""
+@pytest.mark.parametrize(
+    ("waited", "seconds", "starts"),
+    [
+        (60.0, 20 * HOUR, False),
+        (guards.LONGEST_WAIT + 60, 20 * HOUR, False),
+        (21 * HOUR, 20 * HOUR, True),
+        (guards.LONGEST_WAIT + 60, 5 * HOUR, True),
+    ],
+)
+def test_who_waited_on_purpose_takes_what_there_is_once_it_could_have_ended_there(
+    waited: float, seconds: float, starts: bool
+) -> None:
+    decision = Rudder().decide(awaits_fast_gpus(NOW - waited, seconds))
+    assert placed(decision) == ({"uid-fixed"} if starts else set())
+    if not starts:
+        [waits] = decision.pending
+        assert waits.reason is PendingReason.WAITING_FOR_BETTER
+        assert waits.awaited is not None
+        assert (waits.awaited.gpu_type, waits.awaited.gpus) == (H100, 8)
+
+
+def test_who_comes_first_is_said_of_jobs_that_cannot_be_moved_later_by_what_they_make_of_gpus() -> None:
+    holder = running("holder", {"n1": 8}, finish=NOW + 6 * HOUR)
+    long, short = (job(name, gpus=(8, 8), steps=steps) for name, steps in (("long", 10**6), ("short", 10**3)))
+    later = job("later", gpus=(8, 8), steps=10**3, elastic=True)
+    decision = Rudder(analytic()).decide(snapshot([node("n1", free=0)], [holder, long, short, later]))
+    assert decision.line == ("uid-short", "uid-long")
 
 
 # --- moving -----------------------------------------------------------------------------------------------------------
@@ -223,7 +253,7 @@ def idle_beside(now: Snapshot, decision: Decision, waits: Iterable[str]) -> list
 @settings(max_examples=40, deadline=None)
 def test_nothing_is_idle_beside_who_may_be_moved_later_or_has_waited_for_long(now: Snapshot) -> None:
     movable = replace(now, jobs=tuple(replace(each, elastic=True) for each in now.jobs))
-    overdue = replace(now, jobs=tuple(replace(each, created=OVERDUE) for each in now.jobs))
+    overdue = replace(now, jobs=tuple(replace(each, created=LONG_AGO) for each in now.jobs))
     for seen in (movable, overdue):
         for policy in (Rudder(analytic()), Rudder(wild())):
             decision = policy.decide(seen)

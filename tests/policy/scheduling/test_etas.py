@@ -14,7 +14,7 @@ from tests.builders import A100, H100, NOW, job, node, running, snapshot
 
 from trimtab_lab.workloads import clusters, generator
 from trimtab_policy.scheduling.etas import expected_starts, forecasts
-from trimtab_policy.types import Eta, Job, Node, Pending, PendingReason, Quota, Snapshot, Speed
+from trimtab_policy.types import Awaited, Eta, Job, Node, Pending, PendingReason, Quota, Snapshot, Speed
 
 HOUR = 3600.0
 
@@ -42,6 +42,13 @@ def test_a_job_starts_when_the_one_ends_that_holds_its_gpus() -> None:
     eta = starts(cluster([node("a", free=0)], held("first", {"a": 8}, 2), whole("next")))["next"]
     assert eta.expected == NOW + 2 * HOUR
     assert NOW < eta.low < eta.expected < eta.high
+
+
+def test_who_waits_for_better_gpus_starts_when_these_come_free() -> None:
+    holder = running("first", {"b": 8}, H100, finish=NOW + 2 * HOUR, started=NOW - HOUR, steps_done=10)
+    now = cluster([node("a"), node("b", H100, free=0)], holder, whole("next"))
+    told = Pending("uid-next", PendingReason.WAITING_FOR_BETTER, "", awaited=Awaited(H100, 8, 1.0))
+    assert expected_starts(now, [told])["uid-next"].expected == NOW + 2 * HOUR
 
 
 def test_who_is_behind_others_waits_for_these_too() -> None:

@@ -345,7 +345,7 @@ def _decide(network: Network, asked: _Asked, seen: FloatArray) -> IntArray:
     if seen.shape[1]:
         _note(network, asked.jobs, asked.options, asked.owner, seen)
     worth = values(network, asked.jobs, asked.options, asked.owner)
-    purpose = on_purpose(asked.jobs, asked.owner, asked.waits, asked.jobs[:, 4])
+    purpose = on_purpose(asked.jobs, asked.options, asked.owner, asked.waits, asked.jobs[:, 4])
     if purpose.any():
         then = asked.options.copy()
         then[:, 2] += np.where(purpose, asked.waits, 0.0)
