@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from trimtab_policy.learned import guards, rudder
+from trimtab_policy.learned import guards, worth
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,7 +21,7 @@ def _state_of_sources() -> str:
     they compile of others."""
     texts = [path.read_bytes() for path in sorted(_HERE.rglob("*.py"))]
     found = b"".join(text for text in texts if b"numba_cache import" in text)
-    others = (Path(guards.__file__), Path(rudder.__file__))
+    others = (Path(guards.__file__), Path(worth.__file__))
     return hashlib.sha256(found + b"".join(path.read_bytes() for path in others)).hexdigest()[:16]
 
 

@@ -102,7 +102,7 @@ def good_enough(jobs: FloatArray, options: FloatArray, owner: IntArray, waits: F
     """What a job takes that has waited for too long, (options,): all, if it can be moved later; else what it runs on
     for no longer than it has waited and would take at best, together.
 
-    `jobs`, `options`, `owner` as of `rudder.values`; `waits`: seconds, (jobs,).
+    `jobs`, `options`, `owner` as of `worth.values`; `waits`: seconds, (jobs,).
     """
     seconds, best = jobs[owner, 0] / options[:, 0], jobs[:, 0] / jobs[:, 1]
     found: BoolArray = (jobs[owner, 7] == 0.0) | (seconds <= (waits + best)[owner])

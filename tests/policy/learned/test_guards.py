@@ -18,8 +18,9 @@ from trimtab_lab.evaluation.scenario import Scenario
 from trimtab_lab.evaluation.workload import workload
 from trimtab_lab.workloads import clusters
 from trimtab_policy import catalog
-from trimtab_policy.learned import guards, rudder, store
-from trimtab_policy.learned.rudder import Network, Rudder, Trained, analytic, on_purpose
+from trimtab_policy.learned import guards, rudder, store, worth
+from trimtab_policy.learned.rudder import Rudder
+from trimtab_policy.learned.worth import Network, Trained, analytic, on_purpose
 from trimtab_policy.placement.candidates import candidates, has_room
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.policy import Policy
@@ -46,12 +47,12 @@ def placed(decision: Decision) -> set[str]:
 def wild(seed: int = 1, size: float = 0.5) -> Network:
     """A network that says something about everything."""
     draw = np.random.default_rng(seed)
-    shapes = {name: shape for name, shape in rudder.SHAPES.items() if name != "constants"}
-    return Network(rudder.ANALYTIC.copy(), *(size * draw.standard_normal(shape) for shape in shapes.values()))
+    shapes = {name: shape for name, shape in worth.SHAPES.items() if name != "constants"}
+    return Network(worth.ANALYTIC.copy(), *(size * draw.standard_normal(shape) for shape in shapes.values()))
 
 
 def shipped() -> Trained:
-    return rudder.trained(store.load("rudder", rudder.SCHEMA, (*rudder.SHAPES, rudder.RANGES)).arrays)
+    return rudder.trained(store.load("rudder", rudder.SCHEMA, (*worth.SHAPES, worth.RANGES)).arrays)
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
@@ -136,8 +137,8 @@ def test_in_a_stream_of_short_jobs_a_wait_is_bounded(controller: bool, monkeypat
 def test_nobody_waits_on_purpose_for_longer_than_it_would_take_on_what_is_there(now: float, longest: float) -> None:
     """`now`: steps/s on the best of what is free, 0 if nothing is; a million steps are left."""
     fixed, options = np.zeros((1, 8)), np.zeros((2, 6))
-    fixed[:, [rudder.LEFT, rudder.BEST, rudder.SPAN]] = 1e6, 1e3, 1e12
-    options[:, rudder.RATE] = 1e3, now
+    fixed[:, [worth.LEFT, worth.BEST, worth.SPAN]] = 1e6, 1e3, 1e12
+    options[:, worth.RATE] = 1e3, now
     owner, comes = np.zeros(2, dtype=np.int64), np.array([600.0, 0.0 if now else np.inf])
 
     def waits(waited: float) -> bool:
@@ -186,6 +187,17 @@ def test_who_comes_first_is_said_of_jobs_that_cannot_be_moved_later_by_what_they
     later = job("later", gpus=(8, 8), steps=10**3, elastic=True)
     decision = Rudder(analytic()).decide(snapshot([node("n1", free=0)], [holder, long, short, later]))
     assert decision.line == ("uid-short", "uid-long")
+
+
+def test_an_option_is_weighed_against_what_the_job_gets_or_waits_for() -> None:
+    now = awaits_fast_gpus(NOW - 60, 20 * HOUR)
+    rudder_ = Rudder()
+    assert "which it waits for" in str(rudder_.weigh(now, "uid-fixed", A100, 8))
+    assert rudder_.weigh(now, "uid-fixed", T4, 8) is None, "it has no such option"
+    assert rudder_.weigh(now, "uid-holder", H100, 8) is None, "it is not decided about"
+    free = replace(now, nodes=(node("fast", H100), node("slow", A100)), jobs=now.jobs[1:])
+    assert rudder_.weigh(free, "uid-fixed", H100, 8) == "worth most to it, all things considered"
+    assert str(rudder_.weigh(free, "uid-fixed", A100, 8)).startswith("worth ")
 
 
 # --- moving -----------------------------------------------------------------------------------------------------------
@@ -288,7 +300,7 @@ def narrow(now: Snapshot, *, by: float = 0.0) -> np.ndarray:
     """The ranges of just this snapshot, narrowed by so much on both sides."""
     offered = rudder.market(now)
     given_ = rudder.columns(now, offered, offered.menus)
-    z = rudder.features(*rudder.pressure(analytic(), given_.jobs), *given_)
+    z = worth.features(*worth.pressure(analytic(), given_.jobs), *given_)
     return np.array([z.min(axis=1) + by, z.max(axis=1) - by])
 
 
@@ -317,7 +329,7 @@ def test_a_job_unlike_all_of_training_is_scored_without_the_network_and_told_so(
 
 def test_where_all_is_unlike_training_the_analytic_form_decides() -> None:
     now = ordinary()
-    beyond = np.array([[60.0] * rudder.FEATURES, [61.0] * rudder.FEATURES])
+    beyond = np.array([[60.0] * worth.FEATURES, [61.0] * worth.FEATURES])
     strange, base = Rudder(Trained(wild(), beyond)).decide(now), Rudder(analytic()).decide(now)
     assert [each.shares for each in strange.placements] == [each.shares for each in base.placements]
     assert {uid for doubt in strange.doubts for uid in doubt.jobs} == {each.uid for each in now.jobs}
@@ -330,7 +342,7 @@ def test_a_little_beyond_the_ranges_is_still_believed() -> None:
 
 def test_where_what_was_learned_is_not_finite_the_form_before_any_training_decides() -> None:
     now = ordinary()
-    broken = analytic()._replace(constants=np.where(np.arange(len(rudder.CONSTANTS)) == 1, np.inf, rudder.ANALYTIC))
+    broken = analytic()._replace(constants=np.where(np.arange(len(worth.CONSTANTS)) == 1, np.inf, worth.ANALYTIC))
     decision, base = Rudder(broken).decide(now), Rudder(analytic()).decide(now)
     assert [each.shares for each in decision.placements] == [each.shares for each in base.placements]
     assert {doubt.reason for doubt in decision.doubts} == {DoubtReason.NOT_FINITE}
@@ -349,7 +361,7 @@ def test_the_shipped_ranges_hold_what_it_was_trained_on() -> None:
 # --- weights that cannot be used --------------------------------------------------------------------------------------
 def weights(folder: Path, schema: str = rudder.SCHEMA, **changes: np.ndarray) -> Path:
     """A file of weights, with whatever is in it."""
-    arrays = {**shipped().network._asdict(), rudder.RANGES: shipped().ranges} | changes
+    arrays = {**shipped().network._asdict(), worth.RANGES: shipped().ranges} | changes
     card = replace(store.read_card("rudder"), schema=schema)
     path = folder / "rudder.safetensors"
     store.save(path, {name: np.nan_to_num(array) for name, array in arrays.items()}, card)
@@ -376,7 +388,7 @@ def _fcfs() -> Policy:
 
 
 def test_weights_that_are_no_numbers_are_refused_and_another_policy_decides(tmp_path: Path) -> None:
-    path = weights(tmp_path, skip=np.full(rudder.FEATURES, np.nan))
+    path = weights(tmp_path, skip=np.full(worth.FEATURES, np.nan))
     with pytest.raises(store.WeightsError, match="skip"):
         Rudder(path).decide(ordinary())
     assert told(Rudder(path), ordinary())[0] == "fcfs"
@@ -445,7 +457,7 @@ def test_in_bad_times_it_is_no_worse_than_its_base(rules: SimRules | None, load:
 
 
 def test_a_network_that_was_trained_on_something_else_costs_nothing() -> None:
-    beyond = np.array([[60.0] * rudder.FEATURES, [61.0] * rudder.FEATURES])
+    beyond = np.array([[60.0] * worth.FEATURES, [61.0] * worth.FEATURES])
     assert jct(Rudder(Trained(wild(), beyond))) == pytest.approx(jct(Rudder(analytic())), rel=1e-9)
 
 

@@ -20,8 +20,9 @@ from trimtab_lab.evaluation.scenario import Scenario
 from trimtab_lab.evaluation.workload import workload
 from trimtab_lab.kernel import rescaling
 from trimtab_lab.workloads import clusters
-from trimtab_policy.learned import guards, rudder, store
-from trimtab_policy.learned.rudder import Network, Rudder, analytic, columns, values
+from trimtab_policy.learned import guards, rudder, store, worth
+from trimtab_policy.learned.rudder import Rudder, columns
+from trimtab_policy.learned.worth import Network, analytic, values
 from trimtab_policy.placement.options import market
 from trimtab_policy.scheduling.accounts import Accounts
 from trimtab_policy.scheduling.permissions import Permissions
@@ -45,22 +46,22 @@ def scored(network: Network, now: Snapshot) -> np.ndarray:
 
 def random_network(seed: int) -> Network:
     draw = np.random.default_rng(seed)
-    shapes = {name: shape for name, shape in rudder.SHAPES.items() if name != "constants"}
-    return Network(rudder.ANALYTIC.copy(), *(0.3 * draw.standard_normal(shape) for shape in shapes.values()))
+    shapes = {name: shape for name, shape in worth.SHAPES.items() if name != "constants"}
+    return Network(worth.ANALYTIC.copy(), *(0.3 * draw.standard_normal(shape) for shape in shapes.values()))
 
 
 def test_a_network_of_zeros_leaves_the_analytic_worth() -> None:
     now = snapshot()
-    silent = random_network(1)._replace(skip=np.zeros(rudder.FEATURES), out=np.zeros(rudder.HIDDEN))
+    silent = random_network(1)._replace(skip=np.zeros(worth.FEATURES), out=np.zeros(worth.HIDDEN))
     np.testing.assert_array_equal(scored(silent, now), scored(analytic(), now))
 
 
 def test_a_network_changes_a_worth_by_a_bounded_factor() -> None:
     now = snapshot()
-    wild = random_network(2)._replace(skip=np.full(rudder.FEATURES, 1e6))
+    wild = random_network(2)._replace(skip=np.full(worth.FEATURES, 1e6))
     ratio = scored(wild, now) / scored(analytic(), now)
     assert np.isfinite(ratio).all()
-    assert (np.abs(np.log(ratio)) <= rudder.LARGEST_CHANGE + 1e-9).all()
+    assert (np.abs(np.log(ratio)) <= worth.LARGEST_CHANGE + 1e-9).all()
 
 
 def test_the_order_of_jobs_does_not_matter() -> None:
@@ -116,7 +117,7 @@ def test_it_says_what_lost_and_why() -> None:
 
 
 def test_the_shipped_weights_fit() -> None:
-    shipped = rudder.trained(store.load("rudder", rudder.SCHEMA, (*rudder.SHAPES, rudder.RANGES)).arrays).network
+    shipped = rudder.trained(store.load("rudder", rudder.SCHEMA, (*worth.SHAPES, worth.RANGES)).arrays).network
     assert np.isfinite(scored(shipped, snapshot())).all()
 
 
@@ -126,14 +127,14 @@ def test_weights_of_a_training_hold_the_ranges_of_what_was_seen_in_it(tmp_path: 
     config = RudderConfig(task="rescaling", environment=RudderEnvironment(cells=(cell,)), training=few)
     learner = make(config, 0)
     learner.learn(0)
-    ranges = learner.weights()[rudder.RANGES]
+    ranges = learner.weights()[worth.RANGES]
     assert (ranges[:, 0] == 1.0).all()
     assert np.isfinite(ranges).all()
     assert (ranges[0, 1:] < ranges[1, 1:])[[0, 1, 2, 6, 11]].all()
     kept = tmp_path / "kept.safetensors"
     store.save(kept, learner.weights(), store.read_card("rudder"))
-    again = store.load(kept, rudder.SCHEMA, (*rudder.SHAPES, rudder.RANGES))
-    np.testing.assert_array_equal(again.arrays[rudder.RANGES], ranges)
+    again = store.load(kept, rudder.SCHEMA, (*worth.SHAPES, worth.RANGES))
+    np.testing.assert_array_equal(again.arrays[worth.RANGES], ranges)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from trimtab_lab.evaluation.scenario import Scenario
 from trimtab_lab.evaluation.workload import workload
 from trimtab_lab.kernel.rescaling import ElasticWindow, nothing_seen, run_window
 from trimtab_lab.workloads import clusters
-from trimtab_policy.learned import rudder
-from trimtab_policy.learned.rudder import ANALYTIC, SHAPES, Network, analytic
+from trimtab_policy.learned import rudder, worth
+from trimtab_policy.learned.worth import ANALYTIC, SHAPES, Network, analytic
 from trimtab_policy.perf.restarts import SCHEDULE_SECONDS, STARTUP_SECONDS, restart_seconds
 from trimtab_policy.placement.options import market
 
@@ -39,7 +39,7 @@ VALIDATION = 1 << 32
 """Seeds from here on are never trained on."""
 SCORES = {"rescaling": "minus the mean of ln(average JCT / that of the analytic form) on validation windows"}
 SPREAD = np.array([0.2, 1.5, 0.25, 0.6, 0.4, 0.3, 0.2, 0.15, 0.15, 0.3, 0.4, 0.3, 0.3, 0.1, 0.2, 2.0])
-"""How far the constants are looked for, in the order of `rudder.CONSTANTS`."""
+"""How far the constants are looked for, in the order of `worth.CONSTANTS`."""
 LEAST = np.array([-2, -20, -0.5, 3, 0.05, -1, -2, -1, -1, 0, -2, 0, 0, 0.3, -2, -20], dtype=np.float64)
 MOST = np.array([1.5, 40, 2, 9.5, 5, 1.5, 2, 1, 1, 5, 2, 10, 3, 1, 2, 40], dtype=np.float64)
 OF_NETWORK = 0.15
@@ -152,7 +152,7 @@ class RudderLearner:
     def weights(self) -> dict[str, NDArray[Any]]:
         """As of `Learner`; with the ranges of what these weights see in the windows of the training."""
         network = _network(self._search.mean)
-        return {**network._asdict(), rudder.RANGES: self.ranges(network)}
+        return {**network._asdict(), worth.RANGES: self.ranges(network)}
 
     def ranges(self, network: Network) -> FloatArray:
         """Lowest and highest value of each feature in the windows of the training under this network, (2, 17)."""
@@ -211,7 +211,7 @@ def elastic_window(
     by_uid = {menu.job.uid: menu for menu in offered.menus}
     menus = [by_uid[job.uid] for job in described]
     jobs, options, owner = rudder.columns(snapshot, offered, menus)
-    options[:, rudder.PAUSE] = [
+    options[:, worth.PAUSE] = [
         restart_seconds(menu.job.model, menu.job.training.optimizer, option.option.nodes)
         for menu in menus
         for option in menu.options
@@ -229,7 +229,7 @@ def elastic_window(
         first=np.cumsum([0, *(len(menu.options) for menu in menus)]),
         kind=kind,
         options=options,
-        truth=options[:, rudder.RATE] / wrong[owner, kind],
+        truth=options[:, worth.RATE] / wrong[owner, kind],
         launch=SCHEDULE_SECONDS + STARTUP_SECONDS,
         min_run=min_run,
         heartbeat=heartbeat,

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_lab.numba_cache import jit
-from trimtab_policy.learned import rudder
-from trimtab_policy.learned.rudder import Network
+from trimtab_policy.learned import worth as plain
+from trimtab_policy.learned.worth import Network
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -28,13 +28,13 @@ MOST_CELLS = 60_000
 MOST_DECISIONS = 400
 """For each job, on average: a policy that takes more leads nowhere."""
 
-pressure = jit(rudder.pressure)
-analytic_worth = jit(rudder.analytic_worth)
-learned = jit(rudder.learned)
-features = jit(rudder.features)
-change = jit(rudder.change)
-on_purpose = jit(rudder.on_purpose)
-best_later = jit(rudder.best_later)
+pressure = jit(plain.pressure)
+analytic_worth = jit(plain.analytic_worth)
+learned = jit(plain.learned)
+features = jit(plain.features)
+change = jit(plain.change)
+on_purpose = jit(plain.on_purpose)
+best_later = jit(plain.best_later)
 
 
 class ElasticWindow(NamedTuple):
@@ -78,7 +78,7 @@ class ElasticRun(NamedTuple):
 
 def nothing_seen() -> FloatArray:
     """Ranges of features before the first one, as `run_window` takes them."""
-    return np.array([[np.inf], [-np.inf]]) * np.ones(rudder.FEATURES)
+    return np.array([[np.inf], [-np.inf]]) * np.ones(plain.FEATURES)
 
 
 def run_window(network: Network, window: ElasticWindow, seen: FloatArray | None = None) -> ElasticRun:
@@ -229,12 +229,12 @@ class _Asked(NamedTuple):
     capacity: IntArray
     """GPUs of each type that may be given out."""
     waits: FloatArray
-    """Seconds until there are GPUs for each option, as of `rudder.on_purpose`."""
+    """Seconds until there are GPUs for each option, as of `worth.on_purpose`."""
 
 
 @jit
 def values(network: Network, jobs: FloatArray, options: FloatArray, owner: IntArray) -> FloatArray:
-    """`rudder.values`, compiled."""
+    """`worth.values`, compiled."""
     load, log_w = pressure(network, jobs)
     worth = analytic_worth(network, load, log_w, jobs, options, owner)
     if learned(network):
