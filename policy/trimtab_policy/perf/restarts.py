@@ -16,7 +16,13 @@ STORAGE_BANDWIDTH = 2e9
 """Bytes/s that one node reads or writes of a checkpoint."""
 STORAGE_LIMIT = 50e9
 """Bytes/s of the storage as a whole."""
-STATE_BYTES = {Optimizer.ADAMW: 14, Optimizer.SGD: 10, Optimizer.ADAFACTOR: 6, Optimizer.MUON: 10}
+STATE_BYTES = {
+    Optimizer.ADAMW: 14,
+    Optimizer.ADAMW_8BIT: 8,
+    Optimizer.SGD: 10,
+    Optimizer.ADAFACTOR: 6,
+    Optimizer.MUON: 10,
+}
 """Bytes of a checkpoint per parameter: 16-bit weights, FP32 master copy, and the optimizer's states."""
 
 
