@@ -48,7 +48,7 @@ class Recompute(StrEnum):
 
 
 class AdapterTargets(StrEnum):
-    """Matrices of every layer that get a low-rank adapter, as PEFT's `target_modules` and torchtune's configs name them."""
+    """Matrices of every layer that get a low-rank adapter: what PEFT calls `target_modules`."""
 
     QUERY_VALUE = "QueryValue"
     """Projections of queries and values (Hu et al. 2021, arXiv 2106.09685, section 4.2)."""
@@ -79,7 +79,7 @@ class OptimizerOffload(StrEnum):
 
     NONE = "None"
     HOST = "Host"
-    """In the host's memory, whose processor steps: ZeRO-Offload (Ren et al. 2021, arXiv 2101.06840), FSDP's CPUOffload."""
+    """In the host's memory, whose processor steps (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840; FSDP's CPUOffload)."""
     PAGED = "Paged"
     """In memory that GPU and host share, paged in for the step (bitsandbytes' paged optimizers)."""
 

@@ -141,17 +141,15 @@ KINDS: dict[str, ConstantKind] = {
     ),
     "dequantization": ConstantKind(
         "bytes that cross memory per number of a quantized weight that is brought into the precision of its product",
-        6.0,
-        0.5,
+        10.0,
+        0.6,
     ),
     "adapter_launch": ConstantKind(
         "what the adapter of one matrix adds to a layer's launch, as a fraction: dropout, two products, scaling, sum",
-        0.1,
+        0.05,
         0.5,
     ),
-    "host_link": ConstantKind(
-        "share of the bandwidth between GPU and host that copies reach", 0.7, 0.7, share=True
-    ),
+    "host_link": ConstantKind("share of the bandwidth between GPU and host that copies reach", 0.7, 0.7, share=True),
     "host_step": ConstantKind("seconds in which a host steps an AdamW of 1e9 parameters", 0.25, 0.5),
     "youth": ConstantKind("time that software loses on a GPU generation of age 0; fades with the years", 0.3, 0.5),
 }

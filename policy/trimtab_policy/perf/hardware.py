@@ -15,7 +15,7 @@ import numpy as np
 from trimtab_policy import catalog
 from trimtab_policy.perf import constants as fitted
 from trimtab_policy.perf.constants import Constants, Lookup
-from trimtab_policy.perf.memory import IN_PLACE, PLAIN, VOCABULARY_PARALLEL
+from trimtab_policy.perf.memory import IN_PLACE, PLAIN, SHIFTED, UPCAST, VOCABULARY_PARALLEL
 from trimtab_policy.perf.model_flops import Number
 from trimtab_policy.specs import GpuSpec, Precision
 
@@ -30,11 +30,16 @@ _UNFUSED = frozenset(
 _UNPADDED = frozenset({"megatron-deepspeed-1f1b"})
 """Frameworks that take an odd vocabulary as it is: GPT-2's 50,257 costs them dearly."""
 
-_EAGER = frozenset({"peft", "litgpt", "fsdp-qlora"})
+_EAGER = frozenset({"peft", "qwen", "qlora", "litgpt", "fsdp-qlora"})
 """Frameworks whose layers run operation by operation in PyTorch."""
 
-_CHUNKED_LOSS = frozenset({"torchtune"})
-"""Frameworks that bring logits into fp32 a chunk at a time."""
+_LOSSES = {
+    "torchtune": IN_PLACE,  # in fp32 a chunk at a time
+    "litgpt": VOCABULARY_PARALLEL,  # log-softmax and gradient in 16 bit
+    "qwen": SHIFTED,
+    **dict.fromkeys(("peft", "qlora", "fsdp-qlora"), UPCAST),
+}
+"""Bytes per logit of those frameworks whose loss is another than PyTorch's on logits as they are."""
 
 _PCIE = 40e9
 """No NVLink is slower, no PCIe link of today faster, in bytes/s and direction."""
@@ -279,9 +284,12 @@ def practised(value: Lookup, facts: FrameworkFacts, youth: Number = 0.0) -> Soft
 def facts(software: str) -> FrameworkFacts:
     """What is known of a framework without measuring."""
     loss = VOCABULARY_PARALLEL if software.startswith(("megatron", "nemo")) else PLAIN
-    loss = IN_PLACE if software in _CHUNKED_LOSS else loss
-    eager = float(software in _EAGER)
-    return FrameworkFacts(float(software not in _UNFUSED), float(software not in _UNPADDED), loss, eager=eager)
+    return FrameworkFacts(
+        fused_attention=float(software not in _UNFUSED),
+        pads_vocabulary=float(software not in _UNPADDED),
+        loss_bytes=_LOSSES.get(software, loss),
+        eager=float(software in _EAGER),
+    )
 
 
 class Kernels(TypedDict):

@@ -146,7 +146,7 @@ def read_rows(name: str, cells: Cells, *, timed: bool = True) -> MeasuredRow:
     work = Work(model_flops.of(model), sequence, batch, form, tuning)
     seconds, date = _seconds(cells, sequence * batch, total, timed), _year(cells.text("date"))
     shaped = (model.layers, model.hidden_size, model.attention_heads, model.kv_heads, model.ffn_hidden_size)
-    job = (gpu.name, *shaped, model.vocab_size, sequence, batch, total, precision, recipe, software)
+    job: tuple[object, ...] = (gpu.name, *shaped, model.vocab_size, sequence, batch, total, precision, recipe, software)
     job += tuning if tuning.unusual else ()
     return MeasuredRow(
         name=name,
@@ -319,8 +319,10 @@ def _format(cells: Cells, precision: Precision, software: str) -> plan_arrays.Fo
     """Bytes per number as the framework holds them, where it differs from Megatron-LM's usual mixed precision."""
     form = plan_arrays.format_of(precision, _named(cells, "optimizer", Optimizer, Optimizer.ADAMW))
     if software in _ALL_IN_16_BIT:
-        return form._replace(gradient=2, master=0, moments=min(4, form.moments), table_moments=min(4, form.moments), wire=2)
-    if software == "peft":  # adapters in fp32 beside a model in 16 bit
+        return form._replace(
+            gradient=2, master=0, moments=min(4, form.moments), table_moments=min(4, form.moments), wire=2
+        )
+    if software in ("peft", "qwen"):  # adapters in fp32 beside a model in 16 bit
         return form._replace(weight=4, gradient=4, master=0)
     if "PURE" in cells.text("precision"):  # Composer: reductions in 16 bit as well
         return form._replace(wire=2)
@@ -336,7 +338,7 @@ def _format(cells: Cells, precision: Precision, software: str) -> plan_arrays.Fo
     return form
 
 
-_ALL_IN_16_BIT = frozenset({"torchtune", "litgpt", "fsdp-qlora"})
+_ALL_IN_16_BIT = frozenset({"torchtune", "litgpt", "fsdp-qlora", "qlora"})
 """Frameworks that keep weights, gradients and moments of AdamW in 16 bit, without a master copy."""
 
 Name = TypeVar("Name", bound=StrEnum)
@@ -369,7 +371,7 @@ def _tuning(cells: Cells, form: Format, software: str) -> Tuning:
         _named(cells, "quantization", Quantization, Quantization.NONE),
     )
     found = plan_arrays.tuning_of(form, adapters, offload)
-    # prepare_model_for_kbit_training of PEFT brings all that is not quantized into fp32.
+    # prepare_model_for_kbit_training of PEFT brings all that is not quantized into fp32, but for models from GPTQ.
     return found._replace(outside=4.0) if software == "peft" and found.quantized else found
 
 
@@ -461,6 +463,8 @@ _SOFTWARE = (  # the first pattern that framework, notes and precision match
     (r"torchtune", "torchtune"),
     (r"^lit-?gpt", "litgpt"),
     (r"fsdp_qlora", "fsdp-qlora"),
+    (r"^PEFT.*Qwen", "qwen"),
+    (r"^PEFT \(QLoRA", "qlora"),
     (r"^PEFT", "peft"),
     (r"Megatron-DeepSpeed 1F1B", "megatron-deepspeed-1f1b"),
     (r"Megatron-DeepSpeed|^see notes", "megatron-deepspeed"),

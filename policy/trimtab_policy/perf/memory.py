@@ -32,10 +32,11 @@ WORKSPACE = 3 * 2.0**25
 """32 MiB for cuBLAS on the forward and on the backward thread, as much for Transformer Engine: the default on Hopper,
 and what the golden values of Megatron-LM hold beyond the states (71 MB on A100, 101 MB on H100)."""
 
-IN_PLACE, VOCABULARY_PARALLEL, PLAIN = 0.0, 4.0, 10.0
+IN_PLACE, VOCABULARY_PARALLEL, SHIFTED, PLAIN, UPCAST = 0.0, 4.0, 6.0, 10.0, 14.0
 """Bytes that a loss adds to each logit in compute precision: none where its gradient takes the logits' place (those of
-flash-attn and Liger); an fp32 softmax in Megatron-Core's vocab_parallel_cross_entropy, forward and backward; an fp32
-log-softmax with the gradients of it and of its input in torch.nn.functional.cross_entropy."""
+flash-attn and Liger); an fp32 softmax in Megatron-Core's vocab_parallel_cross_entropy, forward and backward; a shifted
+copy, the log-softmax and its gradient, all in 16 bit; an fp32 log-softmax with the gradients of it and of its input in
+torch.nn.functional.cross_entropy; logits, their shifted copy, log-softmax and gradient in fp32, as transformers has."""
 
 FRAMEWORK_BYTES = 2.5e9
 """CUDA context (1.1 GB on V100, 1.6 GB on A100: BLOOM chronicles) and NCCL's channel buffers."""
@@ -55,11 +56,14 @@ class Memory(NamedTuple):
     """Bytes of the fullest GPU by what they are for; columns of shape (n,)."""
 
     weights: Array
+    """Those that are trained."""
+    frozen: Array
+    """Weights beside adapters; under ZeRO-3 with all that lies outside of layers: FSDP's root stays gathered."""
     gradients: Array
     optimizer: Array
     gathered: Array
-    """Layers whose shards are gathered at one time under ZeRO-3, or copied from the host; with the quantized matrix that
-    is being multiplied, in the precision of the product."""
+    """Layers whose shards are gathered at one time under ZeRO-3, or copied from the host; with the quantized matrix
+    that is being multiplied, in the precision of the product."""
     activations: Array
     logits: Array
     """With the loss, and the final norm before them."""
@@ -69,7 +73,7 @@ class Memory(NamedTuple):
     @property
     def states(self) -> Array:
         """What stays between two steps."""
-        return self.weights + self.gradients + self.optimizer
+        return self.weights + self.frozen + self.gradients + self.optimizer
 
     @property
     def allocated(self) -> Array:
@@ -78,8 +82,16 @@ class Memory(NamedTuple):
 
     @property
     def required(self) -> Array:
-        """What the card must have: allocated with the reserve for fragmentation, and the framework's own bytes."""
-        return self.allocated * (1 + RESERVE) + FRAMEWORK_BYTES
+        """What the card must have: allocated with the reserve for fragmentation, and the framework's own bytes.
+
+        Frozen weights leave no holes: they are loaded once, before anything else.
+        """
+        return self.reserved + FRAMEWORK_BYTES
+
+    @property
+    def reserved(self) -> Array:
+        """What PyTorch's allocator holds: torch.cuda.max_memory_reserved."""
+        return self.allocated * (1 + RESERVE) - RESERVE * self.frozen
 
 
 def footprint(
@@ -123,9 +135,10 @@ def last_stage(
 
 def _with_states(work: Work, plans: PlanColumns, activations: Array, logits: Array) -> Memory:
     gathered = _gathered(work, plans)
-    weights, gradients, optimizer, copies = _resident(work, plans)
+    weights, frozen, gradients, optimizer, copies = _resident(work, plans)
+    frozen = frozen + _root(work, plans)
     update = np.maximum(copies - activations - logits - gathered, 0.0)
-    return Memory(weights, gradients, optimizer, gathered, activations, logits, update)
+    return Memory(weights, frozen, gradients, optimizer, gathered, activations, logits, update)
 
 
 def layer_activations(
@@ -139,7 +152,9 @@ def layer_activations(
     code of Hugging Face's transformers: an fp32 input per norm, and in gated blocks a further result.
     """
     if work.tuning.adapted or np.any(eager):
-        plain = layer_activations(work._replace(tuning=Tuning()), plans, fused_attention=fused_attention, dropout=dropout)
+        plain = layer_activations(
+            work._replace(tuning=Tuning()), plans, fused_attention=fused_attention, dropout=dropout
+        )
         return plain + _tokens(work, plans) * _more_activations(work, plans, np.asarray(eager), np.asarray(dropout))
     shape, size = work.shape, work.format.activation
     crossing = 1 + shape.cross_layers / shape.layers
@@ -156,24 +171,25 @@ def layer_activations(
 
 
 def _more_activations(work: Work, plans: PlanColumns, eager: Array, dropout: Array) -> Array:
-    """Bytes per token of a layer beyond those where all is trained and fused; negative where frozen products save some.
+    """Bytes per token of a layer beyond those where all is trained and fused; negative where frozen products save any.
 
-    Frozen products do not keep their inputs. What norms put out is then kept only where an adapter reads it, so is what
-    enters the block's last product; attention needs its own output anyway. With dropout, every adapter has an input
-    and a mask of its own.
+    Frozen products do not keep their inputs, but for quantized ones in eager frameworks (bitsandbytes' MatMul4Bit). What
+    norms put out is then kept only where an adapter reads it, so is what enters the block's last product; attention
+    needs its own output anyway. With dropout, every adapter has an input and a mask of its own.
     """
     shape, size, tuning = work.shape, work.format.activation, work.tuning
     frozen = np.where(np.asarray(tuning.rank) > 0, 1.0, 0.0)
     operand = np.minimum(work.format.operand, size)
     crossing = 1 + shape.cross_layers / shape.layers
     width = _average_width(shape)
-    unread = frozen * (1 - np.asarray(tuning.block))
+    unread = frozen * (1 - np.asarray(tuning.block)) * (1 - eager * tuning.quantized)
     spared = unread * operand * (shape.hidden / _sequence_split(plans) + width / plans.tensor)
     upcast = np.maximum(4.0 - size, 0.0) * (1 + crossing) * shape.hidden / _sequence_split(plans)
     unfused = size * (shape.gates - 1) * width / plans.tensor
     dropped = (size + 1) * dropout * frozen * _adapter_inputs(work, plans)
     inner = size * np.asarray(tuning.rank) * adapted_matrices(work)
-    return eager * (upcast + unfused) + dropped + inner - spared
+    more: Array = eager * (upcast + unfused) + dropped + inner - spared
+    return more
 
 
 def _average_width(shape: ModelShape) -> Number:
@@ -188,7 +204,8 @@ def adapted_matrices(work: Work) -> Number:
     blocks = (shape.dense_layers + shape.expert_layers * (shape.active + (shape.shared_ffn > 0))) / shape.layers
     crossing = 1 + shape.cross_layers / shape.layers
     attention = 2 * (np.asarray(tuning.query_value) + np.asarray(tuning.key_output))
-    return crossing * attention + np.asarray(tuning.block) * blocks * (shape.gates + 1)
+    found: Number = crossing * attention + np.asarray(tuning.block) * blocks * (shape.gates + 1)
+    return found
 
 
 def _adapter_inputs(work: Work, plans: PlanColumns) -> Array:
@@ -198,7 +215,8 @@ def _adapter_inputs(work: Work, plans: PlanColumns) -> Array:
     attention = 2 * np.asarray(tuning.query_value) * shape.hidden
     attention = attention + np.asarray(tuning.key_output) * (shape.hidden + shape.weighted / t)
     block = shape.gates * shape.hidden + _average_width(shape) / t
-    return crossing * attention + np.asarray(tuning.block) * block
+    inputs: Array = crossing * attention + np.asarray(tuning.block) * block
+    return inputs
 
 
 def _stage_activations(work: Work, plans: PlanColumns, layer: Array, logits: Array, *, last: bool) -> Array:
@@ -336,15 +354,33 @@ def _experts(shape: ModelShape) -> Number:
     return shapes.expert_parameters(shape) * shape.expert_layers / shape.layers
 
 
-def _resident(work: Work, plans: PlanColumns) -> tuple[Array, Array, Array, Array]:
-    """Bytes of weights, gradients and optimizer states on the GPU, and of fp32 gradients while the optimizer steps."""
+class States(NamedTuple):
+    """Bytes of a rank's states, wherever they are; columns of shape (n,)."""
+
+    weights: Array
+    """Those that are trained."""
+    frozen: Array
+    gradients: Array
+    optimizer: Array
+    copies: Array
+    """Of gradients in fp32, while the optimizer steps."""
+
+
+def _resident(work: Work, plans: PlanColumns) -> States:
+    """What of the states is on the GPU."""
     found = states(work, plans)
     if not work.tuning.offloads:
         return found
-    weights, gradients, optimizer, copies = found
+    here = 1 - np.asarray(work.tuning.weights_host)
     stepped = 1 - np.asarray(work.tuning.optimizer_host)
     resident = stepped * (1 - np.asarray(work.tuning.optimizer_paged))
-    return weights * (1 - np.asarray(work.tuning.weights_host)), gradients * stepped, optimizer * resident, copies * stepped
+    return States(
+        found.weights * here,
+        found.frozen * here,
+        found.gradients * stepped,
+        found.optimizer * resident,
+        found.copies * stepped,
+    )
 
 
 def host_bytes(
@@ -357,20 +393,20 @@ def host_bytes(
     tuning = work.tuning
     if not tuning.offloads:
         return np.zeros_like(plans.data)
-    weights, gradients, optimizer, copies = states(work, plans)
+    found = states(work, plans)
     layer = layer_activations(work, plans, fused_attention=fused_attention, dropout=dropout, eager=eager)
     stored = _layers_in_flight(work, plans, last=False) * kept_per_layer(work, plans, layer)
     away, paged = np.asarray(tuning.optimizer_host), np.asarray(tuning.optimizer_paged)
     return (
-        np.asarray(tuning.weights_host) * weights
-        + away * (gradients + copies)
-        + np.maximum(away, paged) * optimizer
+        np.asarray(tuning.weights_host) * (found.weights + found.frozen)
+        + away * (found.gradients + found.copies)
+        + np.maximum(away, paged) * found.optimizer
         + np.asarray(tuning.activations_host) * stored
     )
 
 
-def states(work: Work, plans: PlanColumns) -> tuple[Array, Array, Array, Array]:
-    """Bytes of a rank's weights, gradients, optimizer states and fp32 copies of gradients, on the GPU or on the host.
+def states(work: Work, plans: PlanColumns) -> States:
+    """A rank's weights, gradients and optimizer states, on the GPU or on the host.
 
     Dense parameters are sharded over all D c ranks that hold a copy, experts over the D c/e ranks that share one; in
     hybrid sharding over as many of these as share a copy. Fully sharded (stage 3) in mixed precision, the fp32 shard
@@ -395,11 +431,9 @@ def states(work: Work, plans: PlanColumns) -> tuple[Array, Array, Array, Array]:
     copied = np.where((form.gradient < 4) & (form.master > 4), 4.0, 0.0)
     mine = held(1)
     tables = (form.table_moments - form.moments) * vocabulary / np.where(plans.zero_stage >= 1, ranks, 1.0)
-    weights = np.where(single, 4.0, form.weight) * held(3)
-    if work.tuning.adapted:
-        weights = weights + held(3, *frozen_per_gpu(work, plans))
-    return (
-        weights,
+    return States(
+        np.where(single, 4.0, form.weight) * held(3),
+        held(3, *frozen_per_gpu(work, plans)) if work.tuning.adapted else np.zeros_like(mine),
         np.where(single, 4.0, form.gradient) * held(2),
         np.where(single, form.moments, form.master - copied + form.moments) * mine + tables,
         np.where(single, 0.0, copied) * mine,
@@ -420,25 +454,36 @@ def _gathered(work: Work, plans: PlanColumns) -> Array:
     others = (layers + vocabulary) * (1 - 1 / ranks) + experts * (1 - np.minimum(1.0, plans.expert / ranks))
     whole = work.format.gradient * others
     scattered = np.minimum((work.format.activation + work.format.wire) * unit / plans.tensor, whole)
-    streamed = plans.zero_stage >= 3
-    if work.tuning.offloads:
-        streamed = streamed | (np.asarray(work.tuning.weights_host) > 0)
+    streamed = _streamed(work, plans)
     gathered = np.where(streamed, sharded / plans.tensor, np.where(plans.zero_stage == 2, scattered, 0.0))
     if not work.tuning.adapted:
         return gathered
     return np.where(work.tuning.rank, _gathered_frozen(work, plans, streamed), gathered)
 
 
-def _gathered_frozen(work: Work, plans: PlanColumns, streamed: NDArray[np.bool_]) -> Array:
-    """The same of frozen weights, which have no gradients: two layers as they are kept, and what lies outside of layers.
+def _streamed(work: Work, plans: PlanColumns) -> NDArray[np.bool_]:
+    """Whether weights come layer by layer, from other ranks or from the host."""
+    streamed: NDArray[np.bool_] = plans.zero_stage >= 3
+    return streamed | (np.asarray(work.tuning.weights_host) > 0) if work.tuning.offloads else streamed
 
-    That is the root of what FSDP wraps, which stays gathered between forward and backward pass. In all cases a
-    quantized matrix lies there in full precision while it is multiplied: the largest of a layer.
+
+def _root(work: Work, plans: PlanColumns) -> Array:
+    """Frozen weights outside of layers where weights are streamed: FSDP's root is kept after the forward pass."""
+    if not work.tuning.adapted:
+        return np.zeros_like(plans.data)
+    _, _, vocabulary = parameters_per_gpu(work.shape, plans)
+    outside = work.tuning.outside * vocabulary * (np.asarray(work.tuning.rank) > 0)
+    return np.where(_streamed(work, plans), outside, 0.0)
+
+
+def _gathered_frozen(work: Work, plans: PlanColumns, streamed: NDArray[np.bool_]) -> Array:
+    """The same of frozen weights, which have no gradients: two layers as they are kept.
+
+    In all cases a quantized matrix lies there in full precision while it is multiplied: the largest of a layer.
     """
     shape, tuning = work.shape, work.tuning
-    outside = shape.tables * shapes.embedding_parameters(shape)
     layer = shapes.shared_parameters(shape) + _experts(shape) / plans.expert
-    units = 2 * tuning.frozen * layer + tuning.outside * outside
+    units = 2 * tuning.frozen * layer
     widest = np.maximum(np.maximum(shape.query, shape.expert_ffn), np.where(shape.dense_layers, shape.ffn, 0.0))
     matrix = work.format.activation * shape.hidden * widest
     return (np.where(streamed, units, 0.0) + tuning.quantized * matrix) / plans.tensor

@@ -32,8 +32,20 @@ from trimtab_policy.specs import (
 )
 
 __all__ = [
-    *("FULL", "FULL_TRAINING", "NONE", "SELECTIVE", "Array", "Format", "Number", "PlanColumns", "Tuning", "Work"),
-    *("columns", "stack", "tuning_of", "work"),
+    "FULL",
+    "FULL_TRAINING",
+    "NONE",
+    "SELECTIVE",
+    "Array",
+    "Format",
+    "Number",
+    "PlanColumns",
+    "Tuning",
+    "Work",
+    "columns",
+    "stack",
+    "tuning_of",
+    "work",
 ]
 
 NONE, SELECTIVE, FULL = range(3)
@@ -111,11 +123,11 @@ class Tuning(NamedTuple):
         """All flags that say what the host keeps."""
         return self.optimizer_host, self.optimizer_paged, self.weights_host, self.activations_host
 
-
     @property
     def unusual(self) -> NDArray[np.bool_]:
         """Which of the runs train adapters or keep something on the host."""
-        return np.logical_or.reduce([np.asarray(each) > 0 for each in (self.rank, *self.places)])
+        found: NDArray[np.bool_] = np.logical_or.reduce([np.asarray(each) > 0 for each in (self.rank, *self.places)])
+        return found
 
 
 FULL_TRAINING = Tuning()
@@ -201,8 +213,8 @@ QUANTIZED_BYTES = {
     Quantization.NF4: 0.5 + 4 / 64,
     Quantization.NF4_DOUBLE: 0.5 + 1 / 64 + 4 / (64 * 256),
 }
-"""Of one number with its share of the scales (Dettmers et al. 2023, arXiv 2305.14314, section 3). LLM.int8() has a scale
-per row, which thousands of numbers share."""
+"""Of one number with its share of the scales (Dettmers et al. 2023, arXiv 2305.14314, section 3). LLM.int8() has a
+scale per row, which thousands of numbers share."""
 
 _TARGETS = {  # query and value, key and output, block
     AdapterTargets.QUERY_VALUE: (1, 0, 0),

@@ -214,7 +214,10 @@ def _tuning_rules(training: TrainingSpec, plans: PlanColumns) -> Iterator[tuple[
     quantization = Quantization.NONE if training.adapters is UNSET else training.adapters.quantization
     if quantization is not Quantization.NONE:
         divided = plans.tensor * plans.pipeline * plans.context * plans.expert
-        yield divided == 1, f"weights in {quantization} are divided over data ranks alone: no launcher does it otherwise"
+        yield (
+            divided == 1,
+            f"weights in {quantization} are divided over data ranks alone: no launcher does it otherwise",
+        )
     if quantization is Quantization.INT8:
         yield plans.zero_stage < 3, "weights in INT8 cannot be sharded: ZeRO stage 2 at most"
     if training.offload is UNSET:

@@ -519,19 +519,22 @@ def _host(case: _Evaluation, busy: Array) -> Array:
 
     Weights come twice with every micro-batch, activations go and come back: what of it goes along with the passes is
     hidden as other traffic is (`Software.data_overlap`). Once a step gradients go to the host, which steps, and weights
-    come back (Ren et al. 2021, arXiv 2101.06840, section 4); the ranks of a node share its processors. Paged states come
-    and go.
+    come back (Ren et al. 2021, arXiv 2101.06840, section 4); the ranks of a node share its processors. Paged states
+    come and go.
     """
     work, plans = case.work, case.plans
     tuning, form = work.tuning, work.format
     if not tuning.offloads:
         return np.zeros_like(plans.data)
-    weights, *_ = memory.states(work, plans)
+    held = memory.states(work, plans)
     stored = case.layers * memory.kept_per_layer(work, plans, memory.layer_activations(work, plans))
-    moving = 2 * (tuning.weights_host * weights + tuning.activations_host * stored) / case.machine.host
+    moving = (
+        2 * (tuning.weights_host * (held.weights + held.frozen) + tuning.activations_host * stored) / case.machine.host
+    )
     exposed = case.micro_batches * np.maximum(0.0, moving - case.software.data_overlap * busy)
     share = _share(case)
     there = share * (form.wire + form.activation) / case.machine.host
     stepping = share * case.software.host_step * np.minimum(plans.gpus, case.linked)
     paging = 2 * share * (form.master + form.moments) / case.machine.host
-    return exposed + tuning.optimizer_host * (there + stepping) + tuning.optimizer_paged * paging
+    seconds: Array = exposed + tuning.optimizer_host * (there + stepping) + tuning.optimizer_paged * paging
+    return seconds

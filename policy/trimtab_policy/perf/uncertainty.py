@@ -26,7 +26,7 @@ def half_width(
     scatter: Array | float,
     strange_gpu: Array | bool,
     strange_software: Array | bool,
-    strange_training: Array | bool = False,
+    strange_training: NDArray[np.bool_] | bool = False,
 ) -> Array:
     """Half width of the interval of the logarithm of each step time.
 
