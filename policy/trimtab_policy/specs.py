@@ -79,7 +79,7 @@ class OptimizerOffload(StrEnum):
 
     NONE = "None"
     HOST = "Host"
-    """In the host's memory, whose processor steps (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840; FSDP's CPUOffload)."""
+    """On the host, whose processor steps (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840; FSDP's CPUOffload)."""
     PAGED = "Paged"
     """In memory that GPU and host share, paged in for the step (bitsandbytes' paged optimizers)."""
 

@@ -171,11 +171,11 @@ def layer_activations(
 
 
 def _more_activations(work: Work, plans: PlanColumns, eager: Array, dropout: Array) -> Array:
-    """Bytes per token of a layer beyond those where all is trained and fused; negative where frozen products save any.
+    """Bytes per token of a layer beyond those where all is trained and fused, or less.
 
-    Frozen products do not keep their inputs, but for quantized ones in eager frameworks (bitsandbytes' MatMul4Bit). What
-    norms put out is then kept only where an adapter reads it, so is what enters the block's last product; attention
-    needs its own output anyway. With dropout, every adapter has an input and a mask of its own.
+    Frozen products do not keep their inputs, but for quantized ones in eager frameworks (bitsandbytes' MatMul4Bit).
+    What norms put out is then kept only where an adapter reads it, so is what enters the block's last product;
+    attention needs its own output anyway. With dropout, every adapter has an input and a mask of its own.
     """
     shape, size, tuning = work.shape, work.format.activation, work.tuning
     frozen = np.where(np.asarray(tuning.rank) > 0, 1.0, 0.0)
@@ -397,12 +397,13 @@ def host_bytes(
     layer = layer_activations(work, plans, fused_attention=fused_attention, dropout=dropout, eager=eager)
     stored = _layers_in_flight(work, plans, last=False) * kept_per_layer(work, plans, layer)
     away, paged = np.asarray(tuning.optimizer_host), np.asarray(tuning.optimizer_paged)
-    return (
+    there: Array = (
         np.asarray(tuning.weights_host) * (found.weights + found.frozen)
         + away * (found.gradients + found.copies)
         + np.maximum(away, paged) * found.optimizer
         + np.asarray(tuning.activations_host) * stored
     )
+    return there
 
 
 def states(work: Work, plans: PlanColumns) -> States:

@@ -330,11 +330,11 @@ def _layer_compute(case: _Evaluation) -> Array:
     forward, backward = _attention(case)
     again = case.plans.recompute
     attention = forward + backward + np.where(again >= SELECTIVE, forward, 0.0)
-    linear, other = _linear(case), _element_wise(case) + _routing(case) / 3
+    linear, element_wise, routing = _linear(case), _element_wise(case), _routing(case) / 3
     if not case.work.tuning.adapted:
-        return case.passes * (linear + other) + attention + _accumulation(case)
-    frozen = case.unweighted * (linear + _dequantization(case)) + case.passes * (other + _adapters(case))
-    return frozen + attention + _accumulation(case)
+        return case.passes * (linear + element_wise + routing) + attention + _accumulation(case)
+    frozen = case.unweighted * (linear + _dequantization(case))
+    return frozen + case.passes * (element_wise + routing + _adapters(case)) + attention + _accumulation(case)
 
 
 def _dequantization(case: _Evaluation) -> Array:
@@ -503,7 +503,8 @@ def _optimizer(case: _Evaluation) -> Array:
     seconds: Array = case.software.optimizer_bytes * _share(case) / case.machine.memory
     if not case.work.tuning.offloads:
         return seconds
-    return seconds * (1 - np.asarray(case.work.tuning.optimizer_host))
+    here: Array = seconds * (1 - np.asarray(case.work.tuning.optimizer_host))
+    return here
 
 
 def _share(case: _Evaluation) -> Array:
