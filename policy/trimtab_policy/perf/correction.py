@@ -220,8 +220,8 @@ def model_name(model: ModelSpec) -> str:
 def plan_class(software: str, training: TrainingSpec, plan: ParallelPlan) -> str:
     """E.g. `megatron-core/BF16/Hybrid/zero1`; stages 1 and 2 move the same data.
 
-    Fine-tunes are classes of their own, e.g. `torchtitan/BF16+LoRA-NF4+offload/Data/zero3`: what one of them teaches says
-    nothing of training all weights.
+    Fine-tunes are classes of their own, e.g. `torchtitan/BF16+LoRA-NF4+offload/Data/zero3`: what one of them teaches
+    says nothing of training all weights.
     """
     return f"{_launched(software, training)}{plan.mode}/zero{(0, 1, 1, 3)[plan.zero_stage]}"
 

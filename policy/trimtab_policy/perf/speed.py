@@ -468,7 +468,7 @@ def _frozen_traffic(case: _Evaluation) -> Array:
     if np.any(case.shape.experts):
         apart = plans.tensor * plans.expert
         moving = moving + _ring(case, np.maximum(1.0, copies / plans.expert), apart, 2 * experts, messages)
-    return np.where(plans.zero_stage >= 3, moving, 0.0)
+    return np.where((plans.zero_stage >= 3) & (np.asarray(case.work.tuning.rank) > 0), moving, 0.0)
 
 
 def _parameter_traffic(case: _Evaluation, gathered: Number, gradient: Number) -> Array:
