@@ -27,7 +27,7 @@ DATA = Path(__file__).parent / "data" / "fine_tunes.csv"
 Row = dict[str, str]
 
 AT_ODDS = {
-    "F089": "needs 25.7 GB; newer drivers report 25.8 GB for this card, the catalogue has 25.4 GB of an older one",
+    "F089": "asks for 25.7 of 25.4 GB: PyTorch held 24.8, so driver and NCCL had 0.7 and not the 2.5 kept for them",
 }
 """Runs that ran and are called infeasible, with the reason."""
 
