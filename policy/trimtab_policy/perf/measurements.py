@@ -372,7 +372,10 @@ def _tuning(cells: Cells, form: Format, software: str) -> Tuning:
     )
     found = plan_arrays.tuning_of(form, adapters, offload)
     # prepare_model_for_kbit_training of PEFT brings all that is not quantized into fp32, but for models from GPTQ.
-    return found._replace(outside=4.0) if software == "peft" and found.quantized else found
+    if software == "peft" and found.quantized:
+        return found._replace(outside=4.0)
+    # torchao's tensors are sharded with their scales.
+    return found._replace(scales=0.0) if software == "torchtune" else found
 
 
 # --- model and plan -------------------------------------------------------------------------------------------------

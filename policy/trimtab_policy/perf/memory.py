@@ -58,7 +58,7 @@ class Memory(NamedTuple):
     weights: Array
     """Those that are trained."""
     frozen: Array
-    """Weights beside adapters; under ZeRO-3 with all that lies outside of layers: FSDP's root stays gathered."""
+    """Weights beside adapters; under ZeRO-3 with all that lies outside of layers, which stays gathered, and scales."""
     gradients: Array
     optimizer: Array
     gathered: Array
@@ -469,12 +469,12 @@ def _streamed(work: Work, plans: PlanColumns) -> NDArray[np.bool_]:
 
 
 def _root(work: Work, plans: PlanColumns) -> Array:
-    """Frozen weights outside of layers where weights are streamed: FSDP's root is kept after the forward pass."""
+    """What stays of frozen weights where they are streamed: scales, and FSDP's root, which lies outside of layers."""
     if not work.tuning.adapted:
         return np.zeros_like(plans.data)
-    _, _, vocabulary = parameters_per_gpu(work.shape, plans)
-    outside = work.tuning.outside * vocabulary * (np.asarray(work.tuning.rank) > 0)
-    return np.where(_streamed(work, plans), outside, 0.0)
+    layers, experts, vocabulary = parameters_per_gpu(work.shape, plans)
+    kept = work.tuning.outside * vocabulary + work.tuning.scales * (layers + experts)
+    return np.where(_streamed(work, plans) & (np.asarray(work.tuning.rank) > 0), kept, 0.0)
 
 
 def _gathered_frozen(work: Work, plans: PlanColumns, streamed: NDArray[np.bool_]) -> Array:

@@ -99,6 +99,8 @@ class Tuning(NamedTuple):
     """Bytes that a number of the layers' frozen matrices is kept in."""
     quantized: Number = 0.0
     """Whether that is less than what they are computed with."""
+    scales: Number = 0.0
+    """Bytes of the scales among them, which bitsandbytes keeps beside the weight: nobody shards them."""
     outside: Number = 0.0
     """Bytes of a frozen number of embeddings, norms and the output layer."""
     optimizer_host: Number = 0.0
@@ -233,10 +235,14 @@ def tuning_of(form: Format, adapters: Adapters | UnsetType = UNSET, offload: Off
         float(kept.activations),
     )
     if adapters is UNSET:
-        return Tuning(0, 0, 0, 0, 0, 0, 0, *places)
-    quantized = adapters.quantization is not Quantization.NONE
-    frozen = QUANTIZED_BYTES[adapters.quantization] if quantized else form.activation
-    return Tuning(adapters.rank, *_TARGETS[adapters.targets], frozen, float(quantized), form.activation, *places)
+        return Tuning(0, 0, 0, 0, 0, 0, 0, 0, *places)
+    if adapters.quantization is Quantization.NONE:
+        frozen, quantized, scales = float(form.activation), 0.0, 0.0
+    else:
+        frozen, quantized = QUANTIZED_BYTES[adapters.quantization], 1.0
+        scales = frozen % 0.5
+    targets = _TARGETS[adapters.targets]
+    return Tuning(adapters.rank, *targets, frozen, quantized, scales, form.activation, *places)
 
 
 @lru_cache(maxsize=1024)

@@ -141,6 +141,14 @@ def test_frozen_weights_are_sharded_but_for_what_lies_outside_of_layers() -> Non
     assert sharded == pytest.approx(whole / 8 + outside)
 
 
+def test_scales_are_not_sharded() -> None:
+    """bitsandbytes keeps them beside the weight, where FSDP and DeepSpeed do not look."""
+    job = work(LLAMA, replace(WHOLE, adapters=Adapters(8, quantization=Quantization.NF4)))
+    many = memory.footprint(job, columns([ParallelPlan(data=1 << 20, zero_stage=3)])).frozen[0]
+    outside = 2 * 2 * LLAMA.vocab_size * LLAMA.hidden_size
+    assert many == pytest.approx(outside + (catalog.parameters(LLAMA) - outside / 2) / 16, rel=1e-3)
+
+
 def test_inputs_of_frozen_products_are_kept_where_an_adapter_reads_them() -> None:
     layers = [
         float(memory.layer_activations(work(LLAMA, each), columns([ALONE]))[0])
