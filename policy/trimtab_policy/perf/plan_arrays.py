@@ -236,13 +236,15 @@ def tuning_of(form: Format, adapters: Adapters | UnsetType = UNSET, offload: Off
     )
     if adapters is UNSET:
         return Tuning(0, 0, 0, 0, 0, 0, 0, 0, *places)
-    if adapters.quantization is Quantization.NONE:
-        frozen, quantized, scales = float(form.activation), 0.0, 0.0
-    else:
-        frozen, quantized = QUANTIZED_BYTES[adapters.quantization], 1.0
-        scales = frozen % 0.5
     targets = _TARGETS[adapters.targets]
-    return Tuning(adapters.rank, *targets, frozen, quantized, scales, form.activation, *places)
+    if adapters.quantization is Quantization.NONE:
+        # Copies in FP8 for the products lie beside frozen weights as beside others.
+        copied = bool(np.all(np.less(form.operand, form.activation)))
+        frozen = form.weight if copied else form.activation
+        return Tuning(adapters.rank, *targets, frozen, 0, 0, form.activation, *places)
+    narrow = QUANTIZED_BYTES[adapters.quantization]
+    scales = narrow % 0.5  # numbers themselves take half bytes
+    return Tuning(adapters.rank, *targets, narrow, 1, scales, form.activation, *places)
 
 
 @lru_cache(maxsize=1024)

@@ -141,6 +141,11 @@ def test_frozen_weights_are_sharded_but_for_what_lies_outside_of_layers() -> Non
     assert sharded == pytest.approx(whole / 8 + outside)
 
 
+def test_frozen_weights_have_their_copies_in_fp8_as_others_have() -> None:
+    found = footprint(replace(LORA, precision=Precision.FP8))
+    assert found.frozen[0] > 0.9 * 4 * catalog.parameters(LLAMA)
+
+
 def test_scales_are_not_sharded() -> None:
     """bitsandbytes keeps them beside the weight, where FSDP and DeepSpeed do not look."""
     job = work(LLAMA, replace(WHOLE, adapters=Adapters(8, quantization=Quantization.NF4)))
