@@ -174,8 +174,8 @@ def _more_activations(work: Work, plans: PlanColumns, eager: Array, dropout: Arr
     """Bytes per token of a layer beyond those where all is trained and fused, or less.
 
     Frozen products do not keep their inputs, but for quantized ones in eager frameworks (bitsandbytes' MatMul4Bit did
-    until 2024). What norms put out is then kept only where an adapter reads it, so is what enters the block's last product;
-    attention needs its own output anyway. With dropout, every adapter has an input and a mask of its own.
+    until 2024). What norms put out is then kept only where an adapter reads it, so is what enters the block's last
+    product; attention needs its own output anyway. With dropout, every adapter has an input and a mask of its own.
     """
     shape, size, tuning = work.shape, work.format.activation, work.tuning
     frozen = np.where(np.asarray(tuning.rank) > 0, 1.0, 0.0)
