@@ -9,7 +9,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from hack.perf import errors, memory, report, speed
+from hack.perf import errors, fine_tunes, memory, report, speed
 from hack.perf.figures import Section
 from rich.console import Console
 from rich.table import Table
@@ -31,6 +31,7 @@ class Part(StrEnum):
     VENDORS = "vendors"
     CLUSTERS = "clusters"
     MEMORY = "memory"
+    FINE_TUNES = "fine-tunes"
     SPEED = "speed"
 
 
@@ -77,6 +78,8 @@ def measure(path: Path, second: Path, parts: set[Part]) -> list[Section]:
             sections.append(errors.calibrated_clusters(runs, progress))
     if Part.MEMORY in parts:
         sections.append(memory.figures(path.parent))
+    if Part.FINE_TUNES in parts:
+        sections.append(fine_tunes.figures())
     if Part.SPEED in parts:
         sections.append(speed.figures())
     return sections

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class Precision(StrEnum):
@@ -24,6 +24,8 @@ class Optimizer(StrEnum):
     """Optimizers that differ in bytes of state per parameter."""
 
     ADAMW = "AdamW"
+    ADAMW_8BIT = "AdamW8bit"
+    """Moments of matrices in 8 bit with a scale per 256 (Dettmers et al. 2021, arXiv 2110.02861)."""
     SGD = "SGD"
     ADAFACTOR = "Adafactor"
     MUON = "Muon"
@@ -43,6 +45,43 @@ class Recompute(StrEnum):
     NONE = "None"
     SELECTIVE = "Selective"
     FULL = "Full"
+
+
+class AdapterTargets(StrEnum):
+    """Matrices of every layer that get a low-rank adapter: what PEFT calls `target_modules`."""
+
+    QUERY_VALUE = "QueryValue"
+    """Projections of queries and values (Hu et al. 2021, arXiv 2106.09685, section 4.2)."""
+    ATTENTION = "Attention"
+    """Query, key, value and output projections."""
+    ALL_LINEAR = "AllLinear"
+    """Those and the feed-forward block's (Dettmers et al. 2023, arXiv 2305.14314, section 4)."""
+
+
+class Quantization(StrEnum):
+    """Number format in which the frozen matrices of the layers are kept.
+
+    Embeddings, norms and the output layer stay in the precision of the training, as in all of these libraries.
+    """
+
+    NONE = "None"
+    """As computed with: 16 bit, 32 bit in FP32."""
+    INT8 = "INT8"
+    """LLM.int8() (Dettmers et al. 2022, arXiv 2208.07339)."""
+    NF4 = "NF4"
+    """4 bit and an fp32 scale per 64 numbers (Dettmers et al. 2023, arXiv 2305.14314)."""
+    NF4_DOUBLE = "NF4Double"
+    """The same with scales in 8 bit, 256 of which share an fp32 one. GPTQ with groups of 128 takes as much."""
+
+
+class OptimizerOffload(StrEnum):
+    """Where the optimizer's states are while they are not needed."""
+
+    NONE = "None"
+    HOST = "Host"
+    """On the host, whose processor steps (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840; FSDP's CPUOffload)."""
+    PAGED = "Paged"
+    """In memory that GPU and host share, paged in for the step (bitsandbytes' paged optimizers)."""
 
 
 class GpuSpec(Struct, frozen=True):
@@ -119,8 +158,43 @@ class ModelSpec(Struct, frozen=True):
     """Width of a value head in latent attention; 0: as `head_dim`."""
 
 
+MAX_RANK = 1 << 14
+"""An adapter as wide as the widest model known has more parameters than the matrix that it is beside."""
+
+
+class Adapters(Struct, frozen=True):
+    """Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) that are trained while all other weights are frozen.
+
+    Raises ValueError for a rank that no adapter has.
+    """
+
+    rank: int
+    """Width r of the two matrices that an adapter is the product of: r (in + out) parameters."""
+    targets: AdapterTargets = AdapterTargets.ALL_LINEAR
+    quantization: Quantization = Quantization.NONE
+    """Of the frozen weights: QLoRA where it is 4 bit."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= MAX_RANK:
+            raise ValueError(f"adapters.rank must be from 1 to {MAX_RANK}, got {self.rank}")
+
+
+class Offload(Struct, frozen=True):
+    """What a training keeps in the host's memory while the GPU does not need it."""
+
+    optimizer: OptimizerOffload = OptimizerOffload.NONE
+    weights: bool = False
+    """Weights, or this rank's shard of them, copied layer by layer (DeepSpeed's offload_param, FSDP's CPUOffload)."""
+    activations: bool = False
+    """What the forward pass keeps for the backward pass: layers' inputs under full recomputation, else all of it."""
+
+
 class TrainingSpec(Struct, frozen=True):
-    """What is to be trained, independent of how it is divided."""
+    """What is to be trained, independent of how it is divided.
+
+    Fields that are UNSET are left out of what is written, so that jobs without them are as they were before these were
+    there.
+    """
 
     sequence_length: int
     global_batch_size: int
@@ -128,6 +202,10 @@ class TrainingSpec(Struct, frozen=True):
     steps: int
     precision: Precision = Precision.BF16
     optimizer: Optimizer = Optimizer.ADAMW
+    adapters: Adapters | UnsetType = UNSET
+    """UNSET: all weights are trained."""
+    offload: Offload | UnsetType = UNSET
+    """UNSET: nothing leaves the GPU."""
 
     @property
     def tokens_per_step(self) -> int:

@@ -43,6 +43,9 @@ def write(path: Path, rows: list[dict[str, str]]) -> Path:
     return path
 
 
+FINE_TUNES = Path(__file__).parents[1] / "policy" / "perf" / "data" / "fine_tunes.csv"
+
+
 def read(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
@@ -78,6 +81,20 @@ def test_the_documented_keys_are_there_and_fractions(runs: Path) -> None:
     assert answer["sources"] == {"mine": each}
     assert answer["gpus"] == {"H100-SXM5-80GB": each}
     assert answer["ranking"] == {"mine": {"groups": 3, "mean_regret": 0.0, "spearman": pytest.approx(1.0)}}
+
+
+def test_fine_tunes_are_runs_like_others() -> None:
+    answer = told("validate", FINE_TUNES)
+    assert {"qwen", "fsdp-qlora", "torchtune", "megatron-bridge-lora"} == answer["sources"].keys()
+    assert answer["overall"]["n"] + len(answer["skipped"]) == len(read(FINE_TUNES))
+    assert 0.1 < answer["overall"]["median_ape"] < 0.3
+
+
+def test_a_fine_tune_is_predicted_otherwise_than_training_of_all_weights(tmp_path: Path) -> None:
+    whole = row(0, "large", 1, 4)
+    table = write(tmp_path / "both.csv", [whole | {"lora_rank": "16"}, whole | {"id": "whole"}])
+    worst = {each["row"]: each["predicted_seconds"] for each in told("validate", table, "--worst", "2")["worst"]}
+    assert 0.6 < worst["run-0"] / worst["whole"] < 0.95
 
 
 def test_bias_peers_and_what_predicted_are_told_besides(runs: Path) -> None:

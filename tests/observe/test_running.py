@@ -147,7 +147,7 @@ def test_what_a_stop_would_lose_is_the_work_since_the_last_checkpoint() -> None:
 
 
 def modelled(job: Job) -> float:
-    return restart_seconds(job.model, job.training.optimizer, 1)
+    return restart_seconds(job.model, job.training, 1)
 
 
 def timed(save: int | None, start: int | None, epoch: int = 1) -> StopRecord:

@@ -156,6 +156,8 @@ def test_a_seed_says_all() -> None:
         (ParallelPlan(micro_batch=3), {}, "micro_batch 3 must divide the batch of 4"),
         (ParallelPlan(recompute=Recompute.SELECTIVE), {}, "recompute must be None or Full"),
         (ParallelPlan(), {"optimizer": "SGD"}, "optimizer must be AdamW, got SGD"),
+        (ParallelPlan(), {"adapters": {"rank": 8}}, "adapters must not be set"),
+        (ParallelPlan(), {"offload": {"weights": True}}, "offload must not be set"),
         (ParallelPlan(), {"precision": Precision.FP8}, "precision FP8 cannot be trained on cpu: use one of FP32, BF16"),
     ],
 )

@@ -83,6 +83,7 @@ def validate(
 
     A row of the table is a run: source_kind, gpu_type, n_gpus, layers, hidden, heads, seq_len, global_batch and one of
     step_time_s and tokens_per_s_per_gpu must be there; tp, pp, cp, micro_batch, zero_or_fsdp, precision, ... may be.
+    Fine-tunes have lora_rank, lora_targets, quantization, optimizer and offload.
 
     Examples: trimtab perf validate runs.csv --worst 10
     trimtab perf validate runs.csv --cross-validate --plot runs.png

@@ -225,7 +225,7 @@ def _restart_seconds(facts: JobFacts) -> float:
         return 0.0
     plan = facts.status.plan
     nodes = plan.node_count if plan else math.ceil(facts.requirements.gpus.high / NODE_GPUS)
-    return restart_seconds(facts.model, facts.training.optimizer, nodes)
+    return restart_seconds(facts.model, facts.training, nodes)
 
 
 def _since(facts: JobFacts) -> float:

@@ -87,7 +87,8 @@ def _apart(apart: Breakdown) -> Group:
             charts.bars(apart.memory, words.size),
         ),
     ]
-    return Group(Columns(sides, padding=(1, 4)), "", Text(ENERGY, "dim"))
+    host = [Text(f"On the host: {words.size(apart.host_bytes)} for each GPU")] if apart.host_bytes else []
+    return Group(Columns(sides, padding=(1, 4)), *host, "", Text(ENERGY, "dim"))
 
 
 def _titled(title: str, table: Table) -> Table:

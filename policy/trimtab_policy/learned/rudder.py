@@ -531,10 +531,10 @@ def _pauses(snapshot: Snapshot, menu: OptionMenu) -> FloatArray:
     elif job.placement is None and job.steps_done == 0:
         pause = np.full(len(menu.options), SCHEDULE_SECONDS + STARTUP_SECONDS)
     else:
-        usual = restart_seconds(job.model, job.training.optimizer, 1)
+        usual = restart_seconds(job.model, job.training, 1)
         slower = max(1.0, job.restart_seconds / usual)  # than the slowest that is expected, as it was measured
         each = {option.option.nodes for option in menu.options}
-        known = {nodes: slower * restart_seconds(job.model, job.training.optimizer, nodes) for nodes in each}
+        known = {nodes: slower * restart_seconds(job.model, job.training, nodes) for nodes in each}
         pause = np.array([known[option.option.nodes] for option in menu.options])
     if job.placement:
         pause = pause + job.lost_seconds * snapshot.speedup

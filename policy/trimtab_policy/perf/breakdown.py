@@ -6,7 +6,7 @@ part, and the FLOPs that the model needs (`model_flops.training_flops_per_token`
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from trimtab_policy.perf import hardware, memory, model_flops, plan_arrays, speed, uncertainty
 from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Prediction, TrainingSpec
@@ -27,6 +27,8 @@ class Breakdown(Struct, frozen=True):
     """Bytes of the fullest GPU by what they are for, reserve included; their sum is what the plan requires."""
     card_bytes: int
     """What the card has."""
+    host_bytes: int
+    """What a rank keeps in the host's memory because of what is offloaded."""
     mfu: float
     """Model FLOPs utilisation: see `utilisation`."""
     kwh_per_billion: float
@@ -61,7 +63,16 @@ def breakdown(
     together = linked or hardware.linked(gpu, gpus_per_node)
     times = speed.step_time(work, rows, machine, together, hardware.software(software))
     total = float(times.total[0])
-    factor = float(uncertainty.factor(times.computing, gpu, plan.gpus, together, software, routed=model.experts > 0)[0])
+    unsure = uncertainty.factor(
+        times.computing,
+        gpu,
+        plan.gpus,
+        together,
+        software,
+        routed=model.experts > 0,
+        tuned=bool(work.tuning.unusual),
+    )
+    factor = float(unsure[0])
     seconds = expected.step_seconds if expected else total
     factor = expected.uncertainty if expected else factor
     rate = training.tokens_per_step / seconds
@@ -70,8 +81,9 @@ def breakdown(
         step={name: float(part[0]) * seconds / total for name, part in times._asdict().items()},
         low=seconds / factor,
         high=seconds * factor,
-        memory=_memory(memory.footprint(work, rows, loss_bytes=hardware.facts(software).loss_bytes)),
+        memory=_memory(memory.footprint(work, rows, **hardware.kernels(software))),
         card_bytes=gpu.memory_bytes,
+        host_bytes=round(float(memory.host_bytes(work, rows)[0])),
         mfu=utilisation(model, training, gpu, plan.gpus, rate),
         kwh_per_billion=energy(gpu, plan.gpus, hours),
         cost_per_billion=None if price is None else price * plan.gpus * hours,
@@ -82,9 +94,11 @@ def utilisation(model: ModelSpec, training: TrainingSpec, gpu: GpuSpec, gpus: in
     """Model FLOPs utilisation: the FLOP/s that the model needs, over the dense peak of the GPUs in its precision.
 
     Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, appendix B: recomputation is not counted. Unlike there, only the
-    scores that a causal model can see are.
+    scores that a causal model can see are. Frozen weights need 4 FLOPs a token in place of 6.
     """
-    needed = model_flops.training_flops_per_token(model_flops.of(model), training.sequence_length) * tokens_per_second
+    frozen = training.adapters is not UNSET
+    shape = model_flops.of(model)
+    needed = model_flops.training_flops_per_token(shape, training.sequence_length, frozen=frozen) * tokens_per_second
     return float(needed) / (gpus * gpu.peak_flops[training.precision])
 
 

@@ -139,6 +139,18 @@ KINDS: dict[str, ConstantKind] = {
         0.3,
         0.5,
     ),
+    "dequantization": ConstantKind(
+        "bytes that cross memory per number of a quantized weight that is brought into the precision of its product",
+        10.0,
+        0.6,
+    ),
+    "adapter_launch": ConstantKind(
+        "what the adapter of one matrix adds to a layer's launch, as a fraction: dropout, two products, scaling, sum",
+        0.05,
+        0.5,
+    ),
+    "host_link": ConstantKind("share of the bandwidth between GPU and host that copies reach", 0.7, 0.7, share=True),
+    "host_step": ConstantKind("seconds in which a host steps an AdamW of 1e9 parameters", 0.25, 0.5),
     "youth": ConstantKind("time that software loses on a GPU generation of age 0; fades with the years", 0.3, 0.5),
 }
 
@@ -200,6 +212,8 @@ class StepTimeInterval(Struct, frozen=True, forbid_unknown_fields=True):
     unmeasured_generation: float = 0.25
     unmeasured_software: float = 0.15
     """Where the software has no run on this generation."""
+    unmeasured_training: float = 0.3
+    """Where adapters are trained, or something is kept on the host: no constant was fitted on such runs."""
     scatter: dict[str, float] = {}
     """Software -> what the first four are multiplied by: how much its runs scatter, compared to all; 1 for others."""
 

@@ -37,13 +37,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from statistics import median
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from trimtab_policy.perf import drift
 from trimtab_policy.perf.plans import Option
 from trimtab_policy.perf.votes import consensus
-from trimtab_policy.specs import ModelSpec, ParallelPlan, Precision, Prediction
+from trimtab_policy.specs import ModelSpec, ParallelPlan, Prediction, TrainingSpec
 from trimtab_policy.types import Correction, Job
 
 VERSION = 2
@@ -217,18 +217,24 @@ def model_name(model: ModelSpec) -> str:
     return f"custom-{hashlib.sha256(msgspec.json.encode(model)).hexdigest()[:10]}"
 
 
-def plan_class(software: str, precision: Precision, plan: ParallelPlan) -> str:
-    """E.g. `megatron-core/BF16/Hybrid/zero1`; stages 1 and 2 move the same data."""
-    return f"{_launched(software, precision)}{plan.mode}/zero{(0, 1, 1, 3)[plan.zero_stage]}"
+def plan_class(software: str, training: TrainingSpec, plan: ParallelPlan) -> str:
+    """E.g. `megatron-core/BF16/Hybrid/zero1`; stages 1 and 2 move the same data.
+
+    Fine-tunes are classes of their own, e.g. `torchtitan/BF16+LoRA-NF4+offload/Data/zero3`: what one of them teaches
+    says nothing of training all weights.
+    """
+    return f"{_launched(software, training)}{plan.mode}/zero{(0, 1, 1, 3)[plan.zero_stage]}"
 
 
 def key_of(job: Job, gpu_type: str, plan: ParallelPlan) -> Key:
     """What a plan of the job is corrected by."""
-    return Key(model_name(job.model), gpu_type, plan_class(job.requirements.software, job.training.precision, plan))
+    return Key(model_name(job.model), gpu_type, plan_class(job.requirements.software, job.training, plan))
 
 
-def _launched(software: str, precision: Precision) -> str:
-    return f"{software}/{precision}/"
+def _launched(software: str, training: TrainingSpec) -> str:
+    adapters = "" if training.adapters is UNSET else f"+LoRA-{training.adapters.quantization}"
+    offload = "" if training.offload is UNSET else "+offload"
+    return f"{software}/{training.precision}{adapters}{offload}/"
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------
@@ -562,21 +568,21 @@ class Corrections:
 
     def __init__(self, known: Learned) -> None:
         self.known = known
-        self._found: dict[tuple[str, ModelSpec, str, Precision], tuple[Correction, ...]] = {}
+        self._found: dict[tuple[str, ModelSpec, str], tuple[Correction, ...]] = {}
 
     def of(self, job: Job) -> tuple[Correction, ...]:
         """Of its model and software per class of plan, else per GPU type; nothing for a job with speeds of its own."""
         if job.speeds is not None or not self.known:
             return ()
-        source = job.namespace, job.model, job.requirements.software, job.training.precision
+        source = job.namespace, job.model, _launched(job.requirements.software, job.training)
         found = self._found.get(source)
         if found is None:
             found = self._found[source] = tuple(self._rows(*source))
         return found
 
-    def _rows(self, namespace: str, model: ModelSpec, software: str, precision: Precision) -> Iterator[Correction]:
+    def _rows(self, namespace: str, model: ModelSpec, launched: str) -> Iterator[Correction]:
         """Factors have three digits: less is nothing to decide anew for."""
-        name, launched, known = model_name(model), _launched(software, precision), self.known.of(namespace)
+        name, known = model_name(model), self.known.of(namespace)
         for gpu_type, each in known.types.items():
             yield _correction(gpu_type, "", each, known.noise)
         for key, each in sorted(known.keys.items()):
@@ -606,7 +612,7 @@ def corrected(options: tuple[Option, ...], gpu_type: str, job: Job) -> tuple[Opt
 
 
 def _for_plan(table: Mapping[str, Correction], job: Job, plan: ParallelPlan) -> Correction | None:
-    return table.get(plan_class(job.requirements.software, job.training.precision, plan)) or table.get("")
+    return table.get(plan_class(job.requirements.software, job.training, plan)) or table.get("")
 
 
 def _stretched(said: Prediction, by: Correction | None) -> Prediction:

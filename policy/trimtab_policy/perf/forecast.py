@@ -79,6 +79,13 @@ def forecast(runs: Measurements, constants: Constants) -> Forecast:
     )
     scatter = np.array([constants.interval.scatter.get(name, 1.0) for name in runs.software.tolist()])
     half = half_width(
-        constants.interval, times.computing, what.doublings, what.routed, scatter, strange_gpu, strange_software
+        constants.interval,
+        times.computing,
+        what.doublings,
+        what.routed,
+        scatter,
+        strange_gpu,
+        strange_software,
+        runs.work.tuning.unusual,
     )
     return Forecast(times.total, times.total * np.exp(-half), times.total * np.exp(half))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
 from trimtab_policy import catalog
 from trimtab_policy.perf import constants as fitted
 from trimtab_policy.perf.constants import Constants, Lookup
-from trimtab_policy.perf.memory import PLAIN, VOCABULARY_PARALLEL
+from trimtab_policy.perf.memory import IN_PLACE, PLAIN, SHIFTED, UPCAST, VOCABULARY_PARALLEL
 from trimtab_policy.perf.model_flops import Number
 from trimtab_policy.specs import GpuSpec, Precision
 
@@ -30,8 +30,30 @@ _UNFUSED = frozenset(
 _UNPADDED = frozenset({"megatron-deepspeed-1f1b"})
 """Frameworks that take an odd vocabulary as it is: GPT-2's 50,257 costs them dearly."""
 
+_EAGER = frozenset({"peft", "qwen", "qlora", "litgpt", "fsdp-qlora"})
+"""Frameworks whose layers run operation by operation in PyTorch."""
+
+_LOSSES = {
+    "torchtune": IN_PLACE,  # in fp32 a chunk at a time
+    "litgpt": VOCABULARY_PARALLEL,  # log-softmax and gradient in 16 bit
+    "qwen": SHIFTED,
+    **dict.fromkeys(("peft", "qlora", "fsdp-qlora"), UPCAST),
+}
+"""Bytes per logit of those frameworks whose loss is another than PyTorch's on logits as they are."""
+
 _PCIE = 40e9
 """No NVLink is slower, no PCIe link of today faster, in bytes/s and direction."""
+
+
+_HOST_LINKS = {
+    **dict.fromkeys(("Volta", "Turing"), 16e9),
+    **dict.fromkeys(("Ampere", "Ada", "CDNA1", "CDNA2", "Gaudi2"), 32e9),
+    **dict.fromkeys(("Hopper", "Blackwell", "CDNA3", "CDNA4", "Gaudi3"), 64e9),
+}
+"""Bytes/s and direction between GPU and host: 16 lanes of PCIe 3, 4 or 5, as the products of a generation have."""
+_SUPERCHIPS = ("GH", "GB")
+_SUPERCHIP_LINK = 450e9
+"""NVLink-C2C of superchips (NVIDIA Grace Hopper whitepaper: 900 GB/s in both directions)."""
 
 
 class Datasheet(NamedTuple):
@@ -52,6 +74,8 @@ class Datasheet(NamedTuple):
     network: Number
     domain: Number
     """GPUs that share the link where that is more than a node; 0 otherwise."""
+    host: Number
+    """Bytes/s and direction to the host's memory."""
 
 
 class GpuRates(NamedTuple):
@@ -90,6 +114,8 @@ class GpuRates(NamedTuple):
     """The same where all ranks share the link."""
     edge: Number
     """How sharply the slower of GPU and host sets the pace: the exponent of a norm, infinite for a maximum."""
+    host: Number
+    """To the host's memory and back, each direction by itself."""
 
 
 class FrameworkFacts(NamedTuple):
@@ -101,6 +127,8 @@ class FrameworkFacts(NamedTuple):
     """Bytes that its loss adds to each logit; see `memory`."""
     captured: Number = 0.0
     """1: whole layers are launched as CUDA graphs, which leaves nothing of routing and experts to the host."""
+    eager: Number = 0.0
+    """1: norms and activation functions go operation by operation, and adapters have dropout; see `memory`."""
 
 
 class Software(NamedTuple):
@@ -134,6 +162,12 @@ class Software(NamedTuple):
     optimizer_bytes: Number
     step_seconds: Number
     straggling: Number
+    dequantization_bytes: Number
+    """That cross memory per number of a frozen weight that is quantized, each time that it is multiplied."""
+    adapter_launch: Number
+    """What the adapter of one matrix adds to the launch of a layer, as a fraction."""
+    host_step: Number
+    """Seconds in which a host steps one parameter."""
 
 
 def linked(gpu: GpuSpec, gpus_per_node: int) -> int:
@@ -156,6 +190,7 @@ def datasheet(gpu: GpuSpec, precision: Precision) -> Datasheet:
         link=gpu.link_bandwidth,
         network=gpu.network_bandwidth,
         domain=float(gpu.link_domain),
+        host=_SUPERCHIP_LINK if gpu.name.startswith(_SUPERCHIPS) else _HOST_LINKS.get(gpu.architecture, 16e9),
     )
 
 
@@ -213,6 +248,7 @@ def reached(sheet: Datasheet, value: Lookup) -> GpuRates:
         hop=value("hop"),
         link_hop=value("link_hop"),
         edge=value("edge"),
+        host=sheet.host * value("host_link"),
     )
 
 
@@ -239,13 +275,34 @@ def practised(value: Lookup, facts: FrameworkFacts, youth: Number = 0.0) -> Soft
         optimizer_bytes=value("optimizer_bytes"),
         step_seconds=value("step"),
         straggling=value("straggling"),
+        dequantization_bytes=value("dequantization"),
+        adapter_launch=value("adapter_launch"),
+        host_step=value("host_step") / 1e9,
     )
 
 
 def facts(software: str) -> FrameworkFacts:
     """What is known of a framework without measuring."""
     loss = VOCABULARY_PARALLEL if software.startswith(("megatron", "nemo")) else PLAIN
-    return FrameworkFacts(float(software not in _UNFUSED), float(software not in _UNPADDED), loss)
+    return FrameworkFacts(
+        fused_attention=float(software not in _UNFUSED),
+        pads_vocabulary=float(software not in _UNPADDED),
+        loss_bytes=_LOSSES.get(software, loss),
+        eager=float(software in _EAGER),
+    )
+
+
+class Kernels(TypedDict):
+    """What `memory.footprint` is to know of a framework's kernels."""
+
+    loss_bytes: Number
+    eager: Number
+
+
+def kernels(software: str) -> Kernels:
+    """Of a framework that runs a job. Attention is fused in all that run one today, and models have no dropout."""
+    known = facts(software)
+    return Kernels(loss_bytes=known.loss_bytes, eager=known.eager)
 
 
 def machine(gpu: GpuSpec, precision: Precision, *, spread: float = 1.0, software: str = CURRENT) -> GpuRates:

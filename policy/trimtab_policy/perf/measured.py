@@ -44,6 +44,7 @@ COLUMNS = (
         "cuda_graphs",
     ),
     *("date", "notes", "noise_pct", "usable_dense", "exclude_reason"),
+    *("lora_rank", "lora_targets", "quantization", "optimizer", "offload", "mem_reading"),
 )
 
 
@@ -73,6 +74,8 @@ class Measurements(NamedTuple):
     """Measured time of one step."""
     memory: Array
     """Published bytes of one GPU, NaN where there are none."""
+    readings: NDArray[np.str_]
+    """What these bytes are: `allocated` or `reserved` by PyTorch, or the `process`'s as nvidia-smi shows them."""
     noise: Array
     """Standard deviation of the measurement that its source admits, as a fraction; 0 where it says nothing."""
     skipped: dict[str, str]
@@ -98,6 +101,7 @@ class Measurements(NamedTuple):
             plans=self.plans.take(index),
             seconds=self.seconds[index],
             memory=self.memory[index],
+            readings=self.readings[index],
             noise=self.noise[index],
         )
 
@@ -119,14 +123,17 @@ def _rows(path: Path) -> list[dict[str, str]]:
         raise MeasurementError(f"{path}: {error}") from error
 
 
-def collect(table: Sequence[Mapping[str, str]], where: str = "table") -> Measurements:
-    """Usable rows of a table that is at hand already. Raises MeasurementError as `read` does."""
+def collect(table: Sequence[Mapping[str, str]], where: str = "table", *, timed: bool = True) -> Measurements:
+    """Usable rows of a table that is at hand already. Raises MeasurementError as `read` does.
+
+    `timed`: rows without a step time are skipped; else they have NaN, for those who look at memory alone.
+    """
     found: list[MeasuredRow] = []
     skipped: dict[str, str] = {}
     for number, cells in enumerate(table, start=2):
         name = cells.get("id") or f"line {number}"
         try:
-            found.append(measurements.read_rows(name, measurements.Cells(cells, f"{where}, {name}")))
+            found.append(measurements.read_rows(name, measurements.Cells(cells, f"{where}, {name}"), timed=timed))
         except measurements.Unusable as reason:
             skipped[name if name not in skipped else f"{name} (line {number})"] = str(reason)
     plans = PlanColumns(
@@ -151,6 +158,7 @@ def collect(table: Sequence[Mapping[str, str]], where: str = "table") -> Measure
         plans=_with_recompute(work, _with_micro_batch(work, plans, room), room),
         seconds=np.array([row.seconds for row in found]),
         memory=np.array([row.memory for row in found]),
+        readings=np.array([row.reading for row in found]),
         noise=np.array([row.noise for row in found]),
         skipped=skipped,
     )

@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from functools import cache, lru_cache
 from math import isfinite
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from trimtab_policy import catalog
 from trimtab_policy.perf import model_flops, plan_arrays
 from trimtab_policy.perf.constants import OTHER
-from trimtab_policy.perf.plan_arrays import FULL, NONE, SELECTIVE, Work
-from trimtab_policy.specs import GpuSpec, ModelSpec, Optimizer, Precision
+from trimtab_policy.perf.plan_arrays import FULL, NONE, SELECTIVE, Format, Tuning, Work
+from trimtab_policy.specs import (
+    Adapters,
+    AdapterTargets,
+    GpuSpec,
+    ModelSpec,
+    Offload,
+    Optimizer,
+    OptimizerOffload,
+    Precision,
+    Quantization,
+)
 
 UNSTATED = -1
 """Of a plan: to be filled in by `measured`, which knows what fits."""
@@ -49,6 +60,7 @@ class MeasuredRow(NamedTuple):
     plan: tuple[float, ...]
     seconds: float
     memory: float
+    reading: str
     noise: float
 
 
@@ -98,6 +110,10 @@ class Cells:
         found = re.search(rf"(?:^|\s){name}=(\d+)", noted)
         return int(found[1]) if found else 0
 
+    def bad(self, name: str, why: str) -> MeasurementError:
+        """An error that names row and column."""
+        return MeasurementError(f"{self._where}, column {name}: {self.text(name)!r} {why}")
+
     def count(self, name: str, default: float | None = None) -> int:
         """A whole number from 1 on. Raises Unusable when it is absent and has no default."""
         if not self.text(name) and default is None:
@@ -108,8 +124,11 @@ class Cells:
         return int(value)
 
 
-def read_rows(name: str, cells: Cells) -> MeasuredRow:
-    """The run that a row tells of. Raises Unusable where it tells too little, MeasurementError for a bad cell."""
+def read_rows(name: str, cells: Cells, *, timed: bool = True) -> MeasuredRow:
+    """The run that a row tells of. Raises Unusable where it tells too little, MeasurementError for a bad cell.
+
+    `timed`: a row without a step time tells too little; else its step time is NaN.
+    """
     if not cells.flag("usable_dense", default=True):
         raise Unusable(cells.text("exclude_reason") or "marked as not usable")
     gpu, precision, recipe = _gpu(cells), _precision(cells), _recipe(cells.text("precision").lower())
@@ -122,10 +141,13 @@ def read_rows(name: str, cells: Cells) -> MeasuredRow:
     total = cells.count("n_gpus")
     plan = _plan(cells, total, batch)
     software = software_of(cells.text("framework"), cells.text("notes"), cells.text("precision"))
-    work = Work(model_flops.of(model), sequence, batch, _format(cells, precision, software))
-    seconds, date = _seconds(cells, sequence * batch, total), _year(cells.text("date"))
+    form = _format(cells, precision, software)
+    tuning = _tuning(cells, form, software)
+    work = Work(model_flops.of(model), sequence, batch, form, tuning)
+    seconds, date = _seconds(cells, sequence * batch, total, timed), _year(cells.text("date"))
     shaped = (model.layers, model.hidden_size, model.attention_heads, model.kv_heads, model.ffn_hidden_size)
-    job = (gpu.name, *shaped, model.vocab_size, sequence, batch, total, precision, recipe, software)
+    job: tuple[object, ...] = (gpu.name, *shaped, model.vocab_size, sequence, batch, total, precision, recipe, software)
+    job += tuning if tuning.unusual else ()
     return MeasuredRow(
         name=name,
         source=cells.text("source_kind"),
@@ -142,6 +164,7 @@ def read_rows(name: str, cells: Cells) -> MeasuredRow:
         plan=plan,
         seconds=seconds,
         memory=cells.number("mem_gb_per_gpu", 0) * 1e9 or float("nan"),
+        reading=cells.word("mem_reading") or "process",
         noise=cells.number("noise_pct", 0) / 100,
     )
 
@@ -173,13 +196,15 @@ def _captures(cells: Cells, date: float) -> bool:
     return recipe or (cells.text("source_kind") == "mlperf" and "NeMo" in cells.text("framework"))
 
 
-def _seconds(cells: Cells, tokens: int, gpus: int) -> float:
+def _seconds(cells: Cells, tokens: int, gpus: int, timed: bool) -> float:
     """Measured step time, as stated or from the throughput."""
     for column in ("d_step_time_s", "step_time_s"):
         if stated := cells.number(column, 0):
             return stated
     if rate := cells.number("tokens_per_s_per_gpu", 0):
         return tokens / (rate * gpus)
+    if not timed:
+        return float("nan")
     raise Unusable("neither step time nor tokens per second")
 
 
@@ -292,7 +317,13 @@ def _nearest(gpu: GpuSpec, precision: Precision) -> Precision:
 
 def _format(cells: Cells, precision: Precision, software: str) -> plan_arrays.Format:
     """Bytes per number as the framework holds them, where it differs from Megatron-LM's usual mixed precision."""
-    form = plan_arrays.format_of(precision, Optimizer.ADAMW)
+    form = plan_arrays.format_of(precision, _named(cells, "optimizer", Optimizer, Optimizer.ADAMW))
+    if software in _ALL_IN_16_BIT:
+        return form._replace(
+            gradient=2, master=0, moments=min(4, form.moments), table_moments=min(4, form.moments), wire=2
+        )
+    if software in ("peft", "qwen"):  # adapters in fp32 beside a model in 16 bit
+        return form._replace(weight=4, gradient=4, master=0)
     if "PURE" in cells.text("precision"):  # Composer: reductions in 16 bit as well
         return form._replace(wire=2)
     if precision in (Precision.BF16, Precision.FP8):
@@ -305,6 +336,46 @@ def _format(cells: Cells, precision: Precision, software: str) -> plan_arrays.Fo
         if software == "megatron-core":  # NeMo: gradients kept and reduced in 16 bit
             return form._replace(gradient=2, wire=2, weight=2)
     return form
+
+
+_ALL_IN_16_BIT = frozenset({"torchtune", "litgpt", "fsdp-qlora", "qlora"})
+"""Frameworks that keep weights, gradients and moments of AdamW in 16 bit, without a master copy."""
+
+Name = TypeVar("Name", bound=StrEnum)
+
+
+def _named(cells: Cells, column: str, kind: type[Name], default: Name) -> Name:
+    """A cell that holds one of these names, in small or capital letters. Raises MeasurementError for any other."""
+    known = {name.value.casefold(): name for name in kind}
+    word = cells.word(column)
+    if word and word not in known:
+        raise cells.bad(column, f"is none of {', '.join(name.value for name in kind)}")
+    return known[word] if word else default
+
+
+def _tuning(cells: Cells, form: Format, software: str) -> Tuning:
+    """What is trained and what the host keeps: all weights, and nothing, unless the row says otherwise."""
+    rank = int(cells.number("lora_rank", 0))
+    places = cells.word("offload").split()
+    if unknown := set(places) - {"optimizer", "paged", "weights", "activations"}:
+        raise cells.bad("offload", f"has {', '.join(sorted(unknown))}: use optimizer, paged, weights, activations")
+    optimizer = OptimizerOffload.HOST if "optimizer" in places else OptimizerOffload.NONE
+    offload = Offload(
+        OptimizerOffload.PAGED if "paged" in places else optimizer, "weights" in places, "activations" in places
+    )
+    if not rank:
+        return plan_arrays.tuning_of(form, offload=offload)
+    adapters = Adapters(
+        rank,
+        _named(cells, "lora_targets", AdapterTargets, AdapterTargets.ALL_LINEAR),
+        _named(cells, "quantization", Quantization, Quantization.NONE),
+    )
+    found = plan_arrays.tuning_of(form, adapters, offload)
+    # prepare_model_for_kbit_training of PEFT brings all that is not quantized into fp32, but for models from GPTQ.
+    if software == "peft" and found.quantized:
+        return found._replace(outside=4.0)
+    # torchao's tensors are sharded with their scales.
+    return found._replace(scales=0.0) if software == "torchtune" else found
 
 
 # --- model and plan -------------------------------------------------------------------------------------------------
@@ -392,6 +463,12 @@ _SOFTWARE = (  # the first pattern that framework, notes and precision match
     (r"DeepSpeed \(HF", "deepspeed-hf"),
     (r"Megatron-DeepSpeed \(flash", "megatron-deepspeed-flash"),
     (r"FlagScale|Pai-Megatron", "megatron-core-fork"),
+    (r"torchtune", "torchtune"),
+    (r"^lit-?gpt", "litgpt"),
+    (r"fsdp_qlora", "fsdp-qlora"),
+    (r"^PEFT.*Qwen", "qwen"),
+    (r"^PEFT \(QLoRA", "qlora"),
+    (r"^PEFT", "peft"),
     (r"Megatron-DeepSpeed 1F1B", "megatron-deepspeed-1f1b"),
     (r"Megatron-DeepSpeed|^see notes", "megatron-deepspeed"),
     (r"^Megatron-LM", "megatron-lm"),

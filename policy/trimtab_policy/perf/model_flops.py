@@ -160,6 +160,14 @@ def shared_parameters(shape: ModelShape) -> Number:
     return attention_parameters(shape) + 2 * norm + crossing + feed_forward / shape.layers
 
 
+def matrix_parameters(shape: ModelShape) -> Number:
+    """Of `shared_parameters` those in matrices, which quantization is for: not the norms, biases and the router."""
+    crossing = shape.cross_layers / shape.layers * attention_weights(shape)
+    shared = np.where(shape.shared_ffn, block_weights(shape, shape.shared_ffn), 0)
+    feed_forward = shape.dense_layers * block_weights(shape, shape.ffn) + shape.expert_layers * shared
+    return attention_weights(shape) + crossing + feed_forward / shape.layers
+
+
 def embedding_parameters(shape: ModelShape) -> Number:
     """One vocabulary matrix: Vh."""
     return shape.vocabulary * shape.hidden
@@ -183,14 +191,16 @@ def _total(shape: ModelShape, experts: Number) -> Number:
     return shape.layers * shared_parameters(shape) + shape.expert_layers * experts + outside + norms
 
 
-def training_flops_per_token(shape: ModelShape, sequence_length: Number) -> Number:
+def training_flops_per_token(shape: ModelShape, sequence_length: Number, *, frozen: bool = False) -> Number:
     """FLOPs of forward and backward pass per token without recomputation, only visible scores counted.
 
     6 per weight that takes part in a matrix product (Kaplan et al. 2020, arXiv 2001.08361), plus 6 L s ad for causal
-    scores and their product with the values (Narayanan et al. 2021, arXiv 2104.04473, appendix, halved).
+    scores and their product with the values (Narayanan et al. 2021, arXiv 2104.04473, appendix, halved). 4 per weight
+    that is `frozen`, which has no gradient of its own; adapters, a hundredth of the weights, are not counted then.
     """
     routed = block_weights(shape, shape.active * shape.expert_ffn + shape.shared_ffn) + shape.hidden * shape.experts
     blocks = shape.dense_layers * block_weights(shape, shape.ffn) + shape.expert_layers * routed
     attending = shape.layers + shape.cross_layers
     scores = 6 * shape.visible * attending * sequence_length * (shape.query + shape.weighted)
-    return 6 * (attending * attention_weights(shape) + blocks + embedding_parameters(shape)) + scores
+    weights = attending * attention_weights(shape) + blocks + embedding_parameters(shape)
+    return (4 if frozen else 6) * weights + scores

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from trimtab_policy.perf.plan_arrays import FULL, NONE, Array, PlanColumns, recompute_code
-from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, TrainingSpec
+from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Quantization, TrainingSpec
 from trimtab_policy.types import Bounds, Requirements
 
 Mask = NDArray[np.bool_]
@@ -107,6 +108,8 @@ def table(
     plans = _degrees(model, training, requirements, shapes, reaches)
     plans = _with_sharding(plans, requirements, sorted({width for _, width in shapes}))
     plans = _with_chunks(plans, model, training, requirements)
+    if tuned := [holds for holds, _ in _tuning_rules(training, plans)]:
+        plans = plans.take(np.logical_and.reduce(tuned))
     again = [NONE, FULL] if requirements.recompute is None else [recompute_code(requirements.recompute)]
     # Selective recomputation only where asked for: with fused attention there are no scores to drop, so it costs time
     # and saves nothing.
@@ -165,7 +168,13 @@ def _with_chunks(
 
 
 def rules(model: ModelSpec, training: TrainingSpec, plans: PlanColumns) -> Iterator[tuple[Mask, str]]:
-    """Every rule of divisibility: the rows that keep it, and the rule in words.
+    """Every rule: the rows that keep it, and the rule in words."""
+    yield from _division_rules(model, training, plans)
+    yield from _tuning_rules(training, plans)
+
+
+def _division_rules(model: ModelSpec, training: TrainingSpec, plans: PlanColumns) -> Iterator[tuple[Mask, str]]:
+    """Rules of divisibility.
 
     Megatron-Core (training/arguments.py, transformer/transformer_config.py) and torchtitan (models/*/parallelize.py,
     distributed/{parallel_dims,pipeline_parallel}.py).
@@ -195,6 +204,31 @@ def rules(model: ModelSpec, training: TrainingSpec, plans: PlanColumns) -> Itera
     )
 
 
+def _tuning_rules(training: TrainingSpec, plans: PlanColumns) -> Iterator[tuple[Mask, str]]:
+    """What launchers cannot do with quantized or offloaded weights.
+
+    Quantized matrices are sharded whole layers at a time (torchtune, PEFT with FSDP or DeepSpeed), by nobody within a
+    layer or over stages; those of LLM.int8() not at all. Adapters beside weights in 16 bit go with all degrees
+    (Megatron-Bridge).
+    """
+    quantization = Quantization.NONE if training.adapters is UNSET else training.adapters.quantization
+    if quantization is not Quantization.NONE:
+        divided = plans.tensor * plans.pipeline * plans.context * plans.expert
+        yield (
+            divided == 1,
+            f"weights in {quantization} are divided over data ranks alone: no launcher does it otherwise",
+        )
+    if quantization is Quantization.INT8:
+        yield plans.zero_stage < 3, "weights in INT8 cannot be sharded: ZeRO stage 2 at most"
+    if training.offload is UNSET:
+        return
+    if training.offload.weights:
+        alone = plans.data * plans.context == 1
+        yield (plans.zero_stage == 3) | alone, "weights that the host keeps need ZeRO stage 3, or a single copy"
+    if training.offload.activations or training.offload.weights:
+        yield plans.pipeline == 1, "weights and activations that the host keeps exclude pipeline parallelism"
+
+
 def _interleaves(model: ModelSpec, training: TrainingSpec, plans: PlanColumns, chunks: Array) -> Mask:
     """Whether the (interleaved) schedule exists: one chunk, or chunks of whole layers and full rounds of the pipeline.
 
@@ -215,7 +249,7 @@ def _shards(plans: PlanColumns, shard: Array) -> Mask:
 
 
 def _kept(model: ModelSpec, training: TrainingSpec, plans: PlanColumns) -> Mask:
-    kept: Mask = np.logical_and.reduce([holds for holds, _ in rules(model, training, plans)])
+    kept: Mask = np.logical_and.reduce([holds for holds, _ in _division_rules(model, training, plans)])
     return kept
 
 

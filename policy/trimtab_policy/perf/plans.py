@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from trimtab_policy.perf import constants, hardware, memory, pareto, plan_space, search, speed, uncertainty
 from trimtab_policy.perf.constants import Constants
@@ -85,7 +85,7 @@ def is_known(model: ModelSpec, training: TrainingSpec, requirements: Requirement
     used = constants.active()
     if (model, training, requirements, offers, used) in _of_jobs:
         return True
-    return (model, _once(training), _relevant(requirements), offers, used) in _searches
+    return (model, _once(training), _relevant(training, requirements), offers, used) in _searches
 
 
 def forget() -> None:
@@ -158,8 +158,16 @@ def predict(
     run = work(model, training)
     machine = hardware.machine(gpu, training.precision, spread=spread, software=software)
     time = speed.step_time(run, row, machine, linked, hardware.software(software))
-    unsure = uncertainty.factor(time.computing, gpu, plan.gpus, linked, software, routed=model.experts > 0)
-    required = memory.footprint(run, row, loss_bytes=hardware.facts(software).loss_bytes).required
+    unsure = uncertainty.factor(
+        time.computing,
+        gpu,
+        plan.gpus,
+        linked,
+        software,
+        routed=model.experts > 0,
+        tuned=bool(run.tuning.unusual),
+    )
+    required = memory.footprint(run, row, **hardware.kernels(software)).required
     return _prediction(training, float(time.total[0]), float(required[0]), float(unsure[0]))
 
 
@@ -167,8 +175,7 @@ def fits(
     model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuSpec, software: str = hardware.CURRENT
 ) -> bool:
     """Whether the fullest GPU of the plan has enough memory, reserve included."""
-    loss = hardware.facts(software).loss_bytes
-    found = memory.footprint(work(model, training), columns([plan]), loss_bytes=loss)
+    found = memory.footprint(work(model, training), columns([plan]), **hardware.kernels(software))
     return bool(found.required[0] <= gpu.memory_bytes)
 
 
@@ -204,7 +211,7 @@ def why_none(model: ModelSpec, training: TrainingSpec, requirements: Requirement
 
     It takes as long as a search of one type, and is remembered like one.
     """
-    key = model, _once(training), _relevant(requirements), gpu, node_gpus, constants.active()
+    key = model, _once(training), _relevant(training, requirements), gpu, node_gpus, constants.active()
     return _reasons.get(key, lambda: _why_none(model, training, requirements, gpu, node_gpus))
 
 
@@ -219,6 +226,8 @@ def _why_none(
         return f"no gang of {_range(requirements.gpus)} GPUs can be made of nodes with {node_gpus} {gpu.name}{most}"
     found = search.table(model, training, requirements, gangs, linked=_together(gangs, gpu, node_gpus))
     if not len(found.plan):
+        if crowded := _why_no_host_memory(model, training, requirements, gangs):
+            return crowded
         return (
             f"no plan for {_range(requirements.gpus)} GPUs divides {model.name} evenly: {model.layers} layers,"
             f" {model.attention_heads} heads, {model.kv_heads} key/value heads, global batch"
@@ -237,6 +246,24 @@ def _why_none(
     )
 
 
+def _why_no_host_memory(
+    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gangs: Sequence[Gang]
+) -> str:
+    """A sentence where plans exist, but what they keep on the host finds no room there; else empty."""
+    if training.offload is UNSET or not requirements.memory_per_gpu:
+        return ""
+    free = msgspec.structs.replace(requirements, memory_per_gpu=0)
+    rows = search.table(model, training, free, gangs)
+    if not len(rows.plan):
+        return ""
+    need = memory.host_bytes(rows.run, rows.plans.take(rows.plan))
+    return (
+        f"{model.name} keeps at least {need.min() / _GIB:.0f} GiB per GPU in the host's memory because of"
+        f" training.offload, but pods ask for {requirements.memory_per_gpu / _GIB:.0f} GiB"
+        " (resources.memoryPerGpu)"
+    )
+
+
 def _for_job(
     model: ModelSpec,
     training: TrainingSpec,
@@ -244,7 +271,7 @@ def _for_job(
     offers: tuple[Offer, ...],
     used: Constants,
 ) -> Found:
-    once, need = _once(training), _relevant(requirements)
+    once, need = _once(training), _relevant(training, requirements)
     found = _searches.get((model, once, need, offers, used), lambda: _search(model, once, need, offers))
     return tuple(tuple(_for_steps(option, training.steps) for option in of_type) for of_type in found)
 
@@ -335,7 +362,13 @@ def _options(training: TrainingSpec, found: PlanTable, chosen: PlanChoice, gpu: 
     rows, gangs = found.plan[chosen.pair], found.gang[chosen.pair]
     nodes, widths, linked = found.nodes[gangs], found.widths[gangs], found.linked[gangs]
     unsure = uncertainty.factor(
-        chosen.computing, gpu, nodes * widths, linked, software, routed=bool(np.any(found.run.shape.experts))
+        chosen.computing,
+        gpu,
+        nodes * widths,
+        linked,
+        software,
+        routed=bool(np.any(found.run.shape.experts)),
+        tuned=bool(found.run.tuning.unusual),
     )
     figures = (chosen.seconds, found.required[rows], unsure)
     shapes = (nodes * widths, nodes, widths, linked if gpu.link_domain else np.zeros_like(linked))
@@ -379,8 +412,11 @@ def _for_steps(option: Option, steps: int) -> Option:
     return msgspec.structs.replace(option, prediction=prediction)
 
 
-def _relevant(requirements: Requirements) -> Requirements:
-    """Only what the search depends on: jobs that differ in host resources or in allowed types share one search."""
+def _relevant(training: TrainingSpec, requirements: Requirements) -> Requirements:
+    """Only what the search depends on: jobs that differ in host resources or in allowed types share one search.
+
+    Where something is kept on the host, its memory counts.
+    """
     return Requirements(
         gpus=requirements.gpus,
         max_nodes=requirements.max_nodes,
@@ -394,6 +430,7 @@ def _relevant(requirements: Requirements) -> Requirements:
         hybrid_sharding=requirements.hybrid_sharding,
         recompute=requirements.recompute,
         software=requirements.software,
+        memory_per_gpu=0 if training.offload is UNSET else requirements.memory_per_gpu,
     )
 
 

@@ -74,12 +74,16 @@ def table(
 ) -> PlanTable:
     """All plans of the job that the rules allow on these gangs and that require at most `room` bytes.
 
+    What is offloaded has to find room in the memory that pods ask for where they ask for some
+    (`Requirements.memory_per_gpu`): that is what is kept for them on a node.
+
     `linked`: GPUs of each gang that share a link; by default those of a node.
     """
     run, plans = work(model, training), plan_space.table(model, training, requirements, gangs, linked)
-    loss = hardware.facts(requirements.software).loss_bytes
-    required = memory.footprint(run, plans, loss_bytes=loss).required
+    required = memory.footprint(run, plans, **hardware.kernels(requirements.software)).required
     fits = required <= room
+    if run.tuning.offloads and requirements.memory_per_gpu:
+        fits &= memory.host_bytes(run, plans) <= requirements.memory_per_gpu
     plans = plans.take(fits)
     nodes, widths = np.array(gangs, dtype=np.float64).reshape(-1, 2).T
     together = widths if linked is None else np.array(linked, dtype=np.float64)

@@ -6,12 +6,16 @@ Notation as in `model_flops` and `memory`. A micro-batch crosses the fullest pip
 
 and a step is m stages, the pipeline's filling and draining, what data parallelism cannot hide, and the optimizer:
 
-    step = m (stage + p2p) + (p - 1)(stage - head + p2p)/v + data + optimizer + fixed
+    step = m (stage + p2p) + (p - 1)(stage - head + p2p)/v + data + optimizer + host + fixed
 
 The parts, each a function below: matrix products by a roofline with a penalty for narrow shapes; fused attention;
 element-wise traffic; tensor-, context- and expert-parallel collectives; point-to-point of the pipeline (Narayanan et
 al. 2021, arXiv 2104.04473); ZeRO/FSDP traffic (Rajbhandari et al. 2020, arXiv 1910.02054). Ranks are laid out tensor
 innermost, then context, data, pipeline, as Megatron-Core and torchtitan do; that decides which links a group uses.
+
+Beside frozen weights (LoRA) products have no gradient of their weights: two passes in place of three. Adapters are
+products as narrow as their rank, quantized weights cross memory once more for every pass, and what travels between
+ranks are gradients of the adapters alone; under ZeRO-3 frozen weights are gathered as they are kept.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ class StepTime(NamedTuple):
     data_communication: Array
     """Gradient and weight traffic between data-parallel ranks that the backward pass does not hide."""
     optimizer: Array
+    host: Array
+    """Transfers to and from the host's memory that computing does not hide, and the optimizer's step there."""
     stragglers: Array
     """Waiting for the slowest: jitter of hosts and network, with every doubling of nodes."""
     fixed: Array
@@ -56,6 +62,7 @@ class StepTime(NamedTuple):
             + self.pipeline_communication
             + self.data_communication
             + self.optimizer
+            + self.host
             + self.stragglers
             + self.fixed
         )
@@ -74,8 +81,8 @@ class _Evaluation(NamedTuple):
     software: Software
     linked: Number
     """GPUs that share a link."""
-    parameters: tuple[Array, Array, Array]
-    """Of a GPU, before ZeRO: layers, their experts, vocabulary."""
+    trained: tuple[Array, Array, Array]
+    """Trained parameters of a GPU, before ZeRO: layers, their experts, vocabulary."""
 
     @property
     def shape(self) -> ModelShape:
@@ -99,6 +106,11 @@ class _Evaluation(NamedTuple):
         """Forward passes' worth of work: one forward, two backward, one more when all is recomputed."""
         return np.where(self.plans.recompute == FULL, 4.0, 3.0)
 
+    @property
+    def unweighted(self) -> Array:
+        """Passes of products with frozen weights, which have no gradient: one less."""
+        return self.passes - (np.asarray(self.work.tuning.rank) > 0)
+
 
 def step_time(
     work: Work, plans: PlanColumns, machine: GpuRates, linked: Number, software: Software | None = None
@@ -109,9 +121,8 @@ def step_time(
     domains is the smallest share. Software: by default what we launch.
     """
     software = software or hardware.software()
-    parameters = memory.parameters_per_gpu(work.shape, plans)
     machine, software = _crowded(plans, machine, software)
-    case = _Evaluation(work, plans, machine, software, linked, parameters)
+    case = _Evaluation(work, plans, machine, software, linked, memory.trained_per_gpu(work, plans))
     (layer, layer_comm), head = _layer(case), _head(case)
     p2p = _pipeline_transfer(case)
     even = np.floor(work.shape.layers / plans.pipeline)
@@ -127,6 +138,7 @@ def step_time(
         pipeline_communication=(micro_batches + (plans.pipeline - 1) / plans.virtual) * p2p,
         data_communication=_data_communication(case, stage + extra),
         optimizer=_optimizer(case),
+        host=_host(case, stage + extra),
         stragglers=np.zeros_like(compute),
         fixed=software.step_seconds + np.zeros_like(compute),
     )
@@ -276,7 +288,7 @@ def _routing(case: _Evaluation) -> Array:
 
 def _accumulation(case: _Evaluation) -> Array:
     """Adding one micro-batch's gradients of one layer to the running sum: fp32, read and written, and more."""
-    layers, experts, _ = case.parameters
+    layers, experts, _ = case.trained
     return case.software.accumulation_bytes * (layers + experts) / case.layers / case.machine.memory
 
 
@@ -291,6 +303,8 @@ def _layer(case: _Evaluation) -> tuple[Array, Array]:
     launch = launch * np.where(case.plans.tensor > 1, 1 + case.software.tensor_launch, 1.0)
     routing = case.software.expert_launch * case.software.expert_time
     launch = launch * (1 + routing * case.shape.expert_layers / case.shape.layers)
+    if case.work.tuning.adapted:
+        launch = launch * (1 + case.software.adapter_launch * memory.adapted_matrices(case.work))
     gpu = _layer_compute(case)
     longest = np.maximum(gpu, launch)
     alone = longest * ((gpu / longest) ** edge + (launch / longest) ** edge) ** (1 / edge)
@@ -316,8 +330,43 @@ def _layer_compute(case: _Evaluation) -> Array:
     forward, backward = _attention(case)
     again = case.plans.recompute
     attention = forward + backward + np.where(again >= SELECTIVE, forward, 0.0)
-    repeated = _linear(case) + _element_wise(case) + _routing(case) / 3
-    return case.passes * repeated + attention + _accumulation(case)
+    linear, element_wise, routing = _linear(case), _element_wise(case), _routing(case) / 3
+    if not case.work.tuning.adapted:
+        return case.passes * (linear + element_wise + routing) + attention + _accumulation(case)
+    frozen = case.unweighted * (linear + _dequantization(case))
+    return frozen + case.passes * (element_wise + routing + _adapters(case)) + attention + _accumulation(case)
+
+
+def _dequantization(case: _Evaluation) -> Array:
+    """Seconds of bringing a layer's quantized matrices into the precision of its products, for one pass."""
+    layers, experts, _ = memory.parameters_per_gpu(case.shape, case.plans)
+    numbers = (layers + experts) / case.layers
+    moved: Array = case.work.tuning.quantized * case.software.dequantization_bytes * numbers
+    return moved / case.machine.memory
+
+
+def _adapters(case: _Evaluation) -> Array:
+    """Forward seconds of a layer's adapters: two products as narrow as their rank per matrix, and their sum."""
+    m, t, tokens, tuning = case.shape, case.plans.tensor, case.tokens, case.work.tuning
+    rank = np.maximum(tuning.rank, 1.0)
+
+    def adapter(tokens: Number, inputs: Number, outputs: Number) -> Array:
+        added = 3 * case.work.format.activation * tokens * outputs / case.machine.memory
+        return _gemm(case, tokens, inputs, rank) + _gemm(case, tokens, rank, outputs) + added
+
+    def block(tokens: Number, width: Number) -> Array:
+        return m.gates * adapter(tokens, m.hidden, width / t) + adapter(tokens, width / t, m.hidden)
+
+    ends = adapter(tokens, m.hidden, m.query / t) + adapter(tokens, m.hidden, m.value / t)
+    others = adapter(tokens, m.hidden, m.key / t) + adapter(tokens, m.weighted / t, m.hidden)
+    attention = (1 + m.cross_layers / m.layers) * (tuning.query_value * ends + tuning.key_output * others)
+    blocks = m.dense_layers * block(tokens, m.ffn)
+    if np.any(m.experts):
+        local = np.maximum(1.0, m.experts / case.plans.expert)
+        mixture = local * block(tokens * m.active / local, m.expert_ffn)
+        blocks = blocks + m.expert_layers * (mixture + np.where(m.shared_ffn, block(tokens, m.shared_ffn), 0.0))
+    found: Array = np.where(tuning.rank, attention + tuning.block * blocks / m.layers, 0.0)
+    return found
 
 
 def _layer_communication(case: _Evaluation) -> Array:
@@ -373,7 +422,9 @@ def _head(case: _Evaluation) -> Array:
     columns = np.where(padded, np.ceil(case.shape.vocabulary / t / 128) * 128, case.shape.vocabulary)
     wide = case._replace(machine=case.machine._replace(product=case.machine.wide, peak=case.machine.wide_peak))
     logits: Array = case.software.logit_bytes * case.tokens * columns / case.machine.memory
-    return 3 * _gemm(wide, case.tokens, case.shape.hidden, columns) + logits
+    # The output layer is not recomputed: three passes, or two where it is frozen.
+    passes = 3 - (np.asarray(case.work.tuning.rank) > 0)
+    return passes * _gemm(wide, case.tokens, case.shape.hidden, columns) + logits
 
 
 def _pipeline_transfer(case: _Evaluation) -> Array:
@@ -398,10 +449,26 @@ def _data_communication(case: _Evaluation, busy: Array) -> Array:
     weight, gradient = case.work.format.activation, case.work.format.wire
     gathers = np.where(stage >= 3, 2 * weight, 0.0)
     hidden = case.software.data_overlap * busy
-    each = _parameter_traffic(case, gathers, gradient)
+    each = _parameter_traffic(case, gathers, gradient) + _frozen_traffic(case)
     renewed = np.where((stage == 1) | (stage == 2), _parameter_traffic(case, weight, 0.0), 0.0)
     exposed = (1 + np.where(stage >= 2, more, 0.0)) * np.maximum(0.0, each - hidden)
     return exposed + np.maximum(0.0, renewed - case.software.gather_overlap * busy)
+
+
+def _frozen_traffic(case: _Evaluation) -> Array:
+    """Seconds to gather frozen weights, as they are kept, for the forward and the backward pass: stage 3 alone."""
+    if not case.work.tuning.adapted:
+        return np.zeros_like(case.plans.data)
+    plans = case.plans
+    dense, experts = memory.frozen_per_gpu(case.work, plans)
+    copies = plans.data * plans.context
+    shard = np.where(plans.shard > 0, np.minimum(plans.shard, copies), copies)
+    messages = 2 * case.layers * case.software.messages
+    moving = _ring(case, shard, plans.tensor, 2 * dense, messages)
+    if np.any(case.shape.experts):
+        apart = plans.tensor * plans.expert
+        moving = moving + _ring(case, np.maximum(1.0, copies / plans.expert), apart, 2 * experts, messages)
+    return np.where((plans.zero_stage >= 3) & (np.asarray(case.work.tuning.rank) > 0), moving, 0.0)
 
 
 def _parameter_traffic(case: _Evaluation, gathered: Number, gradient: Number) -> Array:
@@ -413,7 +480,7 @@ def _parameter_traffic(case: _Evaluation, gathered: Number, gradient: Number) ->
     buckets of a layer or so. Shards may travel parameter by parameter.
     """
     plans = case.plans
-    layers, experts, vocabulary = case.parameters
+    layers, experts, vocabulary = case.trained
     pieces = np.where(plans.zero_stage >= 1, case.software.messages, np.minimum(case.software.messages, 1.0))
     messages = np.where(plans.zero_stage >= 3, 3, np.where(plans.zero_stage == 0, 2, 1)) * case.layers * pieces
 
@@ -433,7 +500,42 @@ def _parameter_traffic(case: _Evaluation, gathered: Number, gradient: Number) ->
 
 def _optimizer(case: _Evaluation) -> Array:
     """Reading gradient, master weight and moments and writing them back, of this rank's share."""
-    layers, experts, vocabulary = case.parameters
+    seconds: Array = case.software.optimizer_bytes * _share(case) / case.machine.memory
+    if not case.work.tuning.offloads:
+        return seconds
+    here: Array = seconds * (1 - np.asarray(case.work.tuning.optimizer_host))
+    return here
+
+
+def _share(case: _Evaluation) -> Array:
+    """Trained parameters that this rank's optimizer steps."""
+    layers, experts, vocabulary = case.trained
     copies = np.where(case.plans.zero_stage >= 1, case.plans.data * case.plans.context, 1.0)
-    share = (layers + vocabulary) / copies + experts / np.maximum(1.0, copies / case.plans.expert)
-    return case.software.optimizer_bytes * share / case.machine.memory
+    share: Array = (layers + vocabulary) / copies + experts / np.maximum(1.0, copies / case.plans.expert)
+    return share
+
+
+def _host(case: _Evaluation, busy: Array) -> Array:
+    """Seconds that what is offloaded adds to a step. `busy` (n,): one micro-batch on one stage.
+
+    Weights come twice with every micro-batch, activations go and come back: what of it goes along with the passes is
+    hidden as other traffic is (`Software.data_overlap`). Once a step gradients go to the host, which steps, and weights
+    come back (Ren et al. 2021, arXiv 2101.06840, section 4); the ranks of a node share its processors. Paged states
+    come and go.
+    """
+    work, plans = case.work, case.plans
+    tuning, form = work.tuning, work.format
+    if not tuning.offloads:
+        return np.zeros_like(plans.data)
+    held = memory.states(work, plans)
+    stored = case.layers * memory.kept_per_layer(work, plans, memory.layer_activations(work, plans))
+    moving = (
+        2 * (tuning.weights_host * (held.weights + held.frozen) + tuning.activations_host * stored) / case.machine.host
+    )
+    exposed = case.micro_batches * np.maximum(0.0, moving - case.software.data_overlap * busy)
+    share = _share(case)
+    there = share * (form.wire + form.activation) / case.machine.host
+    stepping = share * case.software.host_step * np.minimum(plans.gpus, case.linked)
+    paging = 2 * share * (form.master + form.moments) / case.machine.host
+    seconds: Array = exposed + tuning.optimizer_host * (there + stepping) + tuning.optimizer_paged * paging
+    return seconds

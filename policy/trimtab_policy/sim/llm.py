@@ -75,7 +75,7 @@ class LlmJob(SteadyJob):
     ) -> None:  # fmt: skip
         """`nodes` are the cluster's by name, `sizes` maps GPU types to GPUs per node, `errors` types to true / said."""
         self._rules, self._nodes, self._sizes, self._errors = rules, nodes, sizes, errors
-        self._bytes = checkpoint_bytes(job.model, job.training.optimizer)
+        self._bytes = checkpoint_bytes(job.model, job.training)
         self._gpus = {gpu.name: gpu for gpu in sizes}
         self._failed = False
         restart = rules.schedule_seconds + rules.startup_seconds + 2 * self._storage_seconds(1)

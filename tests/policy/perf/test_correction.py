@@ -29,7 +29,15 @@ from trimtab_policy.perf.correction import (
     plan_class,
 )
 from trimtab_policy.placement.candidates import candidates
-from trimtab_policy.specs import ParallelPlan, Precision
+from trimtab_policy.specs import (
+    Adapters,
+    AdapterTargets,
+    Offload,
+    ParallelPlan,
+    Precision,
+    Quantization,
+    TrainingSpec,
+)
 from trimtab_policy.types import Correction, Job
 
 RULES = CorrectionRules()
@@ -328,9 +336,25 @@ def known_for(one: Job, gpu_type: str, error: float, jobs: int = 10) -> Learned:
     return Learned(seen(*[error] * jobs, key=key, namespace=anonymous(one.namespace)))
 
 
+TRAINING = TrainingSpec(sequence_length=4096, global_batch_size=128, steps=1)
+
+
 def test_classes_of_plans_tell_what_errors_depend_on() -> None:
-    assert plan_class("megatron-core", Precision.BF16, ParallelPlan(data=2, tensor=4, zero_stage=2)) == HYBRID
-    assert plan_class("other", Precision.FP8, ParallelPlan(tensor=8)) == "other/FP8/Model/zero0"
+    low = replace(TRAINING, precision=Precision.FP8)
+    assert plan_class("megatron-core", TRAINING, ParallelPlan(data=2, tensor=4, zero_stage=2)) == HYBRID
+    assert plan_class("other", low, ParallelPlan(tensor=8)) == "other/FP8/Model/zero0"
+
+
+def test_a_fine_tune_is_corrected_by_fine_tunes_alone() -> None:
+    whole, plan = job(), ParallelPlan(data=8, zero_stage=1)
+    adapters = Adapters(16, AdapterTargets.ALL_LINEAR, Quantization.NF4)
+    tuned = replace(whole, training=replace(whole.training, adapters=adapters))
+    offloaded = replace(whole, training=replace(whole.training, offload=Offload(weights=True)))
+    assert len({key_of(each, A100, plan) for each in (whole, tuned, offloaded)}) == 3
+    learned = Corrections(known_for(tuned, A100, math.log(2)))
+    of_key = {each.plan for each in learned.of(tuned)} - {""}
+    assert of_key == {"megatron-core/BF16+LoRA-NF4/Data/zero1"}
+    assert {each.plan for each in learned.of(whole)} <= {""}
 
 
 def test_models_of_one_shape_are_one() -> None:
@@ -370,9 +394,7 @@ def test_a_type_that_is_slower_than_predicted_loses_jobs_to_another() -> None:
     best = policy.load("best_fit")
     before = best.decide(snapshot(nodes, [one])).placements[0]
     assert before.gpu_type == H100
-    table = tuple(
-        Correction(H100, plan, 3.0, 1.2) for plan in ("", plan_class("megatron-core", Precision.BF16, before.plan))
-    )
+    table = tuple(Correction(H100, plan, 3.0, 1.2) for plan in ("", plan_class("megatron-core", TRAINING, before.plan)))
     after = best.decide(snapshot(nodes, [replace(one, corrections=table)])).placements[0]
     assert after.gpu_type == A100
     assert after.prediction.correction == 1.0

@@ -212,7 +212,7 @@ def elastic_window(
     menus = [by_uid[job.uid] for job in described]
     jobs, options, owner = rudder.columns(snapshot, offered, menus)
     options[:, worth.PAUSE] = [
-        restart_seconds(menu.job.model, menu.job.training.optimizer, option.option.nodes)
+        restart_seconds(menu.job.model, menu.job.training, option.option.nodes)
         for menu in menus
         for option in menu.options
     ]

@@ -239,7 +239,7 @@ def llm(cluster: Snapshot, gangs: Machines) -> Families:
     rules = LlmRules()
     begin = rules.schedule_seconds + rules.startup_seconds
     bandwidth = np.minimum(gangs.option_nodes * rules.storage_bandwidth, rules.storage_limit)
-    sizes = np.array([checkpoint_bytes(catalog.model(kind.model), TrainingSpec(1, 1, 1).optimizer) for kind in kinds])
+    sizes = np.array([checkpoint_bytes(catalog.model(kind.model), TrainingSpec(1, 1, 1)) for kind in kinds])
     return Families(
         names=tuple(kind.model for kind in kinds),
         share=share / share.sum(),

@@ -8,6 +8,7 @@ weights stay in 32 bit, and products take 16-bit copies of them.
 from __future__ import annotations
 
 import torch
+from msgspec import UNSET
 from torch import Tensor
 from torch.optim import AdamW
 
@@ -102,6 +103,9 @@ def _check(training: TrainingSpec, plan: ParallelPlan, device: torch.device) -> 
         raise ValueError("recompute must be None or Full: the attention kernel keeps no scores to compute anew")
     if training.optimizer is not Optimizer.ADAMW:
         raise ValueError(f"optimizer must be AdamW, got {training.optimizer}")
+    for field in ("adapters", "offload"):
+        if getattr(training, field) is not UNSET:
+            raise ValueError(f"{field} must not be set: a profile is of training all weights, all of it on the device")
     if training.precision not in precisions(device):
         usable = ", ".join(precisions(device))
         raise ValueError(f"precision {training.precision} cannot be trained on {device.type}: use one of {usable}")
