@@ -136,7 +136,9 @@ def _torchtitan(gang: LaunchedGang) -> tuple[str, ...]:
         flags["training.mixed_precision_param"] = "float32"
     again = plan.recompute.value.lower()
     if _names_module(gang):
-        return (*_settings(flags), f"activation-checkpoint:{again}")
+        # It captures CUDA graphs by itself, and ends where stages or experts keep it from that.
+        eager = ("--training.disable_cuda_graphs",) if plan.pipeline * plan.expert > 1 else ()
+        return (*_settings(flags), *eager, f"activation-checkpoint:{again}")
     flags["activation_checkpoint.mode"] = again
     if plan.expert > 1:  # experts are divided by the tensor degree as well, as the plan takes it
         flags["parallelism.expert_tensor_parallel_degree"] = plan.tensor
