@@ -23,8 +23,8 @@ from trimtab.doctor.inventory import Seen, Unknown
 
 GATHERED = (
     "own", "parts", "crds", "rules", "in_force", "deployment", "lease", "scheduler_lease", "pods",
-    "gang_pods", "nodes", "slices", "device_classes", "node_leases", "jobs", "queues", "quotas", "classes", "reports",
-    "policy", "scheduler", "certificates", "kueue",
+    "gang_pods", "nodes", "slices", "device_classes", "taint_rules", "node_leases", "jobs", "queues", "quotas",
+    "classes", "reports", "policy", "scheduler", "certificates", "kueue",
 )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ from trimtab.kube.objects import (
     AnyObject,
     ConfigMapObject,
     DeviceClassObject,
+    DeviceTaintRuleObject,
     GpuNodeObject,
     JobObject,
     NodeObject,
@@ -51,6 +52,7 @@ from trimtab.kube.objects import (
 from trimtab.kube.resources import (
     CONFIG_MAPS,
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     GPUNODES,
     JOBS,
     LEASES,
@@ -144,6 +146,7 @@ class _Look:
             "nodes": self._list(NODES, NodeObject),
             "slices": self._list(RESOURCE_SLICES, ResourceSliceObject),
             "device_classes": self._list(DEVICE_CLASSES, DeviceClassObject),
+            "taint_rules": self._list(DEVICE_TAINT_RULES, DeviceTaintRuleObject),
             "node_leases": self._list(LEASES, Lease, namespace=rbac.NODE_LEASES),
             "jobs": self._list(JOBS, JobObject),
             "queues": self._list(QUEUES, QueueObject),

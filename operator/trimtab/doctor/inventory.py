@@ -13,6 +13,7 @@ from trimtab import names
 from trimtab.doctor.rbac import Need, Right
 from trimtab.kube.objects import (
     DeviceClassObject,
+    DeviceTaintRuleObject,
     GpuNodeObject,
     JobObject,
     Meta,
@@ -362,6 +363,8 @@ class Seen(Struct, frozen=True):
     slices: tuple[ResourceSliceObject, ...] | Unknown = ()
     """What drivers of dynamic resource allocation offer; none where that is not served."""
     device_classes: tuple[DeviceClassObject, ...] | Unknown = ()
+    taint_rules: tuple[DeviceTaintRuleObject, ...] | Unknown = ()
+    """Taints that others than the drivers put on devices."""
     unreadable: tuple[str, ...] = ()
     """Objects that are there and cannot be read, as `resourceslices n1`: they count nowhere."""
     node_leases: tuple[Lease, ...] | Unknown = ()

@@ -339,6 +339,28 @@ class DeviceTaint(Struct, frozen=True):
     effect: str = ""
 
 
+class DeviceTaintSelector(Struct, frozen=True):
+    """resource.k8s.io/v1beta2 DeviceTaintSelector: what is not given admits every device."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(Struct, frozen=True, rename="camel"):
+    """resource.k8s.io/v1beta2 DeviceTaintRuleSpec. Without a selector it is about no device."""
+
+    taint: DeviceTaint
+    device_selector: DeviceTaintSelector | None = None
+
+
+class DeviceTaintRuleObject(Struct, frozen=True):
+    """resource.k8s.io/v1beta2 DeviceTaintRule: a taint that an administrator, or a monitor, puts on devices."""
+
+    metadata: Meta
+    spec: DeviceTaintRuleSpec
+
+
 class CounterConsumption(Struct, frozen=True, rename="camel"):
     """resource.k8s.io/v1 DeviceCounterConsumption: devices that consume one counter set are parts of one whole."""
 

@@ -13,6 +13,8 @@ writes it as the same label of the node that GPU Feature Discovery wrote (`nodes
 As kube-scheduler does, slices are put together by driver and pool, those of the newest generation only, and a pool
 counts when all its slices are there and no name appears twice. They are put together per node: what one node's driver
 publishes under another one's pool changes nothing there.
+
+A taint keeps pods away from a device, whether its driver publishes it or a DeviceTaintRule puts it there.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 
 from msgspec import Struct
 
@@ -29,6 +32,8 @@ from trimtab.errors import QuantityError
 from trimtab.kube.objects import (
     AllocatedDevice,
     DeviceClassObject,
+    DeviceTaint,
+    DeviceTaintRuleObject,
     ResourceClaimObject,
     ResourceSliceObject,
     SliceDevice,
@@ -101,6 +106,23 @@ class GpuDevice(Struct, frozen=True):
         return f"{self.name} ({self.uuid})" if self.uuid else self.name
 
 
+class TaintRules:
+    """DeviceTaintRules by the pool that they are about."""
+
+    def __init__(self, rules: Iterable[DeviceTaintRuleObject] = ()) -> None:
+        self._by_pool: dict[str | None, list[DeviceTaintRuleObject]] = defaultdict(list)
+        for each in rules:
+            if each.spec.device_selector:
+                self._by_pool[each.spec.device_selector.pool].append(each)
+
+    def of(self, driver: str, pool: str, device: str) -> Iterator[tuple[DeviceTaint, str]]:
+        """Taints of a device, each with the name of its rule."""
+        for each in (*self._by_pool.get(pool, ()), *self._by_pool.get(None, ())):
+            chosen = each.spec.device_selector
+            if chosen and chosen.driver in (None, driver) and chosen.device in (None, device):
+                yield each.spec.taint, each.metadata.name
+
+
 class NodeDevices(Struct, frozen=True):
     """What one driver offers on one node."""
 
@@ -141,7 +163,10 @@ class DeviceInventory:
         slices: Iterable[ResourceSliceObject] = (),
         classes: Iterable[DeviceClassObject] = (),
         before: DeviceInventory | None = None,
+        rules: Iterable[DeviceTaintRuleObject] = (),
     ) -> None:
+        self._rules = tuple(rules)
+        self._taints = TaintRules(self._rules)
         self._slices: dict[str, list[ResourceSliceObject]] = defaultdict(list)
         self._pools: dict[tuple[str, str], set[str]] = defaultdict(set)
         for each in slices:
@@ -156,7 +181,7 @@ class DeviceInventory:
         )
         self._read: dict[str, tuple[NodeDevices, ...]] = {}
         self._described: dict[str, NodeGpus | None] = {}
-        if before:
+        if before and self._rules == before._rules:
             same = [name for name, found in self._slices.items() if before._slices.get(name) == found]
             self._read = {name: before._read[name] for name in same if name in before._read}
             if (self._classes, self._extended) == (before._classes, before._extended):
@@ -169,7 +194,7 @@ class DeviceInventory:
     def devices(self, node: str) -> tuple[NodeDevices, ...]:
         """What each driver offers on a node."""
         if node in self._slices and node not in self._read:
-            self._read[node] = tuple(read_devices(self._slices[node], node))
+            self._read[node] = tuple(read_devices(self._slices[node], node, self._taints))
         return self._read.get(node, ())
 
     def gpus(self, node: str) -> NodeGpus | None:
@@ -216,7 +241,7 @@ class DeviceInventory:
         return driver.class_resource if driver.name in self._classes else ""
 
 
-def read_devices(slices: Iterable[ResourceSliceObject], node: str = "") -> Iterator[NodeDevices]:
+def read_devices(slices: Iterable[ResourceSliceObject], node: str, taints: TaintRules) -> Iterator[NodeDevices]:
     """What each driver says in the slices of one node. Where nothing can be made of it, none of it counts."""
     pools: dict[str, dict[str, list[ResourceSliceObject]]] = defaultdict(lambda: defaultdict(list))
     for each in slices:
@@ -225,7 +250,7 @@ def read_devices(slices: Iterable[ResourceSliceObject], node: str = "") -> Itera
         if driver.name in pools:
             yield isolated(
                 "devices",
-                partial(_of_driver, driver, pools[driver.name]),
+                partial(_of_driver, driver, pools[driver.name], taints),
                 partial(_unreadable, driver),
                 node,
             )
@@ -240,7 +265,7 @@ def _incomprehensible(error: Exception) -> NodeGpus:
     return NodeGpus(None, "", 0, why, Obstacle.UNREADABLE)
 
 
-def _of_driver(driver: DeviceDriver, pools: Mapping[str, list[ResourceSliceObject]]) -> NodeDevices:
+def _of_driver(driver: DeviceDriver, pools: Mapping[str, list[ResourceSliceObject]], taints: TaintRules) -> NodeDevices:
     troubles: list[str] = []
     offered: list[tuple[str, SliceDevice]] = []
     for pool, slices in sorted(pools.items()):
@@ -257,7 +282,7 @@ def _of_driver(driver: DeviceDriver, pools: Mapping[str, list[ResourceSliceObjec
     whole = [(pool, device) for pool, device in offered if _text(device, "type") == driver.whole]
     if len(whole) > MOST_GPUS:
         return NodeDevices(driver, (), {}, trouble=f"it has {len(whole)} GPUs, and no machine more than {MOST_GPUS}")
-    gpus = tuple(_gpu(pool, device) for pool, device in whole)
+    gpus = tuple(_gpu(pool, device, taints.of(driver.name, pool, device.name)) for pool, device in whole)
     if twice := [uuid for uuid, times in Counter(gpu.uuid for gpu in gpus if gpu.uuid).items() if times > 1]:
         return NodeDevices(driver, (), {}, trouble=f"it has several GPUs of the UUID {twice[0]}")
     return NodeDevices(driver, gpus, _parts(driver, offered, whole), len(offered) - len(whole))
@@ -301,9 +326,9 @@ def _marks(device: SliceDevice) -> Iterator[str]:
             yield f"identity {identity}"
 
 
-def _gpu(pool: str, device: SliceDevice) -> GpuDevice:
-    taint = next((each for each in device.taints if each.effect != names.DEVICE_TAINT_FREE), None)
-    value = f"={taint.value}" if taint and taint.value else ""
+def _gpu(pool: str, device: SliceDevice, ruled: Iterable[tuple[DeviceTaint, str]]) -> GpuDevice:
+    own = ((taint, "") for taint in device.taints)
+    taints = (_told(taint, rule) for taint, rule in chain(own, ruled) if taint.effect != names.DEVICE_TAINT_FREE)
     capability = _CAPABILITY.fullmatch(_text(device, "cudaComputeCapability"))
     return GpuDevice(
         pool=pool,
@@ -312,8 +337,15 @@ def _gpu(pool: str, device: SliceDevice) -> GpuDevice:
         memory=_memory(device),
         capability=(int(capability[1]), int(capability[2])) if capability else None,
         uuid=_text(device, "uuid"),
-        taint=f"{taint.key}{value}:{taint.effect}" if taint else "",
+        taint=next(taints, ""),
     )
+
+
+def _told(taint: DeviceTaint, rule: str) -> str:
+    """`gpu.nvidia.com/unhealthy=ecc:NoExecute`, with the rule that puts it there."""
+    value = f"={taint.value}" if taint.value else ""
+    by = f" by DeviceTaintRule {rule}" if rule else ""
+    return f"{taint.key}{value}:{taint.effect}{by}"
 
 
 def _text(device: SliceDevice, name: str) -> str:
@@ -355,7 +387,7 @@ def describe_gpus(devices: NodeDevices, asked_by: str) -> NodeGpus:
     withdrawn = [gpu for gpu in devices.gpus if gpu.taint]
     remarks = _withdrawn(withdrawn)
     if not sound:
-        why = f"all its GPUs are tainted by {driver.name} ({withdrawn[0].told}: {withdrawn[0].taint})"
+        why = f"all its GPUs of {driver.name} are tainted ({withdrawn[0].told}: {withdrawn[0].taint})"
         return NodeGpus(None, resource, 0, why, Obstacle.NONE_ALLOCATABLE, remarks, len(withdrawn))
     found = _identify(driver, resource, sound, asked_by)
     return NodeGpus(
@@ -394,4 +426,4 @@ def _withdrawn(gpus: list[GpuDevice]) -> tuple[tuple[str, str], ...]:
         return ()
     told = "; ".join(f"{gpu.told}: {gpu.taint}" for gpu in gpus[:MOST_NAMED])
     more = f" and {len(gpus) - MOST_NAMED} more" if len(gpus) > MOST_NAMED else ""
-    return (("TaintedDevice", f"its driver keeps pods away from GPUs: {told}{more}"),)
+    return (("TaintedDevice", f"taints keep pods away from GPUs: {told}{more}"),)

@@ -152,8 +152,8 @@ def _settings(flags: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _names_module(gang: LaunchedGang) -> bool:
-    """Whether the container starts torchtitan 0.3 or later: since then a job has to name its module, in 0.2 there was no
-    such option. `MODULE` is the same for torchtitan's script run_train.sh."""
+    """Whether the container starts torchtitan 0.3 or later: since then a job has to name its module, in 0.2 there was
+    no such option. `MODULE` is the same for torchtitan's script run_train.sh."""
     return any(re.search(r"(^|\s)--module\b|^MODULE$", word) for word in gang.command)
 
 
@@ -188,8 +188,8 @@ def _megatron(gang: LaunchedGang) -> tuple[str, ...]:
 
 
 def _megatron_env(gang: LaunchedGang) -> dict[str, str]:
-    """Tensor and context parallelism need kernels in the order in which they were launched, and Megatron ends where that
-    is not set (before Blackwell). Megatron-FSDP ends where it is."""
+    """Tensor and context parallelism need kernels in the order in which they were launched, and Megatron ends where
+    that is not set (before Blackwell). Megatron-FSDP ends where it is."""
     ordered = gang.plan.tensor * gang.plan.context > 1 and gang.plan.zero_stage < 2
     return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if ordered else {}
 

@@ -69,7 +69,7 @@ def labels(seen: Seen) -> Iterator[Finding]:
     for (reason, message), about in said.items():
         told = f"{listed(about)}: {message}"
         yield warning(reason, told, FIXES[reason], [f"Node/{name}" for name in sorted(about)])
-    for unseen in (seen.slices, seen.device_classes):
+    for unseen in (seen.slices, seen.device_classes, seen.taint_rules):
         if isinstance(unseen, Unknown):
             yield not_checked(f"GPUs that come by dynamic resource allocation: {unseen.why}", unseen.fix)
     if seen.unreadable:
