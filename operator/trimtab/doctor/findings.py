@@ -80,6 +80,8 @@ class Reason(StrEnum):
     NO_DEVICE_CLASS = "DeviceClassMissing"
     DEVICES_NOT_ALLOCATED = "DevicesNotAllocated"
     RESOURCES_MIXED = "ResourcesMixed"
+    STATIC_IMEX = "StaticImexBesideDriver"
+    IMEX_DAEMON_NOT_READY = "ImexDaemonNotReady"
     AGENT_MISSING = "AgentMissing"
     AGENT_STALE = "AgentStale"
     AGENT_BLIND = "AgentBlind"

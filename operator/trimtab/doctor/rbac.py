@@ -201,6 +201,13 @@ OF_DOCTOR = (
         ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
         ("list",),
     ),
+    Need(
+        "whether daemons of ComputeDomains become ready",
+        names.COMPUTE_DOMAIN_GROUP,
+        ("computedomains",),
+        ("list",),
+        optional=True,
+    ),
     Need("whether the jobs of a namespace have a bound", "", ("resourcequotas",), ("list",)),
     Need("what service accounts may do", "authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
     Need("whether the clocks of nodes agree", _COORDINATION, ("leases",), ("list",)),

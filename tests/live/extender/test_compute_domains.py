@@ -28,7 +28,7 @@ from trimtab_local.checkout import checkout
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 TRAYS = ["tray-0", "tray-1"]
-DRIVER = "compute-domain.nvidia.com"
+DRIVER = names.COMPUTE_DOMAIN_DRIVER
 CHANNELS = "compute-domain-default-channel.nvidia.com"
 KIND = "computedomains.resource.nvidia.com"
 TEXT = {"type": "string"}
