@@ -122,7 +122,6 @@ class Cluster:
         )
         """What drivers of dynamic resource allocation offer; None where nobody wants to know."""
         self.taint_rules = TaintRuleCache(client, settings, on_change, observer) if devices else None
-        """Taints that others than the drivers put on devices."""
         self.compute_domains = ComputeDomainCache(client, settings, on_change, observer) if claim_templates else None
 
     def _reflect_policy(

@@ -78,6 +78,7 @@ class Reason(StrEnum):
     BAD_LABEL = "BadLabel"
     UNUSABLE = "UnusableGpus"
     NO_DEVICE_CLASS = "DeviceClassMissing"
+    DEVICE_CLASS_CHOOSES = "DeviceClassChooses"
     DEVICES_NOT_ALLOCATED = "DevicesNotAllocated"
     RESOURCES_MIXED = "ResourcesMixed"
     STATIC_IMEX = "StaticImexBesideDriver"

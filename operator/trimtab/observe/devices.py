@@ -39,6 +39,7 @@ from trimtab.kube.objects import (
     SliceDevice,
 )
 from trimtab.kube.quantity import to_int
+from trimtab.observe.device_selectors import Undecided, chooses, class_asked_by
 from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.gpus import MOST_GPUS, MOST_MEMORY, GpuDescription, NodeGpus, Obstacle, identify_gpus
 from trimtab.telemetry.isolation import isolated
@@ -99,6 +100,8 @@ class GpuDevice(Struct, frozen=True):
     uuid: str
     taint: str
     """The first taint that keeps pods away from it; empty where none does."""
+    published: SliceDevice
+    """As its driver says it, for the selectors of classes."""
 
     @property
     def told(self) -> str:
@@ -173,9 +176,7 @@ class DeviceInventory:
             if each.spec.driver in DRIVERS and each.spec.node_name:
                 self._slices[each.spec.node_name].append(each)
                 self._pools[each.spec.driver, each.spec.pool.name].add(each.spec.node_name)
-        known = tuple(classes)
-        self._classes = {each.metadata.name for each in known}
-        self._extended = {each.spec.extended_resource_name for each in known}
+        self._classes = tuple(classes)
         self._claims: FactsMemo[ResourceClaimObject, HeldByClaim] = FactsMemo(
             "claims", self._held, lambda claim, error: HeldByClaim()
         )
@@ -184,7 +185,7 @@ class DeviceInventory:
         if before and self._rules == before._rules:
             same = [name for name, found in self._slices.items() if before._slices.get(name) == found]
             self._read = {name: before._read[name] for name in same if name in before._read}
-            if (self._classes, self._extended) == (before._classes, before._extended):
+            if self._classes == before._classes:
                 self._described = {name: before._described[name] for name in same if name in before._described}
 
     def __contains__(self, node: str) -> bool:
@@ -206,7 +207,10 @@ class DeviceInventory:
     def _describe(self, node: str) -> NodeGpus | None:
         found = [each for each in self.devices(node) if each.gpus or each.partitions or each.trouble]
         chosen = next((each for each in found if each.gpus and not each.trouble), found[0] if found else None)
-        return describe_gpus(chosen, self._asked_by(chosen.driver)) if chosen else None
+        if chosen is None:
+            return None
+        asked = class_asked_by(chosen.driver.resource, chosen.driver.name, self._classes)
+        return describe_gpus(chosen, asked)
 
     def holdings(self, claims: Iterable[ResourceClaimObject]) -> tuple[PodHolding, ...]:
         """Every GPU that claims hold, once. A GPU whose parts several claims hold has the consumers of all."""
@@ -233,12 +237,6 @@ class DeviceInventory:
             for devices in self.devices(node):
                 for gpu in devices.parts.get(key, ()):
                     yield node, gpu
-
-    def _asked_by(self, driver: DeviceDriver) -> str:
-        """The resource by which pods ask for the driver's GPUs; empty where no DeviceClass lets them."""
-        if driver.resource in self._extended:
-            return driver.resource
-        return driver.class_resource if driver.name in self._classes else ""
 
 
 def read_devices(slices: Iterable[ResourceSliceObject], node: str, taints: TaintRules) -> Iterator[NodeDevices]:
@@ -338,6 +336,7 @@ def _gpu(pool: str, device: SliceDevice, ruled: Iterable[tuple[DeviceTaint, str]
         capability=(int(capability[1]), int(capability[2])) if capability else None,
         uuid=_text(device, "uuid"),
         taint=next(taints, ""),
+        published=device,
     )
 
 
@@ -373,9 +372,10 @@ def _consumers(claim: ResourceClaimObject) -> set[str]:
     return reserved | {owner.uid for owner in claim.metadata.owner_references if owner.kind == "Pod"}
 
 
-def describe_gpus(devices: NodeDevices, asked_by: str) -> NodeGpus:
-    """The GPUs of a node in the terms of `gpus`; `asked_by` is the resource by which pods ask for them."""
+def describe_gpus(devices: NodeDevices, asked: DeviceClassObject | None) -> NodeGpus:
+    """The GPUs of a node in the terms of `gpus`; `asked` is the DeviceClass by which pods ask for them."""
     driver = devices.driver
+    asked_by = _resource(driver, asked)
     resource = asked_by or driver.resource
     if devices.trouble:
         why = f"what {driver.name} says of its GPUs does not count: {devices.trouble}"
@@ -383,9 +383,13 @@ def describe_gpus(devices: NodeDevices, asked_by: str) -> NodeGpus:
     if not devices.gpus:
         why = f"{driver.name} offers only parts of its GPUs ({devices.partitions} devices): gangs need whole GPUs"
         return NodeGpus(None, resource, 0, why, Obstacle.SLICED)
-    sound = [gpu for gpu in devices.gpus if not gpu.taint]
-    withdrawn = [gpu for gpu in devices.gpus if gpu.taint]
-    remarks = _withdrawn(withdrawn)
+    chosen, remarks = _chosen(devices.gpus, driver, asked)
+    if asked and not chosen:
+        why = f"DeviceClass {asked.metadata.name} chooses none of its {len(devices.gpus)} GPUs of {driver.name}"
+        return NodeGpus(None, resource, 0, why, Obstacle.NO_DEVICE_CLASS)
+    sound = [gpu for gpu in chosen if not gpu.taint]
+    withdrawn = [gpu for gpu in chosen if gpu.taint]
+    remarks = (*remarks, *_withdrawn(withdrawn))
     if not sound:
         why = f"all its GPUs of {driver.name} are tainted ({withdrawn[0].told}: {withdrawn[0].taint})"
         return NodeGpus(None, resource, 0, why, Obstacle.NONE_ALLOCATABLE, remarks, len(withdrawn))
@@ -399,6 +403,42 @@ def describe_gpus(devices: NodeDevices, asked_by: str) -> NodeGpus:
         (*found.remarks, *remarks),
         len(withdrawn),
     )
+
+
+def _resource(driver: DeviceDriver, asked: DeviceClassObject | None) -> str:
+    """The resource by which pods ask for the driver's GPUs; empty where no DeviceClass lets them."""
+    if asked is None:
+        return ""
+    return driver.resource if asked.spec.extended_resource_name == driver.resource else driver.class_resource
+
+
+def _chosen(
+    gpus: Iterable[GpuDevice], driver: DeviceDriver, asked: DeviceClassObject | None
+) -> tuple[list[GpuDevice], tuple[tuple[str, str], ...]]:
+    """GPUs that the class chooses, and what is to be said of the others. Where that cannot be told, it is taken to
+    choose them: kube-scheduler decides."""
+    chosen: list[GpuDevice] = []
+    others: list[GpuDevice] = []
+    undecided = ""
+    for gpu in gpus:
+        try:
+            taken = asked is None or chooses(asked, driver.name, gpu.published)
+        except Undecided as error:
+            taken, undecided = True, undecided or str(error)
+        (chosen if taken else others).append(gpu)
+    name = asked.metadata.name if asked else ""
+    remarks: list[tuple[str, str]] = []
+    if others:
+        remarks.append(("OutsideDeviceClass", f"DeviceClass {name} does not choose {_named(others)}"))
+    if undecided:
+        told = f"whether DeviceClass {name} chooses its GPUs is left to kube-scheduler: {undecided}"
+        remarks.append(("DeviceClassNotUnderstood", told))
+    return chosen, tuple(remarks)
+
+
+def _named(gpus: list[GpuDevice]) -> str:
+    more = f" and {len(gpus) - MOST_NAMED} more" if len(gpus) > MOST_NAMED else ""
+    return ", ".join(gpu.told for gpu in gpus[:MOST_NAMED]) + more
 
 
 def _identify(driver: DeviceDriver, resource: str, sound: list[GpuDevice], asked_by: str) -> NodeGpus:
