@@ -12,7 +12,13 @@ from typing import Any
 import msgspec
 
 from trimtab import names
-from trimtab.kube.objects import DeviceClassObject, NodeObject, ResourceClaimObject, ResourceSliceObject
+from trimtab.kube.objects import (
+    DeviceClassObject,
+    DeviceTaintRuleObject,
+    NodeObject,
+    ResourceClaimObject,
+    ResourceSliceObject,
+)
 
 H100_NAME = "NVIDIA H100 80GB HBM3"
 """As NVML calls it, blanks and all."""
@@ -155,3 +161,10 @@ def bare_node(name: str, **labels: str) -> NodeObject:
         },
     }
     return msgspec.convert(raw, NodeObject)
+
+
+def taint_rule(name: str = "broken", effect: str = "NoSchedule", **selector: str) -> DeviceTaintRuleObject:
+    """A DeviceTaintRule about the devices that the selector chooses (all of them where it is empty)."""
+    taint = {"key": "example.com/unhealthy", "value": "ecc", "effect": effect}
+    raw = {"metadata": {"name": name}, "spec": {"deviceSelector": selector, "taint": taint}}
+    return msgspec.convert(raw, DeviceTaintRuleObject)

@@ -339,7 +339,8 @@ def train(options: argparse.Namespace, device: torch.device) -> bool:
             log("stopped", step)
             return True
     reporter.close()  # sends what is left
-    log("done", options.steps)
+    peak = {"peak_memory": torch.cuda.max_memory_allocated(device)} if device.type == "cuda" else {}
+    log("done", options.steps, **peak)
     return False
 
 

@@ -213,6 +213,8 @@ since no queue would count it. NVIDIA's device plugin calls what it passes throu
 last one is any DeviceClass. What an administrator has named otherwise nobody can know."""
 COMPUTE_DOMAIN_GROUP: Final = "resource.nvidia.com"
 """NVIDIA's ComputeDomains."""
+COMPUTE_DOMAIN_DRIVER: Final = "compute-domain.nvidia.com"
+"""Their driver of dynamic resource allocation: its devices are daemons and channels."""
 DEVICE_GROUP: Final = "resource.k8s.io"
 """Dynamic resource allocation."""
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"

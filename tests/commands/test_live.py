@@ -14,7 +14,15 @@ from trimtab import names
 from trimtab.commands import live
 from trimtab.doctor.rbac import BINDING_MODE
 from trimtab.errors import Forbidden, NotFound
-from trimtab.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from trimtab.kube.resources import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
 from trimtab.settings import KubeSettings
 
 Json = dict[str, Any]
@@ -48,6 +56,7 @@ class Server:
             RESOURCE_SLICES: [slice_manifest(name, eight) for name in ("d1", "d2")],
             RESOURCE_CLAIMS: [CLAIM],
             DEVICE_CLASSES: [CLASS],
+            DEVICE_TAINT_RULES: [],
         }
         self.failures: dict[Resource, Exception] = {}
 
@@ -96,6 +105,20 @@ async def test_where_they_are_not_served_or_not_to_be_read_there_are_none_and_th
     assert await looked(server, monkeypatch) == {"p1": ALL["p1"]}
     out, err = capsys.readouterr()
     assert (out, told in err, bool(err)) == ("", True, bool(told))
+
+
+async def test_a_taint_rule_takes_gpus_and_where_there_are_none_to_read_all_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Server()
+    taint = {"key": "k", "effect": "NoExecute"}
+    rule = {"metadata": {"name": "r"}, "spec": {"deviceSelector": {"pool": "d2", "device": "gpu-1"}, "taint": taint}}
+    server.items[DEVICE_TAINT_RULES] = [rule]
+    assert await looked(server, monkeypatch) == ALL | {"d2": (H100, 7)}
+    for error in (NotFound("no such kind"), Forbidden("not yours")):
+        server.failures[DEVICE_TAINT_RULES] = error
+        assert await looked(server, monkeypatch) == ALL
+    assert capsys.readouterr() == ("", "")
 
 
 async def test_what_cannot_be_read_costs_its_node_and_is_told(

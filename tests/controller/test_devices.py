@@ -18,7 +18,13 @@ from trimtab.controller.devices import DeviceCaches
 from trimtab.errors import Forbidden, NotFound
 from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.reflector import Reflector
-from trimtab.kube.resources import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from trimtab.kube.resources import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from trimtab.settings import ReflectorSettings
 
 KINDS = (RESOURCE_SLICES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
@@ -203,3 +209,31 @@ def test_nobody_follows_what_nobody_asked_for() -> None:
     cluster = Cluster(unused, ReflectorSettings(), lambda: None, Silent())
     assert cluster.devices is None
     assert cluster.claim_templates_of(JOB) is None
+
+
+class TaintRuleServer(DeviceServer):
+    """One that serves DeviceTaintRules, and nothing else of that group."""
+
+    async def get(self, path: str) -> bytes:
+        return json.dumps({"resources": [{"name": DEVICE_TAINT_RULES.plural}]}).encode()
+
+    async def pages(self, path: str, page_size: int, params: Mapping[str, str]) -> AsyncIterator[bytes]:
+        if not path.endswith(DEVICE_TAINT_RULES.plural):
+            raise NotFound(path)
+        rule = {
+            "metadata": {"name": "broken", "resourceVersion": "1", "uid": "r"},
+            "spec": {"deviceSelector": {"pool": "n1"}, "taint": {"key": "k", "effect": "NoSchedule"}},
+        }
+        yield json.dumps({"metadata": {"resourceVersion": "1"}, "items": [rule]}).encode()
+
+
+async def test_taint_rules_are_followed_where_they_are_served() -> None:
+    cluster = Cluster(cast(Any, TaintRuleServer()), ReflectorSettings(), lambda: None, Silent(), devices=True)
+    assert cluster.taint_rules
+    assert list(cluster.caches().taint_rules) == []
+    task = asyncio.create_task(cluster.taint_rules.run())
+    await asyncio.wait_for(cluster.taint_rules.known.wait(), 20)
+    assert [each.metadata.name for each in cluster.caches().taint_rules] == ["broken"]
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

@@ -1,6 +1,6 @@
 """What must hold after every event, whatever breaks: I1 to I10, judged from a history of events alone.
 
-    I1   no node has more GPUs requested by live pods than it has
+    I1   no node has more GPUs requested by live pods than it has, and no device that a driver offers has two claims
     I2   a gang is bound in part, or without its plan, for a short time only; but on nodes that do not answer
     I3   every pod of ours has a job that exists
     I4   no job is lost: each is seen, and has a plan that goes on, or says why it waits
@@ -19,13 +19,27 @@ what happened when, and so the histories that it must condemn can be written dow
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tests.faults import witness_state
-from tests.faults.witness_state import JOBS, NODES, PODS, QUEUES, QUOTAS, Ledger, Object, finished, holds, live, name_of
+from tests.faults.witness_state import (
+    CLAIMS,
+    JOBS,
+    NODES,
+    PODS,
+    QUEUES,
+    QUOTAS,
+    SLICES,
+    Ledger,
+    Object,
+    finished,
+    holds,
+    live,
+    name_of,
+)
 
 STOP_CAUSES = {"Preempted", "Reclaimed", "Yielded", "Resized", "Moved", "Straggler", "Suspended", "SpecChanged"} | {
     "Evicted"
@@ -99,6 +113,8 @@ class Judge:
         self._memory: defaultdict[str, Memory] = defaultdict(Memory)
         self._timers: dict[tuple[str, str], Timer] = {}
         self._leader = 0
+        self._by_driver: set[str] = set()
+        """Nodes whose GPUs came by dynamic resource allocation once."""
         self._now = 0.0
         self._told: set[tuple[str, str, str]] = set()
 
@@ -115,6 +131,10 @@ class Judge:
             self._job(before, after)
         elif kind == NODES:
             self._node(obj["metadata"]["name"])
+        elif kind == SLICES:
+            self._node(obj["spec"].get("nodeName", ""))
+        elif kind == CLAIMS and after:
+            self._claim(after)
 
     def listed(self, now: float, kind: str, objects: Iterable[Object]) -> None:
         """A new list: what is missing in it was deleted unseen."""
@@ -156,6 +176,11 @@ class Judge:
         if not node:
             return
         has = {resource: int(node["status"]["allocatable"].get(resource, 0)) for resource in witness_state.GPUS}
+        if not any(has.values()) and name in self._offering(name):
+            offered = Counter(self.ledger.devices(name).values())
+            if not offered:
+                return  # its driver is away, which takes nothing from who runs there
+            has |= offered
         wanted, ours = self.ledger.requested(name), self.ledger.requested(name, ours=True)
         for resource, amount in has.items():
             over = wanted[resource] > amount and ours[resource] > 0
@@ -163,6 +188,24 @@ class Judge:
             self._lasting("I1", f"{name} {resource}", self._limits.foreign, message if over else "")
             if ours[resource] > amount and "deletionTimestamp" not in node["metadata"]:
                 self._violated("I1", name, f"{ours[resource]} of {amount} {resource} requested by our own pods")
+
+    def _offering(self, node: str) -> set[str]:
+        """The node, from the first time on that a driver offers GPUs there."""
+        if self.ledger.devices(node):
+            self._by_driver.add(node)
+        return self._by_driver
+
+    def _claim(self, claim: Object) -> None:
+        for device in witness_state.allocated(claim):
+            holders = self.ledger.holders(device)
+            if len(holders) > 1 and device[0] in witness_state.WHOLE:
+                self._violated("I1", "/".join(device), f"allocated to {' and '.join(holders)}")
+        for node in {witness_state.node_of(pod) for pod in self._users(claim)}:
+            self._node(node)
+
+    def _users(self, claim: Object) -> list[Object]:
+        pods = self.ledger.objects[PODS]
+        return [pods[each["uid"]] for each in claim.get("status", {}).get("reservedFor", []) if each["uid"] in pods]
 
     def _owned(self, job: str) -> None:
         orphan = bool(job and self.ledger.pods_of[job] and job not in self.ledger.objects[JOBS])

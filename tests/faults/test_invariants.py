@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.faults.invariants import Judge
-from tests.faults.witness_state import JOBS, NODES, PODS, PRIORITIES, QUEUES, QUOTAS, Object
+from tests.faults.witness_state import CLAIMS, JOBS, NODES, PODS, PRIORITIES, QUEUES, QUOTAS, SLICES, Object
 
 Told = Callable[[Judge], None]
 GPU = "nvidia.com/gpu"
@@ -104,6 +104,71 @@ def test_i1_what_strangers_took_is_given_up_in_time() -> None:
     assert told(*GANG, *both, until=5) == []
     assert told(*GANG, *both, until=11) == ["I1"]
     assert told((NODES, node()), (PODS, theirs), (PODS, pod("other", "n1", ours=False, owner="")), until=11) == []
+
+
+def devices(node: str = "n1", gpus: int = 8, generation: int = 1) -> Object:
+    """A ResourceSlice of whole GPUs, and of a part of one."""
+    kinds = [*("gpu" for _ in range(gpus)), "mig"]
+    offered = [{"name": f"gpu-{index}", "attributes": {"type": {"string": kind}}} for index, kind in enumerate(kinds)]
+    spec = {
+        "driver": "gpu.nvidia.com",
+        "nodeName": node,
+        "pool": {"name": node, "generation": generation},
+        "devices": offered,
+    }
+    return {"metadata": {"name": f"{node}-{generation}", "uid": f"slice-{node}-{generation}"}, "spec": spec}
+
+
+def claim(name: str, first: int, last: int, *pods: str, node: str = "n1", admin: bool = False) -> Object:
+    """A ResourceClaim that has the GPUs `first` to `last` of a node, for pods of these names."""
+    access = {"adminAccess": True} if admin else {}
+    results = [
+        {"driver": "gpu.nvidia.com", "pool": node, "device": f"gpu-{index}", **access}
+        for index in range(first, last + 1)
+    ]
+    reserved = [{"resource": "pods", "uid": f"pod-{each}"} for each in pods]
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": f"claim-{name}"},
+        "status": {"allocation": {"devices": {"results": results}}, "reservedFor": reserved},
+    }
+
+
+BY_DRIVER = ((NODES, node("n1", 0)), (NODES, node("n2", 0)), (SLICES, devices("n1")), (SLICES, devices("n2")))
+
+
+def test_i1_more_gpus_than_a_driver_offers() -> None:
+    both = [(PODS, pod("j-1-0", "n1")), (PODS, pod("j-1-1", "n2", rank=1))]
+    assert told(*BY_DRIVER, (JOBS, running()), *both, until=20) == []
+    assert "I1" in told(*BY_DRIVER, (JOBS, running()), both[0], (PODS, pod("j-1-1", "n1", rank=1)))
+
+
+def test_i1_what_strangers_have_by_claim_counts_and_what_is_both_asked_and_claimed_counts_once() -> None:
+    ours = [(PODS, pod("j-1-0", "n1", gpus=4)), (PODS, pod("j-1-1", "n2", rank=1)), (CLAIMS, claim("a", 0, 3, "j-1-0"))]
+    theirs = pod("theirs", "n1", ours=False, owner="", gpus=0)
+    four, five = claim("b", 4, 7, "theirs"), claim("b", 3, 7, "theirs")
+    history = (*BY_DRIVER, (JOBS, running()), *ours, (PODS, theirs))
+    assert told(*history, (CLAIMS, four), until=20) == []
+    assert "I1" in told(*history, (CLAIMS, five), until=20)
+
+
+def test_i1_a_device_that_two_claims_have() -> None:
+    assert told(*BY_DRIVER, (CLAIMS, claim("a", 0, 3)), (CLAIMS, claim("b", 4, 7))) == []
+    assert told(*BY_DRIVER, (CLAIMS, claim("a", 0, 3)), (CLAIMS, claim("b", 3, 7))) == ["I1"]
+    assert told(*BY_DRIVER, (CLAIMS, claim("a", 0, 3)), (CLAIMS, claim("b", 3, 7, admin=True))) == []
+
+
+def test_i1_a_driver_that_is_replaced_takes_nothing_and_one_that_offers_less_does() -> None:
+    """Slices go while a driver is replaced, and come back with a new generation."""
+    judge = Judge()
+    for kind, obj in (*BY_DRIVER, (JOBS, running()), (PODS, pod("j-1-0", "n1")), (PODS, pod("j-1-1", "n2", rank=1))):
+        judge.see(0.0, kind, "MODIFIED", obj)
+    judge.see(1.0, SLICES, "DELETED", devices("n1"))
+    judge.see(2.0, PODS, "MODIFIED", pod("j-1-0", "n1"))
+    judge.see(3.0, SLICES, "ADDED", devices("n1", generation=2))
+    judge.tick(20.0)
+    assert judge.violations == []
+    judge.see(21.0, SLICES, "MODIFIED", devices("n1", 6, generation=3))
+    assert [violation.invariant for violation in judge.violations] == ["I1"]
 
 
 def test_i2_a_gang_that_stays_bound_in_part() -> None:

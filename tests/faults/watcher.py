@@ -19,7 +19,7 @@ from pathlib import Path
 import aiohttp
 from tests.faults import witness_state
 from tests.faults.invariants import Judge, Limits, Violation
-from tests.faults.witness_state import JOBS, KINDS, NODES, PODS, Object, name_of
+from tests.faults.witness_state import JOBS, KINDS, MAY_BE_ABSENT, NODES, PODS, Object, name_of
 
 from trimtab.kube.connection import connect
 from trimtab.settings import KubeSettings
@@ -31,7 +31,7 @@ RELIST = 120.0
 
 
 class Watcher:
-    """Follows pods, nodes, jobs, queues, priorities and quotas of all namespaces."""
+    """Follows pods, nodes, jobs, queues, priorities, quotas, devices and claims of all namespaces."""
 
     def __init__(self, kubeconfig: Path, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
         self.judge = Judge(limits)
@@ -128,8 +128,9 @@ class Watcher:
         while True:
             try:
                 version = await self._list(kind)
-                if version:
+                if version or kind in MAY_BE_ABSENT:
                     listed.set()
+                if version:
                     await self._watch(kind, version)
                 else:
                     await asyncio.sleep(0.2)

@@ -14,6 +14,7 @@ GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 ENDED = ("Succeeded", "Failed")
 PODS, NODES, JOBS, QUEUES = "pods", "nodes", "llmtrainingjobs", "queues"
 PRIORITIES, QUOTAS = "priorityclasses", "resourcequotas"
+SLICES, CLAIMS = "resourceslices", "resourceclaims"
 KINDS = {
     PODS: "/api/v1/pods",
     NODES: "/api/v1/nodes",
@@ -21,8 +22,16 @@ KINDS = {
     QUEUES: "/apis/trimtab.dev/v1alpha1/queues",
     PRIORITIES: "/apis/scheduling.k8s.io/v1/priorityclasses",
     QUOTAS: "/api/v1/resourcequotas",
+    SLICES: "/apis/resource.k8s.io/v1/resourceslices",
+    CLAIMS: "/apis/resource.k8s.io/v1/resourceclaims",
 }
 """What is followed, and where the API server lists it."""
+MAY_BE_ABSENT = (SLICES, CLAIMS)
+"""Kinds of younger versions of Kubernetes."""
+WHOLE = {"gpu.nvidia.com": ("nvidia.com/gpu", "gpu"), "gpu.amd.com": ("amd.com/gpu", "amdgpu")}
+"""Driver of devices -> the resource that they stand for, and the type of a device that is a whole GPU."""
+Device = tuple[str, str, str]
+"""Driver, pool and name."""
 
 
 class Ledger:
@@ -59,15 +68,59 @@ class Ledger:
         return next((each for each in self.objects[kind].values() if each["metadata"]["name"] == name), {})
 
     def requested(self, node: str, *, ours: bool | None = None) -> Counter[str]:
-        """GPUs by resource that live pods request of a node."""
+        """GPUs by resource that live pods have of a node: by request, or by claim, which may be for the same ones."""
+        claimed = self.claimed(node)
         return sum(
-            (gpus(pod) for pod in self.pods_on[node].values() if live(pod) and ours in (None, is_ours(pod))), Counter()
+            (
+                gpus(pod) | claimed[uid]
+                for uid, pod in self.pods_on[node].items()
+                if live(pod) and ours in (None, is_ours(pod))
+            ),
+            Counter(),
         )
+
+    def devices(self, node: str) -> dict[Device, str]:
+        """Whole GPUs that drivers offer on a node -> the resource that they stand for; newest generations only."""
+        slices = [each["spec"] for each in self.objects[SLICES].values() if each["spec"].get("nodeName") == node]
+        newest: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for each in slices:
+            pool = each["driver"], each["pool"]["name"]
+            newest[pool] = max(newest[pool], each["pool"].get("generation", 0))
+        found: dict[Device, str] = {}
+        for each in slices:
+            driver, pool = each["driver"], each["pool"]["name"]
+            if driver in WHOLE and each["pool"].get("generation", 0) == newest[driver, pool]:
+                resource, kind = WHOLE[driver]
+                for device in each.get("devices", []):
+                    if device.get("attributes", {}).get("type", {}).get("string") == kind:
+                        found[driver, pool, device["name"]] = resource
+        return found
+
+    def claimed(self, node: str) -> defaultdict[str, Counter[str]]:
+        """UID of a pod -> GPUs of a node by resource that claims reserve for it."""
+        offered = self.devices(node)
+        held: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for claim in self.objects[CLAIMS].values() if offered else ():
+            taken = Counter(offered[device] for device in allocated(claim) if device in offered)
+            for user in claim.get("status", {}).get("reservedFor", []):
+                held[user["uid"]] += taken
+        return held
+
+    def holders(self, device: Device) -> list[str]:
+        """Claims that a device is allocated to."""
+        return sorted(name_of(each) for each in self.objects[CLAIMS].values() if device in allocated(each))
 
     def priority(self, job: Object) -> int:
         """Value of the job's PriorityClass."""
         name = job.get("spec", {}).get("priorityClassName")
         return int(self.named(PRIORITIES, name).get("value", 0)) if name else 0
+
+
+def allocated(claim: Object) -> list[Device]:
+    """Devices that a claim has for itself: whoever has admin access takes them from nobody."""
+    allocation = claim.get("status", {}).get("allocation") or {}
+    results = allocation.get("devices", {}).get("results", [])
+    return [(each["driver"], each["pool"], each["device"]) for each in results if not each.get("adminAccess")]
 
 
 def uid_of(obj: Object) -> str:

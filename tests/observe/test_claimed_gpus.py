@@ -11,7 +11,7 @@ from tests.devices import bare_node, claim_object, device_class, nvidia_gpu, sli
 
 from trimtab import names
 from trimtab.api.status import JobStatus
-from trimtab.kube.objects import JobObject, PodObject, ResourceClaimObject, SliceDevice
+from trimtab.kube.objects import DeviceTaint, JobObject, PodObject, ResourceClaimObject, SliceDevice
 from trimtab.observe import devices
 from trimtab.observe.gpus import Obstacle
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
@@ -99,10 +99,10 @@ def test_a_node_whose_slices_are_gone_is_there_still_for_the_gang_that_runs_on_i
 def test_slices_that_we_have_a_bug_for_cost_their_node_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What claims hold elsewhere stays held: else the GPUs of everybody would look free."""
 
-    def cursed(pool: str, device: SliceDevice) -> devices.GpuDevice:
+    def cursed(pool: str, device: SliceDevice, ruled: Iterable[tuple[DeviceTaint, str]]) -> devices.GpuDevice:
         if pool == "n1":
             raise ZeroDivisionError
-        return sound(pool, device)
+        return sound(pool, device, ruled)
 
     sound = devices._gpu
     monkeypatch.setattr(devices, "_gpu", cursed)

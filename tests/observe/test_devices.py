@@ -18,6 +18,7 @@ from tests.devices import (
     nvidia_gpu,
     nvidia_mig,
     slice_object,
+    taint_rule,
 )
 
 from trimtab import names
@@ -95,6 +96,48 @@ def test_tainted_gpus_take_no_pods_and_are_told_by_name() -> None:
     [(reason, message)] = gpus.remarks
     assert reason == "TaintedDevice"
     assert "gpu-1 (GPU-00000001-0000-0000-0000-000000000000): gpu.nvidia.com/gpu-lost:NoSchedule" in message
+
+
+@pytest.mark.parametrize(
+    ("selector", "sound"),
+    [
+        ({"driver": names.NVIDIA_DRIVER, "pool": "n1", "device": "gpu-3"}, 7),
+        ({"pool": "n1", "device": "gpu-3"}, 7),
+        ({"device": "gpu-3"}, 7),
+        ({"pool": "n1"}, 0),
+        ({}, 0),  # the empty selector matches all devices
+        ({"pool": "n2"}, 8),
+        ({"driver": names.AMD_DRIVER}, 8),
+        ({"pool": "n1", "device": "gpu-9"}, 8),
+    ],
+)
+def test_a_taint_rule_takes_the_gpus_that_it_selects(selector: dict[str, str], sound: int) -> None:
+    gpus = DeviceInventory([slice_object("n1")], [device_class()], rules=[taint_rule(**selector)]).gpus("n1")
+    assert gpus
+    assert (gpus.count, gpus.withdrawn) == (sound, 8 - sound)
+    told = gpus.unusable if not sound else "".join(text for _, text in gpus.remarks)
+    assert ("DeviceTaintRule broken" in told) == (sound < 8)
+
+
+def test_a_taint_rule_that_only_tells_or_selects_nothing_takes_no_gpu() -> None:
+    selectorless = msgspec.structs.replace(
+        taint_rule(), spec=msgspec.structs.replace(taint_rule().spec, device_selector=None)
+    )
+    rules = [taint_rule(effect=names.DEVICE_TAINT_FREE), selectorless]
+    gpus = DeviceInventory([slice_object("n1")], [device_class()], rules=rules).gpus("n1")
+    assert gpus
+    assert gpus.count == 8
+
+
+def test_a_rule_that_comes_or_goes_is_seen_though_no_slice_has_changed() -> None:
+    slices, classes = [slice_object("n1")], [device_class()]
+    counts, before = [], None
+    for rules in ([], [taint_rule(pool="n1", device="gpu-0")], []):
+        before = DeviceInventory(slices, classes, before, rules)
+        gpus = before.gpus("n1")
+        assert gpus
+        counts.append(gpus.count)
+    assert counts == [8, 7, 8]
 
 
 def test_a_node_whose_gpus_are_all_tainted_has_none_to_give() -> None:

@@ -66,8 +66,24 @@ def test_deepspeed_gets_a_file_whose_batch_sizes_agree(plan: ParallelPlan) -> No
     assert started.args == ("--deepspeed", "--deepspeed_config", DEEPSPEED_CONFIG_PATH)
     config = json.loads(started.deepspeed_config or "")
     product = config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"] * plan.data
-    assert product == config["train_batch_size"] == TRAINING.global_batch_size
+    assert product == config.get("train_batch_size", product) == TRAINING.global_batch_size
     assert config["zero_optimization"] == {"stage": plan.zero_stage}
+
+
+@pytest.mark.parametrize(
+    ("plan", "given"),
+    [
+        (ParallelPlan(data=8), True),
+        (ParallelPlan(data=2, tensor=4), False),
+        (ParallelPlan(data=2, tensor=2, pipeline=2, zero_stage=1), True),
+    ],
+)
+def test_deepspeed_that_divides_tensors_by_itself_gets_two_of_the_three_batch_sizes(
+    plan: ParallelPlan, given: bool
+) -> None:
+    """It multiplies by all ranks, those of a tensor group as well, and ends where the product is another."""
+    config = json.loads(launch("DeepSpeed", gang(plan), 0).deepspeed_config or "")
+    assert ("train_batch_size" in config) is given
 
 
 def torchtitans(plan: ParallelPlan) -> dict[str, str]:
@@ -103,6 +119,41 @@ def test_megatron_keeps_a_copy_per_instance_of_its_optimizer() -> None:
     args = launch("Megatron", gang(PLANS["copy-per-node"]), 0).args
     assert args[args.index("--num-distributed-optimizer-instances") + 1] == "8"  # 16 x 2 ranks, 4 to a copy
     assert args[args.index("--data-parallel-sharding-strategy") + 1] == "optim_grads_params"
+
+
+@pytest.mark.parametrize("name", ["data-zero2", "data-zero3", "copy-per-node"])
+def test_megatron_fsdp_gets_the_checkpoints_that_it_takes(name: str) -> None:
+    args = launch("Megatron", gang(PLANS[name]), 0).args
+    assert args[args.index("--ckpt-format") + 1] == "fsdp_dtensor"
+    assert "--no-gradient-accumulation-fusion" in args
+    assert "--ckpt-format" not in launch("Megatron", gang(PLANS["hybrid"]), 0).args
+
+
+def test_kernels_keep_their_order_where_megatron_wants_it_and_only_there() -> None:
+    def ordered(plan: ParallelPlan, launcher: str = "Megatron") -> bool:
+        return launch(launcher, gang(plan), 0).env.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
+
+    assert [name for name, plan in PLANS.items() if ordered(plan)] == [
+        *("tensor", "hybrid", "experts-and-context", "interleaved")
+    ]
+    assert not ordered(PLANS["tensor"], "Torchtitan")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("torchrun", "-m", "torchtitan.train", "--module", "llama3"), ("bash", "-c", "x --module=llama3"), ("MODULE",)],
+)
+def test_torchtitan_since_0_3_is_known_by_its_module_and_takes_recomputation_as_its_last_word(
+    command: tuple[str, ...],
+) -> None:
+    training = replace(TRAINING, precision=Precision.FP8)
+    plan = ParallelPlan(data=8, tensor=2, expert=4, recompute=Recompute.FULL)
+    args = launch("Torchtitan", replace(gang(plan, training), command=command), 0).args
+    assert args[-2:] == ("--training.disable_cuda_graphs", "activation-checkpoint:full")
+    gone = ("activation_checkpoint.mode", "expert_tensor_parallel_degree", "model.converters")
+    assert not [flag for flag in args if any(name in flag for name in gone)]
+    older = launch("Torchtitan", gang(plan, training), 0).args
+    assert all(any(name in flag for flag in older) for name in gone)
 
 
 def test_only_deepspeed_gets_a_file() -> None:

@@ -19,6 +19,7 @@ from trimtab.kube.listing import list_all
 from trimtab.kube.objects import (
     ConfigMapObject,
     DeviceClassObject,
+    DeviceTaintRuleObject,
     GpuNodeObject,
     JobObject,
     NodeObject,
@@ -31,6 +32,7 @@ from trimtab.kube.objects import (
 from trimtab.kube.resources import (
     CONFIG_MAPS,
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     GPUNODES,
     JOBS,
     NODES,
@@ -77,7 +79,9 @@ async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> 
     slow = Stragglers(StragglerRules(telemetry.straggler_speed, seconds=0.0))
     levels = (topology or TopologySettings()).levels
     observer = ClusterObserver(levels, heard, slow, allocates=not binds_directly(own))
-    seen = observer.observe(Caches(nodes, pods, jobs, queues, classes, slices, claims, device_classes), time.time())
+    rules = await _taint_rules(client, unreadable)
+    caches = Caches(nodes, pods, jobs, queues, classes, slices, claims, device_classes, rules)
+    seen = observer.observe(caches, time.time())
     return replace(seen, snapshot=replace(seen.snapshot, speedup=speedup_of(seen.jobs.values())))
 
 
@@ -96,6 +100,14 @@ async def _reports(client: KubeClient, unreadable: list[str]) -> list[GpuNodeObj
     """What agents report; nothing where the kind is not installed, or not for this user to read."""
     try:
         return await list_all(client, GPUNODES, GpuNodeObject, unreadable)
+    except (NotFound, Forbidden):
+        return []
+
+
+async def _taint_rules(client: KubeClient, unreadable: list[str]) -> list[DeviceTaintRuleObject]:
+    """Taints that others than the drivers put on devices; none where the kind is not served, or not to be read."""
+    try:
+        return await list_all(client, DEVICE_TAINT_RULES, DeviceTaintRuleObject, unreadable)
     except (NotFound, Forbidden):
         return []
 

@@ -11,7 +11,7 @@ import structlog
 
 from trimtab import names
 from trimtab.controller.compute_domains import ComputeDomainCache
-from trimtab.controller.devices import DeviceCaches
+from trimtab.controller.devices import DeviceCaches, TaintRuleCache
 from trimtab.controller.discovery import pod_group_kind
 from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.controller.owned import OwnedObjects
@@ -121,6 +121,7 @@ class Cluster:
             DeviceCaches(client, settings, on_change, observer, templates=claim_templates) if devices else None
         )
         """What drivers of dynamic resource allocation offer; None where nobody wants to know."""
+        self.taint_rules = TaintRuleCache(client, settings, on_change, observer) if devices else None
         self.compute_domains = ComputeDomainCache(client, settings, on_change, observer) if claim_templates else None
 
     def _reflect_policy(
@@ -147,6 +148,7 @@ class Cluster:
             for name, kinds in (
                 ("workloads", self.kueue),
                 ("devices", self.devices),
+                ("devicetaintrules", self.taint_rules),
                 ("computedomains", self.compute_domains),
             ):
                 if kinds:
@@ -228,6 +230,7 @@ class Cluster:
             slices=devices.offered if devices else (),
             claims=devices.claims.items.values() if devices else (),
             device_classes=devices.classes.items.values() if devices else (),
+            taint_rules=self.taint_rules.known_rules if self.taint_rules else (),
         )
 
     def policy(self) -> ConfigMapObject | None:

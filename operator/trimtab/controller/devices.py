@@ -15,6 +15,7 @@ from trimtab.kube.metrics_hooks import FactsObserver
 from trimtab.kube.objects import (
     AnyObject,
     DeviceClassObject,
+    DeviceTaintRuleObject,
     Identity,
     Meta,
     ResourceClaimObject,
@@ -23,12 +24,36 @@ from trimtab.kube.objects import (
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Resource,
 )
 from trimtab.settings import ReflectorSettings
+
+
+class TaintRuleCache(ServedKinds):
+    """DeviceTaintRules, a kind with a feature gate of its own. Where they cannot be read, GPUs count: kube-scheduler
+    refuses pods on tainted ones all the same."""
+
+    def __init__(
+        self, client: KubeClient, settings: ReflectorSettings, on_change: Callable[[], None], observer: FactsObserver
+    ) -> None:
+        self.rules: Reflector[DeviceTaintRuleObject] = Reflector(
+            client,
+            DEVICE_TAINT_RULES,
+            DeviceTaintRuleObject,
+            settings,
+            on_change=lambda old, new: on_change(),
+            observer=observer,
+        )
+        super().__init__(client, "DeviceTaintRules", on_change, self.rules)
+
+    @property
+    def known_rules(self) -> Collection[DeviceTaintRuleObject]:
+        """Rules that there are; none before all of them were listed."""
+        return self.rules.items.values() if self.listed else ()
 
 
 class DeviceCaches(ServedKinds):

@@ -20,6 +20,7 @@ from trimtab import names
 from trimtab.doctor import rbac
 from trimtab.doctor.inventory import (
     AccessRight,
+    ComputeDomain,
     Crd,
     Deployment,
     InstalledPart,
@@ -41,6 +42,7 @@ from trimtab.kube.objects import (
     AnyObject,
     ConfigMapObject,
     DeviceClassObject,
+    DeviceTaintRuleObject,
     GpuNodeObject,
     JobObject,
     NodeObject,
@@ -49,8 +51,10 @@ from trimtab.kube.objects import (
     ResourceSliceObject,
 )
 from trimtab.kube.resources import (
+    COMPUTE_DOMAINS,
     CONFIG_MAPS,
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     GPUNODES,
     JOBS,
     LEASES,
@@ -78,6 +82,8 @@ VERSION = "/version"
 KUEUE = f"/apis/{names.KUEUE_GROUP}"
 PARTS = (names.CONTROLLER_ACCOUNT, names.EXTENDER_ACCOUNT, names.AGENT_ACCOUNT, names.SCHEDULER_ACCOUNT)
 OURS = f"{names.LABEL_PART} in (trimtab,{','.join(PARTS)})"
+DEVICE_PLUGINS = ("app.kubernetes.io/name=nvidia-device-plugin", "app=nvidia-device-plugin-daemonset")
+"""Labels of pods of NVIDIA's device plugin, as its chart and as NVIDIA's GPU operator install it."""
 LEASE_LOOKS_SECONDS, LEASE_PAUSE_SECONDS = 5.0, 0.25
 """A leader renews its Lease every 2 s unless it is told otherwise; that it does is seen by looking twice."""
 
@@ -144,6 +150,9 @@ class _Look:
             "nodes": self._list(NODES, NodeObject),
             "slices": self._list(RESOURCE_SLICES, ResourceSliceObject),
             "device_classes": self._list(DEVICE_CLASSES, DeviceClassObject),
+            "taint_rules": self._list(DEVICE_TAINT_RULES, DeviceTaintRuleObject),
+            "compute_domains": self._list(COMPUTE_DOMAINS, ComputeDomain),
+            "device_plugins": self._device_plugins(),
             "node_leases": self._list(LEASES, Lease, namespace=rbac.NODE_LEASES),
             "jobs": self._list(JOBS, JobObject),
             "queues": self._list(QUEUES, QueueObject),
@@ -182,6 +191,13 @@ class _Look:
         except (ApiError, msgspec.DecodeError) as error:
             return _unknown(error, Right("list", _group(resource), resource.plural, namespace=namespace))
         return tuple(found)
+
+    async def _device_plugins(self) -> tuple[Pod, ...] | Unknown:
+        found = await asyncio.gather(*(self._list(PODS, Pod, {"labelSelector": label}) for label in DEVICE_PLUGINS))
+        for each in found:
+            if isinstance(each, Unknown):
+                return each
+        return tuple(pod for each in found if not isinstance(each, Unknown) for pod in each)
 
     async def _one(self, resource: Resource, namespace: str, name: str, kind: type[T]) -> T | Unknown | None:
         """One object; None where there is none."""

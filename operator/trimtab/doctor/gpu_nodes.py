@@ -15,7 +15,8 @@ def gpu_nodes(seen: Seen) -> dict[str, NodeFacts | None]:
     levels = seen.settings.topology.levels
     devices = DeviceFacts(levels, allocates=not binds_directly(seen.pods if isinstance(seen.pods, tuple) else ()))
     if isinstance(seen.slices, tuple) and isinstance(seen.device_classes, tuple):
-        devices.look(seen.slices, seen.device_classes)
+        rules = seen.taint_rules if isinstance(seen.taint_rules, tuple) else ()
+        devices.look(seen.slices, seen.device_classes, rules)
     return {node.metadata.name: devices.of(node) or facts(node, levels) for node in known(seen.nodes)}
 
 

@@ -13,6 +13,7 @@ from trimtab import names
 from trimtab.doctor.rbac import Need, Right
 from trimtab.kube.objects import (
     DeviceClassObject,
+    DeviceTaintRuleObject,
     GpuNodeObject,
     JobObject,
     Meta,
@@ -195,6 +196,27 @@ def _version(meta: Meta, spec: PodSpec) -> str:
     return told.removeprefix("v")
 
 
+class ImexDaemon(Struct, frozen=True):
+    """resource.nvidia.com/v1beta1 ComputeDomainNode: the daemon of a domain on one node."""
+
+    name: str
+    """Of the node."""
+    status: str = ""
+
+
+class ComputeDomainStatus(Struct, frozen=True):
+    """resource.nvidia.com/v1beta1 ComputeDomainStatus."""
+
+    nodes: tuple[ImexDaemon, ...] = ()
+
+
+class ComputeDomain(Struct, frozen=True):
+    """resource.nvidia.com/v1beta1 ComputeDomain."""
+
+    metadata: Meta
+    status: ComputeDomainStatus = ComputeDomainStatus()
+
+
 class ExpressionWarning(Struct, frozen=True, rename="camel"):
     """admissionregistration.k8s.io/v1 ExpressionWarning."""
 
@@ -362,6 +384,12 @@ class Seen(Struct, frozen=True):
     slices: tuple[ResourceSliceObject, ...] | Unknown = ()
     """What drivers of dynamic resource allocation offer; none where that is not served."""
     device_classes: tuple[DeviceClassObject, ...] | Unknown = ()
+    taint_rules: tuple[DeviceTaintRuleObject, ...] | Unknown = ()
+    """Taints that others than the drivers put on devices."""
+    compute_domains: tuple[ComputeDomain, ...] | Unknown = ()
+    """Of whomever; none where NVIDIA's driver is not installed."""
+    device_plugins: tuple[Pod, ...] | Unknown = ()
+    """Pods of NVIDIA's device plugin."""
     unreadable: tuple[str, ...] = ()
     """Objects that are there and cannot be read, as `resourceslices n1`: they count nowhere."""
     node_leases: tuple[Lease, ...] | Unknown = ()

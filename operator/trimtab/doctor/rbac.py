@@ -92,6 +92,13 @@ OF_CONTROLLER = (
         READ,
         optional=True,
     ),
+    Need(
+        "it counts GPUs that DeviceTaintRules keep pods away from",
+        names.DEVICE_GROUP,
+        ("devicetaintrules",),
+        READ,
+        optional=True,
+    ),
     Need("it knows no priorities", _SCHEDULING, ("priorityclasses",), READ),
     Need("it sees no jobs", _TRIMTAB, ("llmtrainingjobs", "queues", "gpunodes"), READ),
     Need("it cannot plan any job", _TRIMTAB, ("llmtrainingjobs/status", "queues/status"), ("patch", "update")),
@@ -171,6 +178,13 @@ OF_USER = (
         ("list",),
         optional=True,
     ),
+    Need(
+        "GPUs that DeviceTaintRules keep pods away from look usable",
+        names.DEVICE_GROUP,
+        ("devicetaintrules",),
+        ("list",),
+        optional=True,
+    ),
 )
 OF_DOCTOR = (
     *OF_USER,
@@ -186,6 +200,13 @@ OF_DOCTOR = (
         "admissionregistration.k8s.io",
         ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
         ("list",),
+    ),
+    Need(
+        "whether daemons of ComputeDomains become ready",
+        names.COMPUTE_DOMAIN_GROUP,
+        ("computedomains",),
+        ("list",),
+        optional=True,
     ),
     Need("whether the jobs of a namespace have a bound", "", ("resourcequotas",), ("list",)),
     Need("what service accounts may do", "authorization.k8s.io", ("subjectaccessreviews",), ("create",)),

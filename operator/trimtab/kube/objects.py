@@ -319,10 +319,12 @@ class PodObject(Struct, frozen=True):
 
 # --- devices (dynamic resource allocation, resource.k8s.io/v1) --------------------------------------------------------
 class DeviceAttribute(Struct, frozen=True):
-    """resource.k8s.io/v1 DeviceAttribute, where it is text."""
+    """resource.k8s.io/v1 DeviceAttribute: one of these."""
 
     string: str | None = None
     version: str | None = None
+    number: int | None = field(default=None, name="int")
+    flag: bool | None = field(default=None, name="bool")
 
 
 class DeviceCapacity(Struct, frozen=True):
@@ -337,6 +339,28 @@ class DeviceTaint(Struct, frozen=True):
     key: str
     value: str = ""
     effect: str = ""
+
+
+class DeviceTaintSelector(Struct, frozen=True):
+    """resource.k8s.io/v1beta2 DeviceTaintSelector: what is not given admits every device."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(Struct, frozen=True, rename="camel"):
+    """resource.k8s.io/v1beta2 DeviceTaintRuleSpec. Without a selector it is about no device."""
+
+    taint: DeviceTaint
+    device_selector: DeviceTaintSelector | None = None
+
+
+class DeviceTaintRuleObject(Struct, frozen=True):
+    """resource.k8s.io/v1beta2 DeviceTaintRule: a taint that an administrator, or a monitor, puts on devices."""
+
+    metadata: Meta
+    spec: DeviceTaintRuleSpec
 
 
 class CounterConsumption(Struct, frozen=True, rename="camel"):
@@ -421,10 +445,23 @@ class ResourceClaimObject(Struct, frozen=True):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
+class CelSelector(Struct, frozen=True):
+    """resource.k8s.io/v1 CELDeviceSelector."""
+
+    expression: str = ""
+
+
+class DeviceSelector(Struct, frozen=True):
+    """resource.k8s.io/v1 DeviceSelector."""
+
+    cel: CelSelector | None = None
+
+
 class DeviceClassSpec(Struct, frozen=True, rename="camel"):
-    """resource.k8s.io/v1 DeviceClassSpec, without the expressions by which it chooses devices."""
+    """resource.k8s.io/v1 DeviceClassSpec. All selectors have to choose a device."""
 
     extended_resource_name: str = ""
+    selectors: tuple[DeviceSelector, ...] = ()
 
 
 class DeviceClassObject(Struct, frozen=True):

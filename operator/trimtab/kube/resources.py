@@ -52,6 +52,8 @@ RESOURCE_CLAIMS = Resource(f"{DEVICE_GROUP}/v1", "resourceclaims")
 RESOURCE_CLAIM_TEMPLATES = Resource(f"{DEVICE_GROUP}/v1", "resourceclaimtemplates")
 DEVICE_CLASSES = Resource(f"{DEVICE_GROUP}/v1", "deviceclasses")
 """Dynamic resource allocation: Kubernetes 1.34."""
+DEVICE_TAINT_RULES = Resource(f"{DEVICE_GROUP}/v1beta2", "devicetaintrules")
+"""Kubernetes 1.36, where its feature gate is on."""
 COMPUTE_DOMAINS = Resource(f"{COMPUTE_DOMAIN_GROUP}/v1beta1", "computedomains")
 """NVIDIA's driver for dynamic resource allocation."""
 JOBS = Resource(API_VERSION, JOB_PLURAL)

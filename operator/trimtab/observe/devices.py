@@ -13,6 +13,8 @@ writes it as the same label of the node that GPU Feature Discovery wrote (`nodes
 As kube-scheduler does, slices are put together by driver and pool, those of the newest generation only, and a pool
 counts when all its slices are there and no name appears twice. They are put together per node: what one node's driver
 publishes under another one's pool changes nothing there.
+
+A taint keeps pods away from a device, whether its driver publishes it or a DeviceTaintRule puts it there.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 
 from msgspec import Struct
 
@@ -29,11 +32,14 @@ from trimtab.errors import QuantityError
 from trimtab.kube.objects import (
     AllocatedDevice,
     DeviceClassObject,
+    DeviceTaint,
+    DeviceTaintRuleObject,
     ResourceClaimObject,
     ResourceSliceObject,
     SliceDevice,
 )
 from trimtab.kube.quantity import to_int
+from trimtab.observe.device_selectors import Undecided, chooses, class_asked_by
 from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.gpus import MOST_GPUS, MOST_MEMORY, GpuDescription, NodeGpus, Obstacle, identify_gpus
 from trimtab.telemetry.isolation import isolated
@@ -94,11 +100,30 @@ class GpuDevice(Struct, frozen=True):
     uuid: str
     taint: str
     """The first taint that keeps pods away from it; empty where none does."""
+    published: SliceDevice
+    """As its driver says it, for the selectors of classes."""
 
     @property
     def told(self) -> str:
         """`gpu-3 (GPU-4404041a)`."""
         return f"{self.name} ({self.uuid})" if self.uuid else self.name
+
+
+class TaintRules:
+    """DeviceTaintRules by the pool that they are about."""
+
+    def __init__(self, rules: Iterable[DeviceTaintRuleObject] = ()) -> None:
+        self._by_pool: dict[str | None, list[DeviceTaintRuleObject]] = defaultdict(list)
+        for each in rules:
+            if each.spec.device_selector:
+                self._by_pool[each.spec.device_selector.pool].append(each)
+
+    def of(self, driver: str, pool: str, device: str) -> Iterator[tuple[DeviceTaint, str]]:
+        """Taints of a device, each with the name of its rule."""
+        for each in (*self._by_pool.get(pool, ()), *self._by_pool.get(None, ())):
+            chosen = each.spec.device_selector
+            if chosen and chosen.driver in (None, driver) and chosen.device in (None, device):
+                yield each.spec.taint, each.metadata.name
 
 
 class NodeDevices(Struct, frozen=True):
@@ -141,25 +166,26 @@ class DeviceInventory:
         slices: Iterable[ResourceSliceObject] = (),
         classes: Iterable[DeviceClassObject] = (),
         before: DeviceInventory | None = None,
+        rules: Iterable[DeviceTaintRuleObject] = (),
     ) -> None:
+        self._rules = tuple(rules)
+        self._taints = TaintRules(self._rules)
         self._slices: dict[str, list[ResourceSliceObject]] = defaultdict(list)
         self._pools: dict[tuple[str, str], set[str]] = defaultdict(set)
         for each in slices:
             if each.spec.driver in DRIVERS and each.spec.node_name:
                 self._slices[each.spec.node_name].append(each)
                 self._pools[each.spec.driver, each.spec.pool.name].add(each.spec.node_name)
-        known = tuple(classes)
-        self._classes = {each.metadata.name for each in known}
-        self._extended = {each.spec.extended_resource_name for each in known}
+        self._classes = tuple(classes)
         self._claims: FactsMemo[ResourceClaimObject, HeldByClaim] = FactsMemo(
             "claims", self._held, lambda claim, error: HeldByClaim()
         )
         self._read: dict[str, tuple[NodeDevices, ...]] = {}
         self._described: dict[str, NodeGpus | None] = {}
-        if before:
+        if before and self._rules == before._rules:
             same = [name for name, found in self._slices.items() if before._slices.get(name) == found]
             self._read = {name: before._read[name] for name in same if name in before._read}
-            if (self._classes, self._extended) == (before._classes, before._extended):
+            if self._classes == before._classes:
                 self._described = {name: before._described[name] for name in same if name in before._described}
 
     def __contains__(self, node: str) -> bool:
@@ -169,7 +195,7 @@ class DeviceInventory:
     def devices(self, node: str) -> tuple[NodeDevices, ...]:
         """What each driver offers on a node."""
         if node in self._slices and node not in self._read:
-            self._read[node] = tuple(read_devices(self._slices[node], node))
+            self._read[node] = tuple(read_devices(self._slices[node], node, self._taints))
         return self._read.get(node, ())
 
     def gpus(self, node: str) -> NodeGpus | None:
@@ -181,7 +207,10 @@ class DeviceInventory:
     def _describe(self, node: str) -> NodeGpus | None:
         found = [each for each in self.devices(node) if each.gpus or each.partitions or each.trouble]
         chosen = next((each for each in found if each.gpus and not each.trouble), found[0] if found else None)
-        return describe_gpus(chosen, self._asked_by(chosen.driver)) if chosen else None
+        if chosen is None:
+            return None
+        asked = class_asked_by(chosen.driver.resource, chosen.driver.name, self._classes)
+        return describe_gpus(chosen, asked)
 
     def holdings(self, claims: Iterable[ResourceClaimObject]) -> tuple[PodHolding, ...]:
         """Every GPU that claims hold, once. A GPU whose parts several claims hold has the consumers of all."""
@@ -209,14 +238,8 @@ class DeviceInventory:
                 for gpu in devices.parts.get(key, ()):
                     yield node, gpu
 
-    def _asked_by(self, driver: DeviceDriver) -> str:
-        """The resource by which pods ask for the driver's GPUs; empty where no DeviceClass lets them."""
-        if driver.resource in self._extended:
-            return driver.resource
-        return driver.class_resource if driver.name in self._classes else ""
 
-
-def read_devices(slices: Iterable[ResourceSliceObject], node: str = "") -> Iterator[NodeDevices]:
+def read_devices(slices: Iterable[ResourceSliceObject], node: str, taints: TaintRules) -> Iterator[NodeDevices]:
     """What each driver says in the slices of one node. Where nothing can be made of it, none of it counts."""
     pools: dict[str, dict[str, list[ResourceSliceObject]]] = defaultdict(lambda: defaultdict(list))
     for each in slices:
@@ -225,7 +248,7 @@ def read_devices(slices: Iterable[ResourceSliceObject], node: str = "") -> Itera
         if driver.name in pools:
             yield isolated(
                 "devices",
-                partial(_of_driver, driver, pools[driver.name]),
+                partial(_of_driver, driver, pools[driver.name], taints),
                 partial(_unreadable, driver),
                 node,
             )
@@ -240,7 +263,7 @@ def _incomprehensible(error: Exception) -> NodeGpus:
     return NodeGpus(None, "", 0, why, Obstacle.UNREADABLE)
 
 
-def _of_driver(driver: DeviceDriver, pools: Mapping[str, list[ResourceSliceObject]]) -> NodeDevices:
+def _of_driver(driver: DeviceDriver, pools: Mapping[str, list[ResourceSliceObject]], taints: TaintRules) -> NodeDevices:
     troubles: list[str] = []
     offered: list[tuple[str, SliceDevice]] = []
     for pool, slices in sorted(pools.items()):
@@ -257,7 +280,7 @@ def _of_driver(driver: DeviceDriver, pools: Mapping[str, list[ResourceSliceObjec
     whole = [(pool, device) for pool, device in offered if _text(device, "type") == driver.whole]
     if len(whole) > MOST_GPUS:
         return NodeDevices(driver, (), {}, trouble=f"it has {len(whole)} GPUs, and no machine more than {MOST_GPUS}")
-    gpus = tuple(_gpu(pool, device) for pool, device in whole)
+    gpus = tuple(_gpu(pool, device, taints.of(driver.name, pool, device.name)) for pool, device in whole)
     if twice := [uuid for uuid, times in Counter(gpu.uuid for gpu in gpus if gpu.uuid).items() if times > 1]:
         return NodeDevices(driver, (), {}, trouble=f"it has several GPUs of the UUID {twice[0]}")
     return NodeDevices(driver, gpus, _parts(driver, offered, whole), len(offered) - len(whole))
@@ -301,9 +324,9 @@ def _marks(device: SliceDevice) -> Iterator[str]:
             yield f"identity {identity}"
 
 
-def _gpu(pool: str, device: SliceDevice) -> GpuDevice:
-    taint = next((each for each in device.taints if each.effect != names.DEVICE_TAINT_FREE), None)
-    value = f"={taint.value}" if taint and taint.value else ""
+def _gpu(pool: str, device: SliceDevice, ruled: Iterable[tuple[DeviceTaint, str]]) -> GpuDevice:
+    own = ((taint, "") for taint in device.taints)
+    taints = (_told(taint, rule) for taint, rule in chain(own, ruled) if taint.effect != names.DEVICE_TAINT_FREE)
     capability = _CAPABILITY.fullmatch(_text(device, "cudaComputeCapability"))
     return GpuDevice(
         pool=pool,
@@ -312,8 +335,16 @@ def _gpu(pool: str, device: SliceDevice) -> GpuDevice:
         memory=_memory(device),
         capability=(int(capability[1]), int(capability[2])) if capability else None,
         uuid=_text(device, "uuid"),
-        taint=f"{taint.key}{value}:{taint.effect}" if taint else "",
+        taint=next(taints, ""),
+        published=device,
     )
+
+
+def _told(taint: DeviceTaint, rule: str) -> str:
+    """`gpu.nvidia.com/unhealthy=ecc:NoExecute`, with the rule that puts it there."""
+    value = f"={taint.value}" if taint.value else ""
+    by = f" by DeviceTaintRule {rule}" if rule else ""
+    return f"{taint.key}{value}:{taint.effect}{by}"
 
 
 def _text(device: SliceDevice, name: str) -> str:
@@ -341,9 +372,10 @@ def _consumers(claim: ResourceClaimObject) -> set[str]:
     return reserved | {owner.uid for owner in claim.metadata.owner_references if owner.kind == "Pod"}
 
 
-def describe_gpus(devices: NodeDevices, asked_by: str) -> NodeGpus:
-    """The GPUs of a node in the terms of `gpus`; `asked_by` is the resource by which pods ask for them."""
+def describe_gpus(devices: NodeDevices, asked: DeviceClassObject | None) -> NodeGpus:
+    """The GPUs of a node in the terms of `gpus`; `asked` is the DeviceClass by which pods ask for them."""
     driver = devices.driver
+    asked_by = _resource(driver, asked)
     resource = asked_by or driver.resource
     if devices.trouble:
         why = f"what {driver.name} says of its GPUs does not count: {devices.trouble}"
@@ -351,11 +383,15 @@ def describe_gpus(devices: NodeDevices, asked_by: str) -> NodeGpus:
     if not devices.gpus:
         why = f"{driver.name} offers only parts of its GPUs ({devices.partitions} devices): gangs need whole GPUs"
         return NodeGpus(None, resource, 0, why, Obstacle.SLICED)
-    sound = [gpu for gpu in devices.gpus if not gpu.taint]
-    withdrawn = [gpu for gpu in devices.gpus if gpu.taint]
-    remarks = _withdrawn(withdrawn)
+    chosen, remarks = _chosen(devices.gpus, driver, asked)
+    if asked and not chosen:
+        why = f"DeviceClass {asked.metadata.name} chooses none of its {len(devices.gpus)} GPUs of {driver.name}"
+        return NodeGpus(None, resource, 0, why, Obstacle.NO_DEVICE_CLASS)
+    sound = [gpu for gpu in chosen if not gpu.taint]
+    withdrawn = [gpu for gpu in chosen if gpu.taint]
+    remarks = (*remarks, *_withdrawn(withdrawn))
     if not sound:
-        why = f"all its GPUs are tainted by {driver.name} ({withdrawn[0].told}: {withdrawn[0].taint})"
+        why = f"all its GPUs of {driver.name} are tainted ({withdrawn[0].told}: {withdrawn[0].taint})"
         return NodeGpus(None, resource, 0, why, Obstacle.NONE_ALLOCATABLE, remarks, len(withdrawn))
     found = _identify(driver, resource, sound, asked_by)
     return NodeGpus(
@@ -367,6 +403,42 @@ def describe_gpus(devices: NodeDevices, asked_by: str) -> NodeGpus:
         (*found.remarks, *remarks),
         len(withdrawn),
     )
+
+
+def _resource(driver: DeviceDriver, asked: DeviceClassObject | None) -> str:
+    """The resource by which pods ask for the driver's GPUs; empty where no DeviceClass lets them."""
+    if asked is None:
+        return ""
+    return driver.resource if asked.spec.extended_resource_name == driver.resource else driver.class_resource
+
+
+def _chosen(
+    gpus: Iterable[GpuDevice], driver: DeviceDriver, asked: DeviceClassObject | None
+) -> tuple[list[GpuDevice], tuple[tuple[str, str], ...]]:
+    """GPUs that the class chooses, and what is to be said of the others. Where that cannot be told, it is taken to
+    choose them: kube-scheduler decides."""
+    chosen: list[GpuDevice] = []
+    others: list[GpuDevice] = []
+    undecided = ""
+    for gpu in gpus:
+        try:
+            taken = asked is None or chooses(asked, driver.name, gpu.published)
+        except Undecided as error:
+            taken, undecided = True, undecided or str(error)
+        (chosen if taken else others).append(gpu)
+    name = asked.metadata.name if asked else ""
+    remarks: list[tuple[str, str]] = []
+    if others:
+        remarks.append(("OutsideDeviceClass", f"DeviceClass {name} does not choose {_named(others)}"))
+    if undecided:
+        told = f"whether DeviceClass {name} chooses its GPUs is left to kube-scheduler: {undecided}"
+        remarks.append(("DeviceClassNotUnderstood", told))
+    return chosen, tuple(remarks)
+
+
+def _named(gpus: list[GpuDevice]) -> str:
+    more = f" and {len(gpus) - MOST_NAMED} more" if len(gpus) > MOST_NAMED else ""
+    return ", ".join(gpu.told for gpu in gpus[:MOST_NAMED]) + more
 
 
 def _identify(driver: DeviceDriver, resource: str, sound: list[GpuDevice], asked_by: str) -> NodeGpus:
@@ -394,4 +466,4 @@ def _withdrawn(gpus: list[GpuDevice]) -> tuple[tuple[str, str], ...]:
         return ()
     told = "; ".join(f"{gpu.told}: {gpu.taint}" for gpu in gpus[:MOST_NAMED])
     more = f" and {len(gpus) - MOST_NAMED} more" if len(gpus) > MOST_NAMED else ""
-    return (("TaintedDevice", f"its driver keeps pods away from GPUs: {told}{more}"),)
+    return (("TaintedDevice", f"taints keep pods away from GPUs: {told}{more}"),)

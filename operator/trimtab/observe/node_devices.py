@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from trimtab.kube.objects import DeviceClassObject, NodeObject, ResourceClaimObject, ResourceSliceObject
+from trimtab.kube.objects import (
+    DeviceClassObject,
+    DeviceTaintRuleObject,
+    NodeObject,
+    ResourceClaimObject,
+    ResourceSliceObject,
+)
 from trimtab.observe import nodes
 from trimtab.observe.devices import DeviceInventory, PodHolding
 from trimtab.observe.gpus import NodeGpus, Obstacle
@@ -26,17 +32,22 @@ class DeviceFacts:
         self._levels = levels
         self._allocates = allocates
         self.inventory = DeviceInventory()
-        self._seen: tuple[tuple[object, ...], tuple[object, ...]] = ((), ())
+        self._seen: tuple[tuple[object, ...], ...] = ((), (), ())
         self._held_by: tuple[tuple[ResourceClaimObject, ...], DeviceInventory] = ((), self.inventory)
         self._held: tuple[PodHolding, ...] = ()
         self._known: dict[str, tuple[NodeObject, NodeGpus, NodeFacts | None]] = {}
 
-    def look(self, slices: Iterable[ResourceSliceObject], classes: Iterable[DeviceClassObject]) -> None:
+    def look(
+        self,
+        slices: Iterable[ResourceSliceObject],
+        classes: Iterable[DeviceClassObject],
+        rules: Iterable[DeviceTaintRuleObject] = (),
+    ) -> None:
         """Take what the cluster has now."""
-        offered, asked = tuple(slices), tuple(classes)
-        if (offered, asked) != self._seen:
-            self._seen = offered, asked
-            self.inventory = DeviceInventory(offered, asked, before=self.inventory)
+        offered, asked, ruled = tuple(slices), tuple(classes), tuple(rules)
+        if (offered, asked, ruled) != self._seen:
+            self._seen = offered, asked, ruled
+            self.inventory = DeviceInventory(offered, asked, before=self.inventory, rules=ruled)
             self._known = {name: known for name, known in self._known.items() if name in self.inventory}
 
     def holdings(self, claims: Iterable[ResourceClaimObject]) -> tuple[PodHolding, ...]:

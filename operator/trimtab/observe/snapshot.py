@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from trimtab import names
 from trimtab.kube.objects import (
     DeviceClassObject,
+    DeviceTaintRuleObject,
     JobObject,
     NodeObject,
     PodObject,
@@ -67,6 +68,7 @@ class Caches(Struct, frozen=True):
     slices: Iterable[ResourceSliceObject] = ()
     claims: Iterable[ResourceClaimObject] = ()
     device_classes: Iterable[DeviceClassObject] = ()
+    taint_rules: Iterable[DeviceTaintRuleObject] = ()
 
 
 class Observation(Struct, frozen=True):
@@ -164,7 +166,7 @@ class ClusterObserver:
         return self._look(caches)[1]
 
     def _look(self, caches: Caches) -> tuple[list[NodeObject], dict[str, NodeFacts]]:
-        self._devices.look(caches.slices, caches.device_classes)
+        self._devices.look(caches.slices, caches.device_classes, caches.taint_rules)
         every = self._nodes.all(caches.nodes)
         found = {facts.name: facts for node, own in every if (facts := self._devices.of(node) or own)}
         offering = tuple(found.values())

@@ -5,13 +5,15 @@ variables that any script can read. Frameworks with flags of their own get those
 arguments; DeepSpeed reads a JSON file. The global batch is what the user asked for, whatever the data degree: the
 number of gradient-accumulation steps follows.
 
-Flags as of torchtitan 0.2 (`--parallelism.*`), Megatron-LM core 0.14 (`arguments.py`), DeepSpeed 0.17 (config JSON).
+Flags as of torchtitan 0.2 and 0.3 (`--parallelism.*`), Megatron-LM core 0.14 to 0.20 (`arguments.py`), DeepSpeed 0.17
+to 0.19 (config JSON). `hack/gpu/check --only launchers` holds them against the parsers of what is installed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -34,6 +36,8 @@ class LaunchedGang(Struct, frozen=True):
     training: TrainingSpec
     layers: int
     """Transformer layers of the model."""
+    command: tuple[str, ...] = ()
+    """What the trainer's container says by itself: words of its command and arguments, names of its environment."""
 
 
 class Launch(Struct, frozen=True):
@@ -48,6 +52,7 @@ def launch(launcher: str, gang: LaunchedGang, node_rank: int) -> Launch:
     """Environment, arguments and files for the pod of `node_rank`. `launcher` is `spec.launcher`."""
     flags = _FLAGS.get(launcher, _no_flags)(gang)
     env = _torchrun_env(gang, node_rank) | _trimtab_env(gang)
+    env |= _megatron_env(gang) if launcher == "Megatron" else {}
     env["TRIMTAB_LAUNCH_FLAGS"] = " ".join(flags)
     return Launch(env, flags, _deepspeed_config(gang) if launcher == "DeepSpeed" else None)
 
@@ -98,6 +103,9 @@ def _torchtitan(gang: LaunchedGang) -> tuple[str, ...]:
 
     Context ranks share a shard's copy as well, and are not counted in the shard degree. Left to itself, torchtitan
     gives the first and the last stage a layer less.
+
+    Since 0.3 recomputation is a subcommand, which has to be the last word; experts are not divided by the tensor degree
+    (its ranks share their tokens instead); and FP8 is the business of the configuration that the job names.
     """
     plan, training = gang.plan, gang.training
     sharded = max(1, _sharded(plan) // plan.context)
@@ -113,7 +121,6 @@ def _torchtitan(gang: LaunchedGang) -> tuple[str, ...]:
         "training.global_batch_size": training.global_batch_size,
         "training.seq_len": training.sequence_length,
         "training.steps": training.steps,
-        "activation_checkpoint.mode": plan.recompute.value.lower(),
     }
     if plan.pipeline > 1:
         flags |= {
@@ -123,24 +130,38 @@ def _torchtitan(gang: LaunchedGang) -> tuple[str, ...]:
             "parallelism.pipeline_parallel_first_stage_less_layers": 0,
             "parallelism.pipeline_parallel_last_stage_less_layers": 0,
         }
-    if plan.expert > 1:  # experts are divided by the tensor degree as well, as the plan takes it
-        flags["parallelism.expert_tensor_parallel_degree"] = plan.tensor
     if plan.zero_stage in (1, 2):
         flags["parallelism.fsdp_reshard_after_forward"] = "never"
-    flags |= _TORCHTITAN_PRECISION.get(training.precision, {})
+    if training.precision is Precision.FP32:  # bf16 is what it does by itself; it has no FP16
+        flags["training.mixed_precision_param"] = "float32"
+    again = plan.recompute.value.lower()
+    if _names_module(gang):
+        # It captures CUDA graphs by itself, and ends where stages or experts keep it from that.
+        eager = ("--training.disable_cuda_graphs",) if plan.pipeline * plan.expert > 1 else ()
+        return (*_settings(flags), *eager, f"activation-checkpoint:{again}")
+    flags["activation_checkpoint.mode"] = again
+    if plan.expert > 1:  # experts are divided by the tensor degree as well, as the plan takes it
+        flags["parallelism.expert_tensor_parallel_degree"] = plan.tensor
+    if training.precision is Precision.FP8:
+        flags["model.converters"] = "float8"
+    return _settings(flags)
+
+
+def _settings(flags: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(f"--{name}={value}" for name, value in flags.items())
 
 
-_TORCHTITAN_PRECISION: dict[Precision, dict[str, object]] = {  # bf16 is what it does by itself; it has no FP16
-    Precision.FP32: {"training.mixed_precision_param": "float32"},
-    Precision.FP8: {"model.converters": "float8"},
-}
+def _names_module(gang: LaunchedGang) -> bool:
+    """Whether the container starts torchtitan 0.3 or later: since then a job has to name its module, in 0.2 there was
+    no such option. `MODULE` is the same for torchtitan's script run_train.sh."""
+    return any(re.search(r"(^|\s)--module\b|^MODULE$", word) for word in gang.command)
 
 
 def _megatron(gang: LaunchedGang) -> tuple[str, ...]:
     """The data degree is not given: Megatron derives it as world / (TP · PP · CP).
 
-    Hybrid sharding is several instances of the distributed optimizer, each with a copy of its own.
+    Hybrid sharding is several instances of the distributed optimizer, each with a copy of its own. Megatron-FSDP takes
+    checkpoints of its own format only, and cannot fuse the accumulation of gradients.
     """
     plan, training = gang.plan, gang.training
     flags: list[object] = [
@@ -159,10 +180,18 @@ def _megatron(gang: LaunchedGang) -> tuple[str, ...]:
     if plan.zero_stage >= 2:
         sharding = "optim_grads" if plan.zero_stage == 2 else "optim_grads_params"
         flags += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", sharding]
+        flags += ["--ckpt-format", "fsdp_dtensor", "--no-gradient-accumulation-fusion"]
     if plan.shard:
         flags += ["--num-distributed-optimizer-instances", plan.data * plan.context // plan.shard]
     flags += [*_MEGATRON_RECOMPUTE[plan.recompute], *_MEGATRON_PRECISION[training.precision]]
     return tuple(str(flag) for flag in flags)
+
+
+def _megatron_env(gang: LaunchedGang) -> dict[str, str]:
+    """Tensor and context parallelism need kernels in the order in which they were launched, and Megatron ends where
+    that is not set (before Blackwell). Megatron-FSDP ends where it is."""
+    ordered = gang.plan.tensor * gang.plan.context > 1 and gang.plan.zero_stage < 2
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if ordered else {}
 
 
 _MEGATRON_RECOMPUTE = {
@@ -183,10 +212,13 @@ def _deepspeed(gang: LaunchedGang) -> tuple[str, ...]:
 
 
 def _deepspeed_config(gang: LaunchedGang) -> str:
-    """Pipeline stages are made in code (`PipelineModule(num_stages=...)`): scripts read `TRIMTAB_PP`."""
+    """Pipeline stages are made in code (`PipelineModule(num_stages=...)`): scripts read `TRIMTAB_PP`.
+
+    The three batch sizes have to agree, and where it divides tensors by itself DeepSpeed counts the ranks of a tensor
+    group as data ranks in that sum: it is then given two of the three, which say the same.
+    """
     plan, training = gang.plan, gang.training
     config: dict[str, object] = {
-        "train_batch_size": training.global_batch_size,
         "train_micro_batch_size_per_gpu": plan.micro_batch,
         "gradient_accumulation_steps": plan.micro_batches(training.global_batch_size),
         "zero_optimization": {"stage": plan.zero_stage},
@@ -195,6 +227,8 @@ def _deepspeed_config(gang: LaunchedGang) -> str:
     }
     if plan.tensor > 1:
         config["tensor_parallel"] = {"autotp_size": plan.tensor}
+    if plan.tensor == 1 or plan.pipeline > 1:  # ranks of a PipelineModule are counted by its own grid
+        config["train_batch_size"] = training.global_batch_size
     return json.dumps(config, sort_keys=True)
 
 

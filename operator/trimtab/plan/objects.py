@@ -298,4 +298,11 @@ def _gang(plan: GangPlan) -> LaunchedGang:
         plan=plan.plan,
         training=plan.training,
         layers=plan.layers,
+        command=_said(trainer_of(plan.template["spec"]["containers"])),
     )
+
+
+def _said(trainer: Object) -> tuple[str, ...]:
+    """Words of the container's own command line, and names of its environment."""
+    words = [*(trainer.get("command") or []), *(trainer.get("args") or [])]
+    return (*words, *(entry["name"] for entry in trainer.get("env") or []))

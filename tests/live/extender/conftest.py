@@ -51,8 +51,8 @@ def live_cluster(state_home: Path, front: Front) -> Iterator[Live]:
     tls = ExtenderTls(str(files.ca), str(files.client_certificate), str(files.client_key))
     configuration = scheduler_configuration(f"https://127.0.0.1:{front.port}", tls=tls)
     options = ClusterOptions(
-        feature_gates={"GenericWorkload": True, "GangScheduling": True},
-        apis=("scheduling.k8s.io/v1alpha2",),
+        feature_gates={"GenericWorkload": True, "GangScheduling": True, "DRADeviceTaintRules": True},
+        apis=("scheduling.k8s.io/v1alpha2", "resource.k8s.io/v1beta2"),
         controllers=("podgroup-protection-controller", "persistentvolume-binder-controller"),
         second_scheduler=SecondScheduler(configuration, dict(FEATURE_GATES)),
         restarted=(SECOND_SCHEDULER,),

@@ -1,18 +1,22 @@
 """A ComputeDomain per gang, on a real control plane: made before the pods, claimed by each, gone with the gang.
 
-NVIDIA's driver is played by the test: it makes the template of the channel's claims, and publishes channels. The CRD
-has the names, the fields and the rule of the driver's own (`computedomains.resource.nvidia.com`, v1beta1).
+NVIDIA's driver is played by the test: it makes the template of the channel's claims, says that its daemons are ready,
+and publishes channels. The CRD has the names, the fields and the rule of the driver's own
+(`computedomains.resource.nvidia.com`, v1beta1). The driver's own file may take its place: TRIMTAB_COMPUTE_DOMAIN_CRD
+names it (deployments/helm/dra-driver-nvidia-gpu/crds of kubernetes-sigs/dra-driver-nvidia-gpu, Apache-2.0).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.devices import slice_manifest
 from tests.live.extender.front import Front
 from tests.live.extender.gangs import gang, gone
@@ -24,7 +28,7 @@ from trimtab_local.checkout import checkout
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 TRAYS = ["tray-0", "tray-1"]
-DRIVER = "compute-domain.nvidia.com"
+DRIVER = names.COMPUTE_DOMAIN_DRIVER
 CHANNELS = "compute-domain-default-channel.nvidia.com"
 KIND = "computedomains.resource.nvidia.com"
 TEXT = {"type": "string"}
@@ -41,24 +45,78 @@ SPEC = {
     "properties": {"channel": CHANNEL, "numNodes": {"type": "integer", "minimum": 0, "default": 0}},
     "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "A computeDomain.spec is immutable"}],
 }
-CRD = {
+READY = {"type": "string", "enum": ["Ready", "NotReady"], "default": "NotReady"}
+DAEMON = {
+    "type": "object",
+    "required": ["cliqueID", "ipAddress", "name"],
+    "properties": {"name": TEXT, "cliqueID": TEXT, "ipAddress": TEXT, "index": {"type": "integer"}, "status": READY},
+}
+STATUS = {
+    "type": "object",
+    "required": ["status"],
+    "properties": {
+        "status": READY,
+        "nodes": {
+            "type": "array",
+            "items": DAEMON,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+        },
+    },
+}
+OURS: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {"name": KIND},
     "spec": {
         "group": "resource.nvidia.com",
-        "names": {"kind": "ComputeDomain", "plural": "computedomains", "singular": "computedomain"},
+        "names": {
+            "kind": "ComputeDomain",
+            "listKind": "ComputeDomainList",
+            "plural": "computedomains",
+            "singular": "computedomain",
+        },
         "scope": "Namespaced",
         "versions": [
             {
                 "name": "v1beta1",
                 "served": True,
                 "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": SPEC}}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "apiVersion": TEXT,
+                            "kind": TEXT,
+                            "metadata": {"type": "object"},
+                            "spec": SPEC,
+                            "status": STATUS,
+                        },
+                    }
+                },
+                "subresources": {"status": {}},
             }
         ],
     },
 }
+THEIRS = os.environ.get("TRIMTAB_COMPUTE_DOMAIN_CRD", "")
+
+
+def crd() -> dict[str, Any]:
+    """The driver's own definition where a file of it is named, else ours."""
+    return yaml.safe_load(Path(THEIRS).read_text()) if THEIRS else OURS
+
+
+def bare(schema: Any) -> Any:
+    """A definition without the words in it, and without what says which program wrote it."""
+    if isinstance(schema, dict):
+        return {key: bare(value) for key, value in schema.items() if key not in ("description", "annotations")}
+    return [bare(each) for each in schema] if isinstance(schema, list) else schema
+
+
+@pytest.mark.skipif(not THEIRS, reason="TRIMTAB_COMPUTE_DOMAIN_CRD names no file of NVIDIA's driver")
+def test_our_definition_is_the_drivers_own_but_for_its_words() -> None:
+    assert bare(crd()) == bare(OURS)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +125,7 @@ def rack(live_cluster: Live) -> Iterator[Live]:
     cluster = live_cluster.cluster
     admission = str(checkout() / "manifests" / "admission.yaml")
     cluster.kubectl("apply", "--server-side", "-f", admission)
-    live_cluster.apply(CRD)
+    live_cluster.apply(crd())
     cluster.kubectl("wait", "--for=condition=Established", f"crd/{KIND}", "--timeout=30s")
     labels = {"nvidia.com/gpu.clique": "fabric.1", "pool": "rack"}
     live_cluster.apply(*(gpu_node(name, **labels) for name in TRAYS))
@@ -118,6 +176,13 @@ def serve(live: Live, domain: dict[str, Any]) -> None:
             "spec": {"spec": {"devices": {"requests": [request]}}},
         }
     )
+    daemons = [
+        {"name": name, "cliqueID": "fabric.1", "ipAddress": f"10.0.0.{index}", "index": index, "status": "Ready"}
+        for index, name in enumerate(TRAYS)
+    ]
+    status = json.dumps({"status": {"status": "Ready", "nodes": daemons}})
+    where = ("--namespace", meta["namespace"], "--subresource=status", "--type=merge")
+    live.cluster.kubectl("patch", KIND, meta["name"], *where, "-p", status)
 
 
 async def test_a_gang_over_nodes_of_one_domain_has_a_compute_domain_whoever_controls_it_and_leaves_none(

@@ -1,8 +1,7 @@
 """GPUs that come by dynamic resource allocation, on a real control plane: kube-scheduler allocates what the plan says.
 
 The slices are those of a driver that nobody runs; kubelets are played by KWOK, which asks no driver to prepare a claim.
-The witness of the other tests counts device plugins' resources, of which these nodes have none: here the claims say who
-has what.
+The witness watches here, too: it counts what drivers offer and what claims hold.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from tests.builders import changed, owned_by
 from tests.devices import nvidia_gpu, slice_manifest
+from tests.faults.watcher import Watcher
 from tests.live.extender.front import Front
 from tests.live.extender.gangs import bound, foreign_pod, gang, gone
 from tests.live.extender.process import ExtenderProcess
@@ -87,6 +87,15 @@ def devices(live_cluster: Live) -> Iterator[Live]:
     cluster.kubectl("delete", "resourceslices", "--all")
     cluster.kubectl("delete", "node", *DRA)
     cluster.kubectl("delete", "--ignore-not-found", "-f", admission)
+
+
+@pytest.fixture(autouse=True)
+async def witness(devices: Live) -> AsyncIterator[Watcher]:
+    """A test fails if an invariant was ever violated while it ran."""
+    async with Watcher(devices.cluster.kubeconfig) as watcher:
+        devices.excuse = watcher.excuse
+        yield watcher
+    assert not watcher.violations, watcher.violations
 
 
 def _refused(live: Live) -> bool:
@@ -177,6 +186,41 @@ async def test_gpus_that_a_claim_of_somebody_else_holds_are_not_free(
     devices.delete("pod", "foreign")
     devices.delete("resourceclaim", "theirs")
     await eventually(lambda: not allocated(devices), 60, "the foreign claim to be gone")
+
+
+def _has_read(controller: ControllerProcess, plural: str) -> bool:
+    """Whether a kind was listed; the metrics have an address once the controller runs."""
+    running = controller.log.exists() and "metrics=http" in controller.log.read_text(errors="replace")
+    return running and controller.metric("trimtab_reflector_relists_total", resource=plural) >= 1
+
+
+async def test_gpus_that_an_administrator_taints_take_no_gang_until_the_rule_is_gone(
+    devices: Live, asked_by: Callable[[str], None], controller: ControllerProcess
+) -> None:
+    asked_by(names.NVIDIA_GPU)
+    rule = {
+        "apiVersion": "resource.k8s.io/v1beta2",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "broken-gpu"},
+        "spec": {
+            "deviceSelector": {"driver": names.NVIDIA_DRIVER, "pool": "dra-0", "device": "gpu-3"},
+            "taint": {"key": "example.com/unhealthy", "value": "ecc", "effect": "NoSchedule"},
+        },
+    }
+    await eventually(lambda: _has_read(controller, "devicetaintrules"), 90, "the controller to read rules")
+    devices.apply(rule)
+    try:
+        devices.apply(dra_gang("spared", 2))
+        await waits(devices, "spared")
+        devices.apply(dra_gang("beside", 1))
+        await devices.until("beside", "PodsReady", 60)
+        assert bound(devices, "beside") == ["dra-1"], "the other node has a GPU that takes no pods"
+        await gone(devices, "beside")
+    finally:
+        devices.delete("devicetaintrule", "broken-gpu")
+    await devices.until("spared", "PodsReady", 90)
+    assert allocated(devices) == {"dra-0": 8, "dra-1": 8}
+    await gone(devices, "spared")
 
 
 async def test_a_controller_that_is_killed_while_a_gang_claims_its_gpus_is_followed_by_one_that_goes_on(

@@ -33,6 +33,8 @@ FIXES = {
     Reason.COUNTS_DISAGREE: "restart the labeller on the node, and see `nvidia-smi -L` there: a GPU may be gone",
     Reason.BAD_LABEL: f"correct the label, or {LABELLER}",
     Reason.NO_DEVICE_CLASS: "install the DeviceClass of the driver's chart: `kubectl get deviceclasses`",
+    Reason.DEVICE_CLASS_CHOOSES: "let the DeviceClass choose all whole GPUs of the driver, by comparisons that all have"
+    " to hold (`kubectl get deviceclasses -o yaml`), and give GPUs that are kept for others a taint",
     Reason.DEVICES_NOT_ALLOCATED: "let kube-scheduler bind: `binding.mode: Extender` in the values of the chart",
     Reason.RESOURCES_MIXED: "let all nodes of a type offer their GPUs alike: give the DeviceClass the extended"
     " resource of the device plugin (spec.extendedResourceName)",
@@ -43,6 +45,8 @@ REMARKS = {
     "NoMemoryLabel": Reason.BAD_LABEL,
     "MalformedLabel": Reason.BAD_LABEL,
     "TaintedDevice": Reason.GPUS_WITHDRAWN,
+    "OutsideDeviceClass": Reason.DEVICE_CLASS_CHOOSES,
+    "DeviceClassNotUnderstood": Reason.DEVICE_CLASS_CHOOSES,
 }
 """What `observe` says of labels that it could make up for."""
 
@@ -69,7 +73,7 @@ def labels(seen: Seen) -> Iterator[Finding]:
     for (reason, message), about in said.items():
         told = f"{listed(about)}: {message}"
         yield warning(reason, told, FIXES[reason], [f"Node/{name}" for name in sorted(about)])
-    for unseen in (seen.slices, seen.device_classes):
+    for unseen in (seen.slices, seen.device_classes, seen.taint_rules):
         if isinstance(unseen, Unknown):
             yield not_checked(f"GPUs that come by dynamic resource allocation: {unseen.why}", unseen.fix)
     if seen.unreadable:
