@@ -2,17 +2,19 @@
 
 - *Waiting*: a job waits on purpose, for GPUs that come free or because what there is now is worth nothing to it, until
   it has waited for `LONGEST_WAIT`. From then on it takes what there is, and comes before all that are not more urgent,
-  those first who have waited longest; and it is not stopped for them before it has run for `TURN`.
+  those first who have waited longest, namespaces in turns; and it is not stopped for them before it has run for `TURN`.
 - *Moving*: a job is moved, resized or stopped `FREE_CHANGES` times as the worth has it, which knows the pause of a
   change. From then on its gang is left alone for `LEAST_RUN` seconds after each start. So in no hour are there more
   than `MOST_PER_HOUR`. What users ask for besides (`minRuntimeSeconds`) is the pipeline's to keep.
 - *Idling*: what no other job gets goes to jobs that can start on it at once, unless they wait on purpose.
-- *Believing*: of what the network has never seen the like in its training, it says nothing.
+- *Believing*: of what the network has never seen the like in its training, it says nothing; and one job's extremes make
+  nobody else's case strange. Who has held GPUs for longer than it said is not believed to be about to end.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -40,6 +42,8 @@ LEAST_RUN = 900.0
 """Seconds for which they are from then on."""
 MOST_PER_HOUR = FREE_CHANGES + math.ceil(3600.0 / LEAST_RUN)
 """Restarts of a job that rudder causes in any hour, at most."""
+OVERRUN = 2.0
+"""Times the work that a job states (predictions are off, restarts cost) before what it has held says how long it is."""
 MARGIN, LEAST_MARGIN = 0.1, 0.05
 """How far a feature may lie outside of its range in training: a part of the range's width, and in any case."""
 
@@ -77,22 +81,36 @@ def has_turn(snapshot: Snapshot, job: Job) -> bool:
     return overdue and (snapshot.time - started) * snapshot.speedup < TURN
 
 
-def lift(snapshot: Snapshot, menus: Sequence[OptionMenu], waits: FloatArray, best: FloatArray) -> FloatArray:
+def lift(
+    snapshot: Snapshot, menus: Sequence[OptionMenu], waits: FloatArray, best: FloatArray, possible: BoolArray
+) -> FloatArray:
     """What is added to the worth of all options of those that have waited for too long, (jobs,): more than all jobs
     that are not more urgent are worth together. Nobody overtakes a more urgent job that waits.
 
-    `waits`: seconds, as of `waited`; `best`: what the best option of each job is worth, (jobs,).
+    `waits`: seconds, as of `waited`; `best`: what the best option of each job is worth, (jobs,); `possible`: whether a
+    job could have any of its options if it were alone, (jobs,). Who could not would only take the place of others.
     """
     found = np.zeros(len(menus))
-    waiting = [number for number, menu in enumerate(menus) if menu.job.placement is None]
+    waiting = [n for n, menu in enumerate(menus) if menu.job.placement is None and possible[n]]
     overdue = [number for number in waiting if waits[number] >= LONGEST_WAIT]
     if not overdue:
         return found
     priority = np.array([menu.job.priority for menu in menus])
     highest = priority[waiting].max()
-    first = sorted((number for number in overdue if priority[number] == highest), key=lambda number: -waits[number])
+    first = _in_turns(menus, sorted((n for n in overdue if priority[n] == highest), key=lambda n: -waits[n]))
     found[first[:MOST_OVERDUE]] = np.maximum(best[priority <= highest], 0.0).sum() + 1.0
     return found
+
+
+def _in_turns(menus: Sequence[OptionMenu], line: Sequence[int]) -> list[int]:
+    """The first of each namespace, then the second of each, and so on: one tenant's many are in nobody's way."""
+    before: Counter[str] = Counter()
+    turns: dict[int, int] = {}
+    for number in line:
+        namespace = menus[number].job.namespace
+        turns[number] = before[namespace]
+        before[namespace] += 1
+    return sorted(line, key=turns.__getitem__)
 
 
 # --- idling -----------------------------------------------------------------------------------------------------------
@@ -151,12 +169,28 @@ def of_each(found: BoolArray, first: IntArray) -> BoolArray:
     return each
 
 
+def steps_left(menu: OptionMenu) -> float:
+    """Steps until a job ends, 1 at least: those that it states, or those that it has been running for beyond `OVERRUN`
+    times all that it stated: then it is expected to need as long again.
+
+    What it held counts as steps by the option that makes fewest of a GPU-second, so that nobody honest seems longer.
+    """
+    job = menu.job
+    stated, held = job.training.steps, sum(job.served.values())
+    made = held * float((menu.rate / menu.gpus).min())
+    return max(1.0, stated - job.steps_done, made - OVERRUN * stated)
+
+
+def bounds(ranges: FloatArray) -> FloatArray:
+    """`ranges` of features in training, lowest and highest, widened by the margin; (2, features) both."""
+    width = np.where(np.isfinite(ranges[1] - ranges[0]), ranges[1] - ranges[0], 0.0)
+    margin = np.maximum(MARGIN * width, LEAST_MARGIN)
+    return np.stack([ranges[0] - margin, ranges[1] + margin])
+
+
 def outside(z: FloatArray, ranges: FloatArray) -> BoolArray:
     """Which features (features, options) lie outside of their `ranges` in training, lowest and highest, by more than
     the margin; what is no number does."""
-    lowest, highest = ranges[0], ranges[1]
-    width = np.where(np.isfinite(highest - lowest), highest - lowest, 0.0)
-    margin = np.maximum(MARGIN * width, LEAST_MARGIN)
-    within = (z >= (lowest - margin)[:, None]) & (z <= (highest + margin)[:, None])
-    found: BoolArray = ~within
+    lowest, highest = bounds(ranges)
+    found: BoolArray = ~((z >= lowest[:, None]) & (z <= highest[:, None]))
     return found

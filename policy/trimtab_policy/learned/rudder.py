@@ -95,6 +95,10 @@ SHAPES = {
 """Arrays of the weights."""
 RANGES = "ranges"
 """Array of a file of weights besides: lowest and highest value of each feature in training, (2, 17)."""
+WORK, LOAD, MEAN_WORK, SPREAD_OF_WORK = 1, 7, 13, 14
+"""Features: the work that a job has left, and three of the cluster as a whole."""
+WORK_SCALE = 4.0
+"""Logarithm of seconds by which a feature of work grows by one."""
 SAID = (
     "", "work left", "speed beside the fastest option", "speed for the GPUs", "part of the cluster", "", "",
     "load of the cluster", "place among the jobs", "pause beside the work left", "age", "restarts", "number of GPUs",
@@ -208,7 +212,7 @@ def features(load: float, log_w: FloatArray, jobs: FloatArray, options: FloatArr
     ranks[np.argsort(log_w)] = np.arange(len(log_w)) / len(log_w)
     z = np.empty((FEATURES, len(rate)))
     z[0] = 1.0
-    z[1] = log_seconds[owner] / 4.0 - 2.0
+    z[1] = log_seconds[owner] / WORK_SCALE - 2.0
     z[2] = np.log(rate / best[owner]) / 2.0
     z[3] = np.log(jobs[:, 3][owner] * rate / price)
     z[4] = np.log(price) / 4.0 + 1.0
@@ -220,7 +224,7 @@ def features(load: float, log_w: FloatArray, jobs: FloatArray, options: FloatArr
     z[10] = np.log(1.0 + age[owner] / seconds[owner])
     z[11] = np.minimum(jobs[:, 5][owner], 10.0) / 5.0
     z[12] = np.log(options[:, 5]) / 2.0 - 1.0
-    z[13] = np.mean(log_seconds) / 4.0 - 2.0
+    z[13] = np.mean(log_seconds) / WORK_SCALE - 2.0
     z[14] = np.std(log_seconds) - 1.0
     z[15] = np.sum(price * options[:, 3])
     z[16] = np.where(jobs[:, 7] > 0.0, 1.0, 0.0)[owner]
@@ -338,7 +342,10 @@ class _Scored:
         """The same whatever found no nodes in one of the attempts: it may in what is left."""
         self._pools = _Pools(snapshot, offered, menus)
         self._waited = self._waited_so_far()
-        self._lift = guards.lift(snapshot, menus, self._waited, np.maximum.reduceat(self._worth, self._first[:-1]))
+        best = np.maximum.reduceat(self._worth, self._first[:-1])
+        self._lift = guards.lift(snapshot, menus, self._waited, best, self._pools.possible())
+        self._unbeaten = float(np.maximum(best, 0.0).sum() + self._lift.sum()) + 1.0
+        """More than all others are worth together."""
         self._waits_of = self._waits_for()
         self._later, self._later_choice = self._worth_later()
         self._left_over: dict[int, int] = {}
@@ -440,7 +447,7 @@ class _Scored:
         first, menu = int(self._first[number]), self.menus[number]
         mine = self._worth[first : first + len(menu.options)]
         mine[:] = -np.inf
-        mine[menu.current] = 1e6
+        mine[menu.current] = self._unbeaten
 
     def _waits_for(self) -> FloatArray:
         """Seconds until there are GPUs for each option, as `values_later` takes them, (options,)."""
@@ -530,9 +537,12 @@ def _judged(
     doubts: dict[int, tuple[DoubtReason, str]] = {}
     with np.errstate(all="ignore"):
         load, log_w = pressure(network, jobs)
+        load = float(
+            np.clip(load, *guards.bounds(trained.ranges)[:, LOAD])
+        )  # who sends thousands changes no more than a crowd does
         worth = analytic_worth(network, load, log_w, jobs, options, owner)
         if learned(network):
-            z = features(load, log_w, jobs, options, owner)
+            z = _plausible(features(load, log_w, jobs, options, owner), trained.ranges, first)
             strange = guards.of_each(guards.outside(z, trained.ranges), first)
             unknown = np.atleast_1d(strange.any(axis=0))
             for number in np.flatnonzero(unknown).tolist():
@@ -548,6 +558,15 @@ def _judged(
             raise ValueError(f"{job.namespace}/{job.name}: what its options are worth is no finite number")
         doubts[number] = DoubtReason.NOT_FINITE, "what was learned comes to no finite number: scored without it"
     return worth, doubts
+
+
+def _plausible(z: FloatArray, ranges: FloatArray, first: IntArray) -> FloatArray:
+    """The features, where no job counts in the mean and spread of all with more or less work than any of the training:
+    else one job of centuries makes everybody's case strange, and the network is silent for the whole cluster."""
+    work = np.clip(z[WORK, first[:-1]], *guards.bounds(ranges)[:, WORK])
+    found = z.copy()
+    found[MEAN_WORK], found[SPREAD_OF_WORK] = work.mean(), (WORK_SCALE * work).std() - 1.0
+    return found
 
 
 def _unlike(strange: BoolArray) -> str:
@@ -582,6 +601,12 @@ class _Pools:
                     for place, key in enumerate((self._types[kind], ALL_TYPES), start=1):
                         self._pools[number, k, place] = self._row.get((menu.job.queue, key), len(self._capacity))
 
+    def possible(self) -> BoolArray:
+        """Whether each job could have any of its options if nobody else wanted anything, (jobs,)."""
+        room = np.append(self._capacity, np.inf)
+        found: BoolArray = (self._real & (self._gpus[..., None] <= room[self._pools]).all(axis=2)).any(axis=1)
+        return found
+
     def bids(self, worth: FloatArray) -> Bids:
         """The problem with these values, (options,)."""
         value = np.zeros(self._real.shape)
@@ -615,7 +640,7 @@ def columns(snapshot: Snapshot, offered: Market, menus: Sequence[OptionMenu]) ->
     unit = options[:, PRICE] / options[:, RATE]
     thriftiest = np.array([at + int(np.argmin(unit[at : at + n])) for at, n in zip(first, sizes, strict=True)])
     jobs = np.zeros((len(menus), 8))
-    jobs[:, LEFT] = [max(1.0, menu.job.training.steps - menu.job.steps_done) for menu in menus]
+    jobs[:, LEFT] = [guards.steps_left(menu) for menu in menus]
     jobs[:, BEST] = np.maximum.reduceat(options[:, RATE], first)
     jobs[:, THRIFTY], jobs[:, COST] = options[thriftiest, RATE], unit[thriftiest]
     jobs[:, AGE] = [max(0.0, (snapshot.time - menu.job.created) * snapshot.speedup) for menu in menus]
