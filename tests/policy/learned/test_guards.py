@@ -88,7 +88,6 @@ def lifted(now: Snapshot) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 def test_only_so_many_come_before_others_at_a_time_and_those_first_who_have_waited_longest() -> None:
     jobs = [job(f"j{number}", created=OVERDUE - number) for number in range(guards.MOST_OVERDUE + 3)]
     now = snapshot([node("n1")], jobs)
-    menus = rudder.market(now).menus
     assert np.flatnonzero(lifted(now)).tolist() == list(range(3, len(jobs)))
 
 
@@ -238,7 +237,7 @@ def test_after_some_restarts_a_gang_is_left_alone_for_a_while(restarts: int, ran
     assert guards.rested(now).jobs[0].preemptible is not kept
 
 
-# --- what users state --------------------------------------------------------------------------------------------------
+# --- what users state -------------------------------------------------------------------------------------------------
 def test_who_runs_on_beyond_all_that_it_stated_is_not_about_to_end() -> None:
     def left(hours: float) -> float:
         liar = running("liar", {"n1": 8}, steps=100, steps_done=100, served={A100: hours * HOUR * 8}, preemptible=True)
