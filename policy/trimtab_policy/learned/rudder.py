@@ -193,7 +193,7 @@ def analytic_worth(
     log_x = log_x + constants[12] * changes * np.log(kept[owner])
     gain = (np.exp(np.minimum(power * log_x, 30.0)) - 1.0) / power
     worth: FloatArray = w[owner] * (gain + constants[1] + constants[15] * fixed + constants[11] * stays)
-    worth -= constants[9] * math.exp(constants[10] * load) * price
+    worth -= constants[9] * math.exp(min(constants[10] * load, 30.0)) * price
     return worth
 
 
@@ -604,8 +604,8 @@ class _Pools:
     def possible(self) -> BoolArray:
         """Whether each job could have any of its options if nobody else wanted anything, (jobs,)."""
         room = np.append(self._capacity, np.inf)
-        found: BoolArray = (self._real & (self._gpus[..., None] <= room[self._pools]).all(axis=2)).any(axis=1)
-        return found
+        fits: BoolArray = np.all(self._gpus[..., None] <= room[self._pools], axis=2)
+        return np.asarray((self._real & fits).any(axis=1), dtype=np.bool_)
 
     def bids(self, worth: FloatArray) -> Bids:
         """The problem with these values, (options,)."""
