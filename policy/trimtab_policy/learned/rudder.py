@@ -97,8 +97,7 @@ RANGES = "ranges"
 """Array of a file of weights besides: lowest and highest value of each feature in training, (2, 17)."""
 WORK, LOAD, MEAN_WORK, SPREAD_OF_WORK = 1, 7, 13, 14
 """Features: the work that a job has left, and three of the cluster as a whole."""
-WORK_SCALE = 4.0
-"""Logarithm of seconds by which a feature of work grows by one."""
+WORK_SCALE = 4.0  # logarithm of seconds by which a feature of work grows by one
 SAID = (
     "", "work left", "speed beside the fastest option", "speed for the GPUs", "part of the cluster", "", "",
     "load of the cluster", "place among the jobs", "pause beside the work left", "age", "restarts", "number of GPUs",
@@ -603,9 +602,9 @@ class _Pools:
 
     def possible(self) -> BoolArray:
         """Whether each job could have any of its options if nobody else wanted anything, (jobs,)."""
-        room = np.append(self._capacity, np.inf)
-        fits: BoolArray = np.all(self._gpus[..., None] <= room[self._pools], axis=2)
-        return np.asarray((self._real & fits).any(axis=1), dtype=np.bool_)
+        fits = self._gpus[..., None] <= np.append(self._capacity, np.inf)[self._pools]
+        found: BoolArray = np.logical_or.reduce(self._real & fits.all(axis=2), axis=1)
+        return found
 
     def bids(self, worth: FloatArray) -> Bids:
         """The problem with these values, (options,)."""
