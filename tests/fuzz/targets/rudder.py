@@ -112,8 +112,9 @@ def run(data: bytes) -> None:
         assert all(math.isfinite(figure) and figure > 0 for figure in astuple(each.prediction))
         assert all(math.isfinite(other.prediction.step_seconds) for other in each.alternatives)
     refused = check(now, decision).refused
-    # a worth below zero stops a gang for nobody, and the shield lets it run
-    assert {each.rule for each in refused} <= {"nobody_gains"}, refused
+    # The shield's to keep: a worth below zero stops a gang for nobody; and one that holds what it would not be offered
+    # again cannot be pinned, so that it may be stopped for a less urgent one, who then finds its GPUs taken.
+    assert {each.rule for each in refused} <= {"nobody_gains", "not_more_urgent", "oversubscribed_gpus"}, refused
     known = {each.uid for each in now.jobs}
     for doubt in decision.doubts:
         assert {*doubt.jobs} <= known
