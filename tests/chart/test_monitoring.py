@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.core import CollectorRegistry
 from tests.chart.rendered import Object, chart_file, container_of, environment_of, manifest, objects, pod_of, the
 
+from trimtab.doctor import rbac
 from trimtab.telemetry import agent_metrics, metrics
 from trimtab.telemetry.extender_metrics import EXTENDER_REQUESTS
 from trimtab_policy.types import NEVER_STARTS, PendingReason
@@ -198,10 +199,7 @@ def test_over_tls_agents_have_a_key_of_their_own_and_do_not_see_prometheus_token
 def test_who_asks_about_scrapers_may_and_by_default_nobody_does() -> None:
     found = objects("metrics: {tls: {secretName: ours}, authentication: Kubernetes}")
     rules = the("ClusterRole", "trimtab-metrics-reviewer", found)["rules"]
-    assert [(each["resources"], each["verbs"]) for each in rules] == [
-        (["tokenreviews"], ["create"]),
-        (["subjectaccessreviews"], ["create"]),
-    ]
+    assert rules == [need.rule() for need in rbac.OF_REVIEWER], "what `trimtab doctor` misses otherwise"
     bound = the("ClusterRoleBinding", "trimtab-controller-metrics", found)
     assert bound["roleRef"]["name"] == "trimtab-metrics-reviewer"
     reader = the("ClusterRole", "trimtab-metrics-reader", found)

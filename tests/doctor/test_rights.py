@@ -7,7 +7,7 @@ from tests.doctor.world import OWN, granted, healthy, only, part, pod, wrong
 
 from trimtab.doctor import rbac
 from trimtab.doctor.checks import rights
-from trimtab.doctor.findings import Reason, Severity
+from trimtab.doctor.findings import Finding, Reason, Severity
 from trimtab.doctor.inventory import InstalledPart, Seen, Unknown, known
 
 
@@ -58,6 +58,25 @@ def test_a_right_that_the_controller_as_it_is_set_does_not_use_is_not_missed(
     for seen in (with_part(lacking[used], pods=pods), with_part(lacking[unused])):
         (finding,) = wrong(rights.parts, seen)
         assert finding.reason is Reason.RIGHT_MISSING
+
+
+@pytest.mark.parametrize("title", ["controller", "extender"])
+@pytest.mark.parametrize(
+    "lacking", ["create tokenreviews.authentication.k8s.io", "create subjectaccessreviews.authorization.k8s.io"]
+)
+def test_whoever_asks_scrapers_for_tokens_has_to_be_able_to_review_them(title: str, lacking: str) -> None:
+    reviewer = part(title, rbac.OF_REVIEWER, without=lacking)
+
+    def found(*variables: dict[str, str]) -> list[Finding]:
+        others = [each for each in known(healthy().pods) if each.part != title]
+        return wrong(rights.parts, with_part(reviewer, pods=(*others, pod(title, containers=[{"env": variables}]))))
+
+    (finding,) = found({"name": "TRIMTAB_METRICS__AUTHENTICATION", "value": "Kubernetes"})
+    assert (finding.level, finding.reason) == (Severity.ERROR, Reason.RIGHT_MISSING)
+    assert lacking in finding.message
+    assert "trimtab-metrics-reviewer" in finding.fix
+    assert not found()
+    assert not found({"name": "TRIMTAB_METRICS__AUTHENTICATION", "value": "None"})
 
 
 def test_parts_that_are_not_installed_are_no_fault_but_a_controller_without_account_is() -> None:

@@ -39,6 +39,7 @@ NAMES = (
     "profiles",
     "queues",
     "reports",
+    "rudder",
     "snapshots",
     "text",
     "tokens",

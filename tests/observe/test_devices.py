@@ -23,7 +23,7 @@ from tests.devices import (
 
 from trimtab import names
 from trimtab.kube.objects import DeviceClassObject, ResourceClaimObject, ResourceSliceObject
-from trimtab.observe.devices import MOST_DEVICES, DeviceInventory
+from trimtab.observe.devices import MOST_DEVICES, MOST_SHARED, DeviceInventory
 from trimtab.observe.gpus import MOST_GPUS, NodeGpus, Obstacle
 
 EIGHT = [nvidia_gpu(index) for index in range(8)]
@@ -166,6 +166,16 @@ def test_what_cannot_be_used_is_told(devices: list[dict[str, Any]], why: Obstacl
     found, told = obstacle(slice_object("n1", devices))
     assert found is why
     assert said in told
+
+
+def test_a_device_that_would_be_a_part_of_every_gpu_costs_its_node_and_no_time() -> None:
+    shared = [{"counterSet": "all", "counters": {}}]
+    gpus = [nvidia_gpu(index, consumesCounters=shared) for index in range(MOST_SHARED + 1)]
+    parts = [nvidia_mig(0, index) | {"consumesCounters": shared} for index in range(3)]
+    found, told = obstacle(slice_object("n1", [*gpus, *parts]))
+    assert found is Obstacle.UNREADABLE
+    assert f"a part of more than {MOST_SHARED} GPUs" in told
+    assert obstacle(slice_object("n1", [*gpus[1:], *parts]))[0] is None
 
 
 def test_without_a_device_class_nobody_can_ask_for_them() -> None:

@@ -26,6 +26,7 @@ BINDING_MODE = "TRIMTAB_BINDING__MODE"
 """Variable of the controller; like others it tells what the controller does, and so what it needs."""
 _WITH_KUEUE = ("TRIMTAB_INTEROP__KUEUE", "Auto")
 _WITH_REPORTS = ("TRIMTAB_REPORTS__ENABLED", "true")
+_WITH_REVIEWS = ("TRIMTAB_METRICS__AUTHENTICATION", "Kubernetes")
 
 
 class Right(Struct, frozen=True):
@@ -63,11 +64,15 @@ class Need(Struct, frozen=True):
     optional: bool = False
     """Only with something that is not always there."""
     setting: tuple[str, str] = ("", "")
-    """Only where this variable of the controller has this value."""
+    """Only where this variable of the part's pods has this value."""
+    unless_said: bool = True
+    """Whether it is used by pods that say nothing in that variable."""
+    role: str = ""
+    """ClusterRole of the chart that gives it, where it is not that of the part itself."""
 
     def used(self, said: Collection[str]) -> bool:
-        """Whether a controller makes such calls whose pods say this in that variable. Without a word it may."""
-        return not said or self.setting[1] in said
+        """Whether a part makes such calls whose pods say this in that variable."""
+        return self.setting[1] in said if said else self.unless_said
 
     def rights(self, namespace: str) -> Iterator[Right]:
         """One by one; `namespace` is the controller's own."""
@@ -160,6 +165,22 @@ OF_CONTROLLER = (
         setting=_WITH_REPORTS,
     ),
 )
+OF_REVIEWER = tuple(
+    Need(
+        f"it cannot ask {what}, and tells nobody metrics",
+        group,
+        (resource,),
+        ("create",),
+        setting=_WITH_REVIEWS,
+        unless_said=False,
+        role="trimtab-metrics-reviewer",
+    )
+    for what, group, resource in (
+        ("whose token a scraper shows", "authentication.k8s.io", "tokenreviews"),
+        ("who may read metrics", "authorization.k8s.io", "subjectaccessreviews"),
+    )
+)
+"""Of the controller and the extender besides, where they let in only scrapers whom the API server knows."""
 OF_EXTENDER = (Need("it does not know what is planned where", "", ("nodes", "pods"), ("list", "watch")),)
 OF_AGENT = (
     Need("it cannot report", _TRIMTAB, ("gpunodes",), ("get", "create", "patch")),

@@ -50,6 +50,8 @@ MOST_TEXT = 64
 """Characters of an attribute; the API server takes no more."""
 MOST_DEVICES = 4096
 """Of one node: 72 GPUs that can be parted in 40 ways each are 2,952."""
+MOST_SHARED = 8
+"""GPUs that a device may be a part of. Real ones are part of one; 4,096 of 1,024 each took seconds in every round."""
 MOST_NAMED = 3
 """Devices that a message names."""
 _CAPABILITY = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})(\..*)?")
@@ -283,7 +285,10 @@ def _of_driver(driver: DeviceDriver, pools: Mapping[str, list[ResourceSliceObjec
     gpus = tuple(_gpu(pool, device, taints.of(driver.name, pool, device.name)) for pool, device in whole)
     if twice := [uuid for uuid, times in Counter(gpu.uuid for gpu in gpus if gpu.uuid).items() if times > 1]:
         return NodeDevices(driver, (), {}, trouble=f"it has several GPUs of the UUID {twice[0]}")
-    return NodeDevices(driver, gpus, _parts(driver, offered, whole), len(offered) - len(whole))
+    parts = _parts(driver, offered, whole)
+    if isinstance(parts, str):
+        return NodeDevices(driver, (), {}, trouble=parts)
+    return NodeDevices(driver, gpus, parts, len(offered) - len(whole))
 
 
 def _incomplete(pool: str, current: list[ResourceSliceObject]) -> str:
@@ -301,7 +306,8 @@ def _repeated(pool: str, devices: list[SliceDevice]) -> str:
 
 def _parts(
     driver: DeviceDriver, offered: list[tuple[str, SliceDevice]], whole: list[tuple[str, SliceDevice]]
-) -> dict[DeviceKey, tuple[DeviceKey, ...]]:
+) -> dict[DeviceKey, tuple[DeviceKey, ...]] | str:
+    """Every device -> the whole GPUs that it is of; or why that cannot be."""
     sharing: dict[tuple[str, str], set[DeviceKey]] = defaultdict(set)
     for pool, device in whole:
         for mark in _marks(device):
@@ -310,8 +316,15 @@ def _parts(
     own = {(driver.name, pool, device.name) for pool, device in whole}
     for pool, device in offered:
         key = (driver.name, pool, device.name)
-        beside = {gpu for mark in _marks(device) for gpu in sharing.get((pool, mark), ())}
-        parts[key] = (key,) if key in own else tuple(sorted(beside))
+        if key in own:
+            parts[key] = (key,)
+            continue
+        beside: set[DeviceKey] = set()
+        for mark in _marks(device):
+            beside |= sharing.get((pool, mark), set())
+            if len(beside) > MOST_SHARED:
+                return f"its device {device.name!r} is said to be a part of more than {MOST_SHARED} GPUs at once"
+        parts[key] = tuple(sorted(beside))
     return parts
 
 

@@ -1,29 +1,31 @@
 """What rudder does not do whatever it has learned: bounds of waiting, moving and idling, and of what it believes.
 
 - *Waiting*: once a job has waited for `LONGEST_WAIT` it comes before all that are not more urgent, those first who have
-  waited longest, and it is not stopped for them before it has run for `TURN`. It waits on purpose, for GPUs that come
-  free or because what there is now is worth nothing to it, until then at most; or, if it cannot be moved later, until
-  it has waited for as long as it would take on what there is: so it has ended in twice that time at the latest, and
-  does not spend days on the worst GPUs because it has waited for hours (as whoever rents skis buys them once the rent
-  has come to their price: Karlin et al., "Competitive snoopy caching", 1988).
+  waited longest, namespaces in turns; and it is not stopped for them before it has run for `TURN`. It waits on purpose,
+  for GPUs that come free or because what there is now is worth nothing to it, until then at most; or, if it cannot be
+  moved later, until it has waited for as long as it would take on what there is: so it has ended in twice that time at
+  the latest, and does not spend days on the worst GPUs because it has waited for hours (as whoever rents skis buys them
+  once the rent has come to their price: Karlin et al., "Competitive snoopy caching", 1988).
 - *Moving*: a job is moved, resized or stopped `FREE_CHANGES` times as the worth has it, which knows the pause of a
   change. From then on its gang is left alone for `LEAST_RUN` seconds after each start. So in no hour are there more
   than `MOST_PER_HOUR`. What users ask for besides (`minRuntimeSeconds`) is the pipeline's to keep.
 - *Idling*: what no other job gets goes to jobs that can start on it at once, unless they wait on purpose.
-- *Believing*: of what the network has never seen the like in its training, it says nothing.
+- *Believing*: of what the network has never seen the like in its training, it says nothing; and one job's extremes make
+  nobody else's case strange. Who has held GPUs for longer than it said is not believed to be about to end.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from trimtab_policy.placement.candidates import nodes_for
-from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
 from trimtab_policy.placement.options import OptionMenu
 from trimtab_policy.types import Decision, Job, NodeShare, Snapshot
 
@@ -43,6 +45,8 @@ LEAST_RUN = 900.0
 """Seconds for which they are from then on."""
 MOST_PER_HOUR = FREE_CHANGES + math.ceil(3600.0 / LEAST_RUN)
 """Restarts of a job that rudder causes in any hour, at most."""
+OVERRUN = 2.0
+"""Times the work that a job states (predictions are off, restarts cost) before what it has held says how long it is."""
 MARGIN, LEAST_MARGIN = 0.1, 0.05
 """How far a feature may lie outside of its range in training: a part of the range's width, and in any case."""
 
@@ -51,11 +55,34 @@ MARGIN, LEAST_MARGIN = 0.1, 0.05
 def rested(snapshot: Snapshot) -> Snapshot:
     """The snapshot in which those gangs must not be touched that were restarted often, and have just been again."""
     kept = {job.uid for job in snapshot.jobs if job.placement and job.preemptible and _just_restarted(snapshot, job)}
-    if not kept:
-        return snapshot
+    return left_alone(snapshot, kept) if kept else snapshot
+
+
+def left_alone(snapshot: Snapshot, kept: Collection[str]) -> Snapshot:
+    """The snapshot in which these jobs, by UID, must not be touched."""
     return replace(
         snapshot, jobs=tuple(replace(job, preemptible=False) if job.uid in kept else job for job in snapshot.jobs)
     )
+
+
+def above_limits(snapshot: Snapshot) -> set[str]:
+    """UIDs of jobs that may be touched, and whose queue holds more than its limits by now: theirs were lowered. Who
+    stops for it is not this policy's to say (`scheduling.preemption`)."""
+    limits = {(quota.queue, quota.gpu_type): quota.gpus for quota in snapshot.quotas}
+    if not limits:
+        return set()
+    held: Counter[tuple[str, str]] = Counter()
+    for job in snapshot.jobs:
+        if job.placement:
+            held[job.queue, job.placement.gpu_type] += job.placement.gpus
+            held[job.queue, ALL_TYPES] += job.placement.gpus
+    above = {key for key, limit in limits.items() if held[key] > limit}
+    return {
+        job.uid
+        for job in snapshot.jobs
+        if job.placement and job.preemptible
+        if above & {(job.queue, job.placement.gpu_type), (job.queue, ALL_TYPES)}
+    }
 
 
 def _just_restarted(snapshot: Snapshot, job: Job) -> bool:
@@ -80,20 +107,23 @@ def has_turn(snapshot: Snapshot, job: Job) -> bool:
     return overdue and (snapshot.time - started) * snapshot.speedup < TURN
 
 
-def lift(snapshot: Snapshot, menus: Sequence[OptionMenu], waits: FloatArray, best: FloatArray) -> FloatArray:
+def lift(
+    snapshot: Snapshot, menus: Sequence[OptionMenu], waits: FloatArray, best: FloatArray, possible: BoolArray
+) -> FloatArray:
     """What is added to the worth of all options of those that have waited for too long, (jobs,): more than all jobs
     that are not more urgent are worth together. Nobody overtakes a more urgent job that waits.
 
-    `waits`: seconds, as of `waited`; `best`: what the best option of each job is worth, (jobs,).
+    `waits`: seconds, as of `waited`; `best`: what the best option of each job is worth, (jobs,); `possible`: whether a
+    job could have any of its options if it were alone, (jobs,). Who could not would only take the place of others.
     """
     found = np.zeros(len(menus))
-    waiting = [number for number, menu in enumerate(menus) if menu.job.placement is None]
+    waiting = [n for n, menu in enumerate(menus) if menu.job.placement is None and possible[n]]
     overdue = [number for number in waiting if waits[number] >= LONGEST_WAIT]
     if not overdue:
         return found
     priority = np.array([menu.job.priority for menu in menus])
     highest = priority[waiting].max()
-    first = sorted((number for number in overdue if priority[number] == highest), key=lambda number: -waits[number])
+    first = _in_turns(menus, sorted((n for n in overdue if priority[n] == highest), key=lambda n: -waits[n]))
     found[first[:MOST_OVERDUE]] = np.maximum(best[priority <= highest], 0.0).sum() + 1.0
     return found
 
@@ -107,6 +137,17 @@ def good_enough(jobs: FloatArray, options: FloatArray, owner: IntArray, waits: F
     seconds, best = jobs[owner, 0] / options[:, 0], jobs[:, 0] / jobs[:, 1]
     found: BoolArray = (jobs[owner, 7] == 0.0) | (seconds <= (waits + best)[owner])
     return found
+
+
+def _in_turns(menus: Sequence[OptionMenu], line: Sequence[int]) -> list[int]:
+    """The first of each namespace, then the second of each, and so on: one tenant's many are in nobody's way."""
+    before: Counter[str] = Counter()
+    turns: dict[int, int] = {}
+    for number in line:
+        namespace = menus[number].job.namespace
+        turns[number] = before[namespace]
+        before[namespace] += 1
+    return sorted(line, key=turns.__getitem__)
 
 
 # --- idling -----------------------------------------------------------------------------------------------------------
@@ -165,12 +206,28 @@ def of_each(found: BoolArray, first: IntArray) -> BoolArray:
     return each
 
 
+def steps_left(menu: OptionMenu) -> float:
+    """Steps until a job ends, 1 at least: those that it states, or those that it has been running for beyond `OVERRUN`
+    times all that it stated: then it is expected to need as long again.
+
+    What it held counts as steps by the option that makes fewest of a GPU-second, so that nobody honest seems longer.
+    """
+    job = menu.job
+    stated, held = job.training.steps, sum(job.served.values())
+    made = held * float((menu.rate / menu.gpus).min())
+    return max(1.0, stated - job.steps_done, made - OVERRUN * stated)
+
+
+def bounds(ranges: FloatArray) -> FloatArray:
+    """`ranges` of features in training, lowest and highest, widened by the margin; (2, features) both."""
+    width = np.where(np.isfinite(ranges[1] - ranges[0]), ranges[1] - ranges[0], 0.0)
+    margin = np.maximum(MARGIN * width, LEAST_MARGIN)
+    return np.stack([ranges[0] - margin, ranges[1] + margin])
+
+
 def outside(z: FloatArray, ranges: FloatArray) -> BoolArray:
     """Which features (features, options) lie outside of their `ranges` in training, lowest and highest, by more than
     the margin; what is no number does."""
-    lowest, highest = ranges[0], ranges[1]
-    width = np.where(np.isfinite(highest - lowest), highest - lowest, 0.0)
-    margin = np.maximum(MARGIN * width, LEAST_MARGIN)
-    within = (z >= (lowest - margin)[:, None]) & (z <= (highest + margin)[:, None])
-    found: BoolArray = ~within
+    lowest, highest = bounds(ranges)
+    found: BoolArray = ~((z >= lowest[:, None]) & (z <= highest[:, None]))
     return found

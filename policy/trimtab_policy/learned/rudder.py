@@ -48,6 +48,8 @@ from trimtab_policy.learned.worth import (
     FEATURES,
     GPUS,
     LEFT,
+    LOAD,
+    MEAN_WORK,
     PATIENCE,
     PAUSE,
     PRICE,
@@ -57,9 +59,12 @@ from trimtab_policy.learned.worth import (
     SAID,
     SHAPES,
     SPAN,
+    SPREAD_OF_WORK,
     STAYS,
     THRIFTY,
     URGENCY,
+    WORK,
+    WORK_SCALE,
     Network,
     Trained,
     analytic,
@@ -144,6 +149,11 @@ class Rudder:
         snapshot = guards.rested(snapshot)
         capacity = Capacity(snapshot)
         offered = market(snapshot, capacity)
+        stuck = {menu.job.uid for menu in offered.menus if menu.job.placement and menu.current < 0}
+        if stuck := stuck | guards.above_limits(snapshot):  # these could not have back what they hold
+            snapshot = guards.left_alone(snapshot, stuck)
+            capacity = Capacity(snapshot)
+            offered = market(snapshot, capacity)
         menus = [menu for menu in offered.menus if menu.options]
         if not menus:
             return realise(self.name, snapshot, {}, capacity=capacity)
@@ -183,7 +193,10 @@ class _Scored:
         """The same whatever found no nodes in one of the attempts: it may in what is left."""
         self._pools = _Pools(snapshot, offered, menus)
         self._waited = self._waited_so_far()
-        self._lift = guards.lift(snapshot, menus, self._waited, np.maximum.reduceat(self._worth, self._first[:-1]))
+        best = np.maximum.reduceat(self._worth, self._first[:-1])
+        self._lift = guards.lift(snapshot, menus, self._waited, best, self._pools.possible())
+        self._unbeaten = float(np.maximum(best, 0.0).sum() + self._lift.sum()) + 1.0
+        """More than all others are worth together."""
         self._waits_of = self._waits_for()
         self._later, self._later_choice = self._worth_later()
         self._good = guards.good_enough(*self._columns, self._waited)
@@ -278,16 +291,15 @@ class _Scored:
         return np.array([guards.waited(self.snapshot, menu.job) for menu in self.menus])
 
     def _stopped_for_less(self, placed: set[str]) -> list[int]:
-        """Running jobs that would be stopped while a less urgent one gets GPUs: nobody may do that; nor may an equally
-        urgent one be the reason while it is their turn."""
+        """Running jobs that would be stopped though nobody gets GPUs, or while a less urgent one does: nobody may do
+        that; nor may an equally urgent one be the reason while it is their turn."""
         starting = [menu.job.priority for menu in self.menus if menu.job.uid in placed]
-        if not starting:
-            return []
         return [
             number
             for number, menu in enumerate(self.menus)
             if menu.job.placement and self.deal.chosen[number] < 0 and menu.current >= 0
-            if menu.job.priority > min(starting)
+            if not starting
+            or menu.job.priority > min(starting)
             or (menu.job.priority == min(starting) and guards.has_turn(self.snapshot, menu.job))
         ]
 
@@ -296,7 +308,7 @@ class _Scored:
         first, menu = int(self._first[number]), self.menus[number]
         mine = self._worth[first : first + len(menu.options)]
         mine[:] = -np.inf
-        mine[menu.current] = 1e6
+        mine[menu.current] = self._unbeaten
 
     def _waits_for(self) -> FloatArray:
         """Seconds until there are GPUs for each option, as `values_later` takes them, (options,)."""
@@ -389,9 +401,10 @@ def _judged(
     doubts: dict[int, tuple[DoubtReason, str]] = {}
     with np.errstate(all="ignore"):
         load, log_w = pressure(network, jobs)
+        load = float(np.clip(load, *guards.bounds(trained.ranges)[:, LOAD]))  # thousands change no more than a crowd
         worth = analytic_worth(network, load, log_w, jobs, options, owner)
         if learned(network):
-            z = features(load, log_w, jobs, options, owner)
+            z = _plausible(features(load, log_w, jobs, options, owner), trained.ranges, first)
             strange = guards.of_each(guards.outside(z, trained.ranges), first)
             unknown = np.atleast_1d(strange.any(axis=0))
             for number in np.flatnonzero(unknown).tolist():
@@ -407,6 +420,15 @@ def _judged(
             raise ValueError(f"{job.namespace}/{job.name}: what its options are worth is no finite number")
         doubts[number] = DoubtReason.NOT_FINITE, "what was learned comes to no finite number: scored without it"
     return worth, doubts
+
+
+def _plausible(z: FloatArray, ranges: FloatArray, first: IntArray) -> FloatArray:
+    """The features, where no job counts in the mean and spread of all with more or less work than any of the training:
+    else one job of centuries makes everybody's case strange, and the network is silent for the whole cluster."""
+    work = np.clip(z[WORK, first[:-1]], *guards.bounds(ranges)[:, WORK])
+    found = z.copy()
+    found[MEAN_WORK], found[SPREAD_OF_WORK] = work.mean(), (WORK_SCALE * work).std() - 1.0
+    return found
 
 
 def _unlike(strange: BoolArray) -> str:
@@ -441,6 +463,12 @@ class _Pools:
                     for place, key in enumerate((self._types[kind], ALL_TYPES), start=1):
                         self._pools[number, k, place] = self._row.get((menu.job.queue, key), len(self._capacity))
 
+    def possible(self) -> BoolArray:
+        """Whether each job could have any of its options if nobody else wanted anything, (jobs,)."""
+        fits = self._gpus[..., None] <= np.append(self._capacity, np.inf)[self._pools]
+        found: BoolArray = np.logical_or.reduce(self._real & fits.all(axis=2), axis=1)
+        return found
+
     def bids(self, worth: FloatArray) -> Bids:
         """The problem with these values, (options,)."""
         value = np.zeros(self._real.shape)
@@ -474,7 +502,7 @@ def columns(snapshot: Snapshot, offered: Market, menus: Sequence[OptionMenu]) ->
     unit = options[:, PRICE] / options[:, RATE]
     thriftiest = np.array([at + int(np.argmin(unit[at : at + n])) for at, n in zip(first, sizes, strict=True)])
     jobs = np.zeros((len(menus), 8))
-    jobs[:, LEFT] = [max(1.0, menu.job.training.steps - menu.job.steps_done) for menu in menus]
+    jobs[:, LEFT] = [guards.steps_left(menu) for menu in menus]
     jobs[:, BEST] = np.maximum.reduceat(options[:, RATE], first)
     jobs[:, THRIFTY], jobs[:, COST] = options[thriftiest, RATE], unit[thriftiest]
     jobs[:, AGE] = [max(0.0, (snapshot.time - menu.job.created) * snapshot.speedup) for menu in menus]

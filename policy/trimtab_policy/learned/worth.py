@@ -44,6 +44,9 @@ SHAPES = {
 """Arrays of the weights."""
 RANGES = "ranges"
 """Array of a file of weights besides: lowest and highest value of each feature in training, (2, 17)."""
+WORK, LOAD, MEAN_WORK, SPREAD_OF_WORK = 1, 7, 13, 14
+"""Features: the work that a job has left, and three of the cluster as a whole."""
+WORK_SCALE = 4.0  # logarithm of seconds by which a feature of work grows by one
 SAID = (
     "", "work left", "speed beside the fastest option", "speed for the GPUs", "part of the cluster", "", "",
     "load of the cluster", "place among the jobs", "pause beside the work left", "age", "restarts", "number of GPUs",
@@ -128,7 +131,7 @@ def analytic_worth(
     log_x = log_x + constants[12] * changes * np.log(kept[owner])
     gain = (np.exp(np.minimum(power * log_x, 30.0)) - 1.0) / power
     worth: FloatArray = w[owner] * (gain + constants[1] + constants[15] * fixed + constants[11] * stays)
-    worth -= constants[9] * math.exp(constants[10] * load) * price
+    worth -= constants[9] * math.exp(min(constants[10] * load, 30.0)) * price
     return worth
 
 
@@ -147,7 +150,7 @@ def features(load: float, log_w: FloatArray, jobs: FloatArray, options: FloatArr
     ranks[np.argsort(log_w)] = np.arange(len(log_w)) / len(log_w)
     z = np.empty((FEATURES, len(rate)))
     z[0] = 1.0
-    z[1] = log_seconds[owner] / 4.0 - 2.0
+    z[1] = log_seconds[owner] / WORK_SCALE - 2.0
     z[2] = np.log(rate / best[owner]) / 2.0
     z[3] = np.log(jobs[:, 3][owner] * rate / price)
     z[4] = np.log(price) / 4.0 + 1.0
@@ -159,7 +162,7 @@ def features(load: float, log_w: FloatArray, jobs: FloatArray, options: FloatArr
     z[10] = np.log(1.0 + age[owner] / seconds[owner])
     z[11] = np.minimum(jobs[:, 5][owner], 10.0) / 5.0
     z[12] = np.log(options[:, 5]) / 2.0 - 1.0
-    z[13] = np.mean(log_seconds) / 4.0 - 2.0
+    z[13] = np.mean(log_seconds) / WORK_SCALE - 2.0
     z[14] = np.std(log_seconds) - 1.0
     z[15] = np.sum(price * options[:, 3])
     z[16] = np.where(jobs[:, 7] > 0.0, 1.0, 0.0)[owner]
@@ -195,7 +198,7 @@ def on_purpose(
     for k in range(len(owner)):
         if waits[k] <= 0.0 and options[k, 0] > now[owner[k]]:
             now[owner[k]] = options[k, 0]
-    longest = np.maximum(LONGEST_WAIT, np.where(now > 0.0, jobs[:, 0] / np.maximum(now, 1e-300), 0.0))
+    longest = np.maximum(LONGEST_WAIT, np.where(now > 0.0, jobs[:, 0] / np.where(now > 0.0, now, 1.0), 0.0))
     found: BoolArray = (waits > 0.0) & (waits + waited[owner] <= longest[owner]) & (jobs[:, 7][owner] > 0.0)
     return found
 

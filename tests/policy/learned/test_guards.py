@@ -82,12 +82,43 @@ def test_a_job_that_was_stopped_waits_anew() -> None:
     assert "uid-large" not in placed(Rudder(analytic()).decide(replace(now, jobs=(again, *now.jobs[1:]))))
 
 
+def lifted(now: Snapshot) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    menus = rudder.market(now).menus
+    waits = np.array([guards.waited(now, menu.job) for menu in menus])
+    return guards.lift(now, menus, waits, np.ones(len(menus)), np.ones(len(menus), dtype=np.bool_))
+
+
 def test_only_so_many_come_before_others_at_a_time_and_those_first_who_have_waited_longest() -> None:
     jobs = [job(f"j{number}", created=OVERDUE - number) for number in range(guards.MOST_OVERDUE + 3)]
     now = snapshot([node("n1")], jobs)
-    menus = rudder.market(now).menus
-    lifted = guards.lift(now, menus, np.array([guards.waited(now, each) for each in jobs]), np.ones(len(jobs)))
-    assert np.flatnonzero(lifted).tolist() == list(range(3, len(jobs)))
+    assert np.flatnonzero(lifted(now)).tolist() == list(range(3, len(jobs)))
+
+
+def test_a_tenant_with_many_old_jobs_leaves_a_place_to_others() -> None:
+    many = [job(f"j{number}", created=OVERDUE - 600 - number, namespace="many") for number in range(40)]
+    now = snapshot([node("n1")], [*many, job("few", created=OVERDUE, namespace="few")])
+    assert np.flatnonzero(lifted(now)).tolist() == [37, 38, 39, 40]
+
+
+def test_jobs_that_can_have_nothing_do_not_take_the_places_of_those_that_have_waited_too_long() -> None:
+    """Of four tenants whose queue has no quota left, and a fifth."""
+    queue = {"queue": "empty", "priority": 1, "created": OVERDUE - HOUR}
+    stuck = [job(f"stuck{n}", namespace=f"t{n}", **queue) for n in range(guards.MOST_OVERDUE)]
+    now = crowd(OVERDUE)
+    now = replace(now, jobs=(*stuck, *now.jobs), quotas=(Quota("empty", "*", 0),))
+    assert "uid-large" in placed(Rudder(analytic()).decide(now))
+
+
+def test_no_size_of_any_job_ends_the_turn_of_another() -> None:
+    """Work of centuries makes the worth of all others as large as one likes: worth is relative to the mean."""
+    now = crowd(OVERDUE)
+    held = placement("uid-large", {"n1": 8})
+    mine = replace(now.jobs[0], placement=held, preemptible=True, elastic=True, started=NOW - 60, priority=9)
+    tiny = [job(f"t{n}", gpus=(8, 8), steps=1, created=OVERDUE - n, priority=9) for n in range(8)]
+    ages = [job(f"a{n}", model="llama3-8b", steps=10**9, global_batch_size=4096, created=NOW) for n in range(30)]
+    levels = [job(f"p{n}", created=NOW, priority=n) for n in range(9)]
+    world = replace(now, nodes=(node("n1", free=0),), jobs=(mine, *tiny, *ages, *levels))
+    assert not Rudder(analytic()).decide(world).stops
 
 
 def test_who_got_gpus_after_a_long_wait_is_not_stopped_at_once() -> None:
@@ -127,7 +158,7 @@ def test_in_a_stream_of_short_jobs_a_wait_is_bounded(controller: bool, monkeypat
     bound = guards.LONGEST_WAIT + guards.LEAST_RUN + SimRules().heartbeat
     assert first_start(SimulatedController(policy) if controller else policy, stream(12)) <= bound
     if not controller:
-        monkeypatch.setattr(guards, "lift", lambda now, menus, waits, best: np.zeros(len(menus)))
+        monkeypatch.setattr(guards, "lift", lambda now, menus, waits, best, possible: np.zeros(len(menus)))
         assert first_start(policy, stream(12)) > bound
 
 
@@ -235,6 +266,31 @@ def test_after_some_restarts_a_gang_is_left_alone_for_a_while(restarts: int, ran
     gang = running("r", {"n1": 4}, preemptible=True, restarts=restarts, started=NOW - ran)
     now = snapshot([node("n1", free=4)], [gang])
     assert guards.rested(now).jobs[0].preemptible is not kept
+
+
+# --- what users state -------------------------------------------------------------------------------------------------
+def test_who_runs_on_beyond_all_that_it_stated_is_not_about_to_end() -> None:
+    def left(hours: float) -> float:
+        liar = running("liar", {"n1": 8}, steps=100, steps_done=100, served={A100: hours * HOUR * 8}, preemptible=True)
+        (menu,) = rudder.market(snapshot([node("n1", free=0)], [liar])).menus
+        return guards.steps_left(menu) / float(menu.rate[menu.current])
+
+    assert left(0.0) < 60.0
+    assert left(10.0) > HOUR
+    assert left(100.0) > 9 * left(10.0)
+
+
+def test_who_stated_a_step_and_runs_for_hours_gives_way_to_who_stated_the_truth() -> None:
+    def world(hours: float) -> Snapshot:
+        liar = running(
+            "liar", {"n1": 8}, steps=100, steps_done=100, preemptible=True, elastic=True,
+            created=NOW - hours * HOUR, started=NOW - hours * HOUR, served={A100: hours * HOUR * 8},
+        )  # fmt: skip
+        liar = replace(liar, requirements=job(gpus=(8, 8)).requirements)
+        return snapshot([node("n1", free=0)], [liar, job("honest", gpus=(8, 8), steps=20_000, created=NOW)])
+
+    assert not Rudder(analytic()).decide(world(0.0)).stops
+    assert [stop.job for stop in Rudder(analytic()).decide(world(1000.0)).stops] == ["uid-liar"]
 
 
 # --- idling -----------------------------------------------------------------------------------------------------------
@@ -345,6 +401,28 @@ def test_the_shipped_ranges_hold_what_it_was_trained_on() -> None:
     waiting = tuple(replace(each, elastic=True, created=0.0) for each in drawn.described[:12])
     now = replace(clusters.cluster("h100-64"), time=60.0, jobs=waiting)
     assert Rudder(Trained(wild(), ranges)).decide(now).doubts == ()
+
+
+def test_one_job_of_centuries_makes_nobody_elses_case_strange() -> None:
+    now, trained = burst(5), Trained(wild(), shipped().ranges)
+    assert Rudder(trained).decide(now).doubts == ()
+    liar = job("liar", model="llama3-8b", steps=10**9, global_batch_size=65536, gpus=(8, 8), created=0.0)
+    doubted = Rudder(trained).decide(replace(now, jobs=(*now.jobs, liar))).doubts
+    assert {uid for doubt in doubted for uid in doubt.jobs} == {"uid-liar"}
+
+
+def test_a_flood_of_jobs_that_can_have_nothing_changes_no_more_than_the_heaviest_load_of_training() -> None:
+    usual = burst(10)
+    flood = [job(f"f{number}", queue="empty", gpus=(8, 8), created=NOW) for number in range(400)]
+    menus = [menu for menu in rudder.market(replace(usual, jobs=(*usual.jobs, *flood))).menus if menu.options]
+    given = rudder.columns(usual, rudder.market(usual), menus)
+    first = np.cumsum([0, *(len(menu.options) for menu in menus)])
+    trained = Trained(analytic(), shipped().ranges)
+    load, log_w = rudder.pressure(trained.network, given.jobs)
+    heaviest = float(guards.bounds(trained.ranges)[1, worth.LOAD])
+    assert load > heaviest
+    worth, _ = rudder._judged(trained, given, first, menus)
+    assert np.array_equal(worth, rudder.analytic_worth(trained.network, heaviest, log_w, *given))
 
 
 # --- weights that cannot be used --------------------------------------------------------------------------------------

@@ -52,20 +52,24 @@ def _part(part: InstalledPart, led: bool, seen: Seen) -> Iterator[Finding]:
     elif isinstance(part.grants, Unknown):
         yield not_checked(f"{part.title}: what {part.account} may do: {part.grants.why}", part.grants.fix)
     else:
-        yield from _granted(part, tuple(grant for grant in part.grants if _needed(grant.need, seen)), account)
+        yield from _granted(
+            part, tuple(grant for grant in part.grants if _needed(grant.need, part.title, seen)), account
+        )
 
 
-def _needed(need: Need, seen: Seen) -> bool:
-    """Whether the controller, as its pods are set, makes such calls: the chart gives it no right beyond."""
+def _needed(need: Need, title: str, seen: Seen) -> bool:
+    """Whether a part, as its pods are set, makes such calls: the chart gives it no right beyond."""
     pods = seen.pods if isinstance(seen.pods, tuple) else ()
-    return need.used({pod.variable(need.setting[0]) for pod in pods if pod.part == "controller"} - {""})
+    return need.used({pod.variable(need.setting[0]) for pod in pods if pod.part == title} - {""})
 
 
 def _granted(part: InstalledPart, grants: tuple[AccessRight, ...], account: str) -> Iterator[Finding]:
     lacking = _lacking(grants)
-    fix = f"{APPLY} {MANIFESTS[part.title]} (where Helm installed it: helm upgrade)"
     for need, rights in lacking.items():
         message = f"{part.account} may not {_told(rights)}: {need.why}"
+        fix = f"{APPLY} {MANIFESTS[part.title]} (where Helm installed it: helm upgrade)"
+        if need.role:
+            fix = f"helm upgrade with rbac.create, or bind a ClusterRole like the chart's {need.role} to it"
         say = warning if need.optional else error
         yield say(Reason.RIGHT_MISSING, message, fix, (account,))
     if not lacking:
