@@ -22,7 +22,7 @@ from trimtab.telemetry.metrics import REGISTRY
 from trimtab_lab import workloads
 from trimtab_lab.workloads.textfile import FileError
 from trimtab_policy import policy
-from trimtab_policy.learned import rudder, store
+from trimtab_policy.learned import rudder, store, worth
 from trimtab_policy.perf import correction
 from trimtab_policy.perf.correction import Key, State
 
@@ -138,7 +138,7 @@ def test_weights_from_elsewhere_are_refused_in_a_line(tmp_path: Path, arrays: by
 
 def test_weights_whose_price_of_gpus_is_beyond_all_numbers_end_in_a_decision() -> None:
     """An exponential of two finite figures was not finite: OverflowError."""
-    network = rudder.analytic()
-    network.constants[[rudder.CONSTANTS.index("thrift"), rudder.CONSTANTS.index("thrift_load")]] = 1.0, -1e6
+    network = worth.analytic()
+    network.constants[[worth.CONSTANTS.index("thrift"), worth.CONSTANTS.index("thrift_load")]] = 1.0, -1e6
     decision = rudder.Rudder(network).decide(snapshot([node("n1")], [job(gpus=(1, 1))]))
     assert [each.job for each in (*decision.placements, *decision.pending)] == ["uid-job"]

@@ -47,9 +47,9 @@ def _job(draw: Draw, number: int) -> Job:
     return job(
         f"j{number}",
         gpus=(low, low * draw.pick((1, 2, 8, 2048))),
-        model="gpt2" if runs else draw.pick(("gpt2", "gpt2", "llama3-8b")),  # what runs fits on its GPUs
+        model="gpt2" if runs else draw.pick(("gpt2", "gpt2", "llama3-8b")),  # what runs can run
         steps=draw.pick(_STEPS),
-        global_batch_size=draw.pick((64, 1, 65_536)),
+        global_batch_size=64 if runs else draw.pick((64, 1, 65_536)),
         gpu_types=draw.pick(((), (), (A100,), tuple(f"x{n}" for n in range(1000)), (H100, "x"))),
         namespace=draw.pick(("a", "b")),
         queue=draw.pick(("", "q")),

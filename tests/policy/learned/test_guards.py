@@ -418,11 +418,11 @@ def test_a_flood_of_jobs_that_can_have_nothing_changes_no_more_than_the_heaviest
     given = rudder.columns(usual, rudder.market(usual), menus)
     first = np.cumsum([0, *(len(menu.options) for menu in menus)])
     trained = Trained(analytic(), shipped().ranges)
-    load, log_w = rudder.pressure(trained.network, given.jobs)
+    load, log_w = worth.pressure(trained.network, given.jobs)
     heaviest = float(guards.bounds(trained.ranges)[1, worth.LOAD])
     assert load > heaviest
-    worth, _ = rudder._judged(trained, given, first, menus)
-    assert np.array_equal(worth, rudder.analytic_worth(trained.network, heaviest, log_w, *given))
+    found, _ = rudder._judged(trained, given, first, menus)
+    assert np.array_equal(found, worth.analytic_worth(trained.network, heaviest, log_w, *given))
 
 
 # --- weights that cannot be used --------------------------------------------------------------------------------------
