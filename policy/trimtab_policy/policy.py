@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from trimtab_policy.inputs.plugins import offered
 
@@ -53,6 +53,18 @@ class Policy(Protocol):
         """Return placements for some waiting jobs, and for every other one the reason why it waits.
 
         Running jobs may be moved (a placement) or stopped (`stops`) if they are preemptible, and only then.
+        """
+        ...
+
+
+@runtime_checkable
+class Weighs(Protocol):
+    """A policy that can say what an option is worth to a job beside what it decides."""
+
+    def weigh(self, snapshot: Snapshot, job: str, gpu_type: str, gpus: int) -> str | None:
+        """In words; `job` is a UID. None for a job that it does not decide about, or an option that it does not have.
+
+        Raises like `decide`.
         """
         ...
 

@@ -251,6 +251,98 @@ def test_the_policy_that_decides_is_asked_unless_another_is_named(dump: Path, mo
     assert explain(dump, "first", "--policy", "best_fit").exit_code == 0
 
 
+# --- why not others --------------------------------------------------------------------------------------------------
+@pytest.fixture
+def choosy(tmp_path: Path) -> Path:
+    """A job that runs on a full node, one that would get the four GPUs that are free, and a node that it does not
+    allow."""
+    first = running("first", {"a": 8}, finish=NOW + 1500, started=NOW - 600, steps_done=5)
+    mine = job("mine", gpus=(4, 8), max_nodes=1, gpu_types=(A100,))
+    large = job("large", gpus=(1, 8), model="llama3-70b", gpu_types=(A100,))
+    file = tmp_path / "now.json"
+    nodes = [node("a", free=0), node("b", free=4), node("h", H100)]
+    file.write_bytes(msgspec.json.encode(snapshot(nodes, [first, mine, large])))
+    return file
+
+
+def why_not(dump: Path, name: str, asked: str) -> dict[str, Any]:
+    answer = json.loads(explain(dump, name, "--why-not", asked, "-o", "json").stdout)
+    found: dict[str, Any] = answer["whyNot"]
+    return found
+
+
+def test_gpus_that_the_job_does_not_allow_are_told_by_the_field_that_forbids_them(choosy: Path) -> None:
+    found = why_not(choosy, "mine", "16xH100")
+    assert found["wanted"] == {"gpu_type": H100, "gpus": 16}
+    assert found["because"][0] == f"spec.resources.gpuTypes allows only {A100}"
+    assert found["because"][1] == "spec.resources.gpus allows 4 to 8, not 16"
+    assert why_not(choosy, "mine", "8 h100")["because"] == [
+        f"spec.resources.gpuTypes allows only {A100}", "there would be room for it now",
+    ]  # fmt: skip
+
+
+def test_gpus_that_others_hold_are_told_with_who_holds_them_and_until_when(choosy: Path) -> None:
+    found = why_not(choosy, "mine", f"8×{A100}")
+    assert found["because"][0].startswith("InsufficientGpus: needs at least 8×")
+    assert f"default/first holds 8×{A100}" in found["because"][1]
+    assert found["start"]["expected"] == NOW + 1500
+    assert found["prediction"]["tokens_per_second"] > 0
+    shown = explain(choosy, "mine", "--why-not", "8xA100").stdout
+    assert f"Why not 8×{A100}" in shown
+    assert "Could start" in shown
+
+
+def test_gpus_that_a_job_would_get_anyway_have_nothing_against_them(choosy: Path) -> None:
+    assert why_not(choosy, "mine", "4")["because"] == [f"nothing: the job would get 4×{A100}"]
+    assert why_not(choosy, "first", A100)["because"] == [f"nothing: the job has 8×{A100}"]
+
+
+def test_gpus_that_there_is_room_for_are_held_against_what_the_job_has(choosy: Path) -> None:
+    because = why_not(choosy, "first", "4xH100")["because"]
+    assert because[0] == f"there is room for 4×{H100}; the job has 8×{A100}"
+    assert because[1].startswith("predicted to be ")
+    assert because[1].endswith("with 0.5 times the GPUs")
+    assert because[-1].endswith("(spec.elasticity.policy: Fixed)")
+
+
+def test_a_model_that_does_not_fit_says_what_does_not(choosy: Path) -> None:
+    found = why_not(choosy, "large", "1xA100")
+    assert found["because"][0].startswith("NoFeasiblePlan: ")
+    assert (found["plan"], found["prediction"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("", None),
+        ("V100", "the cluster has no V100"),
+        ("8xA100-SXM4-80", "the cluster has no A100-SXM4-80"),
+        ("0xA100", "at least one GPU"),
+        ("*", "write COUNTxTYPE"),
+        ("-3", "write COUNTxTYPE"),
+        ("8×A100×2", "write COUNTxTYPE"),
+        ("9" * 9 + "xA100", "write COUNTxTYPE"),
+    ],
+)
+def test_what_cannot_be_read_as_gpus_is_an_error_that_names_the_option(
+    choosy: Path, asked: str, said: str | None
+) -> None:
+    result = explain(choosy, "mine", f"--why-not={asked}")
+    if said is None:
+        assert result.exit_code == 0
+    else:
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--why-not" in result.stderr
+        assert said in " ".join(result.stderr.split())
+
+
+def test_a_type_of_which_there_are_two_has_to_be_named(tmp_path: Path) -> None:
+    file = tmp_path / "now.json"
+    nodes = [node("a"), node("b", "A100-SXM4-40GB")]
+    file.write_bytes(msgspec.json.encode(snapshot(nodes, [job("mine")])))
+    assert "A100-SXM4-40GB or A100-SXM4-80GB" in " ".join(explain(file, "mine", "--why-not", "A100").stderr.split())
+
+
 def test_a_job_that_is_not_there_is_an_error_of_one_line(dump: Path) -> None:
     result = explain(dump, "nobody", "-n", "team")
     assert (result.exit_code, result.stdout) == (2, "")

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from trimtab import settings
 from trimtab.api.convert import to_placement
-from trimtab.commands import calibration, learned
+from trimtab.commands import calibration, learned, why_not
 from trimtab.commands.live import deciding, look
 from trimtab.commands.options import (
     ContextOption,
@@ -51,6 +51,8 @@ class _Account(Struct):
 
     key: str
     rows: list[ui.Rows]
+    now: Snapshot
+    """The cluster, with all that run and wait, in line."""
     snapshot: Snapshot
     """As if the job held nothing and alone were waiting."""
     line: ui.Place | None = None
@@ -71,6 +73,10 @@ async def explain(
     namespace: NamespaceOption = "default",
     policy: Annotated[str, typer.Option(help="Policy to ask; by default the one that decides now.")] = "",
     snapshot: Annotated[Path | None, typer.Option(help="Look at this dump instead of the live cluster.")] = None,
+    why: Annotated[
+        str,
+        typer.Option(why_not.OPTION, help="GPUs that it has not, such as 32xH100, H100 or 32: what speaks against."),
+    ] = "",
     form: OutputOption = Output.TABLE,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -81,6 +87,8 @@ async def explain(
     Examples: trimtab explain llama3-8b -n team-a
 
     trimtab explain llama3-8b -n team-a -o json
+
+    trimtab explain llama3-8b -n team-a --why-not 32xH100
 
     trimtab snapshot -o json > now.json; trimtab explain llama3-8b --snapshot now.json
     """
@@ -93,7 +101,7 @@ async def explain(
         observation, known = await look(kube), await learned.learned(kube, configured.reports)
         account = _live(observation, _find(observation, namespace, job), known, correct=configured.reports.correct)
         decides = await deciding(kube, configured.policy)
-    _tell(form, account, policy or decides, configured.prices)
+    _tell(form, account, policy or decides, configured.prices, why)
 
 
 def _live(observation: Observation, facts: JobFacts, known: Learned, *, correct: bool) -> _Account:
@@ -105,6 +113,7 @@ def _live(observation: Observation, facts: JobFacts, known: Learned, *, correct:
     return _Account(
         key=facts.meta.key,
         rows=[ui.standing(facts, now.time)],
+        now=in_line(now),
         snapshot=released,
         line=line,
         prospect=prospect,
@@ -124,11 +133,14 @@ def _of_dump(now: Snapshot, namespace: str, name: str) -> _Account:
     released = _release(now, job.uid)
     rows = [ui.of_dump(job) + ui.running(job, now.time)]
     alone = next(each for each in released.jobs if each.uid == job.uid)
-    return _Account(f"{namespace}/{name}", rows, released, line, prospect, job=alone, holds=job.placement is not None)
+    return _Account(
+        f"{namespace}/{name}", rows, in_line(now), released, line, prospect, job=alone, holds=job.placement is not None
+    )
 
 
-def _tell(form: Output, account: _Account, policy: str, prices: PriceSettings) -> None:
+def _tell(form: Output, account: _Account, policy: str, prices: PriceSettings, why: str) -> None:
     facts, now = account.facts, account.snapshot.time
+    objection = _objection(account, why, policy) if why else None
     decided = decide(account.snapshot, account.job, policy) if account.job else PlanOutput()
     pending = account.pending or (None if account.holds else decided.pending)
     choices: tuple[TypeChoice, ...] = ()
@@ -150,6 +162,8 @@ def _tell(form: Output, account: _Account, policy: str, prices: PriceSettings) -
         "choices": choices,
         "currency": prices.currency,
     }
+    if objection:
+        value["whyNot"] = objection
     if facts:
         observed = facts.status.observed
         value |= {
@@ -158,12 +172,21 @@ def _tell(form: Output, account: _Account, policy: str, prices: PriceSettings) -
             "learned": learned.value(facts, account.known),
         }
     parts: list[Any] = [tables.pairs(list(ui.told_by(rows)))]
+    parts += [tables.pairs(list(ui.told_by([ui.objection(objection, now)])))] if objection else []
     if decided.placement:
         parts.append(tables.pairs(ui.decision(decided.placement)))
     elif decided.pending and account.holds:
         parts.append(tables.pairs(ui.nowhere(decided.pending)))
     parts += [overview(choices, prices.currency)] if choices else []
     output.show(form, value, output.spaced(parts))
+
+
+def _objection(account: _Account, why: str, policy: str) -> ui.Objection:
+    asked = why_not.wanted(why, account.snapshot.gpu_types)
+    if account.job is None:
+        ended = "has ended" if account.facts and account.facts.finished else "is not decided about"
+        raise UsageError(f"{why_not.OPTION}: {account.key} {ended}: nothing would give it GPUs now")
+    return why_not.objection(account.now, account.snapshot, account.job, asked, policy)
 
 
 def _prospects(now: Snapshot, uid: str, told: Pending | None) -> tuple[ui.Place | None, ui.Prospect | None]:

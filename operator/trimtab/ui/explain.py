@@ -15,6 +15,7 @@ from trimtab.api import conditions
 from trimtab.api.status import Condition, JobStatus, Plan, StopRequest
 from trimtab.observe.jobs import JobFacts
 from trimtab.ui import words
+from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Eta, Job, Pending, Placement
 
 Rows = list[tuple[str, str]]
@@ -44,6 +45,35 @@ class Prospect(Struct, frozen=True):
     nodes: tuple[str, ...]
     where: str = ""
     """The domain that all the nodes share, such as a rack; empty for none."""
+
+
+class WantedGpus(Struct, frozen=True):
+    """GPUs that somebody has asked about."""
+
+    gpu_type: str = ""
+    """Of the cluster; empty for any."""
+    gpus: int = 0
+    """0 for any number."""
+
+    def describe(self) -> str:
+        """`32×H100-SXM5-80GB`, `H100-SXM5-80GB`, `32 GPUs`."""
+        if not self.gpu_type:
+            return f"{self.gpus} GPUs"
+        return f"{self.gpus}×{self.gpu_type}" if self.gpus else self.gpu_type
+
+
+class Objection(Struct, frozen=True):
+    """What speaks against these GPUs for a job, and what it would do on them."""
+
+    wanted: WantedGpus
+    because: tuple[str, ...]
+    """Sentences, the first of which is the real obstacle."""
+    helps: tuple[str, ...] = ()
+    plan: ParallelPlan | None = None
+    """The fastest that the job could run there; None where there is none."""
+    prediction: Prediction | None = None
+    start: Eta | None = None
+    """When it could begin there, where it cannot now and that is in sight."""
 
 
 def place(line: Sequence[Job], uid: str) -> Place | None:
@@ -100,6 +130,23 @@ def decision(found: Placement) -> Rows:
     """What a policy would give the job."""
     where = words.nodes([share.node for share in found.shares], limit=8)
     return [("Decision", found.reason), ("Nodes", where), ("Run time", words.duration(found.prediction.run_seconds))]
+
+
+def objection(found: Objection, now: float) -> Rows:
+    """What speaks against other GPUs, and what the job would do on them."""
+    said: Rows = [(f"Why not {found.wanted.describe()}", text) for text in found.because]
+    said += [("What helps", hint) for hint in found.helps]
+    if found.start:
+        low, expected, high = (
+            words.minutes(max(0.0, at - now)) for at in (found.start.low, found.start.expected, found.start.high)
+        )
+        said.append(
+            ("Could start", f"in ~{expected} (four times of five in {low} to {high}), were nobody else to wait")
+        )
+    if found.plan and found.prediction:
+        rate, seconds = words.rate(found.prediction.tokens_per_second), words.duration(found.prediction.run_seconds)
+        said.append(("Would run", f"{found.plan.describe()}: {rate} tokens/s, {seconds} in all"))
+    return said
 
 
 def nowhere(found: Pending) -> Rows:

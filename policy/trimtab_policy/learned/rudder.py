@@ -161,6 +161,16 @@ class Rudder:
         self.largest_gap = max(self.largest_gap, case.deal.gap)
         return case.decision(self.name)
 
+    def weigh(self, snapshot: Snapshot, job: str, gpu_type: str, gpus: int) -> str | None:
+        """As of `policy.Weighs`."""
+        snapshot = guards.rested(snapshot)
+        capacity = Capacity(snapshot)
+        offered = market(snapshot, capacity)
+        menus = [menu for menu in offered.menus if menu.options]
+        if not any(menu.job.uid == job for menu in menus):
+            return None
+        return _Scored(snapshot, capacity, offered, menus, self._trained).weighed(job, gpu_type, gpus)
+
 
 def trained(arrays: Mapping[str, NDArray[Any]]) -> Trained:
     """From the arrays of a file. Raises WeightsError for other shapes."""
@@ -237,6 +247,27 @@ class _Scored:
         fixed = np.flatnonzero(self._columns.jobs[:, SPAN])
         waiting = [number for number in fixed.tolist() if not self.menus[number].job.placement]
         return tuple(self.menus[number].job.uid for number in sorted(waiting, key=lambda number: -best[number]))
+
+    def weighed(self, job: str, gpu_type: str, gpus: int) -> str | None:
+        """What an option is worth to a job beside what it gets, and what its GPUs are worth to others, in words."""
+        number = self._numbers[job]
+        menu, first = self.menus[number], int(self._first[number])
+        same = [k for k, each in enumerate(menu.options) if (each.gpu.name, each.option.gpus) == (gpu_type, gpus)]
+        if not same:
+            return None
+        worth = self._unruled[first : first + len(menu.options)]
+        k, chosen = max(same, key=lambda each: float(worth[each])), int(self.deal.chosen[number])
+        price = self._pools.cost(self.deal.prices, number, menu)
+        if worth[k] <= 0:
+            return "worth nothing to it: so slow that it had rather wait"
+        if chosen == k:
+            return "worth most to it, all things considered"
+        if chosen >= 0 and worth[chosen] > 0:
+            mine = float(worth[chosen])
+            return _why_not(float(worth[k]) / mine, float(price[k] - price[chosen]) / mine)
+        if self._later[number] > worth[k]:
+            return f"worth {worth[k] / self._later[number]:.2f} as much as what comes free soon, which it waits for"
+        return f"others would pay {float(price[k] / worth[k]):.0%} of what these are worth to it"
 
     def _filled(self, decision: Decision) -> Decision:
         """The same without GPUs that are idle beside somebody who could use them."""

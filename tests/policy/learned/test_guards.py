@@ -220,6 +220,17 @@ def test_who_comes_first_is_said_of_jobs_that_cannot_be_moved_later_by_what_they
     assert decision.line == ("uid-short", "uid-long")
 
 
+def test_an_option_is_weighed_against_what_the_job_gets_or_waits_for() -> None:
+    now = awaits_fast_gpus(NOW - 60, 20 * HOUR)
+    rudder_ = Rudder()
+    assert "which it waits for" in str(rudder_.weigh(now, "uid-fixed", A100, 8))
+    assert rudder_.weigh(now, "uid-fixed", T4, 8) is None, "it has no such option"
+    assert rudder_.weigh(now, "uid-holder", H100, 8) is None, "it is not decided about"
+    free = replace(now, nodes=(node("fast", H100), node("slow", A100)), jobs=now.jobs[1:])
+    assert rudder_.weigh(free, "uid-fixed", H100, 8) == "worth most to it, all things considered"
+    assert str(rudder_.weigh(free, "uid-fixed", A100, 8)).startswith("worth ")
+
+
 # --- moving -----------------------------------------------------------------------------------------------------------
 class Noisy:
     """Rudder, whose predictions are corrected anew in each decision, by any factor."""
