@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.api import conditions
-from trimtab.api.status import Condition, JobStatus, Plan, StopRequest
+from trimtab.api.status import Condition, JobStatus, Plan, PlanAlternative, StopRequest
 from trimtab.observe.jobs import JobFacts
 from trimtab.ui import words
 from trimtab_policy.specs import ParallelPlan, Prediction
@@ -126,10 +126,10 @@ def pending(found: Pending) -> Rows:
     return said + [("What helps", hint) for hint in found.alternatives]
 
 
-def decision(found: Placement) -> Rows:
+def decision(found: Placement, heading: str = "Decision") -> Rows:
     """What a policy would give the job."""
     where = words.nodes([share.node for share in found.shares], limit=8)
-    return [("Decision", found.reason), ("Nodes", where), ("Run time", words.duration(found.prediction.run_seconds))]
+    return [(heading, found.reason), ("Nodes", where), ("Run time", words.duration(found.prediction.run_seconds))]
 
 
 def objection(found: Objection, now: float) -> Rows:
@@ -227,8 +227,15 @@ def _plan(plan: Plan) -> Rows:
     return [
         ("Plan", what),
         ("Because", plan.reason),
+        *(("Lost then", _lost(each)) for each in plan.alternatives or ()),
         ("On", words.nodes([node.name for node in plan.nodes], limit=8)),
     ]
+
+
+def _lost(other: PlanAlternative) -> str:
+    """What lost when the plan was decided, and why."""
+    figures = f"{words.rate(other.tokens_per_second)} tokens/s, {words.duration(other.run_seconds)} in all"
+    return f"{other.gpus}×{other.gpu_type}, {other.summary}: {figures}; {other.why_not}"
 
 
 def _stop(stop: StopRequest, now: float) -> Rows:
