@@ -74,6 +74,14 @@ def test_a_plan_tells_what_lost_when_it_was_decided() -> None:
     assert told.splitlines()[4].endswith("; worth 0.50 as much to this job")
 
 
+def test_what_would_be_decided_now_is_told_apart_from_what_was_decided_then() -> None:
+    plan = plan_of(placement(), 3)
+    [(_, same)] = ui.since_then(plan, placement())
+    assert same == "the same as it was decided at 2026-01-02 03:04:05 UTC"
+    [(_, other)] = ui.since_then(plan, placement(nodes={"n2": 4}))
+    assert f"(8×{A100}, {plan.summary}): now 4×{A100}" in other
+
+
 def test_a_plan_that_waits_for_others_to_stop_names_them_until_its_pods_are_bound() -> None:
     plan = plan_of(placement(), 3).model_copy(update={"waits_for": (leaving("victim", 2, "team"),)})
     waits = transitions.planned(JobStatus(), META, plan, NOW)

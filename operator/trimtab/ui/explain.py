@@ -149,6 +149,13 @@ def objection(found: Objection, now: float) -> Rows:
     return said
 
 
+def since_then(plan: Plan, now: Placement) -> Rows:
+    """Whether what would be decided now is what was decided when the plan was made."""
+    then, today = f"{plan.gpus}×{plan.gpu_type}, {plan.summary}", f"{now.gpus}×{now.gpu_type}, {now.plan.describe()}"
+    moment = f"as it was decided at {_moment(plan.created_time)}"
+    return [("Since then", f"the same {moment}" if then == today else f"not {moment} ({then}): now {today}")]
+
+
 def nowhere(found: Pending) -> Rows:
     """Why a job that holds GPUs would get none if it were placed now."""
     return [("If placed now", f"{found.reason.value}: {found.message}")]
