@@ -129,6 +129,10 @@ class Alternative(Struct, frozen=True):
     plan: ParallelPlan
     prediction: Prediction
     why_not: str
+    worth: float | None = None
+    """To the job, beside the chosen one: 1 is as much. None where the policy does not say."""
+    price: float | None = None
+    """What others would pay for its GPUs, as a part of what the chosen one is worth to the job."""
 
 
 class Placement(Struct, frozen=True):
@@ -426,6 +430,8 @@ class DoubtReason(StrEnum):
 
     OUT_OF_TRAINING = "out_of_training"
     """The job is unlike all that the policy was trained on."""
+    CLUSTER_OUT_OF_TRAINING = "cluster_out_of_training"
+    """The cluster as a whole is, e.g. its load, and not the job."""
     NOT_FINITE = "not_finite"
     """What it has learned comes to no finite number."""
 

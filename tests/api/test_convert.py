@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pydantic import ValidationError
 
+from trimtab.api.base import TEXT
 from trimtab.api.convert import (
     UNLIMITED,
     to_model_spec,
@@ -22,12 +24,12 @@ from trimtab.api.convert import (
     to_start_time,
     to_training,
 )
-from trimtab.api.status import Plan
+from trimtab.api.status import MAX_LOST, Plan
 from trimtab.api.v1alpha1 import JobSpec, QueueSpec
 from trimtab.errors import SpecError
 from trimtab_policy import catalog
 from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Precision, Prediction, Recompute
-from trimtab_policy.types import Bounds, Eta, NodeShare, Placement, Quota
+from trimtab_policy.types import Alternative, Bounds, Eta, NodeShare, Placement, Quota
 
 Spec = Callable[..., JobSpec]
 ANY = Bounds()
@@ -244,6 +246,39 @@ def test_a_plan_on_the_wire() -> None:
             "finishTime": "2026-01-02T04:04:05Z",
         },
     }
+
+
+def lost(**changes: Any) -> Alternative:
+    why = "worth 0.50 as much to this job"
+    return replace(Alternative("T4", 16, PLACEMENT.plan, PLACEMENT.prediction, why, 0.5, 0.25), **changes)
+
+
+def test_what_lost_is_kept_with_the_plan() -> None:
+    [kept] = plan(replace(PLACEMENT, alternatives=(lost(),))).to_wire()["alternatives"]
+    assert kept == {
+        "gpuType": "T4",
+        "gpus": 16,
+        "summary": "dp=2 tp=4 pp=1 zero=1",
+        "stepMilliseconds": 1500,
+        "tokensPerSecond": 41200,
+        "runSeconds": 3600,
+        "worthPermille": 500,
+        "pricePermille": 250,
+        "whyNot": "worth 0.50 as much to this job",
+    }
+
+
+def test_what_lost_is_bounded_in_number_length_and_value() -> None:
+    many = tuple(lost(why_not="x" * 5000, worth=math.inf, price=math.nan) for _ in range(50))
+    kept = plan(replace(PLACEMENT, alternatives=many)).alternatives or ()
+    assert len(kept) == MAX_LOST
+    assert {(len(each.why_not), each.worth_permille, each.price_permille) for each in kept} == {(TEXT, 10**9, None)}
+    unsaid = plan(replace(PLACEMENT, alternatives=(lost(worth=None, price=None),))).to_wire()["alternatives"][0]
+    assert not {"worthPermille", "pricePermille"} & unsaid.keys()
+
+
+def test_a_plan_of_an_earlier_version_has_nothing_that_lost() -> None:
+    assert Plan.model_validate(plan(PLACEMENT).to_wire()).alternatives is None
 
 
 INTERLEAVED = ParallelPlan(pipeline=4, virtual=3, data=2, zero_stage=1)

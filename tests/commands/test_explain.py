@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.builders import (
     A100,
     H100,
@@ -33,7 +34,7 @@ from trimtab.apply import transitions
 from trimtab.cli import app
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab.ui import explain as ui
-from trimtab_policy.types import Eta, StopCause
+from trimtab_policy.types import Alternative, Eta, StopCause
 
 META = job_object().metadata
 
@@ -62,6 +63,23 @@ def test_a_job_that_is_bound_and_runs_tells_its_plan_and_since_when() -> None:
     assert f"Plan: 8×{A100}, Data dp=8" in told
     assert "(epoch 3, best_fit)" in told
     assert "Because: because" in told
+
+
+def test_a_plan_tells_what_lost_when_it_was_decided() -> None:
+    made = placement()
+    lost = Alternative("T4", 16, made.plan, made.prediction, "worth 0.50 as much to this job", 0.5, 0.0)
+    plan = plan_of(replace(made, alternatives=(lost,)), 3)
+    told = said(transitions.planned(JobStatus(), META, plan, NOW))
+    assert "Lost then: 16×T4, dp=8" in told
+    assert told.splitlines()[4].endswith("; worth 0.50 as much to this job")
+
+
+def test_what_would_be_decided_now_is_told_apart_from_what_was_decided_then() -> None:
+    plan = plan_of(placement(), 3)
+    [(_, same)] = ui.since_then(plan, placement())
+    assert same == "the same as it was decided at 2026-01-02 03:04:05 UTC"
+    [(_, other)] = ui.since_then(plan, placement(nodes={"n2": 4}))
+    assert f"(8×{A100}, {plan.summary}): now 4×{A100}" in other
 
 
 def test_a_plan_that_waits_for_others_to_stop_names_them_until_its_pods_are_bound() -> None:
@@ -231,7 +249,7 @@ def test_a_running_job_of_a_dump_is_told_with_what_would_be_decided_now(dump: Pa
     shown = explain(dump, "first").stdout
     assert "runs" in shown
     assert "in ~25 min" in shown
-    assert "Decision" in shown
+    assert f"If placed now  8×{A100}" in shown
     answer: dict[str, Any] = json.loads(explain(dump, "first", "-o", "json").stdout)
     assert (answer["state"], answer["pending"], answer["start"]) == ("Running", None, None)
 

@@ -13,7 +13,7 @@ from trimtab.api.status import JobStatus, Leaving, StopRequest
 from trimtab.apply.transitions import JobEvent
 from trimtab.controller import views
 from trimtab.controller.jobs.evictions import Evictions
-from trimtab.controller.loop.decisions import REVIEW_SECONDS, Decisions, RoundDecision
+from trimtab.controller.loop.decisions import DOUBT_SECONDS, REVIEW_SECONDS, Decisions, RoundDecision
 from trimtab.decide.engine import Engine
 from trimtab.kube.objects import Meta
 from trimtab.observe.jobs import JobFacts
@@ -35,13 +35,15 @@ class Bench:
     """Decisions with everything around them played."""
 
     def __init__(self) -> None:
-        self.choice = CHOICE
+        self.in_force = CHOICE
         self.broken: set[str] = set()
         self.policies: dict[str, Policy] = {}
         self.promised: dict[str, str] = {}
         """UID -> policy of the jobs that were given a placement."""
         self.explained: list[str] = []
         self.told: list[str] = []
+        self.told_where: list[str] = []
+        self.told_on: Meta | None = None
         self.shadow_policy = ""
         self.shadowed: list[str] = []
         this = cast(Any, self)
@@ -57,7 +59,7 @@ class Bench:
 
     async def look(self) -> Choice:
         """As of `Choosing`."""
-        return self.choice
+        return self.in_force
 
     def promise(self, facts: JobFacts, decided: views.PlannedPlacement, waits_for: tuple[Leaving, ...]) -> None:
         """As of `Gangs`, like the next two."""
@@ -72,6 +74,9 @@ class Bench:
     def job(self, meta: Meta, happening: JobEvent) -> None:
         """As of `EventRecorder`."""
         self.told.append(f"{happening.type} {happening.reason}: {happening.message}")
+        self.told_where.append(f"{meta.name}: {self.told[-1]}")
+
+    choice = job
 
     def use(self, policy: str) -> None:
         """As of `ShadowMode`, like the next one."""
@@ -139,10 +144,10 @@ def test_the_simulator_asks_policies_as_often() -> None:
 @pytest.mark.parametrize("change", [{"policy": "fcfs"}, {"fallback": "sjf"}, {"shadow": ""}, {"deadline_seconds": 1.0}])
 async def test_another_choice_is_news(bench: Bench, change: dict[str, Any]) -> None:
     assert await bench.decide(observation(16))
-    bench.choice = replace(CHOICE, **change)
+    bench.in_force = replace(CHOICE, **change)
     decided = await bench.decide(observation(16))
     assert decided
-    assert decided.choice == bench.choice
+    assert decided.choice == bench.in_force
 
 
 async def test_nobody_is_asked_when_nobody_waits(bench: Bench) -> None:
@@ -164,9 +169,13 @@ class Doubting:
 
     name = "best_fit"
 
+    def __init__(self, reason: DoubtReason = DoubtReason.OUT_OF_TRAINING, jobs: tuple[str, ...] = ("uid-job",)) -> None:
+        self.reason, self.jobs = reason, jobs
+        self.message = "unlike all jobs of the training"
+
     def decide(self, now: Snapshot) -> Decision:
         """As of `Policy`."""
-        doubt = Doubt(DoubtReason.OUT_OF_TRAINING, "unlike all jobs of the training", ("uid-job",))
+        doubt = Doubt(self.reason, self.message, self.jobs)
         return replace(policy.load("best_fit").decide(now), doubts=(doubt,))
 
 
@@ -179,6 +188,33 @@ async def test_jobs_are_told_where_a_policy_did_without_what_it_has_learned(benc
     assert bench.promised == {"uid-job": "best_fit"}
     assert bench.told == ["Normal PolicyDoubt: policy best_fit: unlike all jobs of the training"]
     assert counted("trimtab_policy_doubts_total", policy="best_fit", reason="out_of_training") == before + 1
+
+
+async def test_a_job_is_told_once_though_other_figures_are_doubted_in_each_round(bench: Bench) -> None:
+    policy_ = bench.policies["best_fit"] = Doubting()
+    await bench.decide(observation())
+    policy_.message = "unlike all jobs of the training (age)"
+    await bench.decide(observation(later=2 * REVIEW_SECONDS))
+    assert len(bench.told) == 1
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_doubt_about_the_cluster_is_told_once_for_all_jobs(bench: Bench, named: bool) -> None:
+    bench.policies["best_fit"] = Doubting(DoubtReason.CLUSTER_OUT_OF_TRAINING, ("uid-job", "uid-job2", "uid-gone"))
+    bench.told_on = Meta("policy", "trimtab-system", "uid-policy") if named else None
+
+    def many(later: float) -> Observation:
+        jobs = [job_object("job"), job_object("job2")]
+        return ClusterObserver(()).observe(Caches([node_object("a")], [], jobs), NOW + later)
+
+    for later in (0.0, 2 * REVIEW_SECONDS, 4 * REVIEW_SECONDS):
+        assert await bench.decide(many(later))
+    where = "policy" if named else "job"
+    doubted = "policy best_fit: unlike all jobs of the training; jobs decided about so: 2"
+    expected = f"{where}: Normal PolicyDoubt: {doubted}"
+    assert bench.told_where == [expected]
+    assert await bench.decide(many(DOUBT_SECONDS))
+    assert bench.told_where == [expected] * 2
 
 
 # --- running jobs -----------------------------------------------------------------------------------------------------

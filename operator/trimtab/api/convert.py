@@ -12,10 +12,12 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import structs
 
-from trimtab.api.base import LONG_TEXT
+from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.status import (
+    MAX_LOST,
     Leaving,
     Plan,
+    PlanAlternative,
     PlanGrant,
     PlanNode,
     PlanParallelism,
@@ -44,6 +46,7 @@ from trimtab_policy.perf.constants import OTHER
 from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Prediction, TrainingSpec
 from trimtab_policy.types import (
     MOST_LEAVING,
+    Alternative,
     Bounds,
     Eta,
     Grant,
@@ -271,7 +274,28 @@ def to_plan(
         ),
         waits_for=waits_for[:MOST_LEAVING] or None,
         terms=terms,
+        alternatives=tuple(map(_to_alternative, placement.alternatives[:MAX_LOST])) or None,
     )
+
+
+def _to_alternative(lost: Alternative) -> PlanAlternative:
+    predicted = lost.prediction
+    return PlanAlternative(
+        gpu_type=lost.gpu_type,
+        gpus=lost.gpus,
+        summary=lost.plan.describe(),
+        step_milliseconds=_milliseconds(predicted.step_seconds),
+        tokens_per_second=round(predicted.tokens_per_second),
+        run_seconds=math.ceil(predicted.run_seconds),
+        worth_permille=_thousandths(lost.worth),
+        price_permille=_thousandths(lost.price),
+        why_not=lost.why_not[:TEXT],
+    )
+
+
+def _thousandths(value: float | None) -> int | None:
+    """In [0, 10⁹]: of what one GPU hour is worth to a job that is nearly done others may pay any multiple."""
+    return None if value is None or value != value else round(1000 * min(max(value, 0.0), 1e6))
 
 
 def to_shadow(

@@ -18,6 +18,8 @@ from trimtab_policy.types import MOST_LEAVING, PendingReason, StopCause
 
 MAX_ITEMS: Final = 32
 """Blockers, alternatives, or times, of a waiting job."""
+MAX_LOST: Final = 5
+"""Alternatives of a plan."""
 WORDING_HASH: Final = 16
 """Hexadecimal digits."""
 
@@ -169,6 +171,31 @@ class PlanTerms(ApiModel):
     """Its GPUs in the order in which it was given them. What a queue has borrowed are those that were given last."""
 
 
+class PlanAlternative(ApiModel):
+    """A choice that lost when the plan was decided."""
+
+    gpu_type: GpuType
+    """GPU type."""
+    gpus: Degree
+    """Number of GPUs."""
+    summary: Text
+    """The degrees in short, e.g. `dp=2 tp=4 pp=1`."""
+    step_milliseconds: Annotated[Int64, Field(ge=1)]
+    """Predicted duration of one optimizer step."""
+    tokens_per_second: Annotated[Int64, Field(ge=0)]
+    """Predicted throughput of the whole gang."""
+    run_seconds: Annotated[Int64, Field(ge=0)]
+    """Predicted, from the first step to the last."""
+    worth_permille: Annotated[Int64, Field(ge=0)] | None = None
+    """What it was worth to the job beside the chosen one, in thousandths: 1000 is as much. Absent where the policy does
+    not say."""
+    price_permille: Annotated[Int64, Field(ge=0)] | None = None
+    """What others would have paid for its GPUs, in thousandths of what the chosen one was worth to the job. Absent
+    where the policy does not say."""
+    why_not: Text
+    """Why it lost, in words."""
+
+
 class Plan(ApiModel):
     """How the job runs: decided once, then carried out. A new decision is a new plan with a higher epoch."""
 
@@ -215,6 +242,12 @@ class Plan(ApiModel):
     terms: PlanTerms | None = None
     """What it counts against, and what its pods ask for besides GPUs. Absent in plans of earlier versions: then it is
     what the spec says now."""
+    alternatives: (
+        Annotated[tuple[PlanAlternative, ...], Field(min_length=1, max_length=MAX_LOST), extra(list_type="atomic")]
+        | None
+    ) = None
+    """What lost when it was decided, the best first. Absent where there was nothing else, and in plans of earlier
+    versions."""
 
 
 class StopRequest(ApiModel):

@@ -174,7 +174,10 @@ def _tell(form: Output, account: _Account, policy: str, prices: PriceSettings, w
     parts: list[Any] = [tables.pairs(list(ui.told_by(rows)))]
     parts += [tables.pairs(list(ui.told_by([ui.objection(objection, now)])))] if objection else []
     if decided.placement:
-        parts.append(tables.pairs(ui.decision(decided.placement)))
+        plan = facts.status.plan if facts else None
+        since = ui.since_then(plan, decided.placement) if plan and account.holds else []
+        heading = "If placed now" if account.holds else "Decision"
+        parts.append(tables.pairs([*since, *ui.decision(decided.placement, heading)]))
     elif decided.pending and account.holds:
         parts.append(tables.pairs(ui.nowhere(decided.pending)))
     parts += [overview(choices, prices.currency)] if choices else []

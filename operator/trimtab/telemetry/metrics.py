@@ -51,7 +51,7 @@ POLICY_FALLBACKS = Counter(
 POLICY_DOUBTS = Counter(
     "trimtab_policy_doubts_total",
     "Decisions about single jobs in which a learned policy did without what it has learned, by reason"
-    " (out_of_training, not_finite)",
+    " (out_of_training, cluster_out_of_training, not_finite)",
     ["policy", "reason"],
     registry=REGISTRY,
 )

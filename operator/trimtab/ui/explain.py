@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from trimtab import names
 from trimtab.api import conditions
-from trimtab.api.status import Condition, JobStatus, Plan, StopRequest
+from trimtab.api.status import Condition, JobStatus, Plan, PlanAlternative, StopRequest
 from trimtab.observe.jobs import JobFacts
 from trimtab.ui import words
 from trimtab_policy.specs import ParallelPlan, Prediction
@@ -126,10 +126,10 @@ def pending(found: Pending) -> Rows:
     return said + [("What helps", hint) for hint in found.alternatives]
 
 
-def decision(found: Placement) -> Rows:
+def decision(found: Placement, heading: str = "Decision") -> Rows:
     """What a policy would give the job."""
     where = words.nodes([share.node for share in found.shares], limit=8)
-    return [("Decision", found.reason), ("Nodes", where), ("Run time", words.duration(found.prediction.run_seconds))]
+    return [(heading, found.reason), ("Nodes", where), ("Run time", words.duration(found.prediction.run_seconds))]
 
 
 def objection(found: Objection, now: float) -> Rows:
@@ -147,6 +147,13 @@ def objection(found: Objection, now: float) -> Rows:
         rate, seconds = words.rate(found.prediction.tokens_per_second), words.duration(found.prediction.run_seconds)
         said.append(("Would run", f"{found.plan.describe()}: {rate} tokens/s, {seconds} in all"))
     return said
+
+
+def since_then(plan: Plan, now: Placement) -> Rows:
+    """Whether what would be decided now is what was decided when the plan was made."""
+    then, today = f"{plan.gpus}×{plan.gpu_type}, {plan.summary}", f"{now.gpus}×{now.gpu_type}, {now.plan.describe()}"
+    moment = f"as it was decided at {_moment(plan.created_time)}"
+    return [("Since then", f"the same {moment}" if then == today else f"not {moment} ({then}): now {today}")]
 
 
 def nowhere(found: Pending) -> Rows:
@@ -227,8 +234,15 @@ def _plan(plan: Plan) -> Rows:
     return [
         ("Plan", what),
         ("Because", plan.reason),
+        *(("Lost then", _lost(each)) for each in plan.alternatives or ()),
         ("On", words.nodes([node.name for node in plan.nodes], limit=8)),
     ]
+
+
+def _lost(other: PlanAlternative) -> str:
+    """What lost when the plan was decided, and why."""
+    figures = f"{words.rate(other.tokens_per_second)} tokens/s, {words.duration(other.run_seconds)} in all"
+    return f"{other.gpus}×{other.gpu_type}, {other.summary}: {figures}; {other.why_not}"
 
 
 def _stop(stop: StopRequest, now: float) -> Rows:

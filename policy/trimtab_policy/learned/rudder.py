@@ -28,6 +28,7 @@ training; the decision tells which (`Decision.doubts`).
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -38,7 +39,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from trimtab_policy.learned import guards, store
+from trimtab_policy.learned import attribution, guards, store
 from trimtab_policy.learned.guards import LONGEST_WAIT
 from trimtab_policy.learned.worth import (
     AGE,
@@ -56,7 +57,6 @@ from trimtab_policy.learned.worth import (
     RANGES,
     RATE,
     RESTARTS,
-    SAID,
     SHAPES,
     SPAN,
     SPREAD_OF_WORK,
@@ -115,6 +115,8 @@ ENTITLED = 2.0
 ATTEMPTS = 4
 """Assignments that are tried until all of one find nodes."""
 MAX_ALTERNATIVES = 5
+MOST_NAMED = 2
+"""Jobs that are next."""
 
 
 class Rudder:
@@ -187,6 +189,15 @@ class _Columns(NamedTuple):
     owner: IntArray
 
 
+class _Judged(NamedTuple):
+    worth: FloatArray
+    """(options,)"""
+    doubts: dict[int, tuple[DoubtReason, str]]
+    """Number of a job about which the network is not believed -> why."""
+    seen: FloatArray | None
+    """What the network has seen of each option, (17, options); None where there is none."""
+
+
 class _Scored:
     """One decision: what everything is worth, and who gets what."""
 
@@ -198,7 +209,8 @@ class _Scored:
         self._columns = columns(snapshot, offered, menus)
         self._first = np.cumsum([0, *(len(menu.options) for menu in menus)])
         self._numbers = {menu.job.uid: number for number, menu in enumerate(menus)}
-        self._worth, self._doubts = _judged(trained, self._columns, self._first, menus)
+        judged = _judged(trained, self._columns, self._first, menus)
+        self._worth, self._doubts, self._seen = judged
         self._unruled = self._worth.copy()
         """The same whatever found no nodes in one of the attempts: it may in what is left."""
         self._pools = _Pools(snapshot, offered, menus)
@@ -212,6 +224,8 @@ class _Scored:
         self._good = guards.good_enough(*self._columns, self._waited)
         self._left_over: dict[int, int] = {}
         """Number of a job that gets what nobody else has -> its option."""
+        self._following: dict[str, list[tuple[float, int]]] | None = None
+        """GPU type -> what those that get nothing would gain by one of its GPUs, and their numbers."""
         self.deal = self._solve()
 
     def decision(self, name: str) -> Decision:
@@ -237,7 +251,7 @@ class _Scored:
                 self._worth[self._first[number] + self.deal.chosen[number]] = -np.inf
             for number in urgent:
                 self._pin(number)
-            self.deal = self._solve()
+            self.deal, self._following = self._solve(), None
         return replace(self._doubted(self._filled(decision)), line=self._line())
 
     def _line(self) -> tuple[str, ...]:
@@ -366,7 +380,7 @@ class _Scored:
             return np.zeros(len(jobs)), np.full(len(jobs), -1)
         then = options.copy()
         then[asked, PAUSE] += self._waits_of[asked]
-        worth, _ = _judged(self._trained, _Columns(jobs, then, owner), self._first, self.menus)
+        worth = _judged(self._trained, _Columns(jobs, then, owner), self._first, self.menus).worth
         return best_later(float(self._trained.network.constants[PATIENCE]), len(jobs), owner, asked, worth)
 
     def _describe(self, job: Job, wish: Candidate) -> tuple[str, tuple[Alternative, ...]]:
@@ -382,24 +396,58 @@ class _Scored:
             if k == chosen or worth[k] <= 0 or len(alternatives) == MAX_ALTERNATIVES:
                 continue
             other = menu.options[k]
+            beside, dearer = float(worth[k]) / mine, float(price[k] - price[chosen]) / mine
             alternatives.append(
                 Alternative(
                     other.gpu.name,
                     other.option.gpus,
                     other.option.plan,
                     other.option.prediction,
-                    _why_not(float(worth[k]) / mine, float(price[k] - price[chosen]) / mine),
+                    _why_not(beside, dearer),
+                    worth=beside,
+                    price=float(price[k]) / mine,
                 )
             )
         seconds = max(0, job.training.steps - job.steps_done) * option.prediction.step_seconds
         text = f"{wish.describe()}, {option.plan.describe()}: {_duration(seconds)} to go"
         cost = float(price[chosen]) / mine
         text += f"; others would pay {cost:.0%} of what that is worth to this job" if cost >= 0.005 else ""
+        if following := self._next_for(wish.gpu.name):
+            text += f"; next for these GPUs: {', '.join(following)}"
         if self._lift[number] > 0:
             text += f"; it has waited for {_duration(float(self._waited[number]))} and comes before others"
         if job.placement:
-            text += "; instead of " + f"{job.placement.gpus}×{job.placement.gpu_type}"
+            text += f"; instead of {job.placement.gpus}×{job.placement.gpu_type}"
+            if 0 <= menu.current != chosen:
+                text += f", worth {max(0.0, float(self._unruled[first + menu.current])) / mine:.2f} as much"
+        if said := self._learned(number, first + chosen):
+            text += f"; {said}"
         return text, tuple(alternatives)
+
+    def _next_for(self, gpu_type: str) -> list[str]:
+        """Jobs that get nothing and would rather have GPUs of this type than others, those first that make most of
+        each: whom it costs something that another one has them."""
+        if self._following is None:
+            self._following = {}
+            chosen, gpus = self.deal.chosen, self._columns.options[:, GPUS]
+            for number in np.flatnonzero(chosen < 0).tolist():
+                menu, first, last = self.menus[number], int(self._first[number]), int(self._first[number + 1])
+                best = first + int(np.argmax(self._unruled[first:last]))
+                gain = float(self._unruled[best] - self._later[number])
+                if menu.job.placement is None and number not in self._left_over and gain > 0:
+                    name = menu.options[best - first].gpu.name
+                    self._following.setdefault(name, []).append((gain / float(gpus[best]), number))
+        most = heapq.nlargest(MOST_NAMED, self._following.get(gpu_type, ()))
+        jobs = [self.menus[number].job for _, number in most]
+        return [f"{job.namespace}/{job.name}" for job in jobs]
+
+    def _learned(self, number: int, at: int) -> str:
+        """What the network has made of an option of a job, in words; empty for nothing."""
+        if self._seen is None or number in self._doubts:
+            return ""
+        trained = self._trained
+        found = attribution.contributions(trained.network, self._seen[:, at], attribution.usual(trained.ranges))
+        return attribution.by_network(*found)
 
     def _waits(self, job: Job) -> Pending | None:
         """Why a job waits on purpose; None for one that does not."""
@@ -420,27 +468,26 @@ class _Scored:
         return None
 
 
-def _judged(
-    trained: Trained, given: _Columns, first: IntArray, menus: Sequence[OptionMenu]
-) -> tuple[FloatArray, dict[int, tuple[DoubtReason, str]]]:
+def _judged(trained: Trained, given: _Columns, first: IntArray, menus: Sequence[OptionMenu]) -> _Judged:
     """As `values`, but nothing is believed of the network about jobs that are unlike all that it was trained on, or
-    where it is not finite; and, by number, of which jobs that is so, and why. `first`: the first option of each job.
+    where it is not finite. `first`: the first option of each job.
 
     Raises ValueError for a job whose worth is not finite before any training either.
     """
     network, (jobs, options, owner) = trained.network, given
     doubts: dict[int, tuple[DoubtReason, str]] = {}
+    seen: FloatArray | None = None
     with np.errstate(all="ignore"):
         load, log_w = pressure(network, jobs)
         load = float(np.clip(load, *guards.bounds(trained.ranges)[:, LOAD]))  # thousands change no more than a crowd
         worth = analytic_worth(network, load, log_w, jobs, options, owner)
         if learned(network):
-            z = _plausible(features(load, log_w, jobs, options, owner), trained.ranges, first)
-            strange = guards.of_each(guards.outside(z, trained.ranges), first)
+            seen = _plausible(features(load, log_w, jobs, options, owner), trained.ranges, first)
+            strange = guards.of_each(guards.outside(seen, trained.ranges), first)
             unknown = np.atleast_1d(strange.any(axis=0))
             for number in np.flatnonzero(unknown).tolist():
-                doubts[number] = DoubtReason.OUT_OF_TRAINING, _unlike(strange[:, number])
-            worth = worth * np.where(unknown[owner], 1.0, change(network, z))
+                doubts[number] = attribution.unlike(strange[:, number])
+            worth = worth * np.where(unknown[owner], 1.0, change(network, seen))
         unsound: BoolArray = guards.of_each(~np.isfinite(worth[None]), first)[0]
         if unsound.any():
             worth = np.where(unsound[owner], values(analytic(), jobs, options, owner), worth)
@@ -450,7 +497,7 @@ def _judged(
             job = menus[number].job
             raise ValueError(f"{job.namespace}/{job.name}: what its options are worth is no finite number")
         doubts[number] = DoubtReason.NOT_FINITE, "what was learned comes to no finite number: scored without it"
-    return worth, doubts
+    return _Judged(worth, doubts, seen)
 
 
 def _plausible(z: FloatArray, ranges: FloatArray, first: IntArray) -> FloatArray:
@@ -460,12 +507,6 @@ def _plausible(z: FloatArray, ranges: FloatArray, first: IntArray) -> FloatArray
     found = z.copy()
     found[MEAN_WORK], found[SPREAD_OF_WORK] = work.mean(), (WORK_SCALE * work).std() - 1.0
     return found
-
-
-def _unlike(strange: BoolArray) -> str:
-    """What is told of a job that has such features."""
-    names = ", ".join(name for name, odd in zip(SAID, strange.tolist(), strict=True) if odd and name)
-    return f"unlike all jobs of the training ({names or 'the kind of job'}): scored without the network"
 
 
 class _Pools:

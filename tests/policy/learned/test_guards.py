@@ -362,9 +362,12 @@ def narrow(now: Snapshot, *, by: float = 0.0) -> np.ndarray:
 
 def test_what_it_was_trained_on_it_decides_by_its_network() -> None:
     now = ordinary()
-    known = Rudder(Trained(wild(), narrow(now))).decide(now)
-    assert known == Rudder(wild()).decide(now)
-    assert known.doubts == ()
+    known, unbound = Rudder(Trained(wild(), narrow(now))).decide(now), Rudder(wild()).decide(now)
+    # The words differ: contributions of features are counted from the middle of the training.
+    assert [replace(each, reason="") for each in known.placements] == [
+        replace(each, reason="") for each in unbound.placements
+    ]
+    assert (known.pending, known.stops, known.doubts) == (unbound.pending, unbound.stops, ())
 
 
 def test_a_job_unlike_all_of_training_is_scored_without_the_network_and_told_so() -> None:
@@ -432,7 +435,7 @@ def test_a_flood_of_jobs_that_can_have_nothing_changes_no_more_than_the_heaviest
     load, log_w = worth.pressure(trained.network, given.jobs)
     heaviest = float(guards.bounds(trained.ranges)[1, worth.LOAD])
     assert load > heaviest
-    found, _ = rudder._judged(trained, given, first, menus)
+    found = rudder._judged(trained, given, first, menus).worth
     assert np.array_equal(found, worth.analytic_worth(trained.network, heaviest, log_w, *given))
 
 
@@ -512,7 +515,7 @@ def test_ten_times_as_many_jobs_at_once_are_told_of_and_decided_about() -> None:
     trained = Trained(wild(), narrow(usual))
     decision = Rudder(trained).decide(much)
     assert check(much, decision).refused == ()
-    assert {doubt.reason for doubt in decision.doubts} == {DoubtReason.OUT_OF_TRAINING}
+    assert DoubtReason.CLUSTER_OUT_OF_TRAINING in {doubt.reason for doubt in decision.doubts}
     assert idle_beside(much, decision, {each.uid for each in much.jobs}) == []
 
 

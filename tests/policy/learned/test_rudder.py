@@ -20,7 +20,7 @@ from trimtab_lab.evaluation.scenario import Scenario
 from trimtab_lab.evaluation.workload import workload
 from trimtab_lab.kernel import rescaling
 from trimtab_lab.workloads import clusters
-from trimtab_policy.learned import guards, rudder, store, worth
+from trimtab_policy.learned import attribution, guards, rudder, store, worth
 from trimtab_policy.learned.rudder import Rudder, columns
 from trimtab_policy.learned.worth import Network, analytic, values
 from trimtab_policy.placement.options import market
@@ -114,6 +114,59 @@ def test_it_says_what_lost_and_why() -> None:
     told = [each for placement in placements for each in placement.alternatives]
     assert told
     assert all("worth" in each.why_not for each in told)
+
+
+@pytest.mark.parametrize("size", [0.05, 0.5, 5.0])
+def test_contributions_of_the_features_are_together_what_the_network_says(size: float) -> None:
+    drawn = np.random.default_rng(4)
+    for seed in range(20):
+        network = Network(analytic().constants, *(size * array for array in random_network(seed)[1:]))
+        z, reference = drawn.normal(size=(2, worth.FEATURES))
+        parts, base = attribution.contributions(network, z, reference)
+        [factor] = worth.change(network, z[:, None])
+        assert parts.sum() + base == pytest.approx(np.log(factor), abs=1e-9)
+
+
+def test_a_contribution_is_the_gradient_along_the_way_from_what_is_usual() -> None:
+    network, drawn = random_network(2), np.random.default_rng(7)
+    z, reference = drawn.normal(scale=0.1, size=(2, worth.FEATURES))
+    z[3] = reference[3]
+    steps = (np.arange(20_000) + 0.5) / 20_000
+    inner = (network.hidden @ (reference[:, None] + (z - reference)[:, None] * steps)).T + network.bias
+    gradient = network.skip + ((1 - np.tanh(inner) ** 2) * network.out).mean(axis=0) @ network.hidden
+    parts, _ = attribution.contributions(network, z, reference)
+    assert np.allclose(parts, (z - reference) * gradient, atol=1e-6)
+    assert parts[3] == 0
+
+
+def test_it_says_what_the_network_made_of_the_worth_and_why() -> None:
+    network = analytic()
+    network.skip[worth.SAID.index("load of the cluster")] = -0.3
+    reasons = [each.reason for each in Rudder(network).decide(snapshot(jobs=60)).placements]
+    assert reasons
+    assert all("mostly because of: load of the cluster" in reason for reason in reasons)
+    assert not any("network" in each.reason for each in Rudder(analytic()).decide(snapshot()).placements)
+
+
+def test_what_lost_is_told_with_its_worth_and_the_price_of_its_gpus() -> None:
+    for each in Rudder(analytic()).decide(snapshot()).placements:
+        worths = [lost.worth for lost in each.alternatives]
+        assert worths == sorted(worths, reverse=True)
+        assert all(lost.price is not None and lost.price >= 0 for lost in each.alternatives)
+
+
+def test_it_names_those_whom_it_costs_something() -> None:
+    now = snapshot(jobs=60)
+    decision = Rudder(analytic()).decide(now)
+    waiting = {each.job for each in decision.pending}
+    names = {f"{each.namespace}/{each.name}" for each in now.jobs if each.uid in waiting}
+    told = [
+        each.reason.split("next for these GPUs: ")[1].split(";")[0]
+        for each in decision.placements
+        if "next for" in each.reason
+    ]
+    assert told
+    assert all(name in names for text in told for name in text.split(", "))
 
 
 def test_the_shipped_weights_fit() -> None:

@@ -50,6 +50,11 @@ class Choosing:
             self._seen, self._first = found, False
         return self.choice
 
+    @property
+    def told_on(self) -> Meta | None:
+        """The ConfigMap that what is told of policies is told on; None where there never was one."""
+        return self._seen.metadata if self._seen else None
+
     def _read(self, found: ConfigMapObject | None, about: Meta | None) -> Choice:
         """What the ConfigMap says; the choice in force where that is not understood."""
         try:

@@ -28,11 +28,13 @@ from trimtab_policy.scheduling.isolation import Isolated
 from trimtab_policy.scheduling.reservations import Reservation
 from trimtab_policy.scheduling.results import Fallback, Move, Outcome
 from trimtab_policy.scheduling.rules import Rules
-from trimtab_policy.types import Doubt, Job, Node, PendingReason, Snapshot
+from trimtab_policy.types import Doubt, DoubtReason, Job, Node, PendingReason, Snapshot
 
 REVIEW_SECONDS = 300.0
 """A decision that leaves jobs waiting is made anew so often though nothing has changed: age alone may change an answer.
 The simulator's engine asks policies as often (`sim.engine.Rules.heartbeat`)."""
+DOUBT_SECONDS = 6 * 3600.0
+"""A doubt that is about the whole cluster is told again after so long at the earliest."""
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +76,10 @@ class Decisions:
         """What the decision that stands keeps for jobs that wait."""
         self._resized = -math.inf
         """When resizes were considered last."""
+        self._doubted: set[tuple[str, DoubtReason, str]] = set()
+        """Policy, reason and job of the doubts that were told."""
+        self._cluster_doubted: dict[str, float] = {}
+        """Policy -> when it was told last that it doubts the cluster, as a POSIX time."""
 
     async def choose(self) -> Choice:
         """Who decides in this round; to be called before the cluster is looked at, for it may take a while."""
@@ -101,9 +107,7 @@ class Decisions:
             self._gangs.explain(pending)
         for fallback in outcome.fallbacks:
             self._tell(fallback, observation)
-        for policy, doubts in outcome.doubts.items():
-            for doubt in doubts:
-                self._tell_doubt(policy, doubt, observation)
+        self._tell_doubts(outcome, observation)
         for isolated in outcome.isolated:
             self._tell_isolated(isolated, observation)
         return RoundDecision(observation, choice, rules, outcome)
@@ -153,11 +157,38 @@ class Decisions:
             happening = JobEvent("Warning", "PolicyFallback", message, facts.status.last_epoch or 0)
             self._recorder.job(facts.meta, happening)
 
-    def _tell_doubt(self, policy: str, doubt: Doubt, observation: Observation) -> None:
-        """Tell the jobs about which a policy decided without what it has learned."""
-        for facts in (observation.jobs[uid] for uid in doubt.jobs if uid in observation.jobs):
-            message = f"policy {policy}: {doubt.message}"
-            self._recorder.job(facts.meta, JobEvent("Normal", "PolicyDoubt", message, facts.status.last_epoch or 0))
+    def _tell_doubts(self, outcome: Outcome, observation: Observation) -> None:
+        """Tell of what a policy decided without what it has learned: each job once, and what is about the cluster once
+        for all jobs, for it would be told on every one that waits."""
+        self._doubted = {told for told in self._doubted if told[2] in observation.jobs}
+        for policy, doubts in outcome.doubts.items():
+            for doubt in doubts:
+                if doubt.reason is DoubtReason.CLUSTER_OUT_OF_TRAINING:
+                    continue
+                for facts in (observation.jobs[uid] for uid in doubt.jobs if uid in observation.jobs):
+                    told = policy, doubt.reason, facts.meta.uid
+                    if told not in self._doubted:  # its message may name other figures in each round
+                        self._doubted.add(told)
+                        self._recorder.job(facts.meta, _doubt(f"policy {policy}: {doubt.message}"))
+            about = [doubt for doubt in doubts if doubt.reason is DoubtReason.CLUSTER_OUT_OF_TRAINING]
+            if about:
+                self._tell_cluster_doubt(policy, about, observation)
+
+    def _tell_cluster_doubt(self, policy: str, doubts: Sequence[Doubt], observation: Observation) -> None:
+        """On the ConfigMap that chooses the policy; where there is none, on one of the jobs."""
+        now = observation.snapshot.time
+        if now - self._cluster_doubted.get(policy, -math.inf) < DOUBT_SECONDS:
+            return
+        jobs = [uid for doubt in doubts for uid in doubt.jobs if uid in observation.jobs]
+        if not jobs:
+            return
+        self._cluster_doubted[policy] = now
+        message = f"policy {policy}: {doubts[0].message}; jobs decided about so: {len(jobs)}"
+        log.info("PolicyDoubt", policy=policy, message=message)
+        if about := self._choosing.told_on:
+            self._recorder.choice(about, _doubt(message))
+        else:
+            self._recorder.job(observation.jobs[min(jobs)].meta, _doubt(message))
 
     def _tell_isolated(self, isolated: Isolated, observation: Observation) -> None:
         """Tell a job that decisions are made without it. One that waits has it in its condition, too."""
@@ -168,6 +199,10 @@ class Decisions:
             "Warning", PendingReason.DECISION_FAILED, isolated.pending().message, facts.status.last_epoch or 0
         )
         self._recorder.job(facts.meta, happening)
+
+
+def _doubt(message: str) -> JobEvent:
+    return JobEvent("Normal", "PolicyDoubt", message, 0)
 
 
 def _being_stopped(observation: Observation) -> int:
