@@ -73,7 +73,8 @@ def test_the_demo_completes_every_job_that_can_and_leaves_nothing(environment: d
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert "9 of 10 jobs completed" in demo.stdout
     assert "Why llama-405b-impossible cannot run\nNoFeasiblePlan" in demo.stdout
-    assert re.search(r"^.* s +[\w-]+ +(InsufficientGpus|WaitingForBetterGpus): \w+", demo.stdout, re.MULTILINE), "nothing was seen to queue"
+    queued = r"^.* s +[\w-]+ +(InsufficientGpus|WaitingForBetterGpus): \w+"
+    assert re.search(queued, demo.stdout, re.MULTILINE), "nothing was seen to queue"
     assert set(local_clusters()) == before
 
 
