@@ -62,7 +62,7 @@ async def whatif(
         now, decides = read_snapshot(snapshot), configured.policy.name
     else:
         kube = kube_settings(kubeconfig, context)
-        now, decides = (await look(kube)).snapshot, await deciding(kube, configured.policy)
+        now, decides = (await look(kube)).snapshot, await deciding(kube, configured.policy, configured.monitor)
         if configured.reports.correct:
             now = corrected(now, Corrections(await learned.learned(kube, configured.reports)))
     policies = policy or decides, asked.policy or policy or decides

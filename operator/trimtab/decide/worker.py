@@ -1,4 +1,5 @@
-"""The process in which a shadow policy decides, and the monitor compares policies: frames in on standard input, frames out on standard output.
+"""The process in which a shadow policy decides, or two policies are compared: frames in on standard input, frames out on
+standard output.
 
     python -m trimtab.decide.worker [CONSTANTS]      # a file of constants of the performance model
 

@@ -151,8 +151,8 @@ MONITOR_FALLEN = Gauge(
 )
 MONITOR_COMPARISONS = Counter(
     "trimtab_policy_comparisons_total",
-    "Attempts to compare the policy with its fallback, by result (compared, too_few_jobs, out_of_time, or why it failed:"
-    " deadline, crash, unreadable, unwritable, bug)",
+    "Attempts to compare the policy with its fallback, by result (compared, too_few_jobs, out_of_time, or why it"
+    " failed: deadline, crash, unreadable, unwritable, bug)",
     ["result"],
     registry=REGISTRY,
 )

@@ -80,7 +80,7 @@ def compared(policy: str, window: Snapshot, rules: MonitorRules = RULES) -> Comp
 # --- lives ------------------------------------------------------------------------------------------------------------
 def test_a_poisoned_policy_is_found_at_the_first_look() -> None:
     found = compared("poisoned", day())
-    assert found.low > 1.5
+    assert found.low > 1 + RULES.margin
     assert monitor.judge(Standing(), found, RULES, NOW) == Standing(
         "poisoned", "best_fit", fallen=True, since=NOW, compared=NOW, latest=found
     )
