@@ -30,7 +30,8 @@ CLUSTER = snapshot([node("a"), node("b")], [job("one", gpus=(8, 8)), job("two", 
 
 @pytest.fixture
 async def engine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RemoteEngine]:
-    monkeypatch.setenv("PYTHONPATH", str(ROGUES))
+    here = os.environ.get("PYTHONPATH")  # a checkout that is not the installed one is found by it
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROGUES), here))))
     engine = RemoteEngine()
     yield engine
     await engine.stop()

@@ -1,4 +1,4 @@
-"""The process in which a shadow policy decides, or two policies are compared: frames in on standard input, frames out on
+"""The process in which a shadow policy decides, or two are compared: frames in on standard input, frames out on
 standard output.
 
     python -m trimtab.decide.worker [CONSTANTS]      # a file of constants of the performance model
