@@ -66,10 +66,10 @@ def named(now: Snapshot, name: str) -> Job:
 
 # --- what people and programs are told -------------------------------------------------------------------------------
 def test_another_node_starts_waiting_jobs_sooner(dump: Path) -> None:
-    found = told(dump, f"nodes: {{add: [{{type: {A100}}}]}}")
+    found = told(dump, f"nodes: {{add: [{{type: {A100}}}]}}", "--policy", "best_fit")  # by age, and not by length
     before, after = found["before"]["jobs"], found["after"]["jobs"]
     assert (before["default/first"]["runs"], before["default/long"]["runs"]) == (True, False)
-    assert before["default/long"]["start"] >= 1700, "until `first` has ended, and perhaps a shorter one"
+    assert before["default/long"]["start"] == pytest.approx(1800, rel=0.05)
     assert after["default/long"]["start"] == 0
     assert found["ends_later_seconds"]["default/long"] == pytest.approx(-before["default/long"]["start"], rel=0.05)
     assert found["after"]["average_wait"] < found["before"]["average_wait"]
