@@ -73,6 +73,7 @@ async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> 
         )
         own = await list_all(client, PODS, Pod, [], params={"labelSelector": OURS})
         slices, claims, device_classes = await _devices(client, unreadable)
+        rules = await _taint_rules(client, unreadable)
     if unreadable:
         say(f"left out, since they cannot be read: {some(unreadable)}", error=True)
     heard, telemetry = GpuNodes(TelemetrySettings()), TelemetrySettings()
@@ -81,7 +82,6 @@ async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> 
     slow = Stragglers(StragglerRules(telemetry.straggler_speed, seconds=0.0))
     levels = (topology or TopologySettings()).levels
     observer = ClusterObserver(levels, heard, slow, allocates=not binds_directly(own))
-    rules = await _taint_rules(client, unreadable)
     caches = Caches(nodes, pods, jobs, queues, classes, slices, claims, device_classes, rules)
     seen = observer.observe(caches, time.time())
     return replace(seen, snapshot=replace(seen.snapshot, speedup=speedup_of(seen.jobs.values())))
