@@ -15,6 +15,7 @@ from tests.builders import NOW, job_object, node_object
 from tests.fakeserver import FakeApiServer
 
 from trimtab.controller.event_recorder import EventRecorder
+from trimtab.controller.loop import monitor as loop
 from trimtab.controller.loop.monitor import Monitor
 from trimtab.decide.remote import RemoteEngine
 from trimtab.decide.standing import KEY as STANDING
@@ -25,6 +26,7 @@ from trimtab.kube.client import KubeClient
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.settings import KubeSettings, MonitorSettings, Settings
 from trimtab.telemetry.metrics import REGISTRY
+from trimtab_policy.policy import entry
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.sim.monitor import Comparison, Figures, Standing
 
@@ -154,9 +156,9 @@ async def test_all_else_of_a_choice_stays(bench: Bench) -> None:
 
 
 async def test_what_was_found_of_one_pair_says_nothing_of_another(bench: Bench) -> None:
-    monitor = bench.monitor(Script(said(1.3), said(0.9, "sia")))
+    monitor = bench.monitor(Script(said(1.3), said(0.9, "vdn")))
     await bench.look(monitor)
-    other = replace(CHOSEN, policy="sia")
+    other = replace(CHOSEN, policy="vdn")
     assert monitor.decides(other) is other
     await bench.look(monitor, other, hours=0)
     assert monitor.decides(other) is other
@@ -188,9 +190,10 @@ async def test_switched_off_it_neither_reads_nor_compares_and_the_policy_decides
     assert len(bench.server.requests) == asked
 
 
-async def test_a_policy_that_is_its_own_fallback_is_not_compared(bench: Bench) -> None:
+@pytest.mark.parametrize("policy", ["best_fit", "themis", "nonsense"])
+async def test_a_rule_is_chosen_for_what_it_does_and_not_compared(bench: Bench, policy: str) -> None:
     script = Script()
-    await bench.look(bench.monitor(script), replace(CHOSEN, policy="best_fit"))
+    await bench.look(bench.monitor(script), replace(CHOSEN, policy=policy))
     assert script.asked == []
 
 
@@ -285,6 +288,7 @@ async def test_a_policy_that_starves_jobs_is_replaced_within_one_comparison(
 ) -> None:
     """In a real process, from real objects."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROGUES), os.environ.get("PYTHONPATH")))))
+    monkeypatch.setattr(loop, "entry", lambda _: entry("rudder"))  # registered there, and not here
     engine = RemoteEngine()
     monitor = bench.monitor(engine, cpu_share=1.0)
     rogue = replace(CHOSEN, policy="rogue_idle")

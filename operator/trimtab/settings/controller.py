@@ -96,8 +96,8 @@ class PolicySettings(Section):
 
 
 class MonitorSettings(Section):
-    """Whether the policy does worse than its fallback on this cluster: the jobs of the last day are simulated under
-    both, in a process of low priority, and the fallback decides while the policy is worse."""
+    """Whether a learned policy does worse than its fallback on this cluster: the jobs of the last day are simulated
+    under both, in a process of low priority, and the fallback decides while the policy is worse."""
 
     period_seconds: Annotated[float, Field(ge=0)] = 6 * 3600.0
     """They are compared so often; 0 switches it off, and the policy decides whatever was found."""

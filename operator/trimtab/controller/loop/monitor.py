@@ -32,6 +32,7 @@ from trimtab.observe import past
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab.telemetry import metrics
+from trimtab_policy.policy import Kind, UnknownPolicy, entry
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.sim.monitor import Comparison, Contest, Standing, judge
 
@@ -104,8 +105,12 @@ class Monitor:
         return replace(chosen, policy=chosen.fallback)
 
     def watch(self, observation: Observation, chosen: Choice) -> None:
-        """Begin a comparison of those that were chosen, if one is due. Costs next to nothing where none is."""
-        if not self.enabled or chosen.policy == chosen.fallback or self._clock() < self._not_before:
+        """Begin a comparison of those that were chosen, if one is due. Costs next to nothing where none is.
+
+        A rule is chosen for what it does, fairness for example, and not to be second-guessed: only what was learned may
+        turn out to be unfit for a cluster.
+        """
+        if not self.enabled or not _is_learned(chosen.policy) or self._clock() < self._not_before:
             return
         if self._task and not self._task.done():
             return
@@ -225,3 +230,10 @@ class Monitor:
     def _failed(self, reason: str, message: str) -> None:
         metrics.MONITOR_COMPARISONS.labels(reason).inc()
         log.warning("policies not compared", reason=reason, message=message)
+
+
+def _is_learned(policy: str) -> bool:
+    try:
+        return entry(policy).kind is Kind.LEARNED
+    except UnknownPolicy:
+        return False
