@@ -20,7 +20,13 @@ from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.snapshot import Observation
 from trimtab_policy.perf.restarts import restart_seconds
 from trimtab_policy.sim import monitor
+from trimtab_policy.sim.monitor import MonitorRules
 from trimtab_policy.types import Job, Snapshot
+
+MOST_JOBS = 2000
+"""More are not simulated, whatever time there is: those that came last count ..."""
+MOST_SHARE = MonitorRules().most_share
+"""... of one namespace no more than this part, then."""
 
 
 def window(observation: Observation, seconds: float) -> Snapshot:
@@ -39,13 +45,15 @@ def there_since(observation: Observation, begin: float) -> int:
 def _jobs(observation: Observation, takes: Mapping[str, NodeFacts], begin: float) -> Iterator[Job]:
     now = observation.snapshot
     shown = {job.uid: job for job in now.jobs}
-    for uid, facts in observation.jobs.items():
-        if uid in observation.refused or _ended(facts, now) <= begin or not _understood(facts):
-            continue
-        steps = _steps(facts, now, begin)
-        if steps is None:
-            continue
-        job = shown.get(uid) or _finished(facts, takes)
+    there = [
+        (facts, steps)
+        for uid, facts in observation.jobs.items()
+        if uid not in observation.refused and _ended(facts, now) > begin and _understood(facts)
+        if (steps := _steps(facts, now, begin)) is not None
+    ]
+    there.sort(key=lambda each: each[0].created)
+    for facts, steps in monitor.latest(there, lambda each: each[0].meta.namespace, MOST_JOBS, MOST_SHARE):
+        job = shown.get(facts.meta.uid) or _finished(facts, takes)
         yield replace(job, training=replace(job.training, steps=steps))
 
 

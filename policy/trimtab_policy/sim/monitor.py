@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -32,6 +34,7 @@ from trimtab_policy.sim.llm import LlmRules
 from trimtab_policy.sim.node_accounts import NodeAccounts
 from trimtab_policy.types import Job, Snapshot
 
+T = TypeVar("T")
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
@@ -249,7 +252,7 @@ def compare(contest: Contest, load: Callable[[str], Policy], budget: Budget) -> 
     try:
         while True:
             before = budget.left
-            part = jobs[len(jobs) - number :]
+            part = latest(jobs, lambda job: job.namespace, number, contest.rules.most_share)
             found = replace(_lived(contest, load, case.snapshot, part, budget), of=len(jobs))
             used = before - budget.left
             if number == len(jobs) or GROWTH * used > budget.left:
@@ -257,6 +260,27 @@ def compare(contest: Contest, load: Callable[[str], Policy], budget: Budget) -> 
             number = min(len(jobs), GROWTH * number)
     except OutOfTime:
         return found
+
+
+def latest(items: Sequence[T], namespace: Callable[[T], str], number: int, most: float) -> Sequence[T]:
+    """The last `number` of what is in the order in which it came, in that order, or all.
+
+    Where that are not all, and several namespaces have some, one has the part `most` of them at most: its many do not
+    take the places of all others, nor the verdict into its hands.
+    """
+    if number >= len(items):
+        return items
+    there = len({namespace(each) for each in items})
+    limit = math.ceil(max(most, 1 / there) * number) if there >= SEVERAL else number
+    taken: list[T] = []
+    counted: Counter[str] = Counter()
+    for each in reversed(items):
+        if counted[namespace(each)] < limit:
+            counted[namespace(each)] += 1
+            taken.append(each)
+        if len(taken) == number:
+            break
+    return taken[::-1]
 
 
 def _at_most(job: Job, cluster: Snapshot, seconds: float) -> Job:

@@ -170,6 +170,20 @@ def test_it_rests_so_that_it_takes_no_more_than_its_share_of_a_core() -> None:
         budget.spend()
 
 
+def test_a_flood_of_one_namespace_does_not_take_the_places_of_the_others() -> None:
+    came = [f"team-{number % 4}" for number in range(40)] + ["flood"] * 1000
+    found = monitor.latest(came, str, 40, 0.25)
+    assert len(found) == 40
+    assert found.count("flood") == 10
+    assert found == sorted(found, key=lambda name: name == "flood"), "as they came"
+
+
+def test_where_all_fit_or_there_are_two_namespaces_nobody_is_left_out() -> None:
+    came = ["a"] * 3 + ["b", "c"] + ["a"] * 95
+    assert monitor.latest(came, str, 100, 0.25) == came
+    assert monitor.latest(["b", *["a"] * 99], str, 50, 0.25) == ["a"] * 50
+
+
 # --- windows ----------------------------------------------------------------------------------------------------------
 def test_a_window_begins_with_nodes_that_our_jobs_have_left_and_others_have_not() -> None:
     runs = running("runs", {"a": 4}, created=NOW - DAY)
