@@ -474,6 +474,7 @@ def _relevant(training: TrainingSpec, requirements: Requirements) -> Requirement
         context=requirements.context,
         expert=requirements.expert,
         zero_stage=requirements.zero_stage,
+        zero_stages=requirements.zero_stages,
         hybrid_sharding=requirements.hybrid_sharding,
         recompute=requirements.recompute,
         software=requirements.software,
