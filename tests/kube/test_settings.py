@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trimtab import docstrings
 from trimtab.errors import SettingsError
 from trimtab.settings import DEFAULTS, Settings, load
 from trimtab.settings.section import Section
@@ -91,5 +92,6 @@ def test_every_setting_is_documented() -> None:
     for name, section in sections.items():
         assert isinstance(section, type)
         assert issubclass(section, Section)
-        undocumented = [field for field, info in section.model_fields.items() if not info.description]
+        documented = docstrings.of_fields(section)
+        undocumented = [field for field in section.model_fields if not documented.get(field)]
         assert not undocumented, name

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from rich.text import Text
 
-from trimtab.ui.output import Output, show
+from trimtab.ui.form import Output
+from trimtab.ui.output import show
 
 VALUE = {"name": "größe", "gpus": [1, 2]}
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from trimtab.commands.live import look
 from trimtab.commands.options import (
     ContextOption,
     KubeconfigOption,
@@ -16,10 +15,10 @@ from trimtab.commands.options import (
     command,
     kube_settings,
 )
-from trimtab.observe.snapshot import Observation
-from trimtab.ui import output, tables, words
-from trimtab.ui import queues as lines
-from trimtab.ui.output import Output
+from trimtab.ui.form import Output
+
+if TYPE_CHECKING:
+    from trimtab.observe.snapshot import Observation
 
 app = typer.Typer(no_args_is_help=True, help="Show jobs, nodes or queues.")
 
@@ -36,6 +35,9 @@ async def jobs(
 
     Example: trimtab get jobs -n team-a -o json
     """
+    from trimtab.commands.live import look
+    from trimtab.ui import output, tables, words
+
     observation = await look(kube_settings(kubeconfig, context))
     rows = sorted(observation.jobs.values(), key=lambda facts: (facts.meta.namespace, facts.created, facts.meta.name))
     rows = [facts for facts in rows if namespace in (None, facts.meta.namespace)]
@@ -62,6 +64,9 @@ async def nodes(
 
     With `-o json` also what its agent reads, in shares from 0 to 1 and degrees Celsius.
     """
+    from trimtab.commands.live import look
+    from trimtab.ui import output, tables
+
     observation = await look(kube_settings(kubeconfig, context))
     snapshot = observation.snapshot
     taking = {node.name: node for node in snapshot.nodes}
@@ -94,6 +99,10 @@ async def queues(
 
     Borrowed are GPUs beyond the guarantee. Of two queues the one with the smaller share is served first.
     """
+    from trimtab.commands.live import look
+    from trimtab.ui import output
+    from trimtab.ui import queues as lines
+
     found = lines.rows(await look(kube_settings(kubeconfig, context)))
     output.show(form, msgspec.to_builtins(found), lines.table(found))
 

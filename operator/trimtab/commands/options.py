@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.printable import say
-from trimtab.settings import KubeSettings
-from trimtab.ui.output import Output
+from trimtab.ui.form import Output
 from trimtab_policy.catalog import UnknownGpu, UnknownModel
 from trimtab_policy.policy import UnknownPolicy
+
+if TYPE_CHECKING:  # what a command works with is loaded when it runs: completion and `--help` do without
+    from trimtab.settings import KubeSettings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +39,8 @@ NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="Namespa
 
 def kube_settings(kubeconfig: Path | None, context: str | None) -> KubeSettings:
     """Where the API server is, as the command line says."""
+    from trimtab.settings import KubeSettings
+
     return KubeSettings(kubeconfig=kubeconfig, context=context)
 
 
@@ -50,8 +56,27 @@ def reported() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def brief() -> None:
+    """For a process that answers and ends. Its garbage is not worth looking for, nor are threads for linear algebra
+    worth starting: each takes 50 ms of CPU."""
+    gc.set_threshold(100_000, 50, 50)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported
+
+
 def command(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
-    """Run an async command, its errors `reported`."""
+    """Run an async command that answers and ends, its errors `reported`."""
+    run = server(function)
+
+    @wraps(function)
+    def answer(*args: P.args, **kwargs: P.kwargs) -> R:
+        brief()
+        return run(*args, **kwargs)
+
+    return answer
+
+
+def server(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
+    """Run an async command that goes on until it is stopped, its errors `reported`."""
 
     @wraps(function)
     @reported()

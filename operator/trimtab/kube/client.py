@@ -17,16 +17,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
-import structlog
 from yarl import URL
 
 from trimtab.errors import Overloaded, SettingsError, Unreachable
+from trimtab.kube import slim_auth
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.clock import ClusterClock
 from trimtab.kube.metrics_hooks import FactsObserver, Silent
@@ -50,8 +51,6 @@ WRITE_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "d
 
 Body = bytes | Mapping[str, Any] | msgspec.Struct
 """JSON bytes as they are, or something to encode as JSON."""
-
-log = structlog.get_logger(__name__)
 
 
 class Access(Protocol):
@@ -122,9 +121,12 @@ class KubeClient:
         clock: ClusterClock | None = None,
     ) -> KubeClient:
         """A client for the API server that the settings name. Raises SettingsError. Sends nothing yet."""
-        from trimtab.kube.connection import connect  # kubernetes.aio is large, and agents do without
+        return cls(await _access(settings), settings, observer=observer, before_write=before_write, clock=clock)
 
-        return cls(await connect(settings), settings, observer=observer, before_write=before_write, clock=clock)
+    @property
+    def server(self) -> str:
+        """Base URL of the API server, without a trailing slash."""
+        return self._connection.server
 
     async def close(self) -> None:
         """Close all connections; running requests end in Unreachable."""
@@ -298,7 +300,21 @@ class KubeClient:
             try:
                 await self._connection.refresh()
             except SettingsError as error:
-                log.error("credentials not refreshed, going on with the old ones", error=str(error))
+                import structlog  # large, and a command that reads once never comes here
+
+                structlog.get_logger(__name__).error(
+                    "credentials not refreshed, going on with the old ones", error=str(error)
+                )
+
+
+async def _access(settings: KubeSettings) -> Access:
+    """The small way where it is enough. kubernetes.aio, which knows all others, takes a third of a command's time."""
+    with suppress(SettingsError):  # also for what is malformed: the other one's words are the better ones
+        if found := slim_auth.plain(settings.kubeconfig, settings.context):
+            return found
+    from trimtab.kube.connection import connect
+
+    return await connect(settings)
 
 
 def describe(method: str, path: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 class Section(BaseModel):
     """A part of the tree: immutable, no unknown keys, documented by its field docstrings."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class TlsSettings(Section):

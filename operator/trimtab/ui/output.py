@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -13,18 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from trimtab.printable import escaped, printable
+from trimtab.ui.form import Output
 from trimtab.ui.terminal import Console
 
 WIDE_ENOUGH = 140
 """Columns of a table that goes to a file or pipe, where no terminal sets a limit."""
-
-
-class Output(StrEnum):
-    """Values of `-o`."""
-
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
 
 
 def console() -> Console:
