@@ -19,7 +19,7 @@ finally:
     print("\\n".join(["", "LOADED", *sys.modules]), file=sys.stderr)
 """
 HEAVY = {"aiohttp", "kopf", "kubernetes", "matplotlib", "numba", "numpy", "prometheus_client", "pydantic_settings",
-         "ray", "scipy", "structlog", "torch", "yaml.constructor", "trimtab.api.v1alpha1", "trimtab.settings"}  # fmt: skip
+         "ray", "scipy", "structlog", "torch", "trimtab.api.v1alpha1", "trimtab.settings"}  # fmt: skip
 """What stays out of the way until a command does its work."""
 READING = ("doctor", "explain", "get", "plan", "policies", "snapshot", "whatif")
 SERVING = ("agent", "controller", "extender")
@@ -44,7 +44,7 @@ def test_the_version_takes_not_even_what_reads_arguments(word: str) -> None:
 def test_help_loads_nothing_that_does_the_work(name: str) -> None:
     modules = loaded(name, "--help")
     assert "trimtab.commands.options" in modules
-    assert not modules & HEAVY - {"yaml.constructor"}
+    assert not modules & HEAVY
 
 
 @pytest.mark.parametrize("words", ["trimtab get ", "trimtab explain --", "trimtab plan --", "trimtab policies -o "])
@@ -52,7 +52,7 @@ def test_completion_loads_nothing_that_does_the_work(words: str) -> None:
     last = str(words.count(" "))
     modules = loaded(_TRIMTAB_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=last)
     assert "trimtab.commands.options" in modules
-    assert not modules & HEAVY - {"yaml.constructor"}
+    assert not modules & HEAVY
 
 
 KUBECONFIG = """\
@@ -69,4 +69,17 @@ def test_a_look_at_a_cluster_takes_the_small_way(tmp_path: Path, unused_tcp_port
     kubeconfig.write_text(KUBECONFIG.replace("PORT", str(unused_tcp_port)))
     modules = loaded("get", "nodes", "--kubeconfig", str(kubeconfig))
     assert {"aiohttp", "trimtab.observe.snapshot"} <= modules
-    assert not modules & {"kubernetes", "kopf", "structlog", "prometheus_client", "scipy", "torch"}
+    served = {"kubernetes", "kopf", "structlog", "prometheus_client", "scipy", "torch"}
+    assert not modules & served
+    modules = loaded("get", "jobs", "--kubeconfig", str(kubeconfig))
+    assert {"aiohttp", "trimtab.commands.job_list"} <= modules
+    assert not modules & {*served, "numpy", "trimtab.observe.snapshot"}
+
+
+def test_names_of_jobs_are_completed_without_the_client_of_commands(tmp_path: Path, unused_tcp_port: int) -> None:
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text(KUBECONFIG.replace("PORT", str(unused_tcp_port)))
+    asked = {"_TRIMTAB_COMPLETE": "complete_bash", "COMP_WORDS": "trimtab explain a", "COMP_CWORD": "2"}
+    modules = loaded(KUBECONFIG=str(kubeconfig), **asked)
+    assert "trimtab.kube.slim_auth" in modules
+    assert not modules & HEAVY

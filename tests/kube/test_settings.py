@@ -95,3 +95,13 @@ def test_every_setting_is_documented() -> None:
         documented = docstrings.of_fields(section)
         undocumented = [field for field in section.model_fields if not documented.get(field)]
         assert not undocumented, name
+
+
+def test_durations_may_have_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMTAB_ROUND__SWEEP_SECONDS", "5m")
+    assert load(flags={"gang": {"backoff_initial_seconds": "1500ms"}}).gang.backoff_initial_seconds == 1.5
+    assert load().round.sweep_seconds == 300
+    for wrong in ("5x", "0s"):
+        monkeypatch.setenv("TRIMTAB_ROUND__SWEEP_SECONDS", wrong)
+        with pytest.raises(SettingsError, match=r"round\.sweep_seconds: "):
+            load()

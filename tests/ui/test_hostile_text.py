@@ -39,11 +39,12 @@ from typer.testing import CliRunner, Result
 from trimtab.api.status import JobStatus
 from trimtab.apply import change, events, transitions
 from trimtab.cli import app, main
-from trimtab.commands import dumps, explanation, live
+from trimtab.commands import dumps, explanation, job_list, live
 from trimtab.doctor import show as doctor
 from trimtab.doctor.findings import CheckGroup as Part
 from trimtab.doctor.findings import CheckResult, Finding, Severity
 from trimtab.observe.gpunodes import GpuNodes
+from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.observe.stragglers import StragglerRules, Stragglers
 from trimtab.printable import escaped, printable, say
@@ -312,6 +313,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Observation:
     async def deciding(*_: Any) -> str:
         return "best_fit"
 
+    async def jobs_of(*_: Any) -> list[JobFacts]:
+        return list(found.jobs.values())
+
+    monkeypatch.setattr(job_list, "jobs_of", jobs_of)
     for module in (live, explanation):
         monkeypatch.setattr(module, "look", look)
     monkeypatch.setattr(explanation.learned, "learned", learned)

@@ -42,8 +42,7 @@ from trimtab.api.v1alpha1 import (
 from trimtab.errors import SpecError
 from trimtab.kube.quantity import to_int, to_milli
 from trimtab_policy import catalog
-from trimtab_policy.perf.constants import OTHER
-from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Prediction, TrainingSpec
+from trimtab_policy.specs import OTHER, Mode, ModelSpec, ParallelPlan, Prediction, TrainingSpec
 from trimtab_policy.types import (
     MOST_LEAVING,
     Alternative,

@@ -7,22 +7,28 @@ from typing import Annotated
 
 import typer
 
+from trimtab.commands import completion
 from trimtab.commands.options import (
     ContextOption,
+    JobArgument,
     KubeconfigOption,
     NamespaceOption,
     OutputOption,
     command,
     kube_settings,
+    place,
 )
 from trimtab.ui.form import Output
 
 
 @command
 async def explain(
-    job: Annotated[str, typer.Argument(help="Name of the job.")],
-    namespace: NamespaceOption = "default",
-    policy: Annotated[str, typer.Option(help="Policy to ask; by default the one that decides now.")] = "",
+    job: JobArgument,
+    namespace: NamespaceOption = "",
+    policy: Annotated[
+        str,
+        typer.Option(help="Policy to ask; by default the one that decides now.", autocompletion=completion.policies),
+    ] = "",
     snapshot: Annotated[Path | None, typer.Option(help="Look at this dump instead of the live cluster.")] = None,
     why: Annotated[
         str,
@@ -45,4 +51,5 @@ async def explain(
     """
     from trimtab.commands import explanation
 
-    await explanation.run(form, namespace, job, policy, snapshot, why, kube_settings(kubeconfig, context))
+    namespace, name = place(job, namespace, kubeconfig, context)
+    await explanation.run(form, namespace, name, policy, snapshot, why, kube_settings(kubeconfig, context))

@@ -18,6 +18,7 @@ from trimtab import settings
 from trimtab.api.convert import to_placement
 from trimtab.commands import calibration, learned, why_not
 from trimtab.commands.dumps import read_snapshot
+from trimtab.commands.job_list import no_such_job
 from trimtab.commands.live import deciding, look
 from trimtab.commands.outlook import outlook
 from trimtab.commands.planning import PlanOutput, decide
@@ -222,4 +223,4 @@ def _find(observation: Observation, namespace: str, name: str) -> JobFacts:
     for facts in observation.jobs.values():
         if (facts.meta.namespace, facts.meta.name) == (namespace, name):
             return facts
-    raise UsageError(f"there is no {JOB_KIND} {namespace}/{name}")
+    raise no_such_job(namespace, name, [facts.meta.key for facts in observation.jobs.values()])

@@ -84,6 +84,13 @@ async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> 
     return replace(seen, snapshot=replace(seen.snapshot, speedup=speedup_of(seen.jobs.values())))
 
 
+async def labelled_nodes(kube: KubeSettings, selector: str) -> list[str]:
+    """Names of nodes with these labels."""
+    async with await KubeClient.connect(kube) as client:
+        found = await list_all(client, NODES, NodeObject, [], params={"labelSelector": selector})
+    return [node.metadata.name for node in found]
+
+
 async def deciding(kube: KubeSettings, own: PolicySettings, monitor: MonitorSettings) -> str:
     """The policy that decides in the live cluster: as its ConfigMap says, else as the settings do; or its fallback,
     where that has been found to do better."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from trimtab.commands import completion
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.printable import say
 from trimtab.ui.form import Output
@@ -25,6 +27,8 @@ if TYPE_CHECKING:  # what a command works with is loaded when it runs: completio
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_BOTH = re.compile(r"(?P<namespace>[a-z0-9-]+)/(?P<name>[a-z0-9.-]+)")
+
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 
@@ -34,7 +38,12 @@ KubeconfigOption = Annotated[
     Path | None, typer.Option("--kubeconfig", help="Kubeconfig file; by default $KUBECONFIG, then ~/.kube/config.")
 ]
 ContextOption = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig.")]
-NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the job.")]
+NamespaceOption = Annotated[
+    str, typer.Option("--namespace", "-n", help="Namespace; by default that of the kubeconfig's context.")
+]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="NAME, or NAMESPACE/NAME.", autocompletion=completion.jobs)
+]
 
 
 def kube_settings(kubeconfig: Path | None, context: str | None) -> KubeSettings:
@@ -42,6 +51,26 @@ def kube_settings(kubeconfig: Path | None, context: str | None) -> KubeSettings:
     from trimtab.settings import KubeSettings
 
     return KubeSettings(kubeconfig=kubeconfig, context=context)
+
+
+def place(job: str, namespace: str, kubeconfig: Path | None, context: str | None) -> tuple[str, str]:
+    """Namespace and name of a job that is written as NAME or NAMESPACE/NAME, as `trimtab get jobs` prints it.
+
+    Raises UsageError where the two namespaces are not the same.
+    """
+    both = _BOTH.fullmatch(job)
+    if both and namespace and both["namespace"] != namespace:
+        raise UsageError(f"{job} and --namespace {namespace} are two namespaces: name one")
+    if both:
+        return both["namespace"], both["name"]
+    return namespace or own_namespace(kubeconfig, context), job
+
+
+def own_namespace(kubeconfig: Path | None, context: str | None) -> str:
+    """The namespace that the kubeconfig's context names."""
+    from trimtab.kube import slim_auth
+
+    return slim_auth.namespace(kubeconfig, context)
 
 
 @contextmanager

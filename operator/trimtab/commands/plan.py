@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trimtab.commands import completion
 from trimtab.commands.options import ContextOption, KubeconfigOption, OutputOption, command, kube_settings
 from trimtab.errors import UsageError
 from trimtab.ui.form import Output
@@ -19,10 +20,14 @@ async def plan(
     gpus: Annotated[
         str,
         typer.Option(
-            help="Decide on an empty cluster of these: TYPE=COUNT or TYPE=COUNTxPER_NODE, separated by commas."
+            help="Decide on an empty cluster of these: TYPE=COUNT or TYPE=COUNTxPER_NODE, separated by commas.",
+            autocompletion=completion.gpu_types,
         ),
     ] = "",
-    policy: Annotated[str, typer.Option("--policy", help="Policy to ask; `fcfs` answers when it fails.")] = "rudder",
+    policy: Annotated[
+        str,
+        typer.Option(help="Policy to ask; `fcfs` answers when it fails.", autocompletion=completion.policies),
+    ] = "rudder",
     priority: Annotated[int, typer.Option(help="Value of the job's PriorityClass.")] = 0,
     prices: Annotated[
         Path | None,

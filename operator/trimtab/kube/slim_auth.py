@@ -41,6 +41,9 @@ USER_KEYS = frozenset(
 """Credentials that are understood here, and what is none."""
 
 
+DEFAULT_NAMESPACE = "default"
+
+
 class Endpoint(Struct, frozen=True):
     """Where, and who we are. PEM contents, not paths; no CA: those of the system."""
 
@@ -151,6 +154,24 @@ def plain(kubeconfig: Path | None, context: str | None) -> PlainConnection | Non
     if os.pathsep in str(kubeconfig or os.environ.get("KUBECONFIG", "")):
         return None
     return PlainConnection(endpoint(kubeconfig, context))
+
+
+def namespace(kubeconfig: Path | None = None, context: str | None = None) -> str:
+    """The namespace of the context, or of the pod that we run in; `default` where nobody says another.
+
+    Says nothing about what is malformed: whoever connects is told.
+    """
+    explicit = str(kubeconfig or os.environ.get("KUBECONFIG", ""))
+    try:
+        if not explicit and os.environ.get("KUBERNETES_SERVICE_HOST"):
+            return (ACCOUNT / "namespace").read_text().strip() or DEFAULT_NAMESPACE
+        files = [Path(each).expanduser() for each in (explicit or "~/.kube/config").split(os.pathsep) if each]
+        read = [documents.parse(each.read_bytes()) or {} for each in files if each.is_file()]
+        name = context or next(each["current-context"] for each in read if each.get("current-context"))
+        contexts = [each for content in read for each in content.get("contexts") or () if each["name"] == name]
+        return str(contexts[0]["context"].get("namespace") or DEFAULT_NAMESPACE)
+    except (OSError, StopIteration, LookupError, AttributeError, TypeError, ValueError):
+        return DEFAULT_NAMESPACE
 
 
 def _in_cluster() -> Endpoint:

@@ -11,8 +11,10 @@ import yaml
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from trimtab.printable import escaped, printable
-from trimtab.ui.form import Output
+from trimtab.printable import escaped, printable, say
+from trimtab.ui.form import ListForm, Output
+from trimtab.ui.jsonpath import filled
+from trimtab.ui.listing import Listing
 from trimtab.ui.terminal import Console
 
 WIDE_ENOUGH = 140
@@ -34,7 +36,21 @@ def show(form: Output, value: Any, table: RenderableType) -> None:
         case Output.YAML:
             print(as_yaml(plain), end="")
         case Output.TABLE:
-            console().print(table)
+            where = console()
+            where.print(table, crop=where.is_terminal)
+
+
+def show_list(form: ListForm, kind: str, names: Sequence[str], value: Sequence[Any], table: Listing, one: bool) -> None:
+    """Print things as `trimtab get` is asked to; `one` that was asked for by name stands alone in JSON and YAML."""
+    plain = msgspec.to_builtins(value[0] if one and value else value)
+    if form.path is not None:
+        found = filled(form.path, plain if one else {"items": plain})
+        print(printable(found, lines=True), end="" if found.endswith("\n") else "\n")
+    elif form.names:
+        for name in names:
+            say(f"{kind}/{name}")
+    else:
+        show(form.output, plain, table)
 
 
 def as_yaml(plain: Any) -> str:

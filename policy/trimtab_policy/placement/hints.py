@@ -15,13 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy.perf import constants
-from trimtab_policy.perf.constants import OTHER
 from trimtab_policy.perf.memo import BoundedMemo
 from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, has_room, nodes_for
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.runtime import may_be_stopped
 from trimtab_policy.placement.wording import TimedText, waits
-from trimtab_policy.specs import GpuSpec
+from trimtab_policy.specs import OTHER, GpuSpec
 from trimtab_policy.types import Bounds, Job, Pending, PendingReason, Requirements, Snapshot
 
 MOST_TRIED = 64
