@@ -33,6 +33,7 @@ __all__ = [
     "gpu",
     "model",
     "model_names",
+    "named",
     "parameters",
     "parse_product",
     "published_active_parameters",
@@ -193,6 +194,18 @@ def gpu(name: str) -> GpuSpec:
     if found is None:
         raise UnknownGpu(_unknown("GPU type", name, (spec.name for spec in all_gpus())))
     return found
+
+
+def named(name: str) -> tuple[GpuSpec, ...]:
+    """The GPU types that a name means: the one that is called so, or all of a short name.
+
+    `H100` is every H100, `A100-80GB` those of 80 GB. Empty where there is none.
+    """
+    if found := _by_name().get(_normal(name)):
+        return (found,)
+    first, *others = _normal(name).split("-")
+    parts = [(spec, _normal(spec.name).split("-")) for spec in all_gpus()]
+    return tuple(spec for spec, (begins, *more) in parts if begins == first and set(others) <= set(more))
 
 
 def by_product(product: str, memory_bytes: int | None = None) -> GpuSpec | None:

@@ -30,7 +30,9 @@ def test_a_gpu_type_that_the_cluster_lacks() -> None:
 
 
 def test_a_gpu_type_that_nobody_knows_is_called_so() -> None:
-    assert "H1000 is no GPU type that Trimtab knows" in why([node("a")], job(gpu_types=("H1000",))).message
+    told = why([node("a")], job(gpu_types=("H1000", "H100-SXM5-80GBB"))).message
+    assert "H1000 is no GPU type that Trimtab knows" in told
+    assert "H100-SXM5-80GBB is no GPU type that Trimtab knows; did you mean H100-SXM5-80GB" in told
 
 
 def test_a_cluster_without_gpus() -> None:
