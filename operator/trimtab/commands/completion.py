@@ -42,6 +42,13 @@ def policies(incomplete: str) -> list[str]:
     return _beginning(policy.names(), incomplete)
 
 
+def models(incomplete: str) -> list[str]:
+    """Presets of the catalogue."""
+    from trimtab_policy import catalog
+
+    return _beginning(catalog.model_names(), incomplete)
+
+
 def gpu_types(incomplete: str) -> list[str]:
     """GPU types of the catalogue; behind the last comma, as `--gpus` has them."""
     from trimtab_policy import catalog
