@@ -111,8 +111,7 @@ async def create(kube: KubeSettings, made: Mapping[str, Any]) -> None:
     """Create the job; no field is dropped in silence. Raises ApiError."""
     meta = made["metadata"]
     async with await KubeClient.connect(kube) as client:
-        params = {"fieldManager": "trimtab-submit", "fieldValidation": "Strict"}
-        await client.request("POST", JOBS.path(meta["namespace"]), body=made, params=params)
+        await client.create(JOBS.path(meta["namespace"]), made, strict=True, field_manager="trimtab-submit")
     say(f"{JOB_PLURAL.removesuffix('s')}.{API_VERSION.partition('/')[0]}/{meta['name']} created")
     say(f"trimtab explain {meta['namespace']}/{meta['name']} says what becomes of it", error=True)
 

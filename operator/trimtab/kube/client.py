@@ -15,6 +15,7 @@ Nothing here knows a typed Kubernetes class: they cost 130 MiB and 100 times the
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
@@ -171,7 +172,8 @@ class KubeClient:
                 content = await answer.read()
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"no answer from {self._connection.server} to {method} {path}: {error!r}") from error
+            said = f"no answer from {self._connection.server} to {method} {path}: {_cause(error)}"
+            raise Unreachable(said) from error
         finally:
             verb, resource = describe(method, path)
             self._observer.request(verb, resource, status, time.monotonic() - started)
@@ -227,14 +229,15 @@ class KubeClient:
                 async for lines in _lines(answer.content):
                     yield lines
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"the watch of {path} broke: {error!r}") from error
+            raise Unreachable(f"the watch of {path} broke: {_cause(error)}") from error
         finally:
             self._observer.request("watch", describe("GET", path)[1], status, time.monotonic() - started)
 
     # --- writes -----------------------------------------------------------------------------------------------------
-    async def create(self, path: str, obj: Body) -> bytes:
-        """POST; `path` is that of the collection."""
-        return await self.request("POST", path, body=obj, params={"fieldManager": FIELD_MANAGER})
+    async def create(self, path: str, obj: Body, *, strict: bool = False, field_manager: str = FIELD_MANAGER) -> bytes:
+        """POST; `path` is that of the collection. `strict`: unknown fields are refused, not dropped in silence."""
+        params = {"fieldManager": field_manager} | ({"fieldValidation": "Strict"} if strict else {})
+        return await self.request("POST", path, body=obj, params=params)
 
     async def replace(self, path: str, obj: Body) -> bytes:
         """PUT; fails with Conflict unless `metadata.resourceVersion` is the current one."""
@@ -305,6 +308,17 @@ class KubeClient:
                 structlog.get_logger(__name__).error(
                     "credentials not refreshed, going on with the old ones", error=str(error)
                 )
+
+
+def _cause(error: Exception) -> str:
+    """Why there was no answer, as the system says it where it does: `Connection refused`."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    if isinstance(error, OSError) and (error.errno or 0) > 0:  # not of a resolver, which counts downwards
+        return os.strerror(error.errno or 0)
+    return (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
 
 
 async def _access(settings: KubeSettings) -> Access:
