@@ -36,8 +36,19 @@ def show(form: Output, value: Any, table: RenderableType) -> None:
         case Output.YAML:
             print(as_yaml(plain), end="")
         case Output.TABLE:
-            where = console()
-            where.print(table, crop=where.is_terminal)
+            _print(table)
+
+
+def _print(table: RenderableType) -> None:
+    """To a terminal, or into a pipe: there no line has blanks at its end."""
+    where = console()
+    if where.is_terminal:
+        where.print(table)
+        return
+    with where.capture() as captured:
+        where.print(table, crop=False)
+    for line in captured.get().splitlines():
+        say(line.rstrip())
 
 
 def show_list(form: ListForm, kind: str, names: Sequence[str], value: Sequence[Any], table: Listing, one: bool) -> None:
