@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from hack.gpu.verdicts import Comparison, Missing, Outcome
+from msgspec import UNSET
 from msgspec.structs import replace
 from tests.plan.test_launch import PLANS, TRAINING, gang
 
 from trimtab.plan.launch import LaunchedGang, launch
 from trimtab_local.checkout import checkout
-from trimtab_policy.specs import ParallelPlan, Precision
+from trimtab_policy.specs import Offload, OptimizerOffload, ParallelPlan, Precision, TrainingSpec
 
 LOCK = Path(__file__).with_name("launchers.txt")
 PROBE = Path(__file__).with_name("launcher_probe.py")
@@ -32,24 +33,37 @@ Case = dict[str, Any]
 
 
 def cases() -> list[Case]:
-    """Every launcher with every plan of the golden table, and one plan in each precision."""
-    formats = [("hybrid", each) for each in Precision if each is not TRAINING.precision]
-    wanted = [*((name, TRAINING.precision) for name in PLANS), *formats]
+    """Every launcher with every plan of the golden table, one plan in each precision, and one with what it can keep on
+    the host."""
+    formats = [("hybrid", replace(TRAINING, precision=each)) for each in Precision if each is not TRAINING.precision]
+    wanted = [*((name, TRAINING) for name in PLANS), *formats]
     return [
-        _case(launcher, name, precision)
+        _case(launcher, name, training)
         for launcher in LAUNCHERS
-        for name, precision in wanted
-        if not (launcher == "Torchtitan" and precision is Precision.FP16)  # which it does not have
+        for name, training in (*wanted, (OFFLOADED[launcher], replace(TRAINING, offload=ON_HOST[launcher])))
+        if not (launcher == "Torchtitan" and training.precision is Precision.FP16)  # which it does not have
     ]
 
 
-def _case(launcher: str, name: str, precision: Precision) -> Case:
+_ALL = Offload(OptimizerOffload.HOST, weights=True)
+ON_HOST = {
+    "Torchrun": _ALL,
+    "Torchtitan": _ALL,
+    "Megatron": Offload(OptimizerOffload.HOST),
+    "DeepSpeed": replace(_ALL, activations=True),
+}
+OFFLOADED = {"Torchrun": "data-zero3", "Torchtitan": "data-zero3", "Megatron": "hybrid", "DeepSpeed": "data-zero3"}
+"""The plan with it."""
+
+
+def _case(launcher: str, name: str, training: TrainingSpec) -> Case:
     plan = PLANS[name]
-    planned = gang(plan, replace(TRAINING, precision=precision))
+    planned = gang(plan, training)
     started = launch(launcher, planned, 0)
+    kept = "" if training.offload is UNSET else ", on the host"
     return {
         "launcher": launcher,
-        "name": f"{name}, {precision.value}",
+        "name": f"{name}, {training.precision.value}{kept}",
         "args": {"plain": started.args, "module": _since_0_3(launcher, planned)},
         "env": started.env,
         "deepspeed_config": started.deepspeed_config,

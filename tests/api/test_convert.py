@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 from pydantic import ValidationError
 
@@ -28,7 +29,20 @@ from trimtab.api.status import MAX_LOST, Plan
 from trimtab.api.v1alpha1 import JobSpec, QueueSpec
 from trimtab.errors import SpecError
 from trimtab_policy import catalog
-from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Precision, Prediction, Recompute
+from trimtab_policy.specs import (
+    Adapters,
+    AdapterTargets,
+    Mode,
+    ModelSpec,
+    Offload,
+    Optimizer,
+    OptimizerOffload,
+    ParallelPlan,
+    Precision,
+    Prediction,
+    Quantization,
+    Recompute,
+)
 from trimtab_policy.types import Alternative, Bounds, Eta, NodeShare, Placement, Quota
 
 Spec = Callable[..., JobSpec]
@@ -195,6 +209,48 @@ def test_a_megatron_job_that_may_be_moved_keeps_one_format_of_checkpoints(spec: 
     assert to_requirements(spec(launcher="Torchtitan", elasticity=moves)).zero_stages == Bounds(0, 3)
     asked = to_requirements(spec(launcher="Megatron", elasticity=moves, parallelism={"zeroStage": 3}))
     assert asked.zero_stage == 3, "the user's word counts"
+
+
+def test_a_fine_tune_is_what_the_performance_model_knows(spec: Spec) -> None:
+    found = to_training(
+        spec(
+            training__adapters={"rank": 16, "targets": "Attention", "quantization": "NF4Double"},
+            training__offload={"optimizer": "Paged"},
+            training__optimizer="AdamW8bit",
+        ).training
+    )
+    assert found.adapters == Adapters(16, AdapterTargets.ATTENTION, Quantization.NF4_DOUBLE)
+    assert found.offload == Offload(OptimizerOffload.PAGED)
+    assert found.optimizer is Optimizer.ADAMW_8BIT
+    plain = to_training(spec().training)
+    assert (plain.adapters, plain.offload) == (UNSET, UNSET)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "changes", "field"),
+    [
+        ("Torchtitan", {"training__adapters": {"rank": 8}}, "adapters"),
+        ("Torchtitan", {"training__optimizer": "AdamW8bit"}, "optimizer"),
+        ("Torchtitan", {"training__offload": {"optimizer": "Host"}}, "offload.optimizer"),
+        ("Torchtitan", {"training__offload": {"optimizer": "Host", "weights": True}}, ""),
+        ("Torchtitan", {"training__offload": {"activations": True}}, "offload.activations"),
+        ("Megatron", {"training__adapters": {"rank": 8}}, "adapters"),
+        ("Megatron", {"training__offload": {"optimizer": "Host"}}, ""),
+        ("Megatron", {"training__offload": {"optimizer": "Paged"}}, "offload.optimizer"),
+        ("Megatron", {"training__offload": {"weights": True}}, "offload.weights"),
+        ("DeepSpeed", {"training__adapters": {"rank": 8}, "training__offload": {"optimizer": "Host"}}, ""),
+        ("Torchrun", {"training__adapters": {"rank": 8}, "training__optimizer": "AdamW8bit"}, ""),
+    ],
+)
+def test_what_a_launcher_has_no_flags_for_is_refused_by_its_field(
+    spec: Spec, launcher: str, changes: dict[str, Any], field: str
+) -> None:
+    asked = spec(launcher=launcher, **changes)
+    if not field:
+        to_requirements(asked)
+        return
+    with pytest.raises(SpecError, match=rf"^spec\.training\.{field}: {launcher} has no flag"):
+        to_requirements(asked)
 
 
 def test_quotas_carry_their_queue() -> None:

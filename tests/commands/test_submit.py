@@ -108,3 +108,33 @@ def test_a_wrong_option_is_told_by_its_name(words: list[str], told: str) -> None
     found = ran(*BASE, *words, "--dry-run")
     assert found.exit_code == 2
     assert told in found.stderr
+
+
+def test_a_fine_tune_in_a_few_words(tmp_path: Path) -> None:
+    """An 8B LoRA on one card of 80 GB, a 70B QLoRA on two."""
+    short = ("--tokens", "20M", "--batch", "16", "--sequence-length", "2048", "--gpu-type", "H100", "--dry-run")
+    lora = made("--lora", "--gpus", "1", *short, "--", "torchrun", "sft.py")
+    assert lora["spec"]["training"]["adapters"] == {"rank": 16}
+    qlora = made("--model", "llama3-70b", "--qlora", "--rank", "32", "--gpus", "2", *short, "--", "torchrun", "sft.py")
+    assert qlora["spec"]["training"]["adapters"] == {"rank": 32, "quantization": "NF4Double"}
+    for job, gpus in ((lora, 1), (qlora, 2)):
+        path = tmp_path / "job.yaml"
+        path.write_text(yaml.safe_dump(job))
+        planned = ran("plan", "-f", str(path), "--gpus", "H100=8", "-o", "json")
+        assert planned.exit_code == 0, planned.output
+        assert f"{gpus}×H100-SXM5-80GB" in planned.output or f'"gpus": {gpus}' in planned.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--lora", "--qlora"), "give one of --lora and --qlora"),
+        (("--optimizer", "Lion"), "--optimizer 'Lion': choose one of AdamW, AdamW8bit"),
+        (("--offload-optimizer", "disk"), "--offload-optimizer 'disk': choose one of None, Host, Paged"),
+        (("--lora", "--launcher", "Megatron"), "spec.training.adapters: Megatron has no flag"),
+    ],
+)
+def test_a_fine_tune_that_cannot_be(words: tuple[str, ...], said: str) -> None:
+    found = ran(*BASE, "--tokens", "1M", "--gpus", "8", "--dry-run", *words)
+    assert found.exit_code == 2, found.output
+    assert said in " ".join(found.output.replace("│", " ").split())

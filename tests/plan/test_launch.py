@@ -11,7 +11,17 @@ from msgspec.structs import replace
 from syrupy.assertion import SnapshotAssertion
 
 from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, LaunchedGang, launch
-from trimtab_policy.specs import ParallelPlan, Precision, Recompute, TrainingSpec
+from trimtab_policy.specs import (
+    Adapters,
+    Offload,
+    Optimizer,
+    OptimizerOffload,
+    ParallelPlan,
+    Precision,
+    Quantization,
+    Recompute,
+    TrainingSpec,
+)
 
 LAUNCHERS = ["Torchrun", "Torchtitan", "Megatron", "DeepSpeed", "Custom"]
 TRAINING = TrainingSpec(sequence_length=4096, global_batch_size=256, steps=1000)
@@ -37,10 +47,38 @@ def test_launch(launcher: str, golden: SnapshotAssertion) -> None:
     assert {name: handed_over(launcher, plan) for name, plan in PLANS.items()} == golden
 
 
-def handed_over(launcher: str, plan: ParallelPlan) -> dict[str, Any]:
-    started = launch(launcher, gang(plan), 0)
+def handed_over(launcher: str, plan: ParallelPlan, training: TrainingSpec = TRAINING) -> dict[str, Any]:
+    started = launch(launcher, gang(plan, training), 0)
     config = json.loads(started.deepspeed_config) if started.deepspeed_config else None
     return {"env": started.env, "args": started.args, "deepspeed.json": config}
+
+
+FINE_TUNES = {
+    "qlora": replace(TRAINING, adapters=Adapters(16, quantization=Quantization.NF4_DOUBLE)),
+    "8-bit": replace(TRAINING, optimizer=Optimizer.ADAMW_8BIT),
+    "states on the host": replace(TRAINING, offload=Offload(OptimizerOffload.HOST)),
+    "all on the host": replace(TRAINING, offload=Offload(OptimizerOffload.HOST, weights=True, activations=True)),
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_what_a_fine_tune_adds(launcher: str, golden: SnapshotAssertion) -> None:
+    plan = PLANS["data-zero3"]
+    usual = handed_over(launcher, plan)
+    added = {}
+    for name, training in FINE_TUNES.items():
+        tuned = handed_over(launcher, plan, training)
+        assert tuned["env"].items() >= {**usual["env"], "TRIMTAB_LAUNCH_FLAGS": " ".join(tuned["args"])}.items()
+        added[name] = {
+            "env": {key: value for key, value in tuned["env"].items() if key not in usual["env"]},
+            "args": [word for word in tuned["args"] if word not in usual["args"]],
+            "deepspeed.json": {
+                key: value
+                for key, value in (tuned["deepspeed.json"] or {}).items()
+                if usual["deepspeed.json"].get(key) != value
+            },
+        }
+    assert added == golden
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.status import (
@@ -27,11 +27,13 @@ from trimtab.api.status import (
     StartTime,
 )
 from trimtab.api.v1alpha1 import (
+    AdaptersSpec,
     Architecture,
     ElasticPolicy,
     JobSpec,
     Launcher,
     Model,
+    OffloadSpec,
     Parallelism,
     ParallelMode,
     QueueSpec,
@@ -42,7 +44,18 @@ from trimtab.api.v1alpha1 import (
 from trimtab.errors import SpecError
 from trimtab.kube.quantity import to_int, to_milli
 from trimtab_policy import catalog
-from trimtab_policy.specs import OTHER, Mode, ModelSpec, ParallelPlan, Prediction, TrainingSpec
+from trimtab_policy.specs import (
+    OTHER,
+    Adapters,
+    Mode,
+    ModelSpec,
+    Offload,
+    Optimizer,
+    OptimizerOffload,
+    ParallelPlan,
+    Prediction,
+    TrainingSpec,
+)
 from trimtab_policy.types import (
     MOST_LEAVING,
     Alternative,
@@ -106,7 +119,17 @@ def to_training(training: Training) -> TrainingSpec:
         steps=training.steps or -(-(training.tokens or 0) // tokens_per_step),
         precision=training.precision,
         optimizer=training.optimizer,
+        adapters=_adapters(training.adapters) if training.adapters else UNSET,
+        offload=_offload(training.offload) if training.offload else UNSET,
     )
+
+
+def _adapters(asked: AdaptersSpec) -> Adapters:
+    return Adapters(asked.rank, asked.targets, asked.quantization)
+
+
+def _offload(asked: OffloadSpec) -> Offload:
+    return Offload(asked.optimizer, asked.weights, asked.activations)
 
 
 def to_requirements(spec: JobSpec) -> Requirements:
@@ -115,9 +138,10 @@ def to_requirements(spec: JobSpec) -> Requirements:
     GPU types are brought to the catalogue's spelling, and short names to all types that they mean; one that it does not
     know is kept, because nodes may offer products that nobody has listed. What the pods ask for besides (`*_per_pod`)
     is for the reader of the template.
-    Raises `SpecError` when no number of GPUs is allowed.
+    Raises `SpecError` when no number of GPUs is allowed, and for a fine-tune that the launcher has no flags for.
     """
     limits, asked = spec.resources, spec.parallelism
+    _has_flags(spec.launcher, spec.training)
     requirements = Requirements(
         gpus=_gpus(spec),
         gpu_types=tuple(dict.fromkeys(name for each in limits.gpu_types or () for name in _meant(each))),
@@ -145,6 +169,40 @@ def to_requirements(spec: JobSpec) -> Requirements:
 
 _SOFTWARE = {Launcher.MEGATRON: "megatron-core", Launcher.TORCHTITAN: "torchtitan"}
 """What the performance model takes a launcher to start; nothing is known of the others."""
+
+
+def _has_flags(launcher: Launcher, training: Training) -> None:
+    """Raise `SpecError` for what the framework's own flags cannot say: its run would be another one than was planned.
+
+    Torchrun, Custom and DeepSpeed start a script of the user's, which reads the environment.
+    """
+    offload = training.offload or OffloadSpec()
+    if launcher is Launcher.TORCHTITAN:
+        whole = offload.weights == (offload.optimizer is not OptimizerOffload.NONE)
+        wrong = {
+            "adapters": training.adapters is not None,
+            "optimizer": training.optimizer is Optimizer.ADAMW_8BIT,
+            "offload.optimizer": not whole or offload.optimizer is OptimizerOffload.PAGED,
+            "offload.activations": offload.activations,
+        }
+    elif launcher is Launcher.MEGATRON:
+        wrong = {
+            "adapters": training.adapters is not None,
+            "optimizer": training.optimizer is Optimizer.ADAMW_8BIT,
+            "offload.optimizer": offload.optimizer is OptimizerOffload.PAGED,
+            "offload.weights": offload.weights,
+            "offload.activations": offload.activations,
+        }
+    else:
+        return
+    for field, lacks in wrong.items():
+        if lacks:
+            together = ", or offloads weights and optimizer together" if launcher is Launcher.TORCHTITAN else ""
+            raise SpecError(
+                f"spec.training.{field}",
+                f"{launcher.value} has no flag for this{together}: use the launcher Torchrun, DeepSpeed or Custom with"
+                " a script that reads TRIMTAB_*",
+            )
 
 
 def _gpus(spec: JobSpec) -> Bounds:

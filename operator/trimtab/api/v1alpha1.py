@@ -27,7 +27,15 @@ from trimtab.api.base import (
 )
 from trimtab.api.status import JobStatus
 from trimtab.api.template import PodTemplate
-from trimtab_policy.specs import Optimizer, Precision, Recompute
+from trimtab_policy.specs import (
+    MAX_RANK,
+    AdapterTargets,
+    Optimizer,
+    OptimizerOffload,
+    Precision,
+    Quantization,
+    Recompute,
+)
 
 
 class ParallelMode(StrEnum):
@@ -100,6 +108,31 @@ class Model(ApiModel):
     """The shape of any other transformer."""
 
 
+class AdaptersSpec(ApiModel):
+    """Low-rank adapters, which are trained while all other weights are frozen: LoRA, or QLoRA where these are
+    quantized."""
+
+    rank: Annotated[Int32, Field(ge=1, le=MAX_RANK)]
+    """Rank of the adapters' matrices, e.g. 16: `r` of PEFT."""
+    targets: AdapterTargets = AdapterTargets.ALL_LINEAR
+    """Matrices of every layer that get one: projections of queries and values, all of the attention, or all linear."""
+    quantization: Quantization = Quantization.NONE
+    """Number format of the frozen matrices. NF4 and NF4Double are bitsandbytes' 4 bit, without and with double
+    quantization; INT8 is LLM.int8()."""
+
+
+class OffloadSpec(ApiModel):
+    """What is kept in the host's memory while the GPU does not need it. It counts against `resources.memoryPerGpu`."""
+
+    optimizer: OptimizerOffload = OptimizerOffload.NONE
+    """The optimizer's states. Host: the host's processor steps (ZeRO-Offload). Paged: they are moved to the GPU page by
+    page when it is short of memory (bitsandbytes)."""
+    weights: bool = False
+    """Weights too, layer by layer (DeepSpeed's offload_param, FSDP's CPUOffload)."""
+    activations: bool = False
+    """What the forward pass keeps for the backward pass."""
+
+
 class Training(ApiModel):
     """How much is trained, with which numbers. What is said here holds however the work is divided."""
 
@@ -118,6 +151,10 @@ class Training(ApiModel):
     BF16; FP8 needs Ada, Hopper or later, or an MI300X."""
     optimizer: Optimizer = Optimizer.ADAMW
     """Optimizer; they differ in memory per parameter."""
+    adapters: AdaptersSpec | None = None
+    """Left out: all weights are trained."""
+    offload: OffloadSpec | None = None
+    """Left out: nothing leaves the GPU."""
 
 
 class GpuRange(ApiModel):

@@ -24,6 +24,7 @@ from trimtab.ui import output
 from trimtab.ui.form import Output
 from trimtab_policy import catalog
 from trimtab_policy.inputs.nearest import did_you_mean
+from trimtab_policy.specs import Optimizer, OptimizerOffload, Quantization
 
 LONGEST_NAME = 40
 """Bytes of the name of a job: its pods and Services have longer ones."""
@@ -57,6 +58,11 @@ class Asked(Struct, frozen=True, kw_only=True):
     batch: int
     gpu_types: tuple[str, ...]
     launcher: str
+    lora: bool
+    qlora: bool
+    rank: int
+    optimizer: str
+    offload_optimizer: str
     mode: str
     elastic: bool
     cpus_per_gpu: str
@@ -82,7 +88,12 @@ def manifest(asked: Asked) -> dict[str, Any]:
     name = asked.name or _name(asked.model)
     spec = _given(
         model={"preset": _preset(asked.model)},
-        training={"sequenceLength": asked.sequence_length, "globalBatchSize": asked.batch, **_length(asked)},
+        training={
+            "sequenceLength": asked.sequence_length,
+            "globalBatchSize": asked.batch,
+            **_length(asked),
+            **_tuning(asked),
+        },
         resources=_given(
             gpus={"max": high} if low == high else {"min": low, "max": high},
             gpuTypes=[_gpu_type(each) for each in asked.gpu_types],
@@ -138,6 +149,19 @@ def _length(asked: Asked) -> dict[str, int]:
     if bool(asked.tokens) == bool(asked.steps):
         raise UsageError("say how long to train: give one of --tokens and --steps")
     return {"tokens": count("--tokens", asked.tokens)} if asked.tokens else {"steps": count("--steps", asked.steps)}
+
+
+def _tuning(asked: Asked) -> dict[str, Any]:
+    """What makes it a fine-tune."""
+    if asked.lora and asked.qlora:
+        raise UsageError("give one of --lora and --qlora")
+    adapters: dict[str, Any] = {}
+    if asked.lora or asked.qlora:
+        adapters = {"rank": asked.rank, "quantization": Quantization.NF4_DOUBLE.value if asked.qlora else ""}
+    optimizer = _choice("--optimizer", asked.optimizer, Optimizer).value if asked.optimizer else ""
+    kept = asked.offload_optimizer
+    states = _choice("--offload-optimizer", kept, OptimizerOffload).value if kept else ""
+    return _given(adapters=_given(**adapters), optimizer=optimizer, offload=_given(optimizer=states))
 
 
 def _preset(model: str) -> str:

@@ -45,6 +45,13 @@ async def submit(
     sequence_length: Annotated[int, typer.Option(help="Tokens of a sequence.", min=1)] = 4096,
     batch: Annotated[int, typer.Option(help="Sequences of an optimizer step, over all GPUs.", min=1)] = 128,
     gpu_types: GpuTypesOption = None,
+    lora: Annotated[bool, typer.Option("--lora", help="Train low-rank adapters, with the weights frozen.")] = False,
+    qlora: Annotated[bool, typer.Option("--qlora", help="The same, with the frozen weights in 4 bit (NF4).")] = False,
+    rank: Annotated[int, typer.Option(help="Rank of the adapters of --lora and --qlora.", min=1)] = 16,
+    optimizer: Annotated[str, typer.Option(help="AdamW, AdamW8bit, SGD, Adafactor or Muon.")] = "",
+    offload_optimizer: Annotated[
+        str, typer.Option(help="Keep the optimizer's states in host memory: Host, or Paged (bitsandbytes).")
+    ] = "",
     launcher: Annotated[
         str, typer.Option(help="Torchrun, Torchtitan, Megatron, DeepSpeed or Custom; default: by the command.")
     ] = "",
@@ -69,6 +76,8 @@ async def submit(
 
     Examples: trimtab submit --model llama3-8b --tokens 2B --gpus 8-64 --image trainer:1 -- torchrun train.py
 
+    trimtab submit --model llama3-70b --qlora --tokens 20M --gpus 2 --gpu-type H100 --image t:1 -- torchrun sft.py
+
     trimtab submit --model gpt2 --steps 1000 --gpus 2 --gpu-type A100 --image trainer:1 --dry-run > job.yaml
     """
     from trimtab.commands import submission
@@ -76,6 +85,7 @@ async def submit(
     asked = submission.Asked(
         model=model, image=image, words=tuple(words or ()), gpus=gpus, tokens=tokens, steps=steps,
         sequence_length=sequence_length, batch=batch, gpu_types=tuple(gpu_types or ()), launcher=launcher, mode=mode,
+        lora=lora, qlora=qlora, rank=rank, optimizer=optimizer, offload_optimizer=offload_optimizer,
         elastic=elastic, cpus_per_gpu=cpus_per_gpu, memory_per_gpu=memory_per_gpu, env=tuple(env or ()),
         mounts=tuple(mount or ()), queue=queue, priority_class=priority_class, name=name,
         namespace=namespace or own_namespace(kubeconfig, context),

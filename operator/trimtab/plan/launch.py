@@ -15,9 +15,17 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
-from trimtab_policy.specs import ParallelPlan, Precision, Recompute, TrainingSpec
+from trimtab_policy.specs import (
+    Offload,
+    Optimizer,
+    OptimizerOffload,
+    ParallelPlan,
+    Precision,
+    Recompute,
+    TrainingSpec,
+)
 
 MASTER_PORT = 29500
 DEEPSPEED_CONFIG_PATH = "/etc/trimtab/deepspeed.json"
@@ -90,7 +98,23 @@ def _trimtab_env(gang: LaunchedGang) -> dict[str, str]:
         "STEPS": training.steps,
         "PRECISION": training.precision,
     }
-    return {f"TRIMTAB_{name}": str(value) for name, value in values.items()}
+    return {f"TRIMTAB_{name}": str(value) for name, value in (values | _tuning(training)).items()}
+
+
+def _tuning(training: TrainingSpec) -> dict[str, object]:
+    """What a fine-tune's script has to know; nothing where all weights are trained as usual."""
+    found: dict[str, object] = {}
+    if training.optimizer is Optimizer.ADAMW_8BIT:
+        found["OPTIMIZER"] = training.optimizer
+    if (adapters := training.adapters) is not UNSET:
+        found |= {"LORA_RANK": adapters.rank, "LORA_TARGETS": adapters.targets, "QUANTIZATION": adapters.quantization}
+    if (offload := training.offload) is not UNSET:
+        found |= {
+            "OFFLOAD_OPTIMIZER": offload.optimizer,
+            "OFFLOAD_WEIGHTS": int(offload.weights),
+            "OFFLOAD_ACTIVATIONS": int(offload.activations),
+        }
+    return found
 
 
 def _sharded(plan: ParallelPlan) -> int:
@@ -132,19 +156,21 @@ def _torchtitan(gang: LaunchedGang) -> tuple[str, ...]:
         }
     if plan.zero_stage in (1, 2):
         flags["parallelism.fsdp_reshard_after_forward"] = "never"
+    # Weights, gradients and the optimizer's states.
+    host = ("--training.enable_cpu_offload",) if training.offload is not UNSET and training.offload.weights else ()
     if training.precision is Precision.FP32:  # bf16 is what it does by itself; it has no FP16
         flags["training.mixed_precision_param"] = "float32"
     again = plan.recompute.value.lower()
     if _names_module(gang):
         # It captures CUDA graphs by itself, and ends where stages or experts keep it from that.
         eager = ("--training.disable_cuda_graphs",) if plan.pipeline * plan.expert > 1 else ()
-        return (*_settings(flags), *eager, f"activation-checkpoint:{again}")
+        return (*_settings(flags), *host, *eager, f"activation-checkpoint:{again}")
     flags["activation_checkpoint.mode"] = again
     if plan.expert > 1:  # experts are divided by the tensor degree as well, as the plan takes it
         flags["parallelism.expert_tensor_parallel_degree"] = plan.tensor
     if training.precision is Precision.FP8:
         flags["model.converters"] = "float8"
-    return _settings(flags)
+    return (*_settings(flags), *host)
 
 
 def _settings(flags: Mapping[str, object]) -> tuple[str, ...]:
@@ -176,13 +202,16 @@ def _megatron(gang: LaunchedGang) -> tuple[str, ...]:
     flags += ["--num-virtual-stages-per-pipeline-rank", plan.virtual] if plan.virtual > 1 else []
     flags += ["--expert-model-parallel-size", plan.expert] if plan.expert > 1 else []
     flags += ["--sequence-parallel"] if plan.tensor > 1 else []
-    flags += ["--use-distributed-optimizer"] if plan.zero_stage else []
+    on_host = training.offload is not UNSET and training.offload.optimizer is OptimizerOffload.HOST
+    flags += ["--use-distributed-optimizer"] if plan.zero_stage or on_host else []
     if plan.zero_stage >= 2:
         sharding = "optim_grads" if plan.zero_stage == 2 else "optim_grads_params"
         flags += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", sharding]
         flags += ["--ckpt-format", "fsdp_dtensor", "--no-gradient-accumulation-fusion"]
     if plan.shard:
         flags += ["--num-distributed-optimizer-instances", plan.data * plan.context // plan.shard]
+    if on_host:
+        flags += ["--optimizer-cpu-offload", "--optimizer-offload-fraction", "1.0", "--use-precision-aware-optimizer"]
     flags += [*_MEGATRON_RECOMPUTE[plan.recompute], *_MEGATRON_PRECISION[training.precision]]
     return tuple(str(flag) for flag in flags)
 
@@ -225,11 +254,25 @@ def _deepspeed_config(gang: LaunchedGang) -> str:
         "bf16": {"enabled": training.precision in (Precision.BF16, Precision.FP8)},
         "fp16": {"enabled": training.precision is Precision.FP16},
     }
+    if training.offload is not UNSET:
+        config |= _offloaded(training.offload, plan)
     if plan.tensor > 1:
         config["tensor_parallel"] = {"autotp_size": plan.tensor}
     if plan.tensor == 1 or plan.pipeline > 1:  # ranks of a PipelineModule are counted by its own grid
         config["train_batch_size"] = training.global_batch_size
     return json.dumps(config, sort_keys=True)
+
+
+def _offloaded(offload: Offload, plan: ParallelPlan) -> dict[str, object]:
+    """Paged states are the business of the optimizer that the script makes (bitsandbytes)."""
+    host = {"device": "cpu", "pin_memory": True}
+    zero: dict[str, object] = {"stage": plan.zero_stage}
+    zero |= {"offload_optimizer": host} if offload.optimizer is OptimizerOffload.HOST else {}
+    zero |= {"offload_param": host} if offload.weights and plan.zero_stage == 3 else {}
+    found: dict[str, object] = {"zero_optimization": zero}
+    if offload.activations:
+        found["activation_checkpointing"] = {"cpu_checkpointing": True, "partition_activations": plan.tensor > 1}
+    return found
 
 
 def _no_flags(gang: LaunchedGang) -> tuple[str, ...]:
