@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trimtab.errors import UsageError
-from trimtab.foreign.read import ForeignJob, Source, read
+from trimtab.foreign.job import ForeignJob
+from trimtab.foreign.read import Source, read
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "samples"
 BY_COLUMN = {
@@ -41,7 +42,10 @@ def value_of(job: ForeignJob, column: str) -> str:
     """What was read, in the terms of the index; empty for nothing."""
     if column == "model":
         model = job.fields["model"].value if "model" in job.fields else ""
-        shape = [job.fields[name].value if name in job.fields else "" for name in ("layers", "hidden_size", "attention_heads")]
+        shape = [
+            job.fields[name].value if name in job.fields else ""
+            for name in ("layers", "hidden_size", "attention_heads")
+        ]
         return f"{model} L{shape[0]} H{shape[1]} heads{shape[2]}".strip() if all(shape) else model
     if column == "steps_or_tokens":
         for field in ("steps", "samples", "tokens", "epochs"):
@@ -127,7 +131,9 @@ class Score:
         else:
             outcome = "right" if stated and same(column, found, truth, job) else "wrong"
         if outcome != "right":
-            self.remarks.append(f"{outcome:7}{' (derived)' if derived else ''} {file} {column}: read {found!r}, truth {truth!r}")
+            self.remarks.append(
+                f"{outcome:7}{' (derived)' if derived else ''} {file} {column}: read {found!r}, truth {truth!r}"
+            )
         self.counts[column, f"{outcome} derived" if derived else outcome] += 1
 
     def total(self, outcome: str) -> int:
@@ -140,7 +146,9 @@ class Score:
         return self.total("right") / stated if stated else 1.0
 
     def _stated_wrong(self) -> int:
-        return sum("wrong" in remark and "truth '?'" not in remark and "(derived)" not in remark for remark in self.remarks)
+        return sum(
+            "wrong" in remark and "truth '?'" not in remark and "(derived)" not in remark for remark in self.remarks
+        )
 
     def wrong(self) -> float:
         """Share of all that was read, computed values among it, that is wrong."""

@@ -30,6 +30,16 @@ KubeconfigOption = Annotated[
     Path | None, typer.Option("--kubeconfig", help="Kubeconfig file; by default $KUBECONFIG, then ~/.kube/config.")
 ]
 ContextOption = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig.")]
+WithOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--with", help="A file that the job names: a config of its trainer, a script, its runtime. Repeatable."
+    ),
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="FIELD=VALUE that the job does not state itself. Repeatable.")
+]
+RunOption = Annotated[int, typer.Option("--run", min=0, help="Which of several runs in the file, from 1.")]
 NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the job.")]
 
 

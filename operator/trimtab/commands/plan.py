@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,9 @@ from trimtab.commands.options import (
     ContextOption,
     KubeconfigOption,
     OutputOption,
+    RunOption,
+    SetOption,
+    WithOption,
     command,
     kube_settings,
 )
@@ -31,6 +35,7 @@ from trimtab.observe.calibration import corrected
 from trimtab.observe.eligibility import eligible
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.queues import Queues
+from trimtab.printable import say
 from trimtab.settings import KubeSettings, PriceSettings, ReportSettings
 from trimtab.ui import explain as ui
 from trimtab.ui import output, tables
@@ -56,7 +61,9 @@ PricesOption = Annotated[
 
 @command
 async def plan(
-    file: Annotated[Path, typer.Option("--file", "-f", help="Manifest of an LLMTrainingJob.")],
+    file: Annotated[
+        Path, typer.Option("--file", "-f", help="Manifest of an LLMTrainingJob, or a job of another kind (`convert`).")
+    ],
     snapshot: Annotated[Path | None, typer.Option(help="Decide on this dump instead of the live cluster.")] = None,
     gpus: Annotated[
         str,
@@ -67,6 +74,9 @@ async def plan(
     policy: PolicyOption = "rudder",
     priority: Annotated[int, typer.Option(help="Value of the job's PriorityClass.")] = 0,
     prices: PricesOption = None,
+    beside: WithOption = None,
+    stated: SetOption = None,
+    run: RunOption = 0,
     form: OutputOption = Output.TABLE,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -78,8 +88,10 @@ async def plan(
     trimtab plan -f manifests/samples/llama3-8b.yaml --snapshot now.json -o json
 
     trimtab plan -f manifests/samples/llama3-70b.yaml --gpus H100-SXM5-80GB=64,A100-SXM4-80GB=32x4 --prices prices.yaml
+
+    trimtab plan -f train.sbatch --set vocab_size=50257 --gpus H100-SXM5-80GB=1024
     """
-    facts, configured, known = manifest(file), settings.load(), Learned()
+    facts, configured, known = manifest(file, beside or (), stated or (), run), settings.load(), Learned()
     calibration.use(configured.perf)
     if snapshot and gpus:
         raise UsageError("--snapshot and --gpus are two clusters: name one")
@@ -129,6 +141,16 @@ def decide(snapshot: Snapshot, job: Job, policy: str, rules: Rules | None = None
     return PlanOutput(placement, pending, tuple(asked))
 
 
+def _of_other_kind(file: Path, beside: Sequence[Path], stated: Sequence[str], run: int) -> dict[str, Any]:
+    from trimtab.commands.convert import job_in  # only where it is needed: readers and their tables
+    from trimtab.foreign.convert import to_own
+
+    made = to_own(job_in(file, [*beside], [*stated], run), runnable=False)
+    for note in made.notes:
+        say(f"note: {note}", error=True)
+    return made.documents[0]
+
+
 def _known(prices: PriceSettings, snapshot: Snapshot) -> None:
     """Raises UsageError for a price of a GPU type that neither the cluster nor the catalogue has: a misspelt one."""
     for name in prices.per_gpu_hour:
@@ -158,16 +180,19 @@ def _answer(
     output.show(form, value, output.spaced([*parts, overview(choices, prices.currency)]))
 
 
-def manifest(file: Path) -> JobFacts:
-    """The job of a manifest file. Raises UsageError naming file and field."""
+def manifest(file: Path, beside: Sequence[Path] = (), stated: Sequence[str] = (), run: int = 0) -> JobFacts:
+    """The job of a manifest file; one of another kind is read first, with files `beside` it and what is `stated`.
+
+    Raises UsageError naming file and field.
+    """
     try:
         document = documents.parse(file.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except NotYaml as error:
-        raise UsageError(f"{file} is no YAML: {error}") from error
+    except NotYaml:
+        document = None  # several documents, or a script
     if not isinstance(document, dict) or document.get("kind") != JOB_KIND:
-        raise UsageError(f"{file} holds no {JOB_KIND}: `kind` must be {JOB_KIND}, and one document a file")
+        document = _of_other_kind(file, beside, stated, run)
     meta = document.get("metadata") or {}
     if not isinstance(meta, dict):
         raise UsageError(f"{file}: metadata must be a mapping")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 from msgspec import Struct
@@ -63,7 +64,7 @@ def _launchers(words: Sequence[str]) -> Iterator[tuple[int, str]]:
 def _program(words: Sequence[str]) -> tuple[int, int, str]:
     """Where the program stands, where its arguments begin, and what it is."""
     interpreted = False
-    first = -1
+    first = script = -1
     for index, word in enumerate(words):
         name = word.rpartition("/")[2]
         if interpreted and word in ("-m", "--module") and index + 1 < len(words):
@@ -77,16 +78,27 @@ def _program(words: Sequence[str]) -> tuple[int, int, str]:
             return index, index + 2, pair
         if name in _own_programs():
             return index, index + 1, word
+        if script < 0 and word.endswith(".sh") and not word.startswith("-") and "=" not in word:
+            script = index
         interpreted |= name.startswith("python") or name in trainers().launchers or name == "accelerate"
-        if first < 0 and not word.startswith("-") and name not in _WRAPPERS and name not in trainers().launchers and "=" not in word:
+        if (
+            first < 0
+            and not word.startswith("-")
+            and name not in _WRAPPERS
+            and name not in trainers().launchers
+            and "=" not in word
+        ):
             first = index
-    first = max(first, 0)
+    first = max(script if script >= 0 else first, 0)
     return first, first + 1, words[first] if words else ""
 
 
-_WRAPPERS = frozenset({"srun", "sudo", "env", "nohup", "time", "numactl", "nsys", "exec", "uv", "poetry", "stdbuf", "timeout", "nice"})
+_WRAPPERS = frozenset(
+    {"srun", "sudo", "env", "nohup", "time", "numactl", "nsys", "exec", "uv", "poetry", "stdbuf", "timeout", "nice"}
+)
 
 
+@cache
 def _own_programs() -> frozenset[str]:
     """Programs that are no Python files or modules: `tune run`, `train_gpt2cu`."""
     return frozenset(name for each in trainers().trainers.values() for name in each.programs if _is_binary(name))
@@ -107,10 +119,17 @@ def _told(words: Sequence[str]) -> tuple[tuple[tuple[str, str], ...], tuple[str,
             name, equals, value = word.partition("=")
             if not equals:
                 follows = words[index] if index < len(words) else "-"
-                takes = not _OPTION.match(follows) and not (follows and _OVERRIDE.match(follows) and "." in follows.partition("=")[0])
+                takes = not _OPTION.match(follows) and not (
+                    follows and _OVERRIDE.match(follows) and "." in follows.partition("=")[0]
+                )
                 value = follows if takes and follows != "-" else "true"
                 index += takes and follows != "-"
-                while takes and index < len(words) and not _OPTION.match(words[index]) and not _OVERRIDE.match(words[index]):
+                while (
+                    takes
+                    and index < len(words)
+                    and not _OPTION.match(words[index])
+                    and not _OVERRIDE.match(words[index])
+                ):
                     index += 1  # more values of the same option
             named.append((name.lstrip("-") if len(name) > 2 else name, _bare(value)))
         elif match := _OVERRIDE.match(word):
@@ -128,23 +147,23 @@ def _bare(value: str) -> str:
 def trainer_of(run: Run, about: str) -> str:
     """The name of the trainer that a run starts, in the table; empty for another one. `about` is the job's own text."""
     program = run.program.casefold()
-    module = program.replace(".", "/")
-    words = f"/{program}"
+    path = f"/{program.strip('/')}/"
+    paths = (path, path.replace(".", "/")) if "/" not in program else (path,)
     about = about.casefold()
     for name, trainer in trainers().trainers.items():
-        for each in trainer.programs:
-            low = each.casefold()
-            exact = program == low or words.endswith(f"/{low}") or (not low.endswith(".py") and f"/{low}" in words)
-            if not (exact or (_dotted(low) and module.startswith(low.replace(".", "/")))):
-                continue
-            if not trainer.hints or any(hint in about for hint in trainer.hints) or "." not in low:
-                return name
+        if any(_within(each.casefold(), paths) for each in trainer.programs):
+            return name
+        if any(_within(each.casefold(), paths) for each in trainer.vague) and any(
+            hint in about for hint in trainer.hints
+        ):
+            return name
     said = {key.lower().replace("-", "_") for key, _ in run.arguments}
     return next((name for name, trainer in trainers().trainers.items() if said & {*trainer.signs}), "")
 
 
-def _dotted(name: str) -> bool:
-    return " " not in name and not name.endswith((".py", ".sh"))
+def _within(called: str, paths: Iterable[str]) -> bool:
+    """Whether whole parts of a path, or of a module, are called so."""
+    return any(f"/{called}/" in path or f"/{called.replace('.', '/')}/" in path for path in paths)
 
 
 # --- what it is told --------------------------------------------------------------------------------------------------
@@ -192,15 +211,21 @@ def _fields(name: str, value: str, trainer: Trainer | None) -> Iterator[tuple[st
             return
         if last in trainer.ignored:
             return
-    if any(parent in trainers().aside for parent in parents) or key.startswith(("eval_", "val_", "test_", "no_", "teacher_")):
+    if any(parent in trainers().aside for parent in parents) or key.startswith(
+        ("eval_", "val_", "test_", "no_", "teacher_")
+    ):
         return
     for field in _named(trainers().common, {last, ".".join((*parents[-1:], last))}):
-        yield field, value, 2 if parents else 2
+        yield field, value, 2
         return
     flags = trainers().flags.get(key) or trainers().flags.get(last)
     if flags and value not in _FALSE and value not in _NOTHING:
         for field, said in flags.items():
-            yield field, value if field == "sharding" and "shard" in value.casefold() else said, 3 if "8" in said or "4" in said else 1
+            yield (
+                field,
+                value if field == "sharding" and "shard" in value.casefold() else said,
+                3 if "8" in said or "4" in said else 1,
+            )
 
 
 def _named(table: Names, keys: set[str]) -> Iterator[str]:
@@ -211,13 +236,15 @@ def _named(table: Names, keys: set[str]) -> Iterator[str]:
 
 def launched(run: Run, into: Read) -> None:
     """Read what launchers are told about nodes and processes."""
+    own = trainers().launchers.get(run.program, {})
+    for name, value in run.arguments:
+        for field in (each for each, called in own.items() if name.replace("-", "_") in called):
+            into.fields.setdefault(field, Stated(value, f"{run.program} {name}"))
     spots = list(_launchers(run.before))
     ends = [*(at for at, _ in spots[1:]), len(run.before)][: len(spots)]
     for (at, launcher), end in reversed(list(zip(spots, ends, strict=True))):
         names = trainers().launchers[launcher]
         segment = run.words[at + 1 : end]
-        if launcher == "tune run":
-            segment = run.words[at + 2 :]
         named, _ = _told(segment)
         for name, value in (*named, *_attached(segment)):
             key = name.lstrip("-").replace("-", "_")

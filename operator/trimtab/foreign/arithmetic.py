@@ -75,19 +75,19 @@ class _Reader:
             raise _Unknown
 
     def _unary(self) -> int:
-        token = self._next()
+        part = self._next()
         self._at += 1
         self._enter()
-        if token == "(":
+        if part == "(":
             value = self.level(0)
             if self._next() != ")":
                 raise _Unknown
             self._at += 1
-        elif token in ("-", "+", "!"):
+        elif part in ("-", "+", "!"):
             value = self._unary()
-            value = {"-": -value, "+": value, "!": int(not value)}[token]
+            value = {"-": -value, "+": value, "!": int(not value)}[part]
         else:
-            value = self._number(token)
+            value = self._number(part)
         self._depth -= 1
         return value
 

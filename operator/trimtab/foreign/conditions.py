@@ -63,10 +63,8 @@ def _simple(words: list[str], expander: Expander, double: bool) -> bool | None:
         return _COMPARED[words[1]](int(left), int(right))
     if words[1] not in ("=", "==", "!="):
         return None
-    if double and not words[2].startswith(("'", '"')):
-        same = matches(left, right)
-    else:
-        same = left == right
+    as_pattern = double and not words[2].startswith(("'", '"'))
+    same = matches(left, right) if as_pattern else left == right
     return None if same is None else same == (words[1] != "!=")
 
 

@@ -31,7 +31,9 @@ def objects(text: str, name: str) -> list[dict[str, Any]]:
     if len(text) > MOST_BYTES:
         raise UsageError(f"{name} is longer than {MOST_BYTES:,} characters")
     if is_template(text):
-        raise UsageError(f"{name} is a template: render it first, for instance with `helm template`, and give what comes out")
+        raise UsageError(
+            f"{name} is a template: render it first, for instance with `helm template`, and give what comes out"
+        )
     found = []
     for part in _parts(text):
         try:

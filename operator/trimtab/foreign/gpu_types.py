@@ -1,4 +1,4 @@
-"""What a job says about its accelerators -> types of the catalogue. A name that several share stands for all of them."""
+"""What a job says about its accelerators -> types of the catalogue. A name that several share is all of them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ def of_text(text: str) -> str:
     known = hardware()
     if found := known.products.get(text.casefold()):
         return found
+    if family := next((each for each in known.families if each.casefold() == text.casefold()), ""):
+        return family
     if found_type := catalog.by_product(text):
         return found_type.name
     if catalog.is_known(text):
@@ -58,7 +60,7 @@ def is_accelerator(resource: str) -> bool:
 
 
 def of_pod(spec: dict[str, Any]) -> tuple[str, str]:
-    """The type that a pod's node selector or required affinity asks for, and where it says so; both empty if nowhere."""
+    """The type that a pod's node selector or required affinity asks for, and where; both empty if nowhere."""
     for key, value, where in _asked(spec):
         if key in hardware().product_labels:
             return of_text(value), where

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trimtab.foreign.arguments import Run
@@ -19,20 +19,84 @@ _VAGUE: Final = frozenset({"llm", "step", "opt", "phi", "ling", "esm"})
 _WORD = re.compile(r"[a-z]+", re.ASCII)
 _OTHERS: Final = {
     "MNIST": ("mnist",),
-    "an image model": ("resnet", "resnet18", "resnet50", "imagenet", "cifar", "cifar10", "vgg", "efficientnet", "yolo", "mobilenet", "inception", "unet", "dcgan", "vit", "detectron"),
+    "an image model": (
+        "resnet",
+        "resnet18",
+        "resnet50",
+        "imagenet",
+        "cifar",
+        "cifar10",
+        "vgg",
+        "efficientnet",
+        "yolo",
+        "mobilenet",
+        "inception",
+        "unet",
+        "dcgan",
+        "vit",
+        "detectron",
+    ),
     "image generation": ("stable-diffusion", "diffusers", "sdxl", "dreambooth", "comfyui"),
     "speech": ("whisper", "wav2vec", "deepspeech"),
     "a web server": ("nginx", "httpd", "apache2"),
-    "inference": ("vllm", "sglang", "text-generation-inference", "tritonserver", "tensorrt-llm", "trtllm-serve", "llama-server", "ollama", "lmdeploy"),
-    "a test of the network": ("nccl-tests", "nccl-test", "all_reduce_perf", "rccl-tests", "osu-benchmarks", "hpl", "hpcg"),
-    "a benchmark of Horovod or TensorFlow": ("tf_cnn_benchmarks", "tensorflow_synthetic_benchmark", "pytorch_synthetic_benchmark"),
+    "inference": (
+        "vllm",
+        "sglang",
+        "text-generation-inference",
+        "tritonserver",
+        "tensorrt-llm",
+        "trtllm-serve",
+        "llama-server",
+        "ollama",
+        "lmdeploy",
+    ),
+    "a test of the network": (
+        "nccl-tests",
+        "nccl-test",
+        "all_reduce_perf",
+        "rccl-tests",
+        "osu-benchmarks",
+        "hpl",
+        "hpcg",
+    ),
+    "a benchmark of Horovod or TensorFlow": (
+        "tf_cnn_benchmarks",
+        "tensorflow_synthetic_benchmark",
+        "pytorch_synthetic_benchmark",
+    ),
     "no neural network": ("xgboost", "lightgbm", "sklearn", "scikit-learn", "lammps", "gromacs", "openfoam"),
     "a notebook": ("jupyter", "jupyterlab", "notebook"),
     "a demonstration of CUDA": ("cuda-vector-add", "cuda-vectoradd", "vectoradd", "cuda-sample", "gpu-burn"),
     "a sum over pi": ("mpi-pi", "pi"),
 }
-_IDLE: Final = frozenset({"sleep", "echo", "nvidia-smi", "rocm-smi", "true", "hostname", "env", "date", "ls", "cat", "tail", "printenv", "whoami"})
-_LLM_FIELDS: Final = ("sequence_length", "tensor", "pipeline", "layers", "attention_heads", "global_batch_tokens", "expert", "context")
+_OF_IMAGES: Final = frozenset({"image_size", "img_size", "num_classes", "crop_size"})
+_IDLE: Final = frozenset(
+    {
+        "sleep",
+        "echo",
+        "nvidia-smi",
+        "rocm-smi",
+        "true",
+        "hostname",
+        "env",
+        "date",
+        "ls",
+        "cat",
+        "tail",
+        "printenv",
+        "whoami",
+    }
+)
+_LLM_FIELDS: Final = (
+    "sequence_length",
+    "tensor",
+    "pipeline",
+    "layers",
+    "attention_heads",
+    "global_batch_tokens",
+    "expert",
+    "context",
+)
 
 
 def family(text: str) -> str:
@@ -45,26 +109,36 @@ def model_in(program: str) -> str:
     pieces = re.split(r"[_.-]", program.casefold()[:100])
     for index, piece in enumerate(pieces):
         if len(found := family(piece)) > 2 and found not in _VAGUE:
-            sizes = [each for each in pieces[index + 1 : index + 3] if re.fullmatch(r"v?[0-9]{1,4}[bm]?", each, re.ASCII)]
+            sizes = [
+                each for each in pieces[index + 1 : index + 3] if re.fullmatch(r"v?[0-9]{1,4}[bm]?", each, re.ASCII)
+            ]
             return "_".join((piece, *sizes))
     return ""
 
 
 def other_than_llm(
-    trainer: str, fields: Iterable[str], model: str, runs: Iterable[Run], about: Iterable[str], accelerators: bool | None
+    trainer: str,
+    fields: Iterable[str],
+    model: str,
+    runs: Sequence[Run],
+    about: Iterable[str],
+    accelerators: bool | None,
 ) -> str:
     """Why this is no training of an LLM; empty where it is, or may be.
 
     `about` are names, images, commands and arguments of the job; `accelerators` whether it asks for any, None where
     that is not known.
     """
+    said = {name.lower().replace("-", "_") for run in runs for name, _ in run.arguments}
+    if not trainer and (sign := next(iter(sorted(said & _OF_IMAGES)), "")):
+        return f"it is an image model (--{sign}), not the training of an LLM"
     if trainer or (model and family(model)) or {*fields} & {*_LLM_FIELDS}:
         return ""
     words = _words(about)
     for what, signs in _OTHERS.items():
         if sign := next((sign for sign in signs if sign in words), ""):
             return f"it is {what} ({sign}), not the training of an LLM"
-    if any(family(word) for word in words):
+    if any(found not in _VAGUE for word in words if (found := family(word))):
         return ""
     programs = {run.program.rpartition("/")[2] for run in runs}
     if programs and programs <= _IDLE:

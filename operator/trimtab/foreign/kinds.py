@@ -1,4 +1,4 @@
-"""Pods of a training job of any kind, by its row in `kinds.yaml`: their templates, how many, with which accelerators."""
+"""Pods of a training job of any kind, by its row in `kinds.yaml`: their templates, how many, which accelerators."""
 
 from __future__ import annotations
 
@@ -75,7 +75,13 @@ def _at(value: Any, path: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
         yield (), value
         return
     if head == "*":
-        items: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+        items: list[tuple[Any, Any]] = (
+            list(value.items())
+            if isinstance(value, dict)
+            else list(enumerate(value))
+            if isinstance(value, list)
+            else []
+        )
         for key, inner in items[:256]:
             for bound, found in _at(inner, rest):
                 yield (key, *bound), found
@@ -153,7 +159,14 @@ def _with_runtime(document: Json, others: Sequence[Json]) -> Json:
     spec = mapping(document.get("spec"))
     trainer = mapping(spec.get("trainer"))
     wanted = mapping(spec.get("runtimeRef")).get("name")
-    runtime = next((each for each in others if "TrainingRuntime" in str(each.get("kind")) and mapping(each.get("metadata")).get("name") == wanted), {})
+    runtime = next(
+        (
+            each
+            for each in others
+            if "TrainingRuntime" in str(each.get("kind")) and mapping(each.get("metadata")).get("name") == wanted
+        ),
+        {},
+    )
     base = mapping(runtime.get("spec"))
     jobs = at(base, "template.spec.replicatedJobs")
     jobs = [mapping(each) for each in jobs] if isinstance(jobs, list) else []
@@ -166,7 +179,10 @@ def _with_runtime(document: Json, others: Sequence[Json]) -> Json:
 
 def _laid(job: Json, trainer: Json, nodes: Any) -> Json:
     step = at(job, "template.metadata.labels")
-    ours = mapping(step).get("trainer.kubeflow.org/trainjob-ancestor-step") == "trainer" or job.get("name") in _NODE_CONTAINERS
+    ours = (
+        mapping(step).get("trainer.kubeflow.org/trainjob-ancestor-step") == "trainer"
+        or job.get("name") in _NODE_CONTAINERS
+    )
     template = mapping(at(job, "template.spec.template"))
     pod = mapping(template.get("spec"))
     containers = pod.get("containers")
@@ -194,7 +210,11 @@ def environment_of(container: Mapping[str, Any]) -> dict[str, str]:
     for each in _listed(container.get("env"))[:1000]:
         if isinstance(each, dict) and isinstance(name := each.get("name"), str):
             value = each.get("value")
-            found[name] = unknown(name) if value is None and "valueFrom" in each else references("" if value is None else str(value), found)
+            found[name] = (
+                unknown(name)
+                if value is None and "valueFrom" in each
+                else references("" if value is None else str(value), found)
+            )
     return found
 
 
@@ -207,4 +227,6 @@ def words_of(container: Mapping[str, Any]) -> list[str]:
     """Command and arguments of a container."""
     variables = environment_of(container)
     given = [*_listed(container.get("command")), *_listed(container.get("args"))]
-    return [references(str(each).replace("\x00", ""), variables) for each in given if isinstance(each, str | int | float)]
+    return [
+        references(str(each).replace("\x00", ""), variables) for each in given if isinstance(each, str | int | float)
+    ]

@@ -15,7 +15,9 @@ _DECORATION: Final = re.compile(
     re.ASCII,
 )
 _PIECES = re.compile(r"[^a-z0-9.]+", re.ASCII)
-_CUT = re.compile(r"[-_](?:sft|pretrain|finetune|peft|lora|dpo|config|thinking|smoke|packed)(?:[-_]|$)", re.ASCII | re.IGNORECASE)
+_CUT = re.compile(
+    r"[-_](?:sft|pretrain|finetune|peft|lora|dpo|config|thinking|smoke|packed)(?:[-_]|$)", re.ASCII | re.IGNORECASE
+)
 SHAPE: Final = {
     "layers": "layers",
     "hidden_size": "hiddenSize",

@@ -117,8 +117,8 @@ class _Shell:
         self.functions: dict[str, syntax.Body] = {} if parent is None else dict(parent.functions)
         self.prefix: tuple[str, ...] = ()
         self.certain = True
-        self.budget = _Budget() if parent is None else parent.budget
-        self.depth = 0 if parent is None else parent.depth + 1
+        self.budget: _Budget = _Budget() if parent is None else parent.budget
+        self.depth: int = 0 if parent is None else parent.depth + 1
         if parent is not None:
             self.prefix, self.certain = parent.prefix, parent.certain
             self.expander.made = parent.expander.made
@@ -431,7 +431,7 @@ class _Shell:
         self.expander.made = child.expander.made
 
     def _substitute(self, text: str) -> str:
-        """What a command prints, where that is the script's own text: `echo`, `printf`, `cat` of a here-document, `expr`."""
+        """What a command prints, where that is the script's own text: `echo`, `cat` of a here-document, `expr`."""
         self.budget.step()
         body = syntax.parse(text)
         if len(body) != 1 or not isinstance(node := body[0], syntax.Simple) or not node.words:

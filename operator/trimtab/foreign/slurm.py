@@ -10,7 +10,15 @@ from trimtab.foreign import gpu_types
 from trimtab.foreign.arguments import Stated
 from trimtab.foreign.kinds import whole
 
-_SHORT = {"N": "nodes", "n": "ntasks", "G": "gpus", "J": "job-name", "p": "partition", "C": "constraint", "c": "cpus-per-task"}
+_SHORT = {
+    "N": "nodes",
+    "n": "ntasks",
+    "G": "gpus",
+    "J": "job-name",
+    "p": "partition",
+    "C": "constraint",
+    "c": "cpus-per-task",
+}
 _SAME = {"tasks-per-node": "ntasks-per-node"}
 _GPUS = re.compile(r"(?:gpu|gpus)(?::([A-Za-z][A-Za-z0-9_.-]*))?(?::([0-9]{1,6}))?(?:\(.*)?", re.ASCII)
 _TYPED = re.compile(r"(?:([A-Za-z][A-Za-z0-9_.-]*):)?([0-9]{1,6})", re.ASCII)
@@ -66,7 +74,9 @@ def fields(found: dict[str, str]) -> dict[str, Stated]:
         said["gpus"] = Stated(str(total[1]), "#SBATCH --gpus")
         if total[0]:
             said["gpu_type"] = Stated(gpu_types.of_text(total[0]), "#SBATCH --gpus")
-    if "gpu_type" not in said and (constraint := gpu_types.of_text(found.get("constraint", ""))) != found.get("constraint", ""):
+    if "gpu_type" not in said and (constraint := gpu_types.of_text(found.get("constraint", ""))) != found.get(
+        "constraint", ""
+    ):
         said["gpu_type"] = Stated(constraint, "#SBATCH --constraint")
     return said
 

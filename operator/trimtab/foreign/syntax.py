@@ -338,7 +338,9 @@ class _Parser:
 
     def _loop(self) -> Node:
         kind = self._take().text
-        name, words, condition = None, [], ()
+        name: str | None = None
+        words: list[str] = []
+        condition: Body = ()
         if kind in ("for", "select"):
             name = self._take().text if self._peek() else ""
             while self._skip("\n"):

@@ -22,14 +22,17 @@ class Trainer(Struct, frozen=True, forbid_unknown_fields=True):
     launcher: str
     """`spec.launcher` of an LLMTrainingJob that runs it."""
     programs: tuple[str, ...] = ()
+    vague: tuple[str, ...] = ()
+    """Programs whose name says little: one of the `hints` must occur in the rest of the job."""
     hints: tuple[str, ...] = ()
-    """Of programs whose name says little: one of these must occur in the rest of the job."""
     signs: tuple[str, ...] = ()
     """Arguments that no other trainer has: they tell it where the program's name does not."""
     names: Names = {}
     flags: dict[str, dict[str, str]] = {}
     implied: dict[str, dict[str, str]] = {}
     """What a stated field says besides."""
+    data_only: bool = False
+    """It knows data parallelism alone."""
     ignored: tuple[str, ...] = ()
     """Common names that mean something else here."""
 
