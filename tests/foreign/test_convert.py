@@ -113,79 +113,50 @@ WIDTH = st.sampled_from([1, 2, 4])
 SHAPE = {"layers": 8, "hiddenSize": 512, "attentionHeads": 8, "ffnHiddenSize": 2048, "vocabSize": 32000}
 
 
+def some_of(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Each of these fields, or not."""
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+FLAGS = {"gatedFfn": st.booleans(), "tiedEmbeddings": st.booleans(), "biases": st.booleans()}
+SHAPES = some_of(kvHeads=WIDTH, headDim=st.just(64), **FLAGS)
+NUMBERS = some_of(
+    precision=st.sampled_from(["BF16", "FP16", "FP8", "FP32"]), optimizer=st.sampled_from(["AdamW", "SGD", "Muon"])
+)
+LIMITS = some_of(
+    **dict.fromkeys(("tensor", "pipeline", "context", "expert"), st.builds(dict, fixed=WIDTH)),
+    zeroStage=st.integers(0, 3),
+    recompute=st.sampled_from(["None", "Full"]),
+    mode=st.sampled_from(["Auto", "Data", "Hybrid"]),
+)
+TYPES = st.lists(st.sampled_from(["H100-SXM5-80GB", "A100-SXM4-80GB", "MI300X"]), unique=True, min_size=1, max_size=2)
+WORD = st.text(st.characters(codec="utf-8", exclude_categories=("C",)), min_size=1, max_size=8)
+WORDS = st.lists(WORD, min_size=1, max_size=3)
+CONTAINERS = some_of(
+    command=WORDS,
+    args=WORDS,
+    env=st.builds(lambda value: [{"name": "A", "value": value}], WORD),
+    resources=st.just({"limits": {"memory": "8Gi", "rdma/ib": 1}}),
+)
+PODS = some_of(nodeSelector=st.just({"pool": "a"}), volumes=st.just([{"name": "v", "emptyDir": {}}]))
+SIDECARS = st.sampled_from([[], [{"name": "side", "image": "s"}]])
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> dict[str, Any]:
     """An LLMTrainingJob whose number of GPUs is fixed."""
-    shape = SHAPE | draw(
-        st.fixed_dictionaries(
-            {},
-            optional={
-                "kvHeads": WIDTH,
-                "gatedFfn": st.booleans(),
-                "tiedEmbeddings": st.booleans(),
-                "biases": st.booleans(),
-                "headDim": st.just(64),
-            },
-        )
-    )
+    container = {"name": "trainer", "image": "trainer:1"} | draw(CONTAINERS)
+    length = draw(st.sampled_from([{"steps": 10}, {"tokens": 10**12}]))
     training = {"sequenceLength": draw(st.integers(1, 1 << 20)), "globalBatchSize": draw(st.integers(1, 4096))}
-    training |= draw(st.sampled_from([{"steps": 10}, {"tokens": 10**12}]))
-    training |= draw(
-        st.fixed_dictionaries(
-            {},
-            optional={
-                "precision": st.sampled_from(["BF16", "FP16", "FP8", "FP32"]),
-                "optimizer": st.sampled_from(["AdamW", "SGD", "Muon"]),
-            },
-        )
-    )
-    degrees = {
-        name: {"fixed": draw(WIDTH)}
-        for name in draw(st.sets(st.sampled_from(["tensor", "pipeline", "context", "expert"])))
-    }
-    degrees |= draw(
-        st.fixed_dictionaries(
-            {},
-            optional={
-                "zeroStage": st.integers(0, 3),
-                "recompute": st.sampled_from(["None", "Full"]),
-                "mode": st.sampled_from(["Auto", "Data", "Hybrid"]),
-            },
-        )
-    )
-    resources: dict[str, Any] = {"gpus": {"max": 8 * draw(st.integers(1, 64))}}
-    if types := draw(
-        st.lists(st.sampled_from(["H100-SXM5-80GB", "A100-SXM4-80GB", "MI300X"]), unique=True, max_size=2)
-    ):
-        resources["gpuTypes"] = types
-    word = st.text(st.characters(codec="utf-8", exclude_categories=("C",)), min_size=1, max_size=8)
-    container: dict[str, Any] = {"name": "trainer", "image": "trainer:1"}
-    container |= draw(
-        st.fixed_dictionaries(
-            {},
-            optional={
-                "command": st.lists(word, min_size=1, max_size=3),
-                "args": st.lists(word, min_size=1, max_size=3),
-            },
-        )
-    )
-    if draw(st.booleans()):
-        container["env"] = [{"name": "A", "value": draw(word)}]
-    if draw(st.booleans()):
-        container["resources"] = {"limits": {"memory": "8Gi", "rdma/ib": 1}}
-    template: dict[str, Any] = {
-        "spec": {"containers": [container, *draw(st.sampled_from([[], [{"name": "side", "image": "s"}]]))]}
-    }
-    if draw(st.booleans()):
-        template["spec"] |= {"nodeSelector": {"pool": "a"}, "volumes": [{"name": "v", "emptyDir": {}}]}
+    presets = [{"preset": "llama3-8b"}, {"preset": "gpt2"}, {"architecture": SHAPE | draw(SHAPES)}]
     spec = {
-        "model": draw(st.sampled_from([{"preset": "llama3-8b"}, {"preset": "gpt2"}, {"architecture": shape}])),
-        "training": training,
-        "resources": resources,
-        "parallelism": degrees,
+        "model": draw(st.sampled_from(presets)),
+        "training": training | length | draw(NUMBERS),
+        "resources": {"gpus": {"max": 8 * draw(st.integers(1, 64))}} | draw(some_of(gpuTypes=TYPES)),
+        "parallelism": draw(LIMITS),
         "elasticity": {"policy": "Fixed"},
         "launcher": draw(st.sampled_from(["Torchrun", "Torchtitan", "Megatron", "DeepSpeed", "Custom"])),
-        "template": template,
+        "template": {"spec": {"containers": [container, *draw(SIDECARS)]} | draw(PODS)},
     }
     return {"apiVersion": "trimtab.dev/v1alpha1", "kind": "LLMTrainingJob", "metadata": {"name": "job"}, "spec": spec}
 

@@ -248,7 +248,7 @@ def launched(run: Run, into: Read) -> None:
         named, _ = _told(segment)
         for name, value in (*named, *_attached(segment)):
             key = name.lstrip("-").replace("-", "_")
-            for field in (each for each, called in names.items() if key in called and each not in ("config", "flags")):
+            for field in (each for each, called in names.items() if key in called and each != "config"):
                 if known(value) and value not in _NOTHING and value != "true":
                     into.fields.setdefault(field, Stated(value, f"{launcher} {name}"))
 

@@ -176,9 +176,12 @@ def asked_for(job: ForeignJob) -> list[str]:
                 if "differ" not in job.unknown[field]
                 else job.unknown[field]
             )
+        if field == "steps" and "epochs" in job.fields:
+            why = f"it trains {job.fields['epochs'].value} epochs, and does not say how many steps that is"
         if field == "model" and "model" in job.fields:
             why = f"{job.fields['model'].value!r} ({job.fields['model'].source}) is no preset"
-        hint = f", or its shape: {', '.join(models.NEEDED)}" if field == "model" else ""
+        shape = [each for each in models.NEEDED if each not in job.fields]
+        hint = f", or its shape: {', '.join(shape)}" if field == "model" else ""
         lines.append(f"  {field}: {why}; --set {field}=VALUE, or the annotation {names.STATED[field]}{hint}")
     return lines
 

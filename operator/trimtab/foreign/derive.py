@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from trimtab.foreign.arguments import Stated
 from trimtab.foreign.job import number
 from trimtab.foreign.tables import trainers
+from trimtab.names import GROUP
 
 Follows: TypeAlias = Callable[[str, int, str], None]
 
@@ -22,6 +23,9 @@ def derive(fields: dict[str, Stated], trainer: str) -> tuple[str, ...]:
             fields[field] = Stated(str(value), source)
 
     nodes, each, gpus = (number(fields, name) for name in ("nodes", "gpus_per_node", "gpus"))
+    if gpus and nodes and each and not fields["gpus"].source.startswith(("--set", GROUP)):
+        del fields["gpus"]  # what starts processes may start fewer than there are GPUs
+        before.remove("gpus")
     follows("gpus", nodes * each, "nodes × GPUs of a node")
     if gpus and each and gpus % each == 0:
         follows("nodes", gpus // each, "GPUs / GPUs of a node")
@@ -52,8 +56,11 @@ def _derive_data(fields: dict[str, Stated], gpus: int, follows: Follows) -> None
         follows("data", gpus // (tensor * pipeline * (context or 1)), "GPUs / other degrees")
     elif re.fullmatch("[0-9]{1,6}", shard) and re.fullmatch("[0-9]{1,6}", replicate or "1"):
         follows("data", int(shard) * int(replicate or "1"), "shard × replicate degree")
+    if "sharding" not in fields and (kind := fields.get("distributed_type")) and kind.value.casefold() == "fsdp":
+        fields["sharding"] = kind
     if "sharding" in fields:
-        stage = _STAGES.get(fields["sharding"].value.casefold().replace("-", "_"))
+        first = re.split(r"[ ,]", fields["sharding"].value.casefold().replace("-", "_"))[0]
+        stage = _STAGES.get(first)
         if stage is not None and fields.get("zero_stage", Stated("1", "")).value == "1":
             fields["zero_stage"] = Stated(str(stage), fields["sharding"].source)
 
@@ -68,5 +75,9 @@ _STAGES: Final = {
     "optim_grads": 2,
     "optim": 1,
     "no_shard": 0,
+    "full": 3,
+    "1": 3,  # as accelerate and PyTorch number their strategies
+    "2": 2,
+    "3": 0,
     "ddp": 0,
 }

@@ -54,6 +54,11 @@ def unsupported(text: str) -> str:
     return next((called for begins, called in hardware().unsupported.items() if low.startswith(begins.casefold())), "")
 
 
+def is_unsupported(text: str) -> bool:
+    """Whether a type is one that Trimtab does not plan for, by its name or by what it is called in messages."""
+    return bool(unsupported(text)) or text in hardware().unsupported.values()
+
+
 def is_accelerator(resource: str) -> bool:
     """Whether a resource of a pod is an accelerator, of any vendor."""
     return resource.startswith(names.ACCELERATORS) and not resource.startswith("nvidia.com/gpu.")

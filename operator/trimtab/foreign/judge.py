@@ -132,6 +132,10 @@ def other_than_llm(
     said = {name.lower().replace("-", "_") for run in runs for name, _ in run.arguments}
     if not trainer and (sign := next(iter(sorted(said & _OF_IMAGES)), "")):
         return f"it is an image model (--{sign}), not the training of an LLM"
+    programs = _words(run.program for run in runs)
+    for what, signs in _OTHERS.items():
+        if not trainer and (sign := next((sign for sign in signs if sign in programs), "")):
+            return f"it is {what} ({sign}), not the training of an LLM"
     if trainer or (model and family(model)) or {*fields} & {*_LLM_FIELDS}:
         return ""
     words = _words(about)
@@ -140,9 +144,9 @@ def other_than_llm(
             return f"it is {what} ({sign}), not the training of an LLM"
     if any(found not in _VAGUE for word in words if (found := family(word))):
         return ""
-    programs = {run.program.rpartition("/")[2] for run in runs}
-    if programs and programs <= _IDLE:
-        return f"its commands train nothing: {', '.join(sorted(programs))}"
+    idle = {run.program.rpartition("/")[2] for run in runs}
+    if idle and idle <= _IDLE:
+        return f"its commands train nothing: {', '.join(sorted(idle))}"
     if accelerators is False:
         return "it asks for no accelerator, and neither a model nor a trainer of LLMs is named"
     return ""

@@ -151,6 +151,8 @@ def _pods(role: str, template: Json, count: int | None) -> Pods:
             if number is None:
                 return Pods(role, template, count, None, called)
             total += number
+    if not total and mapping(template.get("spec")).get("resourceClaims"):
+        return Pods(role, template, count, None)  # devices by claims: which, their class says
     return Pods(role, template, count, total, called if total else "")
 
 

@@ -11,7 +11,7 @@ from trimtab.foreign.arguments import Stated
 from trimtab_policy import catalog
 
 _DECORATION: Final = re.compile(
-    r"(?:instruct|chat|base|hf|it|sft|pretrain|pretraining|finetune|finetuning|peft|lora|dpo|config|thinking|packed|full|multinode)",
+    r"(?:instruct|chat|base|hf|it|sft|pretrain|pretraining|finetune|finetuning|peft|lora|dpo|config|thinking|packed|full|multinode|uncased|cased)",
     re.ASCII,
 )
 _PIECES = re.compile(r"[^a-z0-9.]+", re.ASCII)

@@ -90,6 +90,8 @@ def read(source: Source, stated: Mapping[str, str] | None = None, choice: int = 
 
 def _usable(name: str, stated: Stated, file: str) -> bool:
     by_user = stated.source.startswith(("--set", names.GROUP))
+    if name == "gpu_type" and not by_user:
+        return bool(gpu_types.catalogued(stated.value)) or gpu_types.is_unsupported(stated.value)
     if name in _WHOLE and not COUNTED.fullmatch(stated.value):
         if by_user:
             raise UsageError(f"{file}: {stated.source} is {stated.value!r}, which is no whole number")

@@ -90,7 +90,11 @@ def _read_run(run: Run, name: str, files: Mapping[str, str], into: Read) -> list
         candidates = [base] if base.endswith(configs.CONFIGS) else [base + ending for ending in configs.CONFIGS]
         if text := next((files[each] for each in candidates if each in files), None):
             called = next(each for each in candidates if each in files)
-            told(configs.flat(text, called), trainer, called, into)
+            keys = configs.flat(text, called)
+            of_deepspeed = any(
+                key.startswith(("zero_optimization.", "train_micro_batch_size_per_gpu")) for key, _ in keys
+            )
+            told(keys, trainers().trainers["deepspeed"] if of_deepspeed else trainer, called, into)
             _hint(base, into)
         elif certain and known(base):
             notes.append(f"{mentioned.replace(chr(0), '$')} is not at hand: give it with --with FILE")
@@ -111,11 +115,13 @@ def _hint(config: str, into: Read) -> None:
 
 def _mentioned(run: Run) -> Iterable[tuple[str, bool]]:
     """Configs that a run names, and whether it is sure that they are: by the option, or by the ending alone."""
-    path = dict(run.arguments)
+    path = {key.replace("-", "_") for key, _ in run.arguments}
     for name, value in (*run.arguments, *_launcher_configs(run)):
         option = name.lower().replace("-", "_")
-        if option == "config_path" and "config_name" in {key.replace("-", "_") for key in path}:
+        if option == "config_path" and "config_name" in path:
             continue
+        if option == "config_name" and "config_path" not in path:
+            continue  # a model's, not Hydra's
         if option in _CONFIG_OPTIONS:
             yield value, value not in ("true", "false")
         elif value.endswith(configs.CONFIGS):
