@@ -281,6 +281,17 @@ def test_what_is_known_only_when_it_runs_is_told_and_never_guessed() -> None:
     assert not {"sequence_length", "layers"} & job.fields.keys()
 
 
+def test_arguments_alone_and_the_model_of_a_train_job_are_read() -> None:
+    spec = {
+        "initializer": {"model": {"storageUri": "hf://meta-llama/Llama-3.2-1B-Instruct"}},
+        "trainer": {"args": ["epochs=1.0", "dtype=bf16", "max_steps=1e3"], "numNodes": 2},
+    }
+    job = read_yaml(manifest("trainer.kubeflow.org/v1alpha1", "TrainJob", spec))
+    found = values(job)
+    assert (found["model"], found["epochs"], found["steps"]) == ("meta-llama/Llama-3.2-1B-Instruct", "1", "1000")
+    assert job.fields["model"].source == "spec.initializer.model.storageUri"
+
+
 def test_runs_that_differ_are_told_and_one_can_be_picked() -> None:
     script = f"#!/bin/bash\nfor T in 2 4; do {MEGATRON.replace('size 4', 'size $T')}; done\n"
     job = read_script(script)
@@ -341,7 +352,7 @@ def test_no_accelerator_and_no_model_is_no_training_of_an_llm() -> None:
 
 @pytest.mark.parametrize(
     ("resource", "called"),
-    [("google.com/tpu", "Google TPU"), ("aws.amazon.com/neuron", "AWS Neuron (Trainium, Inferentia)")],
+    [("google.com/tpu", "Google TPU"), ("aws.amazon.com/neuron", "AWS Neuron (Trainium or Inferentia)")],
 )
 def test_other_accelerators_are_told(resource: str, called: str) -> None:
     job = read_yaml(manifest("batch/v1", "Job", {"template": pod(COMMAND, resource=resource)}))

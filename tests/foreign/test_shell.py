@@ -98,6 +98,10 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
         "".join(f"for a in {' '.join(map(str, range(16)))}; do " for _ in range(10)) + "run" + "; done" * 10,
         "case $X in " + "a) b;; " * 20_000 + "esac",
         "<<A <<B <<C\n" * 2000,
+        "srun " + "a " * 20_000 + "bash -c '" + "x;" * 9000 + "'",
+        "".join(f"export A{n}=1\n" for n in range(5000)) + "X=1 run\n" * 5000,
+        "".join(f"export A{n}=1\n" for n in range(9000)) + "run\n" * 9000,
+        "#SBATCH --nodes=2\n" * 20_000,
     ],
 )
 def test_hostile_scripts_cost_little(script: str) -> None:

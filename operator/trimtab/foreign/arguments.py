@@ -89,7 +89,9 @@ def _program(words: Sequence[str]) -> tuple[int, int, str]:
             and "=" not in word
         ):
             first = index
-    first = max(script if script >= 0 else first, 0)
+    first = script if script >= 0 else first
+    if first < 0:  # arguments alone, for the entry point of an image
+        return 0, 0, ""
     return first, first + 1, words[first] if words else ""
 
 

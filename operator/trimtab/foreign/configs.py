@@ -14,7 +14,7 @@ from trimtab.errors import UsageError
 from trimtab_policy.inputs import documents
 from trimtab_policy.inputs.documents import NotYaml
 
-MOST_BYTES: Final = 2_000_000
+MOST_BYTES: Final = 500_000
 MOST_DOCUMENTS: Final = 200
 MOST_KEYS: Final = 20_000
 CONFIGS: Final = (".yaml", ".yml", ".toml", ".json")

@@ -82,10 +82,19 @@ def read(source: Source, stated: Mapping[str, str] | None = None, choice: int = 
     except TooLong as error:
         raise UsageError(f"{source.name} cannot be read: {error}") from error
     fields = {**job.fields, **{name: Stated(value, f"--set {name}") for name, value in (stated or {}).items()}}
+    fields = {name: Stated(_plain(said.value), said.source) for name, said in fields.items()}
     fields = {name: said for name, said in fields.items() if _usable(name, said, source.name)}
     derived = derive(fields, job.trainer)
     unknown = {name: where for name, where in job.unknown.items() if name not in fields}
     return structs.replace(job, fields=fields, unknown=unknown, derived=derived)
+
+
+def _plain(text: str) -> str:
+    """`1e5` and `10.0` as the whole numbers that they are; all other texts as they are."""
+    if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?(e\+?[0-9]{1,2})?", text, re.ASCII) and not text.isdigit():
+        value = float(text)
+        return str(int(value)) if value < 1e18 and value == int(value) else text
+    return text
 
 
 def _usable(name: str, stated: Stated, file: str) -> bool:
@@ -162,6 +171,8 @@ def _with_pods(
     about = [base.name, *_texts(pods), str(entrypoint or "")]
     if row.processes and (processes := whole(at(base.source, row.processes))):
         into.fields.setdefault("gpus_per_node", Stated(str(processes), row.processes))
+    if isinstance(model := at(base.source, row.model), str) and model.startswith("hf://"):
+        into.fields.setdefault("model", Stated(model.removeprefix("hf://"), row.model))
     job = with_runs(base, _pod_commands(pods, entrypoint, files), into, "\n".join(about), choice)
     _pods_against_trainer(job, pods, notes)
     _environment(job)

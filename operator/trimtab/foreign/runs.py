@@ -83,7 +83,7 @@ def _values(said: Read) -> dict[str, str]:
 
 def _read_run(run: Run, name: str, files: Mapping[str, str], into: Read) -> list[str]:
     trainer = trainers().trainers.get(name)
-    told(run.arguments, trainer, run.program.rpartition("/")[2], into)
+    told(run.arguments, trainer, run.program.rpartition("/")[2] or "arguments", into)
     notes = []
     for mentioned, certain in _mentioned(run):
         base = mentioned.rpartition("/")[2]

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from trimtab.foreign import syntax
 from trimtab.foreign.conditions import holds, matches
+from trimtab.foreign.configs import CONFIGS
 from trimtab.foreign.expansion import MARK, Expander, Value, known, unknown
 from trimtab.foreign.syntax import DEEPEST, TooLong
 
@@ -34,7 +35,7 @@ class Command(Struct, frozen=True):
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
-    """Exported variables, and those set for this command alone."""
+    """Of exported variables, and those set for this command alone: what names a config."""
     certain: bool = True
     """Whether it runs whatever is unknown."""
 
@@ -257,22 +258,20 @@ class _Shell:
             return holds(node.words, self.expander)
         if node.words and node.words[0].startswith("(("):
             return self._arithmetic(node.words[0])
-        alone = not node.words
-        before = {} if alone else dict(self.expander.variables)
+        for_it_alone = bool(node.words and node.assignments)
+        before = dict(self.expander.variables) if for_it_alone else {}
+        self.budget.step(len(before) // 200)
         for assignment in node.assignments:
             self._assign(assignment)
         words = [field for word in node.words for field in self._fields(word)]
         if not words:
             return True
-        given = {
-            name: value
-            for name, value in self.expander.variables.items()
-            if name not in before or before[name] is not value
-        }
-        status = self._command(words, node, {name: value for name, value in given.items() if isinstance(value, str)})
-        for assignment in () if alone else node.assignments:
-            if (match := _ASSIGNMENT.match(assignment)) and not (words[0] == "read" and match[1] != "IFS"):
-                self._restore(match[1], before)
+        named = [match[1] for each in node.assignments if for_it_alone and (match := _ASSIGNMENT.match(each))]
+        given = {name: value for name in named if isinstance(value := self.expander.variables.get(name), str)}
+        status = self._command(words, node, given)
+        for name in named:
+            if words[0] != "read" or name == "IFS":
+                self._restore(name, before)
         return status
 
     def _restore(self, name: str, before: Mapping[str, Value]) -> None:
@@ -407,7 +406,8 @@ class _Shell:
             ):
                 self._nested(script, words[:index], words[index + 1 :], given)
                 return
-        self.budget.step()
+        self.expander.charge(len(self.prefix) + len(words))
+        self.budget.step(1 + len(self.exported) // 100)
         self.found.commands.append(Command((*self.prefix, *words), self._environment(given), self.certain))
 
     def external(self, words: list[str]) -> None:
@@ -421,7 +421,7 @@ class _Shell:
     def _environment(self, given: Mapping[str, str]) -> dict[str, str]:
         variables = self.expander.variables
         shown = {name: value for name in self.exported if isinstance(value := variables.get(name), str)}
-        return shown | dict(given)
+        return {name: value for name, value in (shown | dict(given)).items() if value.endswith(CONFIGS)}
 
     def _nested(self, text: str, prefix: Sequence[str], arguments: Sequence[str], given: Mapping[str, str]) -> None:
         child = _Shell(self.found, {**self.expander.variables, **given}, list(arguments), set(self.exported), self)

@@ -77,6 +77,8 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     runtime: bool = False
     entrypoint: str = ""
     processes: str = ""
+    model: str = ""
+    """Path of the model that is fetched for it."""
     read_only: bool = False
     suspend: str = ""
     """Path of the field that suspends it; empty where the kind has none."""
