@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from trimtab.foreign.expansion import known
+from trimtab.foreign.families import family
 from trimtab.foreign.tables import Names, Trainer, trainers
 
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -217,6 +218,8 @@ def _fields(name: str, value: str, trainer: Trainer | None) -> Iterator[tuple[st
         ("eval_", "val_", "test_", "no_", "teacher_")
     ):
         return
+    if last in ("model", "model_name") and not family(value):
+        return  # a file, a number, a class: only a name of an LLM is one for sure
     for field in _named(trainers().common, {last, ".".join((*parents[-1:], last))}):
         yield field, value, 2
         return
@@ -248,6 +251,8 @@ def launched(run: Run, into: Read) -> None:
         names = trainers().launchers[launcher]
         segment = run.words[at + 1 : end]
         named, _ = _told(segment)
+        if launcher == "torchrun" and "standalone" in dict(named):
+            into.fields.setdefault("nodes", Stated("1", "torchrun --standalone"))
         for name, value in (*named, *_attached(segment)):
             key = name.lstrip("-").replace("-", "_")
             for field in (each for each, called in names.items() if key in called and each != "config"):

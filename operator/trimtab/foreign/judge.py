@@ -7,16 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trimtab.foreign.arguments import Run
+from trimtab.foreign.families import VAGUE, family
 
-FAMILIES: Final = (
-    *("llama", "mistral", "mixtral", "qwen", "gemma", "gpt", "bert", "roberta", "t5", "opt", "bloom", "falcon", "phi"),
-    *("deepseek", "olmo", "mamba", "nemotron", "granite", "pythia", "starcoder", "glm", "chatglm", "baichuan", "yi"),
-    *("internlm", "smollm", "dbrx", "grok", "jamba", "minicpm", "kimi", "minimax", "ernie", "hunyuan", "codellama"),
-    *("vicuna", "stablelm", "redpajama", "mpt", "gptneox", "neox", "esm", "evo2", "tulu", "zephyr", "step", "dolci"),
-    *("dolly", "alpaca", "codegen", "santacoder", "moonlight", "ling", "poro", "viking", "apertus", "eurollm", "llm"),
-)
-_VAGUE: Final = frozenset({"llm", "step", "opt", "phi", "ling", "esm"})
-_WORD = re.compile(r"[a-z]+", re.ASCII)
 _OTHERS: Final = {
     "MNIST": ("mnist",),
     "an image model": (
@@ -99,23 +91,6 @@ _LLM_FIELDS: Final = (
 )
 
 
-def family(text: str) -> str:
-    """The family of language models that a text names; empty for none."""
-    return next((word for word in _WORD.findall(text.casefold()[:2000]) if word in FAMILIES), "")
-
-
-def model_in(program: str) -> str:
-    """What the name of a program says about its model: `ray_train_llama2_7b.py` -> `llama2_7b`; empty for nothing."""
-    pieces = re.split(r"[_.-]", program.casefold()[:100])
-    for index, piece in enumerate(pieces):
-        if len(found := family(piece)) > 2 and found not in _VAGUE:
-            sizes = [
-                each for each in pieces[index + 1 : index + 3] if re.fullmatch(r"v?[0-9]{1,4}[bm]?", each, re.ASCII)
-            ]
-            return "_".join((piece, *sizes))
-    return ""
-
-
 def other_than_llm(
     trainer: str,
     fields: Iterable[str],
@@ -142,7 +117,7 @@ def other_than_llm(
     for what, signs in _OTHERS.items():
         if sign := next((sign for sign in signs if sign in words), ""):
             return f"it is {what} ({sign}), not the training of an LLM"
-    if any(found not in _VAGUE for word in words if (found := family(word))):
+    if any(found not in VAGUE for word in words if (found := family(word))):
         return ""
     idle = {run.program.rpartition("/")[2] for run in runs}
     if idle and idle <= _IDLE:

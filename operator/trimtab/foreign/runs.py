@@ -9,9 +9,10 @@ from typing import TypeAlias
 from msgspec import structs
 
 from trimtab.errors import UsageError
-from trimtab.foreign import configs, judge, models
+from trimtab.foreign import configs, models
 from trimtab.foreign.arguments import Read, Run, Stated, launched, run_of, told, trainer_of
 from trimtab.foreign.expansion import known
+from trimtab.foreign.families import family, model_in
 from trimtab.foreign.job import LEAST, ForeignJob
 from trimtab.foreign.shell import Walk
 from trimtab.foreign.tables import trainers
@@ -99,7 +100,7 @@ def _read_run(run: Run, name: str, files: Mapping[str, str], into: Read) -> list
         elif certain and known(base):
             notes.append(f"{mentioned.replace(chr(0), '$')} is not at hand: give it with --with FILE")
             _hint(base, into)
-    if not name and "model_hint" not in into.fields and (hinted := judge.model_in(run.program.rpartition("/")[2])):
+    if not name and "model_hint" not in into.fields and (hinted := model_in(run.program.rpartition("/")[2])):
         into.fields["model_hint"] = Stated(hinted, f"the name of {run.program.rpartition('/')[2]}")
     launched(run, into)
     _name_model(into)
@@ -109,7 +110,7 @@ def _read_run(run: Run, name: str, files: Mapping[str, str], into: Read) -> list
 def _hint(config: str, into: Read) -> None:
     """A config that is called after a model says which, where nothing else does."""
     hinted = models.of_recipe(config.rpartition(".")[0] or config)
-    if judge.family(hinted):
+    if family(hinted):
         into.fields.setdefault("model_hint", Stated(hinted, f"the name of {config}"))
 
 
@@ -152,7 +153,7 @@ def _name_model(into: Read) -> None:
             fields["model"] = Stated(f"{pieces[0].value} {pieces[1].value}", pieces[1].source)
         elif recipe:
             fields["model"] = Stated(models.of_recipe(recipe.value), recipe.source)
-        elif pieces[0] and judge.family(pieces[0].value):
+        elif pieces[0] and family(pieces[0].value):
             fields["model"] = pieces[0]
         elif hint:
             fields["model"] = hint
