@@ -83,6 +83,44 @@ ANNOTATION_BINDING: Final = f"{GROUP}/binding"
 ANNOTATION_REPAIRED: Final = f"{GROUP}/repaired"
 """On a GPUNode, or a Node: RFC 3339 time; faults before it are mended, and what it did to gangs is forgotten."""
 
+# --- on training jobs of other kinds: what they do not say themselves -----------------------------------------------
+STATED: Final = {
+    "model": f"{GROUP}/model",
+    "sequence_length": f"{GROUP}/sequence-length",
+    "global_batch_size": f"{GROUP}/global-batch-size",
+    "steps": f"{GROUP}/steps",
+    "tokens": f"{GROUP}/tokens",
+    "gpus": f"{GROUP}/gpus",
+    "gpu_type": f"{GROUP}/gpu-types",
+    "precision": f"{GROUP}/precision",
+    "optimizer": f"{GROUP}/optimizer",
+    "tensor": f"{GROUP}/tensor",
+    "pipeline": f"{GROUP}/pipeline",
+    "context": f"{GROUP}/context",
+    "expert": f"{GROUP}/expert",
+    "zero_stage": f"{GROUP}/zero-stage",
+    "recompute": f"{GROUP}/recompute",
+    "mode": f"{GROUP}/mode",
+    "launcher": f"{GROUP}/launcher",
+    "gpus_per_node": f"{GROUP}/gpus-per-node",
+    "nodes": f"{GROUP}/nodes",
+    "image": f"{GROUP}/image",
+    "gated_ffn": f"{GROUP}/gated-ffn",
+    "tied_embeddings": f"{GROUP}/tied-embeddings",
+    "biases": f"{GROUP}/biases",
+    "layers": f"{GROUP}/layers",
+    "hidden_size": f"{GROUP}/hidden-size",
+    "attention_heads": f"{GROUP}/attention-heads",
+    "kv_heads": f"{GROUP}/kv-heads",
+    "head_dim": f"{GROUP}/head-dim",
+    "ffn_hidden_size": f"{GROUP}/ffn-hidden-size",
+    "vocab_size": f"{GROUP}/vocab-size",
+    "experts": f"{GROUP}/experts",
+    "experts_per_token": f"{GROUP}/experts-per-token",
+}
+"""Field of a job of another kind -> the annotation that states it; `--set FIELD=VALUE` of `trimtab plan` and `convert`
+does the same. An annotation counts before anything that is read off commands."""
+
 # --- asking a running gang to save a checkpoint and stop -----------------------------------------------------------
 ANNOTATION_CHECKPOINT: Final = f"{GROUP}/checkpoint-requested"
 """On the pods of a gang: RFC 3339 time by which it must have saved a checkpoint, for it will be stopped then."""

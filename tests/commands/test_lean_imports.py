@@ -21,7 +21,7 @@ finally:
 HEAVY = {"aiohttp", "kopf", "kubernetes", "matplotlib", "numba", "numpy", "prometheus_client", "pydantic_settings",
          "ray", "scipy", "structlog", "torch", "trimtab.api.v1alpha1", "trimtab.settings"}  # fmt: skip
 """What stays out of the way until a command does its work."""
-READING = ("doctor", "explain", "get", "plan", "policies", "snapshot", "whatif")
+READING = ("convert", "doctor", "explain", "get", "plan", "policies", "snapshot", "whatif")
 SERVING = ("agent", "controller", "extender")
 
 

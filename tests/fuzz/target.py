@@ -33,6 +33,7 @@ NAMES = (
     "calibration",
     "devices",
     "extender",
+    "foreign",
     "gpunodes",
     "jobs",
     "kubelets",

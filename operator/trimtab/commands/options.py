@@ -44,6 +44,16 @@ NamespaceOption = Annotated[
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="NAME, or NAMESPACE/NAME.", autocompletion=completion.jobs)
 ]
+WithOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--with", help="A file that the job names: a config of its trainer, a script, its runtime. Repeatable."
+    ),
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="FIELD=VALUE that the job does not state itself. Repeatable.")
+]
+RunOption = Annotated[int, typer.Option("--run", min=0, help="Which of several runs in the file, from 1.")]
 
 
 def kube_settings(kubeconfig: Path | None, context: str | None) -> KubeSettings:

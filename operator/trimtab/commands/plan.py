@@ -8,14 +8,25 @@ from typing import Annotated
 import typer
 
 from trimtab.commands import completion
-from trimtab.commands.options import ContextOption, KubeconfigOption, OutputOption, command, kube_settings
+from trimtab.commands.options import (
+    ContextOption,
+    KubeconfigOption,
+    OutputOption,
+    RunOption,
+    SetOption,
+    WithOption,
+    command,
+    kube_settings,
+)
 from trimtab.errors import UsageError
 from trimtab.ui.form import Output
 
 
 @command
 async def plan(
-    file: Annotated[Path, typer.Option("--file", "-f", help="Manifest of an LLMTrainingJob.")],
+    file: Annotated[
+        Path, typer.Option("--file", "-f", help="Manifest of an LLMTrainingJob, or a job of another kind (`convert`).")
+    ],
     snapshot: Annotated[Path | None, typer.Option(help="Decide on this dump instead of the live cluster.")] = None,
     gpus: Annotated[
         str,
@@ -33,6 +44,9 @@ async def plan(
         Path | None,
         typer.Option(help="YAML file with `currency` and `per_gpu_hour`; default: the settings'."),
     ] = None,
+    beside: WithOption = None,
+    stated: SetOption = None,
+    run: RunOption = 0,
     form: OutputOption = Output.TABLE,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -44,6 +58,8 @@ async def plan(
     trimtab plan -f manifests/samples/llama3-8b.yaml --snapshot now.json -o json
 
     trimtab plan -f manifests/samples/llama3-70b.yaml --gpus H100-SXM5-80GB=64,A100-SXM4-80GB=32x4 --prices prices.yaml
+
+    trimtab plan -f train.sbatch --set vocab_size=50257 --gpus H100-SXM5-80GB=1024
     """
     if snapshot and gpus:
         raise UsageError("--snapshot and --gpus are two clusters: name one")
@@ -51,4 +67,5 @@ async def plan(
     from trimtab.commands import planning
 
     kube = kube_settings(kubeconfig, context)
-    await planning.run(form, file, snapshot, gpus, policy, priority, prices, kube)
+    facts = planning.manifest(file, beside or (), stated or (), run)
+    await planning.run(form, facts, snapshot, gpus, policy, priority, prices, kube)

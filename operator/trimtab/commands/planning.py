@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from trimtab.observe.calibration import corrected
 from trimtab.observe.eligibility import eligible
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.queues import Queues
+from trimtab.printable import say
 from trimtab.settings import KubeSettings, PriceSettings, ReportSettings
 from trimtab.ui import explain as ui
 from trimtab.ui import output, tables
@@ -42,7 +44,7 @@ DEADLINE_SECONDS = 60.0
 
 async def run(
     form: Output,
-    file: Path,
+    facts: JobFacts,
     snapshot: Path | None,
     gpus: str,
     policy: str,
@@ -51,7 +53,7 @@ async def run(
     kube: KubeSettings,
 ) -> None:
     """Decide on the live cluster, on a dump, or on an empty cluster of `gpus`, and print what comes of it."""
-    facts, configured, known = manifest(file), settings.load(), Learned()
+    configured, known = settings.load(), Learned()
     calibration.use(configured.perf)
     if snapshot or gpus:
         now, admitted, queue = read_snapshot(snapshot) if snapshot else cluster_option.snapshot(gpus), None, None
@@ -127,16 +129,29 @@ def _answer(
     output.show(form, value, output.spaced([*parts, overview(choices, prices.currency)]))
 
 
-def manifest(file: Path) -> JobFacts:
-    """The job of a manifest file. Raises UsageError naming file and field."""
+def _of_other_kind(file: Path, beside: Sequence[Path], stated: Sequence[str], run: int) -> dict[str, Any]:
+    from trimtab.commands.conversion import job_in  # only where it is needed: readers and their tables
+    from trimtab.foreign.convert import to_own
+
+    made = to_own(job_in(file, beside, stated, run), runnable=False)
+    for note in made.notes:
+        say(f"note: {note}", error=True)
+    return made.documents[0]
+
+
+def manifest(file: Path, beside: Sequence[Path] = (), stated: Sequence[str] = (), run: int = 0) -> JobFacts:
+    """The job of a manifest file; one of another kind is read first, with files `beside` it and what is `stated`.
+
+    Raises UsageError naming file and field.
+    """
     try:
         document = documents.parse(file.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except NotYaml as error:
-        raise UsageError(f"{file} is no YAML: {error}") from error
+    except NotYaml:
+        document = None  # several documents, or a script
     if not isinstance(document, dict) or document.get("kind") != JOB_KIND:
-        raise UsageError(f"{file} holds no {JOB_KIND}: `kind` must be {JOB_KIND}, and one document a file")
+        document = _of_other_kind(file, beside, stated, run)
     meta = document.get("metadata") or {}
     if not isinstance(meta, dict):
         raise UsageError(f"{file}: metadata must be a mapping")

@@ -1,0 +1,234 @@
+"""Pods of a training job of any kind, by its row in `kinds.yaml`: their templates, how many, which accelerators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from trimtab.foreign import gpu_types
+from trimtab.foreign.expansion import unknown
+from trimtab.foreign.tables import Kind, Role, kinds
+
+Json = dict[str, Any]
+MOST_PODS = 10_000_000
+_REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+_NODE_CONTAINERS = ("node", "trainer", "pytorch")
+
+
+class Pods(Struct, frozen=True):
+    """Pods of one role."""
+
+    role: str
+    template: Json
+    """As the job has it: metadata and spec."""
+    count: int | None
+    """None where the job does not say it as a number."""
+    accelerators: int | None
+    """Of one pod."""
+    resource: str = ""
+    """What they are called; empty where it asks for none."""
+
+    @property
+    def spec(self) -> Json:
+        return mapping(self.template.get("spec"))
+
+    @property
+    def containers(self) -> list[Json]:
+        found = self.spec.get("containers")
+        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def mapping(value: Any) -> Json:
+    """The value where it is a mapping, an empty one else."""
+    return value if isinstance(value, dict) else {}
+
+
+def row_of(document: Json) -> tuple[str, Kind] | None:
+    """The row of an object; None where it is no training job of a known kind."""
+    group = str(document.get("apiVersion", "")).partition("/")[0]
+    for name, row in kinds().items():
+        if document.get("kind") == (row.kind or name) and group in row.groups:
+            return name, row
+    return None
+
+
+def pods_of(document: Json, name: str, row: Kind, others: Sequence[Json]) -> list[Pods]:
+    """All pods of a job. `others` are the objects beside it: the runtime of a TrainJob is looked for there."""
+    if row.runtime:
+        document = _with_runtime(document, others)
+    found = []
+    for role in row.roles:
+        for bound, template in _at(document, role.template):
+            called = _role_name(document, role, bound)
+            if isinstance(template, dict) and called not in role.skip:
+                found.append(_pods(called, template, _count(document, role, bound, row)))
+    return found
+
+
+def _at(value: Any, path: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What stands at a path, and the keys that `*` stood for."""
+    head, _, rest = path.partition(".")
+    if not head:
+        yield (), value
+        return
+    if head == "*":
+        items: list[tuple[Any, Any]] = (
+            list(value.items())
+            if isinstance(value, dict)
+            else list(enumerate(value))
+            if isinstance(value, list)
+            else []
+        )
+        for key, inner in items[:256]:
+            for bound, found in _at(inner, rest):
+                yield (key, *bound), found
+    elif isinstance(value, dict) and head in value:
+        yield from _at(value[head], rest)
+
+
+def _bound(value: Any, path: str, keys: Sequence[Any]) -> Any:
+    left = list(keys)
+    for part in path.split("."):
+        key = left.pop(0) if part == "*" else part
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and isinstance(key, int) and key < len(value):
+            value = value[key]
+        else:
+            return None
+    return value
+
+
+def at(document: Json, path: str) -> Any:
+    """The value at a path without `*`; None where there is none."""
+    return _bound(document, path, ()) if path else None
+
+
+def _role_name(document: Json, role: Role, bound: Sequence[Any]) -> str:
+    if bound and isinstance(bound[0], str):
+        return bound[0]
+    holder = _bound(document, role.template.partition(".*")[0] + ".*", bound) if bound else None
+    named = mapping(holder)
+    return str(named.get("name") or named.get("groupName") or role.lead or "")
+
+
+def _count(document: Json, role: Role, bound: Sequence[Any], row: Kind) -> int | None:
+    if row.runtime:
+        holder = mapping(_bound(document, "spec.template.spec.replicatedJobs.*", bound))
+        return whole(holder.get("trimtabCount", 1))
+    total = 1
+    for factor in role.count:
+        path, _, default = factor.partition("=")
+        value = _bound(document, path, bound)
+        number = int(default or 1) if value is None else whole(value)
+        if number is None:
+            return None
+        total = min(total * number, MOST_PODS)
+    return total
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, also where it is written as a text; None for all else."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    text = str(value).strip()
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def _pods(role: str, template: Json, count: int | None) -> Pods:
+    total, called = 0, ""
+    for container in Pods(role, template, count, 0).containers:
+        resources = mapping(container.get("resources"))
+        asked = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
+        for resource, amount in asked.items():
+            if not gpu_types.is_accelerator(str(resource)):
+                continue
+            called = str(resource)
+            number = whole(amount)
+            if number is None:
+                return Pods(role, template, count, None, called)
+            total += number
+    if not total and mapping(template.get("spec")).get("resourceClaims"):
+        return Pods(role, template, count, None)  # devices by claims: which, their class says
+    return Pods(role, template, count, total, called if total else "")
+
+
+def _with_runtime(document: Json, others: Sequence[Json]) -> Json:
+    """A TrainJob laid over its runtime, in the shape of a TrainingRuntime; what is not at hand is left out."""
+    spec = mapping(document.get("spec"))
+    trainer = mapping(spec.get("trainer"))
+    wanted = mapping(spec.get("runtimeRef")).get("name")
+    runtime = next(
+        (
+            each
+            for each in others
+            if "TrainingRuntime" in str(each.get("kind")) and mapping(each.get("metadata")).get("name") == wanted
+        ),
+        {},
+    )
+    base = mapping(runtime.get("spec"))
+    jobs = at(base, "template.spec.replicatedJobs")
+    jobs = [mapping(each) for each in jobs] if isinstance(jobs, list) else []
+    if not jobs:
+        jobs = [{"name": "node", "template": {"spec": {"template": {"spec": {"containers": [{"name": "node"}]}}}}}]
+    nodes = trainer.get("numNodes", at(base, "mlPolicy.numNodes"))
+    laid = [_laid(job, trainer, 1 if nodes is None else nodes) for job in jobs]
+    return {**document, "spec": {**spec, "template": {"spec": {"replicatedJobs": laid}}}}
+
+
+def _laid(job: Json, trainer: Json, nodes: Any) -> Json:
+    step = at(job, "template.metadata.labels")
+    ours = (
+        mapping(step).get("trainer.kubeflow.org/trainjob-ancestor-step") == "trainer"
+        or job.get("name") in _NODE_CONTAINERS
+    )
+    template = mapping(at(job, "template.spec.template"))
+    pod = mapping(template.get("spec"))
+    containers = pod.get("containers")
+    containers = [mapping(each) for each in containers] if isinstance(containers, list) else []
+    if ours and containers:
+        index = next((i for i, each in enumerate(containers) if each.get("name") in _NODE_CONTAINERS), 0)
+        given = {key: trainer[key] for key in ("command", "args", "image") if trainer.get(key)}
+        environment = [*_listed(containers[index].get("env")), *_listed(trainer.get("env"))]
+        resources = trainer.get("resourcesPerNode") or containers[index].get("resources")
+        containers[index] = {**containers[index], **given, "env": environment, "resources": resources}
+    return {
+        "name": job.get("name"),
+        "trimtabCount": nodes if ours else job.get("replicas", 1),
+        "template": {"spec": {"template": {**template, "spec": {**pod, "containers": containers}}}},
+    }
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def environment_of(container: Mapping[str, Any]) -> dict[str, str]:
+    """Variables of a container; unknown ones where they come from elsewhere."""
+    found: dict[str, str] = {}
+    for each in _listed(container.get("env"))[:1000]:
+        if isinstance(each, dict) and isinstance(name := each.get("name"), str):
+            value = each.get("value")
+            found[name] = (
+                unknown(name)
+                if value is None and "valueFrom" in each
+                else references("" if value is None else str(value), found)
+            )
+    return found
+
+
+def references(text: str, variables: Mapping[str, str]) -> str:
+    """`$(NAME)` as Kubernetes expands it."""
+    return _REFERENCE.sub(lambda match: variables.get(match[1], unknown(match[1]))[:10_000], text[:200_000])
+
+
+def words_of(container: Mapping[str, Any]) -> list[str]:
+    """Command and arguments of a container."""
+    variables = environment_of(container)
+    given = [*_listed(container.get("command")), *_listed(container.get("args"))]
+    return [
+        references(str(each).replace("\x00", ""), variables) for each in given if isinstance(each, str | int | float)
+    ]

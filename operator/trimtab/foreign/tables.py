@@ -1,0 +1,110 @@
+"""The tables of this package (`*.yaml` beside it), read once on first use, each with its shape."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+from msgspec import Struct, field
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+Shape = TypeVar("Shape")
+Names = dict[str, tuple[str, ...]]
+"""Field -> what it is called."""
+
+
+class Trainer(Struct, frozen=True, forbid_unknown_fields=True):
+    """One trainer: how it is known, and what it calls things."""
+
+    launcher: str
+    """`spec.launcher` of an LLMTrainingJob that runs it."""
+    programs: tuple[str, ...] = ()
+    vague: tuple[str, ...] = ()
+    """Programs whose name says little: one of the `hints` must occur in the rest of the job."""
+    hints: tuple[str, ...] = ()
+    signs: tuple[str, ...] = ()
+    """Arguments that no other trainer has: they tell it where the program's name does not."""
+    names: Names = {}
+    flags: dict[str, dict[str, str]] = {}
+    implied: dict[str, dict[str, str]] = {}
+    """What a stated field says besides."""
+    data_only: bool = False
+    """It knows data parallelism alone."""
+    ignored: tuple[str, ...] = ()
+    """Common names that mean something else here."""
+
+
+class Trainers(Struct, frozen=True, forbid_unknown_fields=True):
+    """`trainers.yaml`."""
+
+    common: Names
+    flags: dict[str, dict[str, str]]
+    aside: tuple[str, ...]
+    trainers: dict[str, Trainer]
+    environment: Names
+    launchers: dict[str, Names]
+
+
+class Hardware(Struct, frozen=True, forbid_unknown_fields=True):
+    """`hardware.yaml`."""
+
+    product_labels: tuple[str, ...]
+    instance_labels: tuple[str, ...]
+    instances: dict[str, str]
+    products: dict[str, str]
+    families: tuple[str, ...]
+    unsupported: dict[str, str]
+
+
+class Role(Struct, frozen=True, forbid_unknown_fields=True):
+    """Pods of a job that do the same: paths in its object."""
+
+    template: str
+    count: tuple[str, ...] = ()
+    lead: str = ""
+    skip: tuple[str, ...] = ()
+
+
+class Kind(Struct, frozen=True, forbid_unknown_fields=True):
+    """One row of `kinds.yaml`."""
+
+    groups: tuple[str, ...]
+    kind: str = ""
+    roles: tuple[Role, ...] = ()
+    runtime: bool = False
+    entrypoint: str = ""
+    processes: str = ""
+    model: str = ""
+    """Path of the model that is fetched for it."""
+    read_only: bool = False
+    suspend: str = ""
+    """Path of the field that suspends it; empty where the kind has none."""
+    rank: dict[str, str] = field(default_factory=dict)
+    """Label of a pod that says its rank."""
+    conditions: dict[str, str] = field(default_factory=dict)
+
+
+@cache
+def trainers() -> Trainers:
+    """What trainers call things."""
+    return _load("trainers.yaml", Trainers)
+
+
+@cache
+def hardware() -> Hardware:
+    """What jobs say about accelerators."""
+    return _load("hardware.yaml", Hardware)
+
+
+@cache
+def kinds() -> dict[str, Kind]:
+    """Kinds of jobs by their name in messages."""
+    return _load("kinds.yaml", dict[str, Kind])
+
+
+def _load(name: str, shape: type[Shape]) -> Shape:
+    text: Any = yaml.load((files("trimtab.foreign") / name).read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506 - safe
+    return msgspec.convert(text, shape)

@@ -1,0 +1,1 @@
+"""Training jobs of other kinds: how they are read, judged and converted."""
