@@ -1,18 +1,25 @@
 """By how much predictions are to be corrected, from how long steps of running jobs were seen to take.
 
 A job that has run long enough gives one number, ln(observed / predicted step time), the prediction taken without any
-correction. It belongs to a key: the model, the GPU type, and the class of its plan, which is what the performance
-model's error depends on most: the software, the number format, the mode, and what ZeRO shards (nothing, states,
-parameters). What is known of a key is a posterior (normal, two levels; Gelman et al., Bayesian Data Analysis, 5.4):
+correction. It belongs to a key: the GPU type, the framework with its number format, the model, the class of its plan
+(the mode, and what ZeRO shards), and how the gang lies in link domains (`Locality`). Errors are shared from the whole
+to its parts, as a tree of normal distributions (Gelman et al., Bayesian Data Analysis, 5.4): what is off in
 
-    error of a GPU type     t ~ N(0, prior^2)           shared by all that runs on it: clocks, drivers, the network
-    error of a key          k ~ N(t, within^2)
-    what one job shows      x ~ N(k, noise^2)
+    the cluster                 ~ N(0, cluster^2)                drivers, the network, how it is run
+    a GPU type in it            ~ N(the cluster's, gpu_type^2)   clocks, memory, links
+    a framework on that         ~ N(the type's, framework^2)     releases, kernels, settings
+    a model with that           ~ N(the framework's, model^2)
+    a class of plans of that    ~ N(the model's, plan^2)
+    a locality of that          ~ N(the class's, locality^2)     links and network that are not as the data sheet says
+    what one job shows          ~ N(the locality's, noise^2)
 
 so that one job moves a prediction a little, many jobs all the way, and a key that no job has run under takes what is
-known of its GPU type. It is the simplest form that has these three properties, and its answer does not depend on the
-order in which jobs came. One job that went wrong must not spoil its key, nor one odd model its GPU type: numbers count
-no more than `outlier` deviations from the median of their kind, in which "no error" has one vote.
+known of the nearest thing that one has. The answer does not depend on the order in which jobs came, and comes with its
+variance: what is unknown of each level, and the noise of a job, are the interval of a corrected prediction. By how much
+things of one level differ is believed beforehand and learned like all else (`Spreads`; empirical Bayes by expectation
+maximisation, Dempster, Laird and Rubin 1977): where models are all alike one speaks for the others, where they differ
+it does not, and the interval says so. One job that went wrong must not spoil its key, nor one odd model its GPU type:
+numbers count no more than `outlier` deviations from the median of their kind, in which "no error" has one vote.
 
 What a job shows, its owner says. So every namespace has a book of its own, and predictions for its jobs go by that;
 what it says wrong, it is told itself. What others have seen counts where several of them agree: each namespace has a
@@ -33,8 +40,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from enum import StrEnum
 from statistics import median
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -46,9 +55,10 @@ from trimtab_policy.perf.votes import consensus
 from trimtab_policy.specs import ModelSpec, ParallelPlan, Prediction, TrainingSpec
 from trimtab_policy.types import Correction, Job
 
-VERSION = 2
-READABLE = (1, VERSION)
-"""The first had one book for all namespaces: what stands in it is that of a namespace without a name."""
+VERSION = 3
+READABLE = (1, 2, VERSION)
+"""The first had one book for all namespaces: what stands in it is that of a namespace without a name. The second did
+not tell how gangs lay: their locality is unknown."""
 Z80 = 1.2815515655446004
 """Standard deviations on either side of the mean that four fifths of a normal distribution lie within."""
 _LARGEST_ERROR = math.log(1000)
@@ -66,15 +76,58 @@ AT_ONE_TIME = 96
 """Lessons of all namespaces within which changes that several of them have seen are one change."""
 
 
+class Locality(StrEnum):
+    """How a gang lies in link domains."""
+
+    UNKNOWN = ""
+    """Nobody has said: what was learned before it was told apart."""
+    LINKED = "linked"
+    """All of its GPUs share a link: those of one node, or of one link domain of several nodes."""
+    PARTS = "parts"
+    """Equal parts of several nodes in each of several link domains."""
+    SCATTERED = "scattered"
+    """Some node shares a link with no other."""
+
+
+class Level(StrEnum):
+    """What an error is shared by, from the whole to its parts; each is one of a part of the one before."""
+
+    CLUSTER = "cluster"
+    GPU_TYPE = "gpu_type"
+    FRAMEWORK = "framework"
+    MODEL = "model"
+    PLAN = "plan"
+    LOCALITY = "locality"
+
+
+LEVELS = tuple(Level)
+DEPTH = len(LEVELS) - 1
+"""Of a key: parts of its path."""
+Path = tuple[str, ...]
+"""GPU type, framework, model, class of plans, locality; or the first few of them: a level's."""
+
+
 class CorrectionRules(Struct, frozen=True, forbid_unknown_fields=True):
     """How much is believed of what is seen. Deviations are of logarithms: 0.15 is about 15 %."""
 
-    prior: float = 0.08
-    """Of a GPU type's error, before anything was seen: several models must agree before all of a type is in doubt."""
-    within: float = 0.15
-    """Of the keys' errors of one GPU type."""
+    cluster: float = 0.05
+    """Of what is off in all of a cluster, before anything was seen: several GPU types must agree on it."""
+    gpu_type: float = 0.08
+    """Of the GPU types of a cluster: several models must agree before all of a type is in doubt."""
+    framework: float = 0.07
+    """Of the frameworks and number formats on one GPU type."""
+    model: float = 0.1
+    """Of the models that one framework trains there."""
+    plan: float = 0.07
+    """Of the classes of plans of one model."""
+    locality: float = 0.05
+    """Of the ways to lie in link domains that gangs of one class have."""
     noise: float = 0.15
     """Of the jobs of one key."""
+    believed: float = 8.0
+    """Jobs that the belief about the noise is worth, and members of a level that the belief about their spread is."""
+    wider: float = 4.0
+    """Bound of what is learned of a spread, as a factor of its belief, and its inverse."""
     outlier: float = 3.0
     """In units of the noise."""
     largest_factor: float = 3.0
@@ -86,11 +139,12 @@ class CorrectionRules(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Raise ValueError naming the field."""
-        for name in ("prior", "within", "noise", "outlier"):
+        for name in (*(level.value for level in Level), "noise", "outlier", "believed"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a finite number above 0, got {getattr(self, name)}")
-        if not 1 < self.largest_factor < math.inf:
-            raise ValueError(f"largest_factor must be finite and above 1, got {self.largest_factor}")
+        for name in ("wider", "largest_factor"):
+            if not 1 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and above 1, got {getattr(self, name)}")
         if self.window < 1 or self.keys < 1:
             raise ValueError(f"window and keys must be at least 1, got {self.window} and {self.keys}")
 
@@ -101,6 +155,13 @@ class Key(Struct, frozen=True, order=True):
     model: str
     gpu_type: str
     plan: str
+    """The class of plans (`plan_class`), which begins with framework and number format."""
+    locality: Locality = Locality.UNKNOWN
+
+    @property
+    def path(self) -> Path:
+        """From the GPU type to the locality."""
+        return self.gpu_type, _framework(self.plan), self.model, self.plan, self.locality
 
 
 class JobEvidence(Struct, frozen=True, array_like=True):
@@ -169,8 +230,11 @@ class Estimate(Struct, frozen=True):
     mean: float
     """Of ln(observed / predicted)."""
     deviation: float
+    """Of what is asked about; what single jobs differ by comes on top of it (`CorrectionEstimates.noise`)."""
+    level: Level
+    """The nearest level that anything was seen of: `LOCALITY` where jobs of the very key were."""
     jobs: int
-    """That were seen of the very key; 0: what is known of its GPU type."""
+    """That were seen of it."""
     largest_factor: float
 
     @property
@@ -195,13 +259,21 @@ class CorrectionEstimates(Struct, frozen=True):
     """What a state comes to, for the jobs of one namespace."""
 
     keys: dict[Key, Estimate] = {}
-    types: dict[str, Estimate] = {}
-    """GPU type -> for keys of it that nothing was seen of."""
+    groups: dict[Path, Estimate] = {}
+    """Of each level above: for keys of it that nothing was seen of."""
     noise: float = CorrectionRules().noise
+    """What jobs of one key differ by, as far as is known."""
+    measured: float = 0.0
+    """How much of the spreads that deviations follow from was seen here, and not believed beforehand: 0 to 1."""
 
     def of(self, key: Key) -> Estimate | None:
-        """None where nothing is known even of the GPU type."""
-        return self.keys.get(key) or self.types.get(key.gpu_type)
+        """Of the nearest level that anything is known of; None where nothing is known even of the cluster."""
+        return self.keys.get(key) or self.near(key.path[:-1])
+
+    def near(self, path: Path) -> Estimate | None:
+        """The same of a level's path."""
+        found = (self.groups.get(path[:length]) for length in range(len(path), -1, -1))
+        return next((each for each in found if each), None)
 
 
 def anonymous(name: str) -> str:
@@ -226,9 +298,21 @@ def plan_class(software: str, training: TrainingSpec, plan: ParallelPlan) -> str
     return f"{_launched(software, training)}{plan.mode}/zero{(0, 1, 1, 3)[plan.zero_stage]}"
 
 
-def key_of(job: Job, gpu_type: str, plan: ParallelPlan) -> Key:
-    """What a plan of the job is corrected by."""
-    return Key(model_name(job.model), gpu_type, plan_class(job.requirements.software, job.training, plan))
+def key_of(job: Job, gpu_type: str, plan: ParallelPlan, lies: Locality = Locality.UNKNOWN) -> Key:
+    """What a plan of the job is corrected by, on a gang that lies so."""
+    return Key(model_name(job.model), gpu_type, plan_class(job.requirements.software, job.training, plan), lies)
+
+
+def locality(gpus: int, nodes: int, linked: int) -> Locality:
+    """How a gang lies of whose GPUs so many share a link at least (`Option.linked`); 0: links end at the node."""
+    if nodes == 1 or linked >= gpus:
+        return Locality.LINKED
+    return Locality.PARTS if linked > gpus // nodes else Locality.SCATTERED
+
+
+def _framework(plan: str) -> str:
+    """What a class of plans has in common with others of its framework and number format."""
+    return plan.rsplit("/", 2)[0]
 
 
 def _launched(software: str, training: TrainingSpec) -> str:
@@ -380,19 +464,32 @@ def _since(
 
 
 # --- estimates --------------------------------------------------------------------------------------------------------
-class _Vote(Struct, frozen=True):
+class _Vote(NamedTuple):
     """What one namespace has seen of one thing."""
 
     mean: float
     """Of ln(observed / predicted)."""
     weight: float
-    """One over the variance of that, or the number of jobs."""
+    """One over the variance of that."""
+    jobs: float
+    """That have shown it."""
+
+
+class Spreads(NamedTuple):
+    """By how much things of one kind differ: variances of ln(observed / predicted)."""
+
+    levels: tuple[float, ...]
+    """Of each level, from the cluster on, around the one above."""
+    noise: float
+    """Of the jobs of one key."""
 
 
 _NOBODY = "-"
 """A namespace that has taught nothing; no state calls one so."""
-_Rows = list[tuple[Key, int, float]]
-"""Of one namespace and GPU type: a key, how many jobs were seen of it, and what they show."""
+_ROUNDS = 3
+"""Of expectation and maximisation: a fourth one changes spreads by less than 2 %."""
+_Leaves = dict[Path, _Vote]
+"""Of one namespace: what it has seen of each key, in units of the believed noise."""
 
 
 class Learned:
@@ -400,22 +497,26 @@ class Learned:
 
     def __init__(self, state: State | None = None, rules: CorrectionRules | None = None) -> None:
         self._rules = rules or CorrectionRules()
-        self._rows: dict[str, dict[str, _Rows]] = {}
-        """Namespace -> GPU type -> rows."""
-        self._votes: dict[Key, dict[str, _Vote]] = {}
+        self._belief = Spreads(tuple(getattr(self._rules, level.value) ** 2 for level in LEVELS), self._rules.noise**2)
+        self._leaves: dict[str, _Leaves] = {}
+        self._keys: dict[Path, Key] = {}
+        squares: dict[str, list[tuple[int, float]]] = {}
+        reach = self._rules.outlier * self._rules.noise
         for known in (state or State()).known:
-            errors = _robust([seen.error for seen in known.seen], self._rules.outlier * self._rules.noise)
-            jobs, mean = len(errors), math.fsum(errors) / len(errors)
-            self._rows.setdefault(known.namespace, {}).setdefault(known.key.gpu_type, []).append(
-                (known.key, jobs, mean)
-            )
-            self._votes.setdefault(known.key, {})[known.namespace] = _Vote(mean, jobs)
-        self._doubted = _doubted(self._rows.keys(), self._votes, self._rules)
+            shown = [seen.error for seen in known.seen]
+            errors, path = _robust(shown, reach), known.key.path
+            self._keys[path] = known.key
+            vote = _Vote(math.fsum(errors) / len(errors), len(errors) / self._belief.noise, len(errors))
+            self._leaves.setdefault(known.namespace, {})[path] = vote
+            squares.setdefault(known.namespace, []).append(_squares(shown, 2 * reach))
+        self._shown = {name: self._differences(leaves, squares[name]) for name, leaves in self._leaves.items()}
+        """What each namespace has seen of the spreads: of the levels from the GPU type on, then of the noise."""
+        self._doubted = _doubted(self._leaves.keys(), _by_path(self._leaves))
         self._found: dict[str, CorrectionEstimates] = {}
 
     def __bool__(self) -> bool:
         """Whether anything was learned at all."""
-        return bool(self._rows)
+        return bool(self._leaves)
 
     def of(self, namespace: str) -> CorrectionEstimates:
         """For jobs of this namespace, by its own name."""
@@ -423,49 +524,174 @@ class Learned:
 
     def by(self, namespace: str) -> CorrectionEstimates:
         """The same by the name that it has in the state. All that have taught nothing are told the same."""
-        name = namespace if namespace in self._rows else _NOBODY
+        name = namespace if namespace in self._leaves else _NOBODY
         if name not in self._found:
             self._found[name] = self._for(name)
         return self._found[name]
 
+    def spreads(self, namespace: str) -> Spreads:
+        """By how much things differ as a namespace is told, by its name in the state: what it has seen itself, and what
+        others have, where several agree."""
+        shown, others = self._shown.get(namespace), self._others(namespace)
+        found = []
+        for place, belief in enumerate((*self._belief.levels[1:], self._belief.noise)):
+            theirs = [vote for name in others if (vote := self._shown[name][place])]
+            seen = _believed(shown[place] if shown else None, theirs)
+            found.append(self._learned(belief, seen))
+        return Spreads((self._belief.levels[0], *found[:-1]), found[-1])
+
     def factors(self) -> dict[Key, float]:
-        """Key -> the factor that is used for it: of the namespaces that have seen it, the median."""
-        return {
-            key: median(self.by(namespace).keys[key].factor for namespace in votes)
-            for key, votes in self._votes.items()
-        }
+        """Key without locality -> the factor that is used for it: of the namespaces that have seen it, the median."""
+        seen: dict[Path, list[float]] = {}
+        for namespace, leaves in self._leaves.items():
+            groups = self.by(namespace).groups
+            for path in {leaf[:-1] for leaf in leaves}:
+                seen.setdefault(path, []).append(groups[path].factor)
+        return {Key(path[2], path[0], path[3]): median(said) for path, said in seen.items()}
+
+    def _others(self, namespace: str) -> list[str]:
+        """Who counts for others than themselves."""
+        return [name for name in self._leaves if name not in (namespace, *self._doubted)]
 
     def _for(self, namespace: str) -> CorrectionEstimates:
-        rules = self._rules
-        own = self._rows.get(namespace, {})
-        others = [rows for name, rows in self._rows.items() if name not in (namespace, *self._doubted)]
+        spreads, others = self.spreads(namespace), self._others(namespace)
+        votes = {
+            name: _upwards(self._leaves[name], spreads, self._belief, self._rules)
+            for name in (namespace, *others)
+            if name in self._leaves
+        }
+        own, seen = votes.pop(namespace, {}), dict[Path, list[_Vote]]()
+        for path, said in _by_path(votes).items():
+            seen[path] = _believed(own.get(path), list(said.values()), alone=len(path) == DEPTH)
+        seen |= {path: [vote] for path, vote in own.items() if path not in seen}
         keys: dict[Key, Estimate] = {}
-        types: dict[str, Estimate] = {}
-        for gpu_type in sorted({name for rows in (own, *others) for name in rows}):
-            mine, theirs = own.get(gpu_type, []), [rows[gpu_type] for rows in others if gpu_type in rows]
-            seen = _believed(
-                _of_rows(mine, rules) if mine else None, [_of_rows(rows, rules) for rows in theirs], 1.0, alone=False
-            )
-            if not seen:
+        groups: dict[Path, Estimate] = {}
+        for path, (mean, variance) in _downwards(seen, spreads, spreads.noise / self._belief.noise).items():
+            if not seen[path]:
                 continue
-            mean, variance = _of_type(seen, rules)
-            types[gpu_type] = Estimate(mean, math.sqrt(variance + rules.within**2), 0, rules.largest_factor)
-            keys |= self._of_keys(gpu_type, namespace, mean, variance)
-        return CorrectionEstimates(keys, types, rules.noise)
+            below, jobs = math.fsum(spreads.levels[len(path) + 1 :]), round(math.fsum(vote.jobs for vote in seen[path]))
+            found = Estimate(mean, math.sqrt(variance + below), LEVELS[len(path)], jobs, self._rules.largest_factor)
+            if len(path) == DEPTH:
+                keys[self._keys[path]] = found
+            else:
+                groups[path] = found
+        jobs = groups[()].jobs if () in groups else 0
+        return CorrectionEstimates(keys, groups, math.sqrt(spreads.noise), jobs / (jobs + 2 * self._rules.believed))
 
-    def _of_keys(self, gpu_type: str, namespace: str, mean: float, variance: float) -> dict[Key, Estimate]:
-        """Posterior of the keys of a GPU type, whose own error has this mean and variance."""
-        found: dict[Key, Estimate] = {}
-        for key, votes in self._votes.items():
-            if key.gpu_type != gpu_type:
-                continue
-            others = [vote for name, vote in votes.items() if name not in (namespace, *self._doubted)]
-            seen = _believed(votes.get(namespace), others, self._rules.noise**2, alone=True)
-            if seen:
-                jobs = math.fsum(vote.weight for vote in seen)
-                shown = math.fsum(vote.weight * vote.mean for vote in seen) / jobs
-                found[key] = _of_key(mean, variance, jobs, shown, self._rules)
-        return found
+    def _differences(self, leaves: _Leaves, squares: Iterable[tuple[int, float]]) -> tuple[_Vote | None, ...]:
+        """What one namespace has seen of each spread: the logarithm of a mean square, from so many differences.
+
+        Expectation and maximisation: what is learned of the spreads tells how far apart things are, and the other way.
+        """
+        counted = list(squares)
+        noise = _spread_vote(sum(n for n, _ in counted), math.fsum(s for _, s in counted), self._belief.noise)
+        spreads, found = self._belief, list[_Vote | None]()
+        for _ in range(_ROUNDS):
+            votes = _upwards(leaves, spreads, self._belief, self._rules)
+            apart = _apart_by_level({path: [vote] for path, vote in votes.items()}, spreads, self._belief, self._rules)
+            found = [
+                _spread_vote(count, total, belief)
+                for (count, total), belief in zip(apart, self._belief.levels[1:], strict=True)
+            ]
+            learned = [
+                self._learned(belief, [vote] if vote else [])
+                for belief, vote in zip(self._belief.levels[1:], found, strict=True)
+            ]
+            spreads = spreads._replace(levels=(self._belief.levels[0], *learned))
+        return *found, noise
+
+    def _learned(self, belief: float, seen: Sequence[_Vote]) -> float:
+        """A variance: that which was believed, and what was seen, by their numbers; bounded."""
+        count, rules = math.fsum(vote.jobs for vote in seen), self._rules
+        total = math.fsum(vote.jobs * math.exp(vote.mean) for vote in seen)
+        found = (rules.believed * belief + total) / (rules.believed + count)
+        return min(belief * rules.wider**2, max(belief / rules.wider**2, found))
+
+
+def _by_path(votes: Mapping[str, _Leaves]) -> dict[Path, dict[str, _Vote]]:
+    """Votes of namespaces by what they are about."""
+    found: dict[Path, dict[str, _Vote]] = {}
+    for name, of_name in votes.items():
+        for path, vote in of_name.items():
+            found.setdefault(path, {})[name] = vote
+    return found
+
+
+def _squares(errors: list[float], reach: float) -> tuple[int, float]:
+    """Degrees of freedom, and the sum of squares of differences between jobs of one key."""
+    errors = _robust(errors, reach)
+    mean = math.fsum(errors) / len(errors)
+    return len(errors) - 1, math.fsum((error - mean) ** 2 for error in errors)
+
+
+def _spread_vote(count: float, total: float, belief: float) -> _Vote | None:
+    """What so many squared differences of this sum say of a variance. The logarithm of their mean has a variance of
+    about 2 / count; that none differ at all is not believed of so few."""
+    return _Vote(math.log(max(total / count, belief / 64)), count / 2, count) if count else None
+
+
+def _upwards(leaves: _Leaves, spreads: Spreads, belief: Spreads, rules: CorrectionRules) -> dict[Path, _Vote]:
+    """What one namespace has seen of its keys and of all that they are part of, by what they show alone.
+
+    Parts are brought to within reach of their median first: by as much as things so far apart are believed to differ.
+    """
+    level, found = leaves, dict(leaves)
+    for depth in range(DEPTH, 0, -1):
+        parts: dict[Path, list[_Vote]] = {}
+        for path, vote in level.items():
+            parts.setdefault(path[:-1], []).append(vote)
+        reach = rules.outlier * math.sqrt(math.fsum(belief.levels[1 : depth + 1]))
+        level = {path: _whole(votes, spreads.levels[depth], reach) for path, votes in parts.items()}
+        found |= level
+    return found
+
+
+def _whole(parts: Sequence[_Vote], variance: float, reach: float) -> _Vote:
+    """What parts that differ by this variance say of the whole."""
+    weights = [1 / (variance + 1 / part.weight) for part in parts]
+    means = _robust([part.mean for part in parts], reach)
+    weight = math.fsum(weights)
+    mean = math.fsum(w * m for w, m in zip(weights, means, strict=True)) / weight
+    return _Vote(mean, weight, math.fsum(part.jobs for part in parts))
+
+
+def _downwards(
+    seen: Mapping[Path, Sequence[_Vote]], spreads: Spreads, noisier: float = 1.0
+) -> dict[Path, tuple[float, float]]:
+    """Posterior mean and variance of every error: given that of the whole a part is normal, and over the posterior of
+    the whole it is again. Every path's beginnings are there, too.
+
+    `noisier` is the variance of the noise over that which was believed. Means go by the latter, so that a job that
+    shows more never makes a factor smaller by making all jobs less sure; variances are those of these means.
+    """
+    found: dict[Path, tuple[float, float]] = {}
+    for path in sorted(seen, key=len):
+        whole, of_whole = found[path[:-1]] if path else (0.0, 0.0)
+        apart, own = spreads.levels[len(path)], math.fsum(vote.weight for vote in seen[path])
+        shown = math.fsum(vote.weight * vote.mean for vote in seen[path])
+        share = 1 / (1 + apart * own)
+        of_shown = share * (1 - share) * apart * (noisier if len(path) == DEPTH else 1.0)
+        found[path] = share * (whole + apart * shown), share**2 * (apart + of_whole) + of_shown
+    return found
+
+
+def _apart_by_level(
+    seen: Mapping[Path, Sequence[_Vote]], spreads: Spreads, belief: Spreads, rules: CorrectionRules
+) -> list[tuple[int, float]]:
+    """Of each level from the GPU type on: how many things there are, and the expected sum of squares of what they
+    differ from their whole by. A single one counts no more than an outlier does."""
+    posterior, found = _downwards(seen, spreads), [(0, 0.0)] * DEPTH
+    for path, (mean, _) in posterior.items():
+        if not path:
+            continue
+        depth, (whole, of_whole) = len(path), posterior[path[:-1]]
+        apart, own = spreads.levels[depth], math.fsum(vote.weight for vote in seen[path])
+        share = 1 / (1 + apart * own)
+        most = (2 * rules.outlier) ** 2 * belief.levels[depth]
+        square = min(most, (mean - whole) ** 2) + share * apart + (1 - share) ** 2 * of_whole
+        count, total = found[depth - 1]
+        found[depth - 1] = count + 1, total + square
+    return found
 
 
 def estimates(state: State, rules: CorrectionRules | None = None, namespace: str = "") -> CorrectionEstimates:
@@ -479,19 +705,10 @@ def _robust(errors: list[float], reach: float) -> list[float]:
     return [max(middle - reach, min(middle + reach, error)) for error in errors]
 
 
-def _of_rows(rows: _Rows, rules: CorrectionRules) -> _Vote:
-    """What one namespace has seen of a GPU type."""
-    weights = [1 / (rules.within**2 + rules.noise**2 / jobs) for _, jobs, _ in rows]
-    means = _robust([mean for _, _, mean in rows], rules.outlier * rules.within)
-    return _Vote(math.fsum(w * m for w, m in zip(weights, means, strict=True)) / math.fsum(weights), math.fsum(weights))
-
-
-def _believed(own: _Vote | None, others: list[_Vote], variance: float, *, alone: bool) -> list[_Vote]:
+def _believed(own: _Vote | None, others: list[_Vote], *, alone: bool = False) -> list[_Vote]:
     """What counts of what others have seen, beside a namespace's own: votes that agree, for what they have seen, with
     the median of all; none for more than twice the median of them. Two of them at least; or one, where it may stand
     `alone` beside the namespace's own.
-
-    `variance` is that of a vote of weight 1.
     """
     mine = [own] if own else []
     least = 1 if own and alone else 2
@@ -499,33 +716,31 @@ def _believed(own: _Vote | None, others: list[_Vote], variance: float, *, alone:
         return mine
     middle, usual = median(vote.mean for vote in (*others, *mine)), median(vote.weight for vote in others)
     agree = [
-        replace(vote, weight=min(vote.weight, 2 * usual))
+        vote if vote.weight <= 2 * usual else _Vote(vote.mean, 2 * usual, vote.jobs * 2 * usual / vote.weight)
         for vote in others
-        if abs(vote.mean - middle) <= AGREE * math.sqrt(variance / vote.weight) + SMALL
+        if abs(vote.mean - middle) <= AGREE / math.sqrt(vote.weight) + SMALL
     ]
     return [*mine, *agree] if len(agree) >= least else mine
 
 
-def _doubted(
-    namespaces: Iterable[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: CorrectionRules
-) -> frozenset[str]:
+def _doubted(namespaces: Iterable[str], votes: Mapping[Path, Mapping[str, _Vote]]) -> frozenset[str]:
     """Namespaces that count for nobody else, because their jobs show something else than those of all others wherever
     both can be compared. Found one after the other, the oddest first: what a liar says makes the honest look odd, too.
     """
     here, out = set(namespaces), set[str]()
     while len(here) > 2:  # of two nobody can tell which one it is
-        odd = {name: apart for name in here if (apart := _apart(name, here - {name}, votes, rules)) > 1}
+        odd = {name: apart for name in here if (apart := _apart(name, here - {name}, votes)) > 1}
         if not odd:
             break
         if len(here) == 3:  # the median of two others, of which one may lie, is half a lie: who agree best stay
-            odd = {name: min(_apart(name, {other}, votes, rules) for other in here - {name}) for name in here}
+            odd = {name: min(_apart(name, {other}, votes) for other in here - {name}) for name in here}
         worst = max(sorted(odd), key=lambda name: odd[name])
         here.discard(worst)
         out.add(worst)
     return frozenset(out)
 
 
-def _apart(name: str, beside: Set[str], votes: Mapping[Key, Mapping[str, _Vote]], rules: CorrectionRules) -> float:
+def _apart(name: str, beside: Set[str], votes: Mapping[Path, Mapping[str, _Vote]]) -> float:
     """How far what a namespace shows lies from the median of these, over all keys that two of them have seen, too (or
     the one that is asked about): on average, or in its spread; over what chance would do. 0 where nothing can be
     compared."""
@@ -538,7 +753,7 @@ def _apart(name: str, beside: Set[str], votes: Mapping[Key, Mapping[str, _Vote]]
             continue
         vote, compared = of_key[name], compared + 1
         doubt = (MEDIAN_VARIANCE if len(others) > 1 else 1) / math.fsum(each.weight for each in others)
-        variance = rules.noise**2 * (1 / vote.weight + doubt)
+        variance = 1 / vote.weight + doubt
         apart = vote.mean - median(each.mean for each in others)
         weights, total, squares = weights + 1 / variance, total + apart / variance, squares + apart**2 / variance
     if not compared:
@@ -546,20 +761,6 @@ def _apart(name: str, beside: Set[str], votes: Mapping[Key, Mapping[str, _Vote]]
     bias = abs(total / weights) / max(SMALL, ODD / math.sqrt(weights))
     spread = squares / compared / max(ODD, 1 + 3 * math.sqrt(2 / compared))
     return max(bias, spread)
-
-
-def _of_type(seen: list[_Vote], rules: CorrectionRules) -> tuple[float, float]:
-    """Posterior mean and variance of a GPU type's error."""
-    precision = 1 / rules.prior**2 + math.fsum(vote.weight for vote in seen)
-    return math.fsum(vote.weight * vote.mean for vote in seen) / precision, 1 / precision
-
-
-def _of_key(mean: float, variance: float, jobs: float, seen: float, rules: CorrectionRules) -> Estimate:
-    """Posterior of a key: given the type's error it is normal; over the type's own posterior it is again."""
-    above, own = 1 / rules.within**2, jobs / rules.noise**2
-    share = above / (above + own)
-    deviation = math.sqrt(1 / (above + own) + share**2 * variance)
-    return Estimate(share * mean + (1 - share) * seen, deviation, round(jobs), rules.largest_factor)
 
 
 # --- use --------------------------------------------------------------------------------------------------------------
@@ -571,7 +772,8 @@ class Corrections:
         self._found: dict[tuple[str, ModelSpec, str], tuple[Correction, ...]] = {}
 
     def of(self, job: Job) -> tuple[Correction, ...]:
-        """Of its model and software per class of plan, else per GPU type; nothing for a job with speeds of its own."""
+        """Of its model and software per class of plan and locality, else per GPU type, else of all of them; nothing
+        for a job with speeds of its own."""
         if job.speeds is not None or not self.known:
             return ()
         source = job.namespace, job.model, _launched(job.requirements.software, job.training)
@@ -583,16 +785,22 @@ class Corrections:
     def _rows(self, namespace: str, model: ModelSpec, launched: str) -> Iterator[Correction]:
         """Factors have three digits: less is nothing to decide anew for."""
         name, known = model_name(model), self.known.of(namespace)
-        for gpu_type, each in known.types.items():
-            yield _correction(gpu_type, "", each, known.noise)
-        for key, each in sorted(known.keys.items()):
-            if key.model == name and key.plan.startswith(launched):
-                yield _correction(key.gpu_type, key.plan, each, known.noise)
+        for gpu_type in ("", *sorted({path[0] for path in known.groups if path})):
+            near: Path = (gpu_type, launched.rstrip("/"), name) if gpu_type else ()
+            if found := known.near(near):
+                yield _correction(gpu_type, "", Locality.UNKNOWN, found, known)
+        for path, found in sorted(known.groups.items()):
+            if len(path) == DEPTH - 1 and path[2] == name and path[3].startswith(launched):
+                yield _correction(path[0], path[3], Locality.UNKNOWN, found, known)
+        for key, found in sorted(known.keys.items()):
+            if key.model == name and key.plan.startswith(launched) and key.locality is not Locality.UNKNOWN:
+                yield _correction(key.gpu_type, key.plan, key.locality, found, known)
 
 
-def _correction(gpu_type: str, plan: str, estimate: Estimate, noise: float) -> Correction:
-    of_next = math.hypot(estimate.deviation, noise)
-    return Correction(gpu_type, plan, round(estimate.factor, 3), round(math.exp(Z80 * of_next), 3))
+def _correction(gpu_type: str, plan: str, lies: Locality, estimate: Estimate, known: CorrectionEstimates) -> Correction:
+    of_next = math.hypot(estimate.deviation, known.noise)
+    unsure = round(math.exp(Z80 * of_next), 3)
+    return Correction(gpu_type, plan, round(estimate.factor, 3), unsure, lies, round(known.measured, 2))
 
 
 def corrected(options: tuple[Option, ...], gpu_type: str, job: Job) -> tuple[Option, ...]:
@@ -602,17 +810,32 @@ def corrected(options: tuple[Option, ...], gpu_type: str, job: Job) -> tuple[Opt
     """
     if not job.corrections:
         return options
-    table = {each.plan: each for each in job.corrections if each.gpu_type == gpu_type}
+    table = _table(job, gpu_type)
     if not table:
         return options
-    found = [
-        replace(each, prediction=_stretched(each.prediction, _for_plan(table, job, each.plan))) for each in options
-    ]
+    found = [replace(each, prediction=_stretched(each.prediction, _for_option(table, job, each))) for each in options]
     return tuple(sorted(found, key=lambda each: (each.gpus, each.prediction.step_seconds)))
 
 
-def _for_plan(table: Mapping[str, Correction], job: Job, plan: ParallelPlan) -> Correction | None:
-    return table.get(plan_class(job.requirements.software, job.training, plan)) or table.get("")
+def corrected_option(option: Option, gpu_type: str, job: Job) -> Option:
+    """The same of a single option, in place of what it was corrected by while it lay otherwise."""
+    by = _for_option(_table(job, gpu_type), job, option)
+    if by is None:
+        return option
+    bare = replace(option.prediction.at(option.prediction.correction), correction=1.0)
+    return replace(option, prediction=_stretched(bare, by))
+
+
+def _table(job: Job, gpu_type: str) -> dict[tuple[str, str], Correction]:
+    """By class of plans and locality: of the GPU type, or of all where nothing is known of it."""
+    found = [each for each in job.corrections if each.gpu_type == gpu_type]
+    return {(each.plan, each.locality): each for each in found or job.corrections if each.gpu_type in (gpu_type, "")}
+
+
+def _for_option(table: Mapping[tuple[str, str], Correction], job: Job, option: Option) -> Correction | None:
+    plan = plan_class(job.requirements.software, job.training, option.plan)
+    lies = locality(option.gpus, option.nodes, option.linked)
+    return table.get((plan, lies)) or table.get((plan, "")) or table.get(("", ""))
 
 
 def _stretched(said: Prediction, by: Correction | None) -> Prediction:
@@ -623,6 +846,14 @@ def _stretched(said: Prediction, by: Correction | None) -> Prediction:
         step_seconds=said.step_seconds * by.factor,
         tokens_per_second=said.tokens_per_second / by.factor,
         run_seconds=said.run_seconds * by.factor,
-        uncertainty=min(said.uncertainty, by.uncertainty) if said.uncertainty > 1 else said.uncertainty,
+        uncertainty=_interval(said.uncertainty, by) if said.uncertainty > 1 else said.uncertainty,
         correction=by.factor,
     )
+
+
+def _interval(said: float, by: Correction) -> float:
+    """Of a corrected prediction: what was learned makes it narrower at once, and wider as far as it was seen here that
+    jobs differ by more than the performance model says."""
+    if by.uncertainty <= said:
+        return by.uncertainty
+    return float(said ** (1 - by.measured) * by.uncertainty**by.measured)
