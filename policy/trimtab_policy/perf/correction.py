@@ -66,8 +66,10 @@ _LARGEST_ERROR = math.log(1000)
 _LARGEST_COUNT = 1 << 53
 AGREE = 2.0
 """Deviations from the median within which a vote agrees with it ..."""
+PAIR = 0.75
+"""... and of the difference of two within which they agree, where there is no third: their median is half a lie."""
 ODD = 2.5
-"""... and those beyond which all that a namespace shows is no chance."""
+"""Deviations beyond which all that a namespace shows is no chance."""
 SMALL = 0.02
 """Differences of 2 % are none."""
 MEDIAN_VARIANCE = math.pi / 2
@@ -114,11 +116,11 @@ class CorrectionRules(Struct, frozen=True, forbid_unknown_fields=True):
     """Of what is off in all of a cluster, before anything was seen: several GPU types must agree on it."""
     gpu_type: float = 0.08
     """Of the GPU types of a cluster: several models must agree before all of a type is in doubt."""
-    framework: float = 0.07
+    framework: float = 0.05
     """Of the frameworks and number formats on one GPU type."""
-    model: float = 0.1
+    model: float = 0.08
     """Of the models that one framework trains there."""
-    plan: float = 0.07
+    plan: float = 0.11
     """Of the classes of plans of one model."""
     locality: float = 0.05
     """Of the ways to lie in link domains that gangs of one class have."""
@@ -509,6 +511,10 @@ class Learned:
             vote = _Vote(math.fsum(errors) / len(errors), len(errors) / self._belief.noise, len(errors))
             self._leaves.setdefault(known.namespace, {})[path] = vote
             squares.setdefault(known.namespace, []).append(_squares(shown, 2 * reach))
+        self._votes = {
+            name: _upwards(leaves, self._belief, self._belief, self._rules) for name, leaves in self._leaves.items()
+        }
+        """Of each namespace, about its keys and all that they are part of, as far apart as these are believed to be."""
         self._shown = {name: self._differences(leaves, squares[name]) for name, leaves in self._leaves.items()}
         """What each namespace has seen of the spreads: of the levels from the GPU type on, then of the noise."""
         self._doubted = _doubted(self._leaves.keys(), _by_path(self._leaves))
@@ -555,14 +561,10 @@ class Learned:
 
     def _for(self, namespace: str) -> CorrectionEstimates:
         spreads, others = self.spreads(namespace), self._others(namespace)
-        votes = {
-            name: _upwards(self._leaves[name], spreads, self._belief, self._rules)
-            for name in (namespace, *others)
-            if name in self._leaves
-        }
-        own, seen = votes.pop(namespace, {}), dict[Path, list[_Vote]]()
+        votes = {name: self._votes[name] for name in others}
+        own, seen = self._votes.get(namespace, {}), dict[Path, list[_Vote]]()
         for path, said in _by_path(votes).items():
-            seen[path] = _believed(own.get(path), list(said.values()), alone=len(path) == DEPTH)
+            seen[path] = _believed(own.get(path), list(said.values()), alone=len(path) >= DEPTH - 1)
         seen |= {path: [vote] for path, vote in own.items() if path not in seen}
         keys: dict[Key, Estimate] = {}
         groups: dict[Path, Estimate] = {}
@@ -715,6 +717,10 @@ def _believed(own: _Vote | None, others: list[_Vote], *, alone: bool = False) ->
     if len(others) < least:
         return mine
     middle, usual = median(vote.mean for vote in (*others, *mine)), median(vote.weight for vote in others)
+    if len(others) + len(mine) == 2:
+        one, two = *mine, *others
+        if abs(one.mean - two.mean) > PAIR * math.sqrt(1 / one.weight + 1 / two.weight) + SMALL:
+            return mine
     agree = [
         vote if vote.weight <= 2 * usual else _Vote(vote.mean, 2 * usual, vote.jobs * 2 * usual / vote.weight)
         for vote in others
