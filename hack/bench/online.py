@@ -2,8 +2,8 @@
 
 The cluster and its jobs are those that the policy is trained on: LLM jobs on three GPU types, in three frameworks. The
 truth of a step is what the performance model says times an error that nobody knows: of the GPU type, the framework on
-it, the model with that, the locality of the gang, or of all four together, drawn once for each of them with the given
-spread; a job shows it with 10 % of its own luck. What is learned of the first jobs corrects predictions for options
+it, the model with that, the locality of the gang, or of all four together, each a fourth of the variance, drawn once for each of
+them with the given spread in all; a job shows it with 10 % of its own luck. What is learned of the first jobs corrects predictions for options
 of others, as the controller does it; how far these are off, and how many of them take what their 80 % interval says, is
 counted.
 
@@ -74,7 +74,7 @@ class Size(Struct, frozen=True):
     """What is measured."""
 
     spreads: tuple[float, ...] = (0.1, 0.2, 0.4)
-    """Of ln(true / predicted step time), of each thing that is off."""
+    """Of ln(true / predicted step time)."""
     reports: tuple[int, ...] = (0, 10, 30, 100)
     seeds: int = 8
     asked: int = 60
@@ -130,7 +130,8 @@ class Truth:
             Level.MODEL: (key.gpu_type, key.model),
             Level.LOCALITY: (key.gpu_type, key.locality),
         }
-        return math.fsum(self._drawn(f"{level} {parts[level]}") for level in self._levels)
+        drawn = (self._drawn(f"{level} {parts[level]}") for level in self._levels)
+        return math.fsum(drawn) / math.sqrt(len(self._levels))
 
     def _drawn(self, name: str) -> float:
         return _dice(f"{self._seed} {name}").gauss(0, self._spread)

@@ -126,7 +126,7 @@ class CorrectionRules(Struct, frozen=True, forbid_unknown_fields=True):
     """Of the ways to lie in link domains that gangs of one class have."""
     noise: float = 0.15
     """Of the jobs of one key."""
-    believed: float = 8.0
+    believed: float = 4.0
     """Jobs that the belief about the noise is worth, and members of a level that the belief about their spread is."""
     wider: float = 4.0
     """Bound of what is learned of a spread, as a factor of its belief, and its inverse."""
@@ -484,6 +484,8 @@ class Spreads(NamedTuple):
     """Of each level, from the cluster on, around the one above."""
     noise: float
     """Of the jobs of one key."""
+    scale: float = 1.0
+    """Over what is believed: of keys, from what others of their kind make expect of them."""
 
 
 _NOBODY = "-"
@@ -491,7 +493,7 @@ _NOBODY = "-"
 _ROUNDS = 3
 """Of expectation and maximisation: a fourth one changes spreads by less than 2 %."""
 _Leaves = dict[Path, _Vote]
-"""Of one namespace: what it has seen of each key, in units of the believed noise."""
+"""Of one namespace: what it has seen of each key."""
 
 
 class Learned:
@@ -500,23 +502,19 @@ class Learned:
     def __init__(self, state: State | None = None, rules: CorrectionRules | None = None) -> None:
         self._rules = rules or CorrectionRules()
         self._belief = Spreads(tuple(getattr(self._rules, level.value) ** 2 for level in LEVELS), self._rules.noise**2)
-        self._leaves: dict[str, _Leaves] = {}
+        self._errors: dict[str, dict[Path, list[float]]] = {}
+        """Namespace -> key -> what its jobs show."""
         self._keys: dict[Path, Key] = {}
-        squares: dict[str, list[tuple[int, float]]] = {}
-        reach = self._rules.outlier * self._rules.noise
         for known in (state or State()).known:
-            shown = [seen.error for seen in known.seen]
-            errors, path = _robust(shown, reach), known.key.path
+            path = known.key.path
             self._keys[path] = known.key
-            vote = _Vote(math.fsum(errors) / len(errors), len(errors) / self._belief.noise, len(errors))
-            self._leaves.setdefault(known.namespace, {})[path] = vote
-            squares.setdefault(known.namespace, []).append(_squares(shown, 2 * reach))
-        self._votes = {
-            name: _upwards(leaves, self._belief, self._belief, self._rules) for name, leaves in self._leaves.items()
-        }
-        """Of each namespace, about its keys and all that they are part of, as far apart as these are believed to be."""
-        self._shown = {name: self._differences(leaves, squares[name]) for name, leaves in self._leaves.items()}
-        """What each namespace has seen of the spreads: of the levels from the GPU type on, then of the noise."""
+            self._errors.setdefault(known.namespace, {})[path] = [seen.error for seen in known.seen]
+        self._leaves = {name: self._seen_of(errors, self._belief) for name, errors in self._errors.items()}
+        self._votes = {name: self._upwards(leaves, self._belief) for name, leaves in self._leaves.items()}
+        """Of each namespace, about its keys and all that they are part of, as others may believe them."""
+        self._shown = {name: self._differences(errors) for name, errors in self._errors.items()}
+        """What each namespace has seen of the spreads: of keys over their belief, of the noise, and of each level from
+        the GPU type on."""
         self._doubted = _doubted(self._leaves.keys(), _by_path(self._leaves))
         self._found: dict[str, CorrectionEstimates] = {}
 
@@ -539,12 +537,13 @@ class Learned:
         """By how much things differ as a namespace is told, by its name in the state: what it has seen itself, and what
         others have, where several agree."""
         shown, others = self._shown.get(namespace), self._others(namespace)
-        found = []
-        for place, belief in enumerate((*self._belief.levels[1:], self._belief.noise)):
+
+        def seen(place: int) -> list[_Vote]:
             theirs = [vote for name in others if (vote := self._shown[name][place])]
-            seen = _believed(shown[place] if shown else None, theirs)
-            found.append(self._learned(belief, seen))
-        return Spreads((self._belief.levels[0], *found[:-1]), found[-1])
+            return _believed(shown[place] if shown else None, theirs)
+
+        spreads = Spreads(self._belief.levels, self._learned(self._belief.noise, seen(1)), self._learned(1.0, seen(0)))
+        return self._with_levels(spreads, [seen(place) for place in range(2, 2 + DEPTH)])
 
     def factors(self) -> dict[Key, float]:
         """Key without locality -> the factor that is used for it: of the namespaces that have seen it, the median."""
@@ -561,8 +560,8 @@ class Learned:
 
     def _for(self, namespace: str) -> CorrectionEstimates:
         spreads, others = self.spreads(namespace), self._others(namespace)
-        votes = {name: self._votes[name] for name in others}
-        own, seen = self._votes.get(namespace, {}), dict[Path, list[_Vote]]()
+        votes, seen = {name: self._votes[name] for name in others}, dict[Path, list[_Vote]]()
+        own = self._upwards(self._seen_of(self._errors.get(namespace, {}), spreads), spreads)
         for path, said in _by_path(votes).items():
             seen[path] = _believed(own.get(path), list(said.values()), alone=len(path) >= DEPTH - 1)
         seen |= {path: [vote] for path, vote in own.items() if path not in seen}
@@ -578,29 +577,72 @@ class Learned:
             else:
                 groups[path] = found
         jobs = groups[()].jobs if () in groups else 0
-        return CorrectionEstimates(keys, groups, math.sqrt(spreads.noise), jobs / (jobs + 2 * self._rules.believed))
+        return CorrectionEstimates(keys, groups, math.sqrt(spreads.noise), jobs / (jobs + self._rules.believed))
 
-    def _differences(self, leaves: _Leaves, squares: Iterable[tuple[int, float]]) -> tuple[_Vote | None, ...]:
+    def _seen_of(self, errors: Mapping[Path, list[float]], spreads: Spreads) -> _Leaves:
+        """What one namespace has seen of each key; where keys are far apart, single jobs may be, too."""
+        reach = self._rules.outlier * self._rules.noise * max(1.0, math.sqrt(spreads.scale))
+        found = {}
+        for path, shown in errors.items():
+            near = _robust(shown, reach)
+            found[path] = _Vote(math.fsum(near) / len(near), len(near) / self._belief.noise, len(near))
+        return found
+
+    def _differences(self, errors: Mapping[Path, list[float]]) -> tuple[_Vote | None, ...]:
         """What one namespace has seen of each spread: the logarithm of a mean square, from so many differences.
 
-        Expectation and maximisation: what is learned of the spreads tells how far apart things are, and the other way.
+        The scale is that of keys, each held against what the others make expect of it. Then expectation and
+        maximisation: what is learned of the levels tells how far apart things are, and the other way.
         """
-        counted = list(squares)
+        most = 2 * self._rules.outlier * self._rules.noise
+        counted = [_squares(shown, most) for shown in errors.values()]
         noise = _spread_vote(sum(n for n, _ in counted), math.fsum(s for _, s in counted), self._belief.noise)
-        spreads, found = self._belief, list[_Vote | None]()
+        believed = self._belief._replace(noise=self._learned(self._belief.noise, [noise] if noise else []))
+        leaves = self._seen_of(errors, believed)
+        expected = _expected(self._upwards(leaves, believed), believed)
+        squares = sorted(
+            (math.fsum(shown) / len(shown) - mean) ** 2 / (variance + believed.noise / len(shown))
+            for path, shown in errors.items()
+            for mean, variance in (expected[path],)
+        )[:-1]  # one odd key, or one broken job, is no reason to expect it of all
+        capped = math.fsum(min(self._rules.outlier**2, square) for square in squares)
+        scale = _spread_vote(len(squares), capped, 1.0)
+        spreads = believed._replace(scale=self._learned(1.0, [scale] if scale else []))
+        spreads, found = self._with_levels(spreads, [[]] * DEPTH), list[_Vote | None]()
+        leaves = self._seen_of(errors, spreads)
         for _ in range(_ROUNDS):
-            votes = _upwards(leaves, spreads, self._belief, self._rules)
-            apart = _apart_by_level({path: [vote] for path, vote in votes.items()}, spreads, self._belief, self._rules)
+            apart = _apart_by_level(self._upwards(leaves, spreads), spreads, self._rules.outlier)
             found = [
                 _spread_vote(count, total, belief)
                 for (count, total), belief in zip(apart, self._belief.levels[1:], strict=True)
             ]
-            learned = [
-                self._learned(belief, [vote] if vote else [])
-                for belief, vote in zip(self._belief.levels[1:], found, strict=True)
-            ]
-            spreads = spreads._replace(levels=(self._belief.levels[0], *learned))
-        return *found, noise
+            spreads = self._with_levels(spreads, [[vote] if vote else [] for vote in found])
+        return scale, noise, *found
+
+    def _with_levels(self, spreads: Spreads, seen: Sequence[Sequence[_Vote]]) -> Spreads:
+        """The spreads with levels as they are believed to be at this scale, and as they were seen."""
+        levels = (
+            self._learned(belief * spreads.scale, votes)
+            for belief, votes in zip(self._belief.levels, ((), *seen), strict=True)
+        )
+        return spreads._replace(levels=tuple(levels))
+
+    def _upwards(self, leaves: _Leaves, spreads: Spreads) -> dict[Path, _Vote]:
+        """What one namespace has seen of its keys and of all that they are part of, by what they show alone.
+
+        Parts are brought to within reach of their median first: by as much as things so far apart are believed to
+        differ.
+        """
+        level, found = leaves, dict(leaves)
+        for depth in range(DEPTH, 0, -1):
+            parts: dict[Path, list[_Vote]] = {}
+            for path, vote in level.items():
+                parts.setdefault(path[:-1], []).append(vote)
+            apart = math.fsum(self._belief.levels[1 : depth + 1]) * max(1.0, spreads.scale)
+            reach = self._rules.outlier * math.sqrt(apart)
+            level = {path: _whole(votes, spreads.levels[depth], reach) for path, votes in parts.items()}
+            found |= level
+        return found
 
     def _learned(self, belief: float, seen: Sequence[_Vote]) -> float:
         """A variance: that which was believed, and what was seen, by their numbers; bounded."""
@@ -632,22 +674,6 @@ def _spread_vote(count: float, total: float, belief: float) -> _Vote | None:
     return _Vote(math.log(max(total / count, belief / 64)), count / 2, count) if count else None
 
 
-def _upwards(leaves: _Leaves, spreads: Spreads, belief: Spreads, rules: CorrectionRules) -> dict[Path, _Vote]:
-    """What one namespace has seen of its keys and of all that they are part of, by what they show alone.
-
-    Parts are brought to within reach of their median first: by as much as things so far apart are believed to differ.
-    """
-    level, found = leaves, dict(leaves)
-    for depth in range(DEPTH, 0, -1):
-        parts: dict[Path, list[_Vote]] = {}
-        for path, vote in level.items():
-            parts.setdefault(path[:-1], []).append(vote)
-        reach = rules.outlier * math.sqrt(math.fsum(belief.levels[1 : depth + 1]))
-        level = {path: _whole(votes, spreads.levels[depth], reach) for path, votes in parts.items()}
-        found |= level
-    return found
-
-
 def _whole(parts: Sequence[_Vote], variance: float, reach: float) -> _Vote:
     """What parts that differ by this variance say of the whole."""
     weights = [1 / (variance + 1 / part.weight) for part in parts]
@@ -677,19 +703,34 @@ def _downwards(
     return found
 
 
-def _apart_by_level(
-    seen: Mapping[Path, Sequence[_Vote]], spreads: Spreads, belief: Spreads, rules: CorrectionRules
-) -> list[tuple[int, float]]:
+def _expected(votes: Mapping[Path, _Vote], spreads: Spreads) -> dict[Path, tuple[float, float]]:
+    """Mean and variance of every error as all else makes expect it, what was seen of it itself left out."""
+    found: dict[Path, tuple[float, float]] = {(): (0.0, spreads.levels[0])}
+    parts: dict[Path, list[tuple[Path, float, float]]] = {}
+    for path, vote in votes.items():
+        if path:
+            parts.setdefault(path[:-1], []).append((path, 1 / (spreads.levels[len(path)] + 1 / vote.weight), vote.mean))
+    for whole in sorted(parts, key=len):
+        mean, variance = found[whole]
+        weight = 1 / variance + math.fsum(w for _, w, _ in parts[whole])
+        total = mean / variance + math.fsum(w * m for _, w, m in parts[whole])
+        for path, w, m in parts[whole]:
+            left = max(weight - w, 1 / variance)
+            found[path] = (total - w * m) / left, 1 / left + spreads.levels[len(path)]
+    return found
+
+
+def _apart_by_level(votes: Mapping[Path, _Vote], spreads: Spreads, outlier: float) -> list[tuple[int, float]]:
     """Of each level from the GPU type on: how many things there are, and the expected sum of squares of what they
     differ from their whole by. A single one counts no more than an outlier does."""
-    posterior, found = _downwards(seen, spreads), [(0, 0.0)] * DEPTH
+    posterior, found = _downwards({path: [vote] for path, vote in votes.items()}, spreads), [(0, 0.0)] * DEPTH
     for path, (mean, _) in posterior.items():
         if not path:
             continue
         depth, (whole, of_whole) = len(path), posterior[path[:-1]]
-        apart, own = spreads.levels[depth], math.fsum(vote.weight for vote in seen[path])
+        apart, own = spreads.levels[depth], votes[path].weight
         share = 1 / (1 + apart * own)
-        most = (2 * rules.outlier) ** 2 * belief.levels[depth]
+        most = (2 * outlier) ** 2 * apart
         square = min(most, (mean - whole) ** 2) + share * apart + (1 - share) ** 2 * of_whole
         count, total = found[depth - 1]
         found[depth - 1] = count + 1, total + square
@@ -718,7 +759,7 @@ def _believed(own: _Vote | None, others: list[_Vote], *, alone: bool = False) ->
         return mine
     middle, usual = median(vote.mean for vote in (*others, *mine)), median(vote.weight for vote in others)
     if len(others) + len(mine) == 2:
-        one, two = *mine, *others
+        one, two = [*mine, *others]
         if abs(one.mean - two.mean) > PAIR * math.sqrt(1 / one.weight + 1 / two.weight) + SMALL:
             return mine
     agree = [
