@@ -41,7 +41,8 @@ from trimtab_policy.perf.correction import (
     locality,
 )
 from trimtab_policy.perf.plans import Option
-from trimtab_policy.placement.candidates import candidates, held_links
+from trimtab_policy.placement import topology
+from trimtab_policy.placement.candidates import candidates
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.controller import SimulatedController
@@ -224,8 +225,9 @@ def _lies(option: Option) -> Locality:
 
 
 def _key(snapshot: Snapshot, job: Job, held: Placement) -> Key:
-    linked, _ = held_links(snapshot, held, snapshot.gpu_types[held.gpu_type])
-    return key_of(job, held.gpu_type, held.plan, locality(held.gpus, len(held.shares), linked))
+    nodes = {node.name: node for node in snapshot.nodes}
+    lies = topology.locality(snapshot.gpu_types[held.gpu_type], held.shares, nodes)
+    return key_of(job, held.gpu_type, held.plan, lies)
 
 
 def _learning(size: Size, pool: Sequence[Asked], cause: str, spread: float) -> Iterator[Learning]:

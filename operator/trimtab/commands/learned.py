@@ -16,7 +16,17 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.printable import say
 from trimtab.settings import KubeSettings, ReportSettings
 from trimtab.ui import words
-from trimtab_policy.perf.correction import CorrectionRules, Estimate, Learned, key_of
+from trimtab_policy.perf.correction import (
+    CorrectionEstimates,
+    CorrectionRules,
+    Estimate,
+    Learned,
+    Level,
+    Locality,
+    key_of,
+)
+from trimtab_policy.placement import topology
+from trimtab_policy.types import Snapshot
 
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
 
@@ -43,16 +53,21 @@ def _note(why: str) -> None:
     say(f"trimtab: predictions are not corrected by what jobs were seen to take: {why}", error=True)
 
 
-def of_plan(facts: JobFacts, known: Learned) -> Estimate | None:
-    """What is known of the error of predictions for the job's standing plan."""
+def of_plan(facts: JobFacts, known: Learned, snapshot: Snapshot) -> tuple[Estimate, CorrectionEstimates] | None:
+    """What is known of the error of predictions for the job's standing plan, and all of which that is a part."""
     plan = facts.status.plan
     if plan is None or facts.error or facts.training is None:
         return None
     job = facts.as_job(created=facts.created)
-    return known.of(job.namespace).of(key_of(job, plan.gpu_type, to_placement(job.uid, plan).plan))
+    held, estimates = to_placement(job.uid, plan), known.of(job.namespace)
+    nodes = {node.name: node for node in snapshot.nodes}
+    spec = snapshot.gpu_types.get(plan.gpu_type)
+    lies = topology.locality(spec, held.shares, nodes) if spec else Locality.UNKNOWN
+    found = estimates.of(key_of(job, plan.gpu_type, held.plan, lies))
+    return (found, estimates) if found else None
 
 
-def story(facts: JobFacts, known: Learned) -> list[tuple[str, str]]:
+def story(facts: JobFacts, known: Learned, snapshot: Snapshot) -> list[tuple[str, str]]:
     """What the job reports, against what was predicted, and what other jobs have taught about such predictions."""
     said: list[tuple[str, str]] = []
     observed, plan = facts.status.observed, facts.status.plan
@@ -69,26 +84,50 @@ def story(facts: JobFacts, known: Learned) -> list[tuple[str, str]]:
             taken = observed.step_milliseconds / 1000
             text = f"{words.duration(taken)} a step, {taken / predicted:.2f} times what was expected; {text}"
         said.append(("Step time", text))
-    if estimate := of_plan(facts, known):
+    if found := of_plan(facts, known, snapshot):
+        estimate, all_known = found
+        low, high = all_known.next(estimate)
         said.append(("Learned", _learned(estimate)))
+        said.append(
+            (
+                "Certainty",
+                f"four in five such jobs take ×{low:.2f} to ×{high:.2f}; {all_known.measured:.0%} of how far jobs differ"
+                " was seen here, the rest is believed",
+            )
+        )
     return said
 
 
-def value(facts: JobFacts, known: Learned) -> dict[str, Any] | None:
-    """The same for programs."""
-    estimate = of_plan(facts, known)
-    if estimate is None:
+def value(facts: JobFacts, known: Learned, snapshot: Snapshot) -> dict[str, Any] | None:
+    """The same for programs. `low` and `high` are of the factor, `nextLow` and `nextHigh` of what a single job shows."""
+    found = of_plan(facts, known, snapshot)
+    if found is None:
         return None
+    estimate, all_known = found
+    low, high = all_known.next(estimate)
     return {
         "factor": round(estimate.factor, 4),
         "low": round(estimate.low, 4),
         "high": round(estimate.high, 4),
+        "nextLow": round(low, 4),
+        "nextHigh": round(high, 4),
         "jobs": estimate.jobs,
+        "level": estimate.level.value,
+        "measured": round(all_known.measured, 2),
     }
 
 
+_FROM = {
+    Level.LOCALITY: "of its kind",
+    Level.PLAN: "of its kind that lay otherwise in link domains",
+    Level.MODEL: "of its model with other plans",
+    Level.FRAMEWORK: "of other models in its framework on its GPU type",
+    Level.GPU_TYPE: "in other frameworks on its GPU type",
+    Level.CLUSTER: "on other GPU types",
+}
+
+
 def _learned(estimate: Estimate) -> str:
-    many = f"{estimate.jobs} jobs of its kind"
-    by = {0: "other jobs on its GPU type", 1: "1 job of its kind"}.get(estimate.jobs, many)
+    by = f"{words.count(estimate.jobs, 'job')} {_FROM[estimate.level]}"
     interval = f"{estimate.low:.2f} to {estimate.high:.2f}"
     return f"×{estimate.factor:.2f} of what the performance model says (80 %: {interval}), from {by}"

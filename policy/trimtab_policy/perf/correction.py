@@ -272,6 +272,15 @@ class CorrectionEstimates(Struct, frozen=True):
         """Of the nearest level that anything is known of; None where nothing is known even of the cluster."""
         return self.keys.get(key) or self.near(key.path[:-1])
 
+    def next(self, estimate: Estimate) -> tuple[float, float]:
+        """The 80 % interval of what the next such job shows: observed over predicted, without any correction."""
+        width = self.unsure(estimate)
+        return estimate.factor / width, estimate.factor * width
+
+    def unsure(self, estimate: Estimate) -> float:
+        """Factor of the 80 % interval of what the next such job shows."""
+        return math.exp(Z80 * math.hypot(estimate.deviation, self.noise))
+
     def near(self, path: Path) -> Estimate | None:
         """The same of a level's path."""
         found = (self.groups.get(path[:length]) for length in range(len(path), -1, -1))
@@ -510,7 +519,8 @@ class Learned:
             self._keys[path] = known.key
             self._errors.setdefault(known.namespace, {})[path] = [seen.error for seen in known.seen]
         self._leaves = {name: self._seen_of(errors, self._belief) for name, errors in self._errors.items()}
-        self._votes = {name: self._upwards(leaves, self._belief) for name, leaves in self._leaves.items()}
+        several = self._leaves if len(self._leaves) > 1 else {}
+        self._votes = {name: self._upwards(leaves, self._belief) for name, leaves in several.items()}
         """Of each namespace, about its keys and all that they are part of, as others may believe them."""
         self._shown = {name: self._differences(errors) for name, errors in self._errors.items()}
         """What each namespace has seen of the spreads: of keys over their belief, of the noise, and of each level from
@@ -744,7 +754,7 @@ def estimates(state: State, rules: CorrectionRules | None = None, namespace: str
 
 def _robust(errors: list[float], reach: float) -> list[float]:
     """Each of them, brought to within reach of the median."""
-    middle = consensus(errors)
+    middle = consensus(errors) if len(errors) > 1 else 0.0
     return [max(middle - reach, min(middle + reach, error)) for error in errors]
 
 
@@ -758,9 +768,10 @@ def _believed(own: _Vote | None, others: list[_Vote], *, alone: bool = False) ->
     if len(others) < least:
         return mine
     middle, usual = median(vote.mean for vote in (*others, *mine)), median(vote.weight for vote in others)
-    if len(others) + len(mine) == 2:
-        one, two = [*mine, *others]
-        if abs(one.mean - two.mean) > PAIR * math.sqrt(1 / one.weight + 1 / two.weight) + SMALL:
+    pair = [*mine, *others]
+    if len(pair) == 2:
+        apart = PAIR * math.sqrt(math.fsum(1 / vote.weight for vote in pair)) + SMALL
+        if abs(pair[0].mean - pair[1].mean) > apart:
             return mine
     agree = [
         vote if vote.weight <= 2 * usual else _Vote(vote.mean, 2 * usual, vote.jobs * 2 * usual / vote.weight)
@@ -845,9 +856,8 @@ class Corrections:
 
 
 def _correction(gpu_type: str, plan: str, lies: Locality, estimate: Estimate, known: CorrectionEstimates) -> Correction:
-    of_next = math.hypot(estimate.deviation, known.noise)
-    unsure = round(math.exp(Z80 * of_next), 3)
-    return Correction(gpu_type, plan, round(estimate.factor, 3), unsure, lies, round(known.measured, 2))
+    unsure, measured = round(known.unsure(estimate), 3), round(known.measured, 2)
+    return Correction(gpu_type, plan, round(estimate.factor, 3), unsure, lies, measured)
 
 
 def corrected(options: tuple[Option, ...], gpu_type: str, job: Job) -> tuple[Option, ...]:
