@@ -1,11 +1,10 @@
 """What jobs that report teach about those that come after them, where true speeds are not as predicted.
 
-The cluster and its jobs are those that the policy is trained on: LLM jobs on three GPU types, in three frameworks. The
-truth of a step is what the performance model says times an error that nobody knows: of the GPU type, the framework on
-it, the model with that, the locality of the gang, or of all four together, each a fourth of the variance, drawn once for each of
-them with the given spread in all; a job shows it with 10 % of its own luck. What is learned of the first jobs corrects predictions for options
-of others, as the controller does it; how far these are off, and how many of them take what their 80 % interval says, is
-counted.
+LLM jobs in three frameworks come to a cluster of three GPU types. The truth of a step is what the performance model
+says times an error that nobody knows: of the GPU type, the framework on it, the model on it, the locality of the gang
+on it, or of all four together, each with a fourth of the variance. It is drawn once for each of them; a job shows it
+with 10 % of its own luck. What is learned of the first jobs corrects predictions for options of others, as the
+controller does it; how far these are off, and how many of them take what their 80 % interval says, is counted.
 
 Then the simulator runs such jobs under the controller's pipeline: with predictions as they are, corrected by what jobs
 that run have shown by then, and corrected by the truth, which nobody has.
@@ -68,7 +67,7 @@ REPORTING_STEPS = 25
 NAMESPACE = "team"
 TITLE = "true speeds that are not as predicted: what predictions learn from jobs that report"
 CAPTION = "mean error of predictions, and jobs within the 80 % interval; average JCT over that without corrections"
-POLICY = "best_fit"
+POLICY = "rudder"
 
 
 class Size(Struct, frozen=True):
@@ -80,9 +79,9 @@ class Size(Struct, frozen=True):
     seeds: int = 8
     asked: int = 60
     """Predictions that are held against the truth, each time."""
-    jobs: int = 60
+    jobs: int = 40
     """Of a run of the simulator."""
-    runs: int = 4
+    runs: int = 6
 
 
 TINY = Size(spreads=(0.4,), reports=(0, 40), seeds=2, asked=30, jobs=12, runs=1)
@@ -161,7 +160,7 @@ class LearningController:
         """As of `Policy`."""
         if self._learns:
             self._listen(snapshot)
-        jobs = (job if job.placement else replace(job, corrections=self._of(snapshot, job)) for job in snapshot.jobs)
+        jobs = (replace(job, corrections=self._of(snapshot, job)) for job in snapshot.jobs)
         return self._inner.decide(replace(snapshot, jobs=tuple(jobs)))
 
     def _of(self, snapshot: Snapshot, job: Job) -> tuple[Correction, ...]:

@@ -91,7 +91,7 @@ def story(facts: JobFacts, known: Learned, snapshot: Snapshot) -> list[tuple[str
         said.append(
             (
                 "Certainty",
-                f"four in five such jobs take ×{low:.2f} to ×{high:.2f}; {all_known.measured:.0%} of how far jobs differ"
+                f"four in five such jobs take ×{low:.2f} to ×{high:.2f}; {all_known.measured:.0%} of that range"
                 " was seen here, the rest is believed",
             )
         )
@@ -99,7 +99,7 @@ def story(facts: JobFacts, known: Learned, snapshot: Snapshot) -> list[tuple[str
 
 
 def value(facts: JobFacts, known: Learned, snapshot: Snapshot) -> dict[str, Any] | None:
-    """The same for programs. `low` and `high` are of the factor, `nextLow` and `nextHigh` of what a single job shows."""
+    """The same for programs: `low` and `high` are of the factor, `nextLow` and `nextHigh` of what a job shows."""
     found = of_plan(facts, known, snapshot)
     if found is None:
         return None
@@ -128,6 +128,6 @@ _FROM = {
 
 
 def _learned(estimate: Estimate) -> str:
-    by = f"{words.count(estimate.jobs, 'job')} {_FROM[estimate.level]}"
+    by = f"{estimate.jobs} {'job' if estimate.jobs == 1 else 'jobs'} {_FROM[estimate.level]}"
     interval = f"{estimate.low:.2f} to {estimate.high:.2f}"
     return f"×{estimate.factor:.2f} of what the performance model says (80 %: {interval}), from {by}"

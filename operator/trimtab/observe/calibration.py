@@ -44,8 +44,10 @@ def written(state: State) -> dict[str, str]:
 
 
 def corrected(snapshot: Snapshot, known: Corrections) -> Snapshot:
-    """The snapshot with jobs that wait for a plan knowing what their predictions are to be corrected by."""
+    """The snapshot with jobs knowing what their predictions are to be corrected by.
+
+    Those that run know it, too: what they have is compared with what they could have, and both are as sure to be off.
+    """
     if not known.known:
         return snapshot
-    jobs = (job if job.placement else replace(job, corrections=known.of(job)) for job in snapshot.jobs)
-    return replace(snapshot, jobs=tuple(jobs))
+    return replace(snapshot, jobs=tuple(replace(job, corrections=known.of(job)) for job in snapshot.jobs))

@@ -519,9 +519,7 @@ class Learned:
             self._keys[path] = known.key
             self._errors.setdefault(known.namespace, {})[path] = [seen.error for seen in known.seen]
         self._leaves = {name: self._seen_of(errors, self._belief) for name, errors in self._errors.items()}
-        several = self._leaves if len(self._leaves) > 1 else {}
-        self._votes = {name: self._upwards(leaves, self._belief) for name, leaves in several.items()}
-        """Of each namespace, about its keys and all that they are part of, as others may believe them."""
+        self._votes: dict[str, _Leaves] = {}
         self._shown = {name: self._differences(errors) for name, errors in self._errors.items()}
         """What each namespace has seen of the spreads: of keys over their belief, of the noise, and of each level from
         the GPU type on."""
@@ -570,7 +568,7 @@ class Learned:
 
     def _for(self, namespace: str) -> CorrectionEstimates:
         spreads, others = self.spreads(namespace), self._others(namespace)
-        votes, seen = {name: self._votes[name] for name in others}, dict[Path, list[_Vote]]()
+        votes, seen = {name: self._for_others(name) for name in others}, dict[Path, list[_Vote]]()
         own = self._upwards(self._seen_of(self._errors.get(namespace, {}), spreads), spreads)
         for path, said in _by_path(votes).items():
             seen[path] = _believed(own.get(path), list(said.values()), alone=len(path) >= DEPTH - 1)
@@ -588,6 +586,12 @@ class Learned:
                 groups[path] = found
         jobs = groups[()].jobs if () in groups else 0
         return CorrectionEstimates(keys, groups, math.sqrt(spreads.noise), jobs / (jobs + self._rules.believed))
+
+    def _for_others(self, namespace: str) -> _Leaves:
+        """What one namespace has seen of its keys and of all that they are part of, as others may believe it."""
+        if namespace not in self._votes:
+            self._votes[namespace] = self._upwards(self._leaves[namespace], self._belief)
+        return self._votes[namespace]
 
     def _seen_of(self, errors: Mapping[Path, list[float]], spreads: Spreads) -> _Leaves:
         """What one namespace has seen of each key; where keys are far apart, single jobs may be, too."""
