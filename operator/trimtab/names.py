@@ -42,6 +42,9 @@ KEY_FALLBACK: Final = "fallback"
 KEY_SHADOW: Final = "shadow"
 KEY_DEADLINE: Final = "deadlineSeconds"
 
+MONITOR_CONFIG_MAP: Final = "trimtab-monitor"
+"""Keeps whether the policy has been found to be worse than its fallback on this cluster."""
+
 # --- what was learned from running jobs ------------------------------------------------------------------------------
 CALIBRATION_CONFIG_MAP: Final = "trimtab-calibration"
 REPORT_AUDIENCE: Final = "reports.trimtab.dev"

@@ -56,12 +56,13 @@ def test_permissions_have_no_wildcard_and_leave_secrets_and_nodes_alone() -> Non
     assert nodes["verbs"] == ["get", "list", "watch"]
 
 
-def test_of_config_maps_only_those_of_its_own_may_be_read_and_one_written() -> None:
+def test_of_config_maps_only_those_of_its_own_may_be_read_and_two_written() -> None:
     found = [(o, rule) for o in RBAC for rule in o.get("rules", []) if "configmaps" in rule["resources"]]
     assert {(o["kind"], o["metadata"]["namespace"]) for o, _ in found} == {("Role", names.SYSTEM_NAMESPACE)}
     assert [(rule.get("resourceNames"), rule["verbs"]) for _, rule in found] == [
         ([names.POLICY_CONFIG_MAP], ["get", "list", "watch"]),
         (None, ["create"]),  # cannot be limited by name
+        ([names.MONITOR_CONFIG_MAP], ["get", "patch"]),
         ([names.CALIBRATION_CONFIG_MAP], ["get", "patch"]),
     ]
 
@@ -95,6 +96,7 @@ def test_the_lease_of_others_is_out_of_reach() -> None:
         ("watch", "", "configmaps", "trimtab-policy", "true"),
         ("update", "", "configmaps", "trimtab-policy", "false"),
         ("patch", "", "configmaps", "trimtab-calibration", "true"),
+        ("patch", "", "configmaps", "trimtab-monitor", "true"),
         ("update", "", "configmaps", "trimtab-calibration", "false"),
         ("list", "", "configmaps", "", "false"),
         ("patch", "trimtab.dev", "gpunodes/status", "", "true"),

@@ -59,14 +59,17 @@ class Server:
             DEVICE_TAINT_RULES: [],
         }
         self.failures: dict[Resource, Exception] = {}
+        self._open = False
 
     async def __aenter__(self) -> Server:
+        self._open = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        return
+        self._open = False
 
     async def pages(self, path: str, page_size: int, params: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:
+        assert self._open, "a client that is closed answers nobody"
         kind = next((each for each in self.items if each.path() == path), None)
         if kind in self.failures:
             raise self.failures[kind]

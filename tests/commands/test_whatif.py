@@ -66,7 +66,7 @@ def named(now: Snapshot, name: str) -> Job:
 
 # --- what people and programs are told -------------------------------------------------------------------------------
 def test_another_node_starts_waiting_jobs_sooner(dump: Path) -> None:
-    found = told(dump, f"nodes: {{add: [{{type: {A100}}}]}}")
+    found = told(dump, f"nodes: {{add: [{{type: {A100}}}]}}", "--policy", "best_fit")  # by age, and not by length
     before, after = found["before"]["jobs"], found["after"]["jobs"]
     assert (before["default/first"]["runs"], before["default/long"]["runs"]) == (True, False)
     assert before["default/long"]["start"] == pytest.approx(1800, rel=0.05)

@@ -11,15 +11,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.builders import NOW, job, node, snapshot
 
 from trimtab.decide import remote
 from trimtab.decide.engine import Engine
 from trimtab.decide.remote import RemoteEngine
-from trimtab.decide.worker import PolicyRequest, frame
+from trimtab.decide.worker import CompareRequest, PolicyRequest, frame
 from trimtab.errors import PolicyError
 from trimtab_policy.perf import constants
 from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.sim import monitor
+from trimtab_policy.sim.monitor import Contest, MonitorRules
 
 ROGUES = Path(__file__).resolve().parents[1] / "rogues"
 CLUSTER = snapshot([node("a"), node("b")], [job("one", gpus=(8, 8)), job("two", gpus=(8, 8), created=NOW)])
@@ -27,7 +30,8 @@ CLUSTER = snapshot([node("a"), node("b")], [job("one", gpus=(8, 8)), job("two", 
 
 @pytest.fixture
 async def engine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RemoteEngine]:
-    monkeypatch.setenv("PYTHONPATH", str(ROGUES))
+    here = os.environ.get("PYTHONPATH")  # a checkout that is not the installed one is found by it
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROGUES), here))))
     engine = RemoteEngine()
     yield engine
     await engine.stop()
@@ -118,6 +122,43 @@ def test_a_process_whose_parent_has_gone_ends(monkeypatch: pytest.MonkeyPatch) -
         idle.stdin.close()
         assert idle.wait(20) == 0
         assert stuck.wait(20) == -signal.SIGALRM
+
+
+def contest(policy: str) -> CompareRequest:
+    """A day in which thirty small jobs came, of three tenants."""
+    come = [
+        job(f"j{number}", namespace=f"team-{number % 3}", created=NOW - 86400 + 600 * number, steps=10_000)
+        for number in range(30)
+    ]
+    window = monitor.window(snapshot([node("a"), node("b")]), come, NOW - 86400)
+    return CompareRequest(Contest(policy, "best_fit", window, 86400), seconds=300, cpu_seconds=250, cpu_share=1.0)
+
+
+async def test_a_policy_that_starves_jobs_is_found_out_in_another_process_and_that_one_is_ended(
+    engine: RemoteEngine,
+) -> None:
+    found = await engine.compare(contest("rogue_idle"))
+    assert found
+    assert monitor.worse(found, MonitorRules())
+    assert engine._process is None
+
+
+@pytest.mark.parametrize("policy", ["rogue_crash", "rogue_raise", "rogue_missing"])
+async def test_a_comparison_that_fails_costs_a_process_and_nothing_else(engine: RemoteEngine, policy: str) -> None:
+    with pytest.raises(PolicyError) as failed:
+        await engine.compare(contest(policy))
+    assert failed.value.reason == "crash"
+    assert len((await engine.decide("fcfs", CLUSTER, 10)).placements) == 2
+
+
+async def test_a_comparison_that_does_not_end_is_given_up(
+    engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "LOAD_SECONDS", 0.2)
+    with pytest.raises(PolicyError) as failed:
+        await engine.compare(replace(contest("rogue_frozen"), seconds=0.1))
+    assert failed.value.reason == "deadline"
+    assert engine._process is None
 
 
 async def test_it_predicts_with_the_constants_that_the_controller_was_given(tmp_path: Path) -> None:

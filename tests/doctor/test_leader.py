@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.builders import job_object
+from tests.builders import NOW, job_object
 from tests.doctor.world import OWN, deployment, healthy, lease, only, pod, wrong
 
 from trimtab.api.status import JobStatus
+from trimtab.decide.standing import written
 from trimtab.doctor.checks import leader
 from trimtab.doctor.findings import Reason, Severity
 from trimtab.doctor.inventory import Seen, Unknown
+from trimtab_policy.sim.monitor import Comparison, Figures, Standing
 
 HOLDER = "trimtab-controller-0_ab12"
 
@@ -127,3 +129,26 @@ def test_no_config_map_is_well() -> None:
 
 def test_without_a_right_to_pods_the_leader_is_told_all_the_same() -> None:
     assert only(leader.leads, healthy(pods=Unknown("this user may not"))).level is Severity.OK
+
+
+def compared(ratio: float, *, fallen: bool) -> Standing:
+    figures = Figures(100.0, 200.0, 3, 0)
+    found = Comparison("rudder", "best_fit", 90, 90, ratio, ratio, ratio, ratio, figures, figures)
+    return Standing("rudder", "best_fit", fallen=fallen, compared=NOW - 3600, latest=found)
+
+
+def test_a_policy_that_was_replaced_is_a_warning_with_how_much_worse_it_did() -> None:
+    (finding,) = wrong(leader.standing, healthy(standing=written(compared(1.31, fallen=True))))
+    assert (finding.level, finding.reason) == (Severity.WARNING, Reason.POLICY_REPLACED)
+    assert all(each in finding.message for each in ("best_fit decides in place of rudder", "1.31"))
+
+
+def test_a_policy_that_was_found_good_enough_or_was_not_compared_is_well() -> None:
+    assert "0.80" in only(leader.standing, healthy(standing=written(compared(0.8, fallen=False)))).message
+    assert only(leader.standing, healthy(standing=None)).level is Severity.OK
+
+
+def test_a_verdict_that_is_not_understood_is_an_error_with_the_command_that_forgets_it() -> None:
+    (finding,) = wrong(leader.standing, healthy(standing={"standing.json": "nonsense"}))
+    assert (finding.level, finding.reason) == (Severity.ERROR, Reason.STANDING_REFUSED)
+    assert finding.fix == "kubectl -n trimtab-system delete configmap trimtab-monitor"

@@ -33,9 +33,11 @@ SETTINGS = {
     "gang": {"backoff_initial_seconds": 0.2, "backoff_max_seconds": 2.0, "node_grace_seconds": 2.0},
     "fake": {"enabled": True, "speedup": 1000.0},
     "policy": {"name": "best_fit", "fallback": "fcfs"},
+    "monitor": {"period_seconds": 0.0},
 }
 """These tests are about what becomes of decisions, so a rule decides, which no training changes. What decides where
-nobody says otherwise is tested in `test_live_policies`, by the demo and by README's way on kind."""
+nobody says otherwise is tested in `test_live_policies`, by the demo and by README's way on kind. Nor is a policy
+replaced in the middle of a test, but in that of the monitor."""
 
 
 class ControllerProcess:

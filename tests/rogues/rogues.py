@@ -102,6 +102,15 @@ class Greedy(Rogue):
         return Decision(self.name, placements, tuple(found for each in decisions for found in each.pending))
 
 
+class Idle(Rogue):
+    """Has learned to leave the cluster alone."""
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Lets everybody wait."""
+        nodes = tuple(replace(node, free_gpus=0) for node in snapshot.nodes)
+        return super().decide(replace(snapshot, nodes=nodes))
+
+
 class Missing(Rogue):
     """Needs weights that may not be there."""
 

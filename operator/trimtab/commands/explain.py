@@ -100,7 +100,7 @@ async def explain(
         kube = kube_settings(kubeconfig, context)
         observation, known = await look(kube), await learned.learned(kube, configured.reports)
         account = _live(observation, _find(observation, namespace, job), known, correct=configured.reports.correct)
-        decides = await deciding(kube, configured.policy)
+        decides = await deciding(kube, configured.policy, configured.monitor)
     _tell(form, account, policy or decides, configured.prices, why)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
 from trimtab.decide import choice
+from trimtab.decide.standing import read_standing
 from trimtab.doctor.collect import OURS
 from trimtab.doctor.findings import some
 from trimtab.doctor.gpu_nodes import binds_directly
@@ -47,7 +49,7 @@ from trimtab.observe.jobs import speedup_of
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.observe.stragglers import StragglerRules, Stragglers
 from trimtab.printable import say
-from trimtab.settings import KubeSettings, PolicySettings, TelemetrySettings, TopologySettings
+from trimtab.settings import KubeSettings, MonitorSettings, PolicySettings, TelemetrySettings, TopologySettings
 from trimtab_policy.scheduling.choice import Choice
 
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
@@ -71,6 +73,7 @@ async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> 
         )
         own = await list_all(client, PODS, Pod, [], params={"labelSelector": OURS})
         slices, claims, device_classes = await _devices(client, unreadable)
+        rules = await _taint_rules(client, unreadable)
     if unreadable:
         say(f"left out, since they cannot be read: {some(unreadable)}", error=True)
     heard, telemetry = GpuNodes(TelemetrySettings()), TelemetrySettings()
@@ -79,21 +82,26 @@ async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> 
     slow = Stragglers(StragglerRules(telemetry.straggler_speed, seconds=0.0))
     levels = (topology or TopologySettings()).levels
     observer = ClusterObserver(levels, heard, slow, allocates=not binds_directly(own))
-    rules = await _taint_rules(client, unreadable)
     caches = Caches(nodes, pods, jobs, queues, classes, slices, claims, device_classes, rules)
     seen = observer.observe(caches, time.time())
     return replace(seen, snapshot=replace(seen.snapshot, speedup=speedup_of(seen.jobs.values())))
 
 
-async def deciding(kube: KubeSettings, own: PolicySettings) -> str:
-    """The policy that decides in the live cluster: as its ConfigMap says, else as the settings do."""
-    where, started = own.config_map, Choice(own.name, own.fallback)
+async def deciding(kube: KubeSettings, own: PolicySettings, monitor: MonitorSettings) -> str:
+    """The policy that decides in the live cluster: as its ConfigMap says, else as the settings do; or its fallback,
+    where that has been found to do better."""
+    where, chosen = own.config_map, Choice(own.name, own.fallback)
     async with await KubeClient.connect(kube) as client:
-        try:
+        with suppress(NotFound, Forbidden, PolicyError):
             found = _CONFIG_MAP.decode(await client.get(CONFIG_MAPS.path(where.namespace, where.name)))
-            return choice.read_choice(found.data, started).policy
-        except (NotFound, Forbidden, PolicyError):
-            return started.policy
+            chosen = choice.read_choice(found.data, chosen)
+        if monitor.period_seconds:
+            with suppress(NotFound, Forbidden, PolicyError):
+                path = CONFIG_MAPS.path(monitor.namespace, monitor.config_map)
+                standing = read_standing(_CONFIG_MAP.decode(await client.get(path)).data)
+                if standing.fallen and standing.concerns(chosen.policy, chosen.fallback):
+                    return chosen.fallback
+    return chosen.policy
 
 
 async def _reports(client: KubeClient, unreadable: list[str]) -> list[GpuNodeObject]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from msgspec.structs import replace
 
 from trimtab import settings
 from trimtab.commands import calibration, change, learned, simulation
@@ -21,7 +20,7 @@ from trimtab.commands.options import (
     kube_settings,
 )
 from trimtab.commands.snapshot import read_snapshot
-from trimtab.decide.rules import rules_of
+from trimtab.decide.rules import simulated
 from trimtab.observe.calibration import corrected
 from trimtab.ui import output
 from trimtab.ui import whatif as ui
@@ -29,7 +28,7 @@ from trimtab.ui.output import Output
 from trimtab.ui.progress import step
 from trimtab_policy.perf.correction import Corrections
 from trimtab_policy.policy import load
-from trimtab_policy.sim.controller import ControllerRules, SimulatedController
+from trimtab_policy.sim.controller import SimulatedController
 from trimtab_policy.types import Snapshot
 
 
@@ -63,7 +62,7 @@ async def whatif(
         now, decides = read_snapshot(snapshot), configured.policy.name
     else:
         kube = kube_settings(kubeconfig, context)
-        now, decides = (await look(kube)).snapshot, await deciding(kube, configured.policy)
+        now, decides = (await look(kube)).snapshot, await deciding(kube, configured.policy, configured.monitor)
         if configured.reports.correct:
             now = corrected(now, Corrections(await learned.learned(kube, configured.reports)))
     policies = policy or decides, asked.policy or policy or decides
@@ -72,13 +71,8 @@ async def whatif(
 
 def _controller(configured: settings.Settings, rigid: bool, name: str, now: Snapshot) -> SimulatedController:
     """Who decides as a controller with these settings would."""
-    elasticity, rules = configured.elasticity, replace(rules_of(configured, resize=True), times=False)
-    how = ControllerRules(
-        rules=replace(rules, preemption=None, resize=None) if rigid else rules,
-        resize_seconds=elasticity.interval_seconds,
-        per_job_per_hour=configured.preemption.per_job_per_hour,
-    )
-    return SimulatedController(load(name), how, lambda job: elasticity.enabled and job.elastic, begin=now)
+    how, elastic = simulated(configured, rigid=rigid), configured.elasticity.enabled
+    return SimulatedController(load(name), how, lambda job: elastic and job.elastic, begin=now)
 
 
 def _compare(

@@ -29,6 +29,7 @@ from trimtab.controller.kueue.cases import Cases
 from trimtab.controller.leadership import Leadership
 from trimtab.controller.loop.choosing import Choosing
 from trimtab.controller.loop.decisions import Decisions
+from trimtab.controller.loop.monitor import Monitor
 from trimtab.controller.loop.rounds import Rounds, Wake
 from trimtab.controller.loop.shadow import ShadowMode
 from trimtab.controller.nodes.health import Health
@@ -162,6 +163,7 @@ class Controller:
             wall=wall,
         )
         self._shadow = ShadowMode(RemoteEngine(settings.perf.constants), self._gangs, settings, self._wake)
+        self._monitor = Monitor(RemoteEngine(settings.perf.constants), client, self._recorder, settings, self._wake)
         self._kueue = self._interop(client, caches, cases) if caches and cases else None
         choosing = Choosing(_started(policy), self._cluster, engine, self._recorder)
         self._rounds = self._rounds_of(choosing, engine, observer, views)
@@ -178,6 +180,7 @@ class Controller:
             Evictions(self._gangs, views),
             self._settings,
             self._calibration.corrected,
+            self._monitor,
         )
         return Rounds(
             self._cluster,
@@ -257,6 +260,7 @@ class Controller:
         tasks = [asyncio.create_task(self._leadership.hold(), name="lease")]
         try:
             await self._calibration.load()
+            await self._monitor.load()
             tasks += [
                 asyncio.create_task(self._rounds.run(self._wake), name="rounds"),
                 asyncio.create_task(self._health.run(), name="health"),
@@ -280,6 +284,7 @@ class Controller:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
         await self._shadow.stop()
+        await self._monitor.stop()
         await self._gangs.stop()
         if self._kueue:
             await self._kueue.stop()

@@ -1,4 +1,4 @@
-"""Ask a policy in a process of its own, started when it is needed and replaced when it fails."""
+"""Ask a policy, or compare two, in a process of its own, started when it is needed and replaced when it fails."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from trimtab.decide.engine import LOAD_SECONDS
-from trimtab.decide.worker import HEADER_BYTES, PolicyRequest, frame
+from trimtab.decide.worker import HEADER_BYTES, CompareRequest, PolicyRequest, frame
 from trimtab.errors import PolicyError
 from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.scheduling.rules import Rules
+from trimtab_policy.sim.monitor import Comparison
 from trimtab_policy.types import Snapshot
 
 CLOSE_SECONDS = 1.0
@@ -37,14 +39,30 @@ class RemoteEngine:
 
         `seconds` is the policy's deadline; loading it, and starting the process, come on top.
         """
-        question = await asyncio.to_thread(
-            msgspec.msgpack.encode, PolicyRequest(policy, seconds, snapshot, rules or Rules())
-        )
-        limit = LOAD_SECONDS + seconds
+        request = PolicyRequest(policy, seconds, snapshot, rules or Rules())
+        outcome: Outcome = await self._ask(policy, request, Outcome)
+        for failure in outcome.fallbacks:
+            await self.stop()  # whatever it was, and what may still be at work there: start afresh
+            raise PolicyError(failure.message, reason=failure.reason, kind=failure.kind)
+        return outcome
+
+    async def compare(self, request: CompareRequest) -> Comparison | None:
+        """How the policy does beside its fallback; None where nothing can be said. Raises PolicyError.
+
+        The process is ended afterwards: the next time is hours away.
+        """
+        answer: Comparison | None = await self._ask(request.contest.policy, request, Comparison | None)
+        await self.stop()
+        return answer
+
+    async def _ask(self, policy: str, request: PolicyRequest | CompareRequest, kind: Any) -> Any:
+        """The answer, which is of the type `kind`. Raises PolicyError."""
+        question = await asyncio.to_thread(msgspec.msgpack.encode, request)
+        limit = LOAD_SECONDS + request.seconds
         try:
             async with asyncio.timeout(limit):
                 answer = await self._exchange(frame(question))
-            outcome = msgspec.msgpack.decode(answer, type=Outcome)
+            return msgspec.msgpack.decode(answer, type=kind)
         except TimeoutError:
             await self.stop()
             raise PolicyError(f"{policy} gave no answer after {limit:g} s", reason="deadline") from None
@@ -54,10 +72,6 @@ class RemoteEngine:
         except asyncio.CancelledError:
             await self.stop()
             raise
-        for failure in outcome.fallbacks:
-            await self.stop()  # whatever it was, and what may still be at work there: start afresh
-            raise PolicyError(failure.message, reason=failure.reason, kind=failure.kind)
-        return outcome
 
     async def stop(self) -> None:
         """End the process, if there is one, and whatever it has started."""

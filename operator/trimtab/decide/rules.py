@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from trimtab.settings import Settings
+from msgspec.structs import replace
+
+from trimtab.settings import MonitorSettings, Settings
 from trimtab_policy.scheduling.intake import IntakeLimits
 from trimtab_policy.scheduling.preemption import PreemptionRules
 from trimtab_policy.scheduling.resize import ResizeRules
 from trimtab_policy.scheduling.rules import Rules
+from trimtab_policy.sim.controller import ControllerRules
+from trimtab_policy.sim.monitor import MonitorRules
 from trimtab_policy.types import MOST_LEAVING
 
 SEARCH_PART = 0.25
@@ -26,3 +30,18 @@ def rules_of(settings: Settings, stopping: int = 0, *, resize: bool = False, liv
         at_once=max(0, min(preemption.at_once, MOST_LEAVING) - stopping),
         limits=IntakeLimits(queues.considered, SEARCH_PART) if live else IntakeLimits(),
     )
+
+
+def simulated(settings: Settings, *, rigid: bool = False) -> ControllerRules:
+    """How a simulated controller with these settings decides. `rigid`: nobody gives way for others, or is resized."""
+    rules = replace(rules_of(settings, resize=True), times=False)
+    return ControllerRules(
+        rules=replace(rules, preemption=None, resize=None) if rigid else rules,
+        resize_seconds=settings.elasticity.interval_seconds,
+        per_job_per_hour=settings.preemption.per_job_per_hour,
+    )
+
+
+def monitor_rules(settings: MonitorSettings) -> MonitorRules:
+    """When a policy counts as worse than its fallback."""
+    return MonitorRules(settings.margin, settings.least_jobs, returns_after=settings.returns_after)

@@ -165,6 +165,7 @@ class _Look:
             "deployment": self._one(DEPLOYMENTS, own, names.CONTROLLER_ACCOUNT, Deployment),
             "own": self._may(rbac.OF_USER, ""),
             "scheduler_lease": self._one(LEASES, own, names.SCHEDULER_ACCOUNT, Lease),
+            "standing": self._config_map(self._settings.monitor.namespace, self._settings.monitor.config_map),
             "policy": self._config_map(
                 self._settings.policy.config_map.namespace, self._settings.policy.config_map.name
             ),

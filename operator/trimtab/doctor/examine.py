@@ -46,6 +46,7 @@ CHECKS = (
     DoctorCheck(CheckGroup.CONTROLLER, "pods", leader.pods),
     DoctorCheck(CheckGroup.CONTROLLER, "version", leader.versions),
     DoctorCheck(CheckGroup.CONTROLLER, "policy", leader.policy),
+    DoctorCheck(CheckGroup.CONTROLLER, "monitor", leader.standing),
     DoctorCheck(CheckGroup.CLOCKS, "this machine", clocks.here),
     DoctorCheck(CheckGroup.CLOCKS, "controller", clocks.controller),
     DoctorCheck(CheckGroup.CLOCKS, "nodes", clocks.nodes),

@@ -62,6 +62,8 @@ class Reason(StrEnum):
     NOT_READY = "NotReady"
     VERSION_DIFFERS = "VersionDiffers"
     POLICY_REFUSED = "PolicyRefused"
+    POLICY_REPLACED = "PolicyReplaced"
+    STANDING_REFUSED = "StandingRefused"
     # clocks
     CLOCK_HERE = "ClockHere"
     CLOCK_OF_CONTROLLER = "ClockOfController"

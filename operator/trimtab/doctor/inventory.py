@@ -400,6 +400,7 @@ class Seen(Struct, frozen=True):
     classes: tuple[PriorityClassObject, ...] | Unknown = ()
     reports: tuple[GpuNodeObject, ...] | Unknown = ()
     policy: Mapping[str, str] | Unknown | None = None
+    standing: Mapping[str, str] | Unknown | None = None
     """Data of the ConfigMap; None where there is none."""
     scheduler: Mapping[str, str] | Unknown | None = None
     """The same of the second kube-scheduler's."""

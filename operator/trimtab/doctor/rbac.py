@@ -154,7 +154,15 @@ OF_CONTROLLER = (
     Need("it cannot lead", _COORDINATION, ("leases",), ("create",), own=True),
     Need("it cannot lead", _COORDINATION, ("leases",), ("get", "update"), (names.LEASE_NAME,), own=True),
     Need("policies cannot be changed while it runs", "", ("configmaps",), READ, (names.POLICY_CONFIG_MAP,), own=True),
-    Need("what it learns is lost", "", ("configmaps",), ("create",), own=True, setting=_WITH_REPORTS),
+    Need("what it learns is lost", "", ("configmaps",), ("create",), own=True),
+    Need(
+        "a policy that was found to be worse decides again after a restart",
+        "",
+        ("configmaps",),
+        ("get", "patch"),
+        (names.MONITOR_CONFIG_MAP,),
+        own=True,
+    ),
     Need(
         "what it learns is lost",
         "",
@@ -240,7 +248,7 @@ OF_DOCTOR = (
         "",
         ("configmaps",),
         ("get",),
-        (names.POLICY_CONFIG_MAP, names.SCHEDULER_ACCOUNT),
+        (names.POLICY_CONFIG_MAP, names.MONITOR_CONFIG_MAP, names.SCHEDULER_ACCOUNT),
         own=True,
     ),
 )

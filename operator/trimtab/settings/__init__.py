@@ -28,6 +28,7 @@ from trimtab.settings.controller import (
     KubeSettings,
     LeadershipSettings,
     LogSettings,
+    MonitorSettings,
     PerfSettings,
     PolicySettings,
     PriceSettings,
@@ -60,6 +61,7 @@ __all__ = [
     "KubeSettings",
     "LeadershipSettings",
     "LogSettings",
+    "MonitorSettings",
     "PerfSettings",
     "PolicySettings",
     "PreemptionSettings",
@@ -103,6 +105,7 @@ class Settings(BaseSettings):
     leadership: LeadershipSettings = LeadershipSettings()
     round: RoundSettings = RoundSettings()
     policy: PolicySettings = PolicySettings()
+    monitor: MonitorSettings = MonitorSettings()
     gang: GangSettings = GangSettings()
     binding: BindingSettings = BindingSettings()
     queues: QueueSettings = QueueSettings()

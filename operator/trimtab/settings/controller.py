@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from trimtab.names import LEASE_NAME, POLICY_CONFIG_MAP, SCHEDULER_NAME, SYSTEM_NAMESPACE
+from trimtab.names import LEASE_NAME, MONITOR_CONFIG_MAP, POLICY_CONFIG_MAP, SCHEDULER_NAME, SYSTEM_NAMESPACE
 from trimtab.settings.section import MutualTlsSettings, Port, Seconds, Section
 
 
@@ -93,6 +93,30 @@ class PolicySettings(Section):
     """Time that the shadow policy has; nobody waits for it."""
     config_map: ConfigMapSettings = ConfigMapSettings()
     """What changes all this at run time, but for the shadow's time."""
+
+
+class MonitorSettings(Section):
+    """Whether a learned policy does worse than its fallback on this cluster: the jobs of the last day are simulated
+    under both, in a process of low priority, and the fallback decides while the policy is worse."""
+
+    period_seconds: Annotated[float, Field(ge=0)] = 6 * 3600.0
+    """They are compared so often; 0 switches it off, and the policy decides whatever was found."""
+    window_seconds: Seconds = 24 * 3600.0
+    """Jobs that were there within so long are simulated."""
+    margin: Annotated[float, Field(ge=0)] = 0.05
+    """The fallback decides when the average completion time is longer by this part under the policy."""
+    least_jobs: Annotated[int, Field(ge=2)] = 30
+    """Of fewer jobs nothing is concluded."""
+    returns_after: Annotated[int, Field(ge=1)] = 4
+    """The policy decides again after so many comparisons in a row in which it was no worse."""
+    cpu_seconds: Annotated[float, Field(gt=0, le=3600)] = 600.0
+    """CPU time of a comparison at most: where all jobs take longer, only the last ones are simulated."""
+    cpu_share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """It takes this part of a core at most, and rests in between."""
+    namespace: str = SYSTEM_NAMESPACE
+    """Namespace of the ConfigMap that keeps the verdict."""
+    config_map: str = MONITOR_CONFIG_MAP
+    """Its name. Delete it, and start the controller anew, to forget the verdict."""
 
 
 class GangSettings(Section):

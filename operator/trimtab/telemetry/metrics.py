@@ -135,6 +135,28 @@ SHADOW_SKIPPED = Counter(
     registry=REGISTRY,
 )
 
+MONITOR_RATIO = Gauge(
+    "trimtab_policy_jct_ratio",
+    "Average completion time of the last day's jobs under the policy over that under its fallback, when both were"
+    " simulated last, and the ends of its interval (bound: ratio, low, high)",
+    ["policy", "fallback", "bound"],
+    registry=REGISTRY,
+)
+MONITOR_JOBS = Gauge("trimtab_policy_compared_jobs", "Jobs of that comparison", registry=REGISTRY)
+MONITOR_FALLEN = Gauge(
+    "trimtab_policy_replaced",
+    "1 while the fallback decides because the policy was found to be worse than it on this cluster",
+    ["policy", "fallback"],
+    registry=REGISTRY,
+)
+MONITOR_COMPARISONS = Counter(
+    "trimtab_policy_comparisons_total",
+    "Attempts to compare the policy with its fallback, by result (compared, too_few_jobs, out_of_time, or why it"
+    " failed: deadline, crash, unreadable, unwritable, bug)",
+    ["result"],
+    registry=REGISTRY,
+)
+
 # --- gangs -----------------------------------------------------------------------------------------------------------
 GANG_BINDS = Counter(
     "trimtab_gang_binds_total",
@@ -401,12 +423,14 @@ def stand_back() -> None:
     GPUs would seem to be there."""
     for labelled in _TOLD_BY_LEADERS:
         labelled.clear()
-    for plain in (LEADER, LEADER_EPOCH, STALE_GPUNODES, BRAKE, BAD_NODES, DRIFTED_JOBS):
+    for plain in (LEADER, LEADER_EPOCH, MONITOR_JOBS, STALE_GPUNODES, BRAKE, BAD_NODES, DRIFTED_JOBS):
         plain.set(0)
 
 
 _TOLD_BY_LEADERS = (
     POLICY_INFO,
+    MONITOR_RATIO,
+    MONITOR_FALLEN,
     JOBS,
     PENDING_JOBS,
     QUEUE_GPUS,

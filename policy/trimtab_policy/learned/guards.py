@@ -24,7 +24,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from trimtab_policy.placement.candidates import nodes_for
+from trimtab_policy.placement.candidates import Candidate, candidates, nodes_for
 from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
 from trimtab_policy.placement.options import OptionMenu
 from trimtab_policy.types import Decision, Job, NodeShare, Snapshot
@@ -154,9 +154,9 @@ def _in_turns(menus: Sequence[OptionMenu], line: Sequence[int]) -> list[int]:
 def idle(
     snapshot: Snapshot, capacity: Capacity, decision: Decision, menus: Sequence[OptionMenu],
     wanted: Callable[[int], Sequence[int]],
-) -> Iterator[tuple[int, int, tuple[NodeShare, ...], Capacity]]:  # fmt: skip
-    """Number of a job that waits although there is room for it, the option that it can have, on which nodes, and what
-    is free before it has them; one after the other, in the order of the menus.
+) -> Iterator[tuple[int, int, Candidate, tuple[NodeShare, ...], Capacity]]:  # fmt: skip
+    """Number of a job that waits although there is room for it, the option that it can have, as what gang, on which
+    nodes, and what is free before it has them; one after the other, in the order of the menus.
 
     `capacity` is that of the snapshot; `wanted` says which options a job would take, by number, the best first.
     """
@@ -168,17 +168,31 @@ def idle(
     for number, menu in enumerate(menus):
         if menu.job.uid not in waits or not any(most.values()):
             continue
-        for k in wanted(number):
-            option, job = menu.options[k], menu.job
-            asked = option.demand(), job.requirements, job.eligible, job.queue
-            if option.option.gpus > most[option.gpu.name] or asked in fruitless:
+        job = menu.job
+        gangs = ((option, wish) for option in wanted(number) for wish in _gangs(snapshot, capacity, menu, option))
+        for k, wish in gangs:
+            asked = wish.demand(), job.requirements, job.eligible, job.queue
+            if wish.option.gpus > most[wish.gpu.name] or asked in fruitless:
                 continue
-            if shares := nodes_for(free, job, option, slow=True):
-                yield number, k, shares, free
-                free.take(job, option.gpu.name, shares)
-                most[option.gpu.name] = free.free_gpus(option.gpu.name)
+            if shares := nodes_for(free, job, wish, slow=True):
+                yield number, k, wish, shares, free
+                free.take(job, wish.gpu.name, shares)
+                most[wish.gpu.name] = free.free_gpus(wish.gpu.name)
                 break
             fruitless.add(asked)
+
+
+def _gangs(snapshot: Snapshot, capacity: Capacity, menu: OptionMenu, k: int) -> Iterator[Candidate]:
+    """An option, and as what other gangs the job could have as many GPUs of that type, the fastest first: a menu names
+    the fastest only, and two half nodes may be free where no whole one is."""
+    option = menu.options[k]
+    yield option
+    others = [
+        each
+        for each in candidates(snapshot, capacity, menu.job)
+        if (each.gpu.name, each.option.gpus) == (option.gpu.name, option.option.gpus) and each.option != option.option
+    ]
+    yield from sorted(others, key=lambda each: each.option.prediction.step_seconds)
 
 
 def _after(snapshot: Snapshot, capacity: Capacity, decision: Decision) -> Capacity:

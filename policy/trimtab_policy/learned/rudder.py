@@ -286,9 +286,9 @@ class _Scored:
     def _filled(self, decision: Decision) -> Decision:
         """The same without GPUs that are idle beside somebody who could use them."""
         more: list[Placement] = []
-        for number, k, shares, free in guards.idle(self.snapshot, self._capacity, decision, self.menus, self._liked):
-            self._left_over[number] = k
-            job, wish = self.menus[number].job, self.menus[number].options[k]
+        idle = guards.idle(self.snapshot, self._capacity, decision, self.menus, self._liked)
+        for number, k, wish, shares, free in idle:
+            self._left_over[number], job = k, self.menus[number].job
             more.append(placement(free, job, wish, shares, *self._describe(job, wish)))
         filled = {each.job for each in more}
         pending = tuple(each for each in decision.pending if each.job not in filled)

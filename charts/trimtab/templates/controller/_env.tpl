@@ -5,6 +5,8 @@
 {{- with include "trimtab.metricsEnv" (list . "controller") | trim }}{{ . | nindent 0 }}{{ end }}
 - name: TRIMTAB_LEADERSHIP__NAMESPACE
   value: {{ .Release.Namespace }}
+- name: TRIMTAB_MONITOR__NAMESPACE
+  value: {{ .Release.Namespace }}
 - name: TRIMTAB_POLICY__CONFIG_MAP__NAMESPACE
   value: {{ .Release.Namespace }}
 - name: TRIMTAB_BINDING__MODE

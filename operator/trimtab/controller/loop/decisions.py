@@ -16,6 +16,7 @@ from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.evictions import Evictions
 from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.loop.choosing import Choosing
+from trimtab.controller.loop.monitor import Monitor
 from trimtab.controller.loop.shadow import ShadowMode
 from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
@@ -61,8 +62,9 @@ class Decisions:
         successions: Evictions,
         settings: Settings,
         correct: Callable[[Observation], Observation] = lambda observation: observation,
+        monitor: Monitor | None = None,
     ) -> None:
-        """`correct` says what is known of the predictions' errors."""
+        """`correct` says what is known of the predictions' errors, `monitor` whether the policy is good enough here."""
         self._choosing = choosing
         self._engine = engine
         self._shadow = shadow
@@ -71,6 +73,7 @@ class Decisions:
         self._successions = successions
         self._settings = settings
         self._correct = correct
+        self._monitor = monitor
         self._last: tuple[Snapshot, Choice] | None = None
         self.reserved: tuple[Reservation, ...] = ()
         """What the decision that stands keeps for jobs that wait."""
@@ -85,7 +88,12 @@ class Decisions:
         """Who decides in this round; to be called before the cluster is looked at, for it may take a while."""
         choice = await self._choosing.look()
         self._shadow.use(choice.shadow)
-        return choice
+        return self._monitor.decides(choice) if self._monitor else choice
+
+    def watch(self, observation: Observation) -> None:
+        """Have the policy compared with its fallback, where that is due; to be called when all is on its way."""
+        if self._monitor:
+            self._monitor.watch(observation, self._choosing.choice)
 
     async def decide(self, observation: Observation, choice: Choice) -> RoundDecision | None:
         """Decide about all jobs that wait; None where the last decision still stands."""

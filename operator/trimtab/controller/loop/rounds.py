@@ -163,6 +163,7 @@ class Rounds:
         yield "advance", partial(self._gangs.advance, (*observation.jobs, *observation.deleted))
         if decision:
             yield "shadow", partial(self._decisions.shadow, decision)
+        yield "monitor", partial(self._decisions.watch, observation)
 
     def _gauge(self, observation: Observation) -> None:
         _gauge(observation)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from trimtab import __version__
 from trimtab.decide import choice
+from trimtab.decide.standing import read_standing
 from trimtab.doctor.findings import Finding, Reason, error, listed, not_checked, some, warning, well
 from trimtab.doctor.inventory import Lease, Seen, known, posix
 from trimtab.errors import PolicyError
@@ -136,6 +137,33 @@ def policy(seen: Seen) -> Iterator[Finding]:
         yield error(Reason.POLICY_REFUSED, message, fix, (f"ConfigMap/{namespace}/{name}",))
         return
     yield well(f"ConfigMap {name}: {chosen.describe()}")
+
+
+def standing(seen: Seen) -> Iterator[Finding]:
+    """Whether the policy was found to be worse than its fallback on this cluster."""
+    data, own = known(seen.standing), seen.settings.monitor
+    if not own.period_seconds:
+        yield well("policies are not compared with their fallback: monitor.period_seconds is 0")
+        return
+    if data is None:
+        yield well("the policy was not compared with its fallback yet: there were too few jobs, or it is off")
+        return
+    about = (f"ConfigMap/{own.namespace}/{own.config_map}",)
+    forget = f"kubectl -n {own.namespace} delete configmap {own.config_map}"
+    try:
+        found = read_standing(data)
+    except PolicyError as refused:
+        message = f"ConfigMap {own.config_map} is not understood, and nothing is kept of comparisons: {refused}"
+        yield error(Reason.STANDING_REFUSED, message, forget, about)
+        return
+    told = found.latest.describe() if found.latest else "never compared"
+    ago = duration(max(0.0, seen.now - found.compared))
+    if found.fallen:
+        message = f"{found.fallback} decides in place of {found.policy}, which did worse here; {ago} ago: {told}"
+        fix = "choose another policy (ConfigMap trimtab-policy), or wait: it comes back once it does as well again"
+        yield warning(Reason.POLICY_REPLACED, message, fix, about)
+        return
+    yield well(f"{found.policy} is no worse here than {found.fallback}; {ago} ago: {told}")
 
 
 def agents_versions(seen: Seen) -> dict[str, list[str]]:
