@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -115,7 +116,7 @@ async def test_a_healthy_installation_has_nothing_wrong(installation: Live, cont
             shown = doctor(installation.cluster.kubeconfig).stdout
         assert "live-test leads" in shown
         assert "this machine and the API server agree" in shown
-        assert "controller: trimtab-controller has its 81 rights" in shown
+        assert re.search(r"controller: trimtab-controller has its \d+ rights", shown), shown
         assert "2 GPU nodes understood" in shown
         assert shown.rstrip().endswith("ok, 1 not checked")
     finally:
