@@ -66,7 +66,7 @@ _LARGEST_ERROR = math.log(1000)
 _LARGEST_COUNT = 1 << 53
 AGREE = 2.0
 """Deviations from the median within which a vote agrees with it ..."""
-PAIR = 0.75
+PAIR = 0.5
 """... and of the difference of two within which they agree, where there is no third: their median is half a lie."""
 ODD = 2.5
 """Deviations beyond which all that a namespace shows is no chance."""
