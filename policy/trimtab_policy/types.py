@@ -47,7 +47,9 @@ class Requirements(Struct, frozen=True):
     context: Bounds = Bounds()
     expert: Bounds = Bounds()
     zero_stage: int | None = None
-    """None: free to choose."""
+    """None: free to choose ..."""
+    zero_stages: Bounds = Bounds(0, 3)
+    """... from these."""
     hybrid_sharding: bool = True
     """Whether the launcher can shard within groups of ranks, e.g. nodes, instead of over all (`ParallelPlan.shard`)."""
     software: str = "megatron-core"

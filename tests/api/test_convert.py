@@ -178,6 +178,15 @@ def test_only_some_launchers_interleave_and_keep_a_copy_per_node(spec: Spec, lau
     assert (allowed.virtual, allowed.hybrid_sharding) == ((ANY, True) if can else (ONE, False))
 
 
+def test_a_megatron_job_that_may_be_moved_keeps_one_format_of_checkpoints(spec: Spec) -> None:
+    moves = {"checkpoint": {"resharding": True}}
+    assert to_requirements(spec(launcher="Megatron", elasticity=moves)).zero_stages == Bounds(0, 1)
+    assert to_requirements(spec(launcher="Megatron")).zero_stages == Bounds(0, 3), "it keeps its degrees"
+    assert to_requirements(spec(launcher="Torchtitan", elasticity=moves)).zero_stages == Bounds(0, 3)
+    asked = to_requirements(spec(launcher="Megatron", elasticity=moves, parallelism={"zeroStage": 3}))
+    assert asked.zero_stage == 3, "the user's word counts"
+
+
 def test_quotas_carry_their_queue() -> None:
     queue = QueueSpec.model_validate(
         {"quotas": [{"gpuType": "h100-sxm5-80gb", "gpus": 4}, {"gpuType": "*", "gpus": 8}]}

@@ -1,7 +1,7 @@
 """A node falls silent: no kubelet ends the pod that is left there. A gang that has lost a rank goes on by itself, after
 a while; one that may still compute waits for somebody who knows. And whose failure it was is said rightly in the end.
 
-Rows F35 and F36 of the matrix.
+Rows F35 to F37 of the matrix.
 """
 
 from __future__ import annotations
@@ -104,6 +104,30 @@ async def test_a_gang_that_lost_a_rank_with_its_node_goes_on_elsewhere_by_itself
         status = witness_state.status_of(stand.watcher.job(job))
         assert [(each["cause"], each["node"]) for each in status["failures"]] == [("Node", node)]
         assert status.get("restarts", 0) == 0
+
+
+async def test_a_gang_that_is_just_starting_waits_for_heartbeats_that_are_late(stand: Stand) -> None:
+    """F37: a slow control plane calls nodes Unknown that were Ready seconds ago. Their pods are bound all the same."""
+    job, node = "late", "mute-late"
+    made = gpu_node(node)
+    made["metadata"]["annotations"] = {}
+    made["status"]["conditions"] = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
+    await stand.running({"gang": {"node_grace_seconds": 60.0}})
+    await stand.hands.create("nodes", made)
+    closed = FOUR_NODES[1:]
+    await asyncio.gather(*(close(stand, name, True) for name in closed))
+    await stand.proxy.inject("status:500", path=f"pods/{job}-1-./binding", count=4)
+    await stand.hands.create(JOBS, training_job(job, gpus=16, seconds=LONG))
+    await stand.watcher.until(lambda seen: seen.pods(job), 30, lambda: f"pods: {stand.tell(job)}")
+    await falls_silent(stand, node)
+    await asyncio.gather(*(close(stand, name, False) for name in closed))
+    await stand.watcher.until(
+        lambda seen: witness_state.holds(seen.job(job), "GangScheduled"), 40, lambda: f"the gang: {stand.tell(job)}"
+    )
+    assert {witness_state.node_of(pod) for pod in stand.watcher.pods(job)} == {node, FOUR_NODES[0]}
+    assert witness_state.plan_of(stand.watcher.job(job))["epoch"] == 1, stand.tell(job)
+    await stand.clear(job)
+    await stand.hands.delete("nodes", node)
 
 
 async def test_a_gang_that_may_still_compute_waits_for_somebody_who_knows(stand: Stand) -> None:

@@ -27,6 +27,8 @@ NAMESPACE = "default"
 PATIENCE = 5.0
 """A wait gives up after so many times what it takes where there is nothing else to do: a machine may have a quarter of
 that speed. Only a test that fails lasts so long."""
+QUIET = 2.0
+"""Seconds from a small job's creation to its end on two cores with nothing else to do."""
 SETTINGS = {
     "leadership": {"identity": "live-test", "lease_seconds": 6, "renew_seconds": 4, "retry_seconds": 0.3},
     "metrics": {"host": "127.0.0.1", "port": 0},
@@ -205,6 +207,20 @@ async def eventually(
         if time.monotonic() > limit:
             raise AssertionError(f"waited {PATIENCE * seconds:g} s for {what() if callable(what) else what}")
         await asyncio.sleep(pause)
+
+
+async def pace(live: Live) -> float:
+    """How much slower than on a quiet machine a job passes through the controller just now, 1 to 8.
+
+    Where a test is about jobs that come while another runs, that one runs so much longer: its pods' time is a clock's,
+    and does not stretch with what a slow machine still has to do. Nothing is asserted about it.
+    """
+    live.apply(training_job("pace", gpus=8, seconds=0.1))
+    started = time.monotonic()
+    await live.until("pace", "Complete")
+    slowness = (time.monotonic() - started) / QUIET
+    await live.gone("pace")
+    return min(max(slowness, 1.0), 8.0)
 
 
 def wait_until(happened: Callable[[], bool], what: str | Callable[[], str], seconds: float = 30) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.live.accounts import clear
-from tests.live.harness import NAMESPACE, ControllerProcess, Live, training_job, wait_until
+from tests.live.harness import NAMESPACE, ControllerProcess, Live, pace, training_job, wait_until
 
 from trimtab import names
 from trimtab.settings import PreemptionSettings
@@ -101,7 +101,7 @@ async def test_a_preemptive_policy_brings_all_jobs_to_their_end(
     before = {name: controller.metric(name) for name in COUNTED}
     await asyncio.to_thread(choose, policy)
     hog = f"{policy}-hog"
-    live.apply(elastic(hog, 8, 32, 12))
+    live.apply(elastic(hog, 8, 32, 12 * await pace(live)))
     await live.until(hog, names.PODS_READY)
     looks_older(live, hog)
     jobs = [hog, *(f"{policy}-{kind}" for kind in ("fixed", "elastic", "small", "again"))]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.live.harness import ControllerProcess, Live, eventually, training_job, wait_until
+from tests.live.harness import ControllerProcess, Live, eventually, pace, training_job, wait_until
 
 from trimtab import names
 
@@ -141,7 +141,7 @@ async def test_of_two_queues_the_one_that_holds_less_is_next(
 
 
 async def test_a_large_gang_is_passed_by_short_jobs_only(live: Live, controller: ControllerProcess) -> None:
-    live.apply(training_job("r-runs", gpus=16, seconds=14.0))
+    live.apply(training_job("r-runs", gpus=16, seconds=14.0 * await pace(live)))
     await live.until("r-runs", "PodsReady")
     live.apply(training_job("r-large", gpus=32, seconds=LONG))
     message = await waits(live, "r-large", "InsufficientGpus")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.faultproxy import FaultProxy
-from tests.live.harness import ControllerProcess, Live, eventually, training_job
+from tests.live.harness import ControllerProcess, Live, eventually, pace, training_job
 
 from trimtab import names
 
@@ -65,7 +65,7 @@ def plan(live: Live, job: str) -> dict[str, Any]:
 
 async def test_a_gang_of_lower_priority_makes_room_and_goes_on_afterwards(live: Live, tmp_path: Path) -> None:
     async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path) as process:
-        await a_full_cluster(live, "modest-a", "modest-b", seconds=8)
+        await a_full_cluster(live, "modest-a", "modest-b", seconds=8 * await pace(live))
         live.apply(urgent("urgent"))
         await live.until("urgent", names.COMPLETE)
         [left] = plan(live, "urgent")["waitsFor"]

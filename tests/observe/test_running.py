@@ -195,6 +195,14 @@ def test_a_checkpoint_that_cannot_be_resharded_fixes_the_degrees() -> None:
     assert edited.gpus == Bounds(8, 8), "what the owner says now counts more"
 
 
+def test_a_megatron_checkpoint_of_sharded_weights_stays_with_what_can_load_it() -> None:
+    spec = {"elasticity.checkpoint.resharding": True, "launcher": "Megatron"}
+    assert waits(spec).requirements.zero_stages == Bounds(0, 1)
+    plan = plan_of(placement(nodes={"n1": 4})).parallelism
+    assert waits(spec, degrees=plan.model_copy(update={"zero_stage": 1})).requirements.zero_stages == Bounds(0, 1)
+    assert waits(spec, degrees=plan.model_copy(update={"zero_stage": 3})).requirements.zero_stages == Bounds(2, 3)
+
+
 def test_a_gang_that_runs_will_save_what_it_is_divided_into() -> None:
     four = plan_of(placement(nodes={"n1": 4})).parallelism
     assert shown(degrees=four).requirements.gpus == Bounds(8, 8)

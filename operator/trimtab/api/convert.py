@@ -133,6 +133,9 @@ def to_requirements(spec: JobSpec) -> Requirements:
         memory_per_gpu=_memory(limits),
         software=_SOFTWARE.get(spec.launcher, OTHER),
     )
+    if spec.launcher is Launcher.MEGATRON and spec.elasticity.checkpoint.resharding:
+        # From ZeRO 2 on Megatron-FSDP writes checkpoints of its own format, which nothing with ZeRO 0 or 1 can load.
+        return structs.replace(requirements, zero_stages=Bounds(0, 1))
     if spec.launcher in (Launcher.MEGATRON, Launcher.TORCHTITAN):
         return requirements
     # No other launcher has an interleaved schedule or hybrid sharding that a flag or the environment would turn on.

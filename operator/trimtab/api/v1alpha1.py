@@ -186,7 +186,8 @@ class Checkpoint(ApiModel):
     no more than the operator's setting `preemption.most_grace_seconds` (900)."""
     resharding: bool = False
     """Whether a checkpoint can be loaded with other parallel degrees than it was saved with, as the distributed
-    formats of torchtitan (DCP) and Megatron (torch_dist) can. If not, a restarted job keeps its degrees."""
+    formats of torchtitan (DCP) and Megatron (torch_dist) can. If not, a restarted job keeps its degrees. Megatron then
+    runs with ZeRO 0 or 1, unless `parallelism.zeroStage` says otherwise: from 2 on its format is another one."""
 
 
 class Elasticity(ApiModel):

@@ -465,7 +465,8 @@ class Views:
             return GONE
         if node.gpu and node.resource != resource:
             return f"its GPUs are asked for by {node.resource} now, the pods of its plan ask for {resource}"
-        return node.unavailable or (self._gpunodes.unavailable(name) if self._gpunodes else "")
+        closed = node.barred if self.mass_failures.late(name, node) else node.unavailable
+        return closed or (self._gpunodes.unavailable(name) if self._gpunodes else "")
 
     def _silent(self, pods: Iterable[PodObject]) -> dict[str, float]:
         """Nodes of the pods that do not answer, and since when. Of one without a time nobody knows how long."""

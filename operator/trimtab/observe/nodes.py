@@ -40,6 +40,8 @@ class NodeFacts(Struct, frozen=True):
     ready: bool
     unavailable: str
     """Why it takes no new pods; empty when it does."""
+    barred: str
+    """The same, whether it is ready or not."""
     problems: tuple[Problem, ...]
     obstacle: Obstacle | None = None
     """Why its GPUs cannot be used, where that is known; None where they can be."""
@@ -79,7 +81,7 @@ _NO_GPUS = gpus.NodeGpus(None, "", 0, "offers no GPUs (any more)", Obstacle.NONE
 def _facts(node: NodeObject, levels: Sequence[Sequence[str]], found: gpus.NodeGpus) -> NodeFacts:
     labels, allocatable = node.metadata.labels, node.status.allocatable
     room, unreadable = _room(allocatable)
-    told = _readiness(node)
+    told, barred = _readiness(node), _barred(node) or found.unusable or unreadable
     return NodeFacts(
         name=node.metadata.name,
         uid=node.metadata.uid,
@@ -95,7 +97,8 @@ def _facts(node: NodeObject, levels: Sequence[Sequence[str]], found: gpus.NodeGp
         topology=_topology(labels, levels),
         link_domain=labels.get(CLIQUE_LABEL, ""),
         ready=told is not None and told.status == "True",
-        unavailable=closed(node) or found.unusable or unreadable,
+        unavailable=closed(node) or barred,
+        barred=barred,
         problems=tuple(_problems(node, found, unreadable)),
         obstacle=found.obstacle,
         withdrawn=found.withdrawn or _withdrawn(node.status.capacity.get(found.resource), found.count),
@@ -128,6 +131,7 @@ def broken(node: NodeObject, error: Exception) -> NodeFacts | None:
         link_domain="",
         ready=told is not None and told.status == "True",
         unavailable=why,
+        barred=why,
         problems=(Problem("Node", "", meta.name, meta.uid, "CannotBeUnderstood", why),),
     )
 
@@ -167,12 +171,14 @@ def _topology(labels: dict[str, str], levels: Sequence[Sequence[str]]) -> tuple[
 
 def closed(node: NodeObject) -> str:
     """Why the node takes no pods, whatever it has; empty when it does."""
+    told = _readiness(node)
+    return _barred(node) or ("" if told and told.status == "True" else "NotReady")
+
+
+def _barred(node: NodeObject) -> str:
     if node.metadata.deletion_timestamp:
         return "being deleted"
-    if node.spec.unschedulable:
-        return "cordoned"
-    told = _readiness(node)
-    return "" if told and told.status == "True" else "NotReady"
+    return "cordoned" if node.spec.unschedulable else ""
 
 
 def _readiness(node: NodeObject) -> NodeCondition | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trimtab import names
 from trimtab.api import conditions
@@ -24,7 +25,7 @@ from trimtab_policy.perf.restarts import restart_seconds
 from trimtab_policy.perf.votes import by_namespace, consensus
 from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.placement.limits import narrowed
-from trimtab_policy.types import Requirements, StopCause
+from trimtab_policy.types import Bounds, Requirements, StopCause
 
 HOUR = 3600.0
 COMES_UP_SECONDS = 120.0
@@ -183,15 +184,25 @@ def _returns(facts: JobFacts) -> float | None:
 def startable(facts: JobFacts) -> Requirements | None:
     """What the spec allows, and its checkpoint can be loaded with."""
     allowed, saved = facts.requirements, pinned(facts)
-    return allowed if allowed is None or saved is None else narrowed(allowed, to_degrees(saved))
+    if allowed is None:
+        return None
+    if saved is not None:
+        return narrowed(allowed, to_degrees(saved))
+    last = _degrees(facts)
+    if last is None or allowed.zero_stage is not None or allowed.zero_stages.admits(last.zero_stage):
+        return allowed
+    # Its checkpoint has the format of Megatron-FSDP, see `to_requirements`.
+    return replace(allowed, zero_stages=Bounds(2, 3))
 
 
 def pinned(facts: JobFacts) -> PlanParallelism | None:
     """The degrees that the next gang must have as well: those of its checkpoint, or of the gang that runs, for that
     will save one when it is asked to stop. None where checkpoints can be resharded, or there is none."""
-    status, spec = facts.status, facts.spec
-    if spec is None or spec.elasticity.checkpoint.resharding:
-        return None
+    return None if facts.spec is None or facts.spec.elasticity.checkpoint.resharding else _degrees(facts)
+
+
+def _degrees(facts: JobFacts) -> PlanParallelism | None:
+    status = facts.status
     runs = status.plan if conditions.holds(status.conditions, names.PODS_READY) else None
     return runs.parallelism if runs else status.degrees
 

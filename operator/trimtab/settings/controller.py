@@ -126,7 +126,8 @@ class GangSettings(Section):
     """A gang that is not wholly bound so long after its first binding, though nothing was refused, is rolled back.
     A refusal rolls it back at once. With Extender binding, `binding.timeout_seconds` counts instead."""
     node_grace_seconds: Annotated[float, Field(ge=0)] = 60.0
-    """A node may be NotReady for so long before its gangs are taken down."""
+    """A node may be NotReady for so long before its gangs are taken down. Where many nodes fall silent at once, as
+    under a slow control plane, those have up to ten times as long."""
     backoff_initial_seconds: Seconds = 1.0
     """Pause after a gang's first failure; doubles with each further one ..."""
     backoff_max_seconds: Seconds = 300.0

@@ -94,23 +94,22 @@ def _free_weight(snapshot: Snapshot, capacity: Capacity, job: Job) -> float:
 def _best(capacity: Capacity, job: Job, known: list[Candidate], budget: float) -> Fitting | None:
     """The candidate to take, with its nodes. `known` is ordered by cost.
 
-    When nothing within the budget has room the cheapest that has is taken: no job is shut out.
+    From the cheapest that has room it follows the steps up within the budget for as long as their marginal throughput
+    pays. When nothing within the budget has room the cheapest that has is taken: no job is shut out.
     """
-    race = [candidate for candidate in known if has_room(capacity, job, candidate)]
-    affordable = [candidate for candidate in race if candidate.cost <= budget]
-    chosen = [_climb(affordable)] if affordable else race[:1]
-    return next(with_room(capacity, job, chosen), None)
-
-
-def _climb(race: list[Candidate]) -> Candidate:
-    """Follow the steps from the cheapest candidate up for as long as their marginal throughput pays."""
-    best = race[0]
-    for candidate in race[1:]:
-        gain = candidate.tokens_per_second - best.tokens_per_second
-        extra = candidate.cost - best.cost
-        if gain > 0 and gain * best.cost >= MARGINAL_RETURN * best.tokens_per_second * extra:
+    best: Candidate | None = None
+    for candidate in known:
+        if best and candidate.cost > budget:
+            break
+        if (best is None or _pays(best, candidate)) and has_room(capacity, job, candidate):
             best = candidate
-    return best
+    return next(with_room(capacity, job, [best]), None) if best else None
+
+
+def _pays(best: Candidate, candidate: Candidate) -> bool:
+    gain = candidate.tokens_per_second - best.tokens_per_second
+    extra = candidate.cost - best.cost
+    return gain > 0 and gain * best.cost >= MARGINAL_RETURN * best.tokens_per_second * extra
 
 
 class _Choice(Struct, frozen=True):

@@ -78,7 +78,7 @@ from trimtab_policy.learned.worth import (
     values,
 )
 from trimtab_policy.perf.restarts import SCHEDULE_SECONDS, STARTUP_SECONDS, restart_seconds
-from trimtab_policy.placement.assign import realise
+from trimtab_policy.placement.assign import fulfil, realise
 from trimtab_policy.placement.candidates import Candidate, placement, weight
 from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
 from trimtab_policy.placement.options import Market, OptionMenu, market
@@ -231,12 +231,9 @@ class _Scored:
     def decision(self, name: str) -> Decision:
         """Nodes for all of it; what finds none is ruled out, and the rest is decided anew."""
         for attempt in range(ATTEMPTS):
-            wanted = self._wanted()
-            decision = realise(
-                name, self.snapshot, wanted, self._waits, capacity=self._capacity.copy(), describe=self._describe
-            )
-            placed = {placement.job for placement in decision.placements}
-            stopped = {stop.job for stop in decision.stops}
+            found = fulfil(self.snapshot, self._wanted(), capacity=self._capacity.copy())
+            placed = {job.uid for job in found.changed()}
+            stopped = {job.uid for job in found.stopped()}
             failed = [
                 number
                 for number, menu in enumerate(self.menus)
@@ -252,6 +249,7 @@ class _Scored:
             for number in urgent:
                 self._pin(number)
             self.deal, self._following = self._solve(), None
+        decision = found.decision(name, self._waits, self._describe)
         return replace(self._doubted(self._filled(decision)), line=self._line())
 
     def _line(self) -> tuple[str, ...]:

@@ -143,7 +143,7 @@ def _with_sharding(plans: PlanColumns, requirements: Requirements, widths: Seque
     worst it waits for the weights to be gathered, where software does not gather them ahead.
     """
     free = requirements.zero_stage is None
-    stages = [0, 1, 2, 3] if requirements.zero_stage is None else [requirements.zero_stage]
+    stages = list(filter(requirements.zero_stages.admits, range(4))) if free else [requirements.zero_stage or 0]
     nodes = [width for width in widths if width > 1] if requirements.hybrid_sharding and 3 in stages else []
     stage = np.array(stages + [3] * len(nodes), dtype=np.float64)
     node = np.array([0] * len(stages) + nodes, dtype=np.float64)

@@ -93,6 +93,9 @@ def forget() -> None:
     _of_jobs.clear()
     _searches.clear()
     _reasons.clear()
+    _fitting.clear()
+    _broken.clear()
+    _predicted.clear()
 
 
 def options(
@@ -150,9 +153,28 @@ def predict(
 
     `spread` >= 1 divides the network's bandwidth, for placements across an oversubscribed level of it.
     `linked`: GPUs of the gang that share a link, on the nodes that it has; by default as many as the type allows.
-    Raises InvalidPlan for a plan that breaks a rule of divisibility, ValueError when the GPU lacks the precision.
+    Raises InvalidPlan for a plan that breaks a rule of divisibility, ValueError when the GPU lacks the precision. What
+    is predicted is remembered, as `fits` is: gangs are asked about again in every round.
     """
     linked = linked or hardware.linked(gpu, gpus_per_node)
+    once, used = _once(training), constants.active()
+    found = _predicted.get(
+        (model, once, plan, gpu, gpus_per_node, spread, software, linked, used),
+        lambda: _predict(model, once, plan, gpu, gpus_per_node, spread, software, linked),
+    )
+    return msgspec.structs.replace(found, run_seconds=found.step_seconds * training.steps)
+
+
+def _predict(
+    model: ModelSpec,
+    training: TrainingSpec,
+    plan: ParallelPlan,
+    gpu: GpuSpec,
+    gpus_per_node: int,
+    spread: float,
+    software: str,
+    linked: int,
+) -> Prediction:
     check(model, training, plan, gpus_per_node, linked)
     row = columns([plan])
     run = work(model, training)
@@ -175,8 +197,12 @@ def fits(
     model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpu: GpuSpec, software: str = hardware.CURRENT
 ) -> bool:
     """Whether the fullest GPU of the plan has enough memory, reserve included."""
-    found = memory.footprint(work(model, training), columns([plan]), **hardware.kernels(software))
-    return bool(found.required[0] <= gpu.memory_bytes)
+    once = _once(training)
+    required = _fitting.get(
+        (model, once, plan, software, constants.active()),
+        lambda: float(memory.footprint(work(model, once), columns([plan]), **hardware.kernels(software)).required[0]),
+    )
+    return required <= gpu.memory_bytes
 
 
 def check(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpus_per_node: int, linked: int = 0) -> None:
@@ -184,20 +210,30 @@ def check(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpus_per
 
     `linked`: GPUs of the gang that share a link, where these are more than a node's.
     """
+    once = _once(training)
+    if broken := _broken.get(
+        (model, once, plan, gpus_per_node, linked), lambda: _broken_rule(model, once, plan, gpus_per_node, linked)
+    ):
+        raise InvalidPlan(broken)
+
+
+def _broken_rule(model: ModelSpec, training: TrainingSpec, plan: ParallelPlan, gpus_per_node: int, linked: int) -> str:
+    """The first rule that the plan breaks, in words; empty where it breaks none."""
     for name in ("data", "tensor", "pipeline", "virtual", "context", "expert", "micro_batch"):
         if getattr(plan, name) < 1:
-            raise InvalidPlan(f"plan.{name} must be at least 1, got {getattr(plan, name)}")
+            return f"plan.{name} must be at least 1, got {getattr(plan, name)}"
     if plan.zero_stage not in range(4):
-        raise InvalidPlan(f"plan.zero_stage must be 0, 1, 2 or 3, got {plan.zero_stage}")
+        return f"plan.zero_stage must be 0, 1, 2 or 3, got {plan.zero_stage}"
     if gpus_per_node < 1 or plan.gpus % gpus_per_node or not _holds_tensor_groups(plan, gpus_per_node, linked):
-        raise InvalidPlan(
+        return (
             f"{gpus_per_node} GPUs per node: must divide the plan's {plan.gpus} GPUs and be a multiple of its tensor"
             f" degree {plan.tensor}"
             + (f", or divide it where at most {linked} GPUs share a link" if linked > gpus_per_node else "")
         )
     for holds, rule in plan_space.rules(model, training, columns([plan])):
         if not holds.all():
-            raise InvalidPlan(f"{plan.describe()} micro-batch {plan.micro_batch} for {model.name}: {rule}")
+            return f"{plan.describe()} micro-batch {plan.micro_batch} for {model.name}: {rule}"
+    return ""
 
 
 def _holds_tensor_groups(plan: ParallelPlan, gpus_per_node: int, linked: int) -> bool:
@@ -334,6 +370,17 @@ _reasons: BoundedMemo[tuple[ModelSpec, TrainingSpec, Requirements, GpuSpec, int,
 )
 
 
+MOST_PLANS = 1 << 16
+"""Single plans whose memory, time or broken rule is remembered, of each so many."""
+_fitting: BoundedMemo[tuple[ModelSpec, TrainingSpec, ParallelPlan, str, Constants], float] = BoundedMemo(
+    MOST_PLANS, lambda _: 1
+)
+_broken: BoundedMemo[tuple[ModelSpec, TrainingSpec, ParallelPlan, int, int], str] = BoundedMemo(MOST_PLANS, lambda _: 1)
+_predicted: BoundedMemo[
+    tuple[ModelSpec, TrainingSpec, ParallelPlan, GpuSpec, int, float, str, int, Constants], Prediction
+] = BoundedMemo(MOST_PLANS, lambda _: 1)
+
+
 def _fastest(
     model: ModelSpec,
     training: TrainingSpec,
@@ -427,6 +474,7 @@ def _relevant(training: TrainingSpec, requirements: Requirements) -> Requirement
         context=requirements.context,
         expert=requirements.expert,
         zero_stage=requirements.zero_stage,
+        zero_stages=requirements.zero_stages,
         hybrid_sharding=requirements.hybrid_sharding,
         recompute=requirements.recompute,
         software=requirements.software,

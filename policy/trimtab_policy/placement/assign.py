@@ -54,23 +54,22 @@ def realise(
     anybody: for jobs that are as fast on scattered GPUs. `capacity` is that of the snapshot, if it is at hand; it is
     spent. `describe` says why a job gets what it gets, and what lost.
     """
-    holders = _NodeHolders(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
-    holders.settle()
-    described = describe or (lambda job, wish: (_reason(policy, wish), ()))
-    placements = [
-        placement(holders.capacity, job, wish, holders.found[job.uid], *described(job, wish))
-        for job in holders.changed()
-        for wish in (holders.wish(job.uid),)
-    ]
-    stops = [_stop(policy, job, wanted) for job in holders.stopped()]
-    pending = [
-        why_pending(snapshot, holders.capacity, job)
-        if job.uid in wanted
-        else (reasons and reasons(job)) or waits(policy, snapshot, holders.capacity, job)
-        for job in snapshot.waiting()
-        if job.uid not in holders.found
-    ]
-    return Decision(policy, tuple(placements), tuple(pending), tuple(stops))
+    fulfilled = fulfil(snapshot, wanted, keep=keep, scatter=scatter, capacity=capacity)
+    return fulfilled.decision(policy, reasons, describe)
+
+
+def fulfil(
+    snapshot: Snapshot,
+    wanted: Mapping[str, Candidate],
+    *,
+    keep: Collection[str] = (),
+    scatter: bool = False,
+    capacity: Capacity | None = None,
+) -> Fulfilment:
+    """Nodes for what is wished, as `realise` finds them: for policies that may wish for something else then."""
+    found = Fulfilment(snapshot, capacity or Capacity(snapshot), wanted, keep, scatter)
+    found.settle()
+    return found
 
 
 def waits(policy: str, snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
@@ -90,8 +89,8 @@ def keeps(held: Placement, wish: Candidate) -> bool:
     )
 
 
-class _NodeHolders:
-    """Who holds which nodes, while wishes are being fulfilled."""
+class Fulfilment:
+    """Who holds which nodes, while wishes are being fulfilled and afterwards."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class _NodeHolders:
         self.found: dict[str, Shares] = {}
         """Nodes of the jobs whose wishes are fulfilled."""
         self._snapshot = snapshot
-        self._wanted = dict(wanted)
+        self._asked, self._wanted = wanted, dict(wanted)
         self._scatter = scatter
         self._jobs = {job.uid: job for job in snapshot.jobs if job.preemptible or job.placement is None}
         self._order = {uid: number for number, uid in enumerate(self._jobs)}
@@ -128,6 +127,27 @@ class _NodeHolders:
                 scattered.append(uid)
         for uid in scattered:
             self._place(uid, scatter=True)
+
+    def decision(
+        self, policy: str, reasons: Callable[[Job], Pending | None] | None = None, describe: Describe | None = None
+    ) -> Decision:
+        """What is to be done for that; arguments as of `realise`."""
+        described = describe or (lambda job, wish: (_reason(policy, wish), ()))
+        snapshot, wanted = self._snapshot, self._asked
+        placements = [
+            placement(self.capacity, job, wish, self.found[job.uid], *described(job, wish))
+            for job in self.changed()
+            for wish in (self.wish(job.uid),)
+        ]
+        stops = [_stop(policy, job, wanted) for job in self.stopped()]
+        pending = [
+            why_pending(snapshot, self.capacity, job)
+            if job.uid in wanted
+            else (reasons and reasons(job)) or waits(policy, snapshot, self.capacity, job)
+            for job in snapshot.waiting()
+            if job.uid not in self.found
+        ]
+        return Decision(policy, tuple(placements), tuple(pending), tuple(stops))
 
     def wish(self, uid: str) -> Candidate:
         """What a job shall have; one that is kept, what it has."""

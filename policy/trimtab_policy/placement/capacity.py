@@ -78,9 +78,11 @@ class Capacity:
         self._eligible: dict[tuple[str, tuple[str, ...]], IntArray] = {}
         self._quota_left = _quota_left(snapshot)
         self._large_enough: dict[tuple[str, str, int, float], int] = {}
-        self._known_fitting: dict[tuple[str, str, int], IntArray] = {}
+        self._known_fitting: dict[str, dict[Hashable, IntArray]] = {}
+        """GPU type -> what pods ask for -> nodes with room for one."""
         self._ever_linked: dict[tuple[str, int, int, Linkage], bool] = {}
-        self._known_links: dict[tuple[str, str, int, float], list[int]] = {}
+        self._known_links: dict[str, dict[Hashable, list[int]]] = {}
+        """GPU type -> what pods ask for -> how many of those nodes each link domain has."""
         self._largest_links: dict[tuple[str, str, int, float], list[int]] = {}
         self._remembered: dict[Hashable, Any] = {}
         self._lasting: dict[Hashable, Any] = {}
@@ -155,10 +157,10 @@ class Capacity:
             fitting = self._as_fast(fitting, gang.least_speed)
         if linkage is ANYHOW or len(fitting) < nodes:
             return len(fitting) >= nodes
-        key = job.uid, gang.gpu_type, width, gang.least_speed
-        if key not in self._known_links:
-            self._known_links[key] = self._link_sizes(fitting)
-        return holds(self._known_links[key], nodes, linkage)
+        links, key = self._known_links.setdefault(gang.gpu_type, {}), (_of_pod(job, width), gang.least_speed)
+        if key not in links:
+            links[key] = self._link_sizes(fitting)
+        return holds(links[key], nodes, linkage)
 
     def could_ever_fit(self, job: Job, gang: GangDemand) -> bool:
         """Whether the gang would fit if every GPU of the present nodes were free, whatever its queue may take."""
@@ -215,25 +217,26 @@ class Capacity:
     def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Spend the resources of a placement."""
         gpus = sum(share.gpus for share in shares)
-        for share in shares:
-            i = self.index[share.node]
+        rows = [self.index[share.node] for share in shares]
+        for i, share in zip(rows, shares, strict=True):
             self.free[i] -= share.gpus
             self._spend_host(job, i, share.gpus, pods=1)
-        self._count(job, gpu_type, free=-gpus, quota=-gpus)
+        self._count(job, gpu_type, rows, free=-gpus, quota=-gpus)
 
     def give(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Return what a placement holds, as if its job were stopped. Shares of nodes that are gone stay gone."""
-        back = 0
+        back, rows = 0, []
         for share in shares:
             if (i := self.index.get(share.node)) is None:
                 continue
+            rows.append(i)
             owed = min(share.gpus, self._overdrawn.get(i, 0))
             if owed:
                 self._overdrawn[i] -= owed
             self.free[i] += share.gpus - owed
             back += share.gpus - owed
             self._spend_host(job, i, share.gpus, pods=-1)
-        self._count(job, gpu_type, free=back, quota=sum(share.gpus for share in shares))
+        self._count(job, gpu_type, rows, free=back, quota=sum(share.gpus for share in shares))
 
     def copy(self) -> Capacity:
         """The same, to be spent without spending this one."""
@@ -241,8 +244,9 @@ class Capacity:
         other.free, other.cpu = self.free.copy(), self.cpu.copy()
         other.memory, other.pods = self.memory.copy(), self.pods.copy()
         other._overdrawn, other._free_of_type = dict(self._overdrawn), dict(self._free_of_type)
-        other._quota_left, other._known_fitting, other._remembered = dict(self._quota_left), {}, {}
-        other._known_links = {}
+        other._quota_left, other._remembered = dict(self._quota_left), {}
+        other._known_fitting = {gpu_type: dict(known) for gpu_type, known in self._known_fitting.items()}
+        other._known_links = {gpu_type: dict(known) for gpu_type, known in self._known_links.items()}
         return other
 
     def expect(self, ending: Mapping[str, int], held: Iterable[NodeShare]) -> None:
@@ -264,7 +268,7 @@ class Capacity:
         self._overdrawn = {row: -int(balance[row]) for row in np.flatnonzero(balance < 0).tolist()}
         self.free = np.maximum(0, balance)
         self._free_of_type = self._by_type(self.free)
-        self._forget()
+        self._forget(range(len(self.nodes)))
 
     def hide(self, shares: Iterable[NodeShare]) -> None:
         """Leave these GPUs to others, as far as they are free. What is given back there later is free again."""
@@ -377,30 +381,32 @@ class Capacity:
         """Sums of (nodes,) by GPU type."""
         return {name: int(gpus[rows].sum()) for name, rows in self._members.items()}
 
-    def _forget(self) -> None:
-        """What follows from what is free is to be worked out anew."""
-        self._known_fitting.clear()
-        self._known_links.clear()
+    def _forget(self, rows: Iterable[int]) -> None:
+        """What follows from what is free on these nodes is to be worked out anew."""
+        for gpu_type in {self.nodes[i].gpu_type for i in rows}:
+            self._known_fitting.pop(gpu_type, None)
+            self._known_links.pop(gpu_type, None)
         self._remembered.clear()
 
     def _change(self, i: int, gpus: int) -> None:
         self.free[i] += gpus
         self._free_of_type[self.nodes[i].gpu_type] += gpus
-        self._forget()
+        self._forget((i,))
 
-    def _count(self, job: Job, gpu_type: str, *, free: int, quota: int) -> None:
-        self._forget()
+    def _count(self, job: Job, gpu_type: str, rows: Iterable[int], *, free: int, quota: int) -> None:
+        self._forget(rows)
         self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + free
         for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)) if self._quota_left else ():
             if key in self._quota_left:
                 self._quota_left[key] += quota
 
     def _fitting(self, job: Job, gpu_type: str, gpus: int) -> IntArray:
-        """Nodes with room for one pod. Remembered until something is taken: jobs have hundreds of options."""
-        key = job.uid, gpu_type, gpus
-        if key not in self._known_fitting:
-            self._known_fitting[key] = self._look_up(job, gpu_type, gpus)
-        return self._known_fitting[key]
+        """Nodes with room for one pod. Remembered until something of the type is taken: jobs have hundreds of options,
+        and most jobs ask for the same."""
+        known, key = self._known_fitting.setdefault(gpu_type, {}), _of_pod(job, gpus)
+        if key not in known:
+            known[key] = self._look_up(job, gpu_type, gpus)
+        return known[key]
 
     def _look_up(self, job: Job, gpu_type: str, gpus: int) -> IntArray:
         need, rows = job.requirements, self.eligible(job, gpu_type)
@@ -428,6 +434,12 @@ class Capacity:
 
 def _column(values: Sequence[int]) -> IntArray:
     return np.array(values, dtype=np.int64)
+
+
+def _of_pod(job: Job, gpus: int) -> Hashable:
+    """What tells on which nodes a pod of the job with so many GPUs has room."""
+    need = job.requirements
+    return None if job.eligible is None else job.uid, gpus, need.cpu_milli(gpus), need.memory(gpus)
 
 
 def _asks_host(need: Requirements) -> bool:

@@ -106,8 +106,7 @@ def _nearest(levels: list[IntArray], count: int, share: int) -> tuple[int, IntAr
         codes = levels[depth]
         able = np.bincount(codes) >= count
         if share > 1:
-            for code in np.flatnonzero(able):
-                able[code] = _fewest(np.bincount(levels[-1][codes == code]), count) * share <= count
+            able[able] = _fewest_in_each(levels[-1], codes, able, count) * share <= count
         if able.any():
             return depth, np.flatnonzero(able[codes])
     raise ValueError(f"no link domains hold shares of {share} of {count} nodes")
@@ -118,16 +117,36 @@ def _fewest(sizes: IntArray, count: int) -> int:
     return int(np.searchsorted(np.cumsum(np.sort(sizes)[::-1]), count)) + 1
 
 
+def _fewest_in_each(link: IntArray, codes: IntArray, able: NDArray[np.bool_], count: int) -> IntArray:
+    """The same in each of the `able` (domains,) domains of a level, of which each holds so many candidates.
+
+    `link` and `codes` (n,) are the link domain and the domain of each candidate.
+    """
+    inside = able[codes]
+    parts = int(link.max()) + 1
+    keys, sizes = np.unique(codes[inside] * parts + link[inside], return_counts=True)
+    order = np.lexsort((-sizes, keys // parts))
+    domain, held = (keys // parts)[order], np.cumsum(sizes[order])
+    first = np.flatnonzero(np.diff(domain, prepend=-1))
+    before = held[first] - sizes[order][first]
+    fewest: IntArray = np.searchsorted(held, before + count) - first + 1
+    return fewest
+
+
 def _fullest(left: IntArray, levels: list[IntArray], able: IntArray) -> IntArray:
     """Members of the domain at the last level that has the least to spare, of those of the `able`.
 
     Between equals the one whose surroundings are fuller is taken, so that empty racks stay empty.
     """
-    nearest, best = levels[-1], able
-    for codes in reversed(levels):
-        for spare in (np.bincount(codes)[codes], np.bincount(codes, weights=left)[codes]):
-            best = best[spare[best] == spare[best].min()]
-    return np.flatnonzero(nearest == nearest[best[0]])
+    nearest = levels[-1]
+    best = able[np.unique(nearest[able], return_index=True)[1]]  # one member of each domain stands for all
+    for codes in reversed(levels[1:]):  # the widest holds everything
+        for weights in (None, left):
+            if len(best) > 1:
+                spare = np.bincount(codes, weights)[codes[best]]
+                best = best[spare == spare.min()]
+    members: IntArray = np.flatnonzero(nearest == nearest[best.min()])
+    return members
 
 
 def _few_domains_first(left: IntArray, levels: list[IntArray]) -> IntArray:

@@ -48,6 +48,7 @@ def test_the_table_has_every_plan_that_keeps_the_rules_once(model: ModelSpec, gp
     expert=st.sampled_from([Bounds(), Bounds(2, 4)]),
     zero_stage=st.sampled_from([None, 0, 1, 3]),
     recompute=st.sampled_from([None, *Recompute]),
+    zero_stages=st.sampled_from([Bounds(0, 3), Bounds(0, 1), Bounds(2, 3)]),
     hybrid_sharding=st.booleans(),
     modes=st.sampled_from([tuple(Mode), (Mode.DATA,), (Mode.MODEL,), (Mode.HYBRID,)]),
 )
@@ -61,6 +62,7 @@ def test_requirements_take_away_what_they_exclude_and_nothing_else(**asked: obje
     def allowed(plan: ParallelPlan) -> bool:
         widths = ("tensor", "pipeline", "virtual", "context", "expert")
         within = all(getattr(need, name).admits(getattr(plan, name)) for name in widths)
+        within &= need.zero_stage is not None or need.zero_stages.admits(plan.zero_stage)
         return within and plan.mode in need.modes and (need.hybrid_sharding or not plan.shard)
 
     assert all(allowed(plan) for plan in found)
