@@ -25,20 +25,9 @@ from rich.table import Table
 from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.generator import llm_jobs
 from trimtab_policy import policy as registry
-from trimtab_policy.perf.correction import (
-    Corrections,
-    Key,
-    Learned,
-    Level,
-    Locality,
-    Path,
-    State,
-    anonymous,
-    corrected_option,
-    key_of,
-    learn,
-    locality,
-)
+from trimtab_policy.perf.correction import Corrections, corrected_option, learn
+from trimtab_policy.perf.hierarchy import Learned
+from trimtab_policy.perf.lessons import Key, Level, Locality, Path, State, anonymous, key_of, locality
 from trimtab_policy.perf.plans import Option
 from trimtab_policy.placement import topology
 from trimtab_policy.placement.candidates import candidates

@@ -22,16 +22,9 @@ from rich.table import Table
 
 from trimtab.decide.engine import Engine
 from trimtab.observe.calibration import corrected
-from trimtab_policy.perf.correction import (
-    CorrectionEstimates,
-    Corrections,
-    Key,
-    Learned,
-    State,
-    anonymous,
-    key_of,
-    learn,
-)
+from trimtab_policy.perf.correction import Corrections, learn
+from trimtab_policy.perf.hierarchy import CorrectionEstimates, Learned
+from trimtab_policy.perf.lessons import Key, State, anonymous, key_of
 from trimtab_policy.placement.candidates import candidates
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.scheduling.choice import Choice

@@ -18,7 +18,9 @@ from trimtab.kube.client import KubeClient
 from trimtab.observe.calibration import written
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab.settings import KubeSettings, ReportSettings
-from trimtab_policy.perf.correction import Key, Learned, Locality, State, anonymous, key_of, learn
+from trimtab_policy.perf.correction import learn
+from trimtab_policy.perf.hierarchy import Learned
+from trimtab_policy.perf.lessons import Key, Locality, State, anonymous, key_of
 from trimtab_policy.specs import Prediction
 
 META = job_object().metadata

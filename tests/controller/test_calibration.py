@@ -29,7 +29,7 @@ from trimtab.observe.snapshot import ClusterObserver, Observation
 from trimtab.observe.stragglers import Verdict
 from trimtab.settings import KubeSettings, ReflectorSettings, ReportSettings
 from trimtab.telemetry.metrics import REGISTRY
-from trimtab_policy.perf.correction import Locality, State
+from trimtab_policy.perf.lessons import Locality, State
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Job, Node
 

@@ -40,7 +40,8 @@ from trimtab.ui import explain as ui
 from trimtab.ui import output, tables, words
 from trimtab.ui.choices import TypeChoice, overview
 from trimtab.ui.output import Output
-from trimtab_policy.perf.correction import Corrections, Learned
+from trimtab_policy.perf.correction import Corrections
+from trimtab_policy.perf.hierarchy import Learned
 from trimtab_policy.scheduling.etas import expected_starts, forecasts
 from trimtab_policy.scheduling.fair_share import in_line
 from trimtab_policy.types import Job, Node, Pending, PendingReason, Snapshot

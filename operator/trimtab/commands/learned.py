@@ -16,15 +16,8 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.printable import say
 from trimtab.settings import KubeSettings, ReportSettings
 from trimtab.ui import words
-from trimtab_policy.perf.correction import (
-    CorrectionEstimates,
-    CorrectionRules,
-    Estimate,
-    Learned,
-    Level,
-    Locality,
-    key_of,
-)
+from trimtab_policy.perf.hierarchy import CorrectionEstimates, Estimate, Learned
+from trimtab_policy.perf.lessons import CorrectionRules, Level, Locality, key_of
 from trimtab_policy.placement import topology
 from trimtab_policy.types import Snapshot
 

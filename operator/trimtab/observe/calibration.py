@@ -13,7 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from trimtab.errors import TrimtabError
-from trimtab_policy.perf.correction import Corrections, State
+from trimtab_policy.perf.correction import Corrections
+from trimtab_policy.perf.lessons import State
 from trimtab_policy.types import Snapshot
 
 KEY: Final = "state.json"

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.perf import correction
-from trimtab_policy.perf.correction import Locality
+from trimtab_policy.perf import lessons
+from trimtab_policy.perf.lessons import Locality
 from trimtab_policy.perf.plan_space import ANYHOW, Linkage
 from trimtab_policy.specs import GpuSpec
 from trimtab_policy.types import Node, NodeShare
@@ -75,7 +75,7 @@ def locality(gpu: GpuSpec, shares: Sequence[NodeShare], nodes: Mapping[str, Node
     if gpu.link_domain and len(shares) > 1 and any(share.node not in nodes for share in shares):
         return Locality.UNKNOWN
     linked = linked_gpus(shares, link_domains(gpu, shares, nodes)) if gpu.link_domain else 0
-    return correction.locality(sum(share.gpus for share in shares), len(shares), linked)
+    return lessons.locality(sum(share.gpus for share in shares), len(shares), linked)
 
 
 def _tightest(left: IntArray, levels: list[IntArray], count: int, linkage: Linkage) -> IntArray:

@@ -16,20 +16,20 @@ from tests.builders import A100, H100, T4, capacity, job, node, snapshot
 
 from trimtab_policy import policy
 from trimtab_policy.perf import correction
-from trimtab_policy.perf.correction import (
+from trimtab_policy.perf.correction import Corrections, learn
+from trimtab_policy.perf.hierarchy import Estimate, Learned, estimates
+from trimtab_policy.perf.lessons import (
+    VERSION,
     CorrectionRules,
-    Corrections,
-    Estimate,
     Key,
-    Learned,
     Level,
     Locality,
     Path,
     State,
     anonymous,
-    estimates,
     key_of,
-    learn,
+    locality,
+    model_name,
     plan_class,
 )
 from trimtab_policy.perf.plans import Option
@@ -434,9 +434,9 @@ def test_a_fine_tune_is_corrected_by_fine_tunes_alone() -> None:
 
 def test_models_of_one_shape_are_one() -> None:
     shape = replace(job().model, name="custom")
-    assert correction.model_name(shape) == correction.model_name(replace(shape))
-    assert correction.model_name(shape) != correction.model_name(replace(shape, layers=shape.layers + 1))
-    assert correction.model_name(job().model) == "gpt2"
+    assert model_name(shape) == model_name(replace(shape))
+    assert model_name(shape) != model_name(replace(shape, layers=shape.layers + 1))
+    assert model_name(job().model) == "gpt2"
 
 
 def test_a_prediction_is_corrected_once_and_says_so() -> None:
@@ -509,7 +509,7 @@ def test_gangs_that_lie_otherwise_have_corrections_of_their_own() -> None:
      (32, 8, 16, Locality.PARTS), (32, 8, 4, Locality.SCATTERED)],
 )  # fmt: skip
 def test_how_a_gang_lies(gpus: int, nodes: int, linked: int, lies: Locality) -> None:
-    assert correction.locality(gpus, nodes, linked) is lies
+    assert locality(gpus, nodes, linked) is lies
 
 
 def test_what_was_learned_before_localities_were_told_apart_is_read_and_counts() -> None:
@@ -519,7 +519,7 @@ def test_what_was_learned_before_localities_were_told_apart_is_read_and_counts()
     state = msgspec.json.decode(before, type=State)
     assert state.known[0].key.locality is Locality.UNKNOWN
     assert factor(state, replace(LLAMA, locality=Locality.LINKED)) > 1.1
-    assert learn(state, LLAMA, "c", 0.3).version == correction.VERSION
+    assert learn(state, LLAMA, "c", 0.3).version == VERSION
 
 
 @given(st.floats(1.001, 3), st.floats(1.001, 3), st.floats(0, 1))

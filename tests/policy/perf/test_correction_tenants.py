@@ -14,16 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import A100, H100
 
-from trimtab_policy.perf.correction import (
-    CorrectionEstimates,
-    CorrectionRules,
-    Key,
-    Learned,
-    State,
-    alarm,
-    change,
-    learn,
-)
+from trimtab_policy.perf.correction import alarm, change, learn
+from trimtab_policy.perf.hierarchy import CorrectionEstimates, Learned
+from trimtab_policy.perf.lessons import CorrectionRules, Key, State
 from trimtab_policy.perf.votes import by_namespace, consensus
 
 KEYS = [Key(model, gpu, plan) for model in "abcd" for gpu in (A100, H100) for plan in ("x", "y")]

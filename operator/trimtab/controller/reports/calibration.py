@@ -41,7 +41,9 @@ from trimtab.settings import ReportSettings
 from trimtab.telemetry import metrics
 from trimtab_policy import catalog
 from trimtab_policy.perf import correction
-from trimtab_policy.perf.correction import CorrectionRules, Corrections, Learned, Locality, State, anonymous
+from trimtab_policy.perf.correction import Corrections
+from trimtab_policy.perf.hierarchy import Learned
+from trimtab_policy.perf.lessons import CorrectionRules, Locality, State, anonymous, key_of
 from trimtab_policy.placement import topology
 from trimtab_policy.placement.candidates import type_of
 from trimtab_policy.types import Node, Placement, Snapshot
@@ -181,7 +183,7 @@ class Calibration:
             return
         job = facts.as_job(created=facts.created)
         held = to_placement(job.uid, plan)
-        key = correction.key_of(job, plan.gpu_type, held.plan, self._lies(held))
+        key = key_of(job, plan.gpu_type, held.plan, self._lies(held))
         model_said = predicted_seconds(plan, facts.training) / ((plan.predicted.correction_permille or 1000) / 1000)
         error = math.log(measured.seconds / model_said)
         lesson = partial(
