@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_job_that_reports_is_told_against_what_was_predicted() -> None:
 
 def test_what_was_learned_is_told_with_its_interval_and_from_how_many_jobs() -> None:
     known = Learned(state(0.2, 0.3, 0.25))
-    what, said = story(reporting(), known, CLUSTER)[-2]
+    what, said = story(reporting(), known, CLUSTER)[-3]
     assert (what, said.endswith("from 3 jobs of its kind")) == ("Learned", True)
     figures = value(reporting(), known, CLUSTER)
     assert figures
@@ -63,7 +64,15 @@ def test_what_was_learned_is_told_with_its_interval_and_from_how_many_jobs() -> 
     assert f"×{figures['factor']:.2f}" in said
     assert (figures["level"], figures["jobs"]) == ("locality", 3)
     assert figures["nextLow"] < figures["low"] < figures["high"] < figures["nextHigh"]
-    sure, how = story(reporting(), known, CLUSTER)[-1]
+    (by_level, levels), (sure, how) = story(reporting(), known, CLUSTER)[-2:]
+    assert by_level == "By level"
+    assert levels == ", ".join(
+        f"{name} ×{each['factor']:.2f} (3 jobs)"
+        for name, each in zip(
+            ("cluster", "GPU type", "framework", "model", "class of plans", "locality"), figures["levels"], strict=True
+        )
+    )
+    assert math.prod(each["factor"] for each in figures["levels"]) == pytest.approx(figures["factor"], rel=1e-3)
     assert sure == "Certainty"
     assert f"×{figures['nextLow']:.2f} to ×{figures['nextHigh']:.2f}" in how
 
@@ -71,11 +80,12 @@ def test_what_was_learned_is_told_with_its_interval_and_from_how_many_jobs() -> 
 def test_what_is_known_of_others_only_is_told_as_such() -> None:
     key = Key("gpt2-xl", A100, "torchtitan/BF16/Data/zero1", Locality.SCATTERED)
     known = Learned(learn(State(), key, "other", 0.3, namespace=anonymous("default")))
-    what, said = story(reporting(), known, CLUSTER)[-2]
+    what, said = story(reporting(), known, CLUSTER)[-3]
     assert (what, said.endswith("from 1 job in other frameworks on its GPU type")) == ("Learned", True)
     figures = value(reporting(), known, CLUSTER)
     assert figures
     assert (figures["level"], figures["jobs"]) == ("gpu_type", 1)
+    assert [each["level"] for each in figures["levels"]] == ["cluster", "gpu_type"]
 
 
 def test_a_job_without_a_plan_has_no_step_time() -> None:

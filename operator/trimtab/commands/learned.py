@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,7 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.printable import say
 from trimtab.settings import KubeSettings, ReportSettings
 from trimtab.ui import words
-from trimtab_policy.perf.hierarchy import CorrectionEstimates, Estimate, Learned
+from trimtab_policy.perf.hierarchy import Estimate, Learned, LevelEffect
 from trimtab_policy.perf.lessons import CorrectionRules, Level, Locality, key_of
 from trimtab_policy.placement import topology
 from trimtab_policy.types import Snapshot
@@ -46,8 +46,21 @@ def _note(why: str) -> None:
     say(f"trimtab: predictions are not corrected by what jobs were seen to take: {why}", error=True)
 
 
-def of_plan(facts: JobFacts, known: Learned, snapshot: Snapshot) -> tuple[Estimate, CorrectionEstimates] | None:
-    """What is known of the error of predictions for the job's standing plan, and all of which that is a part."""
+class PlanError(NamedTuple):
+    """What is known of the error of predictions for a plan: factors of observed over predicted step time."""
+
+    estimate: Estimate
+    effects: tuple[LevelEffect, ...]
+    """Of the levels that it comes from."""
+    low: float
+    """Lower end of the 80 % interval of what such a job shows."""
+    high: float
+    measured: float
+    """How much of that interval was seen here: 0 to 1."""
+
+
+def of_plan(facts: JobFacts, known: Learned, snapshot: Snapshot) -> PlanError | None:
+    """Of the job's standing plan; None without one, or where nothing is known even of the cluster."""
     plan = facts.status.plan
     if plan is None or facts.error or facts.training is None:
         return None
@@ -56,8 +69,9 @@ def of_plan(facts: JobFacts, known: Learned, snapshot: Snapshot) -> tuple[Estima
     nodes = {node.name: node for node in snapshot.nodes}
     spec = snapshot.gpu_types.get(plan.gpu_type)
     lies = topology.locality(spec, held.shares, nodes) if spec else Locality.UNKNOWN
-    found = estimates.of(key_of(job, plan.gpu_type, held.plan, lies))
-    return (found, estimates) if found else None
+    key = key_of(job, plan.gpu_type, held.plan, lies)
+    found = estimates.of(key)
+    return PlanError(found, estimates.effects(key), *estimates.next(found), estimates.measured) if found else None
 
 
 def story(facts: JobFacts, known: Learned, snapshot: Snapshot) -> list[tuple[str, str]]:
@@ -78,38 +92,49 @@ def story(facts: JobFacts, known: Learned, snapshot: Snapshot) -> list[tuple[str
             text = f"{words.duration(taken)} a step, {taken / predicted:.2f} times what was expected; {text}"
         said.append(("Step time", text))
     if found := of_plan(facts, known, snapshot):
-        estimate, all_known = found
-        low, high = all_known.next(estimate)
-        said.append(("Learned", _learned(estimate)))
-        said.append(
+        of_levels = (f"{_LEVEL[level]} ×{factor:.2f} ({_jobs(jobs)})" for level, factor, jobs in found.effects)
+        said += [
+            ("Learned", _learned(found.estimate)),
+            ("By level", ", ".join(of_levels)),
             (
                 "Certainty",
-                f"four in five such jobs take ×{low:.2f} to ×{high:.2f}; {all_known.measured:.0%} of that range"
+                f"four in five such jobs take ×{found.low:.2f} to ×{found.high:.2f}; {found.measured:.0%} of that range"
                 " was seen here, the rest is believed",
-            )
-        )
+            ),
+        ]
     return said
 
 
 def value(facts: JobFacts, known: Learned, snapshot: Snapshot) -> dict[str, Any] | None:
-    """The same for programs: `low` and `high` are of the factor, `nextLow` and `nextHigh` of what a job shows."""
+    """The same for programs: `low` and `high` are of the factor, `nextLow` and `nextHigh` of what a job shows; factors
+    of `levels` are over the level before."""
     found = of_plan(facts, known, snapshot)
     if found is None:
         return None
-    estimate, all_known = found
-    low, high = all_known.next(estimate)
+    estimate = found.estimate
     return {
         "factor": round(estimate.factor, 4),
         "low": round(estimate.low, 4),
         "high": round(estimate.high, 4),
-        "nextLow": round(low, 4),
-        "nextHigh": round(high, 4),
+        "nextLow": round(found.low, 4),
+        "nextHigh": round(found.high, 4),
         "jobs": estimate.jobs,
         "level": estimate.level.value,
-        "measured": round(all_known.measured, 2),
+        "levels": [
+            {"level": level.value, "factor": round(factor, 4), "jobs": jobs} for level, factor, jobs in found.effects
+        ],
+        "measured": round(found.measured, 2),
     }
 
 
+_LEVEL = {
+    Level.CLUSTER: "cluster",
+    Level.GPU_TYPE: "GPU type",
+    Level.FRAMEWORK: "framework",
+    Level.MODEL: "model",
+    Level.PLAN: "class of plans",
+    Level.LOCALITY: "locality",
+}
 _FROM = {
     Level.LOCALITY: "of its kind",
     Level.PLAN: "of its kind that lay otherwise in link domains",
@@ -121,6 +146,10 @@ _FROM = {
 
 
 def _learned(estimate: Estimate) -> str:
-    by = f"{estimate.jobs} {'job' if estimate.jobs == 1 else 'jobs'} {_FROM[estimate.level]}"
+    by = f"{_jobs(estimate.jobs)} {_FROM[estimate.level]}"
     interval = f"{estimate.low:.2f} to {estimate.high:.2f}"
     return f"×{estimate.factor:.2f} of what the performance model says (80 %: {interval}), from {by}"
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"

@@ -61,6 +61,17 @@ class Estimate(Struct, frozen=True):
         return min(self.largest_factor, max(1 / self.largest_factor, math.exp(error)))
 
 
+class LevelEffect(NamedTuple):
+    """What one level adds to a correction: its random effect, as far as is known."""
+
+    level: Level
+    factor: float
+    """Observed over predicted step time, of this level over the one above; their product is the correction, before its
+    bounds."""
+    jobs: int
+    """That have shown it."""
+
+
 class CorrectionEstimates(Struct, frozen=True):
     """What a state comes to, for the jobs of one namespace."""
 
@@ -75,6 +86,16 @@ class CorrectionEstimates(Struct, frozen=True):
     def of(self, key: Key) -> Estimate | None:
         """Of the nearest level that anything is known of; None where nothing is known even of the cluster."""
         return self.keys.get(key) or self.near(key.path[:-1])
+
+    def effects(self, key: Key) -> tuple[LevelEffect, ...]:
+        """What each level that anything is known of adds for a key, from the cluster on."""
+        path, found, above = key.path, list[LevelEffect](), 0.0
+        for length in range(DEPTH + 1):
+            of_level = self.keys.get(key) if length == DEPTH else self.groups.get(path[:length])
+            if of_level:
+                found.append(LevelEffect(of_level.level, math.exp(of_level.mean - above), of_level.jobs))
+                above = of_level.mean
+        return tuple(found)
 
     def next(self, estimate: Estimate) -> tuple[float, float]:
         """The 80 % interval of what the next such job shows: observed over predicted, without any correction."""
@@ -126,7 +147,8 @@ class Learned:
         self._errors: dict[str, dict[Path, list[float]]] = {}
         """Namespace -> key -> what its jobs show."""
         self._keys: dict[Path, Key] = {}
-        for known in (state or State()).known:
+        # Sorted, so that sums are the same to the last bit whichever key was seen last.
+        for known in sorted((state or State()).known, key=lambda known: (known.namespace, known.key)):
             path = known.key.path
             self._keys[path] = known.key
             self._errors.setdefault(known.namespace, {})[path] = [seen.error for seen in known.seen]
