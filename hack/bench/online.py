@@ -162,7 +162,8 @@ class LearningController:
         """As of `Policy`."""
         if self._learns:
             self._listen(snapshot)
-        jobs = (replace(job, corrections=self._of(snapshot, job)) for job in snapshot.jobs)
+        # As `observe.calibration.corrected` does it: those that run keep what they were placed by.
+        jobs = (job if job.placement else replace(job, corrections=self._of(snapshot, job)) for job in snapshot.jobs)
         return self._inner.decide(replace(snapshot, jobs=tuple(jobs)))
 
     def _of(self, snapshot: Snapshot, job: Job) -> tuple[Correction, ...]:

@@ -45,10 +45,11 @@ def written(state: State) -> dict[str, str]:
 
 
 def corrected(snapshot: Snapshot, known: Corrections) -> Snapshot:
-    """The snapshot with jobs knowing what their predictions are to be corrected by.
+    """The snapshot with jobs that wait for a plan knowing what their predictions are to be corrected by.
 
-    Those that run know it, too: what they have is compared with what they could have, and both are as sure to be off.
+    Those that run do not: what nothing was seen of would seem better than what they have, and they would move for it.
     """
     if not known.known:
         return snapshot
-    return replace(snapshot, jobs=tuple(replace(job, corrections=known.of(job)) for job in snapshot.jobs))
+    jobs = (job if job.placement else replace(job, corrections=known.of(job)) for job in snapshot.jobs)
+    return replace(snapshot, jobs=tuple(jobs))

@@ -15,9 +15,7 @@ from trimtab_policy.perf.votes import consensus
 Z80 = 1.2815515655446004
 """Standard deviations on either side of the mean that four fifths of a normal distribution lie within."""
 AGREE = 2.0
-"""Deviations from the median within which a vote agrees with it ..."""
-PAIR = 0.5
-"""... and of the difference of two within which they agree, where there is no third: their median is half a lie."""
+"""Deviations from the median within which a vote agrees with it."""
 ODD = 2.5
 """Deviations beyond which all that a namespace shows is no chance."""
 SMALL = 0.02
@@ -406,11 +404,6 @@ def _believed(own: _Vote | None, others: list[_Vote], *, alone: bool = False) ->
     if len(others) < least:
         return mine
     middle, usual = median(vote.mean for vote in (*others, *mine)), median(vote.weight for vote in others)
-    pair = [*mine, *others]
-    if len(pair) == 2:
-        apart = PAIR * math.sqrt(math.fsum(1 / vote.weight for vote in pair)) + SMALL
-        if abs(pair[0].mean - pair[1].mean) > apart:
-            return mine
     agree = [
         vote if vote.weight <= 2 * usual else _Vote(vote.mean, 2 * usual, vote.jobs * 2 * usual / vote.weight)
         for vote in others

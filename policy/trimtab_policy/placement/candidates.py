@@ -258,22 +258,15 @@ def type_of(snapshot: Snapshot, held: Placement) -> GpuSpec:
 
 def holding(snapshot: Snapshot, job: Job, held: Placement) -> Candidate:
     """What a running job has, as the candidate to stay with."""
-    gpu, cost = type_of(snapshot, held), held.gpus * weight(type_of(snapshot, held))
+    gpu, largest = type_of(snapshot, held), max(share.gpus for share in held.shares)
+    rate, cost = held.prediction.tokens_per_second, held.gpus * weight(gpu)
     if job.speeds is None:
-        option = held_option(snapshot, job, held, gpu)
-        return Candidate(gpu, option, option.prediction.tokens_per_second, cost, speed=held.speed)
-    rate = held.prediction.tokens_per_second
+        linked, lies = held_links(snapshot, held, gpu)
+        option = Option(held.gpus, len(held.shares), largest, held.plan, held.prediction, linked, lies)
+        return Candidate(gpu, option, rate, cost, speed=held.speed)
     # Should it have to move all the same, then onto as few nodes as can be, however scattered it was.
     option = Option(held.gpus, 1, held.gpus, held.plan, held.prediction)
     return Candidate(gpu, option, rate, cost, ANY_NODES, held.speed)
-
-
-def held_option(snapshot: Snapshot, job: Job, held: Placement, gpu: GpuSpec) -> Option:
-    """What a running job has as an option, corrected by what is known now: so are those that it is compared with."""
-    linked, lies = held_links(snapshot, held, gpu)
-    largest = max(share.gpus for share in held.shares)
-    option = Option(held.gpus, len(held.shares), largest, held.plan, held.prediction, linked, lies)
-    return corrected_option(option, gpu.name, job)
 
 
 def held_links(snapshot: Snapshot, held: Placement, gpu: GpuSpec) -> tuple[int, Linkage]:

@@ -13,9 +13,10 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
+from trimtab_policy.perf.plan_space import ANYHOW
 from trimtab_policy.perf.plans import Option
 from trimtab_policy.placement.assign import keeps
-from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, held_option, type_of, weight
+from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, held_links, type_of, weight
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.solvers.knapsack import Assignment, FloatArray, IntArray, Solution
 from trimtab_policy.types import Job, Snapshot
@@ -109,12 +110,10 @@ def holding(snapshot: Snapshot, job: Job) -> Candidate:
     if placement is None:
         raise ValueError(f"{job.namespace}/{job.name} holds no GPUs")
     nodes, gpu = len(placement.shares), type_of(snapshot, placement)
-    if job.speeds is None:
-        option = held_option(snapshot, job, placement, gpu)
-    else:
-        largest = max(share.gpus for share in placement.shares)
-        option = Option(placement.gpus, nodes, largest, placement.plan, placement.prediction)
-    rate, cost = option.prediction.tokens_per_second, placement.gpus * weight(gpu)
+    largest = max(share.gpus for share in placement.shares)
+    linked, lies = held_links(snapshot, placement, gpu) if job.speeds is None else (0, ANYHOW)
+    option = Option(placement.gpus, nodes, largest, placement.plan, placement.prediction, linked, lies)
+    rate, cost = placement.prediction.tokens_per_second, placement.gpus * weight(gpu)
     return Candidate(gpu, option, rate, cost, nodes, placement.speed)
 
 
