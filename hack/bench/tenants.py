@@ -1,4 +1,4 @@
-"""What tenants teach one another, and what a liar among them changes: `perf.correction` with many namespaces.
+"""What tenants teach one another, and what a liar among them changes: `perf.hierarchy` with many namespaces.
 
 The models are those of the shipped samples, the GPU types those of the large profile; of what could run sixteen kinds
 (a model, a type, a class of plans) do, drawn by lot. Each has an error of the performance model that nobody knows: that
