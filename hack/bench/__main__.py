@@ -87,7 +87,7 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
         report.plans = plans.measure(*((8, 2) if tiny else (1024, 100)))
     if Part.DECISIONS in parts:
         _say("decisions")
-        report.decisions = await decisions.measure(*(([20], 5, 2) if tiny else ([1000, 5000], 100, 30)))
+        report.decisions = await decisions.measure(*((((20, 5),), 2) if tiny else (decisions.SIZES, 30)))
     if Part.ROUNDS in parts:
         _say("rounds")
         report.rounds = await rounds.measure(size, 3 if tiny else 100)

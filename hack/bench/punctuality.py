@@ -65,7 +65,7 @@ class _Witness:
         decision = self._inner.decide(snapshot)
         due = {p.job for p in decision.pending if snapshot.time - self._asked.get(p.job, -EVERY) >= EVERY}
         if due:
-            etas = expected_starts(_after(snapshot, decision), decision.pending, reserve=False)
+            etas = expected_starts(_after(snapshot, decision), decision.pending, reserve=False, order=decision.line)
             self.said += [(uid, snapshot.time, etas[uid]) for uid in sorted(due & etas.keys())]
             self.unanswered += len(due - etas.keys())
             self._asked |= dict.fromkeys(due, snapshot.time)

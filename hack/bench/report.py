@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 
-from hack.bench import artifact, flood, gangs, online, room, simulator, tenants
+from hack.bench import artifact, decisions, flood, gangs, online, room, simulator, tenants
 from hack.bench.agreement import Agreement
 from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
@@ -79,9 +79,8 @@ def goals(report: Report) -> Iterator[Goal]:
             )
         memory = max(run.memory["now"] for run in binding.whole["trimtab"])
         yield Goal("controller memory, MiB", memory, 200, False)
-    for line in report.decisions or ():
-        if line.nodes <= 1000 and line.policy == "best_fit":
-            yield Goal(f"{line.policy}, {line.nodes} nodes, {line.load}: p99 ms", line.warm.p99, 100, False)
+    for what, value, most in decisions.goals(report.decisions or ()):
+        yield Goal(what, value, most, False)
     for searches in report.plans or ():
         what = f"plans of a 70B model, batch {searches.batch}"
         yield Goal(f"{what}: all of six GPU types, ms of CPU (p50)", searches.all_types.p50, 20, False)
@@ -200,7 +199,7 @@ def _extender(report: Report) -> Table:
 
 
 def _decisions(report: Report) -> Table:
-    table = _table("decisions, ms", "POLICY", "NODES", "CLUSTER", "WAITING", "PLACED", "COLD", "WARM p50", "p99")
+    table = _table("decisions, ms of CPU", "POLICY", "NODES", "CLUSTER", "WAITING", "PLACED", "COLD", "WARM p50", "p99")
     for line in report.decisions or ():
         counts = (str(line.nodes), line.load, str(line.pending), str(line.placed))
         table.add_row(line.policy, *counts, *(f"{ms:.0f}" for ms in (line.cold, line.warm.p50, line.warm.p99)))

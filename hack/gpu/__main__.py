@@ -18,7 +18,8 @@ from hack.gpu.verdicts import Missing, Outcome, Verdict, exit_code
 from msgspec import Struct
 from rich.console import Group, RenderableType
 
-from trimtab.ui.output import Output, folding_table, show, spaced
+from trimtab.ui.form import Output
+from trimtab.ui.output import folding_table, show, spaced
 from trimtab.ui.progress import step
 from trimtab.ui.terminal import Text
 from trimtab_lab.profiling.training import precisions

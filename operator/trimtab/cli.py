@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -67,8 +67,18 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
-def _group() -> None:
+def _group(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
     """With it Typer makes a group of an application that has a single command of its own."""
 
 
@@ -80,6 +90,9 @@ def version() -> None:
 
 def main() -> None:
     """Entry point of `trimtab` and `kubectl-trimtab`. A traceback is cleaned as well."""
+    if sys.argv[1:] in (["version"], ["--version"]):  # before Typer loads what it reads arguments with
+        version()
+        return
     if any(printable(word) != word for word in sys.argv):
         sys.stderr = Cleaned(sys.stderr)
     try:

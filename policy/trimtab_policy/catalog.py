@@ -7,7 +7,6 @@ where they are known, and says so in `GpuSpec.source`.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -18,6 +17,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from trimtab_policy.inputs.nearest import nearest
 from trimtab_policy.specs import GpuSpec, ModelSpec, Precision
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "gpu",
     "model",
     "model_names",
+    "named",
     "parameters",
     "parse_product",
     "published_active_parameters",
@@ -195,6 +196,18 @@ def gpu(name: str) -> GpuSpec:
     return found
 
 
+def named(name: str) -> tuple[GpuSpec, ...]:
+    """The GPU types that a name means: the one that is called so, or all of a short name.
+
+    `H100` is every H100, `A100-80GB` those of 80 GB. Empty where there is none.
+    """
+    if found := _by_name().get(_normal(name)):
+        return (found,)
+    first, *others = _normal(name).split("-")
+    parts = [(spec, _normal(spec.name).split("-")) for spec in all_gpus()]
+    return tuple(spec for spec, (begins, *more) in parts if begins == first and set(others) <= set(more))
+
+
 def by_product(product: str, memory_bytes: int | None = None) -> GpuSpec | None:
     """The GPU type behind a product name as node labels carry it, sharing and MIG suffixes ignored.
 
@@ -284,10 +297,7 @@ def _normal(name: str) -> str:
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
-    by_key = {_normal(known_name): known_name for known_name in names}
-    containing = [known_name for key, known_name in by_key.items() if name.strip() and _normal(name) in key]
-    alike = [by_key[key] for key in difflib.get_close_matches(_normal(name), by_key, n=4)]
-    near = list(dict.fromkeys(containing + alike))
+    near = nearest(name, names, _normal)
     hint = f"did you mean {', '.join(near)}?" if near else f"known are {', '.join(names)}"
     return f"unknown {kind} {name!r}: {hint}"
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from trimtab_policy.inputs.nearest import did_you_mean
 from trimtab_policy.inputs.plugins import offered
 
 if TYPE_CHECKING:  # `trimtab.errors` imports this, and with it every command
@@ -118,7 +119,8 @@ def load(name: str) -> Policy:
 
 def _registered(name: str) -> Any:
     if name not in offered(GROUP):
-        raise UnknownPolicy(f"unknown policy {name!r}; registered are: {', '.join(names())}")
+        near = did_you_mean(name, names())
+        raise UnknownPolicy(f"unknown policy {name!r}{near or ';'} registered are: {', '.join(names())}")
     where = offered(GROUP)[name]
     try:
         return where.load()

@@ -10,6 +10,9 @@ from enum import StrEnum
 
 from msgspec import UNSET, Struct, UnsetType
 
+OTHER = "other"
+"""Training software of which nothing is known: the middle of all that is."""
+
 
 class Precision(StrEnum):
     """Number format of the matrix multiplications."""

@@ -54,6 +54,16 @@ def test_an_unknown_preset_names_the_field_and_what_is_near(spec: Spec) -> None:
     assert refused.value.field == "spec.model.preset"
 
 
+def test_a_short_name_of_a_gpu_allows_all_types_of_that_name(spec: Spec) -> None:
+    def allowed(*types: str) -> tuple[str, ...]:
+        return to_requirements(spec(resources={"gpus": {"max": 8}, "gpuTypes": list(types)})).gpu_types
+
+    assert {"H100-SXM5-80GB", "H100-PCIE-80GB", "H100-NVL-94GB"} <= set(allowed("H100"))
+    assert allowed("a100-80gb") == ("A100-SXM4-80GB", "A100-PCIE-80GB")
+    assert allowed("H100-SXM5-80GB", "H100-SXM5") == ("H100-SXM5-80GB", "H100-SXM5-96GB-500W")
+    assert allowed("T4", "H1000", "H100-SXM5-80GBB") == ("T4", "H1000", "H100-SXM5-80GBB")
+
+
 def test_an_architecture_is_completed_by_the_usual_defaults(spec: Spec) -> None:
     assert to_model_spec(spec().model) == ModelSpec(
         name="custom",

@@ -71,7 +71,7 @@ class Server:
     async def get(self, path: str) -> bytes:
         return self._answer(lambda: self._find(path))
 
-    async def create(self, path: str, obj: dict[str, Any]) -> bytes:
+    async def create(self, path: str, obj: dict[str, Any], *, strict: bool = False) -> bytes:
         return self._answer(lambda: self._create(path, obj), counts=True)
 
     async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:

@@ -45,7 +45,7 @@ class Answers:
         self.sent.append(("get", path))
         return json.dumps(self._there).encode()
 
-    async def create(self, path: str, obj: Any) -> bytes:
+    async def create(self, path: str, obj: Any, *, strict: bool = False) -> bytes:
         return self._end("create", path)
 
     async def bind(self, namespace: str, pod: str, uid: str, node: str) -> None:

@@ -13,7 +13,7 @@ from tests.builders import H100, NOW, node, running, snapshot
 from typer.testing import CliRunner
 
 from trimtab.cli import app
-from trimtab.commands.snapshot import portable, read_snapshot
+from trimtab.commands.dumps import portable, read_snapshot
 from trimtab_local.checkout import checkout
 
 JOB = str(checkout() / "manifests" / "samples" / "llama3-8b.yaml")

@@ -35,7 +35,7 @@ class Server:
         self.failure: Exception | None = None
         self.calls: list[str] = []
 
-    async def create(self, path: str, obj: dict[str, Any]) -> bytes:
+    async def create(self, path: str, obj: dict[str, Any], *, strict: bool = False) -> bytes:
         self._called(f"create {path.rpartition('/')[2]}")
         return json.dumps(obj | {"metadata": obj["metadata"] | {"uid": "u", "resourceVersion": "1"}}).encode()
 

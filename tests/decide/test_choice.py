@@ -29,6 +29,7 @@ def test_all_keys_are_understood() -> None:
         ({"policy": " srtf\n"}, Choice("srtf", "fcfs", "sia", 2.0)),
         ({"shadow": ""}, Choice("best_fit", "fcfs", "", 2.0)),
         ({"deadlineSeconds": "30"}, Choice("best_fit", "fcfs", "sia", 30.0)),
+        ({"deadlineSeconds": "1500ms"}, Choice("best_fit", "fcfs", "sia", 1.5)),
     ],
 )
 def test_what_is_left_out_stays_as_started(said: dict[str, str], wanted: Choice) -> None:
@@ -38,12 +39,15 @@ def test_what_is_left_out_stays_as_started(said: dict[str, str], wanted: Choice)
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"policy": "best_fti"}, "policy: 'best_fti' is not understood: unknown policy 'best_fti'; registered are: "),
+        (
+            {"policy": "best_fti"},
+            "policy: 'best_fti' is not understood: unknown policy 'best_fti'; did you mean best",
+        ),
         ({"policy": ""}, "policy: '' is not understood: unknown policy ''"),
         ({"policy": "srtf", "fallback": "none"}, "fallback: 'none' is not understood"),
         ({"fallback": "dqn_cnn"}, "dqn_cnn is learned and may fail itself; fall back on a rule such as fcfs"),
         ({"shadow": "me"}, "shadow: 'me' is not understood"),
-        ({"deadlineSeconds": "soon"}, "deadlineSeconds: 'soon' is not understood: could not convert"),
+        ({"deadlineSeconds": "soon"}, "deadlineSeconds: 'soon' is not understood: 'soon' is no duration"),
         ({"deadlineSeconds": "0"}, "deadlineSeconds: '0' is not understood: must be more than 0 and at most 30"),
         ({"deadlineSeconds": "nan"}, "deadlineSeconds: 'nan' is not understood: must be"),
         ({"deadlineSeconds": "31"}, "deadlineSeconds: '31' is not understood: must be"),

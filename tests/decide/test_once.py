@@ -20,7 +20,7 @@ from tests.strategies import snapshots
 
 from trimtab import settings
 from trimtab.api.v1alpha1 import Elasticity
-from trimtab.commands.snapshot import portable, read_snapshot
+from trimtab.commands.dumps import portable, read_snapshot
 from trimtab.decide.engine import Engine
 from trimtab.decide.rules import rules_of
 from trimtab_policy.policy import Policy, load

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from trimtab.commands import cluster_option, plan
+from trimtab.commands import cluster_option, planning
 from trimtab.settings import DEFAULTS, PolicySettings, load
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab_local.checkout import checkout
@@ -107,8 +107,8 @@ def test_its_jobs_run_for_longer_than_anybody_needs_to_read_on() -> None:
         ",".join(f"{gpu_type}=64" for gpu_type in ("H100-SXM5-80GB", "MI300X", "V100-SXM2-16GB"))
     )
     samples = (path for path in sorted((ROOT / "manifests" / "samples").glob("*.yaml")) if "queue" not in path.name)
-    jobs = [plan.manifest(path).as_job(created=0.0) for path in samples]
-    decided = [plan.decide(replace(fleet, jobs=(job,)), job, PolicySettings().name).placement for job in jobs]
+    jobs = [planning.manifest(path).as_job(created=0.0) for path in samples]
+    decided = [planning.decide(replace(fleet, jobs=(job,)), job, PolicySettings().name).placement for job in jobs]
     seconds = sorted(placed.prediction.run_seconds / float(speedup) for placed in decided if placed)
     assert seconds[len(seconds) // 2] > 3600
 

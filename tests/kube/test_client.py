@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from aiohttp import web
 from tests.fakeserver import FakeApiServer
 
@@ -291,6 +292,21 @@ def test_an_answer_that_is_no_status_is_quoted() -> None:
 )
 def test_requests_are_described_in_the_words_of_rbac(method: str, path: str, expected: tuple[str, str]) -> None:
     assert describe(method, path) == expected
+
+
+async def test_who_does_not_answer_is_told_in_words(tmp_path: Path, unused_tcp_port: int) -> None:
+    path = tmp_path / "config"
+    content = {
+        "current-context": "c",
+        "clusters": [{"name": "k", "cluster": {"server": f"http://127.0.0.1:{unused_tcp_port}"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "k"}}],
+    }
+    path.write_text(yaml.safe_dump(content))
+    async with await KubeClient.connect(KubeSettings(kubeconfig=path)) as client:
+        with pytest.raises(
+            errors.Unreachable, match=r"no answer from http://127\.0\.0\.1:\d+ to GET /x: [Cc]onn[^(]*$"
+        ):
+            await client.request("GET", "/x")
 
 
 async def test_a_missing_kubeconfig_is_a_clear_error(tmp_path: Path) -> None:

@@ -48,6 +48,32 @@ def test_a_token_and_files_beside_the_kubeconfig(tmp_path: Path) -> None:
     assert (connection.proxy, connection.tls_server_name) == ("http://p:3128", "kubernetes")
 
 
+@pytest.mark.parametrize("user", [{"exec": {}}, {"username": "a", "password": "b"}, {"token": "t", "as": "b"}])
+def test_credentials_that_it_does_not_know_are_not_left_out(tmp_path: Path, user: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="gets its credentials"):
+        slim_auth.plain(kubeconfig(tmp_path / "config", user), None)
+
+
+def test_several_files_are_for_the_large_connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "config", SECRET)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    assert slim_auth.plain(None, None)
+    monkeypatch.setenv("KUBECONFIG", f"{path}:{tmp_path / 'other'}")
+    assert slim_auth.plain(None, None) is None
+
+
+def test_the_namespace_is_that_of_the_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "config", SECRET)
+    assert slim_auth.namespace(path) == slim_auth.namespace(tmp_path / "absent") == "default"
+    content = yaml.safe_load(path.read_text())
+    content["contexts"] += [{"name": "d", "context": {"cluster": "k", "user": "u", "namespace": "team-a"}}]
+    path.write_text(yaml.safe_dump(content))
+    assert slim_auth.namespace(path, "d") == "team-a"
+    (tmp_path / "first").write_text("current-context: d\n")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'first'}:{path}")
+    assert slim_auth.namespace() == "team-a"
+
+
 async def test_a_token_file_that_changes_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("first")
     connection = PlainConnection(endpoint(kubeconfig(tmp_path / "c", {"tokenFile": "token"})))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trimtab import docstrings
 from trimtab.errors import SettingsError
 from trimtab.settings import DEFAULTS, Settings, load
 from trimtab.settings.section import Section
@@ -91,5 +92,16 @@ def test_every_setting_is_documented() -> None:
     for name, section in sections.items():
         assert isinstance(section, type)
         assert issubclass(section, Section)
-        undocumented = [field for field, info in section.model_fields.items() if not info.description]
+        documented = docstrings.of_fields(section)
+        undocumented = [field for field in section.model_fields if not documented.get(field)]
         assert not undocumented, name
+
+
+def test_durations_may_have_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMTAB_ROUND__SWEEP_SECONDS", "5m")
+    assert load(flags={"gang": {"backoff_initial_seconds": "1500ms"}}).gang.backoff_initial_seconds == 1.5
+    assert load().round.sweep_seconds == 300
+    for wrong in ("5x", "0s"):
+        monkeypatch.setenv("TRIMTAB_ROUND__SWEEP_SECONDS", wrong)
+        with pytest.raises(SettingsError, match=r"round\.sweep_seconds: "):
+            load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,20 @@ async def test_a_quota_that_admits_only_part_of_the_gang_lets_none_of_it_stay(
         live.delete("resourcequota", "few")
     await live.until("over-quota", "PodsReady")
     await live.gone("over-quota")
+
+
+async def test_a_misspelt_field_of_the_template_is_told_and_starts_nothing(
+    live: Live, controller: ControllerProcess
+) -> None:
+    job = training_job("misspelt", seconds=LONG)
+    job["spec"]["template"]["spec"]["containers"][0] |= {"comand": ["python"], "volumeMount": []}
+    live.apply(job)
+    await eventually(lambda: "CreateRefused" in live.events("misspelt"), what="the refusal to be told")
+    events = json.loads(live.cluster.kubectl("get", "events", "-n", "default", "-o", "json"))["items"]
+    told = [event["message"] for event in events if event["reason"] == "CreateRefused"]
+    assert any('unknown field "spec.containers[0].comand"' in message for message in told), told
+    await eventually(lambda: not live.pods("misspelt"), what="no pod to be there")
+    live.delete("ltj", "misspelt")
 
 
 async def test_a_job_edited_so_that_its_plan_is_too_large_is_planned_anew(

@@ -39,18 +39,19 @@ from typer.testing import CliRunner, Result
 from trimtab.api.status import JobStatus
 from trimtab.apply import change, events, transitions
 from trimtab.cli import app, main
-from trimtab.commands import explain, get
-from trimtab.commands import snapshot as dumps
+from trimtab.commands import dumps, explanation, job_list, live
 from trimtab.doctor import show as doctor
 from trimtab.doctor.findings import CheckGroup as Part
 from trimtab.doctor.findings import CheckResult, Finding, Severity
 from trimtab.observe.gpunodes import GpuNodes
+from trimtab.observe.jobs import JobFacts
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.observe.stragglers import StragglerRules, Stragglers
 from trimtab.printable import escaped, printable, say
 from trimtab.settings import LogSettings, TelemetrySettings
 from trimtab.telemetry import logs
-from trimtab.ui.output import Output, show
+from trimtab.ui.form import Output
+from trimtab.ui.output import show
 from trimtab.ui.progress import step
 from trimtab.ui.terminal import Console, Text
 from trimtab_policy.perf.hierarchy import Learned
@@ -312,10 +313,14 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Observation:
     async def deciding(*_: Any) -> str:
         return "best_fit"
 
-    for module in (get, explain, dumps):
+    async def jobs_of(*_: Any) -> list[JobFacts]:
+        return list(found.jobs.values())
+
+    monkeypatch.setattr(job_list, "jobs_of", jobs_of)
+    for module in (live, explanation):
         monkeypatch.setattr(module, "look", look)
-    monkeypatch.setattr(explain.learned, "learned", learned)
-    monkeypatch.setattr(explain, "deciding", deciding)
+    monkeypatch.setattr(explanation.learned, "learned", learned)
+    monkeypatch.setattr(explanation, "deciding", deciding)
     return found
 
 

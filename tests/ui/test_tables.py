@@ -12,18 +12,23 @@ from trimtab.observe.jobs import JobFacts, facts
 from trimtab.observe.snapshot import Caches, ClusterObserver
 from trimtab.settings import TelemetrySettings
 from trimtab.ui import tables
+from trimtab.ui.listing import Listing
 from trimtab_policy.types import PendingReason
 
 RUNS = JobStatus(plan=plan_of(placement()), last_epoch=1)
 WATCHED = RUNS.model_copy(update={"shadow": to_shadow("sia", PendingReason.BEHIND_OTHERS, now=MOMENT)})
 
 
-def shown(*rows: JobFacts, policies: bool) -> list[list[str]]:
+def cells(table: Listing) -> list[list[str]]:
     """Cells of the printed table; no cell of these has two blanks in a row."""
     console = Console(width=300)
     with console.capture() as captured:
-        console.print(tables.jobs(rows, lambda facts: 0.0, policies=policies))
+        console.print(table)
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in captured.get().splitlines()]
+
+
+def shown(*rows: JobFacts, policies: bool) -> list[list[str]]:
+    return cells(tables.jobs(rows, lambda facts: 0.0, more=["POLICY"] if policies else []))
 
 
 def job(status: JobStatus) -> JobFacts:
@@ -46,7 +51,7 @@ def test_the_state_of_a_node_tells_what_its_agent_says() -> None:
     heard.take(gpunode_object("b", [gpu_reading(index, "b", smUtilizationPercent=90) for index in range(8)]))
     nodes = [node_object(name) for name in ("a", "b", "c", "d", "e", "f", "g", "h")]
     table = tables.nodes(ClusterObserver((), heard).observe(Caches(nodes, [], []), NOW))
-    states = [str(state) for state in table.columns[-1].cells]
-    assert states[0].startswith("its GPUs are unhealthy: GPU 0: XID 79")
-    assert states[1:3] == ["Ready (ForeignLoad)", "Ready"]
-    assert [str(free) for free in table.columns[3].cells][:3] == ["-", "0", "8"]
+    _, *lines = cells(table)
+    assert lines[0][-1].startswith("its GPUs are unhealthy: GPU 0: XID 79")
+    assert [line[-1] for line in lines[1:3]] == ["Ready (ForeignLoad)", "Ready"]
+    assert [line[3] for line in lines[:3]] == ["-", "0", "8"]

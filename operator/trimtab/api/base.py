@@ -22,9 +22,7 @@ JsonSchema = dict[str, Any]
 class ApiModel(BaseModel):
     """Frozen value with snake_case attributes in Python and camelCase names on the wire."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True, frozen=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, defer_build=True)
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object as the API server stores it: unset fields absent, times in RFC 3339."""

@@ -42,8 +42,7 @@ from trimtab.api.v1alpha1 import (
 from trimtab.errors import SpecError
 from trimtab.kube.quantity import to_int, to_milli
 from trimtab_policy import catalog
-from trimtab_policy.perf.constants import OTHER
-from trimtab_policy.specs import Mode, ModelSpec, ParallelPlan, Prediction, TrainingSpec
+from trimtab_policy.specs import OTHER, Mode, ModelSpec, ParallelPlan, Prediction, TrainingSpec
 from trimtab_policy.types import (
     MOST_LEAVING,
     Alternative,
@@ -113,14 +112,15 @@ def to_training(training: Training) -> TrainingSpec:
 def to_requirements(spec: JobSpec) -> Requirements:
     """Return the part of the plan space that the job allows.
 
-    GPU types are brought to the catalogue's spelling; one that it does not know is kept, because nodes may offer
-    products that nobody has listed. What the pods ask for besides (`*_per_pod`) is for the reader of the template.
+    GPU types are brought to the catalogue's spelling, and short names to all types that they mean; one that it does not
+    know is kept, because nodes may offer products that nobody has listed. What the pods ask for besides (`*_per_pod`)
+    is for the reader of the template.
     Raises `SpecError` when no number of GPUs is allowed.
     """
     limits, asked = spec.resources, spec.parallelism
     requirements = Requirements(
         gpus=_gpus(spec),
-        gpu_types=tuple(map(_canonical, limits.gpu_types or ())),
+        gpu_types=tuple(dict.fromkeys(name for each in limits.gpu_types or () for name in _meant(each))),
         max_nodes=limits.max_nodes,
         modes=tuple(Mode) if asked.mode is ParallelMode.AUTO else (Mode(asked.mode.value),),
         tensor=_bounds(asked.tensor),
@@ -153,6 +153,10 @@ def _gpus(spec: JobSpec) -> Bounds:
     if low > gpus.max:
         raise SpecError("spec.resources.gpus.min", f"{low} exceeds max, which is {gpus.max}")
     return Bounds(low, gpus.max)
+
+
+def _meant(gpu_type: str) -> tuple[str, ...]:
+    return tuple(spec.name for spec in catalog.named(gpu_type)) or (gpu_type,)
 
 
 def _canonical(gpu_type: str) -> str:

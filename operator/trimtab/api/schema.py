@@ -16,6 +16,7 @@ from trimtab import names
 from trimtab.api.base import ApiModel, JsonSchema
 from trimtab.api.gpunode import GPUNode
 from trimtab.api.v1alpha1 import LLMTrainingJob, Queue
+from trimtab.docstrings import describe
 from trimtab_policy import catalog
 
 _LAST_CONDITION = ".status.conditions[-1:]"
@@ -69,7 +70,7 @@ _DROPPED = ("title", "$defs", "additionalProperties")
 
 def structural(model: type[ApiModel]) -> JsonSchema:
     """Return the structural schema of a model class, with camelCase names and no `$ref`."""
-    schema = model.model_json_schema(by_alias=True)
+    schema = describe(model.model_json_schema(by_alias=True), model, ApiModel)
     inlined: JsonSchema = _structural(schema, schema.get("$defs", {}))
     return inlined
 

@@ -137,7 +137,7 @@ class Resources(ApiModel):
     """Number of GPUs, over all nodes. All GPUs of a job are of one type, and every node gives equally many."""
     gpu_types: Annotated[tuple[GpuType, ...], Field(max_length=32), extra(list_type="set")] | None = None
     """Allowed GPU types, e.g. [H100-SXM5-80GB, A100-SXM4-80GB]; `trimtab get nodes` lists those of the cluster.
-    Left out: any type that the model fits on."""
+    A short name allows all types of that name: H100, A100-80GB. Left out: any type that the model fits on."""
     cpus_per_gpu: Quantity | None = None
     """CPUs that a pod requests for each of its GPUs, e.g. 8 or 500m. Default: none."""
     memory_per_gpu: Quantity | None = None

@@ -71,7 +71,8 @@ async def create(client: KubeClient, resource: Resource, obj: dict[str, Any], ow
     """Create a Service or pod of the gang, or find the one that an earlier attempt created; return what is there."""
     namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
     try:
-        return await client.create(resource.path(namespace), obj)
+        # Of a template, the API server knew only that it holds an object: a misspelt field is told, not dropped.
+        return await client.create(resource.path(namespace), obj, strict=resource is PODS)
     except AlreadyExists:
         there = await client.get(resource.path(namespace, name))
         if _ANY.decode(there).metadata.job == owner:

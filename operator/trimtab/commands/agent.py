@@ -7,17 +7,16 @@ import os
 import socket
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
-from trimtab.agent.start import ENV_NODE, become, config_of, node_name
 from trimtab.commands.options import ContextOption, KubeconfigOption, OutputOption, reported
 from trimtab.errors import UsageError
-from trimtab.settings import Settings, load
-from trimtab.ui import gpus
-from trimtab.ui.output import Output, show
+from trimtab.ui.form import Output
+
+if TYPE_CHECKING:
+    from trimtab.settings import Settings
 
 
 class BackendName(StrEnum):
@@ -56,6 +55,9 @@ def agent(
     """
     if once and fake_nodes:
         raise UsageError("--once shows this machine, --fake-nodes plays others: choose one")
+    from trimtab.agent.start import become, config_of, node_name
+    from trimtab.settings import load
+
     given = {"node": node, "backend": backend and backend.value, "profile": profile}
     flags: dict[str, dict[str, Any]] = {
         "agent": {key: value for key, value in given.items() if value},
@@ -74,7 +76,12 @@ def agent(
 
 def _once(settings: Settings, form: Output) -> None:
     """One reading; two a moment apart, since rates are differences. Raises BackendError."""
+    import msgspec
+
     from trimtab.agent.once import read_reports
+    from trimtab.agent.start import ENV_NODE, config_of
+    from trimtab.ui import gpus
+    from trimtab.ui.output import show
 
     name = settings.agent.node or os.environ.get(ENV_NODE) or socket.gethostname()
     status = msgspec.to_builtins(read_reports(config_of(settings, name)))

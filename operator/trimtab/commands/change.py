@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from trimtab.api.convert import to_quotas
 from trimtab.api.v1alpha1 import ElasticPolicy, QueueSpec
-from trimtab.commands import plan
+from trimtab.commands import planning
 from trimtab.errors import UsageError
 from trimtab_policy.catalog import UnknownGpu
 from trimtab_policy.inputs import changes, documents
@@ -116,7 +116,7 @@ def apply(change: ClusterChange, now: Snapshot, file: Path) -> Snapshot:
     for name, edit in change.jobs.items():
         after = _job(after, name, edit, file)
     for manifest in change.submit:
-        facts = plan.manifest(file.parent / manifest)
+        facts = planning.manifest(file.parent / manifest)
         if any((job.namespace, job.name) == (facts.meta.namespace, facts.meta.name) for job in after.jobs):
             raise UsageError(f"{file}: submit: the snapshot has a job {facts.meta.key} already")
         elastic = facts.spec is not None and facts.spec.elasticity.policy is ElasticPolicy.ELASTIC

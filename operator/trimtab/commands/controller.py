@@ -7,12 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from trimtab.commands import calibration
-from trimtab.commands.options import ContextOption, KubeconfigOption, command
-from trimtab.settings import load
+from trimtab.commands.options import ContextOption, KubeconfigOption, server
 
 
-@command
+@server
 async def controller(
     config: Annotated[Path | None, typer.Option(help="Settings file (YAML) [default: $TRIMTAB_CONFIG]")] = None,
     policy: Annotated[str | None, typer.Option(help="Policy that decides, e.g. rudder, best_fit, fcfs.")] = None,
@@ -27,7 +25,9 @@ async def controller(
 
     Example: trimtab controller --policy fcfs --fake-speedup 1000
     """
-    from trimtab.controller.app import run_controller  # kopf and the reflectors are loaded by this command alone
+    from trimtab.commands import calibration
+    from trimtab.controller.app import run_controller
+    from trimtab.settings import load
 
     flags: dict[str, dict[str, Any]] = {"kube": {}, "policy": {}, "fake": {}}
     if kubeconfig:

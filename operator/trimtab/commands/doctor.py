@@ -6,17 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
-from trimtab import settings
 from trimtab.commands.options import ContextOption, KubeconfigOption, OutputOption, command, kube_settings
-from trimtab.doctor import rbac, show
-from trimtab.doctor.collect import gather
-from trimtab.doctor.examine import examine, worst
-from trimtab.doctor.findings import Severity
 from trimtab.printable import say
-from trimtab.ui import output
-from trimtab.ui.output import Output
+from trimtab.ui.form import Output
 
 EXIT_WARNINGS, EXIT_ERRORS = 1, 2
 PATIENCE_SECONDS = 30.0
@@ -55,6 +48,13 @@ async def doctor(
 
     trimtab doctor --roles-for alice | kubectl apply -f -
     """
+    from trimtab import settings
+    from trimtab.doctor import show
+    from trimtab.doctor.collect import gather
+    from trimtab.doctor.examine import examine, worst
+    from trimtab.doctor.findings import Severity
+    from trimtab.ui import output
+
     asked = settings.load(config)
     leadership = asked.leadership.model_copy(update={"namespace": namespace} if namespace else {})
     config_map = asked.policy.config_map.model_copy(update={"namespace": namespace} if namespace else {})
@@ -67,7 +67,7 @@ async def doctor(
         }
     )
     if roles_for:
-        say(yaml.safe_dump_all(rbac.roles_of_doctor(leadership.namespace, roles_for), sort_keys=False).rstrip())
+        _print_roles(leadership.namespace, roles_for)
         return
     seen = await gather(told, certificates=certificates)
     said = examine(seen)
@@ -77,3 +77,11 @@ async def doctor(
         raise typer.Exit(EXIT_ERRORS)
     if level is Severity.WARNING and strict:
         raise typer.Exit(EXIT_WARNINGS)
+
+
+def _print_roles(namespace: str, user: str) -> None:
+    import yaml
+
+    from trimtab.doctor import rbac
+
+    say(yaml.safe_dump_all(rbac.roles_of_doctor(namespace, user), sort_keys=False).rstrip())

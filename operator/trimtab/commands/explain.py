@@ -1,82 +1,38 @@
-"""`trimtab explain JOB`: why a job runs the way it does, or why it does not run, and when that will change.
-
-What the controller has written into the job's status comes first: it decides. What is worked out here, from a look at
-the cluster or a dumped snapshot, adds what a status has no room for: the place in line, the nodes that the job is
-expected to get, and what would be decided about it if it were placed now.
-"""
+"""`trimtab explain JOB`: why a job runs the way it does, or why it does not run, and when that will change."""
 
 from __future__ import annotations
 
-from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from msgspec import Struct
-from msgspec.structs import replace
 
-from trimtab import settings
-from trimtab.api.convert import to_placement
-from trimtab.commands import calibration, learned, why_not
-from trimtab.commands.live import deciding, look
+from trimtab.commands import completion
 from trimtab.commands.options import (
     ContextOption,
+    JobArgument,
     KubeconfigOption,
     NamespaceOption,
     OutputOption,
     command,
     kube_settings,
+    place,
 )
-from trimtab.commands.outlook import outlook
-from trimtab.commands.plan import PlanOutput, decide
-from trimtab.commands.snapshot import read_snapshot
-from trimtab.errors import UsageError
-from trimtab.names import JOB_KIND
-from trimtab.observe.calibration import corrected
-from trimtab.observe.jobs import JobFacts
-from trimtab.observe.snapshot import Observation
-from trimtab.settings import PriceSettings
-from trimtab.ui import explain as ui
-from trimtab.ui import output, tables, words
-from trimtab.ui.choices import TypeChoice, overview
-from trimtab.ui.output import Output
-from trimtab_policy.perf.correction import Corrections
-from trimtab_policy.perf.hierarchy import Learned
-from trimtab_policy.scheduling.etas import expected_starts, forecasts
-from trimtab_policy.scheduling.fair_share import in_line
-from trimtab_policy.types import Job, Node, Pending, PendingReason, Snapshot
-
-
-class _Account(Struct):
-    """All that is known of one job."""
-
-    key: str
-    rows: list[ui.Rows]
-    now: Snapshot
-    """The cluster, with all that run and wait, in line."""
-    snapshot: Snapshot
-    """As if the job held nothing and alone were waiting."""
-    line: ui.Place | None = None
-    prospect: ui.Prospect | None = None
-    pending: Pending | None = None
-    """What nobody needs to ask a policy about."""
-    job: Job | None = None
-    """In the snapshot; None for one that no policy is asked about."""
-    facts: JobFacts | None = None
-    known: Learned = Learned()
-    holds: bool = False
-    """It has GPUs, so that what a policy cannot do for it now does not keep it waiting."""
+from trimtab.ui.form import Output
 
 
 @command
 async def explain(
-    job: Annotated[str, typer.Argument(help="Name of the job.")],
-    namespace: NamespaceOption = "default",
-    policy: Annotated[str, typer.Option(help="Policy to ask; by default the one that decides now.")] = "",
+    job: JobArgument,
+    namespace: NamespaceOption = "",
+    policy: Annotated[
+        str,
+        typer.Option(help="Policy to ask; by default the one that decides now.", autocompletion=completion.policies),
+    ] = "",
     snapshot: Annotated[Path | None, typer.Option(help="Look at this dump instead of the live cluster.")] = None,
     why: Annotated[
         str,
-        typer.Option(why_not.OPTION, help="GPUs that it has not, such as 32xH100, H100 or 32: what speaks against."),
+        typer.Option("--why-not", help="GPUs that it has not, such as 32xH100, H100 or 32: what speaks against."),
     ] = "",
     form: OutputOption = Output.TABLE,
     kubeconfig: KubeconfigOption = None,
@@ -93,165 +49,7 @@ async def explain(
 
     trimtab snapshot -o json > now.json; trimtab explain llama3-8b --snapshot now.json
     """
-    configured = settings.load()
-    calibration.use(configured.perf)
-    if snapshot:
-        account, decides = _of_dump(read_snapshot(snapshot), namespace, job), configured.policy.name
-    else:
-        kube = kube_settings(kubeconfig, context)
-        observation, known = await look(kube), await learned.learned(kube, configured.reports)
-        account = _live(observation, _find(observation, namespace, job), known, correct=configured.reports.correct)
-        decides = await deciding(kube, configured.policy, configured.monitor)
-    _tell(form, account, policy or decides, configured.prices, why)
+    from trimtab.commands import explanation
 
-
-def _live(observation: Observation, facts: JobFacts, known: Learned, *, correct: bool) -> _Account:
-    uid, now = facts.meta.uid, observation.snapshot
-    released = _release(now, uid, facts)
-    if correct:
-        now, released = corrected(now, Corrections(known)), corrected(released, Corrections(known))
-    line, prospect = _prospects(in_line(now), uid, _told(facts))
-    return _Account(
-        key=facts.meta.key,
-        rows=[ui.standing(facts, now.time)],
-        now=in_line(now),
-        snapshot=released,
-        line=line,
-        prospect=prospect,
-        pending=observation.refused.get(uid) or _told(facts),
-        job=None if uid in observation.refused else next((job for job in released.jobs if job.uid == uid), None),
-        facts=facts,
-        known=known,
-        holds=facts.holds_gpus,
-    )
-
-
-def _of_dump(now: Snapshot, namespace: str, name: str) -> _Account:
-    job = next((job for job in now.jobs if (job.namespace, job.name) == (namespace, name)), None)
-    if job is None:
-        raise UsageError(f"the snapshot has no {JOB_KIND} {namespace}/{name} that waits or runs")
-    line, prospect = _prospects(in_line(now), job.uid, None)
-    released = _release(now, job.uid)
-    rows = [ui.of_dump(job) + ui.running(job, now.time)]
-    alone = next(each for each in released.jobs if each.uid == job.uid)
-    return _Account(
-        f"{namespace}/{name}", rows, in_line(now), released, line, prospect, job=alone, holds=job.placement is not None
-    )
-
-
-def _tell(form: Output, account: _Account, policy: str, prices: PriceSettings, why: str) -> None:
-    facts, now = account.facts, account.snapshot.time
-    objection = _objection(account, why, policy) if why else None
-    decided = decide(account.snapshot, account.job, policy) if account.job else PlanOutput()
-    pending = account.pending or (None if account.holds else decided.pending)
-    choices: tuple[TypeChoice, ...] = ()
-    if account.job:
-        choices = outlook(account.snapshot, account.job, decided.placement, prices.per_gpu_hour)
-    rows = [*account.rows]
-    rows += [ui.pending(pending)] if pending else []
-    rows.append(ui.prospects(account.line, account.prospect, now))
-    if facts:
-        rows += [learned.story(facts, account.known, account.snapshot), ui.history(facts.status, now)]
-    value: dict[str, Any] = {
-        "job": account.key,
-        "state": words.state(facts) if facts else "Running" if not account.line else "Pending",
-        "plan": facts.status.plan.to_wire() if facts and facts.status.plan else None,
-        "pending": pending,
-        "line": account.line,
-        "start": account.prospect,
-        "decision": decided.placement,
-        "choices": choices,
-        "currency": prices.currency,
-    }
-    if objection:
-        value["whyNot"] = objection
-    if facts:
-        observed = facts.status.observed
-        value |= {
-            "status": facts.status.to_wire(),
-            "observed": observed.to_wire() if observed else None,
-            "learned": learned.value(facts, account.known, account.snapshot),
-        }
-    parts: list[Any] = [tables.pairs(list(ui.told_by(rows)))]
-    parts += [tables.pairs(list(ui.told_by([ui.objection(objection, now)])))] if objection else []
-    if decided.placement:
-        plan = facts.status.plan if facts else None
-        since = ui.since_then(plan, decided.placement) if plan and account.holds else []
-        heading = "If placed now" if account.holds else "Decision"
-        parts.append(tables.pairs([*since, *ui.decision(decided.placement, heading)]))
-    elif decided.pending and account.holds:
-        parts.append(tables.pairs(ui.nowhere(decided.pending)))
-    parts += [overview(choices, prices.currency)] if choices else []
-    output.show(form, value, output.spaced(parts))
-
-
-def _objection(account: _Account, why: str, policy: str) -> ui.Objection:
-    asked = why_not.wanted(why, account.snapshot.gpu_types)
-    if account.job is None:
-        ended = "has ended" if account.facts and account.facts.finished else "is not decided about"
-        raise UsageError(f"{why_not.OPTION}: {account.key} {ended}: nothing would give it GPUs now")
-    return why_not.objection(account.now, account.snapshot, account.job, asked, policy)
-
-
-def _prospects(now: Snapshot, uid: str, told: Pending | None) -> tuple[ui.Place | None, ui.Prospect | None]:
-    """The job's place in line, and its start; None for a job that does not wait."""
-    line = now.waiting()
-    place = ui.place(line, uid)
-    if place is None:
-        return None, None
-    reason = told.reason if told else PendingReason.INSUFFICIENT_GPUS
-    waits = [Pending(job.uid, reason if job.uid == uid else PendingReason.INSUFFICIENT_GPUS, "") for job in line]
-    start, eta = forecasts(now, waits).get(uid), expected_starts(now, waits).get(uid)
-    if start is None or eta is None:
-        return place, None
-    shape, nodes = start[1].shape, start[1].nodes
-    return place, ui.Prospect(eta, shape.gpu_type, shape.gpus, nodes, _where(now, nodes))
-
-
-def _where(now: Snapshot, nodes: tuple[str, ...]) -> str:
-    """`rack r3`: the nearest domain that all of these nodes share."""
-    topologies = [node.topology for node in now.nodes if node.name in nodes]
-    shared = list(takewhile(lambda values: len(set(values)) == 1, zip(*topologies, strict=False)))
-    return next((values[0] for values in reversed(shared) if values[0]), "")
-
-
-def _told(facts: JobFacts) -> Pending | None:
-    """What the controller says about a job that waits."""
-    said = facts.status.pending
-    if said is None:
-        return None
-    return Pending(facts.meta.uid, said.reason, said.message, said.blockers, said.alternatives)
-
-
-def _release(snapshot: Snapshot, uid: str, facts: JobFacts | None = None) -> Snapshot:
-    """The snapshot as if the job held nothing and alone were waiting."""
-    job = next((job for job in snapshot.jobs if job.uid == uid), None)
-    held = job.placement if job else None
-    if facts and facts.holds_gpus and facts.status.plan:
-        held = to_placement(uid, facts.status.plan)
-    shares = {share.node: share.gpus for share in held.shares} if held else {}
-    nodes = tuple(_freed(node, shares[node.name], job) if node.name in shares else node for node in snapshot.nodes)
-    jobs = tuple(
-        replace(job, placement=None) if job.uid == uid else job
-        for job in snapshot.jobs
-        if job.placement or job.uid == uid
-    )
-    return replace(snapshot, nodes=nodes, jobs=jobs)
-
-
-def _freed(node: Node, gpus: int, job: Job | None) -> Node:
-    need = job.requirements if job else None
-    return replace(
-        node,
-        free_gpus=node.free_gpus + gpus,
-        free_cpu_milli=node.free_cpu_milli + (need.cpu_milli(gpus) if need else 0),
-        free_memory=node.free_memory + (need.memory(gpus) if need else 0),
-        free_pods=node.free_pods + 1,
-    )
-
-
-def _find(observation: Observation, namespace: str, name: str) -> JobFacts:
-    for facts in observation.jobs.values():
-        if (facts.meta.namespace, facts.meta.name) == (namespace, name):
-            return facts
-    raise UsageError(f"there is no {JOB_KIND} {namespace}/{name}")
+    namespace, name = place(job, namespace, kubeconfig, context)
+    await explanation.run(form, namespace, name, policy, snapshot, why, kube_settings(kubeconfig, context))

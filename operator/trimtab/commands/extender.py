@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from trimtab.commands.options import ContextOption, KubeconfigOption, command
-from trimtab.settings import load
+from trimtab.commands.options import ContextOption, KubeconfigOption, server
 
 
-@command
+@server
 async def extender(
     config: Annotated[Path | None, typer.Option(help="Settings file (YAML) [default: $TRIMTAB_CONFIG]")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
@@ -31,7 +30,8 @@ async def extender(
 
     Example: trimtab extender --certificate tls.crt --key tls.key --client-ca ca.crt
     """
-    from trimtab.extender.app import serve_extender  # the HTTP server is loaded by this command alone
+    from trimtab.extender.app import serve_extender
+    from trimtab.settings import load
 
     given = {"host": host, "port": port, "certificate": certificate, "key": key, "client_ca": client_ca}
     flags: dict[str, dict[str, Any]] = {

@@ -1,71 +1,210 @@
-"""`trimtab get jobs|nodes|queues`: what runs where, and for whom."""
+"""`trimtab get jobs|nodes|queues`: what runs where, and for whom, with the habits of `kubectl get`."""
 
 from __future__ import annotations
 
-import time
-from typing import Annotated
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
+from typer.core import TyperGroup
 
-from trimtab.commands.live import look
+from trimtab.commands import completion
 from trimtab.commands.options import (
     ContextOption,
     KubeconfigOption,
-    OutputOption,
+    NamespaceOption,
     command,
     kube_settings,
+    own_namespace,
+    place,
 )
-from trimtab.observe.snapshot import Observation
-from trimtab.ui import output, tables, words
-from trimtab.ui import queues as lines
-from trimtab.ui.output import Output
+from trimtab.errors import TrimtabError, UsageError
+from trimtab.ui.form import LIST_FORMS, ListForm, list_form
 
-app = typer.Typer(no_args_is_help=True, help="Show jobs, nodes or queues.")
+if TYPE_CHECKING:
+    from trimtab.observe.snapshot import Observation
+
+ALIASES = {
+    "job": "jobs", "ltj": "jobs", "ltjs": "jobs", "llmtrainingjob": "jobs", "llmtrainingjobs": "jobs",
+    "node": "nodes", "no": "nodes", "gpunode": "nodes", "gpunodes": "nodes", "gpun": "nodes",
+    "queue": "queues", "ltq": "queues", "q": "queues",
+}  # fmt: skip
+"""Names by which people and kubectl know the kinds as well: singular, short, in full."""
+
+
+class Kinds(TyperGroup):
+    """The kinds, each by every name that it has."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Find a kind by any of its names."""
+        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
+
+
+app = typer.Typer(
+    cls=Kinds, no_args_is_help=True, help="Show jobs, nodes or queues. Singular and short names do, too: job, ltj, ltq."
+)
+
+
+def _form(text: str) -> ListForm:
+    try:
+        return list_form(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _forms(incomplete: str) -> list[str]:
+    return [form.removesuffix("TEMPLATE") for form in LIST_FORMS if form.startswith(incomplete)]
+
+
+ListOption = Annotated[
+    Any,
+    typer.Option(
+        "--output", "-o", parser=_form, metavar="FORM", autocompletion=_forms, help=f"One of {', '.join(LIST_FORMS)}."
+    ),
+]
+HeadersOption = Annotated[bool, typer.Option("--no-headers", help="Leave out the line of column names.")]
+SelectorOption = Annotated[str, typer.Option("--selector", "-l", help="Labels, e.g. team=nlp,tier!=dev.")]
 
 
 @app.command()
 @command
 async def jobs(
-    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only jobs of this namespace.")] = None,
-    form: OutputOption = Output.TABLE,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[JOB]...", help="NAME or NAMESPACE/NAME.", autocompletion=completion.jobs),
+    ] = None,
+    namespace: NamespaceOption = "",
+    everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")] = False,
+    selector: SelectorOption = "",
+    form: ListOption = "table",
+    no_headers: HeadersOption = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Show training jobs with their plans, progress and state, who decided, and what a shadow policy says to it.
+    """Show training jobs with their plans, progress and state; with -o wide also queue, priority, and who decided.
 
-    Example: trimtab get jobs -n team-a -o json
+    Examples: trimtab get jobs -A
+
+    trimtab get job llama3-8b -n team-a -o json
+
+    trimtab get jobs -l team=nlp -o jsonpath='{.items[*].name}'
     """
-    observation = await look(kube_settings(kubeconfig, context))
-    rows = sorted(observation.jobs.values(), key=lambda facts: (facts.meta.namespace, facts.created, facts.meta.name))
-    rows = [facts for facts in rows if namespace in (None, facts.meta.namespace)]
+    if everywhere and (names or namespace):
+        raise UsageError("--all-namespaces goes neither with names nor with --namespace")
+    import time
+
+    from trimtab.commands.job_list import jobs_of
+    from trimtab.ui import tables, words
+
+    wanted = [place(name, namespace, kubeconfig, context) for name in names or ()]
+    where = "" if everywhere else namespace or own_namespace(kubeconfig, context)
+    rows = await jobs_of(kube_settings(kubeconfig, context), where, selector, wanted)
     value = [
         {
             "namespace": facts.meta.namespace,
             "name": facts.meta.name,
+            "labels": facts.meta.labels,
             "state": words.state(facts),
             "status": facts.status.to_wire(),
         }
         for facts in rows
     ]
     now = time.time()
-    table = tables.jobs(rows, lambda facts: words.progress(facts, now), namespaces=namespace is None, policies=True)
-    output.show(form, value, table)
+    several = everywhere or len({space for space, _ in wanted}) > 1
+    more = ["AGE", *(["NAMESPACE"] if several else []), *(["QUEUE", "PRIORITY", "POLICY"] if form.wide else [])]
+    headers = not no_headers
+    table = tables.jobs(rows, lambda facts: words.progress(facts, now), more=more, now=now, headers=headers)
+    _show(form, "llmtrainingjob.trimtab.dev", [facts.meta.name for facts in rows], value, table, len(names or ()) == 1)
+    if not rows:
+        _nothing("jobs", f" in namespace {where}" if where else "")
 
 
 @app.command()
 @command
 async def nodes(
-    form: OutputOption = Output.TABLE, kubeconfig: KubeconfigOption = None, context: ContextOption = None
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NODE]...")] = None,
+    selector: SelectorOption = "",
+    form: ListOption = "table",
+    no_headers: HeadersOption = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
 ) -> None:
     """Show GPU nodes as Trimtab understands them: type, free GPUs, topology, and why a node takes no pods.
 
     With `-o json` also what its agent reads, in shares from 0 to 1 and degrees Celsius.
     """
-    observation = await look(kube_settings(kubeconfig, context))
+    from trimtab.commands.live import labelled_nodes, look
+    from trimtab.ui import tables
+
+    kube = kube_settings(kubeconfig, context)
+    observation = await look(kube)
+    only = _only("node", names, observation.nodes)
+    if selector:
+        only = [name for name in await labelled_nodes(kube, selector) if name in only]
+    value = _nodes(observation, only)
+    table = tables.nodes(observation, only, headers=not no_headers)
+    _show(form, "node", [each["name"] for each in value], value, table, len(names or ()) == 1)
+    if not value:
+        _nothing("GPU nodes")
+
+
+@app.command()
+@command
+async def queues(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...", autocompletion=completion.queues)] = None,
+    form: ListOption = "table",
+    no_headers: HeadersOption = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Show queues: what each is guaranteed, may have and has by GPU type, its share of the cluster, and who is next.
+
+    Borrowed are GPUs beyond the guarantee. Of two queues the one with the smaller share is served first.
+    """
+    import msgspec
+
+    from trimtab.commands.live import look
+    from trimtab.ui import queues as lines
+
+    found = lines.rows(await look(kube_settings(kubeconfig, context)))
+    only = _only("queue", names, [each.name for each in found])
+    found = [each for each in found if each.name in only]
+    value = msgspec.to_builtins(found)
+    table = lines.table(found, headers=not no_headers)
+    _show(form, "queue.trimtab.dev", [each.name for each in found], value, table, len(names or ()) == 1)
+    if not found:
+        _nothing("queues")
+
+
+def _only(kind: str, names: Collection[str] | None, known: Iterable[str]) -> list[str]:
+    """The names that are asked for, all for none. Raises TrimtabError for one that there is not."""
+    from trimtab_policy.inputs.nearest import did_you_mean
+
+    known = list(known)
+    for name in names or ():
+        if name not in known:
+            raise TrimtabError(f"there is no {kind} {name}{did_you_mean(name, known)}")
+    return list(names or known)
+
+
+def _show(form: ListForm, kind: str, names: list[str], value: list[Any], table: Any, one: bool) -> None:
+    from trimtab.ui import output
+
+    if names or form.path is not None or form.output.value != "table":
+        output.show_list(form, kind, names, value, table, one)
+
+
+def _nothing(what: str, where: str = "") -> None:
+    """For people, as kubectl says it: programs read the standard output."""
+    from trimtab.printable import say
+
+    say(f"no {what} found{where}", error=True)
+
+
+def _nodes(observation: Observation, only: Collection[str]) -> list[dict[str, Any]]:
     snapshot = observation.snapshot
     taking = {node.name: node for node in snapshot.nodes}
-    value = [
+    return [
         {
             "name": facts.name,
             "gpuType": facts.gpu.name if facts.gpu else None,
@@ -81,25 +220,14 @@ async def nodes(
             ],
         }
         for facts in sorted(observation.nodes.values(), key=lambda facts: facts.name)
+        if facts.name in only
     ]
-    output.show(form, value, tables.nodes(observation))
-
-
-@app.command()
-@command
-async def queues(
-    form: OutputOption = Output.TABLE, kubeconfig: KubeconfigOption = None, context: ContextOption = None
-) -> None:
-    """Show queues: what each is guaranteed, may have and has by GPU type, its share of the cluster, and who is next.
-
-    Borrowed are GPUs beyond the guarantee. Of two queues the one with the smaller share is served first.
-    """
-    found = lines.rows(await look(kube_settings(kubeconfig, context)))
-    output.show(form, msgspec.to_builtins(found), lines.table(found))
 
 
 def _readings(observation: Observation, node: str) -> dict[str, float | str] | None:
     """What the agent says and when it was so by the node's clock; when it arrived here says nothing to an onlooker."""
+    import msgspec
+
     readings, told = observation.reports.readings.get(node), observation.reports.telemetry.get(node)
     if readings is None or told is None:
         return None

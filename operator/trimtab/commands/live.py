@@ -9,8 +9,6 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from trimtab.decide import choice
-from trimtab.decide.standing import read_standing
 from trimtab.doctor.collect import OURS
 from trimtab.doctor.findings import some
 from trimtab.doctor.gpu_nodes import binds_directly
@@ -50,7 +48,6 @@ from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.observe.stragglers import StragglerRules, Stragglers
 from trimtab.printable import say
 from trimtab.settings import KubeSettings, MonitorSettings, PolicySettings, TelemetrySettings, TopologySettings
-from trimtab_policy.scheduling.choice import Choice
 
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
 
@@ -87,9 +84,20 @@ async def look(kube: KubeSettings, topology: TopologySettings | None = None) -> 
     return replace(seen, snapshot=replace(seen.snapshot, speedup=speedup_of(seen.jobs.values())))
 
 
+async def labelled_nodes(kube: KubeSettings, selector: str) -> list[str]:
+    """Names of nodes with these labels."""
+    async with await KubeClient.connect(kube) as client:
+        found = await list_all(client, NODES, NodeObject, [], params={"labelSelector": selector})
+    return [node.metadata.name for node in found]
+
+
 async def deciding(kube: KubeSettings, own: PolicySettings, monitor: MonitorSettings) -> str:
     """The policy that decides in the live cluster: as its ConfigMap says, else as the settings do; or its fallback,
     where that has been found to do better."""
+    from trimtab.decide import choice
+    from trimtab.decide.standing import read_standing
+    from trimtab_policy.scheduling.choice import Choice
+
     where, chosen = own.config_map, Choice(own.name, own.fallback)
     async with await KubeClient.connect(kube) as client:
         with suppress(NotFound, Forbidden, PolicyError):

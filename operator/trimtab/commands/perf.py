@@ -25,7 +25,8 @@ from trimtab.commands.options import OutputOption, reported
 from trimtab.errors import UsageError
 from trimtab.ui import accuracy as tables
 from trimtab.ui import charts, output
-from trimtab.ui.output import Output, spaced
+from trimtab.ui.form import Output
+from trimtab.ui.output import spaced
 from trimtab.ui.progress import shares, step
 from trimtab_policy.perf import accuracy, measured
 from trimtab_policy.perf.accuracy import Accuracy

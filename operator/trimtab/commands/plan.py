@@ -3,56 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
-from msgspec import Struct
 
-from trimtab import settings
-from trimtab.commands import calibration, cluster_option, learned
-from trimtab.commands.live import look
-from trimtab.commands.options import (
-    ContextOption,
-    KubeconfigOption,
-    OutputOption,
-    command,
-    kube_settings,
-)
-from trimtab.commands.outlook import outlook
-from trimtab.commands.snapshot import read_snapshot
-from trimtab.decide.engine import Engine
-from trimtab.decide.rules import rules_of
+from trimtab.commands import completion
+from trimtab.commands.options import ContextOption, KubeconfigOption, OutputOption, command, kube_settings
 from trimtab.errors import UsageError
-from trimtab.kube.objects import JobObject, Meta
-from trimtab.names import JOB_KIND
-from trimtab.observe import jobs as job_facts
-from trimtab.observe.calibration import corrected
-from trimtab.observe.eligibility import eligible
-from trimtab.observe.jobs import JobFacts
-from trimtab.observe.queues import Queues
-from trimtab.settings import KubeSettings, PriceSettings, ReportSettings
-from trimtab.ui import explain as ui
-from trimtab.ui import output, tables
-from trimtab.ui.choices import overview
-from trimtab.ui.output import Output
-from trimtab_policy import catalog
-from trimtab_policy.inputs import documents
-from trimtab_policy.inputs.documents import NotYaml
-from trimtab_policy.perf.correction import Corrections
-from trimtab_policy.perf.hierarchy import Learned
-from trimtab_policy.scheduling.choice import Choice as Deciders
-from trimtab_policy.scheduling.rules import Rules
-from trimtab_policy.types import Job, Pending, Placement, Snapshot
-
-PolicyOption = Annotated[str, typer.Option("--policy", help="Policy to ask; `fcfs` answers when it fails.")]
-DEADLINE_SECONDS = 60.0
-"""Nobody waits in a queue behind this decision, so the policy may take its time."""
-
-
-PricesOption = Annotated[
-    Path | None, typer.Option(help="YAML file with `currency` and `per_gpu_hour`; by default those of the settings.")
-]
+from trimtab.ui.form import Output
 
 
 @command
@@ -62,12 +20,19 @@ async def plan(
     gpus: Annotated[
         str,
         typer.Option(
-            help="Decide on an empty cluster of these: TYPE=COUNT or TYPE=COUNTxPER_NODE, separated by commas."
+            help="Decide on an empty cluster of these: TYPE=COUNT or TYPE=COUNTxPER_NODE, separated by commas.",
+            autocompletion=completion.gpu_types,
         ),
     ] = "",
-    policy: PolicyOption = "rudder",
+    policy: Annotated[
+        str,
+        typer.Option(help="Policy to ask; `fcfs` answers when it fails.", autocompletion=completion.policies),
+    ] = "rudder",
     priority: Annotated[int, typer.Option(help="Value of the job's PriorityClass.")] = 0,
-    prices: PricesOption = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option(help="YAML file with `currency` and `per_gpu_hour`; default: the settings'."),
+    ] = None,
     form: OutputOption = Output.TABLE,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -80,101 +45,10 @@ async def plan(
 
     trimtab plan -f manifests/samples/llama3-70b.yaml --gpus H100-SXM5-80GB=64,A100-SXM4-80GB=32x4 --prices prices.yaml
     """
-    facts, configured, known = manifest(file), settings.load(), Learned()
-    calibration.use(configured.perf)
     if snapshot and gpus:
         raise UsageError("--snapshot and --gpus are two clusters: name one")
-    if snapshot or gpus:
-        now, admitted, queue = read_snapshot(snapshot) if snapshot else cluster_option.snapshot(gpus), None, None
-    else:
-        kube = kube_settings(kubeconfig, context)
-        observation, known = await look(kube), await _known_errors(kube, configured.reports)
-        now, queue = observation.snapshot, Queues(observation.queues.values()).of(facts)
-        admitted = eligible(facts.template["spec"], [observation.nodes[node.name] for node in now.nodes])
-    said = settings.read_prices(prices) if prices else configured.prices
-    _known(said, now)
-    job = facts.as_job(queue=queue, created=now.time, eligible=admitted, priority=priority)
-    others = tuple(other for other in now.jobs if other.placement)
-    alone = corrected(msgspec.structs.replace(now, jobs=(*others, job)), Corrections(known))
-    _answer(form, facts, alone, policy, rules_of(configured), said)
 
+    from trimtab.commands import planning
 
-async def _known_errors(kube: KubeSettings, reports: ReportSettings) -> Learned:
-    return await learned.learned(kube, reports) if reports.correct else Learned()
-
-
-class PlanOutput(Struct, frozen=True):
-    """What would be decided about a job."""
-
-    placement: Placement | None = None
-    pending: Pending | None = None
-    asked: tuple[tuple[str, str], ...] = ()
-    """Running jobs (`namespace/name`) that would be asked to stop or to move for it, and why."""
-
-
-def decide(snapshot: Snapshot, job: Job, policy: str, rules: Rules | None = None) -> PlanOutput:
-    """Ask a policy about one job, and make room for it where `rules` say so.
-
-    Raises UsageError when the policy fails, UnknownPolicy for one that there is not.
-    """
-    deciders = Deciders(policy, "fcfs", deadline_seconds=DEADLINE_SECONDS)
-    deciders.check()
-    outcome = Engine().decide(snapshot, deciders, rules)
-    for fallback in outcome.fallbacks:
-        raise UsageError(f"policy {fallback.policy} failed: {fallback.message}")
-    placement = next((found for found in outcome.placements if found.job == job.uid), None)
-    pending = next((found for found in outcome.pending if found.job == job.uid), None)
-    named = {other.uid: f"{other.namespace}/{other.name}" for other in snapshot.jobs}
-    asked = [(named[stop.job], f"stops: {stop.reason}") for stop in outcome.stops]
-    asked += [(named[move.placement.job], f"moves: {move.placement.reason}") for move in outcome.moves]
-    return PlanOutput(placement, pending, tuple(asked))
-
-
-def _known(prices: PriceSettings, snapshot: Snapshot) -> None:
-    """Raises UsageError for a price of a GPU type that neither the cluster nor the catalogue has: a misspelt one."""
-    for name in prices.per_gpu_hour:
-        try:
-            snapshot.gpu_types.get(name) or catalog.gpu(name)
-        except catalog.UnknownGpu as error:
-            raise UsageError(f"prices.per_gpu_hour: {error}") from error
-
-
-def _answer(
-    form: Output, facts: JobFacts, snapshot: Snapshot, policy: str, rules: Rules, prices: PriceSettings
-) -> None:
-    job = snapshot.jobs[-1]
-    decided = decide(snapshot, job, policy, rules)
-    choices = outlook(snapshot, job, decided.placement, prices.per_gpu_hour)
-    value: dict[str, Any] = {
-        "job": facts.meta.key,
-        "decision": decided.placement,
-        "pending": decided.pending,
-        "asked": dict(decided.asked),
-        "choices": choices,
-        "currency": prices.currency,
-    }
-    parts: list[Any] = [tables.pairs(ui.decision(decided.placement))] if decided.placement else []
-    parts += [tables.pairs(list(decided.asked))] if decided.asked else []
-    parts += [tables.pairs(ui.pending(decided.pending))] if decided.pending else []
-    output.show(form, value, output.spaced([*parts, overview(choices, prices.currency)]))
-
-
-def manifest(file: Path) -> JobFacts:
-    """The job of a manifest file. Raises UsageError naming file and field."""
-    try:
-        document = documents.parse(file.read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except NotYaml as error:
-        raise UsageError(f"{file} is no YAML: {error}") from error
-    if not isinstance(document, dict) or document.get("kind") != JOB_KIND:
-        raise UsageError(f"{file} holds no {JOB_KIND}: `kind` must be {JOB_KIND}, and one document a file")
-    meta = document.get("metadata") or {}
-    if not isinstance(meta, dict):
-        raise UsageError(f"{file}: metadata must be a mapping")
-    raw = msgspec.Raw(msgspec.json.encode(document.get("spec") or {}))
-    known = Meta(name=str(meta.get("name", file.stem)), namespace=str(meta.get("namespace", "default")), uid="planned")
-    facts = job_facts.facts(JobObject(known, raw))
-    if facts.error:
-        raise UsageError(f"{file}: {facts.error}")
-    return facts
+    kube = kube_settings(kubeconfig, context)
+    await planning.run(form, file, snapshot, gpus, policy, priority, prices, kube)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from trimtab.commands.options import OutputOption, reported
-from trimtab.ui import output
-from trimtab.ui import policies as ui
-from trimtab.ui.output import Output
-from trimtab_policy import listing
+from trimtab.commands.options import OutputOption, brief, reported
+from trimtab.ui.form import Output
 
 
 @reported()
@@ -19,5 +16,10 @@ def policies(form: OutputOption = Output.TABLE) -> None:
 
     trimtab policies -o json
     """
+    brief()
+    from trimtab.ui import output
+    from trimtab.ui import policies as ui
+    from trimtab_policy import listing
+
     found = listing.listed()
     output.show(form, {each.name: each for each in found}, ui.table(found))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from trimtab.commands.plan import decide
+from trimtab.commands.planning import decide
 from trimtab.errors import UsageError
 from trimtab.ui.explain import Objection, WantedGpus
 from trimtab_policy.placement.candidates import Candidate, candidates, has_room

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from trimtab import names
 from trimtab.errors import PolicyError
+from trimtab_policy.inputs import durations
 from trimtab_policy.policy import UnknownPolicy, entry
 from trimtab_policy.scheduling.choice import LONGEST_DEADLINE, Choice, check_fallback
 
@@ -52,7 +53,7 @@ def _registered_or_none(text: str) -> str:
 
 
 def _deadline(text: str) -> float:
-    seconds = float(text)
+    seconds = durations.seconds(text)
     if not (math.isfinite(seconds) and 0 < seconds <= LONGEST_DEADLINE):
         raise ValueError(f"must be more than 0 and at most {LONGEST_DEADLINE:g} seconds")
     return seconds

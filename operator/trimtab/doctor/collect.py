@@ -36,7 +36,6 @@ from trimtab.doctor.inventory import (
 from trimtab.doctor.rbac import Need, Right
 from trimtab.errors import ApiError, Forbidden, NotFound, SettingsError
 from trimtab.kube.client import KubeClient
-from trimtab.kube.connection import connect
 from trimtab.kube.listing import list_all
 from trimtab.kube.objects import (
     AnyObject,
@@ -118,15 +117,15 @@ async def gather(settings: Settings, *, certificates: bool = False) -> Seen:
     """Look at the installation. Never raises: what cannot be read says so."""
     kube, namespace = settings.kube, settings.leadership.namespace
     try:
-        connection = await connect(kube)
+        connected = await KubeClient.connect(kube)
     except SettingsError as error:
         return Seen(settings, namespace, Unknown(str(error)))
-    async with KubeClient(connection, kube) as client:
+    async with connected as client:
         try:
             version = msgspec.json.decode(await client.request("GET", VERSION), type=Version)
         except (ApiError, msgspec.DecodeError) as error:
-            return Seen(settings, namespace, Unknown(str(error)), server=connection.server)
-        seen = Seen(settings, namespace, version, server=connection.server)
+            return Seen(settings, namespace, Unknown(str(error)), server=client.server)
+        seen = Seen(settings, namespace, version, server=client.server)
         return await _Look(client, settings, certificates).at(seen)
 
 

@@ -15,18 +15,20 @@ Nothing here knows a typed Kubernetes class: they cost 130 MiB and 100 times the
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
-import structlog
 from yarl import URL
 
 from trimtab.errors import Overloaded, SettingsError, Unreachable
+from trimtab.kube import slim_auth
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.clock import ClusterClock
 from trimtab.kube.metrics_hooks import FactsObserver, Silent
@@ -50,8 +52,6 @@ WRITE_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "d
 
 Body = bytes | Mapping[str, Any] | msgspec.Struct
 """JSON bytes as they are, or something to encode as JSON."""
-
-log = structlog.get_logger(__name__)
 
 
 class Access(Protocol):
@@ -122,9 +122,12 @@ class KubeClient:
         clock: ClusterClock | None = None,
     ) -> KubeClient:
         """A client for the API server that the settings name. Raises SettingsError. Sends nothing yet."""
-        from trimtab.kube.connection import connect  # kubernetes.aio is large, and agents do without
+        return cls(await _access(settings), settings, observer=observer, before_write=before_write, clock=clock)
 
-        return cls(await connect(settings), settings, observer=observer, before_write=before_write, clock=clock)
+    @property
+    def server(self) -> str:
+        """Base URL of the API server, without a trailing slash."""
+        return self._connection.server
 
     async def close(self) -> None:
         """Close all connections; running requests end in Unreachable."""
@@ -169,7 +172,8 @@ class KubeClient:
                 content = await answer.read()
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"no answer from {self._connection.server} to {method} {path}: {error!r}") from error
+            said = f"no answer from {self._connection.server} to {method} {path}: {_cause(error)}"
+            raise Unreachable(said) from error
         finally:
             verb, resource = describe(method, path)
             self._observer.request(verb, resource, status, time.monotonic() - started)
@@ -225,14 +229,15 @@ class KubeClient:
                 async for lines in _lines(answer.content):
                     yield lines
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"the watch of {path} broke: {error!r}") from error
+            raise Unreachable(f"the watch of {path} broke: {_cause(error)}") from error
         finally:
             self._observer.request("watch", describe("GET", path)[1], status, time.monotonic() - started)
 
     # --- writes -----------------------------------------------------------------------------------------------------
-    async def create(self, path: str, obj: Body) -> bytes:
-        """POST; `path` is that of the collection."""
-        return await self.request("POST", path, body=obj, params={"fieldManager": FIELD_MANAGER})
+    async def create(self, path: str, obj: Body, *, strict: bool = False, field_manager: str = FIELD_MANAGER) -> bytes:
+        """POST; `path` is that of the collection. `strict`: unknown fields are refused, not dropped in silence."""
+        params = {"fieldManager": field_manager} | ({"fieldValidation": "Strict"} if strict else {})
+        return await self.request("POST", path, body=obj, params=params)
 
     async def replace(self, path: str, obj: Body) -> bytes:
         """PUT; fails with Conflict unless `metadata.resourceVersion` is the current one."""
@@ -298,7 +303,32 @@ class KubeClient:
             try:
                 await self._connection.refresh()
             except SettingsError as error:
-                log.error("credentials not refreshed, going on with the old ones", error=str(error))
+                import structlog  # large, and a command that reads once never comes here
+
+                structlog.get_logger(__name__).error(
+                    "credentials not refreshed, going on with the old ones", error=str(error)
+                )
+
+
+def _cause(error: Exception) -> str:
+    """Why there was no answer, as the system says it where it does: `Connection refused`."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    if isinstance(error, OSError) and (error.errno or 0) > 0:  # not of a resolver, which counts downwards
+        return os.strerror(error.errno or 0)
+    return (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
+
+
+async def _access(settings: KubeSettings) -> Access:
+    """The small way where it is enough. kubernetes.aio, which knows all others, takes a third of a command's time."""
+    with suppress(SettingsError):  # also for what is malformed: the other one's words are the better ones
+        if found := slim_auth.plain(settings.kubeconfig, settings.context):
+            return found
+    from trimtab.kube.connection import connect
+
+    return await connect(settings)
 
 
 def describe(method: str, path: str) -> tuple[str, str]:

@@ -36,6 +36,7 @@ class Resource(NamedTuple):
 
 NODES = Resource("v1", "nodes")
 PODS = Resource("v1", "pods")
+NAMESPACES = Resource("v1", "namespaces")
 SERVICES = Resource("v1", "services")
 CONFIG_MAPS = Resource("v1", "configmaps")
 TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")

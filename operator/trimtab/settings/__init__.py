@@ -5,7 +5,7 @@ Precedence, lowest first: the defaults of the sections, those of the process, th
 underscores), command-line flags. A key or value that is not understood is an error that names it; nothing is
 ignored silently.
 
-Durations are seconds.
+Durations are seconds, or texts with units: `2s`, `5m`, `1h30m`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ class Settings(BaseSettings):
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
     )
 
     kube: KubeSettings = KubeSettings()

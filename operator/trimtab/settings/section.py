@@ -5,16 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-Seconds = Annotated[float, Field(gt=0)]
+from trimtab_policy.inputs import durations
+
+
+def _seconds(value: Any) -> Any:
+    return durations.seconds(value) if isinstance(value, str) else value
+
+
+Written = Annotated[str, StringConstraints(pattern=durations.PATTERN)]
+Seconds = Annotated[
+    float,
+    Field(gt=0),
+    BeforeValidator(
+        _seconds,
+        json_schema_input_type=Annotated[float, Field(gt=0)]
+        | Annotated[str, StringConstraints(pattern=durations.PATTERN)],
+    ),
+]
+"""More than none: a number of seconds, or a text with units, such as `5m`."""
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class Section(BaseModel):
     """A part of the tree: immutable, no unknown keys, documented by its field docstrings."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class TlsSettings(Section):

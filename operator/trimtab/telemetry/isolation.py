@@ -12,16 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-import structlog
-
-from trimtab.telemetry import metrics
-
 TELL_SECONDS = 300.0
 """A part that goes on failing in the same way is logged so often; it is counted each time."""
 MOST_TOLD = 256
 
 T = TypeVar("T")
-log = structlog.get_logger(__name__)
 _told: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
 
@@ -39,6 +34,10 @@ def isolated(part: str, work: Callable[[], T], otherwise: Callable[[Exception], 
 
 def told(part: str, error: Exception, about: str = "") -> None:
     """Count an error that was isolated, and log it unless the same was logged a moment ago."""
+    import structlog  # both are large, and a command that looks once mostly comes never here
+
+    from trimtab.telemetry import metrics
+
     metrics.ISOLATED_ERRORS.labels(part).inc()
     key, now = (part, about, type(error).__name__), time.monotonic()
     if now - _told.get(key, -TELL_SECONDS) < TELL_SECONDS:
@@ -47,4 +46,6 @@ def told(part: str, error: Exception, about: str = "") -> None:
     _told.move_to_end(key)
     if len(_told) > MOST_TOLD:
         _told.popitem(last=False)
-    log.error("isolated: this is a bug, please report it", part=part, about=about, exc_info=error)
+    structlog.get_logger(__name__).error(
+        "isolated: this is a bug, please report it", part=part, about=about, exc_info=error
+    )

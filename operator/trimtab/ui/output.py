@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -12,19 +11,14 @@ import yaml
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from trimtab.printable import escaped, printable
+from trimtab.printable import escaped, printable, say
+from trimtab.ui.form import ListForm, Output
+from trimtab.ui.jsonpath import filled
+from trimtab.ui.listing import Listing
 from trimtab.ui.terminal import Console
 
 WIDE_ENOUGH = 140
 """Columns of a table that goes to a file or pipe, where no terminal sets a limit."""
-
-
-class Output(StrEnum):
-    """Values of `-o`."""
-
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
 
 
 def console() -> Console:
@@ -42,7 +36,32 @@ def show(form: Output, value: Any, table: RenderableType) -> None:
         case Output.YAML:
             print(as_yaml(plain), end="")
         case Output.TABLE:
-            console().print(table)
+            _print(table)
+
+
+def _print(table: RenderableType) -> None:
+    """To a terminal, or into a pipe: there no line has blanks at its end."""
+    where = console()
+    if where.is_terminal:
+        where.print(table)
+        return
+    with where.capture() as captured:
+        where.print(table, crop=False)
+    for line in captured.get().splitlines():
+        say(line.rstrip())
+
+
+def show_list(form: ListForm, kind: str, names: Sequence[str], value: Sequence[Any], table: Listing, one: bool) -> None:
+    """Print things as `trimtab get` is asked to; `one` that was asked for by name stands alone in JSON and YAML."""
+    plain = msgspec.to_builtins(value[0] if one and value else value)
+    if form.path is not None:
+        found = filled(form.path, plain if one else {"items": plain})
+        print(printable(found, lines=True), end="" if found.endswith("\n") else "\n")
+    elif form.names:
+        for name in names:
+            say(f"{kind}/{name}")
+    else:
+        show(form.output, plain, table)
 
 
 def as_yaml(plain: Any) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
-from rich.table import Table
 
 from trimtab.api.convert import UNLIMITED
 from trimtab.observe.queues import QueueFacts, Usage, usage
 from trimtab.observe.snapshot import Observation
+from trimtab.ui.listing import Listing
 from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.types import Quota
 
 COLUMNS = ("NAME", "WEIGHT", "GPU TYPE", "GUARANTEED", "LIMIT", "HELD", "BORROWED", "SHARE", "PENDING", "NEXT")
+LEAST = ("WEIGHT", "BORROWED", "SHARE", "NEXT", "LIMIT", "GUARANTEED", "GPU TYPE")
+"""Columns by how much a narrow terminal can do without them, those first that go first."""
 NUMBERS = COLUMNS[1:2] + COLUMNS[3:9]
 
 
@@ -81,16 +83,14 @@ def _kinds(queue: QueueFacts, used: Usage) -> Iterator[QueueTypeUse]:
         )
 
 
-def table(queues: list[QueueRow]) -> Table:
+def table(queues: list[QueueRow], *, headers: bool = True) -> Listing:
     """A line for each queue and GPU type; what is said of the whole queue stands in its first line."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in COLUMNS:
-        table.add_column(column, justify="right" if column in NUMBERS else "left", no_wrap=True)
+    table = Listing(COLUMNS, less=LEAST, right=NUMBERS, headers=headers)
     for queue in queues:
         whole = queue.name, str(queue.weight), f"{queue.share:.1%}", str(queue.pending), queue.next or "-"
         for place, kind in enumerate(queue.quotas or (None,)):
             name, weight, share, pending, first = whole if place == 0 else ("",) * len(whole)
-            table.add_row(name, weight, *_cells(kind), share, pending, first)
+            table.add(name, weight, *_cells(kind), share, pending, first)
     return table
 
 

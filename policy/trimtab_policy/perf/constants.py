@@ -178,9 +178,6 @@ KNOWN: dict[str, dict[str, float]] = {
 CARDS = frozenset({"RTX", "A2", "A10", "A10G", "A16", "A40"})
 """First words of products with graphics memory, which share little but the name with the generation's large GPU."""
 
-OTHER = "other"
-"""Software of which nothing is known: the middle of all that is."""
-
 
 class Constant(Struct, frozen=True, forbid_unknown_fields=True):
     """A value with its 80 % interval."""

@@ -1,4 +1,26 @@
-"""HDOC"""
+"""The errors of predictions as a tree: what one job says of others, with what certainty, and whose word counts.
+
+Errors are shared from the whole to its parts, as a tree of normal distributions (random effects; Gelman et al.,
+Bayesian Data Analysis, 5.4): what is off in
+
+    the cluster                 ~ N(0, cluster^2)                drivers, the network, how it is run
+    a GPU type in it            ~ N(the cluster's, gpu_type^2)   clocks, memory, links
+    a framework on that         ~ N(the type's, framework^2)     releases, kernels, settings
+    a model with that           ~ N(the framework's, model^2)
+    a class of plans of that    ~ N(the model's, plan^2)
+    a locality of that          ~ N(the class's, locality^2)     links and network that are not as the data sheet says
+    what one job shows          ~ N(the locality's, noise^2)
+
+so that one job moves a prediction a little, many jobs all the way, and a key that no job has run under takes what is
+known of the nearest thing that one has. By how much things of one level differ is believed beforehand and learned like
+all else (`Spreads`; empirical Bayes by expectation maximisation, Dempster, Laird and Rubin 1977). Numbers count no more
+than `outlier` deviations from the median of their kind, in which "no error" has one vote.
+
+What a job shows, its owner says. So every namespace has a book of its own, and predictions for its jobs go by that.
+What others have seen counts where several of them agree: each namespace has a vote about a key and about all that it is
+part of, and those near the median of all are believed (`_believed`), nobody for much more than the others. Who shows
+something else than all others wherever they can be compared counts for nobody (`_doubted`).
+"""
 
 from __future__ import annotations
 

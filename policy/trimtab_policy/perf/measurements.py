@@ -16,9 +16,9 @@ import msgspec
 
 from trimtab_policy import catalog
 from trimtab_policy.perf import model_flops, plan_arrays
-from trimtab_policy.perf.constants import OTHER
 from trimtab_policy.perf.plan_arrays import FULL, NONE, SELECTIVE, Format, Tuning, Work
 from trimtab_policy.specs import (
+    OTHER,
     Adapters,
     AdapterTargets,
     GpuSpec,

@@ -268,6 +268,7 @@ def _why_none(
             f"no plan for {_range(requirements.gpus)} GPUs divides {model.name} evenly: {model.layers} layers,"
             f" {model.attention_heads} heads, {model.kv_heads} key/value heads, global batch"
             f" {training.global_batch_size}, within modes {', '.join(requirements.modes)} and the degrees asked for"
+            f"{_at_fault(model, training, requirements, gpu, node_gpus)}"
         )
     row = found.plan[np.argmin(found.required[found.plan])]
     plan, need = found.plans.plan(row), found.required[row]
@@ -280,6 +281,22 @@ def _why_none(
         f"{model.name} needs at least {need / _GIB:.{digits}f} GiB per GPU (reserve included), with {plan.describe()},"
         f" micro-batch {plan.micro_batch} and {again} recomputation on {plan.gpus} GPUs, {verdict}"
     )
+
+
+def _at_fault(
+    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, node_gpus: int
+) -> str:
+    """The degrees each of which alone keeps every plan away, in the words of the spec; empty where there is no such."""
+    free, told = Requirements(gpus=requirements.gpus), []
+    for field in ("tensor", "pipeline", "context", "expert"):
+        asked: Bounds = getattr(requirements, field)
+        if asked == getattr(free, field):
+            continue
+        without = msgspec.structs.replace(requirements, **{field: getattr(free, field)})
+        gangs = plan_space.gangs(without, node_gpus)
+        if len(search.table(model, training, without, gangs, linked=_together(gangs, gpu, node_gpus)).plan):
+            told.append(f"spec.parallelism.{field} ({_range(asked)})")
+    return f"; without {' or '.join(told)} there is one" if told else ""
 
 
 def _why_no_host_memory(

@@ -15,13 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy.perf import constants
-from trimtab_policy.perf.constants import OTHER
 from trimtab_policy.perf.memo import BoundedMemo
 from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, has_room, nodes_for
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.runtime import may_be_stopped
 from trimtab_policy.placement.wording import TimedText, waits
-from trimtab_policy.specs import GpuSpec
+from trimtab_policy.specs import OTHER, GpuSpec
 from trimtab_policy.types import Bounds, Job, Pending, PendingReason, Requirements, Snapshot
 
 MOST_TRIED = 64
@@ -185,11 +184,23 @@ _helpful: BoundedMemo[Hashable, tuple[str, ...]] = BoundedMemo(1 << 14, len)
 
 
 def _first_that_works(case: WaitingCase) -> Iterator[str]:
+    too_large: list[Candidate] = []
     for change, job in _wider(case).items():
         found = candidates(case.snapshot, case.capacity, job) if job != case.job else []
-        if found:
-            yield f"{change} makes it possible: {min(found, key=lambda c: c.cost).describe()} would do"
+        there = [each for each in found if each.option.gpus <= _gpus_of(case, each)]
+        if there:
+            yield f"{change} makes it possible: {min(there, key=lambda c: c.cost).describe()} would do"
             return
+        too_large += found
+    if too_large:
+        least = min(too_large, key=lambda c: c.cost)
+        have = f"the job may use {_gpus_of(case, least)} of this cluster"
+        yield f"more GPUs, or a smaller model: {least.describe()} would do, and {have}"
+
+
+def _gpus_of(case: WaitingCase, candidate: Candidate) -> int:
+    """GPUs of its type on nodes that the job may use, busy or not."""
+    return case.capacity.gpus(case.job, candidate.gpu.name, free=False)
 
 
 def _wider(case: WaitingCase) -> dict[str, Job]:

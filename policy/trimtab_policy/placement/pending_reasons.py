@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from trimtab_policy import catalog
+from trimtab_policy.inputs.nearest import did_you_mean
 from trimtab_policy.perf.plan_space import ANYHOW
 from trimtab_policy.perf.plans import why_none
 from trimtab_policy.placement.candidates import Candidate, allowed_types, candidates, could_ever_fit
@@ -71,9 +72,9 @@ def _no_such_gpu(case: WaitingCase) -> Pending | None:
     wanted = case.job.requirements.gpu_types
     if not wanted:
         return case.answer(PendingReason.NO_SUCH_GPU, f"the cluster has {present}", case.unavailable())
-    listed = {gpu.name for gpu in catalog.all_gpus()}
+    listed = [gpu.name for gpu in catalog.all_gpus()]
     unknown = [name for name in wanted if name not in listed]
-    hint = f"; {', '.join(unknown)} is no GPU type that Trimtab knows" if unknown else ""
+    hint = "".join(f"; {name} is no GPU type that Trimtab knows{did_you_mean(name, listed)}" for name in unknown)
     return case.answer(
         PendingReason.NO_SUCH_GPU,
         f"spec.resources.gpuTypes allows only {', '.join(wanted)}; the cluster has {present}{hint}",

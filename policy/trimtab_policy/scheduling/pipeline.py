@@ -340,7 +340,7 @@ class Pipeline:
         etas = self._executor.times.recent(each.job for each in pending) if hurried else None
         if etas is None:
             none: dict[str, Eta] = {}
-            work = partial(expected_starts, view, pending, reserve=reserved)
+            work = partial(expected_starts, view, pending, reserve=reserved, order=self._order)
             etas = self._stage("etas", work, none, "no times are told")
             if hurried:
                 self._executor.times.note(etas, (each.job for each in pending), self._stages["etas"])

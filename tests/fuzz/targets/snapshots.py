@@ -11,7 +11,7 @@ from tests.fuzz.draw import Draw, Json
 from tests.fuzz.target import Target
 from tests.fuzz.targets.files import written
 
-from trimtab.commands.snapshot import portable, read_snapshot
+from trimtab.commands.dumps import portable, read_snapshot
 from trimtab.errors import UsageError
 from trimtab_policy import policy
 from trimtab_policy.sim.replay import sorted_out

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.builders import A100, changed, job, node, running, snapshot
 
-from trimtab.commands.snapshot import portable, read_snapshot
+from trimtab.commands.dumps import portable, read_snapshot
 from trimtab.errors import UsageError
 from trimtab_lab.evaluation.replay import case
 from trimtab_policy import catalog

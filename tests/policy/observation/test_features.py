@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.builders import H100, NOW, job, node, snapshot
 from tests.strategies import snapshots
 
-from trimtab.commands.snapshot import as_features
+from trimtab.commands.dumps import as_features
 from trimtab_local.checkout import checkout
 from trimtab_policy.observation import features
 from trimtab_policy.observation.features import FEATURES, JOB_FEATURES, NODE_FEATURES, READING_FEATURES, ObservedFeature

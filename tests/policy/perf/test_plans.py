@@ -241,6 +241,24 @@ def test_two_gpus_of_one_name_but_other_facts_do_not_share_a_search() -> None:
             8,
             "no plan for 7 GPUs divides llama3-70b evenly",
         ),
+        (
+            Requirements(gpus=Bounds(4, 16), tensor=Bounds(3, 3)),
+            "H100-SXM5-80GB",
+            8,
+            r"divides llama3-70b evenly.*; without spec\.parallelism\.tensor \(3\) there is one$",
+        ),
+        (
+            Requirements(gpus=Bounds(4, 16), tensor=Bounds(16, 16)),
+            "H100-SXM5-80GB",
+            8,
+            r"; without spec\.parallelism\.tensor \(16\) there is one$",
+        ),
+        (
+            Requirements(gpus=Bounds(4, 16), expert=Bounds(4, 4)),
+            "H100-SXM5-80GB",
+            8,
+            r"; without spec\.parallelism\.expert \(4\) there is one$",
+        ),
     ],
 )
 def test_why_nothing_fits_is_said_with_numbers(need: Requirements, gpu: str, node_gpus: int, message: str) -> None:

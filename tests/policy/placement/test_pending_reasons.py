@@ -30,7 +30,9 @@ def test_a_gpu_type_that_the_cluster_lacks() -> None:
 
 
 def test_a_gpu_type_that_nobody_knows_is_called_so() -> None:
-    assert "H1000 is no GPU type that Trimtab knows" in why([node("a")], job(gpu_types=("H1000",))).message
+    told = why([node("a")], job(gpu_types=("H1000", "H100-SXM5-80GBB"))).message
+    assert "H1000 is no GPU type that Trimtab knows" in told
+    assert "H100-SXM5-80GBB is no GPU type that Trimtab knows; did you mean H100-SXM5-80GB" in told
 
 
 def test_a_cluster_without_gpus() -> None:
@@ -53,6 +55,17 @@ def test_a_model_that_is_too_large_says_by_how_much_and_how_many_gpus_would_do()
     assert "llama3-8b needs at least" in answer.message
     assert answer.alternatives[0].startswith("raising spec.resources.gpus.max makes it possible: ")
     assert answer.alternatives[0].endswith(f"×{A100} would do")
+
+
+def test_more_gpus_than_the_cluster_has_are_not_offered_as_a_way_out() -> None:
+    answer = why([node("a")], job(model="llama3.1-405b", gpus=(1, 8)))
+    assert answer.reason is PendingReason.NO_FEASIBLE_PLAN
+    [told] = answer.alternatives
+    assert told == "use a smaller model or larger GPUs" or "the job may use 8 of this cluster" in told
+    nodes = [node("a"), *(node(f"t{i}", T4) for i in range(60))]
+    [told] = why(nodes, job(model="llama3-70b", gpus=(1, 8), gpu_types=(A100,))).alternatives
+    assert told.startswith("more GPUs, or a smaller model: ")
+    assert told.endswith("would do, and the job may use 8 of this cluster")
 
 
 def test_a_number_format_that_the_gpus_lack_names_one_that_they_have() -> None:

@@ -178,12 +178,12 @@ def measured(policy: str, seeds: range) -> Punctuality:
     return punctuality(told, unanswered)
 
 
-@pytest.mark.parametrize("policy", ["best_fit", "fcfs"])
-def test_four_of_five_jobs_start_within_their_interval(policy: str) -> None:
-    found = measured(policy, range(100, 102))
+@pytest.mark.parametrize(("policy", "seeds"), [("best_fit", 2), ("fcfs", 2), ("rudder", 1)])
+def test_four_of_five_jobs_start_within_their_interval(policy: str, seeds: int) -> None:
+    found = measured(policy, range(100, 100 + seeds))
     assert found.told > 100
     assert 0.7 < found.covered < 0.97
-    assert 0.75 < found.median_ratio < 1.25
+    assert 0.75 < found.median_ratio < (1.25 if policy != "rudder" else 1.5)
     assert found.unseen < 0.05
 
 

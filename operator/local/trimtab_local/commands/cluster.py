@@ -15,7 +15,8 @@ from trimtab.commands.options import OutputOption, reported
 from trimtab.errors import UsageError
 from trimtab.extender.config import FEATURE_GATES, ExtenderTls, scheduler_configuration
 from trimtab.printable import say
-from trimtab.ui.output import Output, show
+from trimtab.ui.form import Output
+from trimtab.ui.output import show
 from trimtab_local.control_plane import build as builder
 from trimtab_local.control_plane.cluster import LocalCluster, local_clusters
 from trimtab_local.control_plane.layout import ClusterPhase, ClusterState, Layout

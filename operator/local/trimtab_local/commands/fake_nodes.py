@@ -12,7 +12,8 @@ from trimtab.commands.options import ContextOption, KubeconfigOption, OutputOpti
 from trimtab.kube.client import KubeClient
 from trimtab.printable import say
 from trimtab.settings import KubeSettings
-from trimtab.ui.output import Output, show
+from trimtab.ui.form import Output
+from trimtab.ui.output import show
 from trimtab.ui.progress import progress
 from trimtab_local.checkout import checkout
 from trimtab_local.fake.apply import apply_devices, apply_nodes, delete_nodes

@@ -17,8 +17,9 @@ from trimtab.commands.options import OutputOption, reported
 from trimtab.errors import UsageError
 from trimtab.printable import say
 from trimtab.ui import output
+from trimtab.ui.form import Output
 from trimtab.ui.interrupts import interruptible
-from trimtab.ui.output import Output, spaced
+from trimtab.ui.output import spaced
 from trimtab_lab.commands import runs
 from trimtab_lab.ui import bench as ui
 

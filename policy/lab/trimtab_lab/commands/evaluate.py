@@ -18,7 +18,8 @@ from trimtab.commands import simulation
 from trimtab.commands.options import OutputOption, reported
 from trimtab.errors import UsageError
 from trimtab.ui import output
-from trimtab.ui.output import Output, spaced
+from trimtab.ui.form import Output
+from trimtab.ui.output import spaced
 from trimtab.ui.terminal import Text
 from trimtab_lab.commands import runs
 from trimtab_lab.evaluation.timeline import Timeline, timelines

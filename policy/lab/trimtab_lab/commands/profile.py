@@ -21,7 +21,8 @@ from trimtab.commands import calibration, simulation
 from trimtab.commands.options import OutputOption, reported
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.ui import output
-from trimtab.ui.output import Output, spaced
+from trimtab.ui.form import Output
+from trimtab.ui.output import spaced
 from trimtab.ui.progress import progress, step
 from trimtab.ui.terminal import Text
 from trimtab_lab.ui import profiling as ui

@@ -17,11 +17,12 @@ from rich.console import Group, RenderableType
 
 from trimtab import settings
 from trimtab.commands import calibration, simulation
+from trimtab.commands.dumps import read_snapshot
 from trimtab.commands.options import OutputOption, reported
-from trimtab.commands.snapshot import read_snapshot
 from trimtab.errors import UsageError
 from trimtab.ui import output, words
-from trimtab.ui.output import Output, spaced
+from trimtab.ui.form import Output
+from trimtab.ui.output import spaced
 from trimtab.ui.progress import step
 from trimtab.ui.terminal import Text
 from trimtab_lab.commands import evaluate, runs

@@ -20,8 +20,9 @@ from trimtab.commands.options import OutputOption, reported
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.printable import say
 from trimtab.ui import output
+from trimtab.ui.form import Output
 from trimtab.ui.interrupts import interruptible
-from trimtab.ui.output import Output, spaced
+from trimtab.ui.output import spaced
 from trimtab.ui.terminal import Text
 from trimtab_lab.agents import recipe
 from trimtab_lab.commands.runs import EXIT_INTERRUPTED

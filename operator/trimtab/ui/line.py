@@ -1,0 +1,84 @@
+"""The table of `trimtab queue`: who waits, in line, for what, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from trimtab.errors import TrimtabError
+from trimtab.observe.snapshot import Observation
+from trimtab.ui import words
+from trimtab.ui.listing import Listing
+from trimtab_policy.inputs.nearest import did_you_mean
+from trimtab_policy.scheduling.etas import expected_starts, forecasts
+from trimtab_policy.scheduling.fair_share import in_line
+from trimtab_policy.types import Pending, PendingReason
+
+COLUMNS = ("PLACE", "JOB", "QUEUE", "PRIORITY", "WAITS FOR", "WAITED", "STARTS IN", "ON")
+LEAST = ("PRIORITY", "QUEUE", "WAITED", "ON", "STARTS IN")
+
+
+class WaitingRow(Struct, frozen=True, rename="camel"):
+    """One job that waits."""
+
+    place: int
+    job: str
+    queue: str
+    priority: int
+    reason: str
+    waited_seconds: float
+    starts_in_seconds: float | None
+    """None: nobody knows."""
+    gpu_type: str
+    gpus: int
+    """0 with no forecast."""
+
+
+def rows(observation: Observation, queue: str = "") -> list[WaitingRow]:
+    """The jobs that wait, in order; of one queue where it is named. Raises TrimtabError for one that there is not."""
+    if queue and queue not in observation.queues:
+        raise TrimtabError(f"there is no queue {queue}{did_you_mean(queue, observation.queues)}")
+    now = in_line(observation.snapshot)
+    line = now.waiting()
+    told = {facts.meta.uid: facts for facts in observation.jobs.values()}
+    waits = [Pending(job.uid, _reason(told[job.uid].status.pending), "") for job in line]
+    plans, starts = forecasts(now, waits), expected_starts(now, waits)
+    made = []
+    for place, (job, pending) in enumerate(zip(line, waits, strict=True), start=1):
+        shape, eta = plans[job.uid][1].shape if job.uid in plans else None, starts.get(job.uid)
+        made.append(
+            WaitingRow(
+                place=place,
+                job=f"{job.namespace}/{job.name}",
+                queue=job.queue,
+                priority=job.priority,
+                reason=pending.reason.value,
+                waited_seconds=round(max(0.0, now.time - told[job.uid].created), 1),
+                starts_in_seconds=round(max(0.0, eta.expected - now.time), 1) if eta else None,
+                gpu_type=shape.gpu_type if shape else "",
+                gpus=shape.gpus if shape else 0,
+            )
+        )
+    return [row for row in made if queue in ("", row.queue)]
+
+
+def _reason(told: object) -> PendingReason:
+    return getattr(told, "reason", PendingReason.INSUFFICIENT_GPUS)
+
+
+def table(found: Sequence[WaitingRow]) -> Listing:
+    """One line a job."""
+    made = Listing(COLUMNS, less=LEAST, right=("PLACE", "PRIORITY"))
+    for row in found:
+        made.add(
+            str(row.place),
+            row.job,
+            row.queue or "-",
+            str(row.priority),
+            row.reason,
+            words.minutes(row.waited_seconds),
+            "-" if row.starts_in_seconds is None else words.minutes(row.starts_in_seconds),
+            f"{row.gpus}×{row.gpu_type}" if row.gpus else "-",
+        )
+    return made
