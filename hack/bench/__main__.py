@@ -21,6 +21,7 @@ from hack.bench import (
     flood,
     gangs,
     latency,
+    online,
     plans,
     room,
     rounds,
@@ -52,6 +53,7 @@ class Part(StrEnum):
     FLOOD = "flood"
     BURDEN = "burden"
     TENANTS = "tenants"
+    ONLINE = "online"
 
 
 class Format(StrEnum):
@@ -122,6 +124,9 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
     if Part.TENANTS in parts:
         _say("tenants")
         report.tenants = await tenants.measure(tenants.TINY if tiny else None)
+    if Part.ONLINE in parts:
+        _say("online")
+        report.online = online.measure(online.TINY if tiny else None)
     if Part.FLOOD in parts:
         _say("flood")
         report.flood = await flood.measure(*((300, 1.0, 1) if tiny else (10_000, 8.0, 10)))

@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 
-from hack.bench import artifact, decisions, flood, gangs, room, simulator, tenants
+from hack.bench import artifact, decisions, flood, gangs, online, room, simulator, tenants
 from hack.bench.agreement import Agreement
 from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
@@ -50,6 +50,7 @@ class Report(Struct):
     flood: flood.Floods | None = None
     burden: Burden | None = None
     tenants: tenants.Outcome | None = None
+    online: online.Outcome | None = None
 
 
 class Goal(Struct):
@@ -114,6 +115,9 @@ def goals(report: Report) -> Iterator[Goal]:
     if report.tenants:
         for what, value, goal, at_least in tenants.goals(report.tenants):
             yield Goal(what, value, goal, at_least)
+    if report.online:
+        for what, value, goal, at_least in online.goals(report.online):
+            yield Goal(what, value, goal, at_least)
     if report.flood:
         most = max(each.memory_mib for each in report.flood.floods)
         yield Goal(
@@ -147,6 +151,7 @@ def show(report: Report, console: Console) -> None:
         (report.flood, lambda found: flood.table(found.flood)),
         (report.burden, _burden),
         (report.tenants, lambda found: tenants.table(found.tenants)),
+        (report.online, lambda found: online.table(found.online)),
         (report.plans, _plans),
         (report.agreement, _agreement),
         (report.artifact, lambda found: artifact.table(found.artifact or [])),

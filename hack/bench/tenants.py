@@ -1,4 +1,4 @@
-"""What tenants teach one another, and what a liar among them changes: `perf.correction` with many namespaces.
+"""What tenants teach one another, and what a liar among them changes: `perf.hierarchy` with many namespaces.
 
 The models are those of the shipped samples, the GPU types those of the large profile; of what could run sixteen kinds
 (a model, a type, a class of plans) do, drawn by lot. Each has an error of the performance model that nobody knows: that
@@ -22,16 +22,9 @@ from rich.table import Table
 
 from trimtab.decide.engine import Engine
 from trimtab.observe.calibration import corrected
-from trimtab_policy.perf.correction import (
-    CorrectionEstimates,
-    Corrections,
-    Key,
-    Learned,
-    State,
-    anonymous,
-    key_of,
-    learn,
-)
+from trimtab_policy.perf.correction import Corrections, learn
+from trimtab_policy.perf.hierarchy import CorrectionEstimates, Learned
+from trimtab_policy.perf.lessons import Key, State, anonymous, key_of
 from trimtab_policy.placement.candidates import candidates
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.scheduling.choice import Choice

@@ -289,12 +289,17 @@ class Correction(Struct, frozen=True):
     """By how much predictions for a job are corrected on one GPU type, because of what other jobs were seen to take."""
 
     gpu_type: str
+    """Empty for all types that have no correction of their own."""
     plan: str
     """Class of plans (`correction.plan_class`); empty for all that have no correction of their own."""
     factor: float
     """Observed over predicted step time."""
     uncertainty: float
     """Factor of the 80 % interval of a corrected step time, as `Prediction.uncertainty`."""
+    locality: str = ""
+    """How the gang lies (`correction.Locality`); empty for all ways that have no correction of their own."""
+    measured: float = 0.0
+    """How much of that uncertainty was seen in this cluster, and not believed beforehand: 0 to 1."""
 
 
 class Grant(Struct, frozen=True):

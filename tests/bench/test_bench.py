@@ -12,6 +12,7 @@ from hack.bench import artifact
 from hack.bench.__main__ import SIA_DATA, Part, measure
 from hack.bench.binding import TINY
 from hack.bench.extender import KINDS
+from hack.bench.online import Distance
 from hack.bench.percentiles import spread
 from hack.bench.report import Report, goals, show
 from rich.console import Console
@@ -37,6 +38,21 @@ def test_decisions_and_rounds_are_measured_without_a_cluster() -> None:
     assert report.rounds
     assert report.rounds.unchanged.p50 > 0
     assert "best_fit" in _shown(report)
+
+
+def test_what_is_learned_online_is_measured() -> None:
+    report = asyncio.run(measure({Part.ONLINE}, 1, tiny=True))
+    assert report.online
+    found = {each.distance: each for each in report.online.learning}
+    assert found.keys() == set(Distance)
+    for distance in (Distance.SAME, Distance.LOCALITY, Distance.MODEL):
+        assert found[distance].after < found[distance].before, distance
+    assert found[Distance.SAME].after < found[Distance.TYPE].after
+    assert found[Distance.SAME].covered > found[Distance.SAME].covered_before
+    assert [loop.spread for loop in report.online.loops] == [0.4]
+    assert all(loop.learned.low <= loop.learned.value <= loop.learned.high for loop in report.online.loops)
+    assert "REPORTS" in _shown(report)
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report).online == report.online
 
 
 @pytest.mark.cluster

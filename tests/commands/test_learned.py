@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
-from tests.builders import A100, NOW, job_object, placement, plan_of
+from tests.builders import A100, NOW, job_object, node, placement, plan_of, snapshot
 from tests.fakeserver import FakeApiServer
 
 from trimtab.api.status import JobStatus
@@ -18,10 +19,13 @@ from trimtab.kube.client import KubeClient
 from trimtab.observe.calibration import written
 from trimtab.observe.jobs import JobFacts, facts
 from trimtab.settings import KubeSettings, ReportSettings
-from trimtab_policy.perf.correction import Learned, State, anonymous, key_of, learn
+from trimtab_policy.perf.correction import learn
+from trimtab_policy.perf.hierarchy import Learned
+from trimtab_policy.perf.lessons import Key, Locality, State, anonymous, key_of
 from trimtab_policy.specs import Prediction
 
 META = job_object().metadata
+CLUSTER = snapshot([node("n1")])
 CONFIG_MAP = {"namespace": "trimtab-system", "name": "trimtab-calibration"}
 CORRECTED = placement(prediction=Prediction(0.6, 65_536 / 0.6, 1 << 33, 600, correction=1.2))
 
@@ -34,14 +38,14 @@ def reporting() -> JobFacts:
 
 def state(*errors: float) -> State:
     found = State()
-    key = key_of(reporting().as_job(created=NOW), A100, CORRECTED.plan)
+    key = key_of(reporting().as_job(created=NOW), A100, CORRECTED.plan, Locality.LINKED)
     for number, error in enumerate(errors):
         found = learn(found, key, str(number), error, namespace=anonymous("default"))
     return found
 
 
 def test_a_job_that_reports_is_told_against_what_was_predicted() -> None:
-    assert story(reporting(), Learned()) == [
+    assert story(reporting(), Learned(), CLUSTER) == [
         ("Progress", "step 340 of 1000; checkpoint at step 300"),
         (
             "Step time",
@@ -52,18 +56,42 @@ def test_a_job_that_reports_is_told_against_what_was_predicted() -> None:
 
 def test_what_was_learned_is_told_with_its_interval_and_from_how_many_jobs() -> None:
     known = Learned(state(0.2, 0.3, 0.25))
-    what, said = story(reporting(), known)[-1]
+    what, said = story(reporting(), known, CLUSTER)[-3]
     assert (what, said.endswith("from 3 jobs of its kind")) == ("Learned", True)
-    figures = value(reporting(), known)
+    figures = value(reporting(), known, CLUSTER)
     assert figures
     assert figures["low"] < figures["factor"] < figures["high"]
     assert f"×{figures['factor']:.2f}" in said
+    assert (figures["level"], figures["jobs"]) == ("locality", 3)
+    assert figures["nextLow"] < figures["low"] < figures["high"] < figures["nextHigh"]
+    (by_level, levels), (sure, how) = story(reporting(), known, CLUSTER)[-2:]
+    assert by_level == "By level"
+    assert levels == ", ".join(
+        f"{name} ×{each['factor']:.2f} (3 jobs)"
+        for name, each in zip(
+            ("cluster", "GPU type", "framework", "model", "class of plans", "locality"), figures["levels"], strict=True
+        )
+    )
+    assert math.prod(each["factor"] for each in figures["levels"]) == pytest.approx(figures["factor"], rel=1e-3)
+    assert sure == "Certainty"
+    assert f"×{figures['nextLow']:.2f} to ×{figures['nextHigh']:.2f}" in how
+
+
+def test_what_is_known_of_others_only_is_told_as_such() -> None:
+    key = Key("gpt2-xl", A100, "torchtitan/BF16/Data/zero1", Locality.SCATTERED)
+    known = Learned(learn(State(), key, "other", 0.3, namespace=anonymous("default")))
+    what, said = story(reporting(), known, CLUSTER)[-3]
+    assert (what, said.endswith("from 1 job in other frameworks on its GPU type")) == ("Learned", True)
+    figures = value(reporting(), known, CLUSTER)
+    assert figures
+    assert (figures["level"], figures["jobs"]) == ("gpu_type", 1)
+    assert [each["level"] for each in figures["levels"]] == ["cluster", "gpu_type"]
 
 
 def test_a_job_without_a_plan_has_no_step_time() -> None:
     waiting = facts(job_object())
-    assert story(waiting, Learned(state(0.2))) == []
-    assert value(waiting, Learned(state(0.2))) is None
+    assert story(waiting, Learned(state(0.2)), CLUSTER) == []
+    assert value(waiting, Learned(state(0.2)), CLUSTER) is None
 
 
 async def test_it_is_read_from_the_controllers_config_map(tmp_path: Path) -> None:

@@ -29,10 +29,11 @@ from trimtab.observe.snapshot import ClusterObserver, Observation
 from trimtab.observe.stragglers import Verdict
 from trimtab.settings import KubeSettings, ReflectorSettings, ReportSettings
 from trimtab.telemetry.metrics import REGISTRY
-from trimtab_policy.perf.correction import State
+from trimtab_policy.perf.lessons import Locality, State
 from trimtab_policy.specs import ParallelPlan, Prediction
 from trimtab_policy.types import Job, Node
 
+GB200 = "GB200-186GB"
 KEY = "trimtab-system/trimtab-calibration"
 SETTINGS = ReportSettings(host="127.0.0.1", port=0, url="http://reports.test")
 EMPTY = '{"known": [{"key": {"model": "m", "gpu_type": "H100", "plan": "p"}, "seen": []}]}'
@@ -297,7 +298,7 @@ async def test_jobs_that_wait_know_what_their_predictions_are_to_be_corrected_by
     bench.measure()
     after = bench.calibration.corrected(look).snapshot
     assert [bool(each.corrections) for each in after.jobs] == [True, False]
-    assert {each.gpu_type for each in after.jobs[0].corrections} == {A100}
+    assert {each.gpu_type for each in after.jobs[0].corrections} == {"", A100}
     assert bench.again(correct=False).calibration.corrected(look) is look
 
 
@@ -310,3 +311,28 @@ async def test_running_jobs_that_drift_are_counted(bench: Bench) -> None:
         items[f"default/{name}"] = job_object(name, status=each)
     await bench.turn()
     assert sample("trimtab_drifted_jobs") == 1
+
+
+async def test_a_lesson_says_how_the_gang_lay_in_link_domains(bench: Bench) -> None:
+    def lay() -> Locality:
+        return bench.calibration.state.known[-1].key.locality
+
+    bench.measure("early")
+    assert lay() is Locality.UNKNOWN, "nothing was looked at yet"
+    racks = [node(f"r{number % 2}-{number}", GB200, gpus=4, link_domain=f"r{number % 2}") for number in range(4)]
+    wide = replace(PLAN, data=16)
+    bench.calibration.corrected(observed(node("n1"), node("n2"), *racks))
+    bench.measure("one-node")
+    assert lay() is Locality.LINKED
+    bench.measure("two-nodes", nodes={"n1": 8, "n2": 8}, plan=wide)
+    assert lay() is Locality.SCATTERED
+    names = [each.name for each in racks]
+    bench.measure("racks", nodes=dict.fromkeys(names, 4), gpu_type=GB200, plan=wide)
+    assert lay() is Locality.PARTS
+    after = snapshot([node("n1"), *racks[1:]])
+    bench.calibration.corrected(replace(observed(), snapshot=replace(after, unavailable={names[0]: "cordoned"})))
+    bench.measure("cordoned", nodes=dict.fromkeys(names, 4), gpu_type=GB200, plan=wide)
+    assert lay() is Locality.PARTS, "a node that takes no pods is linked as before"
+    bench.calibration.corrected(replace(observed(), snapshot=after))
+    bench.measure("gone", nodes=dict.fromkeys(names, 4), gpu_type=GB200, plan=wide)
+    assert lay() is Locality.UNKNOWN

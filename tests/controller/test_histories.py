@@ -47,7 +47,9 @@ from trimtab.settings import Settings, TelemetrySettings
 from trimtab.telemetry.metrics import REGISTRY
 from trimtab_policy import policy
 from trimtab_policy.perf import correction
-from trimtab_policy.perf.correction import Corrections, Learned, anonymous
+from trimtab_policy.perf.correction import Corrections
+from trimtab_policy.perf.hierarchy import Learned
+from trimtab_policy.perf.lessons import State, anonymous, key_of
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.types import Job, Placement, Snapshot
@@ -88,7 +90,7 @@ class Rounds(RuleBasedStateMachine):
         mobility = Mobility(most_runtime=0.0)
         self.observer = ClusterObserver((("topology.kubernetes.io/zone",),), self.heard, Stragglers(), mobility)
         self.engine = Engine()
-        self.lessons = correction.State()
+        self.lessons = State()
         self.progress = ProgressReports(
             self, self.observer.job, news=lambda uid: None, learn=self.learn, clock=lambda: self.moment
         )
@@ -107,7 +109,7 @@ class Rounds(RuleBasedStateMachine):
 
     def learn(self, measured: MeasuredSteps) -> None:
         job = measured.facts.as_job(created=0.0)
-        key = correction.key_of(job, measured.plan.gpu_type, placement_of(measured).plan)
+        key = key_of(job, measured.plan.gpu_type, placement_of(measured).plan)
         error = math.log(measured.seconds / (measured.plan.predicted.step_milliseconds / 1000))
         self.lessons = correction.learn(self.lessons, key, job.uid, error, namespace=anonymous(job.namespace))
 

@@ -24,7 +24,7 @@ from trimtab_lab.workloads.textfile import FileError
 from trimtab_policy import policy
 from trimtab_policy.learned import rudder, store, worth
 from trimtab_policy.perf import correction
-from trimtab_policy.perf.correction import Key, State
+from trimtab_policy.perf.lessons import Key, State
 
 Json = dict[str, Any]
 SLICE: Json = {"domainCount": 1, "valuesPerLevel": [{"universal": "r1"}]}

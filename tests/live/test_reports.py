@@ -20,7 +20,7 @@ from tests.live.trainings import AT_ONCE, REPORTS, desk, forget, tells, token
 
 from trimtab import names, report
 from trimtab.observe import calibration
-from trimtab_policy.perf.correction import State
+from trimtab_policy.perf.lessons import State
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -54,7 +54,7 @@ from trimtab.ui.form import Output
 from trimtab.ui.output import show
 from trimtab.ui.progress import step
 from trimtab.ui.terminal import Console, Text
-from trimtab_policy.perf.correction import Learned
+from trimtab_policy.perf.hierarchy import Learned
 
 HOSTILE = (
     "x[/b][link=http://evil]:smile:\x1b]0;title\x07\x1b[2J\x9b31m\r\b\x00\x7f\u202e\u2066\u200b\ufeff\u2028\U000e0041"

@@ -32,7 +32,8 @@ from trimtab.ui import explain as ui
 from trimtab.ui import output, tables, words
 from trimtab.ui.choices import TypeChoice, overview
 from trimtab.ui.form import Output
-from trimtab_policy.perf.correction import Corrections, Learned
+from trimtab_policy.perf.correction import Corrections
+from trimtab_policy.perf.hierarchy import Learned
 from trimtab_policy.scheduling.etas import expected_starts, forecasts
 from trimtab_policy.scheduling.fair_share import in_line
 from trimtab_policy.types import Job, Node, Pending, PendingReason, Snapshot
@@ -120,7 +121,7 @@ def _tell(form: Output, account: _Account, policy: str, prices: PriceSettings, w
     rows += [ui.pending(pending)] if pending else []
     rows.append(ui.prospects(account.line, account.prospect, now))
     if facts:
-        rows += [learned.story(facts, account.known), ui.history(facts.status, now)]
+        rows += [learned.story(facts, account.known, account.snapshot), ui.history(facts.status, now)]
     value: dict[str, Any] = {
         "job": account.key,
         "state": words.state(facts) if facts else "Running" if not account.line else "Pending",
@@ -139,7 +140,7 @@ def _tell(form: Output, account: _Account, policy: str, prices: PriceSettings, w
         value |= {
             "status": facts.status.to_wire(),
             "observed": observed.to_wire() if observed else None,
-            "learned": learned.value(facts, account.known),
+            "learned": learned.value(facts, account.known, account.snapshot),
         }
     parts: list[Any] = [tables.pairs(list(ui.told_by(rows)))]
     parts += [tables.pairs(list(ui.told_by([ui.objection(objection, now)])))] if objection else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,10 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.printable import say
 from trimtab.settings import KubeSettings, ReportSettings
 from trimtab.ui import words
-from trimtab_policy.perf.correction import CorrectionRules, Estimate, Learned, key_of
+from trimtab_policy.perf.hierarchy import Estimate, Learned, LevelEffect
+from trimtab_policy.perf.lessons import CorrectionRules, Level, Locality, key_of
+from trimtab_policy.placement import topology
+from trimtab_policy.types import Snapshot
 
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
 
@@ -43,16 +46,35 @@ def _note(why: str) -> None:
     say(f"trimtab: predictions are not corrected by what jobs were seen to take: {why}", error=True)
 
 
-def of_plan(facts: JobFacts, known: Learned) -> Estimate | None:
-    """What is known of the error of predictions for the job's standing plan."""
+class PlanError(NamedTuple):
+    """What is known of the error of predictions for a plan: factors of observed over predicted step time."""
+
+    estimate: Estimate
+    effects: tuple[LevelEffect, ...]
+    """Of the levels that it comes from."""
+    low: float
+    """Lower end of the 80 % interval of what such a job shows."""
+    high: float
+    measured: float
+    """How much of that interval was seen here: 0 to 1."""
+
+
+def of_plan(facts: JobFacts, known: Learned, snapshot: Snapshot) -> PlanError | None:
+    """Of the job's standing plan; None without one, or where nothing is known even of the cluster."""
     plan = facts.status.plan
     if plan is None or facts.error or facts.training is None:
         return None
     job = facts.as_job(created=facts.created)
-    return known.of(job.namespace).of(key_of(job, plan.gpu_type, to_placement(job.uid, plan).plan))
+    held, estimates = to_placement(job.uid, plan), known.of(job.namespace)
+    nodes = {node.name: node for node in snapshot.nodes}
+    spec = snapshot.gpu_types.get(plan.gpu_type)
+    lies = topology.locality(spec, held.shares, nodes) if spec else Locality.UNKNOWN
+    key = key_of(job, plan.gpu_type, held.plan, lies)
+    found = estimates.of(key)
+    return PlanError(found, estimates.effects(key), *estimates.next(found), estimates.measured) if found else None
 
 
-def story(facts: JobFacts, known: Learned) -> list[tuple[str, str]]:
+def story(facts: JobFacts, known: Learned, snapshot: Snapshot) -> list[tuple[str, str]]:
     """What the job reports, against what was predicted, and what other jobs have taught about such predictions."""
     said: list[tuple[str, str]] = []
     observed, plan = facts.status.observed, facts.status.plan
@@ -69,26 +91,65 @@ def story(facts: JobFacts, known: Learned) -> list[tuple[str, str]]:
             taken = observed.step_milliseconds / 1000
             text = f"{words.duration(taken)} a step, {taken / predicted:.2f} times what was expected; {text}"
         said.append(("Step time", text))
-    if estimate := of_plan(facts, known):
-        said.append(("Learned", _learned(estimate)))
+    if found := of_plan(facts, known, snapshot):
+        of_levels = (f"{_LEVEL[level]} ×{factor:.2f} ({_jobs(jobs)})" for level, factor, jobs in found.effects)
+        said += [
+            ("Learned", _learned(found.estimate)),
+            ("By level", ", ".join(of_levels)),
+            (
+                "Certainty",
+                f"four in five such jobs take ×{found.low:.2f} to ×{found.high:.2f}; {found.measured:.0%} of that range"
+                " was seen here, the rest is believed",
+            ),
+        ]
     return said
 
 
-def value(facts: JobFacts, known: Learned) -> dict[str, Any] | None:
-    """The same for programs."""
-    estimate = of_plan(facts, known)
-    if estimate is None:
+def value(facts: JobFacts, known: Learned, snapshot: Snapshot) -> dict[str, Any] | None:
+    """The same for programs: `low` and `high` are of the factor, `nextLow` and `nextHigh` of what a job shows; factors
+    of `levels` are over the level before."""
+    found = of_plan(facts, known, snapshot)
+    if found is None:
         return None
+    estimate = found.estimate
     return {
         "factor": round(estimate.factor, 4),
         "low": round(estimate.low, 4),
         "high": round(estimate.high, 4),
+        "nextLow": round(found.low, 4),
+        "nextHigh": round(found.high, 4),
         "jobs": estimate.jobs,
+        "level": estimate.level.value,
+        "levels": [
+            {"level": level.value, "factor": round(factor, 4), "jobs": jobs} for level, factor, jobs in found.effects
+        ],
+        "measured": round(found.measured, 2),
     }
 
 
+_LEVEL = {
+    Level.CLUSTER: "cluster",
+    Level.GPU_TYPE: "GPU type",
+    Level.FRAMEWORK: "framework",
+    Level.MODEL: "model",
+    Level.PLAN: "class of plans",
+    Level.LOCALITY: "locality",
+}
+_FROM = {
+    Level.LOCALITY: "of its kind",
+    Level.PLAN: "of its kind that lay otherwise in link domains",
+    Level.MODEL: "of its model with other plans",
+    Level.FRAMEWORK: "of other models in its framework on its GPU type",
+    Level.GPU_TYPE: "in other frameworks on its GPU type",
+    Level.CLUSTER: "on other GPU types",
+}
+
+
 def _learned(estimate: Estimate) -> str:
-    many = f"{estimate.jobs} jobs of its kind"
-    by = {0: "other jobs on its GPU type", 1: "1 job of its kind"}.get(estimate.jobs, many)
+    by = f"{_jobs(estimate.jobs)} {_FROM[estimate.level]}"
     interval = f"{estimate.low:.2f} to {estimate.high:.2f}"
     return f"×{estimate.factor:.2f} of what the performance model says (80 %: {interval}), from {by}"
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"

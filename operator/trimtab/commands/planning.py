@@ -33,7 +33,8 @@ from trimtab.ui.form import Output
 from trimtab_policy import catalog
 from trimtab_policy.inputs import documents
 from trimtab_policy.inputs.documents import NotYaml
-from trimtab_policy.perf.correction import Corrections, Learned
+from trimtab_policy.perf.correction import Corrections
+from trimtab_policy.perf.hierarchy import Learned
 from trimtab_policy.scheduling.choice import Choice as Deciders
 from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.types import Job, Pending, Placement, Snapshot

@@ -13,7 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from trimtab.errors import TrimtabError
-from trimtab_policy.perf.correction import Corrections, State
+from trimtab_policy.perf.correction import Corrections
+from trimtab_policy.perf.lessons import State
 from trimtab_policy.types import Snapshot
 
 KEY: Final = "state.json"
@@ -44,7 +45,10 @@ def written(state: State) -> dict[str, str]:
 
 
 def corrected(snapshot: Snapshot, known: Corrections) -> Snapshot:
-    """The snapshot with jobs that wait for a plan knowing what their predictions are to be corrected by."""
+    """The snapshot with jobs that wait for a plan knowing what their predictions are to be corrected by.
+
+    Those that run do not: what nothing was seen of would seem better than what they have, and they would move for it.
+    """
     if not known.known:
         return snapshot
     jobs = (job if job.placement else replace(job, corrections=known.of(job)) for job in snapshot.jobs)

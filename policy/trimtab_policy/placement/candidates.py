@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from trimtab_policy import catalog
 from trimtab_policy.perf import plans
-from trimtab_policy.perf.correction import corrected
+from trimtab_policy.perf.correction import corrected, corrected_option
 from trimtab_policy.perf.plan_space import ANYHOW, Linkage, linkage
 from trimtab_policy.perf.plans import Offer, Option
 from trimtab_policy.placement.capacity import Capacity, GangDemand
@@ -227,7 +227,8 @@ def _as_linked(job: Job, chosen: Candidate, linked: int) -> Candidate:
     )
     faster = option.prediction.at(then.step_seconds / now.step_seconds)
     option = replace(option, prediction=replace(faster, uncertainty=now.uncertainty), linked=linked)
-    return replace(chosen, option=option, tokens_per_second=faster.tokens_per_second)
+    option = corrected_option(option, chosen.gpu.name, job)
+    return replace(chosen, option=option, tokens_per_second=option.prediction.tokens_per_second)
 
 
 def _over_domains(domains: list[str]) -> str:

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab_policy.perf import lessons
+from trimtab_policy.perf.lessons import Locality
 from trimtab_policy.perf.plan_space import ANYHOW, Linkage
 from trimtab_policy.specs import GpuSpec
 from trimtab_policy.types import Node, NodeShare
@@ -66,6 +68,14 @@ def link_domains(gpu: GpuSpec, shares: Sequence[NodeShare], nodes: Mapping[str, 
 def linked_gpus(shares: Sequence[NodeShare], domains: Sequence[str]) -> int:
     """GPUs of a gang of equal parts that share a link: of several domains (`link_domains`), in that with the fewest."""
     return shares[0].gpus * min(Counter(domains).values())
+
+
+def locality(gpu: GpuSpec, shares: Sequence[NodeShare], nodes: Mapping[str, Node]) -> Locality:
+    """How a gang lies; unknown where it matters in which link domain a node is that is not among `nodes`."""
+    if gpu.link_domain and len(shares) > 1 and any(share.node not in nodes for share in shares):
+        return Locality.UNKNOWN
+    linked = linked_gpus(shares, link_domains(gpu, shares, nodes)) if gpu.link_domain else 0
+    return lessons.locality(sum(share.gpus for share in shares), len(shares), linked)
 
 
 def _tightest(left: IntArray, levels: list[IntArray], count: int, linkage: Linkage) -> IntArray:

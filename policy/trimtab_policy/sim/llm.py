@@ -1,16 +1,16 @@
 """LLM jobs: how fast a plan is, on the nodes that it got, says the performance model, in error by a known amount.
 
-The truth of a (job, GPU type) pair is what the model predicts times a log-normal error of spread sigma: policies see
-the prediction, the simulator goes by the truth. A gang that leaves its nearest topology domain has the network's
-bandwidth divided by the oversubscription of the levels above, and of one that leaves its link domain only the smallest
-share has the link to itself. A restart saves a checkpoint, schedules the pods, starts
-the processes and loads it again; both ways are bounded by the storage, so that large models pay more.
+The truth of a (job, GPU type) pair is what the model predicts times a log-normal error of spread sigma, or an error
+that is given for each placement: policies see the prediction, the simulator goes by the truth. A gang that leaves its
+nearest topology domain has the network's bandwidth divided by the oversubscription of the levels above, and of one that
+leaves its link domain only the smallest share has the link to itself. A restart saves a checkpoint, schedules the pods,
+starts the processes and loads it again; both ways are bounded by the storage, so that large models pay more.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -30,6 +30,9 @@ from trimtab_policy.sim.job import Alone
 from trimtab_policy.sim.steady import SteadyJob
 from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, TrainingSpec
 from trimtab_policy.types import Job, Node, Placement, Snapshot
+
+Mistake = Callable[[Job, Placement], float]
+"""True step time of a job as placed over the predicted one."""
 
 
 class LlmRules(Struct, frozen=True):
@@ -71,9 +74,10 @@ class LlmJob(SteadyJob):
 
     def __init__(
         self, job: Job, submitted: float, nodes: Mapping[str, Node], sizes: Mapping[GpuSpec, int],
-        errors: Mapping[str, float], rules: LlmRules,
+        errors: Mapping[str, float], rules: LlmRules, mistake: Mistake | None = None,
     ) -> None:  # fmt: skip
         """`nodes` are the cluster's by name, `sizes` maps GPU types to GPUs per node, `errors` types to true / said."""
+        self._mistake = mistake
         self._rules, self._nodes, self._sizes, self._errors = rules, nodes, sizes, errors
         self._bytes = checkpoint_bytes(job.model, job.training)
         self._gpus = {gpu.name: gpu for gpu in sizes}
@@ -114,7 +118,8 @@ class LlmJob(SteadyJob):
         linked = max(linked, placement.plan.tensor)  # of a node that is gone nobody knows what it was linked with
         software = job.requirements.software
         said = _predicted(job.model, job.training, placement.plan, gpu, width, spread, software, linked)
-        return 1 / (said * self._errors.get(placement.gpu_type, 1.0))
+        mistake = self._mistake(job, placement) if self._mistake else 1.0
+        return 1 / (said * self._errors.get(placement.gpu_type, 1.0) * mistake)
 
     def ends_in_sight(self, placement: Placement, seconds: float) -> None:
         """What runs is expected to end in so many seconds: the error of its GPU type is what makes that true."""
@@ -138,11 +143,19 @@ class LlmJob(SteadyJob):
         return self._bytes / min(nodes * self._rules.storage_bandwidth, self._rules.storage_limit)
 
 
-def jobs(described: Iterable[Job], cluster: Snapshot, rules: LlmRules | None = None, seed: int = 0) -> list[LlmJob]:
+def jobs(
+    described: Iterable[Job],
+    cluster: Snapshot,
+    rules: LlmRules | None = None,
+    seed: int = 0,
+    *,
+    mistake: Mistake | None = None,
+) -> list[LlmJob]:
     """Simulated jobs for jobs of the live API; each is submitted when it was `created`, at 0 at the earliest.
 
     The time of the cluster becomes 0: in a live snapshot it is a POSIX time, and what was created before it is older.
-    `seed` draws the errors of the performance model, by job and type, in the order of the jobs.
+    `seed` draws the errors of the performance model, by job and type, in the order of the jobs; `mistake`
+    is what true step times are besides, over the predicted ones (not in what a job would take `alone`).
     """
     rules = rules or LlmRules()
     sizes: dict[GpuSpec, int] = {}
@@ -160,7 +173,7 @@ def jobs(described: Iterable[Job], cluster: Snapshot, rules: LlmRules | None = N
         since = replace(job, created=job.created - cluster.time, deadline=deadline, waits_since=waits, not_before=0.0)
         since = replace(since, movable_from=0.0, stoppable_from=None)
         submitted = max(0.0, since.created, job.not_before - cluster.time)
-        found.append(LlmJob(since, submitted, nodes, sizes, errors, rules))
+        found.append(LlmJob(since, submitted, nodes, sizes, errors, rules, mistake))
     return found
 
 

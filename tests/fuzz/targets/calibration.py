@@ -12,7 +12,9 @@ from tests.fuzz.target import Target
 from trimtab.observe import calibration
 from trimtab.observe.calibration import NotUnderstood
 from trimtab_policy.perf import correction
-from trimtab_policy.perf.correction import CorrectionRules, Corrections, Key, Learned, State
+from trimtab_policy.perf.correction import Corrections
+from trimtab_policy.perf.hierarchy import Learned
+from trimtab_policy.perf.lessons import CorrectionRules, Key, State, key_of
 from trimtab_policy.specs import ParallelPlan
 
 _JOB = job()
@@ -21,7 +23,7 @@ _JOB = job()
 def _usual() -> Json:
     state = State()
     for number in range(12):
-        key = correction.key_of(_JOB, (A100, H100)[number % 2], ParallelPlan(data=1 + number % 3))
+        key = key_of(_JOB, (A100, H100)[number % 2], ParallelPlan(data=1 + number % 3))
         state = correction.learn(state, key, f"job-{number}", 0.1 * number, namespace=f"team-{number % 3}")
     found: Json = json.loads(calibration.written(state)[calibration.KEY])
     return found
@@ -55,7 +57,7 @@ def run(data: bytes) -> None:
         assert each.uncertainty >= 1
     for gpu_type in {known.key.gpu_type for known in state.known}:
         assert math.isfinite(math.exp(correction.change(state, gpu_type)))
-    key: Key = correction.key_of(_JOB, A100, ParallelPlan(data=2))
+    key: Key = key_of(_JOB, A100, ParallelPlan(data=2))
     later = correction.learn(state, key, "new", draw.number(-5, 5), namespace=draw.pick(("team-0", "team-9")))
     later = correction.forget(later, "job-1")
     assert calibration.read_calibration(calibration.written(later)) == later

@@ -16,18 +16,23 @@ from tests.builders import A100, H100, T4, capacity, job, node, snapshot
 
 from trimtab_policy import policy
 from trimtab_policy.perf import correction
-from trimtab_policy.perf.correction import (
+from trimtab_policy.perf.correction import Corrections, learn
+from trimtab_policy.perf.hierarchy import Estimate, Learned, estimates
+from trimtab_policy.perf.lessons import (
+    VERSION,
     CorrectionRules,
-    Corrections,
     Key,
-    Learned,
+    Level,
+    Locality,
+    Path,
     State,
     anonymous,
-    estimates,
     key_of,
-    learn,
+    locality,
+    model_name,
     plan_class,
 )
+from trimtab_policy.perf.plans import Option
 from trimtab_policy.placement.candidates import candidates
 from trimtab_policy.specs import (
     Adapters,
@@ -35,6 +40,7 @@ from trimtab_policy.specs import (
     Offload,
     ParallelPlan,
     Precision,
+    Prediction,
     Quantization,
     TrainingSpec,
 )
@@ -84,17 +90,38 @@ def test_the_interval_narrows_with_jobs_and_holds_the_factor() -> None:
     assert (few.jobs, many.jobs) == (1, 20)
 
 
-def test_the_posterior_is_that_of_the_two_levels() -> None:
-    """Against the joint normal distribution of type, key and jobs, conditioned by matrices."""
+def test_the_posterior_is_that_of_the_tree() -> None:
+    """Against the joint normal distribution of all levels and jobs, conditioned by matrices, with the spreads that were
+    learned. Nothing here is far enough from the median to be brought nearer."""
     import numpy as np
 
-    errors = [0.1, 0.25]
-    prior, within, noise = RULES.prior**2, RULES.within**2, RULES.noise**2
-    shared = np.full((3, 3), prior + within) + np.diag([0.0, noise, noise])
-    gain = shared[0, 1:] @ np.linalg.inv(shared[1:, 1:])
-    found = estimates(seen(*errors)).keys[LLAMA]
-    assert found.mean == pytest.approx(float(gain @ errors))
-    assert found.deviation == pytest.approx(math.sqrt(shared[0, 0] - gain @ shared[1:, 0]))
+    scattered = replace(LLAMA, locality=Locality.SCATTERED)
+    keys = [LLAMA, scattered, replace(LLAMA, plan="megatron-core/BF16/Data/zero1"), Key("gpt2", A100, HYBRID),
+            Key("gpt2", H100, "torchtitan/BF16/Data/zero1")]  # fmt: skip
+    errors = [0.06, 0.1, 0.03, -0.04, 0.05]
+    state = State()
+    for key, error in zip(keys, errors, strict=True):
+        state = seen(error, key=key, state=state)
+    known = Learned(state)
+    spreads = known.spreads("")
+
+    def shared(one: Path, other: Path) -> float:
+        alike = next(
+            (n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
+        )
+        return sum(spreads.levels[: alike + 1])
+
+    asked = [*(key.path for key in keys), LLAMA.path[:2], ()]
+    of_jobs = np.array([[shared(a.path, b.path) for b in keys] for a in keys]) + RULES.noise**2 * np.eye(len(keys))
+    for path in asked:
+        gain = np.array([shared(path, key.path) for key in keys]) @ np.linalg.inv(of_jobs)
+        found = known.by("").groups[path] if len(path) < 5 else known.by("").keys[keys[asked.index(path)]]
+        assert found.mean == pytest.approx(float(gain @ errors)), path
+    exact = shared(LLAMA.path, LLAMA.path) - float(
+        (g := np.array([shared(LLAMA.path, key.path) for key in keys])) @ np.linalg.inv(of_jobs) @ g
+    )
+    assert spreads.noise == pytest.approx(RULES.noise**2), "of one job each nothing is learned of the noise"
+    assert known.by("").keys[LLAMA].deviation == pytest.approx(math.sqrt(exact), rel=1e-6)
 
 
 def test_a_key_that_nothing_ran_under_takes_what_is_known_of_its_gpu_type() -> None:
@@ -104,8 +131,53 @@ def test_a_key_that_nothing_ran_under_takes_what_is_known_of_its_gpu_type() -> N
     assert 1.05 < factor(state, other) < factor(state)
     found = estimates(state).of(other)
     assert found
-    assert found.jobs == 0
-    assert estimates(state).of(Key("llama3-8b", H100, HYBRID)) is None
+    assert (found.level, found.jobs) == (Level.GPU_TYPE, 10)
+    elsewhere = estimates(state).of(Key("llama3-8b", H100, HYBRID))
+    assert elsewhere
+    assert elsewhere.level is Level.CLUSTER
+    assert 1.0 < elsewhere.factor < factor(state, other), "of another GPU type it says little"
+    assert estimates(State()).of(other) is None
+
+
+def test_what_is_nearer_to_what_ran_is_told_more_of_it() -> None:
+    state = seen(*[0.3] * 10, key=replace(LLAMA, locality=Locality.LINKED))
+    kin = [
+        replace(LLAMA, locality=Locality.LINKED),
+        replace(LLAMA, locality=Locality.SCATTERED),
+        replace(LLAMA, plan="megatron-core/BF16/Data/zero3"),
+        Key("gpt2", A100, HYBRID),
+        Key("gpt2", A100, "torchtitan/BF16/Data/zero1"),
+        Key("gpt2", H100, HYBRID),
+    ]
+    found = [each for key in kin if (each := estimates(state).of(key))]
+    assert [each.level for each in found] == list(reversed(Level))
+    assert [each.mean for each in found] == sorted((each.mean for each in found), reverse=True)
+    assert [each.deviation for each in found] == sorted(each.deviation for each in found)
+
+
+def test_where_models_differ_one_says_less_of_another_and_the_interval_is_wider() -> None:
+    def asked(apart: float) -> Estimate:
+        state = State()
+        for number, model in enumerate("abcdefghijklmnop"):
+            error = 0.2 + apart * (-1) ** number
+            state = seen(*[error] * 6, key=Key(model, A100, HYBRID), state=replace(state, watches=()))
+        found = estimates(state).of(Key("new", A100, HYBRID))
+        assert found
+        return found
+
+    alike, different = asked(0.02), asked(0.3)
+    assert alike.mean > different.mean
+    assert different.deviation > 2 * alike.deviation
+    assert different.deviation == pytest.approx(0.3, abs=0.12)
+
+
+def test_jobs_that_scatter_make_the_interval_wider_and_move_no_factor() -> None:
+    steady, scattered = (seen(*[0.1 - luck, 0.1 + luck] * 8) for luck in (0.02, 0.3))
+    assert estimates(scattered).noise > 0.25 > 0.1 > estimates(steady).noise
+    assert factor(scattered) == pytest.approx(factor(steady), rel=0.02)
+    one = job()
+    narrow, wide = (Corrections(known_for(one, A100, 0.1, luck=luck)).of(one)[-1].uncertainty for luck in (0.02, 0.3))
+    assert narrow < 1.2 < 1.4 < wide
 
 
 def test_one_broken_job_does_not_spoil_a_key() -> None:
@@ -166,7 +238,7 @@ def test_factors_are_bounded(shown: list[tuple[Key, float]], largest: float) -> 
     for number, (key, error) in enumerate(shown):
         state = learn(state, key, str(number), error, rules)
     found = estimates(state, rules)
-    for each in (*found.keys.values(), *found.types.values()):
+    for each in (*found.keys.values(), *found.groups.values()):
         assert 1 / largest <= each.low <= each.factor <= each.high <= largest
 
 
@@ -192,7 +264,7 @@ def test_a_state_survives_being_written_down(shown: list[tuple[Key, float]]) -> 
     assert estimates(again) == estimates(state)
 
 
-@pytest.mark.parametrize("text", ['{"version": 3}', '{"known": [{"key": {}, "seen": []}]}', '{"known": 1}', "[]", "x"])
+@pytest.mark.parametrize("text", ['{"version": 4}', '{"known": [{"key": {}, "seen": []}]}', '{"known": 1}', "[]", "x"])
 def test_what_another_version_wrote_is_not_understood(text: str) -> None:
     with pytest.raises(msgspec.MsgspecError):
         msgspec.json.decode(text, type=State)
@@ -274,7 +346,9 @@ def test_only_the_latest_jobs_and_keys_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"prior": 0}, {"noise": math.nan}, {"largest_factor": 1}, {"window": 0}, {"keys": 0}], ids=str
+    "wrong",
+    [{"gpu_type": 0}, {"wider": 1}, {"noise": math.nan}, {"largest_factor": 1}, {"window": 0}, {"keys": 0}],
+    ids=str,
 )
 def test_rules_name_the_field_that_is_wrong(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -330,10 +404,11 @@ def test_figures_that_have_not_settled_are_no_change() -> None:
 
 
 # --- use --------------------------------------------------------------------------------------------------------------
-def known_for(one: Job, gpu_type: str, error: float, jobs: int = 10) -> Learned:
+def known_for(one: Job, gpu_type: str, error: float, jobs: int = 10, luck: float = 0.0) -> Learned:
     """What is known after so many jobs like this one on data-parallel plans."""
     key = key_of(one, gpu_type, ParallelPlan(data=8, zero_stage=1))
-    return Learned(seen(*[error] * jobs, key=key, namespace=anonymous(one.namespace)))
+    shown = [error - luck, error + luck] * (jobs // 2)
+    return Learned(seen(*shown, key=key, namespace=anonymous(one.namespace)))
 
 
 TRAINING = TrainingSpec(sequence_length=4096, global_batch_size=128, steps=1)
@@ -359,9 +434,9 @@ def test_a_fine_tune_is_corrected_by_fine_tunes_alone() -> None:
 
 def test_models_of_one_shape_are_one() -> None:
     shape = replace(job().model, name="custom")
-    assert correction.model_name(shape) == correction.model_name(replace(shape))
-    assert correction.model_name(shape) != correction.model_name(replace(shape, layers=shape.layers + 1))
-    assert correction.model_name(job().model) == "gpt2"
+    assert model_name(shape) == model_name(replace(shape))
+    assert model_name(shape) != model_name(replace(shape, layers=shape.layers + 1))
+    assert model_name(job().model) == "gpt2"
 
 
 def test_a_prediction_is_corrected_once_and_says_so() -> None:
@@ -403,10 +478,64 @@ def test_a_type_that_is_slower_than_predicted_loses_jobs_to_another() -> None:
 def test_corrections_are_those_of_the_jobs_model_and_software_else_of_the_type() -> None:
     one, other = job(model="gpt2"), job(model="bert-large")
     known = known_for(one, A100, 0.3)
-    assert [each.plan for each in Corrections(known).of(one)] == ["", "megatron-core/BF16/Data/zero1"]
-    assert [each.plan for each in Corrections(known).of(other)] == [""]
-    assert [each.plan for each in Corrections(known).of(job(model="gpt2", software="torchtitan"))] == [""]
+
+    def told(asked: Job) -> list[tuple[str, str]]:
+        return [(each.gpu_type, each.plan) for each in Corrections(known).of(asked)]
+
+    assert told(one) == [("", ""), (A100, ""), (A100, "megatron-core/BF16/Data/zero1")]
+    assert told(other) == told(job(model="gpt2", software="torchtitan")) == [("", ""), (A100, "")]
     assert Corrections(Learned()).of(one) == ()
+
+
+def test_gangs_that_lie_otherwise_have_corrections_of_their_own() -> None:
+    one, plan = job(gpus=(16, 16)), ParallelPlan(data=16, zero_stage=1)
+    state = State()
+    for lies, error in ((Locality.LINKED, 0.0), (Locality.SCATTERED, 0.4)):
+        key = key_of(one, A100, plan, lies)
+        state = seen(*[error] * 12, key=key, state=replace(state, watches=()), namespace=anonymous(one.namespace))
+    told = replace(one, corrections=Corrections(Learned(state)).of(one))
+    said = Prediction(1.0, 1000.0, 1 << 30, 100.0, uncertainty=1.3)
+    wide = Option(16, 2, 8, plan, said)
+    near, far = (correction.corrected_option(each, A100, told).prediction for each in (replace(wide, linked=16), wide))
+    assert near.correction < 1.1 < 1.3 < far.correction
+    moved = correction.corrected_option(replace(wide, prediction=near), A100, told).prediction
+    assert moved.correction == far.correction
+    assert moved.step_seconds == pytest.approx(far.step_seconds)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "linked", "lies"),
+    [(8, 1, 0, Locality.LINKED), (16, 2, 0, Locality.SCATTERED), (32, 8, 32, Locality.LINKED),
+     (32, 8, 16, Locality.PARTS), (32, 8, 4, Locality.SCATTERED)],
+)  # fmt: skip
+def test_how_a_gang_lies(gpus: int, nodes: int, linked: int, lies: Locality) -> None:
+    assert locality(gpus, nodes, linked) is lies
+
+
+def test_what_was_learned_before_localities_were_told_apart_is_read_and_counts() -> None:
+    before = b'{"version":2,"count":2,"known":[{"key":{"model":"llama3-8b","gpu_type":"A100-SXM4-80GB","plan":"' + (
+        HYBRID.encode() + b'"},"seen":[["a",1,0.3],["b",2,0.3]],"namespace":""}]}'
+    )
+    state = msgspec.json.decode(before, type=State)
+    assert state.known[0].key.locality is Locality.UNKNOWN
+    assert factor(state, replace(LLAMA, locality=Locality.LINKED)) > 1.1
+    assert learn(state, LLAMA, "c", 0.3).version == VERSION
+
+
+@given(st.floats(1.001, 3), st.floats(1.001, 3), st.floats(0, 1))
+def test_an_interval_narrows_at_once_and_widens_as_far_as_that_was_seen(
+    said: float, by: float, measured: float
+) -> None:
+    one = job()
+    told = replace(one, corrections=(Correction(A100, "", 1.0, by, "", measured),))
+    option = Option(8, 1, 8, ParallelPlan(data=8), Prediction(1.0, 1.0, 1, 1.0, uncertainty=said))
+    found = correction.corrected_option(option, A100, told).prediction.uncertainty
+    assert min(said, by) <= found * (1 + 1e-9)
+    assert found <= max(said, by) * (1 + 1e-9)
+    if by <= said or measured == 1:
+        assert found == pytest.approx(by)
+    elif measured == 0:
+        assert found == pytest.approx(said)
 
 
 def test_small_news_is_nothing_to_decide_anew_for() -> None:

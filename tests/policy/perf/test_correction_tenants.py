@@ -12,18 +12,12 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.builders import A100, H100
 
-from trimtab_policy.perf.correction import (
-    CorrectionEstimates,
-    CorrectionRules,
-    Key,
-    Learned,
-    State,
-    alarm,
-    change,
-    learn,
-)
+from trimtab_policy.perf.correction import alarm, change, learn
+from trimtab_policy.perf.hierarchy import CorrectionEstimates, Learned
+from trimtab_policy.perf.lessons import CorrectionRules, Key, State
 from trimtab_policy.perf.votes import by_namespace, consensus
 
 KEYS = [Key(model, gpu, plan) for model in "abcd" for gpu in (A100, H100) for plan in ("x", "y")]
@@ -89,7 +83,44 @@ def test_several_that_agree_teach_who_has_run_nothing_yet() -> None:
     assert found
     assert found.factor == pytest.approx(math.exp(0.4), rel=0.05)
     assert found.jobs == 24
-    assert Learned(state).by("a").of(KEYS[0]) == found, "one's own jobs count as much as others'"
+    own = Learned(state).by("a").of(KEYS[0])
+    assert own
+    assert (own.jobs, own.factor) == (24, pytest.approx(found.factor, rel=0.001)), "one's own count as much as others'"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(KEYS), Errors), max_size=40), st.randoms())
+def test_what_was_learned_last_of_all_makes_no_difference_at_all(
+    lessons: list[tuple[str, Key, float]], dice: random.Random
+) -> None:
+    """To the last bit: what is written down in another order, or read back from it, decides the same."""
+    state = State()
+    for namespace, key, error in lessons:
+        state = taught(state, namespace, [(key, error)])
+    mixed = tuple(
+        replace(known, seen=tuple(dice.sample(known.seen, len(known.seen))))
+        for known in dice.sample(state.known, len(state.known))
+    )
+    first, second = Learned(state), Learned(replace(state, known=mixed))
+    for namespace in "abcd-":
+        assert first.by(namespace) == second.by(namespace)
+        assert first.spreads(namespace) == second.spreads(namespace)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(KEYS), Errors), min_size=1, max_size=40))
+def test_every_interval_is_finite_and_holds_what_it_is_of(lessons: list[tuple[str, Key, float]]) -> None:
+    state = State()
+    for namespace, key, error in lessons:
+        state = taught(state, namespace, [(key, error)])
+    known = Learned(state)
+    for namespace in "abcd-":
+        found = known.by(namespace)
+        assert 0 <= found.measured < 1
+        for key in KEYS:
+            if estimate := found.of(key):
+                low, high = found.next(estimate)
+                assert 0.001 < low < estimate.factor < high < 1000
+                product = math.prod(effect.factor for effect in found.effects(key))
+                assert product == pytest.approx(math.exp(estimate.mean))
 
 
 @pytest.mark.parametrize("lie", [math.log(1000), math.log(3), -math.log(10), 0.3])

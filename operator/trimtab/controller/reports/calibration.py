@@ -39,9 +39,14 @@ from trimtab.observe.calibration import NotUnderstood
 from trimtab.observe.snapshot import ClusterObserver, Observation
 from trimtab.settings import ReportSettings
 from trimtab.telemetry import metrics
+from trimtab_policy import catalog
 from trimtab_policy.perf import correction
-from trimtab_policy.perf.correction import CorrectionRules, Corrections, Learned, State, anonymous
-from trimtab_policy.types import Snapshot
+from trimtab_policy.perf.correction import Corrections
+from trimtab_policy.perf.hierarchy import Learned
+from trimtab_policy.perf.lessons import CorrectionRules, Locality, State, anonymous, key_of
+from trimtab_policy.placement import topology
+from trimtab_policy.placement.candidates import type_of
+from trimtab_policy.types import Node, Placement, Snapshot
 
 TURN_SECONDS = 5.0
 """Between looks at whether something is to be written."""
@@ -109,6 +114,10 @@ class Calibration:
         self._written = self._looked = -math.inf
         self._slow: frozenset[str] = frozenset()
         """Nodes with a card that is known to be slow."""
+        self._snapshot: Snapshot | None = None
+        """The last that was seen."""
+        self._nodes: dict[str, Node] = {}
+        """As they were seen last, those that take no pods any more as well."""
 
     async def run(self) -> None:
         """Listen and keep what is learned, until cancelled."""
@@ -159,6 +168,7 @@ class Calibration:
         if new := slow - self._slow:
             self._forget(_running_on(observation.snapshot, new))
         self._slow = slow
+        self._remember(observation.snapshot)
         if not self._settings.correct:
             return observation
         snapshot = calibration.corrected(observation.snapshot, self._corrections)
@@ -172,7 +182,8 @@ class Calibration:
         if facts.training is None or self._has_slow_card(measured):
             return
         job = facts.as_job(created=facts.created)
-        key = correction.key_of(job, plan.gpu_type, to_placement(job.uid, plan).plan)
+        held = to_placement(job.uid, plan)
+        key = key_of(job, plan.gpu_type, held.plan, self._lies(held))
         model_said = predicted_seconds(plan, facts.training) / ((plan.predicted.correction_permille or 1000) / 1000)
         error = math.log(measured.seconds / model_said)
         lesson = partial(
@@ -187,9 +198,29 @@ class Calibration:
         before = self.state
         self._change(lesson)
         log.info(
-            "learned", job=facts.meta.key, model=key.model, type=key.gpu_type, plan=key.plan, error=round(error, 3)
+            "learned",
+            job=facts.meta.key,
+            model=key.model,
+            type=key.gpu_type,
+            plan=key.plan,
+            lies=key.locality.value,
+            error=round(error, 3),
         )
         self._alarm(key.gpu_type, before)
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        here = {node.name: node for node in snapshot.nodes}
+        gone = {name: node for name, node in self._nodes.items() if name in snapshot.unavailable}
+        self._snapshot, self._nodes = snapshot, gone | here
+
+    def _lies(self, held: Placement) -> Locality:
+        """How a gang lies in link domains; unknown before the first look, and of a GPU type of which nothing is."""
+        if self._snapshot is None:
+            return Locality.UNKNOWN
+        try:
+            return topology.locality(type_of(self._snapshot, held), held.shares, self._nodes)
+        except catalog.UnknownGpu:
+            return Locality.UNKNOWN
 
     def _has_slow_card(self, measured: MeasuredSteps) -> bool:
         if measured.plan.predicted.speed_permille is not None:
