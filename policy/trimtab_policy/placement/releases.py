@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from operator import attrgetter
 
 from msgspec import Struct
@@ -76,22 +77,26 @@ class Releases:
     """Ends of gangs in order of time. Nothing in it changes."""
 
     def __init__(self, releases: Iterable[Release]) -> None:
-        self._ends: dict[str, list[tuple[float, int]]] = {}
-        """By GPU type: when, and how many GPUs."""
+        ends: dict[str, list[tuple[float, int]]] = {}
         for release in releases:
-            self._ends.setdefault(release.gpu_type, []).append((release.time, release.gpus))
-        for ends in self._ends.values():
-            ends.sort()
+            ends.setdefault(release.gpu_type, []).append((release.time, release.gpus))
+        self._ends = {gpu_type: _in_order(of_type) for gpu_type, of_type in ends.items()}
 
     def enough(self, gpu_type: str, gpus: int, free: int, now: float) -> tuple[float, int] | None:
         """From when on there are so many GPUs of a type, wherever they are, and how many more there are then; None if
         that is not in sight. `free` are those that are free `now`; what should have ended by now counts with them."""
-        moment = now
-        for end, returned in self._ends.get(gpu_type, ()):
-            if free >= gpus and end > moment:
-                break
-            moment, free = max(moment, end), free + returned
-        return (moment, free - gpus) if free >= gpus else None
+        times, returned = self._ends.get(gpu_type, ((), (0,)))
+        needed = bisect_left(returned, gpus - free)
+        if needed == len(returned):
+            return None
+        moment = max(now, times[needed - 1]) if needed else now
+        return moment, free + returned[bisect_right(times, moment)] - gpus
+
+
+def _in_order(ends: list[tuple[float, int]]) -> tuple[Sequence[float], Sequence[int]]:
+    """When gangs of a type end, and how many GPUs have been given back after so many of them."""
+    ends.sort()
+    return [time for time, _ in ends], list(accumulate((gpus for _, gpus in ends), initial=0))
 
 
 def told_releases(snapshot: Snapshot, capacity: Capacity) -> Releases:
