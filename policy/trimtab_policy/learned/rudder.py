@@ -113,7 +113,9 @@ MOST_LEVELS = 4
 ENTITLED = 2.0
 """Factor of the worth for jobs whose queue holds less than it is guaranteed."""
 ATTEMPTS = 4
-"""Assignments that are tried until all of one find nodes."""
+"""Assignments that are tried until all of one find nodes ..."""
+MATTERS = 0.005
+"""... or those that do not are worth less than this part of all: of a thousand jobs always some find none."""
 MAX_ALTERNATIVES = 5
 MOST_NAMED = 2
 """Jobs that are next."""
@@ -242,7 +244,7 @@ class _Scored:
                 and (menu.job.placement is None or menu.job.uid in stopped)
             ]
             urgent = self._stopped_for_less(placed)
-            if attempt == ATTEMPTS - 1 or not (failed or urgent):
+            if attempt == ATTEMPTS - 1 or not (urgent or self._matters(failed)):
                 break
             for number in failed:
                 self._worth[self._first[number] + self.deal.chosen[number]] = -np.inf
@@ -251,6 +253,13 @@ class _Scored:
             self.deal, self._following = self._solve(), None
         decision = found.decision(name, self._waits, self._describe)
         return replace(self._doubted(self._filled(decision)), line=self._line())
+
+    def _matters(self, failed: Sequence[int]) -> bool:
+        """Whether jobs that found no nodes are worth deciding all anew. Else they take what is left (`_filled`)."""
+        if any(self._lift[number] > 0 for number in failed):
+            return True
+        lost = sum(float(self._worth[self._first[number] + self.deal.chosen[number]]) for number in failed)
+        return lost > MATTERS * self.deal.value
 
     def _line(self) -> tuple[str, ...]:
         """Jobs that wait and cannot be moved later, those first that make most of the GPUs that they take: GPUs are

@@ -74,13 +74,13 @@ def _degrees(job: Job, placement: Placement, nodes: Mapping[str, Node], gpu: Gpu
         yield "tensor_across_nodes", f"tensor degree {tensor} does not fit the {linked} GPUs that share a link"
     elif any(len(set(domains[first : first + group])) > 1 for first in range(0, len(domains), group)):
         yield "tensor_across_nodes", f"a group of tensor degree {tensor} lies in more than one link domain"
-    need, stage = job.requirements, placement.plan.zero_stage
-    if need.zero_stage is None and not need.zero_stages.admits(stage):  # that is no limit of the user's
-        yield "launcher_cannot", f"spec.launcher could not load its checkpoints with ZeRO {stage}"
     try:
         plans.check(job.model, job.training, placement.plan, width, linked)
     except plans.InvalidPlan as invalid:
         yield "indivisible", str(invalid)
+    need, stage = job.requirements, placement.plan.zero_stage
+    if need.zero_stage is None and not need.zero_stages.admits(stage):  # that is no limit of the user's
+        yield "launcher_cannot", f"spec.launcher could not load its checkpoints with ZeRO {stage}"
 
 
 def _gpu(job: Job, placement: Placement, snapshot: Snapshot) -> Iterator[Violation]:
