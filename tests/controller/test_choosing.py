@@ -146,7 +146,7 @@ async def test_what_is_not_understood_is_told_and_changes_nothing(bench: Bench) 
         assert await bench.choosing.look() == good
     [_, (kind, reason, note)] = await bench.told(2)
     assert (kind, reason) == ("Warning", "PolicyNotUnderstood")
-    assert "policy: 'strf' is not understood: unknown policy 'strf'; registered are: best_fit, " in note
+    assert "policy: 'strf' is not understood: unknown policy 'strf'; did you mean srtf, srsf?" in note
     assert "as before, srtf decides within 2 s, else fcfs" in note
     assert sample("trimtab_policy_changes_total", result="refused") == before + 1
     assert await bench.apply(policy="sjf") == Choice("sjf", "fcfs")

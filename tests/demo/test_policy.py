@@ -32,7 +32,7 @@ def test_an_unknown_policy_is_refused_before_anything_is_started(monkeypatch: py
     monkeypatch.delattr(demo, "stage")
     result = CliRunner().invoke(app, ["demo", "--policy", "q_lerning"])
     assert result.exit_code == 1
-    assert "unknown policy 'q_lerning'; registered are: " in result.stderr
+    assert "unknown policy 'q_lerning'; did you mean q_learning? registered are: " in result.stderr
 
 
 def test_a_run_that_the_policy_decided_is_as_it_should_be() -> None:

@@ -431,3 +431,18 @@ def test_the_tables_name_only_fields_that_are_known() -> None:
     }
     used = {field for trainer in trainers().trainers.values() for field in trainer.names} | {*trainers().common}
     assert used - known == set()
+
+
+def test_who_states_the_model_is_believed_whatever_the_words_of_the_command() -> None:
+    container = {"name": "t", "image": "i", "command": ["sklearn"], "resources": {"limits": {"nvidia.com/gpu": 8}}}
+    job: dict[str, Any] = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j"},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
+    source = Source("j.yaml", yaml.safe_dump(job))
+    assert "sklearn" in read(source).refused
+    assert read(source, {"model": "llama3-8b"}).refused == ""
+    job["metadata"]["annotations"] = {"trimtab.dev/model": "llama3-8b"}
+    assert read(Source("j.yaml", yaml.safe_dump(job))).refused == ""

@@ -111,7 +111,7 @@ async def test_policies_change_without_a_restart_and_back_when_the_config_map_go
     assert any("srtf decides within 1.5 s, else fcfs (before: best_fit" in note for note in told(live, "PolicyChanged"))
     choose(policy="strf")
     [warning] = told(live, "PolicyNotUnderstood")
-    assert "policy: 'strf' is not understood: unknown policy 'strf'; registered are: best_fit" in warning
+    assert "policy: 'strf' is not understood: unknown policy 'strf'; did you mean srtf, srsf?" in warning
     assert (await completes(live, training_job("misspelt", seconds=0.1)))["plan"]["policy"] == "srtf"
     live.cluster.kubectl("delete", "configmap", names.POLICY_CONFIG_MAP, *WHERE)
     await eventually(lambda: any("(before: srtf" in note for note in told(live, "PolicyChanged")), what="the way back")

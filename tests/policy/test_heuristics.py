@@ -36,7 +36,9 @@ def test_policies_are_found_by_name() -> None:
 
 
 def test_an_unknown_policy_is_answered_with_those_that_exist() -> None:
-    with pytest.raises(policy.UnknownPolicy, match=r"unknown policy 'best'; registered are: best_fit, "):
+    with pytest.raises(
+        policy.UnknownPolicy, match=r"unknown policy 'best'; did you mean best_fit\? registered are: best_fit, "
+    ):
         policy.load("best")
 
 

@@ -82,7 +82,7 @@ def _names(path: str, kubeconfig: Path | None, context: str | None) -> list[str]
             headers["Authorization"] = access.authorization
         asked = urllib.request.Request(f"{access.server}{path}?limit={MOST}", headers=headers)  # noqa: S310 - of the kubeconfig
         tls = access.ssl_context() if access.server.startswith("https:") else None
-        with urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS, context=tls) as answer:  # noqa: S310
+        with urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS, context=tls) as answer:  # noqa: S310 - the same
             return [each["metadata"]["name"] for each in json.load(answer)["items"]]
     except (SettingsError, OSError, ValueError, LookupError, TypeError):
         return []

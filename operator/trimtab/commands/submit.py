@@ -25,6 +25,14 @@ GpuTypesOption = Annotated[
         autocompletion=completion.gpu_types,
     ),
 ]
+OffloadOption = Annotated[
+    str, typer.Option(help="Keep the optimizer's states in host memory: Host, or Paged (bitsandbytes).")
+]
+LauncherOption = Annotated[
+    str, typer.Option(help="Torchrun, Torchtitan, Megatron, DeepSpeed or Custom; default: by the command.")
+]
+EnvOption = Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")]
+MountOption = Annotated[list[str] | None, typer.Option(help="CLAIM:/PATH of a PersistentVolumeClaim; may be repeated.")]
 ModeOption = Annotated[
     str,
     typer.Option(help="Auto, Data, Model or Hybrid; default: Data where the launcher takes no flags, else Auto."),
@@ -49,20 +57,14 @@ async def submit(
     qlora: Annotated[bool, typer.Option("--qlora", help="The same, with the frozen weights in 4 bit (NF4).")] = False,
     rank: Annotated[int, typer.Option(help="Rank of the adapters of --lora and --qlora.", min=1)] = 16,
     optimizer: Annotated[str, typer.Option(help="AdamW, AdamW8bit, SGD, Adafactor or Muon.")] = "",
-    offload_optimizer: Annotated[
-        str, typer.Option(help="Keep the optimizer's states in host memory: Host, or Paged (bitsandbytes).")
-    ] = "",
-    launcher: Annotated[
-        str, typer.Option(help="Torchrun, Torchtitan, Megatron, DeepSpeed or Custom; default: by the command.")
-    ] = "",
+    offload_optimizer: OffloadOption = "",
+    launcher: LauncherOption = "",
     mode: ModeOption = "",
     elastic: Annotated[bool, typer.Option("--elastic", help="The number of GPUs may change while it runs.")] = False,
     cpus_per_gpu: Annotated[str, typer.Option(help="CPUs for each GPU, such as 8.")] = "",
     memory_per_gpu: Annotated[str, typer.Option(help="Host memory for each GPU, such as 64Gi.")] = "",
-    env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")] = None,
-    mount: Annotated[
-        list[str] | None, typer.Option(help="CLAIM:/PATH of a PersistentVolumeClaim; may be repeated.")
-    ] = None,
+    env: EnvOption = None,
+    mount: MountOption = None,
     queue: Annotated[str, typer.Option(help="Queue to count against.", autocompletion=completion.queues)] = "",
     priority_class: Annotated[str, typer.Option(help="PriorityClass of the job.")] = "",
     name: Annotated[str, typer.Option(help="Name of the job; default: the model's, and what makes it unique.")] = "",

@@ -86,7 +86,9 @@ def read(source: Source, stated: Mapping[str, str] | None = None, choice: int = 
     fields = {name: said for name, said in fields.items() if _usable(name, said, source.name)}
     derived = derive(fields, job.trainer)
     unknown = {name: where for name, where in job.unknown.items() if name not in fields}
-    return structs.replace(job, fields=fields, unknown=unknown, derived=derived)
+    # Who says which LLM it is knows better than the words of a command.
+    refused = "" if any(_by_user(fields[name]) for name in ("model", "hidden_size") if name in fields) else job.refused
+    return structs.replace(job, fields=fields, unknown=unknown, derived=derived, refused=refused)
 
 
 def _plain(text: str) -> str:
@@ -97,8 +99,12 @@ def _plain(text: str) -> str:
     return text
 
 
+def _by_user(stated: Stated) -> bool:
+    return stated.source.startswith(("--set", names.GROUP))
+
+
 def _usable(name: str, stated: Stated, file: str) -> bool:
-    by_user = stated.source.startswith(("--set", names.GROUP))
+    by_user = _by_user(stated)
     if name == "gpu_type" and not by_user:
         return bool(gpu_types.catalogued(stated.value)) or gpu_types.is_unsupported(stated.value)
     if name in _WHOLE and not COUNTED.fullmatch(stated.value):
