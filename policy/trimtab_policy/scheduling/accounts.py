@@ -38,6 +38,8 @@ class Freed(Struct, frozen=True):
     beneficiary: str
     """UID of the job that it goes for; empty where none is named."""
     amounts: Amounts
+    paid: bool = False
+    """Whether a part went to what the node has given out beyond its own: without it nothing of the rest was free."""
 
 
 class Accounts:
@@ -79,7 +81,7 @@ class Accounts:
                 gives = needs(job, share.gpus)
                 paid = tuple(min(part, max(0, -free)) for part, free in zip(gives, self._free[share.node], strict=True))
                 self._free[share.node] = _plus(self._free[share.node], paid)  # what is beyond the node's own first
-                freed = Freed(uid, beneficiary, _minus(gives, paid))
+                freed = Freed(uid, beneficiary, _minus(gives, paid), paid=any(paid))
                 self._freed[share.node] = (*self._freed.get(share.node, ()), freed)
 
     def lacks(self, placement: Placement) -> Violation | None:
@@ -165,6 +167,7 @@ class Accounts:
                 waits.append(each.job)
             wanted = rest
             left.append(replace(each, amounts=kept))
+        waits += [each.job for each in others if waits and each.paid and each.job not in waits]
         if freed:
             self._freed[node] = tuple(left)
         return waits

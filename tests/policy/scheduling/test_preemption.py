@@ -359,6 +359,17 @@ def test_who_was_to_stop_and_fits_elsewhere_moves_there() -> None:
     assert places(decision) == {"high": {"n0": 8}, "low": {"n1": 4}}
 
 
+def test_on_a_node_that_has_given_out_too_much_who_pays_the_debt_stops_for_the_gang_as_well() -> None:
+    jobs = [held("one", {"n0": 1}), *(held(f"two-{number}", {"n0": 2}) for number in range(4))]
+    now = snapshot([node("n0", free=-2)], [*jobs, waits("high", 1, priority=1)])
+    decision = room(now)
+    assert places(decision) == {"high": {"n0": 1}}
+    assert sum(next(each for each in jobs if each.name == name).placement.gpus for name in stops(decision)) == 3  # type: ignore[union-attr]
+    verdict, accounts = judge(Accounts(now), decision, Permissions(for_others=True, at_once=99, borrowed=borrowed(now)))
+    assert verdict.refused == ()
+    assert {*accounts.awaited()} == {stop.job for stop in decision.stops}, "it comes when both are gone"
+
+
 # --- whatever is there -------------------------------------------------------------------------------------------
 def settled(now: Snapshot) -> Snapshot:
     """An hour later everybody may be moved again."""
