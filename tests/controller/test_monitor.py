@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -72,8 +72,10 @@ class Bench:
     def monitor(self, engine: object, **changes: Any) -> Monitor:
         """One that compares at every look."""
         settings = Settings(monitor=MonitorSettings(**({"least_jobs": 20, "returns_after": 2} | changes)))
-        clock: Callable[[], float] = lambda: self.now  # noqa: E731
-        return Monitor(cast(RemoteEngine, engine), self.client, self.recorder, settings, self._wake, clock)
+        return Monitor(cast(RemoteEngine, engine), self.client, self.recorder, settings, self._wake, self._clock)
+
+    def _clock(self) -> float:
+        return self.now
 
     def _wake(self) -> None:
         self.woken += 1

@@ -63,7 +63,7 @@ async def check_namespace(client: KubeClient, name: str) -> None:
         return
     except NotFound as error:
         known: list[AnyObject] = []
-        with suppress(Forbidden):
+        with suppress(Forbidden):  # without a hint at what is near
             known = await list_all(client, NAMESPACES, AnyObject, [])
         near = did_you_mean(name, [each.metadata.name for each in known])
         raise TrimtabError(f"there is no namespace {name}{near}") from error

@@ -100,7 +100,7 @@ async def deciding(kube: KubeSettings, own: PolicySettings, monitor: MonitorSett
 
     where, chosen = own.config_map, Choice(own.name, own.fallback)
     async with await KubeClient.connect(kube) as client:
-        with suppress(NotFound, Forbidden, PolicyError):
+        with suppress(NotFound, Forbidden, PolicyError):  # then the settings' choice is the best answer that there is
             found = _CONFIG_MAP.decode(await client.get(CONFIG_MAPS.path(where.namespace, where.name)))
             chosen = choice.read_choice(found.data, chosen)
         if monitor.period_seconds:

@@ -42,10 +42,7 @@ def in_name(text: str) -> str:
 
 def catalogued(text: str) -> tuple[str, ...]:
     """The catalogue's types that a type or a family stands for; none where it has none of them."""
-    if catalog.is_known(text):
-        return (catalog.gpu(text).name,)
-    family = of_text(text)
-    return tuple(spec.name for spec in catalog.all_gpus() if spec.name == family or spec.name.startswith(f"{family}-"))
+    return tuple(spec.name for spec in catalog.named(of_text(text)))
 
 
 def unsupported(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
@@ -83,9 +84,8 @@ def walk_words(words: Sequence[str], variables: Mapping[str, str], files: Mappin
     found = Walk([], dict(files or {}), [])
     shell = _Shell(found, dict(variables), [], set(variables))
     try:
-        shell.external(list(words))
-    except (_Exit, _Return, _Leave):
-        pass
+        with suppress(_Exit, _Return, _Leave):  # as a script ends: what was seen until then counts
+            shell.external(list(words))
     except RecursionError:
         raise TooLong("it is nested too deeply") from None
     return found

@@ -255,8 +255,9 @@ class _Scored:
         return replace(self._doubted(self._filled(decision)), line=self._line())
 
     def _matters(self, failed: Sequence[int]) -> bool:
-        """Whether jobs that found no nodes are worth deciding all anew. Else they take what is left (`_filled`)."""
-        if any(self._lift[number] > 0 for number in failed):
+        """Whether jobs that found no nodes are worth deciding all anew. Else they take what is left (`_filled`): not
+        those that run, which would be stopped for it, nor those that have waited for long."""
+        if any(self._lift[number] > 0 or self.menus[number].job.placement for number in failed):
             return True
         lost = sum(float(self._worth[self._first[number] + self.deal.chosen[number]]) for number in failed)
         return lost > MATTERS * self.deal.value

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.releases import Release, as_expected
 from trimtab_policy.scheduling.forecast import MOST_JOBS, Line, Start
-from trimtab_policy.scheduling.reservations import line_of
+from trimtab_policy.scheduling.reservations import jobs_in_line
 from trimtab_policy.scheduling.vacancies import GangShape, shapes_of
 from trimtab_policy.types import NEVER_STARTS, Awaited, Eta, Pending, PendingReason, Snapshot
 
@@ -76,7 +76,9 @@ def forecasts(
 def _line(snapshot: Snapshot, pending: dict[str, Pending], *, reserve: bool, order: Sequence[str] | None) -> Line:
     capacity = Capacity(snapshot)
     in_sight = {uid for uid, each in pending.items() if each.reason not in OUT_OF_SIGHT}
-    jobs = [job for job in (snapshot.waiting() if order is None else line_of(snapshot, order)) if job.uid in in_sight]
+    jobs = [
+        job for job in (snapshot.waiting() if order is None else jobs_in_line(snapshot, order)) if job.uid in in_sight
+    ]
     known = [(job, _awaited(pending[job.uid].awaited, shapes_of(snapshot, capacity, job))) for job in jobs[:MOST_JOBS]]
     found = [(job, shapes) for job, shapes in known if shapes]
     blocked = frozenset(uid for uid, each in pending.items() if each.reason is PendingReason.BEHIND_OTHERS)

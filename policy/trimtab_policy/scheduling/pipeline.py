@@ -128,8 +128,8 @@ class Pipeline:
         line = self._base.waiting()
         for name, jobs in _by_policy(line, self._choice.policy).items():
             self._ask(name, jobs, self._accounts.view())
-        left = line and any(job.uid not in self._accounts.placed for job in self._base.line())
-        if left and (self._rules.reservations or self._rules.starvation_seconds):
+        left = any(job.placement is None and job.uid not in self._accounts.placed for job in self._base.jobs)
+        if line and left and (self._rules.reservations or self._rules.starvation_seconds):
             self._keep_reserved()
         if self._rules.preemption and self._waiting():
             self._preempt(self._rules.preemption)

@@ -103,7 +103,7 @@ def reserve(
     limited = {each.job for each in pending if each.reason is PendingReason.QUOTA_EXCEEDED}
     helped = {each.job for each in pending if each.reason in IN_LINE}
     slowest = {each.job: each.awaited.step_seconds for each in pending if each.awaited}
-    line = [job for job in line_of(snapshot, order) if job.uid in helped or job.not_before > snapshot.time]
+    line = [job for job in jobs_in_line(snapshot, order) if job.uid in helped or job.not_before > snapshot.time]
     own = {job.uid for job in line} if order is None else set(order)
     long = sorted((job for job in line if snapshot.time - _since(job) >= starvation_seconds), key=_since)
     starving = {job.uid for job in long[:MOST_STARVING]}
@@ -124,7 +124,7 @@ def reserve(
     return tuple(found)
 
 
-def line_of(snapshot: Snapshot, order: Sequence[str] | None) -> list[Job]:
+def jobs_in_line(snapshot: Snapshot, order: Sequence[str] | None) -> list[Job]:
     """Waiting jobs, in line; behind priority and guarantee, as a policy has it that has a line of its own."""
     if order is None:
         return snapshot.line()
@@ -184,7 +184,7 @@ class ReservationGuard:
         """`order` as of `reserve`."""
         self._snapshot = snapshot
         self._jobs = {job.uid: job for job in snapshot.jobs}
-        self._turn = {job.uid: turn for turn, job in enumerate(line_of(snapshot, order))}
+        self._turn = {job.uid: turn for turn, job in enumerate(jobs_in_line(snapshot, order))}
         self._made: list[Placement] = []
         self._kept = self._watch(snapshot, reservations)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from trimtab_lab.workloads import clusters
 from trimtab_policy.learned import attribution, guards, rudder, store, worth
 from trimtab_policy.learned.rudder import Rudder, columns
 from trimtab_policy.learned.worth import Network, analytic, values
+from trimtab_policy.placement.assign import Fulfilment
+from trimtab_policy.placement.candidates import Candidate
 from trimtab_policy.placement.options import market
 from trimtab_policy.scheduling.accounts import Accounts
 from trimtab_policy.scheduling.permissions import Permissions
@@ -86,6 +89,28 @@ def test_its_decisions_pass_the_shield() -> None:
         verdict, _ = judge(Accounts(now), decision, Permissions())
         assert decision.placements
         assert verdict.refused == ()
+
+
+def test_a_running_job_whose_wish_finds_no_nodes_is_decided_anew_however_little_it_is_worth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = snapshot(jobs=40)
+    _, accounts = judge(Accounts(now), Rudder(analytic()).decide(now), Permissions())
+    running = accounts.view()
+    now = replace(running, time=running.time + 60, jobs=tuple(replace(job, preemptible=True) for job in running.jobs))
+    lost, attempts = next(job.uid for job in now.jobs if job.placement), 0
+    find = rudder.fulfil
+
+    def without_nodes(seen: Snapshot, wanted: dict[str, Candidate], **how: Any) -> Fulfilment:
+        nonlocal attempts
+        attempts += 1
+        return find(seen, {uid: wish for uid, wish in wanted.items() if uid != lost or attempts > 1}, **how)
+
+    monkeypatch.setattr(rudder, "fulfil", without_nodes)
+    monkeypatch.setattr(rudder, "MATTERS", 1.0)
+    decision = Rudder(analytic()).decide(now)
+    assert attempts > 1
+    assert lost not in {stop.job for stop in decision.stops}
 
 
 def test_a_quota_is_kept() -> None:

@@ -280,4 +280,4 @@ def test_no_single_namespace_makes_a_policy_fall(tenants: int, factor: float, si
 )
 def test_rules_that_make_no_sense_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{field} "):
-        replace(RULES, **{field: value})  # type: ignore[arg-type]
+        replace(RULES, **{field: value})  # type: ignore[arg-type]  # fields of several types
