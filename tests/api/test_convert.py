@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from trimtab.api.base import TEXT
 from trimtab.api.convert import (
     UNLIMITED,
+    to_eta,
     to_model_spec,
     to_placement,
     to_plan,
@@ -410,3 +411,11 @@ def test_a_start_is_told_in_whole_minutes_with_the_interval_rounded_outward() ->
         "latest": "2026-01-02T05:01:00Z",
     }
     assert to_start_time(Eta(0.0, 1e18, 1e18)).latest.year == 9999
+
+
+def test_a_start_that_was_told_is_read_until_it_has_passed() -> None:
+    eta = Eta(1_767_323_040.0, 1_767_324_000.0, 1_767_330_060.0)
+    assert to_eta(to_start_time(eta), eta.low - 1) == eta
+    assert to_eta(to_start_time(eta), eta.expected + 5) == Eta(eta.expected + 5, eta.expected + 5, eta.high)
+    assert to_eta(to_start_time(eta), eta.high) is None
+    assert to_eta(None, 0.0) is None

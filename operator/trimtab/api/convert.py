@@ -283,6 +283,14 @@ def to_start_time(eta: Eta) -> StartTime:
     return StartTime(earliest=earliest, expected=expected, latest=latest)
 
 
+def to_eta(told: StartTime | None, now: float) -> Eta | None:
+    """When a job is expected to start, as its status says; None where it says nothing, or what has passed by now."""
+    if told is None or told.latest.timestamp() <= now:
+        return None
+    low, expected, high = (max(now, each.timestamp()) for each in (told.earliest, told.expected, told.latest))
+    return Eta(low, expected, high)
+
+
 def to_time(moment: float) -> datetime:
     """A point in time, in POSIX seconds, to the second, within what the API can tell: years 1970 to 9999. What is no
     number is as late as can be."""

@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab import settings
-from trimtab.api.convert import to_placement
+from trimtab.api.convert import to_eta, to_placement
+from trimtab.api.status import PendingStatus
 from trimtab.commands import calibration, learned, why_not
 from trimtab.commands.dumps import read_snapshot
 from trimtab.commands.job_list import no_such_job
@@ -34,7 +35,7 @@ from trimtab.ui.choices import TypeChoice, overview
 from trimtab.ui.form import Output
 from trimtab_policy.perf.correction import Corrections
 from trimtab_policy.perf.hierarchy import Learned
-from trimtab_policy.scheduling.etas import expected_starts, forecasts
+from trimtab_policy.scheduling.etas import forecasts, intervals
 from trimtab_policy.scheduling.fair_share import in_line
 from trimtab_policy.types import Job, Node, Pending, PendingReason, Snapshot
 
@@ -80,7 +81,7 @@ def _live(observation: Observation, facts: JobFacts, known: Learned, *, correct:
     released = _release(now, uid, facts)
     if correct:
         now, released = corrected(now, Corrections(known)), corrected(released, Corrections(known))
-    line, prospect = _prospects(in_line(now), uid, _told(facts))
+    line, prospect = _prospects(in_line(now), uid, _told(facts), facts.status.pending)
     return _Account(
         key=facts.meta.key,
         rows=[ui.standing(facts, now.time)],
@@ -163,18 +164,22 @@ def _objection(account: _Account, why: str, policy: str) -> ui.Objection:
     return why_not.objection(account.now, account.snapshot, account.job, asked, policy)
 
 
-def _prospects(now: Snapshot, uid: str, told: Pending | None) -> tuple[ui.Place | None, ui.Prospect | None]:
-    """The job's place in line, and its start; None for a job that does not wait."""
+def _prospects(
+    now: Snapshot, uid: str, told: Pending | None, status: PendingStatus | None = None
+) -> tuple[ui.Place | None, ui.Prospect | None]:
+    """The job's place in line, and its start, as the controller says where it has; None for a job that does not
+    wait."""
     line = now.waiting()
     place = ui.place(line, uid)
     if place is None:
         return None, None
     reason = told.reason if told else PendingReason.INSUFFICIENT_GPUS
     waits = [Pending(job.uid, reason if job.uid == uid else PendingReason.INSUFFICIENT_GPUS, "") for job in line]
-    start, eta = forecasts(now, waits).get(uid), expected_starts(now, waits).get(uid)
-    if start is None or eta is None:
+    starts = forecasts(now, waits)
+    if uid not in starts:
         return place, None
-    shape, nodes = start[1].shape, start[1].nodes
+    eta = to_eta(status.start_time if status else None, now.time) or intervals(now, starts)[uid]
+    shape, nodes = starts[uid][1].shape, starts[uid][1].nodes
     return place, ui.Prospect(eta, shape.gpu_type, shape.gpus, nodes, _where(now, nodes))
 
 

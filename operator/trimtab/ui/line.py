@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from trimtab.api.convert import to_eta
 from trimtab.errors import TrimtabError
 from trimtab.observe.snapshot import Observation
 from trimtab.ui import words
 from trimtab.ui.listing import Listing
 from trimtab_policy.inputs.nearest import did_you_mean
-from trimtab_policy.scheduling.etas import expected_starts, forecasts
+from trimtab_policy.scheduling.etas import forecasts, intervals
 from trimtab_policy.scheduling.fair_share import in_line
 from trimtab_policy.types import Pending, PendingReason
 
@@ -42,11 +43,16 @@ def rows(observation: Observation, queue: str = "") -> list[WaitingRow]:
     now = in_line(observation.snapshot)
     line = now.waiting()
     told = {facts.meta.uid: facts for facts in observation.jobs.values()}
-    waits = [Pending(job.uid, _reason(told[job.uid].status.pending), "") for job in line]
-    plans, starts = forecasts(now, waits), expected_starts(now, waits)
+    waits = [
+        Pending(job.uid, said.reason if (said := told[job.uid].status.pending) else PendingReason.INSUFFICIENT_GPUS, "")
+        for job in line
+    ]
+    plans = forecasts(now, waits)
+    starts = intervals(now, plans)
     made = []
     for place, (job, pending) in enumerate(zip(line, waits, strict=True), start=1):
-        shape, eta = plans[job.uid][1].shape if job.uid in plans else None, starts.get(job.uid)
+        said, shape = told[job.uid].status.pending, plans[job.uid][1].shape if job.uid in plans else None
+        eta = to_eta(said.start_time if said else None, now.time) or starts.get(job.uid)
         made.append(
             WaitingRow(
                 place=place,
@@ -61,10 +67,6 @@ def rows(observation: Observation, queue: str = "") -> list[WaitingRow]:
             )
         )
     return [row for row in made if queue in ("", row.queue)]
-
-
-def _reason(told: object) -> PendingReason:
-    return getattr(told, "reason", PendingReason.INSUFFICIENT_GPUS)
 
 
 def table(found: Sequence[WaitingRow]) -> Listing:

@@ -12,7 +12,7 @@ whose intervals are several times as wide.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.releases import Release, as_expected
@@ -47,10 +47,16 @@ def expected_starts(
     `snapshot` holds what is decided already. `reserve`: the first in line has a reservation. `order`: UIDs of who comes
     first, for a policy with a line of its own; those whom it leaves out come after these.
     """
-    starts = forecasts(snapshot, pending, reserve=reserve, order=order)
+    return intervals(snapshot, forecasts(snapshot, pending, reserve=reserve, order=order), own_line=order is not None)
+
+
+def intervals(
+    snapshot: Snapshot, starts: Mapping[str, tuple[Start, Start, Start]], *, own_line: bool = False
+) -> dict[str, Eta]:
+    """UID -> when the job is expected to start, of `forecasts`. `own_line`: they were in an order of the policy's."""
     now, highest = snapshot.time, max((job.priority for job in snapshot.jobs), default=0)
     priorities = {job.uid: job.priority for job in snapshot.jobs}
-    sooner, longer = (1.0, 1.0) if order is None else OWN_LINE
+    sooner, longer = OWN_LINE if own_line else (1.0, 1.0)
     etas = {}
     for uid, (early, expected, late) in starts.items():
         later = longer * LATER * (OVERTAKEN if priorities[uid] < highest else 1.0)
