@@ -209,9 +209,12 @@ class Calibration:
         self._alarm(key.gpu_type, before)
 
     def _remember(self, snapshot: Snapshot) -> None:
+        before, self._snapshot = self._snapshot, snapshot
+        if before and before.nodes is snapshot.nodes and before.unavailable == snapshot.unavailable:
+            return  # in most rounds: a snapshot keeps the tuple where no node has changed
         here = {node.name: node for node in snapshot.nodes}
         gone = {name: node for name, node in self._nodes.items() if name in snapshot.unavailable}
-        self._snapshot, self._nodes = snapshot, gone | here
+        self._nodes = gone | here
 
     def _lies(self, held: Placement) -> Locality:
         """How a gang lies in link domains; unknown before the first look, and of a GPU type of which nothing is."""
