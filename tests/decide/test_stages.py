@@ -300,17 +300,33 @@ def test_a_policy_with_a_line_of_its_own_says_whom_gpus_are_kept_for() -> None:
     assert kept("uid-new", among=of_another) == ["uid-new", "uid-other"], "it has no say about who does not ask it"
 
 
-def test_nobody_gives_way_for_who_waits_for_better_gpus_and_only_these_are_kept_for_it() -> None:
+def test_who_waits_for_better_gpus_gets_room_on_these_alone_and_only_these_are_kept_for_it() -> None:
     new = waits("new", priority=1)
-    now = snapshot([node("a", free=0), node("b", H100, free=0)], [runs("x", "a", finish=NOW + HOUR), runs("y", "b")])
-    now = replace(now, jobs=(*now.jobs, new))
+    held = [runs("x", "a", finish=NOW + HOUR), runs("y", "b", finish=NOW + 5 * HOUR)]
+    now = snapshot([node("a", free=0), node("b", H100, free=0)], [*held, new])
     speeds = {each.gpu.name: each.option.prediction.step_seconds for each in candidates(now, Capacity(now), new)}
     rules = replace(LIVING, reservations=1)
+    waits_for = HasALine(new.uid, awaited=Awaited(H100, 8, speeds[H100]))
     taken = decided_by(HasALine(new.uid), now, rules)
     assert [stop.beneficiary for stop in taken.stops] == [new.uid]
-    better = decided_by(HasALine(new.uid, awaited=Awaited(H100, 8, speeds[H100])), now, rules)
-    assert (better.stops, better.moves) == ((), ())
+    better = decided_by(waits_for, now, rules)
+    assert [(stop.job, stop.beneficiary) for stop in better.stops] == [("uid-y", new.uid)]
+    assert [placed.gpu_type for placed in better.placements] == [H100]
+    of_a100s = replace(now, jobs=(held[0], replace(held[1], priority=2), new))
+    better = decided_by(waits_for, of_a100s, rules)
+    assert (better.stops, better.moves, better.placements) == ((), (), ()), "it does not want what it may have"
     assert [(each.job, each.gpu_type) for each in better.reserved] == [(new.uid, H100)], "A100s come free before"
+    alike = decided_by(waits_for, replace(now, jobs=(*held, replace(new, priority=0))), rules)
+    assert (alike.stops, alike.moves, alike.placements) == ((), (), ()), "nobody of its own priority gives way"
+
+
+def test_an_urgent_job_that_finds_nothing_free_makes_room_under_rudder_however_long_it_runs() -> None:
+    for steps in (1_000, 500_000):
+        low, urgent = runs("low", "a", finish=NOW + 2 * HOUR), waits("urgent", priority=1000, steps=steps)
+        outcome = Engine().decide(
+            snapshot([node("a", free=0)], [low, urgent]), Choice("rudder", "fcfs", deadline_seconds=20.0), LIVING
+        )
+        assert [(stop.job, stop.beneficiary) for stop in outcome.stops] == [(low.uid, urgent.uid)]
 
 
 # --- resizes -------------------------------------------------------------------------------------------------------

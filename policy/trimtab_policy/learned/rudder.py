@@ -467,13 +467,17 @@ class _Scored:
                 self.snapshot.time,
                 f"it may not move later, and {option.describe()}, expected to be free at ",
                 when,
-                ", is worth more to it than what it could have now",
+                f", is worth more to it than {self._could_have(number)}",
             )
             because = pending_because(job.uid, PendingReason.WAITING_FOR_BETTER, text)
             return replace(
                 because, awaited=Awaited(option.gpu.name, option.option.gpus, option.option.prediction.step_seconds)
             )
         return None
+
+    def _could_have(self, number: int) -> str:
+        mine = self._waits_of[self._first[number] : self._first[number + 1]]
+        return "what it could have now" if (mine <= 0.0).any() else "all else that comes free"
 
 
 def _judged(trained: Trained, given: _Columns, first: IntArray, menus: Sequence[OptionMenu]) -> _Judged:

@@ -50,6 +50,7 @@ from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.scheduling.shield import BrokenRule, judge
 from trimtab_policy.types import (
     MOST_LEAVING,
+    Bounds,
     Decision,
     Doubt,
     Eta,
@@ -256,7 +257,7 @@ class Pipeline:
 
     # --- preemption ------------------------------------------------------------------------------------------------
     def _preempt(self, rules: PreemptionRules) -> None:
-        view, waiting = self._accounts.view(), [job for job in self._waiting() if not self._pending[job.uid].awaited]
+        view, waiting = self._accounts.view(), [self._as_awaited(job) for job in self._waiting()]
         bounded = replace(rules, at_once=self._left(), for_one=MOST_LEAVING - len(self._accounts.left))
 
         def find() -> tuple[Decision, Permissions]:
@@ -269,6 +270,14 @@ class Pipeline:
         found = self._stage(ROOM, find, None, "nobody was preempted")
         if found:
             self._judge(_Proposal(ROOM, *found))
+
+    def _as_awaited(self, job: Job) -> Job:
+        """The job; one that waits on purpose as if it could run on nothing but what it waits for: room is made for no
+        other gang of it."""
+        if (awaited := self._pending[job.uid].awaited) is None:
+            return job
+        gpus = Bounds(awaited.gpus, awaited.gpus)
+        return replace(job, requirements=replace(job.requirements, gpu_types=(awaited.gpu_type,), gpus=gpus))
 
     def _resize(self, rules: ResizeRules) -> None:
         own = self._choice.policy
