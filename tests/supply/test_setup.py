@@ -1,0 +1,110 @@
+"""`hack/setup` installs what is asked for, once, and everything or nothing of it counts.
+
+A copy of it runs on a `.venv` whose Python only writes down what it is asked: real installations take minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hack.requirements import read_lock
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = (
+    *("hack/setup", "hack/demo", "hack/requirements.py", "hack/constraints.txt"),
+    *("pyproject.toml", "policy/lab/pyproject.toml", "operator/local/pyproject.toml"),
+)
+PYTHON = f"""#!/usr/bin/env bash
+case "$*" in
+    "-m pip --version" | -c*) exit 0 ;;
+    hack/requirements.py*) exec {sys.executable} "$@" ;;
+    *) echo "$*" >>calls ;;
+esac
+if [[ -e broken && "$*" == *" install "* ]]; then exit 1; fi
+"""
+
+
+class Checkout:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name in COPIED:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, root / name)
+        python = root / ".venv" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(PYTHON)
+        python.chmod(0o755)
+
+    def run(self, *command: str) -> tuple[int, list[str]]:
+        """The exit code, and what the Python of `.venv` was asked."""
+        calls = self.root / "calls"
+        calls.write_text("")
+        ended = subprocess.run(command, cwd=self.root, capture_output=True, text=True, env=os.environ | {"PYTHON": ""})
+        return ended.returncode, calls.read_text().splitlines()
+
+    def wanted(self) -> set[str]:
+        return {each.name for each in read_lock((self.root / ".venv" / "wanted.txt").read_text())}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+BUILD = "-m trimtab_local.control_plane.build"
+HEAVY = {"torch", "ray", "scipy", "numba", "matplotlib", "pytest", "mypy"}
+
+
+def test_the_demo_has_a_small_part_and_setup_adds_the_rest_to_it(checkout: Checkout) -> None:
+    code, calls = checkout.run("hack/setup", "--demo")
+    assert (code, len(calls), calls[-1]) == (0, 3, BUILD)
+    small = checkout.wanted()
+    assert {"kopf", "highspy", "cryptography", "typer"} <= small
+    assert not small & HEAVY
+    assert "policy/lab" not in calls[1]
+    assert checkout.run("hack/setup", "--demo") == (0, [BUILD])
+
+    code, calls = checkout.run("hack/setup")
+    assert (code, len(calls)) == (0, 3)
+    assert checkout.wanted() > small | HEAVY
+    assert "--editable policy/lab" in calls[1]
+
+
+def test_where_everything_is_installed_the_demo_installs_nothing(checkout: Checkout) -> None:
+    assert len(checkout.run("hack/setup")[1]) == 3
+    assert checkout.run("hack/setup", "--demo") == (0, [BUILD])
+    assert checkout.run("hack/setup") == (0, [BUILD])
+
+
+def test_what_is_installed_is_what_the_lock_names_with_its_hashes_and_nothing_is_built(checkout: Checkout) -> None:
+    for arguments in ([], ["--demo"]):
+        _, calls = Checkout(checkout.root / ("all" if not arguments else "demo")).run("hack/setup", *arguments)
+        assert {"--no-deps", "--require-hashes", "--only-binary"} <= set(calls[0].split())
+        assert {"--no-deps", "--no-build-isolation"} <= set(calls[1].split())
+
+
+@pytest.mark.parametrize("then", [["--demo"], []])
+def test_an_installation_that_was_interrupted_is_done_again(checkout: Checkout, then: list[str]) -> None:
+    checkout.run("hack/setup", "--demo")
+    (checkout.root / "broken").touch()
+    assert checkout.run("hack/setup")[0] == 1
+    (checkout.root / "broken").unlink()
+    assert len(checkout.run("hack/setup", *then)[1]) == 3
+    assert checkout.run("hack/setup", *then) == (0, [BUILD])
+
+
+def test_a_change_of_what_is_wanted_is_installed(checkout: Checkout) -> None:
+    checkout.run("hack/setup")
+    with (checkout.root / "pyproject.toml").open("a") as file:
+        file.write("# another one\n")
+    assert len(checkout.run("hack/setup", "--demo")[1]) == 3
+    assert len(checkout.run("hack/setup")[1]) == 3
+
+
+def test_an_argument_that_it_does_not_know_installs_nothing(checkout: Checkout) -> None:
+    assert checkout.run("hack/setup", "--dmeo") == (2, [])
