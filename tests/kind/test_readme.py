@@ -15,7 +15,8 @@ from trimtab.names import SYSTEM_NAMESPACE
 
 pytestmark = [pytest.mark.kind, pytest.mark.timeout(3000)]
 
-BLOCKS = re.findall(r"^```sh cluster\n(.*?)^```$", (ROOT / "docs/start/install.md").read_text(), re.MULTILINE | re.DOTALL)
+INSTALL = (ROOT / "docs/start/install.md").read_text()
+BLOCKS = re.findall(r"^```sh cluster\n(.*?)^```$", INSTALL, re.MULTILINE | re.DOTALL)
 PARTS = ("hack/kind/images", "helm upgrade --install", "kubectl apply", "helm upgrade trimtab", "kubectl delete ltj")
 """How the blocks begin."""
 
