@@ -12,7 +12,7 @@ import pytest
 from tests.builders import job_object, owned_by
 from tests.devices import slice_manifest
 
-from trimtab.controller import served_kinds
+from trimtab.kube import served_kinds
 from trimtab.controller.cluster import Cluster
 from trimtab.errors import Forbidden, NotFound
 from trimtab.kube.devices import DeviceCaches
