@@ -17,6 +17,8 @@ from trimtab.web.deltas import Columns
 
 SOMEBODY = "somebody else's job"
 ELSEWHERE = "another namespace"
+WORDS = frozenset({"queue", "gpuType", "gpu_type", "policy", "state", "kind"})
+"""Fields of names that are no jobs and no namespaces, though they may be called the same."""
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?:/[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)?")
 """A name as Kubernetes has them, or two with a slash between."""
 
@@ -45,7 +47,7 @@ class Denied(Struct, frozen=True):
     """Names (without a namespace) of jobs there; only those that no job has that is shown."""
 
 
-def denied(audience: Audience, jobs: Iterable[str], namespaces: Iterable[str] = ()) -> Denied:
+def denied(audience: Audience, jobs: Iterable[str], namespaces: Iterable[str]) -> Denied:
     """Of all jobs (`namespace/name`), and of further namespaces, what the audience must not be told."""
     if audience.namespaces is None:
         return Denied(frozenset(), frozenset())
@@ -67,14 +69,18 @@ def redacted(value: Any, names: Denied) -> Any:
     if isinstance(value, str):
         return told(value, names)
     if isinstance(value, Mapping):
-        after: dict[str, Any] = {}
-        for key, each in value.items():
-            name, number = told(str(key), names), 2
-            while name in after:
-                name, number = f"{told(str(key), names)} ({number})", number + 1
-            after[name] = redacted(each, names)
-        return after
+        return _redacted_table(value, names)
     return [redacted(each, names) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _redacted_table(table: Mapping[str, Any], names: Denied) -> dict[str, Any]:
+    after: dict[str, Any] = {}
+    for key, each in table.items():
+        name, number = told(str(key), names), 2
+        while name in after:  # several jobs of others
+            name, number = f"{told(str(key), names)} ({number})", number + 1
+        after[name] = each if key in WORDS and isinstance(each, str) else redacted(each, names)
+    return after
 
 
 def told(text: str, names: Denied) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from trimtab.web.audience import Audience, columns_for, denied
+from trimtab.web.audience import Audience, Denied, columns_for
 from trimtab.web.deltas import Columns, diff
 
 KEPT = 30
@@ -49,10 +49,10 @@ class Channel:
         self._time = self._next_time = 0.0
         self._event = asyncio.Event()
 
-    def feed(self, every: Columns, jobs: list[str], moment: float) -> bytes | None:
+    def feed(self, every: Columns, names: Denied, moment: float) -> bytes | None:
         """Take the columns of another moment; the frame that tells of them (empty: the first), None where nothing has
         changed. What it tells counts once it is published."""
-        columns = columns_for(self.audience, every, denied(self.audience, jobs))
+        columns = columns_for(self.audience, every, names)
         delta = diff(self.columns, columns)
         was, first = self._id(self.number), not self.columns
         if not delta and not first:

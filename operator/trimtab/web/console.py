@@ -61,10 +61,12 @@ class Moment(Struct, frozen=True):
     columns: Columns
     jobs: list[str]
     """`namespace/name` of all that are seen."""
+    namespaces: frozenset[str]
+    """That have jobs or pods."""
 
     def denied(self, audience: Audience) -> Denied:
         """What an audience must not be told."""
-        return denied(audience, self.jobs)
+        return denied(audience, self.jobs, self.namespaces)
 
 
 class NotReady(TrimtabError):
@@ -103,7 +105,7 @@ class Console:
     @property
     def namespaces(self) -> frozenset[str]:
         """That have jobs."""
-        return self._watch.namespaces
+        return frozenset(key.partition("/")[0] for key in self.moment.jobs) if self.moment else frozenset()
 
     def ready(self) -> Moment:
         """The last look. Raises NotReady."""
@@ -152,7 +154,9 @@ class Console:
         moment, found = self.ready(), self._channels.get(audience)
         if found is None:
             found = self._channels[audience] = Channel(audience)
-            frame = await self.thread(lambda: found.feed(moment.columns, moment.jobs, moment.seen.snapshot.time))
+            frame = await self.thread(
+                lambda: found.feed(moment.columns, moment.denied(audience), moment.seen.snapshot.time)
+            )
             found.publish(frame or b"")
         await found.ready.wait()
         return found
@@ -162,7 +166,7 @@ class Console:
         old = time.monotonic() - IDLE_SECONDS
         self._channels = {who: each for who, each in self._channels.items() if each.read > old}
         channels = [each for each in self._channels.values() if each.number]
-        moment, frames = await self.thread(lambda: self._made(look(), channels, forecast=late))
+        moment, frames = await self.thread(lambda: self._made(*look(), channels, forecast=late))
         if late:
             self._forecast = time.monotonic()
         self._answers = {}
@@ -171,7 +175,7 @@ class Console:
             channel.publish(frame)
 
     def _made(
-        self, seen: Observation, channels: list[Channel], *, forecast: bool
+        self, seen: Observation, namespaces: frozenset[str], channels: list[Channel], *, forecast: bool
     ) -> tuple[Moment, list[tuple[Channel, bytes]]]:
         """In the thread."""
         if forecast:
@@ -182,8 +186,8 @@ class Console:
         columns = self._layout.columns(seen, waits)
         jobs = [facts.meta.key for facts in seen.jobs.values()]
         number = self.moment.number + 1 if self.moment else 1
-        moment = Moment(number, seen, waits, runs, self._known, self._deciders, columns, jobs)
-        fed = ((each, each.feed(columns, jobs, seen.snapshot.time)) for each in channels)
+        moment = Moment(number, seen, waits, runs, self._known, self._deciders, columns, jobs, namespaces)
+        fed = ((each, each.feed(columns, moment.denied(each.audience), seen.snapshot.time)) for each in channels)
         return moment, [(channel, frame) for channel, frame in fed if frame is not None]
 
     async def _ask(self) -> None:

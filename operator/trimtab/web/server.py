@@ -226,7 +226,7 @@ class Server:
             "plan" if kind == "plan" else "whatif",
             msgspec.json.encode(asked),
             moment.deciders.policy or settings.policy.name,
-            settings,
+            settings.model_dump(),
             moment.known,
             moment.seen.snapshot,
             moment.seen.nodes,

@@ -63,11 +63,17 @@ class Question(Struct, frozen=True):
     """JSON of a PlanAsked or WhatifAsked."""
     policy: str
     """Who decides now."""
-    configured: Settings
+    settings: dict[str, Any]
+    """All of them, as `Settings.model_dump` gives them."""
     known: Learned
     snapshot: Snapshot
     nodes: dict[str, NodeFacts]
     queues: dict[str, QueueFacts]
+
+    @property
+    def configured(self) -> Settings:
+        """The settings of the console."""
+        return Settings.model_validate(self.settings)
 
 
 def parts(question: Question) -> Iterator[bytes]:

@@ -100,17 +100,13 @@ class ClusterWatch:
             except TimeoutError:
                 continue  # shown without it until it comes
 
-    @property
-    def namespaces(self) -> frozenset[str]:
-        """Namespaces that have jobs, as of now."""
-        return frozenset(job.metadata.namespace for job in self._jobs.items.values())
-
     def job_of_pod(self, pod: str) -> str:
         """The job (`namespace/name`) of a pod (the same); empty where it is not of one of ours."""
         return self._job_of.get(pod, "")
 
-    def prepared(self) -> Callable[[], Observation]:
-        """A look at this moment, to be made in the one thread that makes them. Call this in the event loop."""
+    def prepared(self) -> Callable[[], tuple[Observation, frozenset[str]]]:
+        """A look at this moment, and the namespaces that have jobs or pods: to be made in the one thread that looks.
+        Call this in the event loop."""
         devices = self._devices if self._devices.listed else None
         caches = Caches(
             nodes=tuple(self._nodes.items.values()),
@@ -130,14 +126,17 @@ class ClusterWatch:
         """Pods of Trimtab itself, which say who binds."""
         self._own = pods
 
-    def _look(self, caches: Caches, news: dict[str, GpuNodeObject | None], allocates: bool, now: float) -> Observation:
+    def _look(
+        self, caches: Caches, news: dict[str, GpuNodeObject | None], allocates: bool, now: float
+    ) -> tuple[Observation, frozenset[str]]:
         for name, report in news.items():
             if report is None:
                 self._gpunodes.forget(name)
             else:
                 self._gpunodes.take(report)
         seen = self._observers[allocates].observe(caches, now)
-        return replace(seen, snapshot=replace(seen.snapshot, speedup=speedup_of(seen.jobs.values())))
+        namespaces = frozenset(each.metadata.namespace for kind in (caches.jobs, caches.pods) for each in kind)
+        return replace(seen, snapshot=replace(seen.snapshot, speedup=speedup_of(seen.jobs.values()))), namespaces
 
     def _changed(self, old: object, new: object) -> None:
         self._on_change()
