@@ -11,7 +11,7 @@ import contextlib
 import gc
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -132,7 +132,7 @@ class Console:
                     with contextlib.suppress(TimeoutError):  # time alone moves progress and starts
                         await asyncio.wait_for(self._changed.wait(), FORECAST_SECONDS)
         finally:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self.close()
 
     async def thread(self, work: Callable[[], T]) -> T:
         """Have it done where looks are made, behind those that wait."""
@@ -165,14 +165,31 @@ class Console:
         look, late = self._watch.prepared(), time.monotonic() - self._forecast > FORECAST_SECONDS
         old = time.monotonic() - IDLE_SECONDS
         self._channels = {who: each for who, each in self._channels.items() if each.read > old}
-        channels = [each for each in self._channels.values() if each.number]
+        channels = self._read_channels()
         moment, frames = await self.thread(lambda: self._made(*look(), channels, forecast=late))
         if late:
             self._forecast = time.monotonic()
-        self._answers = {}
-        self.moment = moment
+        self.publish(moment, frames)
+
+    def publish(self, moment: Moment, frames: Iterable[tuple[Channel, bytes]]) -> None:
+        """Answer by this moment from now on, and let viewers have the frames that tell of it."""
+        self._answers, self.moment = {}, moment
         for channel, frame in frames:
             channel.publish(frame)
+
+    def fed(self, moment: Moment, channels: Iterable[Channel] | None = None) -> Iterator[tuple[Channel, bytes]]:
+        """Channels for which something is new at a moment, and the frames that tell of it."""
+        for channel in self._read_channels() if channels is None else channels:
+            frame = channel.feed(moment.columns, moment.denied(channel.audience), moment.seen.snapshot.time)
+            if frame is not None:
+                yield channel, frame
+
+    def _read_channels(self) -> list[Channel]:
+        return [each for each in self._channels.values() if each.number]
+
+    def close(self) -> None:
+        """End the thread."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _made(
         self, seen: Observation, namespaces: frozenset[str], channels: list[Channel], *, forecast: bool
@@ -187,8 +204,7 @@ class Console:
         jobs = [facts.meta.key for facts in seen.jobs.values()]
         number = self.moment.number + 1 if self.moment else 1
         moment = Moment(number, seen, waits, runs, self._known, self._deciders, columns, jobs, namespaces)
-        fed = ((each, each.feed(columns, moment.denied(each.audience), seen.snapshot.time)) for each in channels)
-        return moment, [(channel, frame) for channel, frame in fed if frame is not None]
+        return moment, list(self.fed(moment, channels))
 
     async def _ask(self) -> None:
         """Find out now and then who decides, what jobs have taught, and who binds."""
