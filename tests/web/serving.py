@@ -72,10 +72,10 @@ class Site:
         self.town, self.console, self.server = town, console, server
         self.now = 0.0
         """Of the clock by which answers about rights are forgotten."""
-        self._session, self._url = session, url
+        self._session, self.url = session, url
 
     def visit(self, token: str = "") -> Visit:
-        return Visit(self._session, self._url + self.server.place.path, token)
+        return Visit(self._session, self.url + self.server.place.path, token)
 
     def look(self) -> None:
         """Look again, and tell those who follow."""
@@ -84,21 +84,23 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def site(api: ApiServer | None = None, place: Place | None = None) -> AsyncIterator[Site]:
+async def site(
+    api: ApiServer | None = None, place: Place | None = None, *, nodes: int = 16, connections: int = 64
+) -> AsyncIterator[Site]:
     """Serve a town; to all who have the path where there is no API server that is asked about them."""
     client: Any = api or ApiServer({}, set())
     console = Console(client, Settings())
     made: Site | None = None
     rights = ReviewedRights(client, lambda: made.now if made else 0.0) if api else OwnRights()
-    server = Server(console, rights, place or Place(), 64)
+    server = Server(console, rights, place or Place(), connections)
     listener = Listener(server.guard, "127.0.0.1", 0)
     await listener.open(None)
     try:
         async with aiohttp.ClientSession() as session:
-            made = Site(Town(16), console, server, session, listener.url)
+            made = Site(Town(nodes), console, server, session, listener.url)
             made.look()
             yield made
     finally:
-        server.stopping.set()
+        server.stop()
         await listener.close()
         console.close()

@@ -74,6 +74,7 @@ class Town:
     def __init__(self, nodes: int = 16) -> None:
         self.now = NOW
         kinds = [A100 if index % (2 * RACK) < RACK else H100 for index in range(nodes)]
+        self.kinds = {f"n{index}": kind for index, kind in enumerate(kinds)}
         self.nodes: dict[str, NodeObject] = {
             f"n{index}": node_object(f"n{index}", kind, labels=_where(index)) for index, kind in enumerate(kinds)
         }

@@ -87,7 +87,7 @@ async def _serve(console: Console, server: Server, listener: Listener, stop: asy
         if looking in done:
             looking.result()
     finally:
-        server.stopping.set()
+        server.stop()
         await listener.close()
         for task in (looking, stopping):
             task.cancel()

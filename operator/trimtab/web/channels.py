@@ -7,10 +7,10 @@ have goes on from there, and who has none of those that are kept gets a snapshot
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
@@ -78,8 +78,7 @@ class Channel:
         else:
             self._frames.clear()
         self._snapshot = b""
-        event, self._event = self._event, asyncio.Event()
-        event.set()
+        self.wake()
         self.ready.set()
 
     def snapshot(self) -> bytes:
@@ -106,25 +105,28 @@ class Channel:
         number = int(text)
         return number if self.number - len(self._frames) <= number <= self.number else None
 
-    async def follow(self, since: str, trouble: Callable[[], str]) -> AsyncGenerator[bytes, None]:
-        """What a viewer is to be sent, without end. Who reads too slowly gets a snapshot in between."""
+    def behind(self, since: str) -> list[bytes]:
+        """What somebody is to be sent who has what `since` names: nothing where that is all there is. Who reads too
+        slowly, or has what nobody knows any more, gets a snapshot."""
+        self.read = time.monotonic()
         at = self._since(since)
-        while True:
-            self.read = time.monotonic()
-            event, behind = self._event, self.number - (self.number if at is None else at)
-            if at is None or behind > len(self._frames):
-                at = self.number
-                yield self.snapshot()
-            elif behind:
-                frames = list(self._frames)[len(self._frames) - behind :]
-                at = self.number
-                for frame in frames:
-                    yield frame
-            else:
-                try:
-                    await asyncio.wait_for(event.wait(), PING_SECONDS)
-                except TimeoutError:
-                    yield ping(self._id(self.number), trouble())
+        return [self.snapshot()] if at is None else list(self._frames)[len(self._frames) - (self.number - at) :]
+
+    @property
+    def id(self) -> str:
+        """What a reader has who has read everything."""
+        return self._id(self.number)
+
+    async def news(self) -> None:
+        """Wait until there is something new, or for as long as readers are left without a sign of life."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PING_SECONDS):
+                await self._event.wait()
+
+    def wake(self) -> None:
+        """Have all who wait look again."""
+        event, self._event = self._event, asyncio.Event()
+        event.set()
 
 
 ANSWERS = ("overview", "nodes", "jobs", "queues", "timeline", "policies")

@@ -49,6 +49,14 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
+def calm() -> None:
+    """Have the interpreter hold nobody up: what was listed stays, and is not worth looking for garbage in."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 50, 1000)
+
+
 class Moment(Struct, frozen=True):
     """All that is known at a moment."""
 
@@ -115,15 +123,12 @@ class Console:
 
     async def run(self) -> None:
         """Look until cancelled."""
-        sys.setswitchinterval(SWITCH_SECONDS)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch.run(), name="watch")
                 tasks.create_task(self._ask(), name="who decides")
                 await self._watch.synced()
-                gc.collect()
-                gc.freeze()  # what was listed stays: looking for garbage in it would hold everybody up
-                gc.set_threshold(50_000, 20, 100)
+                calm()
                 while True:
                     self._changed.clear()
                     began = time.monotonic()
@@ -186,6 +191,11 @@ class Console:
 
     def _read_channels(self) -> list[Channel]:
         return [each for each in self._channels.values() if each.number]
+
+    def wake(self) -> None:
+        """Have all who wait for frames look again."""
+        for channel in self._channels.values():
+            channel.wake()
 
     def close(self) -> None:
         """End the thread."""

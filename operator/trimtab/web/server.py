@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -26,6 +27,7 @@ from trimtab.serving.guard import Busy, ConnectionGuard, ConnectionLimits, Count
 from trimtab.web import answers, simulate
 from trimtab.web.answers import NotAllowed, NotThere, Query
 from trimtab.web.audience import redacted
+from trimtab.web.channels import Channel, ping
 from trimtab.web.console import Console, NotReady
 from trimtab.web.rights import Rights, Visitor
 from trimtab.web.static_files import StaticFiles
@@ -49,8 +51,8 @@ REVIEW_SECONDS = 60.0
 """After which it is asked anew whether who reads a stream still may."""
 WRITE_SECONDS = 20.0
 """A viewer that does not take what it is sent for so long is cut off."""
-STREAMS_OF_ONE = 256
-"""Streams of one visitor by name; where all are without a name, of all of them."""
+OF_ONE = 256
+"""Streams of one visitor who has a name."""
 ZIPPED = 2048
 """Answers that are longer are compressed, where the client takes that."""
 
@@ -89,7 +91,7 @@ class Server:
         )
         self._console, self._rights = console, rights
         self._files = StaticFiles()
-        self._streams: dict[str, int] = {}
+        self._streams = Counter[str]()
         self._most_streams = max(1, connections // 2)
         self._simulations = Simulations()
         self._doctor: tuple[float, bytes] = (float("-inf"), b"")
@@ -238,55 +240,47 @@ class Server:
 
     # --- the stream ---------------------------------------------------------------------------------------------------
     async def _stream(self, request: web.BaseRequest, visitor: Visitor) -> web.StreamResponse:
-        mine = self._streams.get(visitor.name, 0)
-        if sum(self._streams.values()) >= self._most_streams or (visitor.name and mine >= STREAMS_OF_ONE):
+        if self._streams.total() >= self._most_streams or (visitor.name and self._streams[visitor.name] >= OF_ONE):
             raise TooMany("too many streams are open: try again later")
-        channel = await self._console.channel(visitor.audience)
         response = web.StreamResponse(headers=HEADERS | {"Cache-Control": "no-store"})
         response.content_type = "application/x-ndjson"
-        self._streams[visitor.name] = mine + 1
+        self._streams[visitor.name] += 1
         try:
+            channel = await self._console.channel(visitor.audience)
             await response.prepare(request)
-            await self._send(request, response, visitor, channel.follow(request.query.get("since", ""), self._trouble))
-        except (ConnectionError, TimeoutError):
+            await self._send(request, response, visitor, channel)
+        except (ConnectionError, TimeoutError):  # it has gone, or does not take what it is sent
             if isinstance(request.protocol, GuardedConnection):
                 request.protocol.force_close()
         finally:
             self._streams[visitor.name] -= 1
-            if not self._streams[visitor.name]:
-                del self._streams[visitor.name]
+            self._streams += Counter()  # without those that have none
         return response
 
-    def _trouble(self) -> str:
-        return self._console.trouble
-
     async def _send(
-        self,
-        request: web.BaseRequest,
-        response: web.StreamResponse,
-        visitor: Visitor,
-        frames: AsyncGenerator[bytes, None],
+        self, request: web.BaseRequest, response: web.StreamResponse, visitor: Visitor, channel: Channel
     ) -> None:
         """Hand frames over until the viewer goes, we stop, or it may not read them any more."""
-        loop = asyncio.get_running_loop()
-        reviewed, stopping = loop.time(), asyncio.ensure_future(self.stopping.wait())
-        try:
-            while True:
-                coming = asyncio.ensure_future(anext(frames))
-                await asyncio.wait((coming, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if stopping.done():
-                    coming.cancel()
+        loop, since = asyncio.get_running_loop(), request.query.get("since", "")
+        reviewed = loop.time()
+        while not self.stopping.is_set():
+            frames = channel.behind(since)
+            since = channel.id
+            if loop.time() - reviewed > REVIEW_SECONDS:
+                if (refusal := await self._refusal(request, visitor)) is not None:
+                    await response.write(refusal)
                     return
-                if loop.time() - reviewed > REVIEW_SECONDS:
-                    if (refusal := await self._refusal(request, visitor)) is not None:
-                        await response.write(refusal)
-                        return
-                    reviewed = loop.time()
+                reviewed = loop.time()
+            for frame in frames or (ping(since, self._console.trouble),):
                 async with asyncio.timeout(WRITE_SECONDS):
-                    await response.write(coming.result())
-        finally:
-            stopping.cancel()
-            await frames.aclose()
+                    await response.write(frame)
+            if since == channel.id:
+                await channel.news()
+
+    def stop(self) -> None:
+        """Let streams end."""
+        self.stopping.set()
+        self._console.wake()
 
     async def _refusal(self, request: web.BaseRequest, visitor: Visitor) -> bytes | None:
         """The last line of a stream whose reader may not see it any more; None where they may."""
