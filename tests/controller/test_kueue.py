@@ -16,7 +16,7 @@ from trimtab import names
 from trimtab.api.status import JobStatus, PendingStatus
 from trimtab.apply.stops import StopOrder
 from trimtab.apply.transitions import JobEvent
-from trimtab.controller import served_kinds
+from trimtab.kube import served_kinds
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.kueue import admission as dealing
 from trimtab.controller.kueue.admission import Kueue, Verdicts
