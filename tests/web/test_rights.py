@@ -10,6 +10,7 @@ from tests.web.serving import ApiServer, Site, site
 from tests.web.town import OPEN, SECRET, SECRET_JOB, waiting_job
 
 from trimtab.web import server
+from trimtab.web.console import OUT_OF_DATE
 from trimtab.web.rights import SECONDS, ReviewedRights
 
 READS = [
@@ -136,3 +137,9 @@ async def test_a_stream_ends_when_its_reader_may_not_see_it_any_more(
         last = msgspec.json.decode(await answer.content.readline())
         assert (last["event"], last["status"]) == ("denied", status)
         assert await answer.content.readline() == b""
+
+
+async def test_what_is_wrong_is_told_in_full_only_to_who_sees_all(console: Site) -> None:
+    told = {who: msgspec.json.decode((await console.visit(who).get("whoami"))[1]) for who in ("of-root", "of-ann")}
+    assert "not listed yet" in told["of-root"]["trouble"]  # nobody runs the reflectors
+    assert told["of-ann"]["trouble"] == OUT_OF_DATE

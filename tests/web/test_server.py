@@ -197,3 +197,18 @@ async def test_an_answer_is_made_once_for_all_who_ask_at_a_moment(
     console.look()
     await console.visit().get("jobs")
     assert len(made) == 2
+
+
+async def test_a_look_that_fails_leaves_what_was_seen_and_says_so(
+    console: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = console.console.moment
+
+    def broken() -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(console.console._watch, "prepared", lambda: broken)
+    await console.console._look()
+    assert console.console.moment is seen
+    assert console.console._failed == "the last look failed: ZeroDivisionError"
+    assert (await console.visit().get("jobs"))[0] == 200

@@ -23,14 +23,14 @@ from trimtab.commands import learned
 from trimtab.commands.live import deciders
 from trimtab.doctor.collect import OURS
 from trimtab.doctor.inventory import Pod
-from trimtab.errors import ApiError, TrimtabError
+from trimtab.errors import TrimtabError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.listing import list_all
 from trimtab.kube.resources import PODS
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab.web import views
-from trimtab.web.audience import Audience, Denied, denied
+from trimtab.web.audience import EVERYTHING, Audience, Denied, denied
 from trimtab.web.channels import IDLE_SECONDS, Channel
 from trimtab.web.columns import Layout, Waits
 from trimtab.web.deltas import Columns
@@ -44,6 +44,7 @@ ASK_SECONDS = 30.0
 ANSWERS = 256
 """That are kept of one moment."""
 SWITCH_SECONDS = 0.0005
+OUT_OF_DATE = "what is shown may be out of date"
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -97,13 +98,19 @@ class Console:
         self._runs: tuple[views.Runs, dict[str, str]] = ({}, {})
         self._forecast = 0.0
         self._known, self._deciders = Learned(), views.Deciders()
+        self._failed = ""
+        """Why the last look is an old one."""
         self._asked = ""
         """Why who decides is not known."""
 
     @property
     def trouble(self) -> str:
         """Why what is shown may be old; empty when all is well."""
-        return self._watch.trouble or self._asked
+        return self._watch.trouble or self._failed or self._asked
+
+    def trouble_for(self, audience: Audience) -> str:
+        """The same in words that any visitor may read."""
+        return self.trouble if audience == EVERYTHING or not self.trouble else OUT_OF_DATE
 
     @property
     def server(self) -> str:
@@ -171,7 +178,13 @@ class Console:
         old = time.monotonic() - IDLE_SECONDS
         self._channels = {who: each for who, each in self._channels.items() if each.read > old}
         channels = self._read_channels()
-        moment, frames = await self.thread(lambda: self._made(*look(), channels, forecast=late))
+        try:
+            moment, frames = await self.thread(lambda: self._made(*look(), channels, forecast=late))
+        except Exception as error:
+            log.error("the cluster could not be looked at: this is a bug, please report it", exc_info=error)
+            self._failed = f"the last look failed: {type(error).__name__}"
+            return
+        self._failed = ""
         if late:
             self._forecast = time.monotonic()
         self.publish(moment, frames)
@@ -226,7 +239,7 @@ class Console:
                 self._known = await learned.learned(kube, own.reports)
                 self._watch.controllers(await list_all(self._client, PODS, Pod, [], params={"labelSelector": OURS}))
                 self._asked = ""
-            except (ApiError, msgspec.MsgspecError) as error:
+            except (TrimtabError, msgspec.MsgspecError) as error:
                 self._asked = f"who decides is not known: {error}"
             self._changed.set()
             await asyncio.sleep(ASK_SECONDS)

@@ -87,7 +87,11 @@ class Server:
     ) -> None:
         self.place = place
         self.guard = ConnectionGuard(
-            self._answer, limits(connections), counts, "web", {"/healthz": lambda: "", "/readyz": self.unready}
+            self._answer,
+            limits(connections),
+            counts,
+            "web",
+            {"/healthz": lambda: "", "/readyz": lambda: self.unready() and "not ready"},
         )
         self._console, self._rights = console, rights
         self._files = StaticFiles()
@@ -201,7 +205,7 @@ class Server:
                 "can": visitor.can,
                 "namespaces": None if spaces is None else sorted(spaces),
                 "leftOut": {"namespaces": len({key.partition("/")[0] for key in hidden}), "jobs": len(hidden)},
-                "trouble": self._console.trouble if visitor.can.all_jobs else "",
+                "trouble": self._console.trouble_for(visitor.audience),
             }
         )
 
@@ -271,7 +275,7 @@ class Server:
                     await response.write(refusal)
                     return
                 reviewed = loop.time()
-            for frame in frames or (ping(since, self._console.trouble),):
+            for frame in frames or (ping(since, self._console.trouble_for(visitor.audience)),):
                 async with asyncio.timeout(WRITE_SECONDS):
                     await response.write(frame)
             if since == channel.id:
