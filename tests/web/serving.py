@@ -90,6 +90,8 @@ async def site(
     """Serve a town; to all who have the path where there is no API server that is asked about them."""
     client: Any = api or ApiServer({}, set())
     console = Console(client, Settings())
+    for reflector in console._watch._needed:  # nobody runs them: the town is what is seen
+        reflector.synced.set()
     made: Site | None = None
     rights = ReviewedRights(client, lambda: made.now if made else 0.0) if api else OwnRights()
     server = Server(console, rights, place or Place(), connections)

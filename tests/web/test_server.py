@@ -212,3 +212,17 @@ async def test_a_look_that_fails_leaves_what_was_seen_and_says_so(
     assert console.console.moment is seen
     assert console.console._failed == "the last look failed: ZeroDivisionError"
     assert (await console.visit().get("jobs"))[0] == 200
+
+
+async def test_viewers_hear_of_trouble_and_of_its_end_as_soon_as_it_is_known(
+    console: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = type(console.console._watch)
+    monkeypatch.setattr(watched, "trouble", "nodes: no answer")
+    async with console.visit().stream() as answer:
+        snapshot, told = await lines(answer, 2)
+        assert (snapshot["event"], told["event"], told["trouble"]) == ("snapshot", "ping", "nodes: no answer")
+        monkeypatch.setattr(watched, "trouble", "")
+        console.console.wake()
+        (after,) = await lines(answer, 1)
+        assert (after["event"], after["trouble"]) == ("ping", "")

@@ -136,10 +136,14 @@ class Console:
                 tasks.create_task(self._ask(), name="who decides")
                 await self._watch.synced()
                 calm()
+                trouble = ""
                 while True:
                     self._changed.clear()
                     began = time.monotonic()
                     await self._look()
+                    if self.trouble != trouble:
+                        trouble = self.trouble
+                        self.wake()
                     await asyncio.sleep(max(0.0, LOOK_SECONDS - (time.monotonic() - began)))
                     with contextlib.suppress(TimeoutError):  # time alone moves progress and starts
                         await asyncio.wait_for(self._changed.wait(), FORECAST_SECONDS)

@@ -266,7 +266,7 @@ class Server:
     ) -> None:
         """Hand frames over until the viewer goes, we stop, or it may not read them any more."""
         loop, since = asyncio.get_running_loop(), request.query.get("since", "")
-        reviewed = loop.time()
+        reviewed, trouble = loop.time(), ""
         while not self.stopping.is_set():
             frames = channel.behind(since)
             since = channel.id
@@ -275,7 +275,11 @@ class Server:
                     await response.write(refusal)
                     return
                 reviewed = loop.time()
-            for frame in frames or (ping(since, self._console.trouble_for(visitor.audience)),):
+            now = self._console.trouble_for(visitor.audience)
+            if now != trouble or not frames:
+                frames.append(ping(since, now))
+                trouble = now
+            for frame in frames:
                 async with asyncio.timeout(WRITE_SECONDS):
                     await response.write(frame)
             if since == channel.id:
