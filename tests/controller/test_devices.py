@@ -12,9 +12,9 @@ import pytest
 from tests.builders import job_object, owned_by
 from tests.devices import slice_manifest
 
-from trimtab.kube import served_kinds
 from trimtab.controller.cluster import Cluster
 from trimtab.errors import Forbidden, NotFound
+from trimtab.kube import served_kinds
 from trimtab.kube.devices import DeviceCaches
 from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.reflector import Reflector
