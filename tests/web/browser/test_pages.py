@@ -23,6 +23,7 @@ PAGES = {
     "jobs/team-open/next-up": "Where it stands, and why",
     "queues": "GPU-hours",
     "policies": "Registered policies",
+    "plan": "Nothing is submitted",
 }
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium-headless-shell"),
