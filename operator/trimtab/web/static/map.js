@@ -47,31 +47,42 @@ export function layout(sections, gpus, width, cell) {
   const node = new Map(), labels = [], racks = [];
   const gap = cell >= 5 ? GAP : 6, between = cell >= 5 ? 3 : 1;
   const named = cell >= LEAST_CELL;
-  let y = 4;
+  const sized = (/** @type {{name: string, nodes: number[]}} */ group) => {
+    const most = Math.max(...group.nodes.map((at) => gpus[at] || 1));
+    const wide = square ? 2 * cell + 2 : across(most) * pitch, high = square ? wide : Math.ceil(most / across(most)) * pitch;
+    const ideal = Math.max(1, Math.round(Math.sqrt((group.nodes.length * (high + between)) / (wide + between))));
+    const columns = Math.max(1, Math.min(group.nodes.length, ideal, Math.floor((width - 8) / (wide + between))));
+    const top = named ? LABEL : 0;
+    return { group, most, wide, high, columns, top, w: Math.max(columns * (wide + between), named ? Math.min(24, width - 8) : 0), h: Math.ceil(group.nodes.length / columns) * (high + between) + top };
+  };
+  // Small sections lie side by side, so that hundreds of blocks fit; `begin` is the left edge of the one being laid.
+  let y = 4, x = 4, tallest = 0, used = 4, last = 4;
   for (const section of sections) {
+    const boxes = section.groups.map(sized);
+    const whole = Math.max(section.name ? Math.min(width - 8, 7 * section.name.length) : 0, boxes.reduce((sum, box) => sum + box.w + gap, 0));
+    if (used > 4 && used + whole > width - 4) { y = last; used = 4; }
+    const start = y, begin = used;
+    let down = start;
     if (section.name) {
-      labels.push({ x: 4, y: y + 15, text: section.name, heading: true, width: width - 8 });
-      y += HEADING;
+      labels.push({ x: begin, y: down + 15, text: section.name, heading: true, width: Math.min(whole, width - 8) });
+      down += HEADING;
     }
-    let x = 4, tallest = 0;
-    for (const group of section.groups) {
-      const most = Math.max(...group.nodes.map((at) => gpus[at] || 1));
-      const wide = square ? 2 * cell + 2 : across(most) * pitch, high = square ? wide : Math.ceil(most / across(most)) * pitch;
-      const ideal = Math.max(1, Math.round(Math.sqrt((group.nodes.length * (high + between)) / (wide + between))));
-      const columns = Math.max(1, Math.min(group.nodes.length, ideal, Math.floor((width - 8) / (wide + between))));
-      const rows = Math.ceil(group.nodes.length / columns), top = named ? LABEL : 0;
-      const w = Math.max(columns * (wide + between), named ? Math.min(64, width - 8) : 0), h = rows * (high + between) + top;
-      if (x > 4 && x + w > width - 4) { x = 4; y += tallest + gap; tallest = 0; }
-      if (named) labels.push({ x, y: y + 9, text: group.name, heading: false, width: w });
-      racks.push({ x, y, w, h, name: group.name, nodes: group.nodes });
+    x = begin;
+    tallest = 0;
+    for (const { group, most, wide, high, columns, top, w, h } of boxes) {
+      if (x > begin && x + w > width - 4) { x = begin; down += tallest + gap; tallest = 0; }
+      if (named) labels.push({ x, y: down + 9, text: group.name, heading: false, width: w });
+      racks.push({ x, y: down, w, h, name: group.name, nodes: group.nodes });
       group.nodes.forEach((at, n) => node.set(at, {
-        x: x + (n % columns) * (wide + between), y: y + top + Math.floor(n / columns) * (high + between), w: wide, h: high, per: across(most),
+        x: x + (n % columns) * (wide + between), y: down + top + Math.floor(n / columns) * (high + between), w: wide, h: high, per: across(most),
       }));
       x += w + gap;
       tallest = Math.max(tallest, h);
     }
-    y += tallest + gap;
+    used = begin + whole + gap;
+    last = Math.max(start === y && begin > 4 ? last : 0, down + tallest + gap);
   }
+  y = last;
   return { node, labels, racks, height: Math.ceil(y), cell, pitch, square, order: [...node.keys()] };
 }
 
