@@ -16,6 +16,7 @@ EVERYTHING = """
 binding: {mode: Extender}
 extender: {enabled: true, tls: {mode: CertManager}}
 scheduler: {enabled: true}
+web: {enabled: true, tls: {secretName: my-web-tls}, ingress: {enabled: true, host: trimtab.example.com}}
 fakeNodes: {enabled: true}
 serviceMonitor: {enabled: true}
 prometheusRule: {enabled: true}

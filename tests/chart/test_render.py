@@ -39,12 +39,16 @@ from trimtab.settings import Process, load
 
 pytestmark = pytest.mark.timeout(1800)  # the first test builds helm
 
-EXTENDER = "{binding: {mode: Extender}, extender: {enabled: true}, scheduler: {enabled: true}}"
+EXTENDER = (
+    "{binding: {mode: Extender}, extender: {enabled: true}, scheduler: {enabled: true},"
+    " web: {enabled: true, tls: {secretName: trimtab-web-tls}}}"
+)
 ROOT = CHART.parents[1]
 PROCESSES: dict[str, Process] = {
     "trimtab-extender": "extender",
     "trimtab-agent": "agent",
     "trimtab-fake-nodes": "agent",
+    "trimtab-web": "web",
 }
 """What runs in a workload, by its name; in all others that have settings it is the controller."""
 
@@ -223,6 +227,8 @@ def test_the_controller_has_the_rights_of_the_manifests_and_only_those_in_use() 
     [
         ("agent.yaml", "ClusterRole", "trimtab-agent"),
         ("extender.yaml", "ClusterRole", "trimtab-extender"),
+        ("web.yaml", "ClusterRole", "trimtab-web"),
+        ("web.yaml", "Role", "trimtab-web"),
         ("scheduler.yaml", "Role", "trimtab-scheduler"),
         ("reports.yaml", "Role", "trimtab-calibration-reader"),
         ("roles.yaml", "ClusterRole", "trimtab-editor"),
@@ -242,7 +248,7 @@ def test_bindings_lead_to_the_same_roles() -> None:
             if each["kind"].endswith("Binding") and "roleRef" in each
         }
 
-    written = [each for name in ("rbac", "agent", "extender", "scheduler") for each in manifest(f"{name}.yaml")]
+    written = [each for name in ("rbac", "agent", "extender", "scheduler", "web") for each in manifest(f"{name}.yaml")]
     unwritten = ("trimtab-kwok", "trimtab-fake-nodes", "trimtab-test-doctor")
     ours = {each for each in bound(objects(EVERYTHING)) if each[2] not in unwritten}
     assert ours == bound(written)
@@ -312,6 +318,7 @@ def test_a_limit_is_still_known_by_its_former_name(values: str, bytes_: str) -> 
     [
         ("agent.yaml", "DaemonSet", "trimtab-agent"),
         ("extender.yaml", "Deployment", "trimtab-extender"),
+        ("web.yaml", "Deployment", "trimtab-web"),
         ("scheduler.yaml", "Deployment", "trimtab-scheduler"),
     ],
 )
@@ -337,6 +344,8 @@ def test_pods_are_those_of_the_manifests(file: str, kind: str, name: str) -> Non
     ("file", "kind", "name"),
     [
         ("extender.yaml", "Service", "trimtab-extender"),
+        ("web.yaml", "Service", "trimtab-web"),
+        ("web.yaml", "NetworkPolicy", "trimtab-web"),
         ("reports.yaml", "Service", "trimtab-reports"),
         ("extender.yaml", "NetworkPolicy", "trimtab-extender"),
         ("reports.yaml", "NetworkPolicy", "trimtab-controller"),

@@ -12,10 +12,10 @@ import pytest
 from tests.builders import job_object, owned_by
 from tests.devices import slice_manifest
 
-from trimtab.controller import served_kinds
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.devices import DeviceCaches
 from trimtab.errors import Forbidden, NotFound
+from trimtab.kube import served_kinds
+from trimtab.kube.devices import DeviceCaches
 from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import (

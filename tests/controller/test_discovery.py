@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from trimtab.controller import discovery
-from trimtab.controller.discovery import pod_group_kind, serves
 from trimtab.errors import ApiError, Forbidden, NotFound, Unreachable
+from trimtab.kube import discovery
+from trimtab.kube.discovery import pod_group_kind, serves
 from trimtab.kube.resources import POD_GROUPS, POD_GROUPS_BETA, RESOURCE_FLAVORS, WORKLOADS
 
 

@@ -16,7 +16,6 @@ from trimtab import names
 from trimtab.api.status import JobStatus, PendingStatus
 from trimtab.apply.stops import StopOrder
 from trimtab.apply.transitions import JobEvent
-from trimtab.controller import served_kinds
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.kueue import admission as dealing
 from trimtab.controller.kueue.admission import Kueue, Verdicts
@@ -24,6 +23,7 @@ from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.controller.kueue.cases import Cases
 from trimtab.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound, Unreachable
 from trimtab.interop.reply import Amend
+from trimtab.kube import served_kinds
 from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.resources import RESOURCE_FLAVORS, WORKLOADS
 from trimtab.observe.snapshot import ClusterObserver

@@ -209,7 +209,7 @@ imagePullSecrets:
 
 {{/* Port of metrics and health: each process has a default of its own (trimtab.settings). Argument: component. */}}
 {{- define "trimtab.metricsPort" -}}
-{{- get (dict "controller" 8080 "extender" 8081 "agent" 8082 "fake-nodes" 8082) . -}}
+{{- get (dict "controller" 8080 "extender" 8081 "agent" 8082 "fake-nodes" 8082 "web" 8083) . -}}
 {{- end }}
 
 {{/* Annotations of pods: where metrics are, what restarts them when it changes, and those of the values. Argument: list of root, component and annotations. */}}
@@ -243,7 +243,7 @@ checksum/settings: {{ toYaml . | sha256sum }}
 {{/* Secret of the certificate under which a component tells its metrics; empty for plain HTTP. Argument: list of root and component. */}}
 {{- define "trimtab.metricsSecret" -}}
 {{- $tls := (index . 0).Values.metrics.tls -}}
-{{- get (dict "controller" $tls.secretName "extender" $tls.secretName "agent" $tls.agentSecretName) (index . 1) -}}
+{{- get (dict "controller" $tls.secretName "extender" $tls.secretName "agent" $tls.agentSecretName "web" $tls.secretName) (index . 1) -}}
 {{- end }}
 
 {{/* How metrics are told, and whom: agents ask for a certificate at most. Argument: list of root and component. */}}

@@ -4,7 +4,7 @@ All mistakes are told at once.
 */}}
 {{- define "trimtab.validate" -}}
 {{- $mistakes := list -}}
-{{- range $check := list "accounts" "binding" "tls" "policy" "agent" "fakeNodes" "network" "ports" "settings" "replicas" -}}
+{{- range $check := list "accounts" "binding" "tls" "policy" "agent" "fakeNodes" "network" "ports" "settings" "web" "replicas" -}}
 {{- range include (printf "trimtab.validate.%s" $check) $ | fromYamlArray -}}
 {{- $mistakes = append $mistakes . -}}
 {{- end -}}
@@ -15,7 +15,7 @@ All mistakes are told at once.
 {{- end }}
 
 {{- define "trimtab.validate.accounts" -}}
-{{- range list "controller" "extender" "scheduler" "agent" }}
+{{- range list "controller" "extender" "scheduler" "agent" "web" }}
 {{- $account := (index $.Values .).serviceAccount }}
 {{- if and (not $account.create) (not $account.name) }}
 - {{ printf "%s.serviceAccount.create is false: name the account to use in %s.serviceAccount.name" . . | quote }}
@@ -103,7 +103,7 @@ All mistakes are told at once.
 
 {{- define "trimtab.validate.network" -}}
 {{- $network := .Values.networkPolicy }}
-{{- if and (not $network.enabled) (or $network.metricsScraperNamespace $network.extenderFrom $network.reportsFrom) }}
+{{- if and (not $network.enabled) (or $network.metricsScraperNamespace $network.extenderFrom $network.reportsFrom $network.webFrom) }}
 - "networkPolicy.enabled is false, and its other values would limit nobody: set it, or leave them out"
 {{- end }}
 {{- if and $network.extenderFrom (not .Values.extender.enabled) }}
@@ -146,13 +146,29 @@ All mistakes are told at once.
 {{- end }}
 
 {{- define "trimtab.validate.settings" -}}
-{{- $ours := dict "log" (dict "level" "log.level" "format" "log.format") "binding" (dict "mode" "binding.mode" "scheduler_name" "binding.schedulerName" "timeout_seconds" "binding.timeoutSeconds") "leadership" (dict "namespace" "the release's namespace" "name" "nothing: it is fixed") "policy" (dict "name" "policy.name" "fallback" "policy.fallback" "shadow" "policy.shadow" "deadline_seconds" "policy.deadlineSeconds" "config_map" "nothing: it is fixed") "monitor" (dict "namespace" "the release's namespace" "config_map" "nothing: it is fixed") "reports" (dict "enabled" "reports.enabled" "port" "reports.port" "url" "reports.enabled" "namespace" "the release's namespace" "config_map" "nothing: it is fixed" "tls" "reports.tls" "ca" "reports.tls") "interop" (dict "kueue" "kueue.enabled") "fake" (dict "enabled" "fakeNodes.enabled" "speedup" "fakeNodes.speedup") "metrics" (dict "tls" "metrics.tls" "authentication" "metrics.authentication" "host" "nothing: it is fixed" "port" "nothing: it is fixed") "agent" (dict "backend" "agent.backend" "profile" "agent.profile" "dcgm_url" "agent.dcgmUrl" "sample_seconds" "agent.sampleSeconds" "report_seconds" "agent.reportSeconds" "pod_resources" "nothing: it is fixed" "node" "nothing: it is the pod's") "extender" (dict "host" "nothing: it is fixed" "port" "nothing: it is fixed" "certificate" "extender.tls" "key" "extender.tls" "client_ca" "extender.tls" "client_names" "extender.clientNames" "inspect_names" "extender.inspectNames" "bind" "nothing: its pods have no right to bind") "kube" (dict "kubeconfig" "nothing: pods use their ServiceAccount" "context" "nothing: pods use their ServiceAccount") }}
+{{- $ours := dict "log" (dict "level" "log.level" "format" "log.format") "binding" (dict "mode" "binding.mode" "scheduler_name" "binding.schedulerName" "timeout_seconds" "binding.timeoutSeconds") "leadership" (dict "namespace" "the release's namespace" "name" "nothing: it is fixed") "policy" (dict "name" "policy.name" "fallback" "policy.fallback" "shadow" "policy.shadow" "deadline_seconds" "policy.deadlineSeconds" "config_map" "nothing: it is fixed") "monitor" (dict "namespace" "the release's namespace" "config_map" "nothing: it is fixed") "reports" (dict "enabled" "reports.enabled" "port" "reports.port" "url" "reports.enabled" "namespace" "the release's namespace" "config_map" "nothing: it is fixed" "tls" "reports.tls" "ca" "reports.tls") "interop" (dict "kueue" "kueue.enabled") "fake" (dict "enabled" "fakeNodes.enabled" "speedup" "fakeNodes.speedup") "metrics" (dict "tls" "metrics.tls" "authentication" "metrics.authentication" "host" "nothing: it is fixed" "port" "nothing: it is fixed") "agent" (dict "backend" "agent.backend" "profile" "agent.profile" "dcgm_url" "agent.dcgmUrl" "sample_seconds" "agent.sampleSeconds" "report_seconds" "agent.reportSeconds" "pod_resources" "nothing: it is fixed" "node" "nothing: it is the pod's") "extender" (dict "host" "nothing: it is fixed" "port" "nothing: it is fixed" "certificate" "extender.tls" "key" "extender.tls" "client_ca" "extender.tls" "client_names" "extender.clientNames" "inspect_names" "extender.inspectNames" "bind" "nothing: its pods have no right to bind") "web" (dict "tls" "web.tls.secretName" "insecure" "web.insecure" "host" "nothing: it is fixed" "port" "nothing: it is fixed") "kube" (dict "kubeconfig" "nothing: pods use their ServiceAccount" "context" "nothing: pods use their ServiceAccount") }}
 {{- range $section, $fields := .Values.settings }}
 {{- range $field, $_ := $fields }}
 {{- with index (index $ours $section | default dict) $field }}
 - {{ printf "settings.%s.%s: use %s instead" $section $field . | quote }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "trimtab.validate.web" -}}
+{{- $web := .Values.web }}
+{{- if and $web.enabled (not $web.tls.secretName) (not $web.insecure) }}
+- "web.enabled: visitors send tokens, which plain HTTP shows to others: name a Secret with tls.crt and tls.key in web.tls.secretName, or set web.insecure where what is in front of it speaks TLS and nobody else reaches it"
+{{- end }}
+{{- if and $web.ingress.enabled (not $web.enabled) }}
+- "web.ingress.enabled: the console is off; set web.enabled, or leave it out"
+{{- end }}
+{{- if and $web.ingress.enabled (not $web.ingress.host) }}
+- "web.ingress.enabled: name the host in web.ingress.host"
+{{- end }}
+{{- if and .Values.networkPolicy.webFrom (not $web.enabled) }}
+- "networkPolicy.webFrom: the console is off; set web.enabled, or leave it out"
 {{- end }}
 {{- end }}
 

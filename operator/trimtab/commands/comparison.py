@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,9 @@ async def run(form: Output, file: Path, snapshot: Path | None, policy: str, kube
         if configured.reports.correct:
             now = corrected(now, Corrections(await learned.learned(kube, configured.reports)))
     policies = policy or decides, asked.policy or policy or decides
-    _compare(form, now, change.apply(asked, now, file), policies, partial(_controller, configured, rigid))
+    value = compared(now, change.apply(asked, now, file), policies, configured, rigid=rigid)
+    before, after, later, unsure = value.values()
+    output.show(form, value, ui.page(before, after, later, unsure))
 
 
 def _controller(configured: settings.Settings, rigid: bool, name: str, now: Snapshot) -> SimulatedController:
@@ -45,13 +45,13 @@ def _controller(configured: settings.Settings, rigid: bool, name: str, now: Snap
     return SimulatedController(load(name), how, lambda job: elastic and job.elastic, begin=now)
 
 
-def _compare(
-    form: Output,
-    now: Snapshot,
-    then: Snapshot,
-    policies: tuple[str, str],
-    controller: Callable[[str, Snapshot], SimulatedController],
-) -> None:
+def compared(
+    now: Snapshot, then: Snapshot, policies: tuple[str, str], configured: settings.Settings, *, rigid: bool = False
+) -> dict[str, Any]:
+    """The lives of a cluster and of the changed one, and by how much jobs end later, as `-o json` tells them.
+
+    Raises UsageError for a cluster of which none can be simulated, TrimtabError for a run that went wrong.
+    """
     with simulation.extras():
         from trimtab_policy.sim import replay
         from trimtab_policy.sim import whatif as lives
@@ -62,13 +62,7 @@ def _compare(
     found = []
     for title, case, policy in zip(("as it is", "after the change"), cases, policies, strict=True):
         with step(f"simulating {title}, under {policy}"), simulation.run_errors():
-            found.append(lives.live(case, controller(policy, case.cluster)))
+            found.append(lives.live(case, _controller(configured, rigid, policy, case.cluster)))
     before, after = found
     later = lives.differences(before.jobs, after.jobs)
-    value: dict[str, Any] = {
-        "before": before,
-        "after": after,
-        "ends_later_seconds": later,
-        "uncertain": lives.unsure(now),
-    }
-    output.show(form, value, ui.page(before, after, later, value["uncertain"]))
+    return {"before": before, "after": after, "ends_later_seconds": later, "uncertain": lives.unsure(now)}

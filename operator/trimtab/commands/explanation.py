@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -68,12 +68,13 @@ async def run(
     configured = settings.load()
     calibration.use(configured.perf)
     if snapshot:
-        account, decides = _of_dump(read_snapshot(snapshot), namespace, name), configured.policy.name
+        account = _of_dump(read_snapshot(snapshot), namespace, name)
+        found = _explained(account, policy or configured.policy.name, configured.prices, why)
     else:
         observation, known = await look(kube), await learned.learned(kube, configured.reports)
-        account = _live(observation, _find(observation, namespace, name), known, correct=configured.reports.correct)
         decides = await deciding(kube, configured.policy, configured.monitor)
-    _tell(form, account, policy or decides, configured.prices, why)
+        found = explain_live(observation, namespace, name, known, configured, policy or decides, why)
+    _tell(form, found, configured.prices.currency)
 
 
 def _live(observation: Observation, facts: JobFacts, known: Learned, *, correct: bool) -> _Account:
@@ -110,7 +111,27 @@ def _of_dump(now: Snapshot, namespace: str, name: str) -> _Account:
     )
 
 
-def _tell(form: Output, account: _Account, policy: str, prices: PriceSettings, why: str) -> None:
+class Explained(NamedTuple):
+    """What there is to say about a job: for programs, and in rows for people."""
+
+    value: dict[str, Any]
+    rows: list[tuple[str, str]]
+    decided: list[tuple[str, str]]
+    """What would be decided if it were placed now."""
+    choices: tuple[TypeChoice, ...]
+
+
+def explain_live(
+    observation: Observation, namespace: str, name: str, known: Learned, configured: settings.Settings, policy: str,
+    why: str = "",
+) -> Explained:  # fmt: skip
+    """What is known of a job of a live cluster. Raises TrimtabError for one that there is not, and UsageError."""
+    facts = _find(observation, namespace, name)
+    account = _live(observation, facts, known, correct=configured.reports.correct)
+    return _explained(account, policy, configured.prices, why)
+
+
+def _explained(account: _Account, policy: str, prices: PriceSettings, why: str) -> Explained:
     facts, now = account.facts, account.snapshot.time
     objection = _objection(account, why, policy) if why else None
     decided = decide(account.snapshot, account.job, policy) if account.job else PlanOutput()
@@ -143,17 +164,23 @@ def _tell(form: Output, account: _Account, policy: str, prices: PriceSettings, w
             "observed": observed.to_wire() if observed else None,
             "learned": learned.value(facts, account.known, account.snapshot),
         }
-    parts: list[Any] = [tables.pairs(list(ui.told_by(rows)))]
-    parts += [tables.pairs(list(ui.told_by([ui.objection(objection, now)])))] if objection else []
+    told = [*ui.told_by(rows), *(ui.told_by([ui.objection(objection, now)]) if objection else [])]
+    return Explained(value, told, _if_placed_now(account, decided), choices)
+
+
+def _if_placed_now(account: _Account, decided: PlanOutput) -> list[tuple[str, str]]:
     if decided.placement:
-        plan = facts.status.plan if facts else None
+        plan = account.facts.status.plan if account.facts else None
         since = ui.since_then(plan, decided.placement) if plan and account.holds else []
         heading = "If placed now" if account.holds else "Decision"
-        parts.append(tables.pairs([*since, *ui.decision(decided.placement, heading)]))
-    elif decided.pending and account.holds:
-        parts.append(tables.pairs(ui.nowhere(decided.pending)))
-    parts += [overview(choices, prices.currency)] if choices else []
-    output.show(form, value, output.spaced(parts))
+        return [*since, *ui.decision(decided.placement, heading)]
+    return ui.nowhere(decided.pending) if decided.pending and account.holds else []
+
+
+def _tell(form: Output, found: Explained, currency: str) -> None:
+    parts: list[Any] = [tables.pairs(rows) for rows in (found.rows, found.decided) if rows]
+    parts += [overview(found.choices, currency)] if found.choices else []
+    output.show(form, found.value, output.spaced(parts))
 
 
 def _objection(account: _Account, why: str, policy: str) -> ui.Objection:

@@ -22,6 +22,7 @@ from trimtab.errors import TrimtabError, UsageError
 from trimtab.ui.form import LIST_FORMS, ListForm, list_form
 
 if TYPE_CHECKING:
+    from trimtab.observe.jobs import JobFacts
     from trimtab.observe.snapshot import Observation
 
 ALIASES = {
@@ -99,16 +100,7 @@ async def jobs(
     wanted = [place(name, namespace, kubeconfig, context) for name in names or ()]
     where = "" if everywhere else namespace or own_namespace(kubeconfig, context)
     rows = await jobs_of(kube_settings(kubeconfig, context), where, selector, wanted)
-    value = [
-        {
-            "namespace": facts.meta.namespace,
-            "name": facts.meta.name,
-            "labels": facts.meta.labels,
-            "state": words.state(facts),
-            "status": facts.status.to_wire(),
-        }
-        for facts in rows
-    ]
+    value = job_values(rows)
     now = time.time()
     several = everywhere or len({space for space, _ in wanted}) > 1
     more = ["AGE", *(["NAMESPACE"] if several else []), *(["QUEUE", "PRIORITY", "POLICY"] if form.wide else [])]
@@ -141,7 +133,7 @@ async def nodes(
     only = _only("node", names, observation.nodes)
     if selector:
         only = [name for name in await labelled_nodes(kube, selector) if name in only]
-    value = _nodes(observation, only)
+    value = node_values(observation, only)
     table = tables.nodes(observation, only, headers=not no_headers)
     _show(form, "node", [each["name"] for each in value], value, table, len(names or ()) == 1)
     if not value:
@@ -201,7 +193,24 @@ def _nothing(what: str, where: str = "") -> None:
     say(f"no {what} found{where}", error=True)
 
 
-def _nodes(observation: Observation, only: Collection[str]) -> list[dict[str, Any]]:
+def job_values(rows: Iterable[JobFacts]) -> list[dict[str, Any]]:
+    """Jobs as `-o json` shows them."""
+    from trimtab.ui import words
+
+    return [
+        {
+            "namespace": facts.meta.namespace,
+            "name": facts.meta.name,
+            "labels": facts.meta.labels,
+            "state": words.state(facts),
+            "status": facts.status.to_wire(),
+        }
+        for facts in rows
+    ]
+
+
+def node_values(observation: Observation, only: Collection[str]) -> list[dict[str, Any]]:
+    """GPU nodes as `-o json` shows them, by name; of these names."""
     snapshot = observation.snapshot
     taking = {node.name: node for node in snapshot.nodes}
     return [

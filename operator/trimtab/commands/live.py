@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -49,6 +50,9 @@ from trimtab.observe.stragglers import StragglerRules, Stragglers
 from trimtab.printable import say
 from trimtab.settings import KubeSettings, MonitorSettings, PolicySettings, TelemetrySettings, TopologySettings
 
+if TYPE_CHECKING:
+    from trimtab_policy.scheduling.choice import Choice
+
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMapObject)
 
 
@@ -92,8 +96,13 @@ async def labelled_nodes(kube: KubeSettings, selector: str) -> list[str]:
 
 
 async def deciding(kube: KubeSettings, own: PolicySettings, monitor: MonitorSettings) -> str:
-    """The policy that decides in the live cluster: as its ConfigMap says, else as the settings do; or its fallback,
-    where that has been found to do better."""
+    """The policy that decides in the live cluster (`deciders`)."""
+    return (await deciders(kube, own, monitor))[0]
+
+
+async def deciders(kube: KubeSettings, own: PolicySettings, monitor: MonitorSettings) -> tuple[str, Choice]:
+    """The policy that decides in the live cluster, and what was chosen: as its ConfigMap says, else as the settings do;
+    the fallback decides where it has been found to do better."""
     from trimtab.decide import choice
     from trimtab.decide.standing import read_standing
     from trimtab_policy.scheduling.choice import Choice
@@ -108,8 +117,8 @@ async def deciding(kube: KubeSettings, own: PolicySettings, monitor: MonitorSett
                 path = CONFIG_MAPS.path(monitor.namespace, monitor.config_map)
                 standing = read_standing(_CONFIG_MAP.decode(await client.get(path)).data)
                 if standing.fallen and standing.concerns(chosen.policy, chosen.fallback):
-                    return chosen.fallback
-    return chosen.policy
+                    return chosen.fallback, chosen
+    return chosen.policy, chosen
 
 
 async def _reports(client: KubeClient, unreadable: list[str]) -> list[GpuNodeObject]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -23,12 +23,13 @@ from trimtab.observe import jobs as job_facts
 from trimtab.observe.calibration import corrected
 from trimtab.observe.eligibility import eligible
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.queues import Queues
+from trimtab.observe.nodes import NodeFacts
+from trimtab.observe.queues import QueueFacts, Queues
 from trimtab.printable import say
 from trimtab.settings import KubeSettings, PriceSettings, ReportSettings
 from trimtab.ui import explain as ui
 from trimtab.ui import output, tables
-from trimtab.ui.choices import overview
+from trimtab.ui.choices import TypeChoice, overview
 from trimtab.ui.form import Output
 from trimtab_policy import catalog
 from trimtab_policy.inputs import documents
@@ -56,18 +57,53 @@ async def run(
     """Decide on the live cluster, on a dump, or on an empty cluster of `gpus`, and print what comes of it."""
     configured, known = settings.load(), Learned()
     calibration.use(configured.perf)
+    said = settings.read_prices(prices) if prices else configured.prices
     if snapshot or gpus:
-        now, admitted, queue = read_snapshot(snapshot) if snapshot else cluster_option.snapshot(gpus), None, None
+        now = read_snapshot(snapshot) if snapshot else cluster_option.snapshot(gpus)
+        site = PlanSite(now, None, {})
     else:
         observation, known = await look(kube), await _known_errors(kube, configured.reports)
-        now, queue = observation.snapshot, Queues(observation.queues.values()).of(facts)
-        admitted = eligible(facts.template["spec"], [observation.nodes[node.name] for node in now.nodes])
-    said = settings.read_prices(prices) if prices else configured.prices
-    _known(said, now)
+        site = PlanSite(observation.snapshot, observation.nodes, observation.queues)
+    _known(said, site.snapshot)
+    _tell(form, plan_on(site, facts, known, policy, priority, rules_of(configured), said), said.currency)
+
+
+class PlanSite(NamedTuple):
+    """The cluster that is asked about."""
+
+    snapshot: Snapshot
+    nodes: Mapping[str, NodeFacts] | None
+    """None where nothing is known of nodes but what the snapshot says."""
+    queues: Mapping[str, QueueFacts]
+
+
+class Planned(NamedTuple):
+    """What would be decided about a job: for programs, and in parts for people."""
+
+    value: dict[str, Any]
+    decided: PlanOutput
+    choices: tuple[TypeChoice, ...]
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """In sentences."""
+        found = self.decided
+        said = [*ui.decision(found.placement)] if found.placement else []
+        return [*said, *found.asked, *(ui.pending(found.pending) if found.pending else [])]
+
+
+def plan_on(
+    site: PlanSite, facts: JobFacts, known: Learned, policy: str, priority: int, rules: Rules, prices: PriceSettings
+) -> Planned:
+    """Decide about a job as if it alone waited. Raises UsageError when the policy fails."""
+    now, admitted, queue = site.snapshot, None, None
+    if site.nodes is not None:
+        queue = Queues(site.queues.values()).of(facts)
+        admitted = eligible(facts.template["spec"], [site.nodes[node.name] for node in now.nodes])
     job = facts.as_job(queue=queue, created=now.time, eligible=admitted, priority=priority)
     others = tuple(other for other in now.jobs if other.placement)
     alone = corrected(msgspec.structs.replace(now, jobs=(*others, job)), Corrections(known))
-    _answer(form, facts, alone, policy, rules_of(configured), said)
+    return _planned(facts, alone, policy, rules, prices)
 
 
 async def _known_errors(kube: KubeSettings, reports: ReportSettings) -> Learned:
@@ -110,9 +146,7 @@ def _known(prices: PriceSettings, snapshot: Snapshot) -> None:
             raise UsageError(f"prices.per_gpu_hour: {error}") from error
 
 
-def _answer(
-    form: Output, facts: JobFacts, snapshot: Snapshot, policy: str, rules: Rules, prices: PriceSettings
-) -> None:
+def _planned(facts: JobFacts, snapshot: Snapshot, policy: str, rules: Rules, prices: PriceSettings) -> Planned:
     job = snapshot.jobs[-1]
     decided = decide(snapshot, job, policy, rules)
     choices = outlook(snapshot, job, decided.placement, prices.per_gpu_hour)
@@ -124,10 +158,15 @@ def _answer(
         "choices": choices,
         "currency": prices.currency,
     }
+    return Planned(value, decided, choices)
+
+
+def _tell(form: Output, found: Planned, currency: str) -> None:
+    decided = found.decided
     parts: list[Any] = [tables.pairs(ui.decision(decided.placement))] if decided.placement else []
     parts += [tables.pairs(list(decided.asked))] if decided.asked else []
     parts += [tables.pairs(ui.pending(decided.pending))] if decided.pending else []
-    output.show(form, value, output.spaced([*parts, overview(choices, prices.currency)]))
+    output.show(form, found.value, output.spaced([*parts, overview(found.choices, currency)]))
 
 
 def _of_other_kind(file: Path, beside: Sequence[Path], stated: Sequence[str], run: int) -> dict[str, Any]:

@@ -11,11 +11,10 @@ import structlog
 
 from trimtab import names
 from trimtab.controller.compute_domains import ComputeDomainCache
-from trimtab.controller.devices import DeviceCaches, TaintRuleCache
-from trimtab.controller.discovery import pod_group_kind
 from trimtab.controller.kueue.caches import KueueCaches
-from trimtab.controller.owned import OwnedObjects
 from trimtab.kube.client import KubeClient
+from trimtab.kube.devices import DeviceCaches, TaintRuleCache
+from trimtab.kube.discovery import pod_group_kind
 from trimtab.kube.metrics_hooks import FactsObserver
 from trimtab.kube.objects import (
     AnyObject,
@@ -29,6 +28,7 @@ from trimtab.kube.objects import (
     PriorityClassObject,
     QueueObject,
 )
+from trimtab.kube.owned import OwnedObjects
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import (
     CONFIG_MAPS,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from trimtab.api.status import Plan
-from trimtab.controller.owned import OwnedObjects
-from trimtab.controller.served_kinds import ServedKinds
 from trimtab.kube.client import KubeClient
 from trimtab.kube.metrics_hooks import FactsObserver
 from trimtab.kube.objects import AnyObject, Identity, Meta
+from trimtab.kube.owned import OwnedObjects
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import COMPUTE_DOMAINS
+from trimtab.kube.served_kinds import ServedKinds
 from trimtab.observe.nodes import NodeFacts
 from trimtab.settings import ReflectorSettings
 

@@ -194,15 +194,31 @@ async def review_token(client: Client, token: str, audience: str = "") -> TokenS
     return _understood(_TOKEN_REVIEW, raw).status
 
 
+class Right(Struct, frozen=True):
+    """Something that somebody may do, or not, with a kind of objects."""
+
+    verb: str
+    group: str
+    resource: str
+    namespace: str = ""
+    """Empty: in all of them."""
+
+
+async def may_do(client: Client, user: User, right: Right) -> bool:
+    """Whether RBAC (or what else decides) gives them this right. Raises ApiError."""
+    attributes = {
+        "verb": right.verb, "group": right.group, "resource": right.resource, "namespace": right.namespace,
+    }  # fmt: skip
+    return await _allowed(client, user, {"resourceAttributes": attributes})
+
+
 async def may_get(client: Client, user: User, path: str) -> bool:
     """Whether RBAC (or what else decides) lets them `get` this path, which is no resource. Raises ApiError."""
-    spec = {
-        "user": user.username,
-        "uid": user.uid,
-        "groups": user.groups,
-        "extra": user.extra,
-        "nonResourceAttributes": {"path": path, "verb": "get"},
-    }
+    return await _allowed(client, user, {"nonResourceAttributes": {"path": path, "verb": "get"}})
+
+
+async def _allowed(client: Client, user: User, asked: dict[str, Any]) -> bool:
+    spec = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra, **asked}
     body = {"apiVersion": SUBJECT_ACCESS_REVIEWS.api_version, "kind": "SubjectAccessReview", "spec": spec}
     raw = await client.request("POST", SUBJECT_ACCESS_REVIEWS.path(), body=body, deadline=REVIEW_SECONDS)
     status = _understood(_ACCESS_REVIEW, raw).status

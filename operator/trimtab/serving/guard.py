@@ -63,7 +63,7 @@ CROWDED = ("evicted", "full", "descriptors")
 
 log = structlog.get_logger(__name__)
 
-Answer = Callable[[web.BaseRequest], Awaitable[web.Response]]
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Check = Callable[[], str]
 """Says what is wrong; empty when all is well."""
 

@@ -36,7 +36,7 @@ from trimtab.settings.controller import (
     RoundSettings,
     TopologySettings,
 )
-from trimtab.settings.edges import AgentSettings, ExtenderSettings, ReportSettings, TelemetrySettings
+from trimtab.settings.edges import AgentSettings, ExtenderSettings, ReportSettings, TelemetrySettings, WebSettings
 from trimtab.settings.living import (
     ElasticitySettings,
     FailureSettings,
@@ -73,6 +73,7 @@ __all__ = [
     "Settings",
     "TelemetrySettings",
     "TopologySettings",
+    "WebSettings",
     "load",
     "read_prices",
 ]
@@ -80,11 +81,12 @@ __all__ = [
 ENV_PREFIX = "TRIMTAB_"
 ENV_CONFIG = "TRIMTAB_CONFIG"
 
-Process = Literal["controller", "extender", "agent"]
+Process = Literal["controller", "extender", "agent", "web"]
 DEFAULTS: dict[Process, dict[str, Any]] = {
     "controller": {},
     "extender": {"metrics": {"port": 8081}},
     "agent": {"metrics": {"port": 8082}},
+    "web": {"metrics": {"port": 8083}},
 }
 """Where a process has other defaults than those of the sections: all of them may run on one machine."""
 
@@ -116,6 +118,7 @@ class Settings(BaseSettings):
     reports: ReportSettings = ReportSettings()
     agent: AgentSettings = AgentSettings()
     extender: ExtenderSettings = ExtenderSettings()
+    web: WebSettings = WebSettings()
     fake: FakeSettings = FakeSettings()
     topology: TopologySettings = TopologySettings()
     perf: PerfSettings = PerfSettings()

@@ -151,3 +151,19 @@ class ExtenderSettings(Section):
     bind: bool = False
     """Answer /bind, for configurations with a bindVerb; kube-scheduler's own binder does without. Binds whatever pod it
     is asked to, so it needs `client_ca`, or a loopback address as `host`."""
+
+
+class WebSettings(Section):
+    """The console: `trimtab web` in a cluster."""
+
+    host: str = "0.0.0.0"  # noqa: S104 - network policies say who reaches it
+    """Address to listen on."""
+    port: Port = 8090
+    """Port of the page; 0 takes a free one."""
+    tls: TlsSettings = TlsSettings()
+    """Speak TLS. Visitors send bearer tokens, so that without it an ingress in front must."""
+    insecure: bool = False
+    """Speak plain HTTP beyond this machine: only where what is in front of it (an ingress, a mesh) speaks TLS, and
+    network policies let nobody else reach the port."""
+    connections: Annotated[int, Field(ge=4)] = 1024
+    """Open connections, half of which may be streams of open pages; fewer where there are too few file descriptors."""

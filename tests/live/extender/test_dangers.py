@@ -18,8 +18,8 @@ from tests.live.harness import ControllerProcess, Live, eventually
 
 from trimtab import names
 from trimtab.apply import write
-from trimtab.controller.discovery import pod_group_kind
 from trimtab.kube.client import KubeClient
+from trimtab.kube.discovery import pod_group_kind
 from trimtab.kube.resources import POD_GROUPS
 from trimtab.settings import KubeSettings
 from trimtab_local.control_plane.cluster import LocalCluster

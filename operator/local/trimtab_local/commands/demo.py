@@ -29,6 +29,7 @@ def demo(
     speedup: Annotated[
         float, typer.Option(help="Training runs this many times as fast as predicted.", min=1.0)
     ] = SPEEDUP,
+    web: Annotated[bool, typer.Option("--web", help="Show it in a browser, too: `trimtab ui`.")] = False,
     policy: Annotated[str, typer.Option(help="Policy that decides, e.g. fcfs, sia, q_learning.")] = "rudder",
 ) -> None:
     """Run the sample jobs on a control plane and a fake heterogeneous cluster of their own, and show what happens.
@@ -39,7 +40,7 @@ def demo(
         take_down()
         return
     entry(policy)
-    with interruptible(), stage(speedup, PROFILE, policy, keep=keep) as set_up:
+    with interruptible(), stage(speedup, PROFILE, policy, keep=keep, web=web) as set_up:
         _run(set_up, speedup, policy)
         if keep:
             _tell_how_to_go_on(set_up)
@@ -48,6 +49,8 @@ def demo(
 def _run(set_up: Stage, speedup: float, policy: str) -> None:
     console = output.console()
     screen = LiveScreen(console, speedup) if console.is_terminal else PlainScreen(console)
+    if set_up.page:
+        say(f"The console: {set_up.page}")
     with step("waiting for the controller to lead"):
         asyncio.run(await_leader(set_up))
     console.print(f"\nThe jobs arrive. One second is {speedup / 60:.3g} minutes of training.\n", highlight=False)
@@ -72,6 +75,7 @@ def judge(history: History, policy: str) -> None:
 
 
 def _tell_how_to_go_on(set_up: Stage) -> None:
+    page = f"\nThe console: {set_up.page}" if set_up.page else ""
     say(f"""
 Everything is still running. To look around:
 
@@ -80,5 +84,5 @@ Everything is still running. To look around:
     kubectl get ltj
     kubectl describe ltj llama-405b-impossible
 
-The controller's log: {set_up.controller_log}
+The controller's log: {set_up.controller_log}{page}
 To stop it all: hack/demo --stop""")

@@ -11,6 +11,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -36,15 +37,21 @@ from trimtab_local.fake.profile import FakeCluster, load_profile
 KEPT = "demo"
 """Name of the cluster that `--keep` leaves; others are named after their process, so that demos run side by side."""
 SERVICE_ACCOUNT = LEASE_NAME
+KEPT_PROCESSES = ("controller", "console")
 STOP_SECONDS = 10.0
+PAGE_SECONDS = 30.0
 
 
 class Stage:
     """A cluster with a controller at work."""
 
-    def __init__(self, cluster: LocalCluster, controller: subprocess.Popen[bytes], profile: FakeCluster) -> None:
+    def __init__(
+        self, cluster: LocalCluster, controller: subprocess.Popen[bytes], profile: FakeCluster, page: str = ""
+    ) -> None:
         self.cluster = cluster
         self.profile = profile
+        self.page = page
+        """Address of the console; empty without one."""
         self._controller = controller
 
     @property
@@ -60,7 +67,7 @@ class Stage:
 
 
 @contextmanager
-def stage(speedup: float, profile_name: str, policy: str, *, keep: bool) -> Iterator[Stage]:
+def stage(speedup: float, profile_name: str, policy: str, *, keep: bool, web: bool = False) -> Iterator[Stage]:
     """Start everything; stop it at the end of the block, unless it is to be kept and the block ends well."""
     build()
     cluster = LocalCluster(KEPT if keep else f"demo-{os.getpid()}", keep=keep)
@@ -78,7 +85,14 @@ def stage(speedup: float, profile_name: str, policy: str, *, keep: bool) -> Iter
         profile = load_profile(checkout() / "manifests" / "fake" / f"{profile_name}.yaml")
         with step(f"creating {profile.nodes} fake nodes with {profile.gpus} GPUs: {profile.description}"):
             asyncio.run(_create_nodes(cluster.kubeconfig, profile))
-        yield Stage(cluster, controller, profile)
+        page = ""
+        if web:
+            with uninterrupted():
+                console = _start(cluster, "console", ["ui", f"--kubeconfig={cluster.kubeconfig}"], keep=keep)
+                undo.callback(_stop_controller, console)
+            with step("starting the console"):
+                page = _page(cluster, console)
+        yield Stage(cluster, controller, profile, page)
         if keep:
             undo.pop_all()
 
@@ -96,9 +110,9 @@ def _stop_cluster(cluster: LocalCluster) -> None:
 def take_down() -> None:
     """End what `--keep` has left; does nothing when there is nothing."""
     cluster = LocalCluster(KEPT)
-    record = _record(cluster)
-    if record.is_file():
-        terminate(msgspec.json.decode(record.read_bytes(), type=ProcessId), STOP_SECONDS)
+    for name in KEPT_PROCESSES:
+        if (record := _record(cluster, name)).is_file():
+            terminate(msgspec.json.decode(record.read_bytes(), type=ProcessId), STOP_SECONDS)
     cluster.stop()
 
 
@@ -111,19 +125,35 @@ def _install(cluster: LocalCluster) -> None:
 def _start_controller(cluster: LocalCluster, speedup: float, policy: str, *, keep: bool) -> subprocess.Popen[bytes]:
     kubeconfig = cluster.kubeconfig.with_name("controller.kubeconfig")
     service_account_kubeconfig(cluster.kubeconfig, SYSTEM_NAMESPACE, SERVICE_ACCOUNT, kubeconfig)
-    command = [sys.executable, "-m", "trimtab", "controller", f"--kubeconfig={kubeconfig}"]
-    command += [f"--policy={policy}", f"--fake-speedup={speedup}"]
+    words = ["controller", f"--kubeconfig={kubeconfig}", f"--policy={policy}", f"--fake-speedup={speedup}"]
+    return _start(cluster, "controller", words, keep=keep)
+
+
+def _start(cluster: LocalCluster, name: str, words: list[str], *, keep: bool) -> subprocess.Popen[bytes]:
+    """Start a process of Trimtab."""
+    command = [sys.executable, "-m", "trimtab", *words]
     ours = {"TRIMTAB_METRICS__HOST": "127.0.0.1", "TRIMTAB_METRICS__PORT": "0"}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")} | ours
-    log = cluster.log("controller")
+    log = cluster.log(name)
     if not keep:
         return spawn(command, log, environment)
     with log.open("ab") as output:
-        controller = subprocess.Popen(
+        process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
         )
-    _record(cluster).write_bytes(msgspec.json.encode(ProcessId.of(controller.pid)))
-    return controller
+    _record(cluster, name).write_bytes(msgspec.json.encode(ProcessId.of(process.pid)))
+    return process
+
+
+def _page(cluster: LocalCluster, console: subprocess.Popen[bytes]) -> str:
+    """The address that the console has printed. Raises LocalClusterError when it does not."""
+    log, deadline = cluster.log("console"), time.monotonic() + PAGE_SECONDS
+    while console.poll() is None and time.monotonic() < deadline:
+        found = [line for line in log.read_text().splitlines() if line.startswith("http://")] if log.exists() else []
+        if found:
+            return found[-1]
+        time.sleep(0.1)
+    raise LocalClusterError(f"the console did not say where it is; the end of {log}:\n{tail(log)}")
 
 
 async def _create_nodes(kubeconfig: Path, profile: FakeCluster) -> None:
@@ -131,6 +161,6 @@ async def _create_nodes(kubeconfig: Path, profile: FakeCluster) -> None:
         await apply_nodes(client, expand(profile), Silence())
 
 
-def _record(cluster: LocalCluster) -> Path:
-    """Which process is the kept controller."""
-    return cluster.kubeconfig.with_name("controller.json")
+def _record(cluster: LocalCluster, name: str) -> Path:
+    """Which process is kept under this name."""
+    return cluster.kubeconfig.with_name(f"{name}.json")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trimtab.controller.served_kinds import ServedKinds
 from trimtab.kube.client import KubeClient
 from trimtab.kube.metrics_hooks import FactsObserver
 from trimtab.kube.objects import FlavorObject, Identity, WorkloadObject
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import RESOURCE_FLAVORS, WORKLOADS
+from trimtab.kube.served_kinds import ServedKinds
 from trimtab.settings import ReflectorSettings
 
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import structlog
 
-from trimtab.controller.discovery import serves
 from trimtab.kube.client import KubeClient
+from trimtab.kube.discovery import serves
 from trimtab.kube.reflector import Reflector
 
 ASK_SECONDS = 30.0

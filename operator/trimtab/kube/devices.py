@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from trimtab.controller.owned import OwnedObjects
-from trimtab.controller.served_kinds import ServedKinds
 from trimtab.kube.client import KubeClient
 from trimtab.kube.metrics_hooks import FactsObserver
 from trimtab.kube.objects import (
@@ -21,6 +19,7 @@ from trimtab.kube.objects import (
     ResourceClaimObject,
     ResourceSliceObject,
 )
+from trimtab.kube.owned import OwnedObjects
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import (
     DEVICE_CLASSES,
@@ -30,6 +29,7 @@ from trimtab.kube.resources import (
     RESOURCE_SLICES,
     Resource,
 )
+from trimtab.kube.served_kinds import ServedKinds
 from trimtab.settings import ReflectorSettings
 
 

@@ -1,0 +1,249 @@
+"""What the console knows at a moment, and what it answers: looks once a second at most, and nothing where nobody reads.
+
+The event loop only hands over: looks, answers and frames are made in one thread, an answer once for each audience and
+moment. An interpreter changes threads a thousand times a second then, so that requests are not kept waiting for those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from trimtab.commands import learned
+from trimtab.commands.live import deciders
+from trimtab.doctor.collect import OURS
+from trimtab.doctor.inventory import Pod
+from trimtab.errors import TrimtabError
+from trimtab.kube.client import KubeClient
+from trimtab.kube.listing import list_all
+from trimtab.kube.resources import PODS
+from trimtab.observe.snapshot import Observation
+from trimtab.settings import Settings
+from trimtab.web import views
+from trimtab.web.audience import EVERYTHING, Audience, Denied, denied
+from trimtab.web.channels import IDLE_SECONDS, Channel
+from trimtab.web.columns import Layout, Waits
+from trimtab.web.deltas import Columns
+from trimtab.web.watch import ClusterWatch
+from trimtab_policy.perf.hierarchy import Learned
+
+LOOK_SECONDS = 1.0
+FORECAST_SECONDS = 10.0
+ASK_SECONDS = 30.0
+"""Between two questions who decides, and what jobs have taught."""
+ANSWERS = 256
+"""That are kept of one moment."""
+SWITCH_SECONDS = 0.0005
+OUT_OF_DATE = "what is shown may be out of date"
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+def calm() -> None:
+    """Have the interpreter hold nobody up: what was listed stays, and is not worth looking for garbage in."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(5_000, 50, 1000)
+
+
+class Moment(Struct, frozen=True):
+    """All that is known at a moment."""
+
+    number: int
+    seen: Observation
+    waits: Waits
+    runs: views.Runs
+    known: Learned
+    deciders: views.Deciders
+    columns: Columns
+    jobs: list[str]
+    """`namespace/name` of all that are seen."""
+    namespaces: frozenset[str]
+    """That have jobs or pods."""
+
+    def denied(self, audience: Audience) -> Denied:
+        """What an audience must not be told."""
+        return denied(audience, self.jobs, self.namespaces)
+
+
+class NotReady(TrimtabError):
+    """The first look is not complete."""
+
+
+class Console:
+    """Looks at the cluster for as long as `run` does."""
+
+    def __init__(self, client: KubeClient, settings: Settings) -> None:
+        self.settings = settings
+        self.moment: Moment | None = None
+        self._client = client
+        self._changed = asyncio.Event()
+        self._watch = ClusterWatch(client, settings, self._changed.set)
+        self._layout = Layout(self._watch.job_of_pod)
+        self._channels: dict[Audience, Channel] = {}
+        self._threads = ThreadPoolExecutor(1, "look")
+        self._answers: dict[tuple[Any, ...], asyncio.Future[bytes]] = {}
+        self._runs: tuple[views.Runs, dict[str, str]] = ({}, {})
+        self._forecast = 0.0
+        self._known, self._deciders = Learned(), views.Deciders()
+        self._failed = ""
+        """Why the last look is an old one."""
+        self._asked = ""
+        """Why who decides is not known."""
+
+    @property
+    def trouble(self) -> str:
+        """Why what is shown may be old; empty when all is well."""
+        return self._watch.trouble or self._failed or self._asked
+
+    def trouble_for(self, audience: Audience) -> str:
+        """The same in words that any visitor may read."""
+        return self.trouble if audience == EVERYTHING or not self.trouble else OUT_OF_DATE
+
+    @property
+    def server(self) -> str:
+        """Address of the API server."""
+        return self._client.server
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """That have jobs."""
+        return frozenset(key.partition("/")[0] for key in self.moment.jobs) if self.moment else frozenset()
+
+    def ready(self) -> Moment:
+        """The last look. Raises NotReady."""
+        if self.moment is None:
+            raise NotReady(self._watch.trouble or "the first look is not complete: try again in a moment")
+        return self.moment
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch.run(), name="watch")
+                tasks.create_task(self._ask(), name="who decides")
+                await self._watch.synced()
+                calm()
+                trouble = ""
+                while True:
+                    self._changed.clear()
+                    began = time.monotonic()
+                    await self._look()
+                    if self.trouble != trouble:
+                        trouble = self.trouble
+                        self.wake()
+                    await asyncio.sleep(max(0.0, LOOK_SECONDS - (time.monotonic() - began)))
+                    with contextlib.suppress(TimeoutError):  # time alone moves progress and starts
+                        await asyncio.wait_for(self._changed.wait(), FORECAST_SECONDS)
+        finally:
+            self.close()
+
+    async def thread(self, work: Callable[[], T]) -> T:
+        """Have it done where looks are made, behind those that wait."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def answer(self, key: tuple[Any, ...], work: Callable[[Moment], bytes]) -> bytes:
+        """What is made of this moment, once for each key."""
+        moment = self.ready()
+        whole = (moment.number, *key)
+        found = self._answers.get(whole)
+        if found is None:
+            if len(self._answers) >= ANSWERS:
+                self._answers.clear()
+            found = self._answers[whole] = asyncio.ensure_future(self.thread(lambda: work(moment)))
+        return await asyncio.shield(found)
+
+    async def channel(self, audience: Audience) -> Channel:
+        """That of an audience."""
+        moment, found = self.ready(), self._channels.get(audience)
+        if found is None:
+            found = self._channels[audience] = Channel(audience)
+            frame = await self.thread(
+                lambda: found.feed(moment.columns, moment.denied(audience), moment.seen.snapshot.time)
+            )
+            found.publish(frame or b"")
+        await found.ready.wait()
+        return found
+
+    async def _look(self) -> None:
+        look, late = self._watch.prepared(), time.monotonic() - self._forecast > FORECAST_SECONDS
+        old = time.monotonic() - IDLE_SECONDS
+        self._channels = {who: each for who, each in self._channels.items() if each.read > old}
+        channels = self._read_channels()
+        try:
+            moment, frames = await self.thread(lambda: self._made(*look(), channels, forecast=late))
+        except Exception as error:
+            log.error("the cluster could not be looked at: this is a bug, please report it", exc_info=error)
+            self._failed = f"the last look failed: {type(error).__name__}"
+            return
+        self._failed = ""
+        if late:
+            self._forecast = time.monotonic()
+        self.publish(moment, frames)
+
+    def publish(self, moment: Moment, frames: Iterable[tuple[Channel, bytes]]) -> None:
+        """Answer by this moment from now on, and let viewers have the frames that tell of it."""
+        self._answers, self.moment = {}, moment
+        for channel, frame in frames:
+            channel.publish(frame)
+
+    def fed(self, moment: Moment, channels: Iterable[Channel] | None = None) -> Iterator[tuple[Channel, bytes]]:
+        """Channels for which something is new at a moment, and the frames that tell of it."""
+        for channel in self._read_channels() if channels is None else channels:
+            frame = channel.feed(moment.columns, moment.denied(channel.audience), moment.seen.snapshot.time)
+            if frame is not None:
+                yield channel, frame
+
+    def _read_channels(self) -> list[Channel]:
+        return [each for each in self._channels.values() if each.number]
+
+    def wake(self) -> None:
+        """Have all who wait for frames look again."""
+        for channel in self._channels.values():
+            channel.wake()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _made(
+        self, seen: Observation, namespaces: frozenset[str], channels: list[Channel], *, forecast: bool
+    ) -> tuple[Moment, list[tuple[Channel, bytes]]]:
+        """In the thread."""
+        if forecast:
+            queues = self.settings.queues
+            self._runs = views.expected_runs(seen, queues.reservations, queues.starvation_seconds)
+        runs, kept = self._runs
+        waits = views.waits_of(seen, kept)
+        columns = self._layout.columns(seen, waits)
+        jobs = [facts.meta.key for facts in seen.jobs.values()]
+        number = self.moment.number + 1 if self.moment else 1
+        moment = Moment(number, seen, waits, runs, self._known, self._deciders, columns, jobs, namespaces)
+        return moment, list(self.fed(moment, channels))
+
+    async def _ask(self) -> None:
+        """Find out now and then who decides, what jobs have taught, and who binds."""
+        own, kube = self.settings, self.settings.kube
+        while True:
+            try:
+                policy, chosen = await deciders(kube, own.policy, own.monitor)
+                self._deciders = views.Deciders(policy, chosen)
+                self._known = await learned.learned(kube, own.reports)
+                self._watch.controllers(await list_all(self._client, PODS, Pod, [], params={"labelSelector": OURS}))
+                self._asked = ""
+            except (TrimtabError, msgspec.MsgspecError) as error:
+                self._asked = f"who decides is not known: {error}"
+            self._changed.set()
+            await asyncio.sleep(ASK_SECONDS)
