@@ -15,12 +15,14 @@ from trimtab import names
 from trimtab.controller.advice import answer, question
 from trimtab.controller.advice.answer import Advice
 from trimtab.controller.advice.objects import MOST_PER_NAMESPACE, AdvisedJobs, OtherJob
+from trimtab.doctor import rbac
 from trimtab.errors import UsageError
 from trimtab.foreign.kinds import has_ended, row_of
 from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.metrics_hooks import Silent
 from trimtab.settings import ReflectorSettings
-from trimtab_policy.types import Eta, Pending, PendingReason
+from trimtab_local.checkout import checkout
+from trimtab_policy.types import Eta, Node, Pending, PendingReason, Snapshot
 
 Json = dict[str, Any]
 ADVISED = [kind for kind in KINDS if kind != "LeaderWorkerSet"]
@@ -65,6 +67,25 @@ def test_every_kind_that_is_no_mere_reader_can_be_advised() -> None:
     assert {name for name, row in kinds().items() if row.served} == {
         name for name, row in kinds().items() if row.roles and not row.read_only
     }
+
+
+def test_the_rights_are_those_of_the_kinds_that_can_be_advised() -> None:
+    """In the manifest, in what `trimtab doctor` looks for, and in the policy that bounds them."""
+    manifests = checkout() / "manifests"
+    role, *_ = yaml.safe_load_all((manifests / "other-kinds.yaml").read_text())
+    assert role["rules"] == [need.rule() for need in rbac.OF_ADVISOR]
+    patched = {
+        (g, r)
+        for rule in role["rules"]
+        if "patch" in rule["verbs"]
+        for g in rule["apiGroups"]
+        for r in rule["resources"]
+    }
+    served = {(row.groups[0], row.served.plural) for row in kinds().values() if row.served}
+    assert patched == served
+    policies = yaml.safe_load_all((manifests / "admission.yaml").read_text())
+    policy = next(each for each in policies if each["metadata"]["name"] == "trimtab-controller-other-kinds")
+    assert set(policy["spec"]["matchConstraints"]["resourceRules"][0]["apiGroups"]) == {group for group, _ in served}
 
 
 def test_queue_and_priority_are_those_that_the_job_names() -> None:
@@ -139,6 +160,18 @@ def test_who_is_made_by_a_job_that_can_be_advised_itself_is_not() -> None:
     owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "u", "controller": True}
     assert other("Job", ownerReferences=[owner])[0].follows == "JobSet set"
     assert other("Job", ownerReferences=[owner | {"kind": "CronJob", "apiVersion": "batch/v1"}])[0].follows == ""
+
+
+def test_on_nodes_without_our_gangs_everything_but_what_is_foreign_is_free() -> None:
+    facts, _ = question.facts_of(documents("Job"))
+    asked = facts.as_job(created=NOW)
+    runs = replace(asked, uid="runs", placement=placement("runs", {"a": 8}))
+    node = Node("a", "A100-SXM4-80GB", 8, 0, 1000, 1000, 5, foreign_gpus=2)
+    seen = Snapshot(time=NOW, nodes=(node,), jobs=(runs,), gpu_types={})
+    freed = question.alone(seen, asked)
+    assert [job.uid for job in freed.jobs] == ["uid-a"]
+    assert (freed.nodes[0].free_gpus, freed.nodes[0].free_pods) == (6, 6)
+    assert [job.uid for job in question.beside(seen, asked).jobs] == ["runs", "uid-a"]
 
 
 # --- the answer -----------------------------------------------------------------------------------------------------

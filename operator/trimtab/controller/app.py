@@ -120,8 +120,8 @@ class Controller:
         self._wake = Wake()
         self._clock = client.clock
         policy, wall = settings.policy, client.clock.now
-        binding, gpunodes = settings.binding, GpuNodes(settings.telemetry, wall=wall)
-        heard = gpunodes if settings.telemetry.enabled else None
+        gpunodes = GpuNodes(settings.telemetry, wall=wall)
+        heard, binding = gpunodes if settings.telemetry.enabled else None, settings.binding
         self._cluster = Cluster(
             client,
             settings.reflector,
@@ -138,11 +138,10 @@ class Controller:
         engine = Engine()
         self._health = Health(client, self._cluster, gpunodes, self._recorder)
         self._tally = QueueStatusWriter(client, self._cluster, lambda: leadership.epoch, settings.queues.status_seconds)
-        observer = _observer(settings, heard)
+        observer, caches = _observer(settings, heard), self._cluster.kueue
         self._news: asyncio.Queue[str] = asyncio.Queue()
         """UIDs of jobs that reports speak of."""
         self._calibration = self._listening(client, observer)
-        caches = self._cluster.kueue
         cases = Cases(self._cluster, caches, observer, wall) if caches else None
         views = Views(
             self._cluster,
@@ -167,7 +166,7 @@ class Controller:
         self._shadow = ShadowMode(RemoteEngine(settings.perf.constants), self._gangs, settings, self._wake)
         self._monitor = Monitor(RemoteEngine(settings.perf.constants), client, self._recorder, settings, self._wake)
         self._kueue = self._interop(client, caches, cases) if caches and cases else None
-        self._advisor = self._advice(client) if settings.interop.other_kinds == "Advise" else None
+        self._advisor = self._advice(client)
         choosing = Choosing(_started(policy), self._cluster, engine, self._recorder)
         self._rounds = self._rounds_of(choosing, engine, observer, views)
         self._wakeups = Wakeups(settings.kube, self._wake.from_thread, self._rounds.age)
@@ -201,8 +200,10 @@ class Controller:
             self._advisor,
         )
 
-    def _advice(self, client: KubeClient) -> Advisor:
-        """What tells jobs of other kinds what would be decided about them."""
+    def _advice(self, client: KubeClient) -> Advisor | None:
+        """What tells jobs of other kinds what would be decided about them, where that is wanted."""
+        if self._settings.interop.other_kinds == "Never":
+            return None
         return Advisor(
             client,
             AdvisedJobs(client, self._settings.reflector, lambda: None, metrics.KubeMetrics()),

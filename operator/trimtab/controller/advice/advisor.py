@@ -146,8 +146,9 @@ class Advisor:
             outcome = await self._decide(choice.policy, snapshot)
         except PolicyError:
             outcome = await self._decide(choice.fallback, snapshot)
-        found: Placement | Pending | None = next((each for each in outcome.placements if each.job == uid), None)
-        found = found or next((each for each in outcome.pending if each.job == uid), None)
+        if placed := next((each for each in outcome.placements if each.job == uid), None):
+            return question.with_room_made(placed, outcome)
+        found = next((each for each in outcome.pending if each.job == uid), None)
         if found is None:
             raise PolicyError(f"{choice.policy} says nothing about the job", reason="invalid")
         return found

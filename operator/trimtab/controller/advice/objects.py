@@ -55,6 +55,11 @@ class OtherJob(Struct, frozen=True, dict=True):
         stated = sorted(each for each in self.metadata.annotations.items() if each[0] in _STATED)
         return hashlib.sha256(bytes(self.spec) + msgspec.json.encode(stated)).hexdigest()[:16]
 
+    @cached_property
+    def _said(self) -> Json:
+        """Its status. Kept: it is asked every second whether it has ended."""
+        return {"status": msgspec.json.decode(self.status)}
+
     def document(self, kind: str, row: Kind) -> Json:
         """The object as a manifest would have it."""
         meta = self.metadata
@@ -68,7 +73,7 @@ class OtherJob(Struct, frozen=True, dict=True):
 
     def ended(self, row: Kind) -> bool:
         """Whether it is over, or about to be."""
-        return bool(self.metadata.deletion_timestamp) or has_ended({"status": msgspec.json.decode(self.status)}, row)
+        return bool(self.metadata.deletion_timestamp) or has_ended(self._said, row)
 
     @property
     def follows(self) -> str:

@@ -19,7 +19,8 @@ from trimtab.foreign.read import read_objects
 from trimtab.kube.objects import JobObject, Meta
 from trimtab.observe import jobs
 from trimtab.observe.jobs import JobFacts
-from trimtab_policy.types import Job, Node, Snapshot
+from trimtab_policy.scheduling.results import Outcome
+from trimtab_policy.types import Job, Node, Placement, Snapshot
 
 
 def facts_of(documents: Sequence[Json]) -> tuple[JobFacts, tuple[str, ...]]:
@@ -61,6 +62,15 @@ def alone(snapshot: Snapshot, job: Job) -> Snapshot:
             if share.node in nodes:
                 nodes[share.node] = _given_back(nodes[share.node], other, share.gpus)
     return replace(snapshot, jobs=(job,), nodes=tuple(nodes.values()))
+
+
+def with_room_made(placed: Placement, outcome: Outcome) -> Placement:
+    """The placement, its reason with how many others would have to make room for it."""
+    stops = sum(stop.beneficiary == placed.job for stop in outcome.stops)
+    moves = sum(move.beneficiary == placed.job for move in outcome.moves)
+    both = ((stops, "stopped"), (moves, "moved"))
+    asked = [f"{count} running {'job' if count == 1 else 'jobs'} would be {what}" for count, what in both if count]
+    return replace(placed, reason=f"{placed.reason}; {' and '.join(asked)} for it") if asked else placed
 
 
 def _given_back(node: Node, job: Job, gpus: int) -> Node:
