@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, cast
+from unittest.mock import patch
 
 import msgspec
 import pytest
 import yaml
 from msgspec.structs import replace
-from tests.builders import NOW, placement
+from tests.builders import NOW, node_object, placement
 from tests.foreign.test_read import KINDS, manifest
 
 from trimtab import names
+from trimtab.apply.transitions import JobEvent
 from trimtab.controller.advice import answer, question
+from trimtab.controller.advice.advisor import Advisor
 from trimtab.controller.advice.answer import Advice
 from trimtab.controller.advice.objects import MOST_PER_NAMESPACE, AdvisedJobs, OtherJob
 from trimtab.doctor import rbac
-from trimtab.errors import UsageError
+from trimtab.errors import Forbidden, PolicyError, UsageError
 from trimtab.foreign.kinds import has_ended, row_of
 from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.metrics_hooks import Silent
-from trimtab.settings import ReflectorSettings
+from trimtab.observe.snapshot import Caches, ClusterObserver
+from trimtab.settings import ReflectorSettings, Settings
 from trimtab_local.checkout import checkout
+from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.types import Eta, Node, Pending, PendingReason, Snapshot
 
 Json = dict[str, Any]
@@ -145,7 +154,7 @@ def test_a_job_that_is_over_is_known_by_its_own_status(kind: str, status: Json) 
 
 
 def test_namespaces_take_turns_and_none_has_more_than_its_part() -> None:
-    known = AdvisedJobs(None, ReflectorSettings(), lambda: None, Silent())  # type: ignore[arg-type] - nobody connects
+    known = AdvisedJobs(cast(Any, None), ReflectorSettings(), lambda: None, Silent())
     for index in range(MOST_PER_NAMESPACE + 5):
         job, _ = other("Job", name=f"many-{index}", uid=f"many-{index:04}", creationTimestamp="2026-01-01T00:00:00Z")
         known.apply_written("Job", msgspec.json.encode(job))
@@ -252,3 +261,79 @@ def test_the_first_advice_is_news_and_so_is_one_over_nonsense() -> None:
     assert answer.is_news(advice, {})
     assert answer.is_news(advice, told(advice) | {names.ADVICE["at"]: "yesterday"})
     assert answer.is_news(advice, told(advice) | {names.ADVICE["start"]: "9" * 99})
+
+
+# --- the advisor ----------------------------------------------------------------------------------------------------
+class Bench:
+    """An advisor with the API server, the policies and the recorder played: it is that of all of them."""
+
+    def __init__(self, failing: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.failing = failing
+        self.asked: list[str] = []
+        self.patches: dict[str, Json] = {}
+        self.events: list[str] = []
+        self.jobs = AdvisedJobs(cast(Any, self), ReflectorSettings(), lambda: None, Silent())
+        observer = ClusterObserver(Settings().topology.levels)
+        self.seen = observer.observe(Caches([node_object("a")], (), ()), NOW)
+        parts = [cast(Any, self)] * 3
+        self.advisor = Advisor(
+            parts[0], self.jobs, parts[1], parts[2], Settings(), priority_classes=lambda: (), correct=lambda seen: seen
+        )
+
+    async def decide(self, policy: str, snapshot: Snapshot, seconds: float, rules: object) -> Outcome:
+        self.asked.append(policy)
+        if policy in self.failing:
+            raise PolicyError(self.failing[policy], reason="error")
+        (job,) = snapshot.jobs
+        why = Pending(job.uid, PendingReason.INSUFFICIENT_GPUS, f"so says {policy}")
+        return Outcome(policies={job.uid: policy}, placements=(), pending=(why,), refused=(), fallbacks=(), seconds={})
+
+    async def merge_patch(self, path: str, patch: Json) -> bytes:
+        if "refused" in path:
+            raise Forbidden("an admission policy of somebody else")
+        self.patches[path] = patch
+        name = path.rpartition("/")[2]
+        job, _ = other("Job", name=name, uid=patch["metadata"]["uid"], resourceVersion="2")
+        return msgspec.json.encode(job)
+
+    def other(self, regarding: dict[str, str], happening: JobEvent) -> None:
+        self.events.append(happening.reason)
+
+    async def look(self, *names_of: str) -> None:
+        """One look at Jobs of these names."""
+        for name in names_of:
+            job, _ = other("Job", name=name, uid=f"uid-{name}")
+            self.jobs.apply_written("Job", msgspec.json.encode(job))
+        self.advisor.see(self.seen, Choice("best_fit", "fcfs"))
+        with patch("trimtab.controller.advice.advisor.LOOK_SECONDS", 3600.0):
+            task = asyncio.create_task(self.advisor.run())
+            async with asyncio.timeout(60):
+                while len(self.patches) < len([name for name in names_of if name != "refused"]):
+                    assert not task.done(), task.result()
+                    await asyncio.sleep(0.01)
+            task.cancel()
+
+
+async def test_only_annotations_are_written_and_the_uid_fences_them() -> None:
+    bench = Bench()
+    await bench.look("a")
+    ((path, patched),) = bench.patches.items()
+    assert path == "/apis/batch/v1/namespaces/team/jobs/a"
+    assert patched.keys() == {"metadata"}
+    assert patched["metadata"].keys() == {"uid", "annotations"}
+    assert patched["metadata"]["annotations"].keys() == set(names.ADVICE.values())
+    assert bench.events == [names.REASON_ADVICE]
+
+
+async def test_where_the_policy_fails_its_fallback_is_asked() -> None:
+    bench = Bench({"best_fit": "no weights"})
+    await bench.look("a")
+    assert bench.asked[:2] == ["best_fit", "fcfs"]
+    (patched,) = bench.patches.values()
+    assert "so says fcfs" in patched["metadata"]["annotations"][names.ADVICE["because"]]
+
+
+async def test_a_job_that_may_not_be_written_keeps_nobody_else_from_advice() -> None:
+    bench = Bench()
+    await bench.look("refused", "z")
+    assert [path.rpartition("/")[2] for path in bench.patches] == ["z"]
