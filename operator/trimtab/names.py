@@ -121,6 +121,25 @@ STATED: Final = {
 """Field of a job of another kind -> the annotation that states it; `--set FIELD=VALUE` of `trimtab plan` and `convert`
 does the same. An annotation counts before anything that is read off commands."""
 
+LABEL_ADVISE: Final = f"{GROUP}/advise"
+"""`true` on a job of another kind: annotations and an event say what Trimtab would decide, and nothing is changed."""
+ADVICE: Final = {
+    "at": f"{GROUP}/advice-at",
+    "about": f"{GROUP}/advice-about",
+    "gpu_type": f"{GROUP}/advice-gpu-type",
+    "gpus": f"{GROUP}/advice-gpus",
+    "nodes": f"{GROUP}/advice-nodes",
+    "plan": f"{GROUP}/advice-plan",
+    "start": f"{GROUP}/advice-start",
+    "end": f"{GROUP}/advice-end",
+    "because": f"{GROUP}/advice-because",
+    "problem": f"{GROUP}/advice-problem",
+}
+"""What an advice says -> the annotation on that job; `about` is a digest of what the job said then."""
+REASON_ADVICE: Final = "Advice"
+REASON_NO_ADVICE: Final = "NoAdvice"
+"""Of events about these jobs."""
+
 # --- asking a running gang to save a checkpoint and stop -----------------------------------------------------------
 ANNOTATION_CHECKPOINT: Final = f"{GROUP}/checkpoint-requested"
 """On the pods of a gang: RFC 3339 time by which it must have saved a checkpoint, for it will be stopped then."""

@@ -222,6 +222,15 @@ def test_the_controller_has_the_rights_of_the_manifests_and_only_those_in_use() 
     assert not [word for word in ("kueue", "tokenreviews", "trimtab-calibration") if word in said]
 
 
+def test_advice_brings_its_rights_and_only_with_the_policy_that_bounds_them() -> None:
+    name = "trimtab-controller-other-kinds"
+    assert ("ClusterRole", name) not in called(objects())
+    found = objects("otherKinds: {advise: true}")
+    assert rules_of("ClusterRole", name, found) == rules_of("ClusterRole", name, manifest("other-kinds.yaml"))
+    environment = environment_of(the("Deployment", "trimtab-controller", found))
+    assert environment["TRIMTAB_INTEROP__OTHER_KINDS"] == "Advise"
+
+
 @pytest.mark.parametrize(
     ("file", "kind", "name"),
     [

@@ -163,6 +163,8 @@ WRONG = {
     "reports: {enabled: false, tls: {secretName: a}}": "nobody listens for reports",
     "settings: {metrics: {tls: {certificate: a, key: b}}}": "settings.metrics.tls: use metrics.tls instead",
     "settings: {binding: {mode: Extender}}": "settings.binding.mode: use binding.mode instead",
+    "settings: {interop: {other_kinds: Advise}}": "settings.interop.other_kinds: use otherKinds.advise instead",
+    "{otherKinds: {advise: true}, admission: {enabled: false}}": "otherKinds.advise needs admission.enabled",
     "controller: {extraEnv: [{name: TRIMTAB_BINDING__MODE, value: Direct}]}": "sets TRIMTAB_BINDING__MODE, which the",
 }
 """Values, and what has to be in the words by which they are refused."""

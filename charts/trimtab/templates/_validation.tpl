@@ -4,7 +4,7 @@ All mistakes are told at once.
 */}}
 {{- define "trimtab.validate" -}}
 {{- $mistakes := list -}}
-{{- range $check := list "accounts" "binding" "tls" "policy" "agent" "fakeNodes" "network" "ports" "settings" "web" "replicas" -}}
+{{- range $check := list "accounts" "binding" "tls" "policy" "agent" "fakeNodes" "network" "ports" "settings" "web" "replicas" "otherKinds" -}}
 {{- range include (printf "trimtab.validate.%s" $check) $ | fromYamlArray -}}
 {{- $mistakes = append $mistakes . -}}
 {{- end -}}
@@ -20,6 +20,12 @@ All mistakes are told at once.
 {{- if and (not $account.create) (not $account.name) }}
 - {{ printf "%s.serviceAccount.create is false: name the account to use in %s.serviceAccount.name" . . | quote }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "trimtab.validate.otherKinds" -}}
+{{- if and .Values.otherKinds.advise (not .Values.admission.enabled) }}
+- "otherKinds.advise needs admission.enabled: only its policy holds the controller to annotations of those jobs"
 {{- end }}
 {{- end }}
 
@@ -146,7 +152,7 @@ All mistakes are told at once.
 {{- end }}
 
 {{- define "trimtab.validate.settings" -}}
-{{- $ours := dict "log" (dict "level" "log.level" "format" "log.format") "binding" (dict "mode" "binding.mode" "scheduler_name" "binding.schedulerName" "timeout_seconds" "binding.timeoutSeconds") "leadership" (dict "namespace" "the release's namespace" "name" "nothing: it is fixed") "policy" (dict "name" "policy.name" "fallback" "policy.fallback" "shadow" "policy.shadow" "deadline_seconds" "policy.deadlineSeconds" "config_map" "nothing: it is fixed") "monitor" (dict "namespace" "the release's namespace" "config_map" "nothing: it is fixed") "reports" (dict "enabled" "reports.enabled" "port" "reports.port" "url" "reports.enabled" "namespace" "the release's namespace" "config_map" "nothing: it is fixed" "tls" "reports.tls" "ca" "reports.tls") "interop" (dict "kueue" "kueue.enabled") "fake" (dict "enabled" "fakeNodes.enabled" "speedup" "fakeNodes.speedup") "metrics" (dict "tls" "metrics.tls" "authentication" "metrics.authentication" "host" "nothing: it is fixed" "port" "nothing: it is fixed") "agent" (dict "backend" "agent.backend" "profile" "agent.profile" "dcgm_url" "agent.dcgmUrl" "sample_seconds" "agent.sampleSeconds" "report_seconds" "agent.reportSeconds" "pod_resources" "nothing: it is fixed" "node" "nothing: it is the pod's") "extender" (dict "host" "nothing: it is fixed" "port" "nothing: it is fixed" "certificate" "extender.tls" "key" "extender.tls" "client_ca" "extender.tls" "client_names" "extender.clientNames" "inspect_names" "extender.inspectNames" "bind" "nothing: its pods have no right to bind") "web" (dict "tls" "web.tls.secretName" "insecure" "web.insecure" "host" "nothing: it is fixed" "port" "nothing: it is fixed") "kube" (dict "kubeconfig" "nothing: pods use their ServiceAccount" "context" "nothing: pods use their ServiceAccount") }}
+{{- $ours := dict "log" (dict "level" "log.level" "format" "log.format") "binding" (dict "mode" "binding.mode" "scheduler_name" "binding.schedulerName" "timeout_seconds" "binding.timeoutSeconds") "leadership" (dict "namespace" "the release's namespace" "name" "nothing: it is fixed") "policy" (dict "name" "policy.name" "fallback" "policy.fallback" "shadow" "policy.shadow" "deadline_seconds" "policy.deadlineSeconds" "config_map" "nothing: it is fixed") "monitor" (dict "namespace" "the release's namespace" "config_map" "nothing: it is fixed") "reports" (dict "enabled" "reports.enabled" "port" "reports.port" "url" "reports.enabled" "namespace" "the release's namespace" "config_map" "nothing: it is fixed" "tls" "reports.tls" "ca" "reports.tls") "interop" (dict "kueue" "kueue.enabled" "other_kinds" "otherKinds.advise") "fake" (dict "enabled" "fakeNodes.enabled" "speedup" "fakeNodes.speedup") "metrics" (dict "tls" "metrics.tls" "authentication" "metrics.authentication" "host" "nothing: it is fixed" "port" "nothing: it is fixed") "agent" (dict "backend" "agent.backend" "profile" "agent.profile" "dcgm_url" "agent.dcgmUrl" "sample_seconds" "agent.sampleSeconds" "report_seconds" "agent.reportSeconds" "pod_resources" "nothing: it is fixed" "node" "nothing: it is the pod's") "extender" (dict "host" "nothing: it is fixed" "port" "nothing: it is fixed" "certificate" "extender.tls" "key" "extender.tls" "client_ca" "extender.tls" "client_names" "extender.clientNames" "inspect_names" "extender.inspectNames" "bind" "nothing: its pods have no right to bind") "web" (dict "tls" "web.tls.secretName" "insecure" "web.insecure" "host" "nothing: it is fixed" "port" "nothing: it is fixed") "kube" (dict "kubeconfig" "nothing: pods use their ServiceAccount" "context" "nothing: pods use their ServiceAccount") }}
 {{- range $section, $fields := .Values.settings }}
 {{- range $field, $_ := $fields }}
 {{- with index (index $ours $section | default dict) $field }}

@@ -17,6 +17,8 @@ from contextlib import asynccontextmanager
 import structlog
 
 from trimtab import __version__
+from trimtab.controller.advice.advisor import Advisor
+from trimtab.controller.advice.objects import AdvisedJobs
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.evictions import Evictions
@@ -118,8 +120,8 @@ class Controller:
         self._wake = Wake()
         self._clock = client.clock
         policy, wall = settings.policy, client.clock.now
-        binding, gpunodes = settings.binding, GpuNodes(settings.telemetry, wall=wall)
-        heard = gpunodes if settings.telemetry.enabled else None
+        gpunodes = GpuNodes(settings.telemetry, wall=wall)
+        heard, binding = gpunodes if settings.telemetry.enabled else None, settings.binding
         self._cluster = Cluster(
             client,
             settings.reflector,
@@ -136,11 +138,10 @@ class Controller:
         engine = Engine()
         self._health = Health(client, self._cluster, gpunodes, self._recorder)
         self._tally = QueueStatusWriter(client, self._cluster, lambda: leadership.epoch, settings.queues.status_seconds)
-        observer = _observer(settings, heard)
+        observer, caches = _observer(settings, heard), self._cluster.kueue
         self._news: asyncio.Queue[str] = asyncio.Queue()
         """UIDs of jobs that reports speak of."""
         self._calibration = self._listening(client, observer)
-        caches = self._cluster.kueue
         cases = Cases(self._cluster, caches, observer, wall) if caches else None
         views = Views(
             self._cluster,
@@ -165,6 +166,7 @@ class Controller:
         self._shadow = ShadowMode(RemoteEngine(settings.perf.constants), self._gangs, settings, self._wake)
         self._monitor = Monitor(RemoteEngine(settings.perf.constants), client, self._recorder, settings, self._wake)
         self._kueue = self._interop(client, caches, cases) if caches and cases else None
+        self._advisor = self._advice(client)
         choosing = Choosing(_started(policy), self._cluster, engine, self._recorder)
         self._rounds = self._rounds_of(choosing, engine, observer, views)
         self._wakeups = Wakeups(settings.kube, self._wake.from_thread, self._rounds.age)
@@ -195,6 +197,21 @@ class Controller:
             self._kueue,
             self._tally,
             self._clock.now,
+            self._advisor,
+        )
+
+    def _advice(self, client: KubeClient) -> Advisor | None:
+        """What tells jobs of other kinds what would be decided about them, where that is wanted."""
+        if self._settings.interop.other_kinds == "Never":
+            return None
+        return Advisor(
+            client,
+            AdvisedJobs(client, self._settings.reflector, lambda: None, metrics.KubeMetrics()),
+            RemoteEngine(self._settings.perf.constants),
+            self._recorder,
+            self._settings,
+            priority_classes=lambda: self._cluster.priority_classes.items.values(),
+            correct=self._calibration.corrected,
         )
 
     def _listening(self, client: KubeClient, observer: ClusterObserver) -> Calibration:
@@ -241,6 +258,8 @@ class Controller:
                 asyncio.create_task(self._calibration.run(), name="reports"),
                 asyncio.create_task(self._lead(), name="lead"),
             ]
+            if self._advisor:
+                parts.append(asyncio.create_task(self._advisor.jobs.run(), name="other kinds"))
             try:
                 await _first_of(stop, self._failed, parts)
             finally:
@@ -267,6 +286,8 @@ class Controller:
                 asyncio.create_task(self._tally.run(), name="queues"),
                 asyncio.create_task(self._gangs.follow(self._news), name="news"),
             ]
+            if self._advisor:
+                tasks.append(asyncio.create_task(self._advisor.run(), name="advice"))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
@@ -285,6 +306,8 @@ class Controller:
         await asyncio.gather(*parts, return_exceptions=True)
         await self._shadow.stop()
         await self._monitor.stop()
+        if self._advisor:
+            await self._advisor.stop()
         await self._gangs.stop()
         if self._kueue:
             await self._kueue.stop()

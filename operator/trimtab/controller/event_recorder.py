@@ -86,6 +86,11 @@ class EventRecorder:
             level = log.warning if happening.type == "Warning" else log.info
             level(happening.reason, gpunode=name, message=happening.message)
 
+    def other(self, regarding: dict[str, str], happening: JobEvent) -> None:
+        """What is advised about a training job of another kind."""
+        if self._post(regarding, happening, "Advise"):
+            log.info(happening.reason, kind=regarding["kind"], job=regarding["name"], message=happening.message)
+
     async def run(self) -> None:
         """Post what is told, until cancelled."""
         while True:

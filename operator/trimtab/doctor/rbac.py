@@ -25,6 +25,7 @@ _TRIMTAB, _SCHEDULING, _KUEUE, _COORDINATION = (
 BINDING_MODE = "TRIMTAB_BINDING__MODE"
 """Variable of the controller; like others it tells what the controller does, and so what it needs."""
 _WITH_KUEUE = ("TRIMTAB_INTEROP__KUEUE", "Auto")
+_WITH_OTHER_KINDS = ("TRIMTAB_INTEROP__OTHER_KINDS", "Advise")
 _WITH_REPORTS = ("TRIMTAB_REPORTS__ENABLED", "true")
 _WITH_REVIEWS = ("TRIMTAB_METRICS__AUTHENTICATION", "Kubernetes")
 
@@ -172,6 +173,27 @@ OF_CONTROLLER = (
         own=True,
         setting=_WITH_REPORTS,
     ),
+)
+OF_ADVISOR = tuple(
+    Need(
+        f"{what} hear nothing of what would be decided about them",
+        group,
+        resources,
+        verbs,
+        optional=True,
+        setting=_WITH_OTHER_KINDS,
+        unless_said=False,
+        role="trimtab-controller-other-kinds",
+    )
+    for what, group, resources, verbs in (
+        ("Jobs", "batch", ("jobs",), (*READ, "patch")),
+        ("JobSets", "jobset.x-k8s.io", ("jobsets",), (*READ, "patch")),
+        ("PyTorchJobs and MPIJobs", "kubeflow.org", ("pytorchjobs", "mpijobs"), (*READ, "patch")),
+        ("TrainJobs", "trainer.kubeflow.org", ("trainjobs",), (*READ, "patch")),
+        ("TrainJobs", "trainer.kubeflow.org", ("trainingruntimes", "clustertrainingruntimes"), ("get",)),
+        ("RayJobs and RayClusters", "ray.io", ("rayjobs", "rayclusters"), (*READ, "patch")),
+        ("Jobs of Volcano", "batch.volcano.sh", ("jobs",), (*READ, "patch")),
+    )
 )
 OF_REVIEWER = tuple(
     Need(

@@ -55,6 +55,15 @@ def row_of(document: Json) -> tuple[str, Kind] | None:
     return None
 
 
+def has_ended(document: Json, row: Kind) -> bool:
+    """Whether a job has succeeded, or failed for good, by its own status."""
+    ends = {row.conditions.get("succeeded"), row.conditions.get("failed")} - {None}
+    if row.phase:
+        return at(document, row.phase) in ends
+    told = _listed(at(document, "status.conditions"))
+    return any(mapping(each).get("type") in ends and mapping(each).get("status") == "True" for each in told)
+
+
 def pods_of(document: Json, name: str, row: Kind, others: Sequence[Json]) -> list[Pods]:
     """All pods of a job. `others` are the objects beside it: the runtime of a TrainJob is looked for there."""
     if row.runtime:

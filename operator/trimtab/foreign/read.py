@@ -81,9 +81,25 @@ def read(source: Source, stated: Mapping[str, str] | None = None, choice: int = 
         job = _script(source, choice) if _is_script(source) else _object(source, choice)
     except TooLong as error:
         raise UsageError(f"{source.name} cannot be read: {error}") from error
+    return _stated(job, source.name, stated)
+
+
+def read_objects(documents: Sequence[Json], name: str) -> ForeignJob:
+    """Read the training job among objects that an API server has sent, its runtime beside it where it has one.
+
+    `name` is what messages call it. Raises UsageError as `read` does.
+    """
+    try:
+        return _stated(_of_objects(list(documents), Source(name, ""), 0), name)
+    except TooLong as error:
+        raise UsageError(f"{name} cannot be read: {error}") from error
+
+
+def _stated(job: ForeignJob, file: str, stated: Mapping[str, str] | None = None) -> ForeignJob:
+    """With what the user states, and what follows from all of it."""
     fields = {**job.fields, **{name: Stated(value, f"--set {name}") for name, value in (stated or {}).items()}}
     fields = {name: Stated(_plain(said.value), said.source) for name, said in fields.items()}
-    fields = {name: said for name, said in fields.items() if _usable(name, said, source.name)}
+    fields = {name: said for name, said in fields.items() if _usable(name, said, file)}
     derived = derive(fields, job.trainer)
     unknown = {name: where for name, where in job.unknown.items() if name not in fields}
     # Who says which LLM it is knows better than the words of a command.
@@ -148,7 +164,10 @@ def _script(source: Source, choice: int) -> ForeignJob:
 
 # --- objects --------------------------------------------------------------------------------------------------------
 def _object(source: Source, choice: int) -> ForeignJob:
-    documents = configs.objects(source.text, source.name)
+    return _of_objects(configs.objects(source.text, source.name), source, choice)
+
+
+def _of_objects(documents: list[Json], source: Source, choice: int) -> ForeignJob:
     jobs = [(each, *found) for each in documents if (found := row_of(each)) and found[1].roles]
     if not jobs:
         there = ", ".join(sorted({str(each.get("kind")) for each in documents})) or "nothing"

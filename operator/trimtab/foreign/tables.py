@@ -68,11 +68,20 @@ class Role(Struct, frozen=True, forbid_unknown_fields=True):
     skip: tuple[str, ...] = ()
 
 
+class Served(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the API server serves a kind."""
+
+    version: str
+    plural: str
+
+
 class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     """One row of `kinds.yaml`."""
 
     groups: tuple[str, ...]
     kind: str = ""
+    served: Served | None = None
+    """None of what is read from files only."""
     roles: tuple[Role, ...] = ()
     runtime: bool = False
     entrypoint: str = ""
@@ -84,7 +93,10 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     """Path of the field that suspends it; empty where the kind has none."""
     rank: dict[str, str] = field(default_factory=dict)
     """Label of a pod that says its rank."""
+    phase: str = ""
+    """Path of the word that tells its state; empty where conditions do."""
     conditions: dict[str, str] = field(default_factory=dict)
+    """`succeeded`, `failed` and `suspended` -> what the kind calls it."""
 
 
 @cache

@@ -89,7 +89,8 @@ class Reflector(Generic[T]):
     """Keeps `items` (by `namespace/name`) equal to what the API server has.
 
     `run()` never ends by itself. `on_change(old, new)` and `on_malformed(key, message)` are called from it. `only` is
-    namespace and name of a single object: the others are then neither looked at, nor have to be readable for us.
+    namespace and name of a single object, `labels` a selector of several: the others are then neither looked at, nor
+    have to be readable for us.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Reflector(Generic[T]):
         *,
         on_change: OnChange[T],
         only: tuple[str, str] | None = None,
+        labels: str = "",
         on_malformed: Callable[[str, str], None] = lambda key, message: None,
         observer: FactsObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -115,6 +117,7 @@ class Reflector(Generic[T]):
         namespace, name = only or ("", "")
         self._path = resource.path(namespace)
         self._selector = {"fieldSelector": f"metadata.name={name}"} if name else {}
+        self._selector |= {"labelSelector": labels} if labels else {}
         self._source = source
         self._settings = settings
         self._decoder = msgspec.json.Decoder(kind)

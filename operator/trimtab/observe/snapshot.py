@@ -422,6 +422,22 @@ class ClusterObserver:
             del self._eligible[uid]
 
 
+def asked_about(facts: JobFacts, seen: Observation, priority_classes: Iterable[PriorityClassObject]) -> Job | Pending:
+    """A job that is not among those that are decided about, as policies would be shown it if it were submitted now; or
+    why none could help it."""
+    lines, priorities = Queues(seen.queues.values()), {each.metadata.name: each for each in priority_classes}
+    if refusal := _refusal(facts, lines, priorities):
+        return refusal
+    takes = [seen.nodes[node.name] for node in seen.snapshot.nodes]
+    return facts.as_job(
+        queue=lines.of(facts),
+        created=seen.snapshot.time,
+        priority=_priority(facts, priorities),
+        preempts=_preempts(facts, priorities),
+        eligible=eligibility.eligible(facts.template["spec"], takes),
+    )
+
+
 def _of_own_job(pod: PodFacts, ours: Mapping[str, JobFacts]) -> PodFacts:
     """The pod; of no job where it says that it is of one whose name or namespace is another."""
     facts = ours.get(pod.member[0]) if pod.member else None

@@ -93,3 +93,8 @@ class InteropSettings(Section):
 
     kueue: Literal["Auto", "Never"] = "Auto"
     """Auto: jobs with the label `kueue.x-k8s.io/queue-name` wait until Kueue admits them, where it is installed."""
+    other_kinds: Literal["Never", "Advise"] = "Never"
+    """Advise: annotations and an event on training jobs of other kinds (JobSet, TrainJob, ...) that have the label
+    `trimtab.dev/advise: "true"` say what Trimtab would decide; nothing else of them is changed."""
+    advise_seconds: Seconds = 60.0
+    """So often an advice that stands is looked at anew."""

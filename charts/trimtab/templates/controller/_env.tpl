@@ -19,6 +19,8 @@
 {{- end }}
 - name: TRIMTAB_INTEROP__KUEUE
   value: {{ ternary "Auto" "Never" .Values.kueue.enabled }}
+- name: TRIMTAB_INTEROP__OTHER_KINDS
+  value: {{ ternary "Advise" "Never" .Values.otherKinds.advise }}
 - name: TRIMTAB_REPORTS__ENABLED
   value: {{ .Values.reports.enabled | quote }}
 {{- if .Values.reports.enabled }}

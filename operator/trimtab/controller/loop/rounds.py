@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from trimtab.apply.gang_failures import GangFailure
+from trimtab.controller.advice.advisor import Advisor
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.gangs import Gangs
@@ -83,8 +84,10 @@ class Rounds:
         kueue: Kueue | None = None,
         queues: QueueStatusWriter | None = None,
         wall: Callable[[], float] = time.time,
+        advisor: Advisor | None = None,
     ) -> None:
         self._cluster = cluster
+        self._advisor = advisor
         self._observer = observer
         self._decisions = decisions
         self._gangs = gangs
@@ -123,6 +126,8 @@ class Rounds:
         metrics.ROUND_SECONDS.labels("observe").observe(observed - began)
         for problem in observation.problems:
             self._recorder.problem(problem)
+        if self._advisor:
+            self._advisor.see(observation, choice)
         decision = await self._decide(observation, choice)
         decided = time.perf_counter()
         metrics.ROUND_SECONDS.labels("decide").observe(decided - observed)

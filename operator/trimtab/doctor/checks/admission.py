@@ -23,6 +23,7 @@ POLICIES = (
     "trimtab-controller-templates",
     "trimtab-controller-elsewhere",
     "trimtab-controller-records",
+    "trimtab-controller-other-kinds",
 )
 """Those of manifests/admission.yaml, which a test holds equal: the installed package has no manifests."""
 OF_AGENTS = "trimtab-agent-own-node"

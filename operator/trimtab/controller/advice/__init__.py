@@ -1,0 +1,1 @@
+"""Advice on training jobs of other kinds: what Trimtab would decide about them, said and not done."""

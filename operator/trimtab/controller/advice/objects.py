@@ -1,0 +1,139 @@
+"""A copy of the training jobs of other kinds that ask for advice, for as long as their kinds are served."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import force_setattr
+
+from trimtab import names
+from trimtab.kube.served_kinds import ServedKinds
+from trimtab.foreign.kinds import has_ended, row_of
+from trimtab.foreign.tables import Kind, kinds
+from trimtab.kube.client import KubeClient
+from trimtab.kube.metrics_hooks import FactsObserver
+from trimtab.kube.objects import Meta
+from trimtab.kube.reflector import Reflector
+from trimtab.kube.resources import Resource
+from trimtab.settings import ReflectorSettings
+
+SELECTOR = f"{names.LABEL_ADVISE}=true"
+MOST_PER_NAMESPACE = 100
+"""Jobs of one namespace that are advised at a time; the oldest come first."""
+_STATED = frozenset((*names.STATED.values(), names.ANNOTATION_QUEUE))
+_KEPT = _STATED | frozenset(names.ADVICE.values())
+
+Json = dict[str, Any]
+
+
+class OtherMeta(Meta, frozen=True, rename="camel", eq=False, dict=True):
+    """metav1.ObjectMeta, with the annotations that state something about the training, and our advice."""
+
+    def __post_init__(self) -> None:
+        if self.annotations and not _KEPT.issuperset(self.annotations):
+            known = {name: value for name, value in self.annotations.items() if name in _KEPT}
+            force_setattr(self, "annotations", known)
+
+
+class OtherJob(Struct, frozen=True, dict=True):
+    """A training job of another kind as the API server sends it."""
+
+    metadata: OtherMeta
+    spec: Raw = Raw(b"{}")
+    status: Raw = Raw(b"{}")
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that an advice depends on that the job itself says."""
+        stated = sorted(each for each in self.metadata.annotations.items() if each[0] in _STATED)
+        return hashlib.sha256(bytes(self.spec) + msgspec.json.encode(stated)).hexdigest()[:16]
+
+    @cached_property
+    def _said(self) -> Json:
+        """Its status. Kept: it is asked every second whether it has ended."""
+        return {"status": msgspec.json.decode(self.status)}
+
+    def document(self, kind: str, row: Kind) -> Json:
+        """The object as a manifest would have it."""
+        meta = self.metadata
+        stated = {name: value for name, value in meta.annotations.items() if name in _STATED}
+        return {
+            "apiVersion": resource_of(row).api_version,
+            "kind": row.kind or kind,
+            "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "annotations": stated},
+            "spec": msgspec.json.decode(self.spec),
+        }
+
+    def ended(self, row: Kind) -> bool:
+        """Whether it is over, or about to be."""
+        return bool(self.metadata.deletion_timestamp) or has_ended(self._said, row)
+
+    @property
+    def follows(self) -> str:
+        """The training job of a known kind that controls it, which is advised in its place; empty for most."""
+        for owner in self.metadata.owner_references:
+            if owner.controller and row_of({"apiVersion": owner.api_version, "kind": owner.kind}):
+                return f"{owner.kind} {owner.name}"
+        return ""
+
+
+def resource_of(row: Kind) -> Resource:
+    """Where the API server serves a kind that its row says is served."""
+    if row.served is None:
+        raise ValueError("the row does not say how the kind is served")
+    return Resource(f"{row.groups[0]}/{row.served.version}", row.served.plural)
+
+
+class AdvisedJobs:
+    """Jobs of all kinds that are served, and labelled. `on_change` is called for every change."""
+
+    def __init__(
+        self, client: KubeClient, settings: ReflectorSettings, on_change: Callable[[], None], observer: FactsObserver
+    ) -> None:
+        self._kinds: dict[str, tuple[Kind, Reflector[OtherJob], ServedKinds]] = {}
+        for name, row in kinds().items():
+            if row.served is None:
+                continue
+            reflector: Reflector[OtherJob] = Reflector(
+                client,
+                resource_of(row),
+                OtherJob,
+                settings,
+                on_change=lambda old, new: on_change(),
+                labels=SELECTOR,
+                observer=observer,
+            )
+            self._kinds[name] = row, reflector, ServedKinds(client, name, on_change, reflector)
+
+    async def run(self) -> None:
+        """Follow all kinds until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for name, (_, _, served) in self._kinds.items():
+                tasks.create_task(served.run(), name=f"reflect {name}")
+
+    def all(self) -> Iterator[tuple[str, Kind, OtherJob]]:
+        """Those that have not ended, of each namespace the oldest; namespaces take turns."""
+        found = [
+            (job.metadata.namespace, job.metadata.creation_timestamp or "", job.metadata.uid, name, row, job)
+            for name, (row, reflector, _) in self._kinds.items()
+            for job in reflector.items.values()
+            if not job.ended(row)
+        ]
+        found.sort(key=lambda each: each[:3])
+        turns = []
+        for _, jobs in groupby(found, key=lambda each: each[0]):
+            turns += [(turn, *each[3:]) for turn, each in enumerate(jobs) if turn < MOST_PER_NAMESPACE]
+        turns.sort(key=lambda each: each[0])
+        for _, name, row, job in turns:
+            yield name, row, job
+
+    def apply_written(self, kind: str, content: bytes) -> None:
+        """Take the answer to a write of ours at once."""
+        self._kinds[kind][1].apply_written(content)
