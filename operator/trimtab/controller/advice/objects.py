@@ -14,7 +14,6 @@ from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
 from trimtab import names
-from trimtab.kube.served_kinds import ServedKinds
 from trimtab.foreign.kinds import has_ended, row_of
 from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.client import KubeClient
@@ -22,6 +21,7 @@ from trimtab.kube.metrics_hooks import FactsObserver
 from trimtab.kube.objects import Meta
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import Resource
+from trimtab.kube.served_kinds import ServedKinds
 from trimtab.settings import ReflectorSettings
 
 SELECTOR = f"{names.LABEL_ADVISE}=true"
