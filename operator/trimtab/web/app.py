@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import webbrowser
 
 import structlog
@@ -48,6 +49,7 @@ async def show_locally(settings: Settings, port: int, *, browser: bool) -> None:
         url = listener.url + server.place.path
         await listener.open(None)
         say(f"{url}\nCtrl-C ends it. Whoever has this address sees what your kubeconfig may see.")
+        sys.stdout.flush()  # a script that waits for the address reads it from a file, or a pipe
         if browser:
             await asyncio.to_thread(webbrowser.open, url)
         await _serve(console, server, listener, stop)
