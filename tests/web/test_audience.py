@@ -22,6 +22,7 @@ NAMES = Denied(frozenset({"team-b"}), frozenset({"secret-70b"}))
         ("behind team-b/secret-70b (older)", f"behind {SOMEBODY} (older)"),
         ("team-b/anything-at-all.", f"{SOMEBODY}."),
         ("queue of team-b holds less", f"queue of {ELSEWHERE} holds less"),
+        ("pod secret-70b-3-12 of gang secret-70b-3", f"pod {SOMEBODY} of gang {SOMEBODY}"),
         ("secret-70b ends first", f"{SOMEBODY} ends first"),
         ("secret-70b.team-b.svc:29500", f"{SOMEBODY}:29500"),
         ("team-bb and xteam-b stay", "team-bb and xteam-b stay"),

@@ -21,6 +21,8 @@ WORDS = frozenset({"queue", "gpuType", "gpu_type", "policy", "state", "kind"})
 """Fields of names that are no jobs and no namespaces, though they may be called the same."""
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?:/[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?)?")
 """A name as Kubernetes has them, or two with a slash between."""
+_OWNED = re.compile(r"(?:-\d+){1,2}$")
+"""What a gang's objects have behind their job's name: its epoch, and a pod's rank."""
 
 
 class Audience(Struct, frozen=True):
@@ -91,7 +93,7 @@ def told(text: str, names: Denied) -> str:
         namespace, slash, name = word.partition("/")
         if namespace in names.namespaces:
             return SOMEBODY if slash else ELSEWHERE
-        if word in names.jobs or (slash and name in names.jobs):
+        if {word, name, _OWNED.sub("", word), _OWNED.sub("", name)} & names.jobs:
             return SOMEBODY
         if any(part in names.namespaces or part in names.jobs for part in re.split(r"[./]", word)):
             return SOMEBODY  # a host name, or a file
