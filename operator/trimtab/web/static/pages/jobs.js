@@ -41,13 +41,13 @@ export default function Jobs({ query }) {
     <${Table} caption="Jobs" rows=${shown} keyOf=${(/** @type {any} */ job) => job.key} empty=${all.length ? "No job is like that." : "There are no jobs, or you may see none."} columns=${[
       ["Job", (/** @type {any} */ job) => html`<${JobLink} name=${job.key} />`, (/** @type {any} */ job) => job.key],
       ["State", (/** @type {any} */ job) => html`<${State} state=${job.state} phase=${job.phase} />`, (/** @type {any} */ job) => job.state],
-      ["Queue", (/** @type {any} */ job) => job.queue || html`<span class="dim">none</span>`, (/** @type {any} */ job) => job.queue],
-      ["Line", (/** @type {any} */ job) => job.place || "", (/** @type {any} */ job) => job.place || 1e9, "right"],
-      ["Priority", (/** @type {any} */ job) => job.priority, (/** @type {any} */ job) => job.priority, "right"],
-      ["GPUs", (/** @type {any} */ job) => job.gpus ? html`${job.gpus}<span class="dim">×${job.type}</span>` : "", (/** @type {any} */ job) => job.gpus],
-      ["Plan", (/** @type {any} */ job) => html`<code>${job.plan}</code>`],
-      ["Progress", (/** @type {any} */ job) => job.progress < 0 ? "" : html`<span class="progress" role="img" aria-label=${`${job.progress / 10} percent`}><i style=${{ width: `${job.progress / 10}%` }}></i></span><span class="small dim"> ${Math.round(job.progress / 10)} %</span>`, (/** @type {any} */ job) => job.progress],
       ["When", (/** @type {any} */ job) => html`<${When} job=${job} at=${at} />`, (/** @type {any} */ job) => job.phase === 0 ? job.start || 1e12 : job.end || 1e12],
+      ["Line", (/** @type {any} */ job) => job.place || "", (/** @type {any} */ job) => job.place || 1e9, "right"],
+      ["GPUs", (/** @type {any} */ job) => job.gpus ? html`${job.gpus}<span class="dim">×${job.type}</span>` : "", (/** @type {any} */ job) => job.gpus],
+      ["Progress", (/** @type {any} */ job) => job.progress < 0 ? "" : html`<span class="progress" role="img" aria-label=${`${job.progress / 10} percent`}><i style=${{ width: `${job.progress / 10}%` }}></i></span><span class="small dim"> ${Math.round(job.progress / 10)} %</span>`, (/** @type {any} */ job) => job.progress],
+      ["Queue", (/** @type {any} */ job) => job.queue || html`<span class="dim">none</span>`, (/** @type {any} */ job) => job.queue],
+      ["Priority", (/** @type {any} */ job) => job.priority, (/** @type {any} */ job) => job.priority, "right"],
+      ["Plan", (/** @type {any} */ job) => html`<code>${job.plan}</code>`],
       ["Age", (/** @type {any} */ job) => duration(Math.max(0, at - job.created)), (/** @type {any} */ job) => -job.created, "right"],
     ]} />`;
 }
