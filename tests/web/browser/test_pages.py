@@ -21,6 +21,7 @@ SWITCHES = ["--no-sandbox", "--disable-background-networking"]
 PAGES = {
     "overview": "In line",
     "cluster": "The same as a table",
+    "timeline": "expected to start; hatched",
     "jobs": "next-up",
     "jobs/team-open/next-up": "Where it stands, and why",
     "queues": "GPU-hours",
