@@ -54,6 +54,20 @@ async def test_a_page_shows_what_it_is_for_and_does_nothing_else(path: str, show
     assert wrong == []
 
 
+async def test_one_goes_from_page_to_page_and_nothing_of_the_last_is_left_behind() -> None:
+    async with site() as made, async_playwright() as tools:
+        browser = await tools.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
+        page = await browser.new_page()
+        wrong = listen(page, urlsplit(made.url).netloc)
+        for path, shows in [*PAGES.items(), *reversed(PAGES.items())]:
+            await page.goto(f"{made.url}{made.server.place.path}#/{path}")
+            await page.wait_for_function("text => document.querySelector('main').innerHTML.includes(text)", arg=shows)
+            await page.set_viewport_size({"width": 900, "height": 700})
+            await page.set_viewport_size({"width": 1280, "height": 720})
+        await browser.close()
+    assert wrong == []
+
+
 @pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: hack/vendor --tests")
 @pytest.mark.parametrize(("path", "shows"), PAGES.items())
 async def test_a_page_can_be_used_by_everybody(path: str, shows: str) -> None:

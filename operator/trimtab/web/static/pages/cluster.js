@@ -63,7 +63,7 @@ function Canvas({ sections, mode, found, chosen, choose, size, setSize }) {
   useEffect(() => {
     map.current = new GpuMap(below.current, above.current);
     Object.assign(box.current, { frames: map.current.frames });
-    const watch = new ResizeObserver(() => measure({ width: box.current.clientWidth, height: box.current.clientHeight }));
+    const watch = new ResizeObserver(() => box.current && measure({ width: box.current.clientWidth, height: box.current.clientHeight }));
     watch.observe(box.current);
     const change = () => setNight(dark.matches);
     dark.addEventListener("change", change);

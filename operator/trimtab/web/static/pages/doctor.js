@@ -23,6 +23,6 @@ export default function Doctor() {
   for (const finding of data.findings) groups.set(finding.group, [...(groups.get(finding.group) || []), finding]);
   const worst = (/** @type {any[]} */ all) => Math.min(...all.map((each) => badness(each.level)));
   return html`<h1>Doctor</h1>${again}<${Waiting} error=${error} what="" />
-    <p role="status">${LOOKS.filter(([level]) => data.summary[level]).map(([level, , words]) => `${data.summary[level]} ${words}`).join(", ") || "Nothing was looked at."}</p>
+    <p role="status">${LOOKS.filter(([level]) => data.summary[level]).map(([level, , words]) => `${data.summary[level]} ${words}${data.summary[level] > 1 && /g$|r$/.test(words) ? "s" : ""}`).join(", ") || "Nothing was looked at."}</p>
     ${[...groups].sort((a, b) => worst(a[1]) - worst(b[1])).map(([name, all]) => html`<${Panel} key=${name} title=${name}>${[...all].sort((a, b) => badness(a.level) - badness(b.level)).map((each, at) => html`<${Finding} key=${at} finding=${each} />`)}<//>`)}`;
 }
