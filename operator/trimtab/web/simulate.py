@@ -128,7 +128,7 @@ def _plan(question: Question, folder: Path) -> dict[str, Any]:
         facts = planning.manifest(file, stated=stated)
     site = planning.PlanSite(question.snapshot, question.nodes, question.queues)
     found = planning.plan_on(
-        site, facts, question.known, asked.policy or "rudder", asked.priority, rules_of(question.configured),
+        site, facts, question.known, asked.policy or question.policy, asked.priority, rules_of(question.configured),
         question.configured.prices,
     )  # fmt: skip
     return found.value | {"told": found.rows, "notes": notes.getvalue().splitlines()}

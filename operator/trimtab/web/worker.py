@@ -75,7 +75,7 @@ async def _run(question: simulate.Question) -> bytes:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        reading = asyncio.gather(process.stdout.read(LARGEST + 1), process.stderr.read(LARGEST))
+        reading = asyncio.gather(whole(process.stdout), whole(process.stderr))
         with contextlib.suppress(ConnectionError):  # it has ended: its last words say why
             for part in simulate.parts(question):
                 process.stdin.write(part)
@@ -91,6 +91,17 @@ async def _run(question: simulate.Question) -> bytes:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def whole(stream: asyncio.StreamReader) -> bytes:
+    """All that comes until its end: a pipe hands over 64 KiB at a time. Raises TrimtabError for more than `LARGEST`."""
+    parts, size = list[bytes](), 0
+    while part := await stream.read(1 << 20):
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST:
+            raise TrimtabError("the answer is too large: ask with fewer jobs or nodes")
+    return b"".join(parts)
 
 
 def _decoded(content: bytes) -> Any:
