@@ -41,14 +41,14 @@ class Held:
             self.wall.append(time.perf_counter() - wall)
             self.cpu.append(time.thread_time() - cpu)
 
-        Handle._run = timed  # type: ignore[method-assign]
+        Handle._run = timed  # type: ignore[method-assign] - asyncio has no hook that sees every callback
 
 
 class Change:
     """What happens in a second."""
 
     def __init__(self, town: Town) -> None:
-        self._town, self._draw, self._number = town, random.Random(0), 0  # noqa: S311 - nobody is to be surprised
+        self._town, self._draw, self._number = town, random.Random(0), 0  # noqa: S311 - the same changes in every run, and nothing secret
         self._use = {name: [80] * 8 for name in town.nodes}
         for name, use in self._use.items():
             town.report(name, use)

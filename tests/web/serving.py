@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import aiohttp
 import msgspec
+from tests.doctor.world import healthy
 from tests.web.town import Town
 
+from trimtab.doctor import show
+from trimtab.doctor.examine import examine
 from trimtab.errors import Unreachable
 from trimtab.serving.listener import Listener
 from trimtab.settings import Settings
+from trimtab.web import answers
 from trimtab.web.console import Console
 from trimtab.web.rights import OwnRights, ReviewedRights
 from trimtab.web.server import Place, Server
@@ -97,11 +102,14 @@ async def site(
     server = Server(console, rights, place or Place(), connections)
     listener = Listener(server.guard, "127.0.0.1", 0)
     await listener.open(None)
+    well = healthy()
+    examined = AsyncMock(return_value=msgspec.json.encode(show.value(well, examine(well))))
     try:
-        async with aiohttp.ClientSession() as session:
-            made = Site(Town(nodes), console, server, session, listener.url)
-            made.look()
-            yield made
+        with patch.object(answers, "doctor", examined):  # a town has no installation
+            async with aiohttp.ClientSession() as session:
+                made = Site(Town(nodes), console, server, session, listener.url)
+                made.look()
+                yield made
     finally:
         server.stop()
         await listener.close()

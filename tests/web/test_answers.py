@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from trimtab.settings import KubeSettings, PriceSettings, Settings
 from trimtab.ui.form import Output
 from trimtab.web import answers, simulate, views
 from trimtab.web.answers import Query
-from trimtab.web.audience import EVERYTHING
+from trimtab.web.audience import EVERYTHING, Audience
 from trimtab.web.console import Moment
 from trimtab_policy.perf.hierarchy import Learned
 from trimtab_policy.policy import names as policies
@@ -117,7 +116,7 @@ def asked(kind: Any, moment: Moment, body: Any) -> Any:
 async def test_a_plan_is_told_alike(moment: Moment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(MANIFEST))
-    await planning.run(Output.JSON, planning.manifest(file), None, "", "rudder", 0, None, KUBE)
+    await planning.run(Output.JSON, planning.manifest(file), None, "", moment.deciders.policy, 0, None, KUBE)
     printed = json.loads(capsys.readouterr().out)
     told = asked("plan", moment, {"manifest": file.read_text()})["value"]
     assert told.pop("told")
@@ -166,13 +165,22 @@ def test_use_adds_up_what_was_held_and_what_that_costs() -> None:
     assert (found[OPEN]["gpus"], found[OPEN]["gpuSeconds"], found[OPEN]["cost"]) == (32, 32 * 3600, 64.0)
 
 
+def test_who_may_not_see_nodes_sees_on_the_timeline_what_is_theirs_and_no_sizes() -> None:
+    moment = Town(16).moment()
+    mine = Audience(frozenset({OPEN}), nodes=False)
+    found = json.loads(answers.encoded(answers.timeline, moment, mine, Query(), Settings()))
+    assert found["spans"]
+    assert {span["job"].partition("/")[0] for span in found["spans"]} == {OPEN}
+    assert {lane["gpus"] for lane in found["lanes"]} == {0}
+
+
 @pytest.mark.parametrize("by", ["type", "queue", "node"])
 def test_the_timeline_has_what_runs_and_what_is_expected(by: str) -> None:
     moment = Town(16).moment()
     found = answered(answers.timeline, moment, by=by)
-    now: Callable[[str], list[Any]] = lambda kind: [each for each in found["spans"] if each["kind"] == kind]  # noqa: E731 - short
-    assert len(now("running")) == (8 if by == "node" else 4)
-    for span in now("running"):
+    running = [span for span in found["spans"] if span["kind"] == "running"]
+    assert len(running) == (8 if by == "node" else 4)
+    for span in running:
         assert span["start"] <= found["time"] <= span["endLow"] <= span["end"] <= span["endHigh"]
     waits = [each for each in found["spans"] if each["kind"] in ("expected", "reserved")]
     assert {each["job"] for each in waits} == {f"{OPEN}/next-up", f"{SECRET}/hush-hush"}

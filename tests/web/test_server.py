@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from tests.web.serving import Site, site
 from tests.web.town import OPEN, waiting_job
 
+from trimtab.kube.reviews import TooMany
+from trimtab.web import console as console_module
 from trimtab.web import server
 from trimtab.web.channels import KEPT
 from trimtab.web.deltas import apply
@@ -226,3 +230,37 @@ async def test_viewers_hear_of_trouble_and_of_its_end_as_soon_as_it_is_known(
         console.console.wake()
         (after,) = await lines(answer, 1)
         assert (after["event"], after["trouble"]) == ("ping", "")
+
+
+async def test_what_is_kept_of_answers_is_bounded_in_bytes(console: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_module, "ANSWER_BYTES", 20_000)
+    for start in range(40):
+        assert (await console.visit().get(f"timeline?from={start}&to={start + 1}"))[0] == 200
+        assert (await console.visit().get(f"jobs?nothing={start}"))[0] == 200
+    kept = [each.result() for each in console.console._answers.values()]
+    assert 0 < sum(map(len, kept)) <= 20_000 + max(map(len, kept))
+
+
+async def test_a_look_waits_for_one_answer_at_most_and_nobody_has_more_than_eight_in_work(console: Site) -> None:
+    going, begun = threading.Event(), list[int]()
+
+    def work(number: int) -> bytes:
+        begun.append(number)
+        assert going.wait(30)
+        return b"made"
+
+    def ask(number: int, visitor: str) -> asyncio.Task[bytes]:
+        return asyncio.create_task(console.console.answer((number,), lambda moment: work(number), visitor))
+
+    asked = [ask(number, "busy") for number in range(8)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    same, other = ask(3, "busy"), ask(8, "calm")
+    with pytest.raises(TooMany):
+        await ask(9, "busy")
+    look = asyncio.create_task(console.console.thread(lambda: len(begun)))
+    await asyncio.sleep(0)
+    going.set()
+    assert await look == 1
+    assert set(await asyncio.gather(*asked, same, other)) == {b"made"}
+    assert sorted(begun) == [*range(9)], "what was asked twice was made once"

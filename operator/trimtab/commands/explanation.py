@@ -33,11 +33,12 @@ from trimtab.ui import explain as ui
 from trimtab.ui import output, tables, words
 from trimtab.ui.choices import TypeChoice, overview
 from trimtab.ui.form import Output
+from trimtab_policy.inputs.changes import freed
 from trimtab_policy.perf.correction import Corrections
 from trimtab_policy.perf.hierarchy import Learned
 from trimtab_policy.scheduling.etas import forecasts, intervals
 from trimtab_policy.scheduling.fair_share import in_line
-from trimtab_policy.types import Job, Node, Pending, PendingReason, Snapshot
+from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
 
 
 class _Account(Struct):
@@ -232,24 +233,14 @@ def _release(snapshot: Snapshot, uid: str, facts: JobFacts | None = None) -> Sna
     if facts and facts.holds_gpus and facts.status.plan:
         held = to_placement(uid, facts.status.plan)
     shares = {share.node: share.gpus for share in held.shares} if held else {}
-    nodes = tuple(_freed(node, shares[node.name], job) if node.name in shares else node for node in snapshot.nodes)
+    need = job.requirements if job else None
+    nodes = tuple(freed(node, shares[node.name], need) if node.name in shares else node for node in snapshot.nodes)
     jobs = tuple(
         replace(job, placement=None) if job.uid == uid else job
         for job in snapshot.jobs
         if job.placement or job.uid == uid
     )
     return replace(snapshot, nodes=nodes, jobs=jobs)
-
-
-def _freed(node: Node, gpus: int, job: Job | None) -> Node:
-    need = job.requirements if job else None
-    return replace(
-        node,
-        free_gpus=node.free_gpus + gpus,
-        free_cpu_milli=node.free_cpu_milli + (need.cpu_milli(gpus) if need else 0),
-        free_memory=node.free_memory + (need.memory(gpus) if need else 0),
-        free_pods=node.free_pods + 1,
-    )
 
 
 def _find(observation: Observation, namespace: str, name: str) -> JobFacts:

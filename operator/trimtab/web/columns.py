@@ -8,6 +8,7 @@ anew, or kept where nothing that a node's row is made of is another object than 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -113,9 +114,12 @@ class Layout:
         sizes = {f"{name} {_size(seen, facts)}": facts for name, facts in seen.nodes.items()}
         self._nodes.take(sizes)
         self._made = {name: row for name, row in self._made.items() if name in seen.nodes}
-        held = _held(seen, {found.meta.uid: self._jobs.of[found.meta.key] for found in seen.jobs.values()})
-        speeds = {node.name: node for node in seen.snapshot.nodes}
         keys = {found.meta.uid: self._jobs.of[found.meta.key] for found in seen.jobs.values()}
+        held, speeds = _held(seen, keys), {node.name: node for node in seen.snapshot.nodes}
+        slow: defaultdict[str, set[str]] = defaultdict(set)
+        for card in seen.stragglers:
+            if card.speed < 1:
+                slow[card.node].add(card.uuid)
         self._make_room(sizes)
         nodes: list[tuple[Any, ...]] = [("", UNKNOWN, 0, at, "", "", "", "", "", 100, UNKNOWN) for at, _ in self._at]
         gpus: list[list[int]] = [[empty] * self._gpus for empty in EMPTY_GPU]
@@ -130,7 +134,8 @@ class Layout:
                 keys.get(kept, UNKNOWN),
             )  # fmt: skip
             taken = facts.gpus - node.free_gpus if node else 0
-            for column, values in zip(gpus, self._gpu_row(seen, facts, count, held.get(name, ()), taken), strict=True):
+            cards = self._gpu_row(seen, facts, count, held.get(name, ()), taken, frozenset(slow.get(name, ())))
+            for column, values in zip(gpus, cards, strict=True):
                 column[at : at + count] = values
         told: list[Sequence[Any]] = list(zip(*nodes, strict=True)) or [()] * len(NODE_COLUMNS)
         return {
@@ -156,10 +161,10 @@ class Layout:
         return self._types.setdefault(facts.gpu.name, len(self._types)) if facts.gpu else UNKNOWN
 
     def _gpu_row(
-        self, seen: Observation, facts: NodeFacts, count: int, held: tuple[tuple[int, int], ...], taken: int
-    ) -> tuple[tuple[int, ...], ...]:
+        self, seen: Observation, facts: NodeFacts, count: int, held: tuple[tuple[int, int], ...], taken: int,
+        slow: frozenset[str],
+    ) -> tuple[tuple[int, ...], ...]:  # fmt: skip
         told = seen.reports.telemetry.get(facts.name)
-        slow = frozenset(card.uuid for card in seen.stragglers if card.node == facts.name and card.speed < 1)
         foreign = seen.reports.foreign.get(facts.name, 0)
         made_of = (told, facts.gpus, count, held, taken, foreign, slow)
         known = self._made.get(facts.name)

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from trimtab.errors import TrimtabError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.listing import list_all
 from trimtab.kube.resources import PODS
+from trimtab.kube.reviews import TooMany
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab.web import views
@@ -43,6 +45,10 @@ ASK_SECONDS = 30.0
 """Between two questions who decides, and what jobs have taught."""
 ANSWERS = 256
 """That are kept of one moment."""
+ANSWER_BYTES = 32 << 20
+"""Of all that are kept: which ones there are is up to visitors."""
+ASKED_AT_ONCE = 8
+"""Answers that are worked out for one visitor: it is one after the other, for all."""
 SWITCH_SECONDS = 0.0005
 OUT_OF_DATE = "what is shown may be out of date"
 
@@ -95,6 +101,11 @@ class Console:
         self._channels: dict[Audience, Channel] = {}
         self._threads = ThreadPoolExecutor(1, "look")
         self._answers: dict[tuple[Any, ...], asyncio.Future[bytes]] = {}
+        self._kept = 0
+        """Bytes of `_answers`."""
+        self._turn = asyncio.Lock()
+        self._waiting = Counter[str]()
+        """Answers that are being worked out, by who asked first."""
         self._runs: tuple[views.Runs, dict[str, str]] = ({}, {})
         self._forecast = 0.0
         self._known, self._deciders = Learned(), views.Deciders()
@@ -154,16 +165,32 @@ class Console:
         """Have it done where looks are made, behind those that wait."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def answer(self, key: tuple[Any, ...], work: Callable[[Moment], bytes]) -> bytes:
-        """What is made of this moment, once for each key."""
+    async def answer(self, key: tuple[Any, ...], work: Callable[[Moment], bytes], visitor: str) -> bytes:
+        """What is made of this moment, once for each key. Raises TooMany where a visitor waits for many already."""
         moment = self.ready()
         whole = (moment.number, *key)
         found = self._answers.get(whole)
         if found is None:
-            if len(self._answers) >= ANSWERS:
-                self._answers.clear()
-            found = self._answers[whole] = asyncio.ensure_future(self.thread(lambda: work(moment)))
+            if len(self._answers) >= ANSWERS or self._kept > ANSWER_BYTES:
+                self._forget()
+            if self._waiting[visitor] >= ASKED_AT_ONCE:
+                raise TooMany(f"{ASKED_AT_ONCE} of your questions are being worked out: wait for their answers")
+            found = self._answers[whole] = asyncio.ensure_future(self._worked_out(work, moment, visitor))
         return await asyncio.shield(found)
+
+    async def _worked_out(self, work: Callable[[Moment], bytes], moment: Moment, visitor: str) -> bytes:
+        self._waiting[visitor] += 1
+        try:
+            async with self._turn:  # a look waits for one answer at most, and never for all that are asked for
+                made = await self.thread(lambda: work(moment))
+        finally:
+            self._waiting[visitor] -= 1
+            self._waiting += Counter()  # without those that wait for none
+        self._kept += len(made)
+        return made
+
+    def _forget(self) -> None:
+        self._answers, self._kept = {}, 0
 
     async def channel(self, audience: Audience) -> Channel:
         """That of an audience."""
@@ -195,7 +222,8 @@ class Console:
 
     def publish(self, moment: Moment, frames: Iterable[tuple[Channel, bytes]]) -> None:
         """Answer by this moment from now on, and let viewers have the frames that tell of it."""
-        self._answers, self.moment = {}, moment
+        self._forget()
+        self.moment = moment
         for channel, frame in frames:
             channel.publish(frame)
 

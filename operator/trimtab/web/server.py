@@ -189,7 +189,7 @@ class Server:
             body = answers.encoded(answer, moment, audience, query, settings)
             return gzip.compress(body, 1, mtime=0) if zipped and len(body) > ZIPPED else body
 
-        body = await self._console.answer((answer.__name__, audience, query, zipped), work)
+        body = await self._console.answer((answer.__name__, audience, query, zipped), work, visitor.name)
         return _json(request, body, zipped=body[:2] == b"\x1f\x8b")
 
     def _whoami(self, visitor: Visitor) -> bytes:

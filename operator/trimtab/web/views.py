@@ -208,14 +208,17 @@ def timeline(
 ) -> dict[str, Any]:  # fmt: skip
     """What ran, runs and is expected to run between two moments. `runs`: UID of a waiting job -> what it is
     expected to start on; `by` is `type`, `queue` or `node`."""
-    jobs = {job.uid: job for job in seen.snapshot.jobs}
+    jobs, lines = {job.uid: job for job in seen.snapshot.jobs}, Queues(seen.queues.values())
+    reserved = frozenset(waits.kept.values())
     spans = [
-        span
+        {"queue": lines.of(facts), **span}
         for facts in seen.jobs.values()
-        for span in _spans(seen, facts, waits, runs, jobs)
+        for span in _spans(facts, seen.snapshot.time, jobs, waits.starts, runs, reserved)
         if span["end"] >= begin and span["start"] <= end
     ][:MOST_SPANS]
-    sizes = _lane_sizes(seen, spans, by)
+    if not audience.nodes:  # others' jobs are seen by the GPUs that they hold
+        spans = [span for span in spans if audience.sees(span["job"].partition("/")[0])]
+    sizes = _lane_sizes(seen, spans, by, audience)
     lanes = {name: number for number, name in enumerate(sorted(sizes))}
     told = []
     for span in spans:
@@ -245,11 +248,12 @@ def _lanes_of(span: Mapping[str, Any], by: str) -> Iterable[str]:
     return span["nodes"] if by == "node" else (span["queue"] if by == "queue" else span["gpuType"],)
 
 
-def _lane_sizes(seen: Observation, spans: Iterable[Mapping[str, Any]], by: str) -> dict[str, int]:
+def _lane_sizes(seen: Observation, spans: Iterable[Mapping[str, Any]], by: str, audience: Audience) -> dict[str, int]:
+    """GPUs of each lane; 0 where they are not known, or not this audience's to know."""
     if by == "queue":
         return dict.fromkeys({span["queue"] for span in spans} | seen.queues.keys(), 0)
     sizes = Counter[str]()
-    for facts in seen.nodes.values():
+    for facts in seen.nodes.values() if audience.nodes else ():
         sizes[facts.name if by == "node" else facts.gpu.name if facts.gpu else ""] += facts.gpus
     for span in spans if by == "type" else ():
         sizes[span["gpuType"]] += 0
@@ -257,12 +261,13 @@ def _lane_sizes(seen: Observation, spans: Iterable[Mapping[str, Any]], by: str) 
 
 
 def _spans(
-    seen: Observation, facts: JobFacts, waits: Waits, runs: Runs, jobs: Mapping[str, Job]
-) -> Iterator[dict[str, Any]]:
-    status, uid, now = facts.status, facts.meta.uid, seen.snapshot.time
+    facts: JobFacts, now: float, jobs: Mapping[str, Job],
+    starts: Mapping[str, Eta], runs: Runs, reserved: frozenset[str],
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """`reserved`: UIDs of the jobs that nodes are kept for."""
+    status, uid = facts.status, facts.meta.uid
     job = jobs.get(uid) if facts.holds_gpus else None
-    queue = Queues(seen.queues.values()).of(facts)
-    base = {"job": facts.meta.key, "queue": queue, "endLow": None, "endHigh": None, "startLow": None, "startHigh": None}
+    base = {"job": facts.meta.key, "endLow": None, "endHigh": None, "startLow": None, "startHigh": None}
     if plan := status.plan:
         held = {"gpus": plan.gpus, "gpuType": plan.gpu_type, "nodes": [node.name for node in plan.nodes]}
         began = plan.created_time.timestamp()
@@ -272,12 +277,12 @@ def _spans(
         else:
             ends = _ends(job, now)
             yield base | held | {"kind": "running", "start": began, "text": words.state(facts)} | ends
-    elif (eta := waits.starts.get(uid)) and (run := runs.get(uid)):
+    elif (eta := starts.get(uid)) and (run := runs.get(uid)):
         yield base | {
             "gpus": run.gpus,
             "gpuType": run.gpu_type,
             "nodes": list(run.nodes),
-            "kind": "reserved" if uid in waits.kept.values() else "expected",
+            "kind": "reserved" if uid in reserved else "expected",
             "start": eta.expected,
             "end": eta.expected + run.seconds,
             "startLow": eta.low,

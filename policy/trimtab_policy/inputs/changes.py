@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec.structs import replace
 
 from trimtab_policy import catalog
-from trimtab_policy.types import Bounds, Job, Node, Quota, Snapshot
+from trimtab_policy.types import Bounds, Job, Node, Quota, Requirements, Snapshot
 
 PLENTY = 1 << 50
 """Of whatever nobody has said about a node that does not exist: CPU, memory, pod slots."""
@@ -60,19 +60,20 @@ def stopped(snapshot: Snapshot, uid: str) -> Snapshot:
     if job.placement is None:
         return snapshot
     parts = {share.node: share.gpus for share in job.placement.shares}
-    nodes = tuple(_freed(node, job, parts[node.name]) if node.name in parts else node for node in snapshot.nodes)
+    need = job.requirements
+    nodes = tuple(freed(node, parts[node.name], need) if node.name in parts else node for node in snapshot.nodes)
     waits = replace(job, placement=None, started=None, expected_finish=None, resuming=0.0, restarts=job.restarts + 1)
     waits = replace(waits, grants=(), movable_from=0.0, stoppable_from=None, waits_since=snapshot.time)
     return with_job(replace(snapshot, nodes=nodes), waits)
 
 
-def _freed(node: Node, job: Job, gpus: int) -> Node:
-    need = job.requirements
+def freed(node: Node, gpus: int, need: Requirements | None) -> Node:
+    """The node once a pod with so many GPUs is gone; `need` is what its job asks for, None where nobody knows."""
     return replace(
         node,
         free_gpus=node.free_gpus + gpus,
-        free_cpu_milli=node.free_cpu_milli + need.cpu_milli(gpus),
-        free_memory=node.free_memory + need.memory(gpus),
+        free_cpu_milli=node.free_cpu_milli + (need.cpu_milli(gpus) if need else 0),
+        free_memory=node.free_memory + (need.memory(gpus) if need else 0),
         free_pods=node.free_pods + 1,
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from msgspec import Struct
 
 from trimtab import names
+from trimtab.api.convert import to_time
 from trimtab.apply.transitions import JobEvent
 from trimtab.printable import printable
 from trimtab_policy.types import Pending, Placement
@@ -117,10 +118,7 @@ def _far(before: float, now: float, origin: float) -> bool:
 
 
 def _time(moment: float) -> str:
-    try:
-        return datetime.fromtimestamp(int(moment), UTC).isoformat().replace("+00:00", "Z")
-    except (OverflowError, ValueError, OSError):
-        return "beyond the calendar"
+    return to_time(moment).isoformat().replace("+00:00", "Z")
 
 
 def _moment(there: Mapping[str, str], field: str) -> float | None:

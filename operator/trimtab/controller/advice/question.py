@@ -19,8 +19,9 @@ from trimtab.foreign.read import read_objects
 from trimtab.kube.objects import JobObject, Meta
 from trimtab.observe import jobs
 from trimtab.observe.jobs import JobFacts
+from trimtab_policy.inputs.changes import freed
 from trimtab_policy.scheduling.results import Outcome
-from trimtab_policy.types import Job, Node, Placement, Snapshot
+from trimtab_policy.types import Job, Placement, Snapshot
 
 
 def facts_of(documents: Sequence[Json]) -> tuple[JobFacts, tuple[str, ...]]:
@@ -55,13 +56,14 @@ def beside(snapshot: Snapshot, job: Job) -> Snapshot:
 
 def alone(snapshot: Snapshot, job: Job) -> Snapshot:
     """The snapshot with this job only, on nodes that no gang of ours has any part of: what it gets when its turn comes
-    and the GPUs that suit it best are free. What is foreign stays."""
+    and the GPUs that suit it best are free. What is foreign stays, and nodes that gave out too much have no more."""
     nodes = {node.name: node for node in snapshot.nodes}
     for other in snapshot.jobs:
         for share in other.placement.shares if other.placement else ():
             if share.node in nodes:
-                nodes[share.node] = _given_back(nodes[share.node], other, share.gpus)
-    return replace(snapshot, jobs=(job,), nodes=tuple(nodes.values()))
+                nodes[share.node] = freed(nodes[share.node], share.gpus, other.requirements)
+    whole = (replace(node, free_gpus=min(node.free_gpus, node.gpus - node.foreign_gpus)) for node in nodes.values())
+    return replace(snapshot, jobs=(job,), nodes=tuple(whole))
 
 
 def with_room_made(placed: Placement, outcome: Outcome) -> Placement:
@@ -71,14 +73,3 @@ def with_room_made(placed: Placement, outcome: Outcome) -> Placement:
     both = ((stops, "stopped"), (moves, "moved"))
     asked = [f"{count} running {'job' if count == 1 else 'jobs'} would be {what}" for count, what in both if count]
     return replace(placed, reason=f"{placed.reason}; {' and '.join(asked)} for it") if asked else placed
-
-
-def _given_back(node: Node, job: Job, gpus: int) -> Node:
-    need = job.requirements
-    return replace(
-        node,
-        free_gpus=min(node.gpus - node.foreign_gpus, node.free_gpus + gpus),
-        free_cpu_milli=node.free_cpu_milli + need.cpu_milli_per_gpu * gpus + need.cpu_milli_per_pod,
-        free_memory=node.free_memory + need.memory_per_gpu * gpus + need.memory_per_pod,
-        free_pods=node.free_pods + 1,
-    )

@@ -1,7 +1,7 @@
 // @ts-check
 // Pieces that all pages are made of.
 import { h } from "./vendor/preact.js";
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 import "./vendor/signals.js"; // components that read a signal are drawn again when it changes
 import { ApiError, api, version } from "./store.js";
@@ -82,16 +82,3 @@ export function Table({ caption, columns, rows, first = -1, down = false, most =
 
 /** Rows that `trimtab explain` prints; a name that repeats is empty. @param {{rows: [string, string][]}} props */
 export const Told = ({ rows }) => html`<dl class="told">${rows.map(([name, text], at) => html`<div key=${at}><dt>${name}</dt><dd>${text}</dd></div>`)}</dl>`;
-
-/** Something that takes a canvas or a chart: calls `make` with the element and keeps it for as long as the page shows it.
- * @param {{make: (element: HTMLElement) => (() => void) | void, on: any[], class?: string}} props */
-export function Drawn({ make, on, ...rest }) {
-  const box = useRef(/** @type {any} */ (null));
-  useEffect(() => make(box.current) || undefined, on);
-  return html`<div ref=${box} class=${rest.class || ""}></div>`;
-}
-
-/** @param {any} value as base64url, for permanent links */
-export const packed = (value) => btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(value)))).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
-/** @param {string} text */
-export const unpacked = (text) => JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (each) => each.charCodeAt(0))));

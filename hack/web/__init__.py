@@ -1,0 +1,1 @@
+"""What is made for the console and its documentation."""
