@@ -106,10 +106,11 @@ export function applyDelta(delta) {
 let lastId = "";
 /** @param {any} line */
 function take(line) {
-  if (line.event === "denied") {
-    link.value = line.status === 401 ? "token" : "denied";
+  if (line.event === "denied") { // another token is wanted, or it is asked anew what this one may see
+    lastId = "";
+    if (line.status === 401) link.value = "token";
     linkText.value = line.message || "";
-    return;
+    throw new ApiError(0, line.message || "");
   }
   if (line.event === "delta" && line.from !== lastId) {
     lastId = "";
@@ -174,8 +175,7 @@ export async function run() {
       if (error instanceof ApiError && error.status === 403) link.value = "denied";
       if (!stopped()) linkText.value = error instanceof ApiError ? error.message : "The stream of changes was cut.";
     }
-    if (!stopped() && link.value !== "connecting") link.value = "away";
-    else if (link.value === "connecting") link.value = "away";
+    if (!stopped()) link.value = "away";
     pause = lastLine.value > before ? 500 : Math.min(LONGEST_PAUSE, pause * 1.7);
     const wait = stopped() ? 2 ** 30 : pause;
     await new Promise((resolve) => {

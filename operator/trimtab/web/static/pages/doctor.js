@@ -2,8 +2,9 @@
 // Doctor: what is wrong with the installation, worst first, and what to do about it.
 import { Panel, Waiting, html, useAnswer } from "../parts.js";
 
-const LOOKS = /** @type {[string, string, string][]} */ ([
-  ["error", "✗", "error"], ["warning", "!", "warning"], ["notChecked", "?", "not checked"], ["ok", "✓", "ok"],
+/** Level, sign, what one is called, and several. */
+const LOOKS = /** @type {[string, string, string, string][]} */ ([
+  ["error", "✗", "error", "errors"], ["warning", "!", "warning", "warnings"], ["notChecked", "?", "not checked", "not checked"], ["ok", "✓", "ok", "ok"],
 ]);
 const badness = (/** @type {string} */ level) => LOOKS.findIndex(([name]) => name === level);
 
@@ -23,6 +24,6 @@ export default function Doctor() {
   for (const finding of data.findings) groups.set(finding.group, [...(groups.get(finding.group) || []), finding]);
   const worst = (/** @type {any[]} */ all) => Math.min(...all.map((each) => badness(each.level)));
   return html`<h1>Doctor</h1>${again}<${Waiting} error=${error} what="" />
-    <p role="status">${LOOKS.filter(([level]) => data.summary[level]).map(([level, , words]) => `${data.summary[level]} ${words}${data.summary[level] > 1 && /g$|r$/.test(words) ? "s" : ""}`).join(", ") || "Nothing was looked at."}</p>
+    <p role="status">${LOOKS.filter(([level]) => data.summary[level]).map(([level, , one, several]) => `${data.summary[level]} ${data.summary[level] === 1 ? one : several}`).join(", ") || "Nothing was looked at."}</p>
     ${[...groups].sort((a, b) => worst(a[1]) - worst(b[1])).map(([name, all]) => html`<${Panel} key=${name} title=${name}>${[...all].sort((a, b) => badness(a.level) - badness(b.level)).map((each, at) => html`<${Finding} key=${at} finding=${each} />`)}<//>`)}`;
 }
