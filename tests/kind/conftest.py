@@ -144,8 +144,8 @@ def kind() -> Iterator[Kind]:
 def trainer(kind: Kind) -> None:
     """The trainer's image is on the workers; it is large."""
     image = kind.run("hack/kind/images", "trainer").strip()
-    workers = ",".join(each["metadata"]["name"] for each in kind.items("nodes", "--selector=nvidia.com/gpu.count"))
-    kind.run("kind", "load", "docker-image", "--name", kind.name, "--nodes", workers, image)
+    workers = [each["metadata"]["name"] for each in kind.items("nodes", "--selector=nvidia.com/gpu.count")]
+    kind.run("hack/kind/load", kind.name, image, *workers)
 
 
 @pytest.fixture
