@@ -24,6 +24,9 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, usual)
 
+LONGEST = ("faults/test_edits", "bench/test_bench", "live/test_doctor", "faults/test_sweep", "live/extender/test_outages")
+"""Files that take minutes: of several processes, none should be left alone with one of them in the end."""
+
 Kubectl = Callable[..., str]
 """kubectl(*arguments, stdin="") -> stdout, as the administrator; raises LocalClusterError."""
 
@@ -43,7 +46,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in set(others)]
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if item.get_closest_marker("cluster") is None:
+        return 0
+    path = str(item.path.relative_to(item.config.rootpath / "tests").with_suffix(""))
+    return 1 if path in LONGEST else 2
 
 
 @pytest.fixture(scope="session", autouse=True)
