@@ -24,7 +24,13 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, usual)
 
-LONGEST = ("faults/test_edits", "bench/test_bench", "live/test_doctor", "faults/test_sweep", "live/extender/test_outages")
+LONGEST = (
+    "faults/test_edits",
+    "bench/test_bench",
+    "live/test_doctor",
+    "faults/test_sweep",
+    "live/extender/test_outages",
+)
 """Files that take minutes: of several processes, none should be left alone with one of them in the end."""
 
 Kubectl = Callable[..., str]
