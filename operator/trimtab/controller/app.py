@@ -29,6 +29,7 @@ from trimtab.controller.kueue.admission import Kueue
 from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.controller.kueue.cases import Cases
 from trimtab.controller.leadership import Leadership
+from trimtab.controller.loop.accounting import Accounting
 from trimtab.controller.loop.choosing import Choosing
 from trimtab.controller.loop.decisions import Decisions
 from trimtab.controller.loop.monitor import Monitor
@@ -198,6 +199,7 @@ class Controller:
             self._tally,
             self._clock.now,
             self._advisor,
+            Accounting(self._settings.idle.utilization, self._settings.round.sweep_seconds),
         )
 
     def _advice(self, client: KubeClient) -> Advisor | None:

@@ -1,4 +1,5 @@
-"""Sections about a cluster in use: queues, who gives way to whom, resizing, failures. Durations are seconds."""
+"""Sections about a cluster in use: queues, who gives way to whom, resizing, failures, idle jobs. Durations are
+seconds."""
 
 from __future__ import annotations
 
@@ -86,6 +87,13 @@ class FailureSettings(Section):
     """Until a failed node is back."""
     spare_risk: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Probability, at most, with which more nodes are out at a time than there are spares."""
+
+
+class IdleSettings(Section):
+    """Which GPUs do nothing for the job that holds them, by what agents report."""
+
+    utilization: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    """A GPU on which kernels run for less than this part of the time is idle."""
 
 
 class InteropSettings(Section):

@@ -20,6 +20,7 @@ from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.jobs.queues import QueueStatusWriter
 from trimtab.controller.kueue.admission import Kueue, Verdicts
+from trimtab.controller.loop.accounting import Accounting
 from trimtab.controller.loop.decisions import Decisions, RoundDecision
 from trimtab.controller.nodes.health import Health
 from trimtab.controller.nodes.stragglers import StragglerMoves
@@ -85,8 +86,10 @@ class Rounds:
         queues: QueueStatusWriter | None = None,
         wall: Callable[[], float] = time.time,
         advisor: Advisor | None = None,
+        accounting: Accounting | None = None,
     ) -> None:
         self._cluster = cluster
+        self._accounting = accounting
         self._advisor = advisor
         self._observer = observer
         self._decisions = decisions
@@ -156,6 +159,8 @@ class Rounds:
         self, observation: Observation, decision: RoundDecision | None
     ) -> Iterator[tuple[str, Callable[[], object]]]:
         """What is done after a decision, in order. None of it may keep the others from being done."""
+        if self._accounting:
+            yield "accounting", partial(self._accounting.see, observation)
         if self._health:
             yield "health", partial(self._health.tell, observation)
         if self._queues:
