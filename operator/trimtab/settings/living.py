@@ -90,10 +90,17 @@ class FailureSettings(Section):
 
 
 class IdleSettings(Section):
-    """Which GPUs do nothing for the job that holds them, by what agents report."""
+    """Jobs that hold GPUs and do nothing with them, as far as the agents of all their nodes say so."""
 
     utilization: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """A GPU on which kernels run for less than this part of the time is idle."""
+    after_seconds: Seconds = 1800.0
+    """A job gets the condition Idle whose GPUs have all been idle for so long, and that reported no step meanwhile.
+    Never while an agent of its nodes is silent."""
+    stop: Literal["Never", "AfterNotice"] = "Never"
+    """AfterNotice: it is asked to save its state then, and stopped, once the notice is over; it waits in line again."""
+    notice_seconds: Seconds = 1800.0
+    """From the condition, which says until when, to that request."""
 
 
 class InteropSettings(Section):

@@ -185,6 +185,12 @@ COMPLETION_SECONDS = Histogram(
     buckets=DAYS,
     registry=REGISTRY,
 )
+IDLE_GPUS = Gauge(
+    "trimtab_idle_gpus",
+    "GPUs of jobs that do nothing and have the condition Idle, by queue and GPU type",
+    ["queue", "gpu_type"],
+    registry=REGISTRY,
+)
 
 # --- gangs -----------------------------------------------------------------------------------------------------------
 GANG_BINDS = Counter(
@@ -492,6 +498,7 @@ _TOLD_BY_LEADERS = (
     PROBLEMS,
     SPARE_NODES,
     STRAGGLERS,
+    IDLE_GPUS,
     PREDICTION_FACTOR,
     PREDICTION_DRIFT,
     CALIBRATION_PROBLEM,
