@@ -11,7 +11,7 @@ from tests.builders import A100, NOW, gang_pod, gpu_reading, job_object, placeme
 from tests.observe.world import World
 
 from trimtab.api.status import JobStatus, PlanTerms
-from trimtab.controller.loop.accounting import READ_SECONDS, SWEEPS, Accounting, count
+from trimtab.controller.loop.accounting import SWEEPS, Accounting, count
 from trimtab.kube.objects import JobObject
 from trimtab.observe.gpu_use import GpuUse
 from trimtab.observe.snapshot import Caches, Observation
@@ -79,9 +79,8 @@ def test_agents_say_whether_they_are_used() -> None:
     ledger.look()
     assert ledger.look(10) == {"used": 60, "idle": 20}
     ledger.world.report("n1", [dict(g, **own) for g in readings("n1", 8, {})])
-    ledger.look(READ_SECONDS)
-    found = ledger.look(1)
-    assert found["idle"] == 20 + 2 * READ_SECONDS + 8
+    assert ledger.look(5) == {"used": 90, "idle": 30}
+    assert ledger.look(1) == {"used": 90, "idle": 38}
 
 
 def readings(node: str, count: int, changes: Mapping[str, object], first: int = 0) -> list[dict[str, object]]:

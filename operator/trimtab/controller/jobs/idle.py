@@ -59,15 +59,17 @@ class IdleJobs:
             return {}
         self._watched, self._next = {}, now + pause
         for uid, facts in seen.jobs.items():
-            plan, told = facts.status.plan, facts.status.idle
-            if plan is None or not idleness.may_be_idle(facts):
+            plan, told, use = facts.status.plan, facts.status.idle, uses.get(uid)
+            if plan is None or use is None:
                 continue
             known = before.get(uid)
             if known is None or known.epoch != plan.epoch:
                 known = idleness.begin(plan.epoch, told.since_time.timestamp() if told else None, now)
-            use = uses.get(uid)
-            active = idleness.active_at(facts, self._heard(uid, plan.epoch))
-            self._watched[uid] = idleness.step(known, use.verdict if use else None, active, now, self._apart)
+            idle, active = use.verdict, 0.0
+            if idle:  # of the many others nothing more needs to be known
+                idle = idleness.may_be_idle(facts)
+                active = idleness.active_at(facts, self._heard(uid, plan.epoch))
+            self._watched[uid] = idleness.step(known, idle, active, now, self._apart)
         _gauge(seen)
         self._due = min((at for at in self._dues(seen) if at > now), default=math.inf)
         return self._orders(seen)
@@ -127,7 +129,7 @@ def _order(plan: Plan, told: IdleStatus) -> StopOrder:
 def _gauge(seen: Observation) -> None:
     lines, idle = Queues(seen.queues.values()), Counter[tuple[str, ...]]()
     for facts in seen.jobs.values():
-        if facts.holds_gpus and facts.status.idle and facts.status.plan:
+        if facts.status.idle and facts.status.plan:
             queue = name if (name := lines.of(facts)) in seen.queues else ""
             idle[metrics.QUEUE_VALUES.of(queue), facts.status.plan.gpu_type] += facts.status.plan.gpus
     metrics.replace(metrics.IDLE_GPUS, idle)

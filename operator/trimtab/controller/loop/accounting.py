@@ -17,11 +17,10 @@ from msgspec import Struct
 from trimtab.observe import gpu_use
 from trimtab.observe.gpu_use import GpuUse
 from trimtab.observe.snapshot import Observation
+from trimtab.observe.telemetry import NodeTelemetry
 from trimtab.telemetry import metrics
 from trimtab_policy.types import Job, Placement
 
-READ_SECONDS = 5.0
-"""What agents say of a gang's GPUs is looked at so often: rounds may follow each other within milliseconds."""
 SWEEPS = 3.0
 """Rounds are so many sweeps apart at most."""
 
@@ -30,8 +29,11 @@ Labels = tuple[str, str, str]
 
 
 class _Read(Struct, frozen=True):
+    """What a gang did with its GPUs, and what that was made of: it is made anew only where something has changed."""
+
     placement: Placement
-    at: float
+    told: tuple[NodeTelemetry | None, ...]
+    """By its nodes' agents."""
     use: GpuUse
 
 
@@ -47,11 +49,8 @@ class Accounting:
         """Of the last look."""
         self._read: dict[str, _Read] = {}
         self._held: Mapping[Labels, GpuUse] = {}
-
-    @property
-    def uses(self) -> dict[str, GpuUse]:
+        self.uses: Mapping[str, GpuUse] = {}
         """UID -> what the gangs did with their GPUs when they were looked at last."""
-        return {uid: read.use for uid, read in self._read.items()}
 
     def see(self, seen: Observation) -> None:
         """Count the time since the last look, and note who holds what now."""
@@ -60,15 +59,16 @@ class Accounting:
             count(self._held, now - self._at, self._longest)
         self._at = now
         found = list(gpu_use.gangs(seen))
-        self._read = {job.uid: self._one(seen, job, placement, now) for job, placement in found}
+        self._read = {job.uid: self._one(job, placement, seen.reports.telemetry) for job, placement in found}
+        self.uses = {uid: read.use for uid, read in self._read.items()}
         self._held = holdings(found, self.uses, seen.queues)
         count(self._held, 0.0, self._longest)  # from 0 on: Prometheus does not see a counter be born at 1
 
-    def _one(self, seen: Observation, job: Job, placement: Placement, now: float) -> _Read:
-        known = self._read.get(job.uid)
-        if known and known.placement == placement and now - known.at < READ_SECONDS:
+    def _one(self, job: Job, placement: Placement, telemetry: Mapping[str, NodeTelemetry]) -> _Read:
+        known, told = self._read.get(job.uid), tuple(telemetry.get(share.node) for share in placement.shares)
+        if known and known.told == told and known.placement.shares == placement.shares:
             return known
-        return _Read(placement, now, gpu_use.use_of(job, placement, seen.reports.telemetry, self._least))
+        return _Read(placement, told, gpu_use.use_of(job, placement, telemetry, self._least))
 
 
 def holdings(
