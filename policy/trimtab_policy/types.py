@@ -229,6 +229,8 @@ class StopCause(StrEnum):
     """Its user has changed the spec so that the plan is no longer allowed."""
     EVICTED = "Evicted"
     """Kueue has taken its admission back."""
+    IDLE = "Idle"
+    """It has held GPUs and done nothing for long, and its notice is over."""
 
 
 class Eta(Struct, frozen=True):

@@ -42,7 +42,8 @@ from tests.faults.witness_state import (
 )
 
 STOP_CAUSES = {"Preempted", "Reclaimed", "Yielded", "Resized", "Moved", "Straggler", "Suspended", "SpecChanged"} | {
-    "Evicted"
+    "Evicted",
+    "Idle",
 }
 """Reasons for which a gang that runs well is ended."""
 GRACE: Object = {}

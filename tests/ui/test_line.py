@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from rich.console import Console
 from tests.builders import NOW, job_object, node_object, placement, plan_of
 
 from trimtab.api.convert import to_start_time
 from trimtab.api.status import JobStatus, PendingStatus
 from trimtab.errors import TrimtabError
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
+from trimtab.settings import PriceSettings
 from trimtab.ui import line
 from trimtab_policy.types import Eta, PendingReason
 
@@ -46,3 +48,20 @@ def test_where_nothing_was_told_or_it_has_passed_it_is_worked_out(told: PendingS
 def test_of_a_queue_that_there_is_not_the_nearest_is_named() -> None:
     with pytest.raises(TrimtabError, match="there is no queue nosuch"):
         line.rows(seen(None), "nosuch")
+
+
+def test_what_a_run_is_expected_to_cost_is_told_where_there_is_a_price() -> None:
+    waits = seen(pending(PendingReason.INSUFFICIENT_GPUS, HOUR))
+    [free] = line.rows(waits)
+    assert free.cost is None
+    [row] = line.rows(waits, prices=PriceSettings(per_gpu_hour={free.gpu_type: 3600.0}))
+    assert row.cost is not None
+    assert row.cost > 0
+    [dear] = line.rows(waits, prices=PriceSettings(per_gpu_hour={free.gpu_type: 7200.0}))
+    assert dear.cost == pytest.approx(2 * row.cost, abs=0.02)
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(line.table([row], "EUR"))
+    told = captured.get().split()
+    assert told[told.index("COST") + 1] == "EUR"
+    assert f"{row.cost:.2f}" in told

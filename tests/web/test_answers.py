@@ -18,7 +18,7 @@ from trimtab import cli
 from trimtab.commands import comparison, explanation, live, planning
 from trimtab.settings import KubeSettings, PriceSettings, Settings
 from trimtab.ui.form import Output
-from trimtab.web import answers, simulate, views
+from trimtab.web import answers, simulate
 from trimtab.web.answers import Query
 from trimtab.web.audience import EVERYTHING, Audience
 from trimtab.web.console import Moment
@@ -161,8 +161,15 @@ def test_the_overview_counts_every_gpu_once() -> None:
 
 def test_use_adds_up_what_was_held_and_what_that_costs() -> None:
     prices = PriceSettings(currency="EUR", per_gpu_hour={"A100-SXM4-80GB": 2.0})
-    found = {each["namespace"]: each for each in views.use(Town(16).look(), prices, EVERYTHING)}
+    moment = Town(16).moment()
+    configured = Settings(prices=prices)
+    told = json.loads(answers.encoded(answers.queue_list, moment, EVERYTHING, Query(), configured))
+    found = {each["namespace"]: each for each in told["use"]}
     assert (found[OPEN]["gpus"], found[OPEN]["gpuSeconds"], found[OPEN]["cost"]) == (32, 32 * 3600, 64.0)
+    assert told["currency"] == "EUR"
+    whole = [kind for queue in told["items"] for kind in queue["quotas"] if kind["gpuType"] != "*"]
+    named = [each for each in told["use"] if each["queue"] in {queue["name"] for queue in told["items"]}]
+    assert sum(kind["gpuSeconds"] for kind in whole) == sum(each["gpuSeconds"] for each in named)
 
 
 def test_who_may_not_see_nodes_sees_on_the_timeline_what_is_theirs_and_no_sizes() -> None:

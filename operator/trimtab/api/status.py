@@ -39,7 +39,7 @@ class Condition(ApiModel):
         str, StringConstraints(min_length=1, max_length=316, pattern=r"^[A-Za-z]([-A-Za-z0-9_./]*[A-Za-z0-9])?$")
     ]
     """Planned, GangScheduled, PodsReady, CheckpointRequested, Suspended, Complete or Failed; further ones that do not
-    tell the state: Preempted, Degraded, Drifted; others may add theirs."""
+    tell the state: Preempted, Degraded, Drifted, Idle; others may add theirs."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: Annotated[
@@ -274,6 +274,15 @@ class StopRequest(ApiModel):
     """How it goes on at once; absent where it waits for another decision."""
 
 
+class IdleStatus(ApiModel):
+    """The gang holds GPUs and does nothing."""
+
+    since_time: Time
+    """From when on all of its GPUs have been idle."""
+    stop_time: Time | None = None
+    """When it is asked to save its state, and stopped; absent where it may go on like this."""
+
+
 class StartTime(ApiModel):
     """When the job is expected to start."""
 
@@ -409,6 +418,8 @@ class JobStatus(ApiModel):
     """How the job runs; absent while it has no GPUs."""
     stop: StopRequest | None = None
     """The plan is to end, and the gang has been asked to save a checkpoint; absent when nobody wants it to stop."""
+    idle: IdleStatus | None = None
+    """Since when the gang does nothing, as the condition Idle says; absent where it does something, or nobody knows."""
     stops: Annotated[tuple[StopRecord, ...], Field(max_length=16), extra(list_type="atomic")] = ()
     """The last requests to stop, oldest first: nobody has to give way too often."""
     failures: Annotated[tuple[FailureRecord, ...], Field(max_length=16), extra(list_type="atomic")] = ()

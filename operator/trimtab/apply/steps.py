@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.status import JobStatus, PendingStatus, Plan, Shadow
-from trimtab.apply import stops, transitions, unreachable_nodes
+from trimtab.apply import idleness, stops, transitions, unreachable_nodes
 from trimtab.apply.actions import (
     AnnotatePod,
     BindPod,
@@ -44,6 +44,7 @@ from trimtab.apply.actions import (
 )
 from trimtab.apply.gang_failures import FAILED, RUNNING, SUCCEEDED, GangFailure, GangState, last_word, setback_of
 from trimtab.apply.gates import waits
+from trimtab.apply.idleness import IdleGang
 from trimtab.apply.stops import StopOrder
 from trimtab.apply.transitions import GangReport, JobEvent
 from trimtab.kube.objects import Meta, PodObject
@@ -127,6 +128,8 @@ class JobContext(Struct, frozen=True):
     """Per cent, where it is known without the trainer's report."""
     report: GangReport | None = None
     """What the training has reported last, if it does."""
+    idle: IdleGang | None = None
+    """The gang of the standing plan, if it does nothing."""
     shadow: Shadow | None = None
     """What the shadow policy would have decided where the plan stands, or the job waits."""
 
@@ -198,6 +201,8 @@ def _go_on(view: JobContext, gang: _Gang, plan: Plan) -> Step:
         return step
     status = transitions.scheduled(status, meta, now, all_running=gang.all_running)
     status = transitions.spared(status, meta, view.spared, now)
+    if not status.stop:
+        status = idleness.judged(status, meta, view.idle, now)
     if view.report:
         status = transitions.reported(status, meta, view.report, now)
     else:

@@ -29,13 +29,13 @@ from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.history import StopRecord
-from trimtab.api.status import JobStatus, Plan, StopRequest
-from trimtab.apply import restart_timing, transitions
+from trimtab.api.status import JobStatus, PendingStatus, Plan, StopRequest
+from trimtab.apply import idleness, restart_timing, transitions
 from trimtab.apply.change import changed, moment, say
 from trimtab.apply.gang_failures import FAILED, SUCCEEDED
 from trimtab.apply.transitions import GangReport, JobEvent
 from trimtab.kube.objects import Meta, PodObject
-from trimtab_policy.types import StopCause
+from trimtab_policy.types import PendingReason, StopCause
 
 MAX_RECORDS = 16
 LATE_PART = 0.25
@@ -309,9 +309,19 @@ def stopped(
     status = changed(status, plan=None, pending=None, shadow=None, retry_time=None)
     for kind in (names.PODS_READY, names.GANG_SCHEDULED, names.PLANNED):
         status = say(status, meta, now, kind, False, stop.cause.value, message)
+    if stop.cause is StopCause.IDLE:
+        return _paused(status, message, now)
     if stop.cause in GAVE_WAY:
         status = say(status, meta, now, names.PREEMPTED, True, stop.cause.value, message)
     return status
+
+
+def _paused(status: JobStatus, message: str, now: float) -> JobStatus:
+    """It is started again, but not at once: it would do nothing as before."""
+    seconds = idleness.pause(status.stops)
+    said = f"{message}; it is started again in {seconds:g} s at the earliest"
+    pending = PendingStatus(reason=PendingReason.BACKING_OFF, message=said[:LONG_TEXT])
+    return changed(status, pending=pending, retry_time=moment(now + seconds))
 
 
 def withdrawn(status: JobStatus, meta: Meta, why: str, now: float) -> JobStatus:

@@ -15,7 +15,7 @@ from trimtab.api import conditions
 from trimtab.api.base import LONG_TEXT
 from trimtab.api.history import FailureRecord
 from trimtab.api.status import JobStatus, Metric, Observed, PendingStatus, Plan, Shadow, TrainerStatus
-from trimtab.apply import restart_timing
+from trimtab.apply import idleness, restart_timing
 from trimtab.apply.change import changed, moment, say
 from trimtab.apply.gang_failures import FAILURES_KEPT, PAYS, GangFailure
 from trimtab.apply.patience import settled
@@ -331,6 +331,8 @@ def is_scheduled(status: JobStatus) -> bool:
 def what_happened(before: JobStatus, after: JobStatus) -> JobEvent | None:
     """The news in a change of status: the condition that became true, or a job that cannot be planned."""
     epoch = after.last_epoch or 0
+    if idleness.is_news(before, after) and (idle := conditions.find(after.conditions, names.IDLE)):
+        return JobEvent("Warning", names.IDLE, idle.message, epoch)
     for kind in _EVENTS:
         now_true = conditions.find(after.conditions, kind)
         if now_true and now_true.status == "True" and not conditions.holds(before.conditions, kind):
@@ -390,7 +392,7 @@ def halted(status: JobStatus, meta: Meta, now: float, reason: str) -> JobStatus:
 
 
 def _unasked(status: JobStatus, meta: Meta, now: float, reason: str) -> JobStatus:
-    status = changed(status, stop=None)
+    status = idleness.over(changed(status, stop=None), meta, now, reason, "the gang has ended")
     return _over(status, meta, now, names.CHECKPOINT_REQUESTED, reason, "the gang has ended")
 
 

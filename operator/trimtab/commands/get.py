@@ -151,18 +151,21 @@ async def queues(
 ) -> None:
     """Show queues: what each is guaranteed, may have and has by GPU type, its share of the cluster, and who is next.
 
+    With -o wide also the GPU-hours that jobs which exist have used, and their cost by `prices` of the settings.
     Borrowed are GPUs beyond the guarantee. Of two queues the one with the smaller share is served first.
     """
     import msgspec
 
+    from trimtab import settings
     from trimtab.commands.live import look
     from trimtab.ui import queues as lines
 
-    found = lines.rows(await look(kube_settings(kubeconfig, context)))
+    prices = settings.load().prices
+    found = lines.rows(await look(kube_settings(kubeconfig, context)), prices)
     only = _only("queue", names, [each.name for each in found])
     found = [each for each in found if each.name in only]
     value = msgspec.to_builtins(found)
-    table = lines.table(found, headers=not no_headers)
+    table = lines.table(found, headers=not no_headers, currency=prices.currency if form.wide else None)
     _show(form, "queue.trimtab.dev", [each.name for each in found], value, table, len(names or ()) == 1)
     if not found:
         _nothing("queues")

@@ -23,12 +23,14 @@ from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.evictions import Evictions
 from trimtab.controller.jobs.gangs import Gangs
+from trimtab.controller.jobs.idle import IdleJobs
 from trimtab.controller.jobs.queues import QueueStatusWriter
 from trimtab.controller.kopf_events import Wakeups
 from trimtab.controller.kueue.admission import Kueue
 from trimtab.controller.kueue.caches import KueueCaches
 from trimtab.controller.kueue.cases import Cases
 from trimtab.controller.leadership import Leadership
+from trimtab.controller.loop.accounting import Accounting
 from trimtab.controller.loop.choosing import Choosing
 from trimtab.controller.loop.decisions import Decisions
 from trimtab.controller.loop.monitor import Monitor
@@ -142,16 +144,9 @@ class Controller:
         self._news: asyncio.Queue[str] = asyncio.Queue()
         """UIDs of jobs that reports speak of."""
         self._calibration = self._listening(client, observer)
+        self._idle = IdleJobs(settings, self._calibration.progress.heard)
         cases = Cases(self._cluster, caches, observer, wall) if caches else None
-        views = Views(
-            self._cluster,
-            observer,
-            settings,
-            wall,
-            gpunodes=heard,
-            progress=self._calibration.progress,
-            template=cases.template if cases else own_template,
-        )
+        views = self._views_of(observer, heard, cases)
         self._gangs = Gangs(
             client,
             self._cluster,
@@ -170,6 +165,19 @@ class Controller:
         choosing = Choosing(_started(policy), self._cluster, engine, self._recorder)
         self._rounds = self._rounds_of(choosing, engine, observer, views)
         self._wakeups = Wakeups(settings.kube, self._wake.from_thread, self._rounds.age)
+
+    def _views_of(self, observer: ClusterObserver, heard: GpuNodes | None, cases: Cases | None) -> Views:
+        """What the steps of jobs depend on."""
+        return Views(
+            self._cluster,
+            observer,
+            self._settings,
+            self._clock.now,
+            gpunodes=heard,
+            progress=self._calibration.progress,
+            template=cases.template if cases else own_template,
+            idle=self._idle.found,
+        )
 
     def _rounds_of(self, choosing: Choosing, engine: Engine, observer: ClusterObserver, views: Views) -> Rounds:
         """What decides, and carries out."""
@@ -198,6 +206,8 @@ class Controller:
             self._tally,
             self._clock.now,
             self._advisor,
+            Accounting(self._settings.idle.utilization, self._settings.round.sweep_seconds),
+            self._idle,
         )
 
     def _advice(self, client: KubeClient) -> Advisor | None:

@@ -22,6 +22,7 @@ from trimtab.api.status import JobStatus, Leaving, Plan, PlanTerms, Shadow
 from trimtab.apply import steps, transitions
 from trimtab.apply.gang_failures import FAILED, SUCCEEDED, GangFailure
 from trimtab.apply.gates import released
+from trimtab.apply.idleness import IdleGang
 from trimtab.apply.steps import JobContext
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.cluster import Cluster
@@ -144,6 +145,11 @@ def own_template(facts: JobFacts) -> Mapping[str, Any]:
     return facts.template
 
 
+def nobody_idle(_uid: str, _facts: JobFacts) -> IdleGang | None:
+    """Where nobody watches what gangs do."""
+    return None
+
+
 class JobSight(Struct, frozen=True):
     """What the caches show of one job at a moment."""
 
@@ -189,8 +195,10 @@ class Views:
         gpunodes: GpuNodes | None = None,
         progress: ProgressReports | None = None,
         template: Callable[[JobFacts], Mapping[str, Any]] = own_template,
+        idle: Callable[[str, JobFacts], IdleGang | None] = nobody_idle,
     ) -> None:
-        """`gpunodes` is what agents report, and `progress` what running gangs do; None where nobody listens.
+        """`gpunodes` is what agents report, and `progress` what running gangs do; None where nobody listens. `idle`
+        says of a job (UID, facts) whether its gang does nothing.
 
         `template` is what the pods of a job are made of: its own template, and what Kueue's quota adds to it.
         """
@@ -201,6 +209,7 @@ class Views:
         self._gpunodes = gpunodes
         self._progress = progress
         self._template = template
+        self._idle = idle
         self._by_scheduler = settings.binding.mode == "Extender"
         self.mass_failures = MassFailureGuard(settings.gang, settings.failures, wall=wall)
 
@@ -322,6 +331,7 @@ class Views:
             progress=fake.progress(sight.run, sight.now) if sight.run else None,
             report=(self._progress.report(facts.meta.uid, facts) if self._progress else None)
             or stop_triggers.answer(facts, sight.run, sight.pods, sight.now),
+            idle=self._idle(facts.meta.uid, facts),
             shadow=_said(gang.watched, plan),
         )
 

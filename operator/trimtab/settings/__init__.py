@@ -40,6 +40,7 @@ from trimtab.settings.edges import AgentSettings, ExtenderSettings, ReportSettin
 from trimtab.settings.living import (
     ElasticitySettings,
     FailureSettings,
+    IdleSettings,
     InteropSettings,
     PreemptionSettings,
     QueueSettings,
@@ -57,6 +58,7 @@ __all__ = [
     "FakeSettings",
     "GangSettings",
     "HttpSettings",
+    "IdleSettings",
     "InteropSettings",
     "KubeSettings",
     "LeadershipSettings",
@@ -113,6 +115,7 @@ class Settings(BaseSettings):
     preemption: PreemptionSettings = PreemptionSettings()
     elasticity: ElasticitySettings = ElasticitySettings()
     failures: FailureSettings = FailureSettings()
+    idle: IdleSettings = IdleSettings()
     interop: InteropSettings = InteropSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     reports: ReportSettings = ReportSettings()

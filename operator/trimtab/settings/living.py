@@ -1,4 +1,5 @@
-"""Sections about a cluster in use: queues, who gives way to whom, resizing, failures. Durations are seconds."""
+"""Sections about a cluster in use: queues, who gives way to whom, resizing, failures, idle jobs. Durations are
+seconds."""
 
 from __future__ import annotations
 
@@ -86,6 +87,20 @@ class FailureSettings(Section):
     """Until a failed node is back."""
     spare_risk: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Probability, at most, with which more nodes are out at a time than there are spares."""
+
+
+class IdleSettings(Section):
+    """Jobs that hold GPUs and do nothing with them, as far as the agents of all their nodes say so."""
+
+    utilization: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    """A GPU on which kernels run for less than this part of the time is idle."""
+    after_seconds: Seconds = 1800.0
+    """A job gets the condition Idle whose GPUs have all been idle for so long, and that reported no step meanwhile.
+    Never while an agent of its nodes is silent."""
+    stop: Literal["Never", "AfterNotice"] = "Never"
+    """AfterNotice: it is asked to save its state then, and stopped, once the notice is over; it waits in line again."""
+    notice_seconds: Seconds = 1800.0
+    """From the condition, which says until when, to that request."""
 
 
 class InteropSettings(Section):

@@ -19,6 +19,11 @@ ProcessCollector(registry=REGISTRY)
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 EARLIER_OR_LATER = (-86_400, -21_600, -3_600, -600, -60, -1, 1, 60, 600, 3_600, 21_600, 86_400)
 SLOW = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
+DAYS = (1, 5, 15, 60, 300, 900, 3_600, 10_800, 21_600, 43_200, 86_400, 3 * 86_400, 7 * 86_400, 30 * 86_400)
+MOST_VALUES = 1000
+"""Of a label that namespaces or queues give their names to."""
+OTHERS = "(others)"
+"""Value of such a label for those that came later; nothing in Kubernetes is called so."""
 
 # --- the round -------------------------------------------------------------------------------------------------------
 ROUND_SECONDS = Histogram(
@@ -154,6 +159,36 @@ MONITOR_COMPARISONS = Counter(
     "Attempts to compare the policy with its fallback, by result (compared, too_few_jobs, out_of_time, or why it"
     " failed: deadline, crash, unreadable, unwritable, bug)",
     ["result"],
+    registry=REGISTRY,
+)
+
+# --- what is used, and waited for ------------------------------------------------------------------------------------
+GPU_SECONDS = Counter(
+    "trimtab_gpu_seconds_total",
+    "Time for which GPUs were held by gangs, by queue, namespace of the job and GPU type, and what agents said of them"
+    " meanwhile (use: used, idle, unknown)",
+    ["queue", "tenant", "gpu_type", "use"],
+    registry=REGISTRY,
+)
+WAIT_SECONDS = Histogram(
+    "trimtab_wait_seconds",
+    "From a job's creation, or since it was resumed or had lost its last gang, until all pods of the next were bound;"
+    " of gangs that went on elsewhere at once there is none",
+    ["queue"],
+    buckets=DAYS,
+    registry=REGISTRY,
+)
+COMPLETION_SECONDS = Histogram(
+    "trimtab_completion_seconds",
+    "From a job's creation until it was complete, waiting included",
+    ["queue"],
+    buckets=DAYS,
+    registry=REGISTRY,
+)
+IDLE_GPUS = Gauge(
+    "trimtab_idle_gpus",
+    "GPUs of jobs that do nothing and have the condition Idle, by queue and GPU type",
+    ["queue", "gpu_type"],
     registry=REGISTRY,
 )
 
@@ -411,6 +446,27 @@ class KubeMetrics:
         BAD_OBJECTS.labels(kind, reason).inc()
 
 
+class LabelValues:
+    """Names of namespaces, or of queues, that have had a label value of their own: whoever may create such objects must
+    not fill Prometheus with them. What is counted under a name stays there until the process ends."""
+
+    def __init__(self, most: int = MOST_VALUES) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def of(self, name: str) -> str:
+        """The value for this name: itself, or that of all others."""
+        if name not in self._known:
+            if len(self._known) >= self._most:
+                return OTHERS
+            self._known.add(name)
+        return name
+
+
+QUEUE_VALUES, TENANT_VALUES = LabelValues(), LabelValues()
+"""Those of this process, as its registry."""
+
+
 def replace(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
     """Set a labelled gauge to exactly these values, so that a state that no longer occurs does not linger."""
     gauge.clear()
@@ -442,6 +498,7 @@ _TOLD_BY_LEADERS = (
     PROBLEMS,
     SPARE_NODES,
     STRAGGLERS,
+    IDLE_GPUS,
     PREDICTION_FACTOR,
     PREDICTION_DRIFT,
     CALIBRATION_PROBLEM,

@@ -107,7 +107,12 @@ def standing(facts: JobFacts, now: float) -> Rows:
         said += _stop(status.stop, now)
     if plan and plan.waits_for and not conditions.holds(status.conditions, names.GANG_SCHEDULED):
         said += [("Waits for", f"{gone.job} to stop ({gone.cause})") for gone in plan.waits_for]
-    for kind, heading in ((names.PREEMPTED, "Preempted"), (names.DEGRADED, "Degraded"), (names.DRIFTED, "Drifted")):
+    for kind, heading in (
+        (names.PREEMPTED, "Preempted"),
+        (names.DEGRADED, "Degraded"),
+        (names.DRIFTED, "Drifted"),
+        (names.IDLE, "Idle"),
+    ):
         if (condition := conditions.find(status.conditions, kind)) and condition.status == "True":
             said.append((heading, condition.message))
     if status.retry_time and not plan and not facts.finished and status.retry_time.timestamp() > now:

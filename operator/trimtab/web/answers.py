@@ -16,7 +16,7 @@ from trimtab.doctor.collect import gather
 from trimtab.doctor.examine import examine
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.settings import Settings
-from trimtab.ui import line, queues
+from trimtab.ui import line, queues, usage
 from trimtab.web import views
 from trimtab.web.audience import Audience, columns_for, redacted
 from trimtab.web.console import Moment
@@ -94,10 +94,11 @@ def queue_list(moment: Moment, audience: Audience, query: Query, settings: Setti
     """As `trimtab get queues -o json` and `trimtab queue -o json`, and who uses how much."""
     if not audience.queues:
         raise NotAllowed("you may not see queues", "list and watch of queues.trimtab.dev")
-    waiting = [row for row in line.rows(moment.seen) if audience.sees(row.job.partition("/")[0])]
-    found = [_without_others(row, audience) for row in queues.rows(moment.seen)]
-    used = views.use(moment.seen, settings.prices, audience)
-    return {"items": found, "line": waiting, "use": used, "currency": settings.prices.currency}
+    prices = settings.prices
+    waiting = [row for row in line.rows(moment.seen, prices=prices) if audience.sees(row.job.partition("/")[0])]
+    found = [_without_others(row, audience) for row in queues.rows(moment.seen, prices)]
+    used = usage.used(moment.seen, prices, audience.sees)
+    return {"items": found, "line": waiting, "use": used, "currency": prices.currency}
 
 
 def _without_others(row: queues.QueueRow, audience: Audience) -> queues.QueueRow:

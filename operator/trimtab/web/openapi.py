@@ -15,6 +15,7 @@ from trimtab.ui.choices import TypeChoice
 from trimtab.ui.explain import Objection, Place, Prospect
 from trimtab.ui.line import WaitingRow
 from trimtab.ui.queues import QueueRow
+from trimtab.ui.usage import Used
 from trimtab.web.rights import Abilities
 from trimtab.web.simulate import PlanAsked, WhatifAsked
 from trimtab_policy.listing import Listed
@@ -23,7 +24,7 @@ from trimtab_policy.types import Pending, Placement
 
 Json = dict[str, Any]
 VALUES = (
-    Abilities, Life, Listed, Objection, Pending, Place, Placement, PlanAsked, Prospect, QueueRow, TypeChoice,
+    Abilities, Life, Listed, Objection, Pending, Place, Placement, PlanAsked, Prospect, QueueRow, TypeChoice, Used,
     WaitingRow, WhatifAsked,
 )  # fmt: skip
 OBJECT: Json = {"type": "object"}
@@ -154,7 +155,9 @@ PATHS: dict[str, dict[str, tuple[Any, ...]]] = {
     "/queues": {
         "get": (
             "As `trimtab get queues -o json` and `trimtab queue -o json`, and who uses how much",
-            _fields(items=_list(_ref("QueueRow")), line=_list(_ref("WaitingRow")), use=_list(OBJECT), currency=TEXT),
+            _fields(
+                items=_list(_ref("QueueRow")), line=_list(_ref("WaitingRow")), use=_list(_ref("Used")), currency=TEXT
+            ),
         )
     },
     "/timeline": {

@@ -1,4 +1,4 @@
-"""Pages that no command prints: overview, timeline, use by queue. Pure functions of one look at the cluster."""
+"""Pages that no command prints: overview, timeline. Pure functions of one look at the cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from trimtab.api.status import JobStatus
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.queues import Queues
 from trimtab.observe.snapshot import Observation
-from trimtab.settings import PriceSettings
 from trimtab.ui import words
 from trimtab.web.audience import Audience
 from trimtab.web.columns import Waits
@@ -163,42 +162,6 @@ def shadow(shown: Iterable[JobFacts], *, differences: bool = False) -> dict[str,
             {"job": key, "summary": told.summary, "differenceSeconds": late} for key, told, late in later if late
         ]
     return value
-
-
-# --- use -------------------------------------------------------------------------------------------------------------
-def use(seen: Observation, prices: PriceSettings, audience: Audience) -> list[dict[str, Any]]:
-    """Who holds GPUs and has held them, by queue, namespace and type; of jobs that exist."""
-    lines = Queues(seen.queues.values())
-    held, served = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
-    shown = {job.uid: job for job in seen.snapshot.jobs}
-    for uid, facts in seen.jobs.items():
-        if not audience.sees(facts.meta.namespace):
-            continue
-        queue, job = lines.of(facts), shown.get(uid)
-        for gpu_type, had in (job.served if job else {}).items():
-            served[queue, facts.meta.namespace, gpu_type] += round(had)
-        if facts.holds_gpus and (plan := facts.status.plan):
-            held[queue, facts.meta.namespace, plan.gpu_type] += plan.gpus
-            if not (job and job.served) and facts.status.start_time:
-                since = max(plan.created_time.timestamp(), facts.status.start_time.timestamp())
-                lasted = max(0.0, seen.snapshot.time - since)
-                served[queue, facts.meta.namespace, plan.gpu_type] += round(plan.gpus * lasted)
-    return [
-        {
-            "queue": queue,
-            "namespace": namespace,
-            "gpuType": gpu_type,
-            "gpus": held[queue, namespace, gpu_type],
-            "gpuSeconds": served[queue, namespace, gpu_type],
-            "perHour": prices.per_gpu_hour.get(gpu_type),
-            "cost": _cost(served[queue, namespace, gpu_type], prices.per_gpu_hour.get(gpu_type)),
-        }
-        for queue, namespace, gpu_type in sorted(held.keys() | served.keys())
-    ]
-
-
-def _cost(seconds: int, price: float | None) -> float | None:
-    return None if price is None else round(seconds / 3600 * price, 2)
 
 
 # --- timeline --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import structlog
 
 from trimtab import names
 from trimtab.api.status import JobStatus, Leaving, Plan
-from trimtab.apply import steps, stops, transitions, write
+from trimtab.apply import steps, stops, transitions, waits, write
 from trimtab.apply.actions import (
     Action,
     AnnotatePod,
@@ -50,8 +50,9 @@ from trimtab.controller.views import DriverState, PlannedPlacement, Promise, Res
 from trimtab.errors import ApiError, Conflict, LeadershipLost, NotFound
 from trimtab.kube.backoff import Backoff
 from trimtab.kube.client import KubeClient
+from trimtab.kube.objects import Meta
 from trimtab.kube.resources import JOBS, PODS, SERVICES
-from trimtab.observe.jobs import JobFacts
+from trimtab.observe.jobs import JobFacts, posix
 from trimtab.observe.node_usage import Claim
 from trimtab.plan import objects
 from trimtab.plan.objects import GangPlan
@@ -323,6 +324,7 @@ class Gangs:
             metrics.LOST_GPU_SECONDS.labels(outcome.cause.value).inc(outcome.lost_gpu_seconds)
         if (last := _last_failed(action.status)) and last != _last_failed(view.status):
             metrics.FAILURES.labels(view.meta.namespace, action.status.failures[-1].cause).inc()
+        _time(view.meta, view.status, action.status, view.now)
         if action.happening:
             self._recorder.job(view.meta, action.happening)
             if plan and not after and not action.outcome:
@@ -346,6 +348,16 @@ def _rests(gang: DriverState, rest: Rest, now: float) -> bool:
         return False
     before, since = gang.rest
     return rest.same(before) and 0 <= now - since < REST_SECONDS
+
+
+def _time(meta: Meta, before: JobStatus, after: JobStatus, now: float) -> None:
+    """Count how long a job has waited, or taken, once that is written."""
+    terms = after.plan.terms if after.plan else None
+    queue, created = metrics.QUEUE_VALUES.of(terms.queue if terms else ""), posix(meta.creation_timestamp)
+    if (seconds := waits.waited(before, after, created, now)) is not None:
+        metrics.WAIT_SECONDS.labels(queue).observe(seconds)
+    if (seconds := waits.took(before, after, created, now)) is not None:
+        metrics.COMPLETION_SECONDS.labels(queue).observe(seconds)
 
 
 def _last_failed(status: JobStatus) -> int:

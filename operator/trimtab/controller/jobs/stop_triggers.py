@@ -112,7 +112,7 @@ def _counted(facts: JobFacts, plan: Plan) -> Edited | None:
 def grace(facts: JobFacts, order: StopOrder | None, most: float) -> float:
     """Seconds that a gang is given to save its state: what its spec asks for, at others' cost no more than `most`."""
     wanted = float(facts.spec.elasticity.checkpoint.grace_seconds) if facts.spec else 0.0
-    for_others = order is not None and (order.beneficiary or order.cause is StopCause.EVICTED)
+    for_others = order is not None and (order.beneficiary or order.cause in (StopCause.EVICTED, StopCause.IDLE))
     return min(wanted, most) if for_others and not facts.suspended else wanted
 
 

@@ -18,8 +18,10 @@ from trimtab.controller.advice.advisor import Advisor
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.gangs import Gangs
+from trimtab.controller.jobs.idle import IdleJobs
 from trimtab.controller.jobs.queues import QueueStatusWriter
 from trimtab.controller.kueue.admission import Kueue, Verdicts
+from trimtab.controller.loop.accounting import Accounting
 from trimtab.controller.loop.decisions import Decisions, RoundDecision
 from trimtab.controller.nodes.health import Health
 from trimtab.controller.nodes.stragglers import StragglerMoves
@@ -85,8 +87,12 @@ class Rounds:
         queues: QueueStatusWriter | None = None,
         wall: Callable[[], float] = time.time,
         advisor: Advisor | None = None,
+        accounting: Accounting | None = None,
+        idle: IdleJobs | None = None,
     ) -> None:
         self._cluster = cluster
+        self._accounting = accounting
+        self._idle = idle
         self._advisor = advisor
         self._observer = observer
         self._decisions = decisions
@@ -142,7 +148,9 @@ class Rounds:
         slow = self._observer.next_deadline(observation.snapshot.time)
         asked = self._kueue.next_deadline() if self._kueue else float("inf")
         anew = self._decisions.next_deadline(observation.snapshot)
-        return min(grace, progress, judged, slow, asked, anew, self._gangs.next_deadline(), _next_retry(observation))
+        idle = self._idle.next_deadline(observation.snapshot.time) if self._idle else float("inf")
+        due = min(grace, progress, judged, slow, asked, anew, idle)
+        return min(due, self._gangs.next_deadline(), _next_retry(observation))
 
     async def _decide(self, observation: Observation, choice: Choice) -> RoundDecision | None:
         """What is decided; nothing where that fails, and all that runs goes on."""
@@ -156,6 +164,10 @@ class Rounds:
         self, observation: Observation, decision: RoundDecision | None
     ) -> Iterator[tuple[str, Callable[[], object]]]:
         """What is done after a decision, in order. None of it may keep the others from being done."""
+        if self._accounting:
+            yield "accounting", partial(self._accounting.see, observation)
+        if self._accounting and self._idle:
+            yield "idle", partial(_watch, observation, self._accounting, self._idle, self._gangs)
         if self._health:
             yield "health", partial(self._health.tell, observation)
         if self._queues:
@@ -184,6 +196,12 @@ class Rounds:
         if self._moves and (move := self._moves.next(observation, placed, self._decisions.reserved)):
             self._decisions.move(observation, move.order())
             metrics.MOVES.labels("straggler").inc()
+
+
+def _watch(observation: Observation, accounting: Accounting, idle: IdleJobs, gangs: Gangs) -> None:
+    """Where gangs have done nothing for so long that their notice is over, they are stopped."""
+    for uid, order in idle.see(observation, accounting.uses).items():
+        gangs.order_stop(uid, order)
 
 
 def _relieve(observation: Observation, gangs: Gangs, views: Views) -> None:

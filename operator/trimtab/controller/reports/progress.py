@@ -231,6 +231,11 @@ class ProgressReports:
             drift_factor=self._drift_factor,
         )
 
+    def heard(self, uid: str, epoch: int) -> float | None:
+        """When the gang of this plan reported last, as a POSIX time; None where it has not, or not to this process."""
+        told = self._told.get(uid)
+        return told.received if told and told.epoch == epoch else None
+
     def forget(self) -> None:
         """Drop what jobs said that are gone, or have another plan by now."""
         for uid, told in list(self._told.items()):

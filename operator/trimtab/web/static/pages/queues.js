@@ -14,5 +14,5 @@ export default function Queues() {
     ${data.items.length === 0 && html`<p class="dim">There are no Queues: jobs share the cluster by namespace.</p>`}
     <${Panel} title="GPU-hours and cost"><${Table} caption="GPU-hours and cost" rows=${data.use} first=${4} down columns=${[
     ["Queue", cell("queue"), (/** @type {any} */ row) => row.queue], ["Namespace", cell("namespace"), (/** @type {any} */ row) => row.namespace], ["GPU type", cell("gpuType"), (/** @type {any} */ row) => row.gpuType], ["GPUs now", cell("gpus"), (/** @type {any} */ row) => row.gpus, "right"],
-    ["GPU-hours", (/** @type {any} */ row) => amount(row.gpuSeconds / 3600), (/** @type {any} */ row) => row.gpuSeconds, "right"], ["Cost", (/** @type {any} */ row) => row.cost == null ? "–" : `${amount(row.cost)} ${data.currency}`, (/** @type {any} */ row) => row.cost || 0, "right"]]} /><p class="dim small">Of jobs that still exist.</p><//>`;
+    ["GPU-hours", (/** @type {any} */ row) => amount(row.gpuSeconds / 3600), (/** @type {any} */ row) => row.gpuSeconds, "right"], ["Cost", (/** @type {any} */ row) => row.cost == null ? "–" : `${amount(row.cost)} ${data.currency}`, (/** @type {any} */ row) => row.cost || 0, "right"]]} /><p class="dim small">Of jobs that still exist. Prometheus has deleted ones, too: trimtab_gpu_seconds_total.</p><//>`;
 }
