@@ -133,6 +133,24 @@ async def test_keys_choose_a_job_which_is_then_explained() -> None:
     assert pilot.app.return_code == 0
 
 
+class LongSource(TownSource):
+    """Whose explanations fill every column, and more lines than there are."""
+
+    async def explain(self, key: str) -> Sequence[tuple[str, str]]:
+        return [("Because", "x" * 5000)]
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE, (97, 30)])
+async def test_nothing_is_cut_off_beside_a_scrollbar(size: tuple[int, int]) -> None:
+    async with shown(LongSource(200), size) as pilot:
+        text = "\n".join(seen(pilot))
+        for name in ("why", "jobs", "gpus"):
+            found = pane(pilot, name)
+            told = found.text[: found.size.height]
+            assert len(found.text) > len(told) > 0
+            assert [line for line in told if line.rstrip() not in text] == [], name
+
+
 async def test_ctrl_c_ends_it() -> None:
     async with shown(TownSource(), SMALL) as pilot:
         await pilot.press("ctrl+c")

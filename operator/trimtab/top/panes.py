@@ -48,10 +48,15 @@ class Pane(ScrollView, can_focus=True):
         """Times that something was drawn again because it had changed."""
         self._choosing, self._width = choosing, 0
 
+    @property
+    def width(self) -> int:
+        """Columns that lines may have: those of the scrollbar are not among them."""
+        return self.scrollable_content_region.width
+
     def on_resize(self) -> None:
         """Say so where lines fit no more."""
-        if self.size.width != self._width:
-            self._width = self.size.width
+        if self.width != self._width:
+            self._width = self.width
             self.post_message(self.Reshaped())
 
     @property
@@ -83,7 +88,7 @@ class Pane(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        width, above = self.size.width, bool(self.head)
+        width, above = self.width, bool(self.head)
         if self.head and y == 0:
             return self._strip(self.head, width, "bold")
         at = y + self.scroll_offset.y - above

@@ -58,8 +58,8 @@ class Top(App[None]):
     #heading, #keys { height: 1; padding: 0 1; }
     #body { height: 1fr; layout: vertical; }
     #left { height: 2fr; }
-    Pane { border: none; border-top: solid $surface-lighten-2; padding: 0 1; scrollbar-size: 1 1;
-           overflow-x: hidden; border-title-color: $text; }
+    Pane { border: none; border-top: solid $surface-lighten-2; padding: 0 0 0 1; scrollbar-size: 1 1;
+           scrollbar-gutter: stable; overflow-x: hidden; border-title-color: $text; }
     Pane:focus { border-top: solid $accent; border-title-color: $accent; }
     #gpus { height: auto; max-height: 50%; }
     #jobs { height: 1fr; min-height: 4; }
@@ -127,7 +127,7 @@ class Top(App[None]):
         self._jobs = view.job_lines(moment, waiting_only=self._waiting_only)
         at = next((at for at, job in enumerate(self._jobs) if job.key == self._key), 0)
         self._take(self._jobs[at].key if self._jobs else "")
-        head, lines = view.listed(self._jobs, jobs.size.width)
+        head, lines = view.listed(self._jobs, jobs.width)
         jobs.border_title = "Jobs that wait" if self._waiting_only else "Jobs, those that wait first"
         jobs.show(lines, head, cursor=at)
         self._draw_gpus(moment)
@@ -136,12 +136,12 @@ class Top(App[None]):
     def _draw_gpus(self, moment: Moment) -> None:
         pane = self._pane("gpus")
         chosen = next((job.row for job in self._jobs if job.key == self._key), -1)
-        pane.show(view.gpu_lines(moment, pane.size.width, chosen, colours=self._colours))
+        pane.show(view.gpu_lines(moment, pane.width, chosen, colours=self._colours))
 
     def _draw_why(self) -> None:
         pane = self._pane("why")
         pane.border_title = f"Why  {self._key}" if self._key else "Why"
-        pane.show(view.why_lines(self._why, pane.size.width))
+        pane.show(view.why_lines(self._why, pane.width))
 
     # --- the chosen job -----------------------------------------------------------------------------------------------
     def on_pane_chosen(self, chosen: Pane.Chosen) -> None:
