@@ -21,7 +21,7 @@ from textual.pilot import Pilot
 
 from trimtab.errors import TrimtabError
 from trimtab.settings import Settings
-from trimtab.top import screen
+from trimtab.top import screen, view
 from trimtab.top.panes import Pane
 from trimtab.top.screen import Top
 from trimtab.web import answers
@@ -155,6 +155,13 @@ async def test_ctrl_c_ends_it() -> None:
     async with shown(TownSource(), SMALL) as pilot:
         await pilot.press("ctrl+c")
     assert pilot.app.return_code == 0
+
+
+async def test_where_there_are_too_many_jobs_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "MOST_JOBS", 3)
+    async with shown(TownSource(), SMALL) as pilot:
+        assert len(pane(pilot, "jobs").lines) == 3
+        assert "Jobs, those that wait first: 3 of 6" in "\n".join(seen(pilot))
 
 
 async def test_many_jobs_scroll_with_the_cursor() -> None:

@@ -124,11 +124,13 @@ class Top(App[None]):
 
     def _draw(self, moment: Moment) -> None:
         jobs = self._pane("jobs")
-        self._jobs = view.job_lines(moment, waiting_only=self._waiting_only)
+        every = view.job_lines(moment, waiting_only=self._waiting_only)
+        self._jobs = every[: view.MOST_JOBS]
         at = next((at for at, job in enumerate(self._jobs) if job.key == self._key), 0)
         self._take(self._jobs[at].key if self._jobs else "")
         head, lines = view.listed(self._jobs, jobs.width)
-        jobs.border_title = "Jobs that wait" if self._waiting_only else "Jobs, those that wait first"
+        title = "Jobs that wait" if self._waiting_only else "Jobs, those that wait first"
+        jobs.border_title = title if len(every) == len(lines) else f"{title}: {len(lines)} of {len(every)}"
         jobs.show(lines, head, cursor=at)
         self._draw_gpus(moment)
         self._draw_why()

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
+
 from trimtab.ui import words
 from trimtab.ui.listing import Listing
 from trimtab.ui.terminal import Console, Text
@@ -23,7 +25,7 @@ HUES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a8
 COLOURS = {FREE: "#3a4450", FOREIGN: "#8a7d6f", GONE: "#5a2a26"}
 HIDDEN_COLOUR, BROKEN_COLOUR, KEPT_COLOUR, CHOSEN_COLOUR = "#8b96a3", "#ff5f56", "#7a6520", "#ffffff"
 MOST_JOBS = 1000
-"""Lines of jobs: who looks for one of more, asks for it by name."""
+"""That are listed: who looks for one of more, asks for it by name (`trimtab explain`)."""
 LABEL = 26
 """Columns of a domain's name and numbers, at most."""
 
@@ -222,7 +224,7 @@ def job_lines(moment: Moment, *, waiting_only: bool) -> list[JobLine]:
         gpus = f"{told['gpus']}×{told['type']}" if told["gpus"] else "-"
         cells = str(told["place"] or ""), told["key"], told["state"], gpus, _when(told, now)
         found.append((order, JobLine(told["key"], row, cells, because.get(told["key"], ""))))
-    return [line for _, line in sorted(found, key=lambda each: each[0])[:MOST_JOBS]]
+    return [line for _, line in sorted(found, key=lambda each: each[0])]
 
 
 def _because(moment: Moment) -> dict[str, str]:
@@ -248,11 +250,13 @@ def _when(told: Mapping[str, Any], now: float) -> str:
 def listed(jobs: Sequence[JobLine], width: int) -> tuple[Text, list[Text]]:
     """Column names, and one line for each job, in `width` columns: less columns where it is narrow, and the sentence
     that says why a job waits where there is room for some of it."""
-    lines: list[Text] = []
-    for count in range(len(LESS) + 1):
-        lines = _table(jobs, [name for name in COLUMNS if name not in LESS[:count]])
-        if max(line.cell_len for line in lines) <= width:
-            break
+    widths = {name: max(cell_len(row[at]) for row in (COLUMNS, *(job.cells for job in jobs)))
+              for at, name in enumerate(COLUMNS)}  # fmt: skip
+    names = list(COLUMNS)
+    for name in LESS:
+        if sum(widths[each] + GAP for each in names) - GAP > width:
+            names.remove(name)
+    lines = _table(jobs, names)
     widest = max(line.cell_len for line in lines)
     for line, why in zip(lines, [WHY, *(job.why for job in jobs)], strict=True):
         if width - widest - GAP >= LEAST_WHY and why:
