@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +95,52 @@ def test_what_there_is_not_is_told(jobs: Path) -> None:
 def test_a_job_is_explained_by_the_name_that_get_prints(jobs: Path) -> None:
     assert json.loads(ran(jobs, "explain", f"{OTHER}/llama", "-o", "json").stdout)["job"] == f"{OTHER}/llama"
     assert json.loads(ran(jobs, "explain", "gpt", "-o", "json").stdout)["job"] == f"{ONE}/gpt"
+
+
+def interrupted(cluster: LocalCluster, *words: str | Path) -> tuple[int, list[str]]:
+    """Exit code and lines of a watch of jobs that is sent SIGINT once it has told of a change."""
+    with subprocess.Popen([*words, "--watch", "-o", "name"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            lines = [process.stdout.readline().rstrip() for _ in JOBS[ONE]]
+            cluster.kubectl("label", "ltj", "gpt", "-n", ONE, "--overwrite", f"seen-by={process.pid}")
+            lines.append(process.stdout.readline().rstrip())
+            process.send_signal(signal.SIGINT)
+            lines += process.stdout.read().splitlines()
+            return process.wait(60), lines
+        finally:
+            process.kill()
+
+
+def test_a_watch_tells_the_same_as_that_of_kubectl_and_ends_alike(jobs: Path, cluster: LocalCluster) -> None:
+    theirs = interrupted(cluster, cluster.binaries / "kubectl", "--kubeconfig", jobs, "get", "ltj")
+    ours = interrupted(cluster, sys.executable, "-m", "trimtab", "get", "jobs", "--kubeconfig", jobs)
+    assert (ours[0], sorted(ours[1])) == (theirs[0], sorted(theirs[1]))
+    assert ours[1][-1] == "llmtrainingjob.trimtab.dev/gpt"
+
+
+def test_nodes_are_watched_with_the_reflectors_of_the_console(jobs: Path, cluster: LocalCluster) -> None:
+    """A node that takes no pods any more is another row, and one that is deleted is gone."""
+    name = "get-watched"
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.memory": "81920"}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(node))
+    allocatable = {"cpu": "128", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
+    status = {"status": {"allocatable": allocatable, "capacity": allocatable}}
+    cluster.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
+    words = [sys.executable, "-m", "trimtab", "get", "nodes", "-w", "--kubeconfig", jobs]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        rows = (line.split() for line in process.stdout if line.startswith(name))
+        assert next(rows)[-1] != "Gone"
+        cluster.kubectl("cordon", name)
+        assert "cordoned" in " ".join(next(rows))
+        cluster.kubectl("delete", "node", name)
+        assert next(rows)[-1] == "Gone"
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize(

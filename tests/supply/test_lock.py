@@ -23,7 +23,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TEXT = (ROOT / "hack" / "constraints.txt").read_text()
 LOCK = read_lock(TEXT)
 NAMES = {each.name for each in LOCK}
-SETUP = ["operator", "agent", "local", "perf", "sim", "ray", "train", "dev"]
+SETUP = ["operator", "agent", "local", "perf", "sim", "ray", "top", "train", "dev"]
 
 
 def wanted() -> list[Requirement]:
@@ -91,6 +91,13 @@ def inner(name: str, extra: str) -> list[Requirement]:
     for each in kept:
         each.marker = None
     return kept
+
+
+def test_what_draws_in_terminals_is_in_no_image() -> None:
+    [operator] = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if "requirements.py operator" in line]
+    assert "top" not in operator
+    direct = PYPROJECT["project"]["dependencies"] + PYPROJECT["project"]["optional-dependencies"]["operator"]
+    assert "textual" not in {each.name for each in needed(map(name_of, direct), LOCK)}
 
 
 def test_setup_installs_every_extra() -> None:

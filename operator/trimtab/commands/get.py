@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,8 @@ from trimtab.ui.form import LIST_FORMS, ListForm, list_form
 if TYPE_CHECKING:
     from trimtab.observe.jobs import JobFacts
     from trimtab.observe.snapshot import Observation
+    from trimtab.settings import PriceSettings
+    from trimtab.ui.listing import Rows
 
 ALIASES = {
     "job": "jobs", "ltj": "jobs", "ltjs": "jobs", "llmtrainingjob": "jobs", "llmtrainingjobs": "jobs",
@@ -31,6 +34,10 @@ ALIASES = {
     "queue": "queues", "ltq": "queues", "q": "queues",
 }  # fmt: skip
 """Names by which people and kubectl know the kinds as well: singular, short, in full."""
+
+
+JOB, NODE, QUEUE = "llmtrainingjob.trimtab.dev", "node", "queue.trimtab.dev"
+"""As `-o name` has them."""
 
 
 class Kinds(TyperGroup):
@@ -64,6 +71,10 @@ ListOption = Annotated[
     ),
 ]
 HeadersOption = Annotated[bool, typer.Option("--no-headers", help="Leave out the line of column names.")]
+WatchOption = Annotated[
+    bool,
+    typer.Option("--watch", "-w", help="Then go on: print a row whenever it changes, until Ctrl-C."),
+]
 SelectorOption = Annotated[str, typer.Option("--selector", "-l", help="Labels, e.g. team=nlp,tier!=dev.")]
 
 
@@ -77,6 +88,7 @@ async def jobs(
     namespace: NamespaceOption = "",
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")] = False,
     selector: SelectorOption = "",
+    watch: WatchOption = False,
     form: ListOption = "table",
     no_headers: HeadersOption = False,
     kubeconfig: KubeconfigOption = None,
@@ -88,27 +100,31 @@ async def jobs(
 
     trimtab get job llama3-8b -n team-a -o json
 
+    trimtab get jobs -A --watch
+
     trimtab get jobs -l team=nlp -o jsonpath='{.items[*].name}'
     """
     if everywhere and (names or namespace):
         raise UsageError("--all-namespaces goes neither with names nor with --namespace")
-    import time
-
     from trimtab.commands.job_list import jobs_of
-    from trimtab.ui import tables, words
 
     wanted = [place(name, namespace, kubeconfig, context) for name in names or ()]
     where = "" if everywhere else namespace or own_namespace(kubeconfig, context)
-    rows = await jobs_of(kube_settings(kubeconfig, context), where, selector, wanted)
-    value = job_values(rows)
-    now = time.time()
+    kube = kube_settings(kubeconfig, context)
+    rows = await jobs_of(kube, where, selector, wanted)
     several = everywhere or len({space for space, _ in wanted}) > 1
     more = ["AGE", *(["NAMESPACE"] if several else []), *(["QUEUE", "PRIORITY", "POLICY"] if form.wide else [])]
-    headers = not no_headers
-    table = tables.jobs(rows, lambda facts: words.progress(facts, now), more=more, now=now, headers=headers)
-    _show(form, "llmtrainingjob.trimtab.dev", [facts.meta.name for facts in rows], value, table, len(names or ()) == 1)
+    made = partial(_job_rows, more=more, headers=not no_headers)
     if not rows:
         _nothing("jobs", f" in namespace {where}" if where else "")
+    if not watch:
+        _show(form, JOB, made(rows), len(names or ()) == 1)
+        return
+    from trimtab.commands import following
+
+    printer = following.Printer(form, JOB)
+    printer.update(made(rows))
+    await following.jobs(kube, {space for space, _ in wanted} or {where}, selector, wanted, made, printer)
 
 
 @app.command()
@@ -116,6 +132,7 @@ async def jobs(
 async def nodes(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NODE]...")] = None,
     selector: SelectorOption = "",
+    watch: WatchOption = False,
     form: ListOption = "table",
     no_headers: HeadersOption = False,
     kubeconfig: KubeconfigOption = None,
@@ -126,24 +143,35 @@ async def nodes(
     With `-o json` also what its agent reads, in shares from 0 to 1 and degrees Celsius.
     """
     from trimtab.commands.live import labelled_nodes, look
-    from trimtab.ui import tables
 
     kube = kube_settings(kubeconfig, context)
     observation = await look(kube)
-    only = _only("node", names, observation.nodes)
-    if selector:
-        only = [name for name in await labelled_nodes(kube, selector) if name in only]
-    value = node_values(observation, only)
-    table = tables.nodes(observation, only, headers=not no_headers)
-    _show(form, "node", [each["name"] for each in value], value, table, len(names or ()) == 1)
-    if not value:
+    _check("node", names, observation.nodes)
+
+    async def made(seen: Observation) -> Rows:
+        only = [name for name in names or seen.nodes if name in seen.nodes]
+        if selector:
+            only = [name for name in await labelled_nodes(kube, selector) if name in only]
+        return _node_rows(seen, only, headers=not no_headers)
+
+    rows = await made(observation)
+    if not rows.keys:
         _nothing("GPU nodes")
+    if not watch:
+        _show(form, NODE, rows, len(names or ()) == 1)
+        return
+    from trimtab.commands import following
+
+    printer = following.Printer(form, NODE)
+    printer.update(rows)
+    await following.looks(kube, made, printer)
 
 
 @app.command()
 @command
 async def queues(
     names: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE]...", autocompletion=completion.queues)] = None,
+    watch: WatchOption = False,
     form: ListOption = "table",
     no_headers: HeadersOption = False,
     kubeconfig: KubeconfigOption = None,
@@ -154,39 +182,45 @@ async def queues(
     With -o wide also the GPU-hours that jobs which exist have used, and their cost by `prices` of the settings.
     Borrowed are GPUs beyond the guarantee. Of two queues the one with the smaller share is served first.
     """
-    import msgspec
-
     from trimtab import settings
     from trimtab.commands.live import look
-    from trimtab.ui import queues as lines
 
-    prices = settings.load().prices
-    found = lines.rows(await look(kube_settings(kubeconfig, context)), prices)
-    only = _only("queue", names, [each.name for each in found])
-    found = [each for each in found if each.name in only]
-    value = msgspec.to_builtins(found)
-    table = lines.table(found, headers=not no_headers, currency=prices.currency if form.wide else None)
-    _show(form, "queue.trimtab.dev", [each.name for each in found], value, table, len(names or ()) == 1)
-    if not found:
+    prices, kube = settings.load().prices, kube_settings(kubeconfig, context)
+    observation = await look(kube)
+    _check("queue", names, observation.queues)
+
+    async def made(seen: Observation) -> Rows:
+        return _queue_rows(seen, names or seen.queues, prices, headers=not no_headers, wide=form.wide)
+
+    rows = await made(observation)
+    if not rows.keys:
         _nothing("queues")
+    if not watch:
+        _show(form, QUEUE, rows, len(names or ()) == 1)
+        return
+    from trimtab.commands import following
+
+    printer = following.Printer(form, QUEUE)
+    printer.update(rows)
+    await following.looks(kube, made, printer)
 
 
-def _only(kind: str, names: Collection[str] | None, known: Iterable[str]) -> list[str]:
-    """The names that are asked for, all for none. Raises TrimtabError for one that there is not."""
+def _check(kind: str, names: Collection[str] | None, known: Iterable[str]) -> None:
+    """Raises TrimtabError for a name that there is not."""
     from trimtab_policy.inputs.nearest import did_you_mean
 
     known = list(known)
     for name in names or ():
         if name not in known:
             raise TrimtabError(f"there is no {kind} {name}{did_you_mean(name, known)}")
-    return list(names or known)
 
 
-def _show(form: ListForm, kind: str, names: list[str], value: list[Any], table: Any, one: bool) -> None:
+def _show(form: ListForm, kind: str, rows: Rows, one: bool) -> None:
+    """Print all; nothing in a table of nothing."""
     from trimtab.ui import output
 
-    if names or form.path is not None or form.output.value != "table":
-        output.show_list(form, kind, names, value, table, one)
+    if rows.keys or form.path is not None or form.output.value != "table":
+        output.show_list(form, kind, rows.names, rows.values, rows.table, one)
 
 
 def _nothing(what: str, where: str = "") -> None:
@@ -194,6 +228,42 @@ def _nothing(what: str, where: str = "") -> None:
     from trimtab.printable import say
 
     say(f"no {what} found{where}", error=True)
+
+
+def _job_rows(found: Collection[JobFacts], more: Collection[str], *, headers: bool) -> Rows:
+    import time
+
+    from trimtab.ui import tables, words
+    from trimtab.ui.listing import Rows
+
+    now = time.time()
+    table = tables.jobs(found, lambda facts: words.progress(facts, now), more=more, now=now, headers=headers)
+    metas = [facts.meta for facts in found]
+    return Rows([meta.key for meta in metas], [meta.name for meta in metas], job_values(found), table)
+
+
+def _node_rows(observation: Observation, only: Collection[str], *, headers: bool) -> Rows:
+    from trimtab.ui import tables
+    from trimtab.ui.listing import Rows
+
+    values = node_values(observation, only)
+    names = [value["name"] for value in values]
+    return Rows(names, names, values, tables.nodes(observation, only, headers=headers))
+
+
+def _queue_rows(
+    observation: Observation, only: Collection[str], prices: PriceSettings, *, headers: bool, wide: bool = False
+) -> Rows:
+    import msgspec
+
+    from trimtab.ui import queues as lines
+    from trimtab.ui.listing import Rows
+
+    found = [each for each in lines.rows(observation, prices) if each.name in only]
+    names = [each.name for each in found]
+    heights = [max(1, len(each.quotas)) for each in found]
+    table = lines.table(found, headers=headers, currency=prices.currency if wide else None)
+    return Rows(names, names, msgspec.to_builtins(found), table, heights)
 
 
 def job_values(rows: Iterable[JobFacts]) -> list[dict[str, Any]]:

@@ -7,8 +7,9 @@ so that grep and awk find what they look for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
 from rich.console import ConsoleOptions, RenderableType
 from rich.measure import Measurement
@@ -42,10 +43,34 @@ class Listing:
         self._less, self._right = tuple(less), frozenset(right)
         self._sentences, self._headers = sentences, headers
         self._rows: list[tuple[Cell, ...]] = []
+        self._above: tuple[list[int], list[int]] = [0] * len(self._columns), []
+        """Least widths of the columns, and those that are shown; none: as there is room."""
+        self._printed = self._above
+        """The same as they were printed last."""
 
     def add(self, *cells: Cell) -> None:
         """One row, with a cell for every column."""
         self._rows.append(cells)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return self._columns
+
+    @property
+    def rows(self) -> Sequence[tuple[Cell, ...]]:
+        """Cells, row by row."""
+        return self._rows
+
+    def below(self, rows: Iterable[tuple[Cell, ...]]) -> Listing:
+        """Other rows, to be printed below these once these have been: aligned with them, and without column names."""
+        first = not self._printed[1]
+        made = Listing(
+            self._columns, less=self._less, right=tuple(self._right), sentences=self._sentences,
+            headers=self._headers and first,
+        )  # fmt: skip
+        made._above, made._rows = self._printed, list(rows)
+        return made
 
     def __rich_console__(self, console: Any, options: ConsoleOptions) -> Iterator[Text]:
         limit = options.max_width if console.is_terminal else 0
@@ -54,8 +79,10 @@ class Listing:
             rows = [[Text("; ").join(cell.split()) if "\n" in cell.plain else cell for cell in row] for row in rows]
         heads = [Text(name, "bold") for name in self._columns]
         lines = [heads, *rows] if self._headers else rows
-        widths = [max((line[at].cell_len for line in lines), default=0) for at in range(len(heads))]
-        kept = self._kept(widths, limit)
+        least, shown = self._above
+        widths = [max([least[at], *(line[at].cell_len for line in lines)]) for at in range(len(heads))]
+        kept = shown or self._kept(widths, limit)
+        self._printed = widths, kept
         for line in lines:
             yield from self._lines(line, kept, widths, limit)
 
@@ -91,6 +118,25 @@ class Listing:
     def _aligned(self, cell: Text, at: int, width: int) -> Text:
         blanks = Text(" " * (width - cell.cell_len))
         return blanks + cell if self._columns[at] in self._right else cell + blanks
+
+
+class Rows(NamedTuple):
+    """Things of a kind as they are at a moment; the same number of each, in the same order."""
+
+    keys: Sequence[str]
+    """What tells one from another."""
+    names: Sequence[str]
+    values: Sequence[Any]
+    """As `-o json` shows them."""
+    table: Listing
+    heights: Sequence[int] = ()
+    """Lines of the table that each takes; none are told where that is one."""
+
+    @property
+    def lines(self) -> Iterator[Sequence[tuple[Cell, ...]]]:
+        """The lines of the table that each takes."""
+        rest = iter(self.table.rows)
+        return (tuple(islice(rest, height)) for height in self.heights or [1] * len(self.keys))
 
 
 def _whole(line: Text) -> Text:

@@ -15,6 +15,7 @@ from trimtab.doctor import show
 from trimtab.doctor.collect import gather
 from trimtab.doctor.examine import examine
 from trimtab.errors import TrimtabError, UsageError
+from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab.ui import line, queues, usage
 from trimtab.web import views
@@ -22,6 +23,7 @@ from trimtab.web.audience import Audience, columns_for, redacted
 from trimtab.web.console import Moment
 from trimtab_policy.catalog import UnknownGpu
 from trimtab_policy.listing import listed
+from trimtab_policy.perf.hierarchy import Learned
 from trimtab_policy.policy import UnknownPolicy
 
 BACK_SECONDS, AHEAD_SECONDS, LONGEST_SECONDS = 6 * 3600.0, 24 * 3600.0, 31 * 86400.0
@@ -79,12 +81,18 @@ def job(moment: Moment, audience: Audience, query: Query, settings: Settings) ->
         raise NotAllowed("you may not see jobs of this namespace", f"list and watch of {JOBS_KIND} there")
     if not any((each.meta.namespace, each.meta.name) == (namespace, name) for each in moment.seen.jobs.values()):
         raise NotThere("there is no such job: it may have been deleted")
-    why = query.get("why-not")
+    policy = moment.deciders.policy or settings.policy.name
+    return explained(moment.seen, namespace, name, moment.known, settings, policy, query.get("why-not"))
+
+
+def explained(
+    seen: Observation, namespace: str, name: str, known: Learned, settings: Settings, policy: str, why: str
+) -> dict[str, Any]:
+    """As `trimtab explain -o json`, and the rows that it prints. Raises TrimtabError."""
     if len(why) > LONGEST_WHY:
         raise UsageError(f"why-not: must have at most {LONGEST_WHY} characters")
-    policy = moment.deciders.policy or settings.policy.name
     try:
-        found = explain_live(moment.seen, namespace, name, moment.known, settings, policy, why)
+        found = explain_live(seen, namespace, name, known, settings, policy, why)
     except (UnknownPolicy, UnknownGpu) as error:
         raise UsageError(str(error)) from error
     return found.value | {"told": [*found.rows, *found.decided]}

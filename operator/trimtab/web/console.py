@@ -21,6 +21,7 @@ import structlog
 from msgspec import Struct
 
 from trimtab.commands import learned
+from trimtab.commands.cluster_watch import ClusterWatch
 from trimtab.commands.live import deciders
 from trimtab.doctor.collect import OURS
 from trimtab.doctor.inventory import Pod
@@ -36,7 +37,6 @@ from trimtab.web.audience import EVERYTHING, Audience, Denied, denied
 from trimtab.web.channels import IDLE_SECONDS, Channel
 from trimtab.web.columns import Layout, Waits
 from trimtab.web.deltas import Columns
-from trimtab.web.watch import ClusterWatch
 from trimtab_policy.perf.hierarchy import Learned
 
 LOOK_SECONDS = 1.0

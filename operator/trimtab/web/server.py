@@ -228,16 +228,8 @@ class Server:
             body = await self.guard.body(request)
         asked = simulate.decoded(kind, body)
         moment, settings = self._console.ready(), self._console.settings
-        question = simulate.Question(
-            "plan" if kind == "plan" else "whatif",
-            msgspec.json.encode(asked),
-            moment.deciders.policy or settings.policy.name,
-            settings.model_dump(),
-            moment.known,
-            moment.seen.snapshot,
-            moment.seen.nodes,
-            moment.seen.queues,
-        )
+        policy = moment.deciders.policy or settings.policy.name
+        question = simulate.question(asked, moment.seen, policy, moment.known, settings)
         value = await self._simulations.ask(question, visitor.name)
         names = moment.denied(visitor.audience)
         return _json(request, msgspec.json.encode(redacted(value, names)))

@@ -26,6 +26,7 @@ from trimtab.errors import TrimtabError, UsageError
 from trimtab.observe.calibration import corrected
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.queues import QueueFacts
+from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab_policy.catalog import UnknownGpu, UnknownModel
 from trimtab_policy.perf.correction import Corrections
@@ -41,18 +42,27 @@ class PlanAsked(Struct, frozen=True, forbid_unknown_fields=True):
     """What to plan."""
 
     manifest: str
+    """Manifest of an LLMTrainingJob, a job of another kind, or an sbatch script."""
     policy: str = ""
+    """Policy to ask; empty: the one that decides now."""
     priority: int = 0
+    """Value of the job's PriorityClass."""
     set: dict[str, str] = {}
+    """What a job of another kind does not state itself: field to value, such as vocab_size to 50257."""
 
 
 class WhatifAsked(Struct, frozen=True, forbid_unknown_fields=True):
     """What to change."""
 
     change: dict[str, Any]
-    """As the file of `trimtab whatif`, but for `submit`, which has the manifests themselves."""
+    """As the file of `trimtab whatif`, but for `submit`, which has the manifests themselves: one or more of
+    nodes.add (a list of type, count, gpus), nodes.remove and nodes.cordon (lists of names, in which * stands for
+    anything), policy, jobs (by namespace/name: priority, queue, gpus.min and gpus.max, suspend), queues (by name: the
+    spec of a Queue), submit (a list of manifests of jobs)."""
     policy: str = ""
+    """Policy of both lives; empty: the one that decides now."""
     rigid: bool = False
+    """Nobody gives way for others, and nobody is resized."""
 
 
 class Question(Struct, frozen=True):
@@ -74,6 +84,22 @@ class Question(Struct, frozen=True):
     def configured(self) -> Settings:
         """The settings of the console."""
         return Settings.model_validate(self.settings)
+
+
+def question(
+    asked: PlanAsked | WhatifAsked, seen: Observation, policy: str, known: Learned, settings: Settings
+) -> Question:
+    """What is asked, about what is seen."""
+    return Question(
+        "plan" if isinstance(asked, PlanAsked) else "whatif",
+        msgspec.json.encode(asked),
+        policy,
+        settings.model_dump(),
+        known,
+        seen.snapshot,
+        seen.nodes,
+        seen.queues,
+    )
 
 
 def parts(question: Question) -> Iterator[bytes]:

@@ -1,4 +1,5 @@
-"""The console's copy of the cluster: one reflector for each kind that it shows, and looks at all of them.
+"""A copy of the cluster that stays true, for the console and for `--watch`: one reflector for each kind, and looks at
+all of them.
 
 Objects arrive in the event loop; looks are made in a thread of their own, for a look at thousands of nodes would keep
 viewers waiting. So whatever a look reads is copied for it in the loop, and what agents report is handed over in turn.
