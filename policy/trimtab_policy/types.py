@@ -20,6 +20,8 @@ from trimtab_policy.specs import GpuSpec, Mode, ModelSpec, ParallelPlan, Predict
 
 MOST_LEAVING = 256
 """Gangs that stop or move for one decision, and that one plan waits for: its status names each of them."""
+UNBOUNDED = 1 << 50
+"""Millicores or bytes of a node of which nobody has said what it has: more than any pod asks for."""
 
 
 class Bounds(Struct, frozen=True):
@@ -62,6 +64,11 @@ class Requirements(Struct, frozen=True):
     cpu_milli_per_pod: int = 0
     """What a pod asks for whatever its GPUs: sidecars, or a template with requests of its own."""
     memory_per_pod: int = 0
+
+    @property
+    def asks_host(self) -> bool:
+        """Whether its pods ask for CPU or memory beside GPUs."""
+        return bool(self.cpu_milli_per_gpu or self.memory_per_gpu or self.cpu_milli_per_pod or self.memory_per_pod)
 
     def cpu_milli(self, gpus: int) -> int:
         """CPU millicores that a pod with so many GPUs requests."""
@@ -114,6 +121,10 @@ class Node(Struct, frozen=True):
     """Of those not requested by any pod, GPUs that are busy all the same; `free_gpus` leaves them out."""
     readings: Readings | None = None
     """None without an agent, or where its readings are stale or implausible."""
+    cpu_milli: int = UNBOUNDED
+    """Allocatable millicores of CPU: what no pod can ask for more of, even on the empty node."""
+    memory: int = UNBOUNDED
+    """Allocatable bytes of host memory, likewise."""
 
 
 class NodeShare(Struct, frozen=True):

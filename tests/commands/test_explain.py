@@ -232,6 +232,19 @@ def test_a_waiting_job_is_told_why_when_and_what_would_help(dump: Path) -> None:
         assert text in shown
 
 
+def test_a_job_whose_pods_fit_no_node_is_promised_no_start_and_told_of_nobody_elses_jobs(tmp_path: Path) -> None:
+    nodes = [node("a", free=0, cpu_milli=128_000), node("b", cpu_milli=128_000)]
+    held, greedy = running("first", {"a": 8}, finish=NOW + 1500), job("greedy", cpu_milli_per_pod=4_000_000)
+    file = tmp_path / "now.json"
+    file.write_bytes(msgspec.json.encode(snapshot(nodes, [held, greedy])))
+    shown = " ".join(explain(file, "greedy").stdout.split())
+    assert "ClusterTooSmall" in shown
+    assert f"requests.cpu 4000, and the largest {A100} node, a, has 128" in shown
+    assert "Starts not in sight" in shown
+    assert "default/first" not in shown
+    assert "more than such nodes have" not in shown
+
+
 def test_programs_get_the_same(dump: Path) -> None:
     answer: dict[str, Any] = json.loads(explain(dump, "next", "-o", "json").stdout)
     assert answer["state"] == "Pending"
