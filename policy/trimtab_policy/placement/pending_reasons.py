@@ -184,7 +184,8 @@ def _listed(free: dict[str, int]) -> str:
     """`4×A100-SXM4-80GB, 0×T4`; of many types those that have any."""
     some = {name: count for name, count in free.items() if count or len(free) <= MAX_HINTS}
     told = [f"{count}×{name}" for name, count in some.items()]
-    return ", ".join([*told, *([f"none of {len(free) - len(some)} GPU types"] if len(some) < len(free) else [])])
+    others = f"none of the {len(free) - len(some)} {'other types' if some else 'types that it could use'}"
+    return ", ".join([*told, *([others] if len(some) < len(free) else [])])
 
 
 def _expected(case: WaitingCase, able: list[Candidate], free: dict[str, int]) -> tuple[str | float, ...]:

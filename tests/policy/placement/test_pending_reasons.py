@@ -291,7 +291,9 @@ def test_far_times_are_rounder_and_have_a_date() -> None:
 def test_of_many_types_only_those_with_free_gpus_are_listed() -> None:
     nodes = [node("a", free=1), *(node(kind, kind, free=0) for kind in (H100, "H200-SXM5-141GB", "L40S"))]
     answer = why(nodes, job(gpus=(8, 8)))
-    assert f"free: 1×{A100}, none of 3 GPU types" in answer.message
+    assert f"free: 1×{A100}, none of the 3 other types" in answer.message
+    nodes = [node(kind, kind, free=0) for kind in (A100, H100, "H200-SXM5-141GB", "L40S")]
+    assert "free: none of the 4 types that it could use" in why(nodes, job(gpus=(8, 8))).message
 
 
 def test_what_a_text_says_besides_its_times_is_kept_beside_it() -> None:
