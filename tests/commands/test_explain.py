@@ -65,6 +65,14 @@ def test_a_job_that_is_bound_and_runs_tells_its_plan_and_since_when() -> None:
     assert "Because: because" in told
 
 
+def test_a_plan_that_its_spec_no_longer_allows_says_so() -> None:
+    why = "the plan no longer meets the spec: 8 GPUs; it is replaced at 2026-01-02T04:00:00Z"
+    status = transitions.scheduled(planned(), META, NOW, all_running=True)
+    assert status.plan
+    assert "But:" not in said(status)
+    assert f"But: {why}" in said(transitions.standing(status, META, status.plan, NOW, outdated=why)).splitlines()
+
+
 def test_a_plan_tells_what_lost_when_it_was_decided() -> None:
     made = placement()
     lost = Alternative("T4", 16, made.plan, made.prediction, "worth 0.50 as much to this job", 0.5, 0.0)

@@ -103,6 +103,8 @@ def standing(facts: JobFacts, now: float) -> Rows:
     said: Rows = [("Job", _title(facts)), ("State", _state(facts, now))]
     if plan := status.plan:
         said += _plan(plan)
+        if note := _note(status, plan):
+            said.append(("But", note))
     if status.stop:
         said += _stop(status.stop, now)
     if plan and plan.waits_for and not conditions.holds(status.conditions, names.GANG_SCHEDULED):
@@ -238,6 +240,15 @@ def _plan(plan: Plan) -> Rows:
         *(("Lost then", _lost(each)) for each in plan.alternatives or ()),
         ("On", words.nodes([node.name for node in plan.nodes], limit=8)),
     ]
+
+
+def _note(status: JobStatus, plan: Plan) -> str:
+    """What the condition Planned says beside why it was planned so: what it waits for, where it breaks the spec."""
+    told = conditions.find(status.conditions, names.PLANNED)
+    if told is None or told.status != "True":
+        return ""
+    note, own, _ = told.message.partition(f"{plan.policy}: ")
+    return note.removesuffix("; ") if own else ""
 
 
 def _lost(other: PlanAlternative) -> str:
