@@ -18,9 +18,12 @@ KUBERNETES: Final = "v1.36.3"
 """Version that renders are for where no cluster says its own."""
 HEADER: Final = """\
 # The chart charts/trimtab with its defaults, rendered by `python -m hack.chart render`: do not edit.
+# Name the registry that the images are in:
 #
-#   kubectl apply --server-side -f manifests/install.yaml
+#   sed "s|REGISTRY/|$REGISTRY/|" manifests/install.yaml | kubectl apply --server-side -f -
 """
+NAMED: Final = CHART / "ci" / "default-values.yaml"
+"""What every installation has to name; goes before all other values of a render."""
 
 
 class RenderError(LocalClusterError):
@@ -37,14 +40,14 @@ def helm(*arguments: str, stdin: str = "") -> str:
 
 def render(*arguments: str, values: str = "", namespace: str = SYSTEM_NAMESPACE) -> str:
     """Manifests of a release called trimtab, hooks too; `values` is YAML. Raises RenderError."""
-    given = ("--values", "-") if values else ()
+    given = ("--values", str(NAMED), *(("--values", "-") if values else ()))
     where = ("--namespace", namespace, "--kube-version", KUBERNETES)
     return helm("template", "trimtab", str(CHART), *where, *given, *arguments, stdin=values)
 
 
 def install() -> str:
     """Text of manifests/install.yaml. Hooks are Helm's, so they are left out. Raises RenderError."""
-    return HEADER + render("--no-hooks", "--set", "namespace.create=true")
+    return HEADER + render("--no-hooks", "--set", "namespace.create=true,image.registry=REGISTRY")
 
 
 def value_files() -> dict[str, Path]:

@@ -10,8 +10,10 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from functools import cache
 from itertools import pairwise
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +26,19 @@ def of_fields(cls: type) -> dict[str, str]:
     for each in reversed(cls.__mro__):
         found |= _of_module(each.__module__).get(each.__qualname__, {})
     return found
+
+
+def of_constants(module: ModuleType, beginning: str) -> dict[str, str]:
+    """Value -> text of the constants of a module whose names begin so; empty for one without words."""
+    texts = _of_body(ast.parse(inspect.getsource(module)).body)
+    found = {name: value for name, value in vars(module).items() if name.startswith(beginning)}
+    return {value: texts.get(name, "") for name, value in found.items()}
+
+
+def of_members(kind: type[StrEnum]) -> dict[str, str]:
+    """Value -> text of the members of an enumeration; empty for one without words."""
+    texts = of_fields(kind)
+    return {member.value: texts.get(member.name, "") for member in kind}
 
 
 @cache
@@ -39,10 +54,10 @@ def _of_module(name: str) -> Mapping[str, Mapping[str, str]]:
 def _of_body(body: list[ast.stmt]) -> dict[str, str]:
     found: dict[str, str] = {}
     for field, below in pairwise(body):
-        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-            continue
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
-            found[field.target.id] = inspect.cleandoc(below.value.value)
+        match field:
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                    found[name] = inspect.cleandoc(str(below.value.value))
     return found
 
 

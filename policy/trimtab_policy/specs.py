@@ -254,7 +254,8 @@ class ParallelPlan(Struct, frozen=True):
         parts += [f"vpp={self.virtual}"] if self.virtual > 1 else []
         parts += [f"cp={self.context}"] if self.context > 1 else []
         parts += [f"ep={self.expert}"] if self.expert > 1 else []
-        parts += [f"zero={self.zero_stage}"] if self.zero_stage else []
+        shared = self.data * self.context > 1  # with one rank there is nobody to shard anything over
+        parts += [f"zero={self.zero_stage}"] if self.zero_stage and shared else []
         parts += [f"shard={self.shard}"] if self.shard else []
         return " ".join(parts)
 

@@ -20,6 +20,8 @@ from trimtab_policy.specs import GpuSpec, Mode, ModelSpec, ParallelPlan, Predict
 
 MOST_LEAVING = 256
 """Gangs that stop or move for one decision, and that one plan waits for: its status names each of them."""
+UNBOUNDED = 1 << 50
+"""Millicores or bytes of a node of which nobody has said what it has: more than any pod asks for."""
 
 
 class Bounds(Struct, frozen=True):
@@ -62,6 +64,11 @@ class Requirements(Struct, frozen=True):
     cpu_milli_per_pod: int = 0
     """What a pod asks for whatever its GPUs: sidecars, or a template with requests of its own."""
     memory_per_pod: int = 0
+
+    @property
+    def asks_host(self) -> bool:
+        """Whether its pods ask for CPU or memory beside GPUs."""
+        return bool(self.cpu_milli_per_gpu or self.memory_per_gpu or self.cpu_milli_per_pod or self.memory_per_pod)
 
     def cpu_milli(self, gpus: int) -> int:
         """CPU millicores that a pod with so many GPUs requests."""
@@ -114,6 +121,10 @@ class Node(Struct, frozen=True):
     """Of those not requested by any pod, GPUs that are busy all the same; `free_gpus` leaves them out."""
     readings: Readings | None = None
     """None without an agent, or where its readings are stale or implausible."""
+    cpu_milli: int = UNBOUNDED
+    """Allocatable millicores of CPU: what no pod can ask for more of, even on the empty node."""
+    memory: int = UNBOUNDED
+    """Allocatable bytes of host memory, likewise."""
 
 
 class NodeShare(Struct, frozen=True):
@@ -162,20 +173,34 @@ class PendingReason(StrEnum):
     """Why a job has no placement: a closed list that tools may rely on."""
 
     NO_FEASIBLE_PLAN = "NoFeasiblePlan"
+    """No division of the model over the GPUs that the job allows fits into their memory, or divides evenly. The
+    message has the nearest miss in numbers; more GPUs, other types or free degrees help."""
     NO_SUCH_GPU = "NoSuchGpu"
+    """The cluster has none of the GPU types in `spec.resources.gpuTypes`."""
     NO_ELIGIBLE_NODE = "NoEligibleNode"
+    """No GPU node matches the nodeSelector, affinity and tolerations of `spec.template`."""
     CLUSTER_TOO_SMALL = "ClusterTooSmall"
+    """Were all nodes empty, even its smallest plan would not fit: it takes more GPUs than there are on nodes that it
+    may use, or its pods ask for more CPU or memory than any of these nodes has."""
     INSUFFICIENT_GPUS = "InsufficientGpus"
+    """Too few GPUs are free now; the message says who holds them. It starts when enough of them end."""
     FRAGMENTED = "Fragmented"
+    """Enough GPUs are free, but not on the same nodes, not within one NVLink domain, or without the CPU and memory
+    that its pods ask for."""
     QUOTA_EXCEEDED = "QuotaExceeded"
+    """Its queue has given out all that it may have. It starts when a job of the queue ends, or with a higher limit."""
     QUEUE_NOT_FOUND = "QueueNotFound"
+    """There is no Queue of the name in `spec.queue`."""
     PRIORITY_CLASS_NOT_FOUND = "PriorityClassNotFound"
+    """There is no PriorityClass of the name in `spec.priorityClassName`."""
     INVALID_SPEC = "InvalidSpec"
+    """The spec is understood by the API server, but makes no sense together; the message names the field."""
     QUEUE_NOT_ALLOWED = "QueueNotAllowed"
     """The job's namespace may not use the queue."""
     QUEUE_FULL = "QueueFull"
     """The queue has as many waiting jobs as it takes."""
     BEHIND_OTHERS = "BehindOthers"
+    """There may be room, but the policy gives it to jobs that come first."""
     WAITING_FOR_BETTER = "WaitingForBetterGpus"
     """GPUs that come free soon are worth more to it than what it could have now."""
     RESERVED = "Reserved"
@@ -183,7 +208,11 @@ class PendingReason(StrEnum):
     WAITING_FOR_ADMISSION = "WaitingForAdmission"
     """Another system (Kueue) has the say, and has not admitted it yet."""
     BACKING_OFF = "BackingOff"
+    """Its last gang failed, or what it left behind is still there. It is tried again after a pause that doubles;
+    `status.failures` and the message say what went wrong."""
     DECISION_REFUSED = "DecisionRefused"
+    """What the policy decided for it breaks a rule, and was not done. That is a bug of the policy; the message has the
+    rule."""
     DECISION_FAILED = "DecisionFailed"
     """Deciding about this very job fails, which is a bug of ours: all others are decided about without it."""
     NOT_CONSIDERED = "NotConsidered"

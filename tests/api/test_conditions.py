@@ -24,10 +24,12 @@ def state(*changes: Condition) -> str:
     return merge(initial(1, THEN), changes)[-1].reason
 
 
-def test_at_first_sight_every_condition_is_unknown() -> None:
+def test_at_first_sight_no_condition_holds_and_each_says_why() -> None:
     seen = initial(4, NOW)
     assert {c.type for c in seen} == set(names.CONDITIONS)
-    assert {(c.status, c.observed_generation) for c in seen} == {("Unknown", 4)}
+    assert {(c.status, c.observed_generation) for c in seen} == {("False", 4)}
+    assert all(c.reason and c.message for c in seen)
+    assert seen[-1].reason == "NotDecided"
 
 
 @pytest.mark.parametrize(

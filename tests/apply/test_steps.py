@@ -179,6 +179,13 @@ def test_a_running_gang_is_ready() -> None:
     assert action.happening.reason == "Running"
 
 
+def test_a_plan_whose_pods_have_their_nodes_is_not_said_to_be_binding() -> None:
+    for status, reason in ((PLANNED, "Binding"), (SCHEDULED, "Bound"), (RUNNING, "Bound")):
+        told = conditions.find(status.conditions, names.PLANNED)
+        assert told
+        assert told.reason == reason
+
+
 def test_a_gang_is_not_ready_before_all_of_it_runs() -> None:
     assert next_step(view(SCHEDULED, pods("Running")[0], BOUND[1])) == ()
 

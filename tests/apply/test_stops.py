@@ -325,7 +325,7 @@ def test_a_plan_that_no_longer_meets_the_spec_says_so_while_it_stands() -> None:
     action = written(next_step(view(RUNNING, *pods("Running"), outdated=why)))
     told = conditions.find(action.status.conditions, names.PLANNED)
     assert told
-    assert (told.reason, told.message) == ("Binding", f"{why}; best_fit: because")
+    assert (told.reason, told.message) == ("Bound", f"{why}; best_fit: because")
     assert action.happening is None
     assert next_step(view(action.status, *pods("Running"), outdated=why)) == ()
 

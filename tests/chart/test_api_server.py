@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hack.chart.render import CHART, KUBERNETES, RenderError, helm
+from hack.chart.render import CHART, KUBERNETES, NAMED, RenderError, helm
 from hack.chart.tools import build
 from tests.chart.openapi import write_schemas
 from tests.chart.rendered import FILES, MANIFESTS, objects_of, parse, text_of
@@ -105,7 +105,8 @@ def empty(state_home: Path) -> Iterator[LocalCluster]:
 def released(cluster: LocalCluster, command: str, *arguments: str) -> str:
     """Output of a command of helm about the release in a cluster."""
     where = ("--kubeconfig", str(cluster.kubeconfig), "--namespace", SYSTEM_NAMESPACE)
-    return helm(command, "trimtab", *arguments, *where)
+    named = ("--values", str(NAMED)) if command in ("install", "upgrade") else ()
+    return helm(command, "trimtab", *named, *arguments, *where)
 
 
 def data_of(cluster: LocalCluster, secret: str) -> dict[str, bytes]:
@@ -178,6 +179,6 @@ def test_a_second_release_is_refused(empty: LocalCluster) -> None:
     with pytest.raises(RenderError, match="invalid ownership metadata"):
         helm(
             "install", "second", str(CHART), "--kubeconfig", str(empty.kubeconfig), "--namespace", "elsewhere",
-            "--create-namespace",
+            "--create-namespace", "--values", str(NAMED),
         )  # fmt: skip
     released(empty, "uninstall")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hack.chart.render import CHART, INSTALL, helm, install
+from hack.chart.render import CHART, INSTALL, NAMED, helm, install
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from tests.chart.rendered import (
@@ -117,7 +117,8 @@ def test_pods_of_a_new_version_of_the_chart_alone_are_the_same(tmp_path: Path) -
     """An upgrade that changes nothing restarts nothing."""
     copy = shutil.copytree(CHART, tmp_path / "trimtab")
     (copy / "Chart.yaml").write_text((CHART / "Chart.yaml").read_text().replace("\nversion: ", "\nversion: 9"))
-    told = ("--set", "image.tag=same", "--kube-version", "v1.36.3", "--namespace", names.SYSTEM_NAMESPACE)
+    told = ("--values", str(NAMED), "--set", "image.tag=same", "--kube-version", "v1.36.3")
+    told += ("--namespace", names.SYSTEM_NAMESPACE)
     after = [each for each in yaml.safe_load_all(helm("template", "trimtab", str(copy), *told)) if each]
     before = [each for each in yaml.safe_load_all(helm("template", "trimtab", str(CHART), *told)) if each]
     assert before != after
@@ -342,7 +343,7 @@ def test_pods_are_those_of_the_manifests(file: str, kind: str, name: str) -> Non
     set_there = {each["name"]: each for each in theirs.get("env", [])}
     set_here = {each["name"]: each for each in ours.get("env", [])}
     assert {key: set_here.get(key) for key in set_there} == set_there
-    assert ours["image"] == theirs["image"]
+    assert ours["image"].removeprefix("registry.example.com/trimtab/") == theirs["image"]
     same_command = [*ours["command"], *ours.get("args", [])]
     assert same_command[-len(theirs["command"]) + 1 :] == theirs["command"][1:]
     for key in wanted["spec"].keys() - {"template"}:
@@ -410,8 +411,31 @@ def test_the_controller_keeps_everything_in_its_own_namespace(monkeypatch: pytes
     assert settings.reports.url == "http://trimtab-reports.gpus.svc:9999"
     assert settings.reports.listens
     assert (settings.fake.enabled, settings.fake.speedup) == (True, 60)
-    assert controller["spec"]["strategy"] == {"type": "Recreate"}
-    assert controller["spec"]["replicas"] == 1
+
+
+def test_the_controller_is_there_while_it_is_upgraded_and_nodes_are_drained() -> None:
+    controller, budget = (the(kind, "trimtab-controller", objects()) for kind in ("Deployment", "PodDisruptionBudget"))
+    assert controller["spec"]["replicas"] == 2
+    assert controller["spec"]["strategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+    }
+    assert budget["spec"]["minAvailable"] == 1
+    assert (
+        budget["spec"]["selector"]["matchLabels"].items()
+        <= controller["spec"]["template"]["metadata"]["labels"].items()
+    )
+    assert pod_of(controller)["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_process_of_ours_has_time_to_start(name: str) -> None:
+    found = [each for each in workloads(objects_of(name)) if each["kind"] in ("Deployment", "DaemonSet")]
+    ours = [
+        container for each in found for container in pod_of(each)["containers"] if "/trimtab-" in container["image"]
+    ]
+    assert ours
+    assert all({"startupProbe", "livenessProbe", "readinessProbe"} <= each.keys() for each in ours)
 
 
 # --- how pods run ----------------------------------------------------------------------------------------------------

@@ -133,6 +133,9 @@ WRONG = {
     "extender: {enabled: true, tls: {certManager: {issuerRef: {name: a, kind: Issuer}}}}": "mode to CertManager",
     "extender: {enabled: true, inspectNames: [trimtab-scheduler]}": "among extender.clientNames, too",
     "extender: {enabled: true, replicas: 1}": "minAvailable is 1 of 1 replicas: nodes with them could never be drained",
+    "controller: {replicas: 1}": "controller.podDisruptionBudget.minAvailable is 1 of 1 replicas",
+    "image: {registry: ''}": "name the registry that trimtab-operator, trimtab-agent come from",
+    "{image: {registry: ''}, agent: {enabled: false}}": "name the registry that trimtab-operator come from",
     "controller: {serviceAccount: {create: false}}": "name the account to use in controller.serviceAccount.name",
     "policy: {weights: {configMap: {name: a}, persistentVolumeClaim: {name: b}}}": "one source, not 2",
     "policy: {weights: {subPath: a}}": "of what? Name an image",
@@ -175,6 +178,17 @@ def test_what_cannot_work_is_refused_with_words_that_help(values: str) -> None:
     with pytest.raises(RenderError) as refusal:
         render(values=values)
     assert WRONG[values] in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "image: {registry: '', pullPolicy: Never}",
+        "{image: {registry: ''}, agent: {enabled: false}, controller: {image: {repository: example.com/own/trimtab}}}",
+    ],
+)
+def test_a_registry_is_not_needed_where_nothing_is_pulled_or_repositories_name_theirs(values: str) -> None:
+    assert "image: " in render(values=values)
 
 
 def test_all_mistakes_are_told_at_once() -> None:

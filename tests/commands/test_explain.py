@@ -61,8 +61,16 @@ def test_a_job_that_is_bound_and_runs_tells_its_plan_and_since_when() -> None:
     told = said(status, NOW + 3600)
     assert "State: Running, for 1h00m" in told
     assert f"Plan: 8×{A100}, Data dp=8" in told
-    assert "(epoch 3, best_fit)" in told
+    assert "(plan 3, by best_fit)" in told
     assert "Because: because" in told
+
+
+def test_a_plan_that_its_spec_no_longer_allows_says_so() -> None:
+    why = "the plan no longer meets the spec: 8 GPUs; it is replaced at 2026-01-02T04:00:00Z"
+    status = transitions.scheduled(planned(), META, NOW, all_running=True)
+    assert status.plan
+    assert "But:" not in said(status)
+    assert f"But: {why}" in said(transitions.standing(status, META, status.plan, NOW, outdated=why)).splitlines()
 
 
 def test_a_plan_tells_what_lost_when_it_was_decided() -> None:
@@ -124,7 +132,8 @@ def test_a_suspended_job_says_what_has_suspended_it() -> None:
 def test_jobs_that_have_ended_say_how() -> None:
     page = said(transitions.completed(planned(), META, NOW))
     assert "State: Completed" in page
-    assert "Because: all pods of the gang have succeeded" in page
+    assert "Ended: all pods of the gang have succeeded" in page
+    assert [line for line in page.splitlines() if line.startswith("Because")] == ["Because: because"]
 
 
 def test_a_spec_that_cannot_be_understood_has_a_page_too() -> None:
@@ -187,11 +196,18 @@ def test_history_is_told_in_its_order() -> None:
     )
     assert lines(ui.history(status, NOW)) == [
         "History: 2026-01-02 03:04:05 UTC  ran for the first time",
-        "History: 2026-01-02 04:04:05 UTC  Xid on n: Gpu (epoch 1)",
-        "History: 2026-01-02 05:04:05 UTC  asked to stop for a/b: Reclaimed (epoch 2)",
+        "History: 2026-01-02 04:04:05 UTC  Xid on n: Gpu (plan 1)",
+        "History: 2026-01-02 05:04:05 UTC  asked to stop for a/b: Reclaimed (plan 2)",
         "Counts: 1 restart after failures, 1 request to stop, 3 plans",
     ]
     assert ui.history(JobStatus(), NOW) == []
+
+
+def test_what_comes_about_in_one_second_is_told_in_the_order_in_which_it_does() -> None:
+    status = planned().model_copy(update={"start_time": MOMENT, "completion_time": MOMENT})
+    status = transitions.completed(status, META, MOMENT.timestamp()).model_copy(update={"completion_time": MOMENT})
+    told = [line.partition("  ")[2] for line in lines(ui.history(status, NOW)) if line.startswith("History")]
+    assert told == ["ran for the first time", "completed"]
 
 
 def test_a_name_that_repeats_is_told_once() -> None:
@@ -230,6 +246,19 @@ def test_a_waiting_job_is_told_why_when_and_what_would_help(dump: Path) -> None:
         "on a (r3)",
     ):
         assert text in shown
+
+
+def test_a_job_whose_pods_fit_no_node_is_promised_no_start_and_told_of_nobody_elses_jobs(tmp_path: Path) -> None:
+    nodes = [node("a", free=0, cpu_milli=128_000), node("b", cpu_milli=128_000)]
+    held, greedy = running("first", {"a": 8}, finish=NOW + 1500), job("greedy", cpu_milli_per_pod=4_000_000)
+    file = tmp_path / "now.json"
+    file.write_bytes(msgspec.json.encode(snapshot(nodes, [held, greedy])))
+    shown = " ".join(explain(file, "greedy").stdout.split())
+    assert "ClusterTooSmall" in shown
+    assert f"requests.cpu 4000, and the largest {A100} node, a, has 128" in shown
+    assert "Starts not in sight" in shown
+    assert "default/first" not in shown
+    assert "more than such nodes have" not in shown
 
 
 def test_programs_get_the_same(dump: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_job_that_reports_is_told_against_what_was_predicted() -> None:
         ("Progress", "step 340 of 1000; checkpoint at step 300"),
         (
             "Step time",
-            "900 ms a step, 1.50 times what was expected; predicted 600 ms a step (×1.20 by what other jobs took)",
+            "900 ms, 1.50 times what was expected; predicted 600 ms (×1.20 by what other jobs took)",
         ),
     ]
 

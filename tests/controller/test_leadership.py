@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from tests.fakeserver import Refused, Store
 
 from trimtab import errors
@@ -131,6 +132,23 @@ def test_never_do_two_lead_and_every_leadership_has_a_higher_epoch(actions: list
         assert acting == sorted(acting), "an older epoch never acts after a younger one"
         epochs = [epoch for c in candidates for epoch in c.epochs]
         assert len(set(epochs)) == len(epochs), "no epoch is given twice"
+
+    virtually(scenario)
+
+
+def test_who_waits_for_the_lease_of_another_says_so_once_and_for_how_long_at_most() -> None:
+    async def scenario(store: Store) -> None:
+        first, second = Candidate(store, "first"), Candidate(store, "second")
+        leads = asyncio.create_task(first.run())
+        await asyncio.sleep(1)
+        with capture_logs() as told:
+            waits = asyncio.create_task(second.run())
+            await asyncio.sleep(10)
+            leads.cancel()
+            await asyncio.sleep(30)
+        waits.cancel()
+        assert [each["event"] for each in told] == ["waits for the lease: it has another holder", "leading"]
+        assert (told[0]["holder"], told[0]["seconds"]) == ("first", LeadershipSettings().lease_seconds)
 
     virtually(scenario)
 

@@ -20,7 +20,8 @@ EVERY = (*admission.POLICIES, admission.OF_AGENTS)
 
 
 @pytest.mark.parametrize(
-    ("file", "wanted"), [("admission.yaml", admission.POLICIES), ("agent.yaml", (admission.OF_AGENTS,))]
+    ("file", "wanted"),
+    [("admission.yaml", (*admission.POLICIES, admission.ADVICE)), ("agent.yaml", (admission.OF_AGENTS,))],
 )
 def test_what_is_looked_for_is_what_the_manifests_install(file: str, wanted: tuple[str, ...]) -> None:
     found = list(yaml.safe_load_all((MANIFESTS / file).read_text()))
@@ -28,6 +29,8 @@ def test_what_is_looked_for_is_what_the_manifests_install(file: str, wanted: tup
     assert sorted(policies) == sorted(wanted)
     bindings = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"].endswith("PolicyBinding")}
     assert {spec["policyName"] for spec in bindings.values()} == set(wanted)
+    denies = {spec["policyName"]: spec["validationActions"] == ["Deny"] for spec in bindings.values()}
+    assert denies == {name: name != admission.ADVICE for name in wanted}
 
 
 def test_the_limits_that_are_told_are_the_first_variables_of_the_manifest_and_no_parameters() -> None:

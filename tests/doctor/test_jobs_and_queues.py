@@ -20,7 +20,7 @@ from trimtab.api import conditions
 from trimtab.api.status import JobStatus, PendingStatus, StopRequest
 from trimtab.doctor.checks import jobs, kueue, queues
 from trimtab.doctor.findings import Reason, Severity
-from trimtab.doctor.inventory import Unknown
+from trimtab.doctor.inventory import Pod, Unknown
 from trimtab.kube.objects import JobObject
 from trimtab.settings import InteropSettings
 from trimtab_policy.types import NEVER_STARTS, PendingReason, StopCause
@@ -55,6 +55,35 @@ def test_a_job_that_nobody_has_looked_at_is_an_error_after_a_minute() -> None:
     assert (finding.level, finding.reason) == (Severity.ERROR, Reason.JOB_UNSEEN)
     others = job_object(spec={"managedBy": "kueue.x-k8s.io/multikueue"}, creation_timestamp=time_at(-61))
     assert not wrong(jobs.stuck, healthy(jobs=(others,)))
+
+
+def left_pod(name: str, *, age: float = 120.0, owner: str = "", phase: str = "Running", **meta: Any) -> Pod:
+    of = [{"apiVersion": names.API_VERSION, "kind": names.JOB_KIND, "name": "job", "uid": owner, "controller": True}]
+    raw = {
+        "metadata": {
+            "name": name, "namespace": "default", "labels": {names.LABEL_JOB: "job"},
+            "ownerReferences": of if owner else [], "creationTimestamp": time_at(-age), **meta,
+        },
+        "spec": {"nodeName": f"n{name[-1]}"},
+        "status": {"phase": phase},
+    }  # fmt: skip
+    return msgspec.convert(raw, Pod)
+
+
+def test_pods_that_a_job_left_behind_are_named_with_the_nodes_whose_gpus_they_hold() -> None:
+    (mine,) = healthy().jobs if isinstance(healthy().jobs, tuple) else ()
+    fine = (
+        left_pod("of-its-job-1", owner=mine.metadata.uid),
+        left_pod("young-1", age=5),
+        left_pod("ended-1", phase="Succeeded"),
+        left_pod("ends-1", deletionTimestamp=time_at(-1)),
+    )
+    assert not wrong(jobs.orphans, healthy(gang_pods=fine))
+    (finding,) = wrong(jobs.orphans, healthy(gang_pods=(*fine, left_pod("a-0"), left_pod("a-1", owner="uid-gone"))))
+    assert (finding.level, finding.reason) == (Severity.WARNING, Reason.PODS_ORPHANED)
+    assert finding.message == "2 pods of job default/job are left without it, and hold their GPUs on n0, n1"
+    assert finding.fix == f"kubectl -n default delete pods -l {names.LABEL_JOB}=job"
+    assert finding.objects == ("Pod/default/a-0", "Pod/default/a-1")
 
 
 @pytest.mark.parametrize(("late", "told"), [(30, False), (300, True)])

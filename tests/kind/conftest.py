@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trimtab.names import SYSTEM_NAMESPACE
+from trimtab.names import LEASE_NAME, SYSTEM_NAMESPACE
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS, GPUS = 4, 1
@@ -64,6 +64,13 @@ class Kind:
     def system_pods(self, part: str) -> list[dict[str, Any]]:
         """Pods of a part of Trimtab, e.g. trimtab-controller."""
         return self.items("pods", "--namespace", SYSTEM_NAMESPACE, "--selector", f"app.kubernetes.io/name={part}")
+
+    def leader(self) -> dict[str, Any]:
+        """The pod of the controller that leads: of several one holds the Lease, under its host name and a suffix."""
+        lease = self.get("lease", LEASE_NAME, "--namespace", SYSTEM_NAMESPACE)
+        name = lease["spec"]["holderIdentity"].rpartition("_")[0]
+        (found,) = (pod for pod in self.system_pods("trimtab-controller") if pod["metadata"]["name"] == name)
+        return dict(found)
 
     def eventually(self, wanted: Callable[[], Any], seconds: float, what: str) -> Any:
         """What `wanted` returns once that is true; fails, with what the cluster looks like, when it stays false."""

@@ -60,6 +60,13 @@ def test_the_namespace_is_that_of_the_context_until_another_is_asked_for(jobs: P
     assert sorted({line.split()[0] for line in everywhere[1:] if line.startswith("get-team")}) == [ONE, OTHER]
 
 
+def test_what_o_name_prints_can_be_asked_for(jobs: Path) -> None:
+    assert names(ran(jobs, "get", "ltj/llama", "--no-headers")) == ["llama"]
+    printed = ran(jobs, "get", "jobs", "gpt", "-o", "name").stdout.strip()
+    assert names(ran(jobs, "get", printed, "--no-headers")) == ["gpt"]
+    assert "No such command" in ran(jobs, "get", "pods/llama", rc=2).stderr
+
+
 def test_by_name_and_by_label(jobs: Path) -> None:
     assert names(ran(jobs, "get", "job", "gpt", "--no-headers")) == ["gpt"]
     assert names(ran(jobs, "get", "job", f"{OTHER}/llama", "gpt", "--no-headers")) == [OTHER, ONE]

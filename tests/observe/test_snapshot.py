@@ -83,6 +83,7 @@ def test_cpu_memory_and_pod_slots_are_counted_too() -> None:
     asks = {"resources": {"requests": {"cpu": "1500m", "memory": "1Gi"}}}
     [node] = look([N1], [pod_object("a", "n1", spec={"containers": [asks]})]).snapshot.nodes
     assert (node.free_cpu_milli, node.free_memory, node.free_pods) == (126_500, (1 << 40) - (1 << 30), 109)
+    assert (node.cpu_milli, node.memory) == (128_000, 1 << 40)
 
 
 def test_ranks_of_a_plan_count_before_their_pods_exist() -> None:

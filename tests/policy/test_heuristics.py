@@ -9,7 +9,7 @@ import pytest
 from tests.builders import A100, H100, NOW, T4, V100, job, node, running, snapshot
 
 from trimtab_policy import policy
-from trimtab_policy.heuristics.best_fit import BestFit
+from trimtab_policy.heuristics.best_fit import BestFit, beside
 from trimtab_policy.heuristics.fcfs import Fcfs
 from trimtab_policy.heuristics.fixed import Fixed
 from trimtab_policy.specs import Mode, Precision
@@ -176,6 +176,19 @@ def test_best_fit_names_how_much_faster_it_is_than_the_next_type() -> None:
     placed = the_placement(BestFit(), [node("a"), node("t", T4)], job(gpus=(8, 8), precision=Precision.FP16))
     assert placed.reason.startswith(f"8×{A100} on a, dp=8 tp=1 pp=1 zero=1: ")
     assert re.search(r"k tokens/s, [\d.]+× the next best type$", placed.reason)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (1.0, ", about as fast as the next best type"),
+        (1.04, ", about as fast as the next best type"),
+        (1.06, ", 1.1× the next best type"),
+        (18.3, ", 18.3× the next best type"),
+    ],
+)
+def test_a_ratio_that_is_none_is_not_told_as_one(ratio: float, said: str) -> None:
+    assert beside(ratio) == said
 
 
 def test_best_fit_says_when_a_faster_type_does_not_pay() -> None:

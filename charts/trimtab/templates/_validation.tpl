@@ -4,7 +4,7 @@ All mistakes are told at once.
 */}}
 {{- define "trimtab.validate" -}}
 {{- $mistakes := list -}}
-{{- range $check := list "accounts" "binding" "tls" "policy" "agent" "fakeNodes" "network" "ports" "settings" "web" "replicas" "otherKinds" -}}
+{{- range $check := list "accounts" "binding" "tls" "policy" "agent" "fakeNodes" "network" "ports" "settings" "web" "replicas" "otherKinds" "registry" -}}
 {{- range include (printf "trimtab.validate.%s" $check) $ | fromYamlArray -}}
 {{- $mistakes = append $mistakes . -}}
 {{- end -}}
@@ -20,6 +20,21 @@ All mistakes are told at once.
 {{- if and (not $account.create) (not $account.name) }}
 - {{ printf "%s.serviceAccount.create is false: name the account to use in %s.serviceAccount.name" . . | quote }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "trimtab.validate.registry" -}}
+{{- $nowhere := list }}
+{{- if not (or .Values.image.registry (eq .Values.image.pullPolicy "Never")) }}
+{{- range list "controller" "agent" "extender" "web" }}
+{{- $values := index $.Values . }}
+{{- if and (or $values.enabled (eq . "controller")) (not (contains "/" $values.image.repository)) }}
+{{- $nowhere = append $nowhere $values.image.repository }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $nowhere }}
+- {{ printf "image.registry: name the registry that %s come from, such as --set image.registry=registry.example.com/team (hack/kind/images builds them, hack/release pushes them); without one, a stranger's images would be pulled. Where nodes have them already, set image.pullPolicy to Never" (join ", " ($nowhere | uniq)) | quote }}
 {{- end }}
 {{- end }}
 
@@ -179,9 +194,9 @@ All mistakes are told at once.
 {{- end }}
 
 {{- define "trimtab.validate.replicas" -}}
-{{- range list "extender" "scheduler" }}
+{{- range list "controller" "extender" "scheduler" }}
 {{- $values := index $.Values . }}
-{{- if and $values.enabled $values.podDisruptionBudget.enabled (ge (int $values.podDisruptionBudget.minAvailable) (int $values.replicas)) (gt (int $values.replicas) 0) }}
+{{- if and (or $values.enabled (eq . "controller")) $values.podDisruptionBudget.enabled (ge (int $values.podDisruptionBudget.minAvailable) (int $values.replicas)) (gt (int $values.replicas) 0) }}
 - {{ printf "%s.podDisruptionBudget.minAvailable is %d of %d replicas: nodes with them could never be drained; raise %s.replicas, or set %s.podDisruptionBudget.enabled to false" . (int $values.podDisruptionBudget.minAvailable) (int $values.replicas) . . | quote }}
 {{- end }}
 {{- end }}

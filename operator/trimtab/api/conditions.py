@@ -10,27 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from trimtab import names
 from trimtab.api.status import Condition
 
 Status = Literal["True", "False", "Unknown"]
+AT_FIRST: Final = {
+    names.PLANNED: ("NotDecided", "nothing has been decided about it yet"),
+    names.GANG_SCHEDULED: ("NotPlanned", "it has no plan yet"),
+    names.PODS_READY: ("NotPlanned", "it has no plan yet"),
+    names.CHECKPOINT_REQUESTED: ("NotRequested", "nobody has asked it to save its state and stop"),
+    names.SUSPENDED: ("NotSuspended", "spec.suspend is not set"),
+    names.FAILED: ("NotFailed", "it has not failed for good"),
+    names.COMPLETE: ("NotCompleted", "it has not completed"),
+}
+"""Condition -> reason and message with which a job starts: nothing of it is true yet, and why is known."""
 
 
 def initial(generation: int, now: datetime) -> tuple[Condition, ...]:
-    """Return every condition as Unknown: what a job gets at first sight."""
+    """Return every condition as False, each with a reason: what a job gets at first sight."""
     return merge(
         (),
         (
             Condition(
                 type=kind,
-                status="Unknown",
-                reason=names.REASON_UNSEEN,
+                status="False",
+                reason=reason,
+                message=message,
                 observed_generation=generation,
                 last_transition_time=now,
             )
-            for kind in names.CONDITIONS
+            for kind, (reason, message) in AT_FIRST.items()
         ),
     )
 

@@ -76,9 +76,9 @@ def planned(status: JobStatus, meta: Meta, plan: Plan, now: float) -> JobStatus:
         status, plan=plan, last_epoch=plan.epoch, pending=None, shadow=None, retry_time=None, trainer_status=None
     )
     status = _over(_resumed(status, meta, now), meta, now, names.PREEMPTED, "Planned", "it has a plan again")
-    status = standing(status, meta, plan, now)
     status = say(status, meta, now, names.GANG_SCHEDULED, False, "Binding", f"binding {len(plan.nodes)} pods")
-    return say(status, meta, now, names.PODS_READY, False, "NotStarted", "")
+    status = say(status, meta, now, names.PODS_READY, False, "NotStarted", "its pods have not started")
+    return standing(status, meta, plan, now)
 
 
 def standing(
@@ -88,7 +88,8 @@ def standing(
     message = "; ".join(filter(None, (outdated, f"{plan.policy}: {plan.reason}")))
     if leaving:
         message = f"waits for GPUs that {', '.join(sorted(leaving))} still hold; {message}"
-    reason = names.REASON_MAKING_ROOM if leaving else names.REASON_BINDING
+    bound = names.REASON_BOUND if is_scheduled(status) else names.REASON_BINDING
+    reason = names.REASON_MAKING_ROOM if leaving else bound
     return say(status, meta, now, names.PLANNED, True, reason, message[:LONG_TEXT])
 
 
@@ -123,6 +124,9 @@ def scheduled(status: JobStatus, meta: Meta, now: float, *, all_running: bool) -
     """The whole gang is bound; and, a little later, running."""
     bound = "all pods of the gang are bound"
     status = say(status, meta, now, names.GANG_SCHEDULED, True, names.REASON_STARTING, bound)
+    told = conditions.find(status.conditions, names.PLANNED)
+    if told and told.reason == names.REASON_BINDING:
+        status = say(status, meta, now, names.PLANNED, True, names.REASON_BOUND, told.message)
     if all_running:
         status = restart_timing.started(status, status.plan, now) if status.plan else status
         status = changed(status, start_time=status.start_time or moment(now))

@@ -41,7 +41,13 @@ JOB, NODE, QUEUE = "llmtrainingjob.trimtab.dev", "node", "queue.trimtab.dev"
 
 
 class Kinds(TyperGroup):
-    """The kinds, each by every name that it has."""
+    """The kinds, each by every name that it has; KIND/NAME is KIND NAME, as `-o name` prints it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take `ltj/llama3-8b`, also with the API group behind the kind, apart."""
+        kind, slash, name = args[0].partition("/")
+        words = [kind.partition(".")[0], name] if slash else [kind]
+        return super().resolve_command(ctx, [*words, *args[1:]])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Find a kind by any of its names."""

@@ -84,12 +84,12 @@ def story(facts: JobFacts, known: Learned, snapshot: Snapshot) -> list[tuple[str
         said.append(("Progress", f"step {observed.steps_done} of {facts.training.steps}; {kept}"))
     if plan:
         predicted = plan.predicted.step_milliseconds / 1000
-        text = f"predicted {words.duration(predicted)} a step"
+        text = f"predicted {words.duration(predicted)}"
         if plan.predicted.correction_permille:
             text += f" (×{plan.predicted.correction_permille / 1000:.2f} by what other jobs took)"
         if observed and observed.step_milliseconds and observed.epoch == plan.epoch:
             taken = observed.step_milliseconds / 1000
-            text = f"{words.duration(taken)} a step, {taken / predicted:.2f} times what was expected; {text}"
+            text = f"{words.duration(taken)}, {taken / predicted:.2f} times what was expected; {text}"
         said.append(("Step time", text))
     if found := of_plan(facts, known, snapshot):
         of_levels = (f"{_LEVEL[level]} ×{factor:.2f} ({_jobs(jobs)})" for level, factor, jobs in found.effects)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -11,6 +11,7 @@ from trimtab_policy.perf.breakdown import breakdown
 from trimtab_policy.perf.correction import corrected
 from trimtab_policy.perf.plans import Offer, Option, options_by_type, why_none
 from trimtab_policy.placement.capacity import Capacity, GangDemand
+from trimtab_policy.placement.host_limits import host_shortage
 from trimtab_policy.placement.topology import link_domains, linked_gpus
 from trimtab_policy.specs import GpuSpec, ParallelPlan, Prediction
 from trimtab_policy.types import Job, Placement, Snapshot
@@ -64,11 +65,16 @@ class _View:
         known, node = self._options.get(gpu.name, ()), self._capacity.node_gpus(gpu.name)
         could = [each for each in known if self._ever(gpu, each)]
         if not could:
-            few = f"needs at least {known[0].gpus} GPUs, more than such nodes have" if known else ""
+            few = self._too_few(gpu, known) if known else ""
             return TypeChoice(gpu.name, why_not=few or why_none(job.model, job.training, needs, gpu, node))
         best = max(could, key=lambda each: each.prediction.tokens_per_second)
         choice = self._choice(gpu, best.gpus_per_node, best.plan, best.prediction, best.linked)
         return replace(choice, why_not=self._why_not(gpu, best, chosen))
+
+    def _too_few(self, gpu: GpuSpec, known: Sequence[Option]) -> str:
+        """What the nodes of a type are too few, or too small, for."""
+        beside = (host_shortage(self._capacity, self._job, _demand(gpu, each)) for each in known)
+        return next((why for why in beside if why), f"needs at least {known[0].gpus} GPUs, more than such nodes have")
 
     def _why_not(self, gpu: GpuSpec, option: Option, chosen: Placement | None) -> str:
         allowed = self._job.requirements.gpu_types

@@ -108,9 +108,13 @@ class Leadership:
 
     async def acquire(self) -> int:
         """Wait until we lead, and return the epoch."""
+        waits_for = ""
         while not self.leading:
             await self._attempt()
             if not self.leading:
+                if (holder := self._holder()) not in ("", waits_for):
+                    waits_for = holder
+                    log.info("waits for the lease: it has another holder", holder=holder, seconds=self._lifetime())
                 await asyncio.sleep(self._settings.retry_seconds)
         log.info("leading", identity=self.identity, epoch=self.epoch)
         return self.epoch
@@ -179,8 +183,15 @@ class Leadership:
     def _free(self) -> bool:
         if self._observed is None or self._observed.spec.holder_identity in ("", self.identity):
             return True
-        lifetime = max(self._observed.spec.lease_duration_seconds, self._settings.lease_seconds)
-        return self._clock() >= self._observed_at + lifetime
+        return self._clock() >= self._observed_at + self._lifetime()
+
+    def _holder(self) -> str:
+        return self._observed.spec.holder_identity if self._observed else ""
+
+    def _lifetime(self) -> float:
+        """Seconds after which a lease that its holder does not renew may be taken."""
+        told = self._observed.spec.lease_duration_seconds if self._observed else 0
+        return max(told, self._settings.lease_seconds)
 
     async def _take(self) -> None:
         epoch = (self._observed.spec.lease_transitions if self._observed else 0) + 1

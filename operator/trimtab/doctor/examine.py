@@ -61,6 +61,7 @@ CHECKS = (
     DoctorCheck(CheckGroup.JOBS, "bounds of namespaces", queues.bounds),
     DoctorCheck(CheckGroup.JOBS, "statuses", jobs.readable),
     DoctorCheck(CheckGroup.JOBS, "stuck jobs", jobs.stuck),
+    DoctorCheck(CheckGroup.JOBS, "pods without a job", jobs.orphans),
     DoctorCheck(CheckGroup.JOBS, "priorities", jobs.priorities),
     DoctorCheck(CheckGroup.KUEUE, "version", kueue.version),
 )

@@ -104,6 +104,7 @@ class Reason(StrEnum):
     JOB_UNSEEN = "JobUnseen"
     JOB_NEVER_STARTS = "JobNeverStarts"
     STOP_OVERDUE = "StopOverdue"
+    PODS_ORPHANED = "PodsOrphaned"
     PRIORITY_CLASS_MISSING = "PriorityClassMissing"
     # Kueue
     KUEUE_UNKNOWN = "KueueVersionUnknown"

@@ -286,4 +286,6 @@ def _node(facts: NodeFacts, used: Totals, speed: float, foreign: int, readings: 
         speed=speed,
         foreign_gpus=busy,
         readings=readings,
+        cpu_milli=facts.cpu_milli,
+        memory=facts.memory,
     )

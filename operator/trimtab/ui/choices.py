@@ -41,12 +41,12 @@ def overview(choices: Sequence[TypeChoice], currency: str) -> Group:
     return spaced(parts)
 
 
-def _table(choices: Iterable[TypeChoice], currency: str) -> Table:
+def _table(choices: Sequence[TypeChoice], currency: str) -> Table:
     """Two lines a choice: a figure and what qualifies it, so that 80 columns are enough."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("GPUS\n", no_wrap=True)
     table.add_column("PLAN\n", overflow="fold")
-    for name in ("STEP\n80 %", "TOKENS/S\nMFU", "MEMORY\nof", f"10⁹ TOKENS\n{currency}"):
+    for name in ("STEP\n80 %", "TOKENS/S\nMFU", "MEMORY\nof", f"ENERGY PER\n10⁹ TOKENS{_priced(choices, currency)}"):
         table.add_column(name, justify="right", no_wrap=True)
     for choice in choices:
         if choice.plan and choice.prediction and choice.breakdown:
@@ -55,12 +55,21 @@ def _table(choices: Iterable[TypeChoice], currency: str) -> Table:
     return table
 
 
+def _priced(choices: Iterable[TypeChoice], currency: str) -> str:
+    """What the second line of that column is in, where there are prices."""
+    return (
+        f", {currency}"
+        if any(each.breakdown and each.breakdown.cost_per_billion is not None for each in choices)
+        else ""
+    )
+
+
 def _row(choice: TypeChoice, plan: ParallelPlan, prediction: Prediction, apart: Breakdown) -> tuple[str, ...]:
     mark = "→ " if choice.chosen else "  "
     cost = "" if apart.cost_per_billion is None else f"\n{_amount(apart.cost_per_billion)}"
     return (
         f"{mark}{choice.gpus} GPU{'s' if choice.gpus > 1 else ''}\n  {choice.gpu_type}",
-        f"{plan.describe()}\nb={plan.micro_batch} recompute={plan.recompute.value.lower()}",
+        f"{plan.describe()}\nmicro-batch {plan.micro_batch}, recompute {plan.recompute.value.lower()}",
         f"{_seconds(prediction.step_seconds)}\n{_interval(apart.low, apart.high)}",
         f"{words.rate(prediction.tokens_per_second)}\n{apart.mfu:.0%}",
         f"{words.size(prediction.memory_bytes)}\n{words.size(apart.card_bytes)}",

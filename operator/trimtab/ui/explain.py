@@ -103,6 +103,8 @@ def standing(facts: JobFacts, now: float) -> Rows:
     said: Rows = [("Job", _title(facts)), ("State", _state(facts, now))]
     if plan := status.plan:
         said += _plan(plan)
+        if note := _note(status, plan):
+            said.append(("But", note))
     if status.stop:
         said += _stop(status.stop, now)
     if plan and plan.waits_for and not conditions.holds(status.conditions, names.GANG_SCHEDULED):
@@ -118,7 +120,7 @@ def standing(facts: JobFacts, now: float) -> Rows:
     if status.retry_time and not plan and not facts.finished and status.retry_time.timestamp() > now:
         said.append(("Tries again", _in(status.retry_time, now)))
     ended = (conditions.find(status.conditions, kind) for kind in ENDED)
-    said += [("Because", each.message) for each in ended if each and each.status == "True" and each.message]
+    said += [("Ended", each.message) for each in ended if each and each.status == "True" and each.message]
     if status.shadow:
         said.append(("Shadow", words.shadow(status.shadow)))
     return said
@@ -195,14 +197,15 @@ def history(status: JobStatus, now: float) -> Rows:
         gained = f" for {stop.beneficiary}" if stop.beneficiary else ""
         parts = ("saved in", stop.save_seconds), ("back after", stop.start_seconds)
         took = "".join(f", {what} {words.duration(seconds)}" for what, seconds in parts if seconds is not None)
-        events.append((stop.time, f"asked to stop{gained}: {stop.cause} (epoch {stop.epoch}){took}"))
+        events.append((stop.time, f"asked to stop{gained}: {stop.cause} (plan {stop.epoch}){took}"))
     for failure in status.failures:
         at = f" on {failure.node}" if failure.node else ""
-        events.append((failure.time, f"{failure.reason}{at}: {failure.cause} (epoch {failure.epoch})"))
+        events.append((failure.time, f"{failure.reason}{at}: {failure.cause} (plan {failure.epoch})"))
     if status.completion_time:
         done = "completed" if conditions.holds(status.conditions, names.COMPLETE) else "failed for good"
         events.append((status.completion_time, done))
-    said: Rows = [("History", f"{_moment(time)}  {text}") for time, text in sorted(events)]
+    events.sort(key=lambda event: event[0])  # what is of one second stays in the order in which it comes about
+    said: Rows = [("History", f"{_moment(time)}  {text}") for time, text in events]
     if status.restarts or status.last_epoch:
         counted = (
             _many(status.restarts, "restart") + " after failures",
@@ -235,13 +238,22 @@ def _state(facts: JobFacts, now: float) -> str:
 
 
 def _plan(plan: Plan) -> Rows:
-    what = f"{plan.gpus}×{plan.gpu_type}, {plan.mode} {plan.summary} (epoch {plan.epoch}, {plan.policy})"
+    what = f"{plan.gpus}×{plan.gpu_type}, {plan.mode} {plan.summary} (plan {plan.epoch}, by {plan.policy})"
     return [
         ("Plan", what),
         ("Because", plan.reason),
         *(("Lost then", _lost(each)) for each in plan.alternatives or ()),
         ("On", words.nodes([node.name for node in plan.nodes], limit=8)),
     ]
+
+
+def _note(status: JobStatus, plan: Plan) -> str:
+    """What the condition Planned says beside why it was planned so: what it waits for, where it breaks the spec."""
+    told = conditions.find(status.conditions, names.PLANNED)
+    if told is None or told.status != "True":
+        return ""
+    note, own, _ = told.message.partition(f"{plan.policy}: ")
+    return note.removesuffix("; ") if own else ""
 
 
 def _lost(other: PlanAlternative) -> str:
@@ -258,7 +270,7 @@ def _stop(stop: StopRequest, now: float) -> Rows:
     else:
         said.append(("Checkpoint", f"not saved yet; it is stopped {_in(stop.deadline_time, now)} at the latest"))
     if plan := stop.successor:
-        said.append(("Goes on", f"with {plan.gpus}×{plan.gpu_type}, {plan.mode} {plan.summary} (epoch {plan.epoch})"))
+        said.append(("Goes on", f"with {plan.gpus}×{plan.gpu_type}, {plan.mode} {plan.summary} (plan {plan.epoch})"))
     return said
 
 

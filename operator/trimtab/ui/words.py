@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trimtab import names
+from trimtab.api import conditions
 from trimtab.api.status import Plan, Shadow
 from trimtab.observe.jobs import JobFacts
 
@@ -75,7 +77,7 @@ def _difference(found: Shadow) -> str:
 def state(facts: JobFacts) -> str:
     """The one word of the STATE column: the reason of the condition that tells most."""
     told = facts.status.conditions[-1:]
-    return told[0].reason if told else "Unseen"
+    return told[0].reason if told else conditions.AT_FIRST[names.PLANNED][0]
 
 
 def progress(facts: JobFacts, now: float) -> float | None:

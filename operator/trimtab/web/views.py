@@ -273,11 +273,11 @@ def _marks(key: str, status: JobStatus) -> Iterator[dict[str, Any]]:
     """Moments of a job's history."""
     for stop in status.stops:
         gained = f" for {stop.beneficiary}" if stop.beneficiary else ""
-        text = f"asked to stop{gained}: {stop.cause} (epoch {stop.epoch})"
+        text = f"asked to stop{gained}: {stop.cause} (plan {stop.epoch})"
         yield {"time": stop.time.timestamp(), "job": key, "kind": "stop", "text": text}
     for failure in status.failures:
         at = f" on {failure.node}" if failure.node else ""
-        text = f"{failure.reason}{at}: {failure.cause} (epoch {failure.epoch})"
+        text = f"{failure.reason}{at}: {failure.cause} (plan {failure.epoch})"
         yield {"time": failure.time.timestamp(), "job": key, "kind": "failure", "text": text}
     if status.completion_time:
         done = conditions.holds(status.conditions, names.COMPLETE)

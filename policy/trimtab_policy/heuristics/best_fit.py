@@ -35,6 +35,8 @@ from trimtab_policy.types import Alternative, Decision, Job, NodeShare, Pending,
 
 MARGINAL_RETURN = 0.5
 """A step up must bring at least this part of the throughput per cost that the plan below it has."""
+SAME = 1.05
+"""A ratio of speeds below this is told as none."""
 MAX_ALTERNATIVES = 5
 
 
@@ -183,8 +185,13 @@ def _reason(
     others = [a.prediction.tokens_per_second for a in alternatives if a.gpu_type != winner.gpu.name]
     slower = [rate for rate in others if rate <= winner.tokens_per_second]
     if slower:
-        text += f", {winner.tokens_per_second / max(slower):.1f}× the next best type"
+        text += beside(winner.tokens_per_second / max(slower))
     return f"{text}; {full}" if full else text
+
+
+def beside(ratio: float) -> str:
+    """How much faster than the next best GPU type it is. A ratio that would be told as 1.0 is none."""
+    return f", {ratio:.1f}× the next best type" if ratio >= SAME else ", about as fast as the next best type"
 
 
 def _where(capacity: Capacity, shares: tuple[NodeShare, ...]) -> str:

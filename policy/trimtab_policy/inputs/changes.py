@@ -11,10 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec.structs import replace
 
 from trimtab_policy import catalog
-from trimtab_policy.types import Bounds, Job, Node, Quota, Requirements, Snapshot
-
-PLENTY = 1 << 50
-"""Of whatever nobody has said about a node that does not exist: CPU, memory, pod slots."""
+from trimtab_policy.types import UNBOUNDED, Bounds, Job, Node, Quota, Requirements, Snapshot
 
 
 def with_nodes(snapshot: Snapshot, gpu_type: str, count: int, gpus: int) -> Snapshot:
@@ -23,7 +20,7 @@ def with_nodes(snapshot: Snapshot, gpu_type: str, count: int, gpus: int) -> Snap
     taken = {node.name for node in snapshot.nodes}
     names = (f"added-{spec.name.lower()}-{number}" for number in range(len(taken) + count))
     free = [name for name in names if name not in taken][:count]
-    template = Node("", spec.name, gpus, gpus, PLENTY, PLENTY, PLENTY)
+    template = Node("", spec.name, gpus, gpus, UNBOUNDED, UNBOUNDED, UNBOUNDED)
     nodes = tuple(replace(template, name=name) for name in free)
     return replace(snapshot, nodes=snapshot.nodes + nodes, gpu_types=snapshot.gpu_types | {spec.name: spec})
 

@@ -25,6 +25,8 @@ from trimtab_policy.specs import GpuSpec, ModelSpec, ParallelPlan, Prediction, R
 from trimtab_policy.types import Bounds, Requirements
 
 _GIB = float(1 << 30)
+MOST_TRIED_GPUS = 4096
+"""For a job that fits on none of what it allows: how many would hold it is not sought beyond this."""
 MOST_OPTIONS = 200_000
 """That each of two memories keeps, of all jobs together: some 100 MB."""
 
@@ -274,13 +276,34 @@ def _why_none(
     plan, need = found.plans.plan(row), found.required[row]
     again = "no" if plan.recompute is Recompute.NONE else plan.recompute.lower()
     digits = 1 if abs(need - gpu.memory_bytes) < _GIB else 0
-    verdict = (
-        "which fits" if need <= gpu.memory_bytes else f"but {gpu.name} has {gpu.memory_bytes / _GIB:.{digits}f} GiB"
-    )
+    verdict = "which fits"
+    if need > gpu.memory_bytes:
+        verdict = f"but {gpu.name} has {gpu.memory_bytes / _GIB:.{digits}f} GiB"
+        verdict += _would_hold(model, training, requirements, gpu, node_gpus)
     return (
         f"{model.name} needs at least {need / _GIB:.{digits}f} GiB per GPU (reserve included), with {plan.describe()},"
-        f" micro-batch {plan.micro_batch} and {again} recomputation on {plan.gpus} GPUs, {verdict}"
+        f" micro-batch {plan.micro_batch} and {again} recomputation on {plan.gpus} GPU{'s' * (plan.gpus != 1)},"
+        f" {verdict}"
     )
+
+
+def _would_hold(
+    model: ModelSpec, training: TrainingSpec, requirements: Requirements, gpu: GpuSpec, node_gpus: int
+) -> str:
+    """How many of the GPUs would hold the job, were it allowed more, and with what plan: the next power of two that
+    does. What one GPU would need helps nobody. Empty where none of those tried does."""
+    gpus = 1 << requirements.gpus.high.bit_length()
+    while gpus <= MOST_TRIED_GPUS:
+        more = msgspec.structs.replace(requirements, gpus=Bounds(gpus, gpus), max_nodes=None)
+        gangs = plan_space.gangs(more, node_gpus)
+        found = search.table(model, training, more, gangs, linked=_together(gangs, gpu, node_gpus))
+        if len(found.plan):
+            row = found.plan[np.argmin(found.required[found.plan])]
+            if (need := found.required[row]) <= gpu.memory_bytes:
+                plan = found.plans.plan(row)
+                return f"; {gpus} of them would hold it, with {plan.describe()} and {need / _GIB:.0f} GiB each"
+        gpus *= 2
+    return ""
 
 
 def _at_fault(

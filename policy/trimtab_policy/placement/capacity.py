@@ -77,13 +77,13 @@ class Capacity:
         self._pods_suffice = bool((self.pods >= self.total).all())
         self._eligible: dict[tuple[str, tuple[str, ...]], IntArray] = {}
         self._quota_left = _quota_left(snapshot)
-        self._large_enough: dict[tuple[str, str, int, float], int] = {}
+        self._large_enough: dict[tuple[str, Hashable, float], int] = {}
         self._known_fitting: dict[str, dict[Hashable, IntArray]] = {}
         """GPU type -> what pods ask for -> nodes with room for one."""
         self._ever_linked: dict[tuple[str, int, int, Linkage], bool] = {}
         self._known_links: dict[str, dict[Hashable, list[int]]] = {}
         """GPU type -> what pods ask for -> how many of those nodes each link domain has."""
-        self._largest_links: dict[tuple[str, str, int, float], list[int]] = {}
+        self._largest_links: dict[tuple[str, Hashable, float], list[int]] = {}
         self._remembered: dict[Hashable, Any] = {}
         self._lasting: dict[Hashable, Any] = {}
         self.tried = 0
@@ -163,19 +163,17 @@ class Capacity:
         return holds(links[key], nodes, linkage)
 
     def could_ever_fit(self, job: Job, gang: GangDemand) -> bool:
-        """Whether the gang would fit if every GPU of the present nodes were free, whatever its queue may take."""
+        """Whether the gang would fit if the present nodes were empty, whatever its queue may take."""
         if gang.spread:
             return self._could_ever_gather(job, gang)
         nodes, linkage, width = gang.nodes, gang.linkage, gang.gpus_per_node
-        key = job.uid, gang.gpu_type, width, gang.least_speed
+        key = gang.gpu_type, _of_pod(job, width), gang.least_speed
         if key not in self._large_enough:
-            rows = self.eligible(job, gang.gpu_type, gang.least_speed)
-            self._large_enough[key] = int((self.total[rows] >= width).sum())
+            self._large_enough[key] = len(self._large(job, gang))
         if self._large_enough[key] < nodes or linkage is ANYHOW:
             return self._large_enough[key] >= nodes
         if key not in self._largest_links:
-            rows = self.eligible(job, gang.gpu_type, gang.least_speed)
-            self._largest_links[key] = self._link_sizes(rows[self.total[rows] >= width])
+            self._largest_links[key] = self._link_sizes(self._large(job, gang))
         return holds(self._largest_links[key], nodes, linkage)
 
     def fits_on(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> bool:
@@ -314,16 +312,35 @@ class Capacity:
         """Where nothing but GPUs can run out that is a look at their number."""
         if not self._enough(job, gang):
             return False
-        if self._anywhere(job, gang) and self._pods_suffice and not _asks_host(job.requirements):
+        if self._anywhere(job, gang) and self._pods_suffice and not job.requirements.asks_host:
             return True
         rows = self.eligible(job, gang.gpu_type, gang.least_speed)
         return uneven(self._usable(job, rows), gang.gpus, gang.nodes, gang.spread) is not None
 
     def _could_ever_gather(self, job: Job, gang: GangDemand) -> bool:
-        if self._anywhere(job, gang):
+        if self._anywhere(job, gang) and not job.requirements.asks_host:
             return gang.gpus <= self._total_of_type.get(gang.gpu_type, 0)
         rows = self.eligible(job, gang.gpu_type, gang.least_speed)
-        return uneven(self.total[rows], gang.gpus, gang.nodes, gang.spread) is not None
+        usable = self.total[rows]
+        if job.requirements.asks_host:
+            cpu, memory = self._whole_host
+            usable = _beside(usable, job.requirements, cpu[rows], memory[rows])
+        return uneven(usable, gang.gpus, gang.nodes, gang.spread) is not None
+
+    def _large(self, job: Job, gang: GangDemand) -> IntArray:
+        """Nodes that one pod of the gang would fit on if they were empty, by index."""
+        need, width = job.requirements, gang.gpus_per_node
+        rows = self.eligible(job, gang.gpu_type, gang.least_speed)
+        room = self.total[rows] >= width
+        if need.asks_host:
+            cpu, memory = self._whole_host
+            room &= (cpu[rows] >= need.cpu_milli(width)) & (memory[rows] >= need.memory(width))
+        return rows[room]
+
+    @cached_property
+    def _whole_host(self) -> tuple[IntArray, IntArray]:
+        """(nodes,) millicores and bytes of memory that the nodes have in all."""
+        return _column([node.cpu_milli for node in self.nodes]), _column([node.memory for node in self.nodes])
 
     def _enough(self, job: Job, gang: GangDemand) -> bool:
         """Whether there are so many GPUs, wherever they are, and the queue may take them."""
@@ -368,7 +385,7 @@ class Capacity:
     def _spend_host(self, job: Job, i: int, gpus: int, pods: int) -> None:
         """Take what a pod with so many GPUs needs beside them (`pods` 1), or give it back (-1)."""
         need = job.requirements
-        if _asks_host(need):
+        if need.asks_host:
             self.cpu[i] -= pods * need.cpu_milli(gpus)
             self.memory[i] -= pods * need.memory(gpus)
         self.pods[i] -= pods
@@ -422,14 +439,19 @@ class Capacity:
         usable, need = self.free[rows], job.requirements
         if not self._pods_suffice:
             usable = np.where(self.pods[rows] >= 1, usable, 0)
-        for free, of_pod, of_gpu in (
-            (self.cpu, need.cpu_milli_per_pod, need.cpu_milli_per_gpu),
-            (self.memory, need.memory_per_pod, need.memory_per_gpu),
-        ):
-            if of_pod or of_gpu:
-                left = free[rows] - of_pod
-                usable = np.where(left < 0, 0, np.minimum(usable, left // of_gpu) if of_gpu else usable)
-        return usable
+        return _beside(usable, need, self.cpu[rows], self.memory[rows])
+
+
+def _beside(gpus: IntArray, need: Requirements, cpu: IntArray, memory: IntArray) -> IntArray:
+    """(n,) of so many GPUs of each node those for which it has the CPU and memory that pods ask for beside them."""
+    for free, of_pod, of_gpu in (
+        (cpu, need.cpu_milli_per_pod, need.cpu_milli_per_gpu),
+        (memory, need.memory_per_pod, need.memory_per_gpu),
+    ):
+        if of_pod or of_gpu:
+            left = free - of_pod
+            gpus = np.where(left < 0, 0, np.minimum(gpus, left // of_gpu) if of_gpu else gpus)
+    return gpus
 
 
 def _column(values: Sequence[int]) -> IntArray:
@@ -440,10 +462,6 @@ def _of_pod(job: Job, gpus: int) -> Hashable:
     """What tells on which nodes a pod of the job with so many GPUs has room."""
     need = job.requirements
     return None if job.eligible is None else job.uid, gpus, need.cpu_milli(gpus), need.memory(gpus)
-
-
-def _asks_host(need: Requirements) -> bool:
-    return bool(need.cpu_milli_per_gpu or need.memory_per_gpu or need.cpu_milli_per_pod or need.memory_per_pod)
 
 
 def _members(snapshot: Snapshot) -> dict[str, IntArray]:

@@ -17,6 +17,7 @@ from trimtab_policy.perf.plans import why_none
 from trimtab_policy.placement.candidates import Candidate, allowed_types, candidates, could_ever_fit
 from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
 from trimtab_policy.placement.hints import MAX_HINTS, WaitingCase, count_of, more_quota, starts_now_if, would_work_if
+from trimtab_policy.placement.host_limits import host_shortage
 from trimtab_policy.placement.releases import told_releases
 from trimtab_policy.placement.wording import TimedText, worded
 from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
@@ -113,6 +114,8 @@ def _no_feasible_plan(case: WaitingCase) -> Pending | None:
 def _cluster_too_small(case: WaitingCase) -> Pending | None:
     if case.possible():
         return None
+    if shortage := _host_too_small(case):
+        return shortage
     smallest = case.known[0]
     option, name = smallest.option, smallest.gpu.name
     have, nodes = case.capacity.gpus(case.job, name, free=False), case.capacity.eligible_nodes(case.job, name)
@@ -122,6 +125,20 @@ def _cluster_too_small(case: WaitingCase) -> Pending | None:
         f"the job may use {count_of(nodes)} with {have} {name} in all",
         case.unavailable(),
         f"add {name} nodes, or allow other GPU types or fewer GPUs",
+    )
+
+
+def _host_too_small(case: WaitingCase) -> Pending | None:
+    """For a job that has enough GPUs, and no node to hold what its pods ask for beside them."""
+    short = ((each, host_shortage(case.capacity, case.job, each.demand())) for each in case.known)
+    smallest, why = next(((each, why) for each, why in short if why), (None, ""))
+    if smallest is None:
+        return None
+    return case.answer(
+        PendingReason.CLUSTER_TOO_SMALL,
+        f"no node can hold a pod of the smallest plan, {smallest.describe()}: {why}",
+        case.unavailable(),
+        "ask for less CPU or memory in spec.template or spec.resources, or add larger nodes",
     )
 
 
@@ -167,7 +184,8 @@ def _listed(free: dict[str, int]) -> str:
     """`4×A100-SXM4-80GB, 0×T4`; of many types those that have any."""
     some = {name: count for name, count in free.items() if count or len(free) <= MAX_HINTS}
     told = [f"{count}×{name}" for name, count in some.items()]
-    return ", ".join([*told, *([f"none of {len(free) - len(some)} GPU types"] if len(some) < len(free) else [])])
+    others = f"none of the {len(free) - len(some)} {'other types' if some else 'types that it could use'}"
+    return ", ".join([*told, *([others] if len(some) < len(free) else [])])
 
 
 def _expected(case: WaitingCase, able: list[Candidate], free: dict[str, int]) -> tuple[str | float, ...]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from trimtab_policy.perf.plans import Offer, options_by_type
 from trimtab_policy.placement.candidates import candidates
-from trimtab_policy.placement.capacity import Capacity, IntArray
+from trimtab_policy.placement.capacity import Capacity, GangDemand, IntArray
 from trimtab_policy.specs import ModelSpec, TrainingSpec
 from trimtab_policy.types import Job, Requirements, Snapshot
 
@@ -36,7 +36,8 @@ class GangShape(Struct, frozen=True):
 
 
 def shapes_of(snapshot: Snapshot, capacity: Capacity, job: Job) -> tuple[GangShape, ...]:
-    """What the job could run on, the fastest first."""
+    """What the job could run on, the fastest first. Of CPU and memory beside GPUs only what the nodes have in all
+    counts, not what is free."""
     if job.speeds is not None:
         known = candidates(snapshot, capacity, job)
         found = [
@@ -50,7 +51,13 @@ def shapes_of(snapshot: Snapshot, capacity: Capacity, job: Job) -> tuple[GangSha
         for name, gpu in sorted(snapshot.gpu_types.items())
         if (not allowed or name in allowed) and (size := capacity.node_gpus(name))
     )
-    return _searched(job.model, job.training, job.requirements, offers)
+    shapes = _searched(job.model, job.training, job.requirements, offers)
+    if not job.requirements.asks_host:
+        return shapes
+    able = tuple(
+        shape for shape in shapes if capacity.could_ever_fit(job, GangDemand(shape.gpu_type, shape.gpus, shape.nodes))
+    )
+    return shapes if len(able) == len(shapes) else able
 
 
 @lru_cache(maxsize=4096)

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from trimtab_policy.sim import gputypes
 from trimtab_policy.specs import GpuSpec
-from trimtab_policy.types import Node, Snapshot
+from trimtab_policy.types import UNBOUNDED, Node, Snapshot
 
 PER_NODE = 8
 """GPUs of a node where nothing else is said."""
-PLENTY = 1 << 60
-"""CPU, host memory and pods: GPUs are what is asked about."""
 _PART = re.compile(r"([^=]+)=([1-9]\d{0,5})(?:x([1-9]\d?))?")
 
 
@@ -69,7 +67,18 @@ def make_nodes(gpu: GpuSpec, count: int, per_node: int) -> Iterator[Node]:
 
 
 def make_node(
-    name: str, gpu_type: str, gpus: int, cpu: int = PLENTY, memory: int = PLENTY, link_domain: str = ""
+    name: str, gpu_type: str, gpus: int, cpu: int = UNBOUNDED, memory: int = UNBOUNDED, link_domain: str = ""
 ) -> Node:
     """A node that is all free: CPU in millicores, memory in bytes."""
-    return Node(name, gpu_type, gpus, gpus, cpu, memory, free_pods=PLENTY, link_domain=link_domain)
+    return Node(
+        name,
+        gpu_type,
+        gpus,
+        gpus,
+        cpu,
+        memory,
+        free_pods=UNBOUNDED,
+        link_domain=link_domain,
+        cpu_milli=cpu,
+        memory=memory,
+    )

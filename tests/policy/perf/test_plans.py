@@ -267,6 +267,17 @@ def test_why_nothing_fits_is_said_with_numbers(need: Requirements, gpu: str, nod
     assert re.search(message, plans.why_none(LLAMA_70B, TRAINING, need, spec, node_gpus))
 
 
+def test_a_job_that_is_too_large_for_what_it_allows_is_told_how_many_gpus_would_hold_it() -> None:
+    alone = plans.why_none(catalog.model("llama3.1-405b"), TRAINING, up_to(1), H100, 8)
+    assert " on 1 GPU, but H100-SXM5-80GB has 80 GiB; 128 of them would hold it, with dp=" in alone
+    assert "zero=" not in alone.partition(" on 1 GPU,")[0], "one rank shards nothing"
+    size = int(alone.rpartition(" and ")[2].removesuffix(" GiB each"))
+    assert size <= 80
+    assert plans.options(catalog.model("llama3.1-405b"), TRAINING, up_to(128), H100, 8)
+    huge = msgspec.structs.replace(up_to(8), modes=(Mode.DATA,), zero_stage=0)
+    assert "would hold it" not in plans.why_none(catalog.model("llama3.1-405b"), TRAINING, huge, H100, 8)
+
+
 @pytest.mark.parametrize(
     ("plan", "width", "rule"),
     [

@@ -153,6 +153,31 @@ def test_missing_cpu_is_called_fragmented_too() -> None:
     assert "CPU and memory" in answer.message
 
 
+def test_pods_that_no_node_could_ever_hold_are_told_what_they_ask_for_and_what_the_largest_node_has() -> None:
+    nodes = [node("small", cpu_milli=64_000, memory=1 << 40), node("large", cpu_milli=128_000, memory=1 << 40)]
+    greedy, held = job(gpus=(8, 8), cpu_milli_per_pod=4_000_000), running("other", {"small": 8})
+    answer = why(nodes, greedy, held)
+    assert answer.reason is PendingReason.CLUSTER_TOO_SMALL
+    assert answer.message.startswith(f"no node can hold a pod of the smallest plan, 8×{A100}: its pods of ")
+    assert answer.message.endswith(f"ask for requests.cpu 4000, and the largest {A100} node, large, has 128")
+    assert answer.blockers == ()
+    assert answer.alternatives == (
+        "ask for less CPU or memory in spec.template or spec.resources, or add larger nodes",
+    )
+    memory = why(nodes, job(gpus=(8, 8), memory_per_pod=80 << 40)).message
+    assert memory.endswith(f"requests.memory 81920Gi, and the largest {A100} node, large, has 1024Gi")
+
+
+def test_a_gang_for_which_too_few_nodes_are_large_enough_is_told_how_many_are() -> None:
+    nodes = [node("small", cpu_milli=64_000), node("large", cpu_milli=128_000)]
+    answer = why(nodes, job(gpus=(16, 16), cpu_milli_per_pod=100_000))
+    assert answer.reason is PendingReason.CLUSTER_TOO_SMALL
+    assert f"1 of the 2 nodes that it takes has that; the largest {A100} node, large, has 128" in answer.message
+    apart = [node("cpu", cpu_milli=128_000, memory=1 << 30), node("memory", cpu_milli=1_000, memory=1 << 40)]
+    answer = why(apart, job(gpus=(8, 8), max_nodes=1, cpu_milli_per_pod=100_000, memory_per_pod=64 << 30))
+    assert answer.message.endswith(f"requests.cpu 100 and requests.memory 64Gi, and too few {A100} nodes have both")
+
+
 def test_free_gpus_on_nodes_that_the_template_excludes_are_not_called_free() -> None:
     held = running("other", {"a": 8})
     answer = why([node("a", free=0), node("b")], job(gpus=(8, 8), eligible=("a",)), held)
@@ -266,7 +291,9 @@ def test_far_times_are_rounder_and_have_a_date() -> None:
 def test_of_many_types_only_those_with_free_gpus_are_listed() -> None:
     nodes = [node("a", free=1), *(node(kind, kind, free=0) for kind in (H100, "H200-SXM5-141GB", "L40S"))]
     answer = why(nodes, job(gpus=(8, 8)))
-    assert f"free: 1×{A100}, none of 3 GPU types" in answer.message
+    assert f"free: 1×{A100}, none of the 3 other types" in answer.message
+    nodes = [node(kind, kind, free=0) for kind in (A100, H100, "H200-SXM5-141GB", "L40S")]
+    assert "free: none of the 4 types that it could use" in why(nodes, job(gpus=(8, 8))).message
 
 
 def test_what_a_text_says_besides_its_times_is_kept_beside_it() -> None:

@@ -25,7 +25,9 @@ POLICIES = (
     "trimtab-controller-records",
     "trimtab-controller-other-kinds",
 )
-"""Those of manifests/admission.yaml, which a test holds equal: the installed package has no manifests."""
+"""Those of manifests/admission.yaml that deny, which a test holds equal: the installed package has no manifests."""
+ADVICE = "trimtab-job-advice"
+"""The one that only warns, so that nothing is open without it."""
 OF_AGENTS = "trimtab-agent-own-node"
 """That of manifests/agent.yaml."""
 LIMITED = "trimtab-job-limits"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from datetime import datetime
 
 from pydantic import ValidationError
 
 from trimtab import __version__, names
 from trimtab.api.status import JobStatus
 from trimtab.doctor.findings import Finding, Reason, count, error, some, warning, well
-from trimtab.doctor.inventory import Seen, known
+from trimtab.doctor.inventory import Pod, Seen, known
 from trimtab.kube.objects import JobObject
 from trimtab.observe import jobs
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.pods import TERMINAL
 from trimtab.ui.words import duration
 from trimtab_policy.types import NEVER_STARTS
 
@@ -95,6 +97,34 @@ def _overdue(facts: JobFacts, now: float) -> Iterator[Finding]:
         "a pod that does not end is on a node whose kubelet is gone; delete that Node if it will not return"
     )
     yield warning(Reason.STOP_OVERDUE, message, fix, (_object(facts),))
+
+
+def orphans(seen: Seen) -> Iterator[Finding]:
+    """Pods of gangs that no job owns: whoever deletes a job with `--cascade=orphan` leaves them, and their GPUs with
+    them. The controller takes away only pods that name a job which is gone, for these may be anybody's by now."""
+    there = {job.metadata.uid for job in known(seen.jobs)}
+    left = [pod for pod in known(seen.gang_pods) if _is_left(pod, there, seen.now)]
+    by_job: dict[str, list[Pod]] = defaultdict(list)
+    for pod in left:
+        by_job[f"{pod.metadata.namespace}/{pod.metadata.labels.get(names.LABEL_JOB, '')}"].append(pod)
+    for key, pods in sorted(by_job.items()):
+        namespace, _, name = key.partition("/")
+        nodes = sorted({pod.spec.node_name for pod in pods if pod.spec.node_name})
+        held = f", and hold their GPUs on {some(nodes)}" if nodes else ""
+        message = f"{count(len(pods), 'pod')} of job {key} {'is' if len(pods) == 1 else 'are'} left without it{held}"
+        fix = f"kubectl -n {namespace} delete pods -l {names.LABEL_JOB}={name}"
+        yield warning(Reason.PODS_ORPHANED, message, fix, [f"Pod/{pod.metadata.key}" for pod in pods])
+    if not left:
+        yield well(f"{count(len(known(seen.gang_pods)), 'pod')} of gangs, each of a job")
+
+
+def _is_left(pod: Pod, there: Collection[str], now: float) -> bool:
+    """Whether a pod that has neither ended nor is about to is of no job; a new one may be of a job not seen yet."""
+    meta, owner = pod.metadata, pod.metadata.job
+    if meta.deletion_timestamp or pod.status.phase in TERMINAL or (owner and owner.uid in there):
+        return False
+    made = datetime.fromisoformat(meta.creation_timestamp).timestamp() if meta.creation_timestamp else 0.0
+    return now - made > UNSEEN_SECONDS
 
 
 def priorities(seen: Seen) -> Iterator[Finding]:
