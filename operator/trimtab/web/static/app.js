@@ -9,7 +9,7 @@ import { duration } from "./format.js";
 
 const PAGES = /** @type {[string, string, string][]} */ ([
   ["overview", "Overview", ""], ["cluster", "Cluster", "nodes"], ["timeline", "Timeline", ""], ["jobs", "Jobs", ""],
-  ["queues", "Queues", "queues"], ["plan", "Plan", "plan"], ["policies", "Policies", ""], ["doctor", "Doctor", "doctor"],
+  ["queues", "Queues", "queues"], ["plan", "Plan", "plan"], ["whatif", "What if", "whatif"], ["policies", "Policies", ""], ["doctor", "Doctor", "doctor"],
 ]);
 const RIGHTS = /** @type {Record<string, string>} */ ({
   nodes: "to list and watch nodes and gpunodes", queues: "to list and watch queues", plan: "to list nodes",
