@@ -24,6 +24,7 @@ PAGES = {
     "timeline": "expected to start; hatched",
     "jobs": "next-up",
     "jobs/team-open/next-up": "Where it stands, and why",
+    "jobs/team-open/run-0": "observed median",
     "queues": "GPU-hours",
     "policies": "Registered policies",
     "plan": "Nothing is submitted",

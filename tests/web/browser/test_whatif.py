@@ -6,6 +6,7 @@ import json
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
+import pytest
 import yaml
 from tests.builders import JOB_SPEC
 from tests.web.browser.chromium import Opened, needs_chromium, opened
@@ -14,7 +15,7 @@ from tests.web.town import OPEN
 from trimtab.ui import words
 
 pytestmark = needs_chromium
-ADDED = {"nodes": {"add": [{"type": "H100", "count": 2, "gpus": 8}]}}
+ADDED = {"nodes": {"add": [{"type": "A100", "count": 2, "gpus": 8}]}}
 
 
 def link(change: Any) -> str:
@@ -30,7 +31,7 @@ async def test_a_form_asks_and_its_link_asks_the_same_again() -> None:
     async with opened() as console:
         page = console.page
         await console.show("whatif")
-        await page.get_by_label("GPU type").fill("H100")
+        await page.get_by_label("GPU type").fill("A100")
         await page.get_by_label("Nodes", exact=True).fill("2")
         async with page.expect_response("**/api/v1/whatif") as answer:
             await page.get_by_role("button", name="Work it out").click()
@@ -42,7 +43,7 @@ async def test_a_form_asks_and_its_link_asks_the_same_again() -> None:
         await page.goto("about:blank")
         await page.goto(console.address(link(ADDED)))
         await console.sees("With the change")
-        assert await page.get_by_label("GPU type").input_value() == "H100"
+        assert await page.get_by_label("GPU type").input_value() == "A100"
         assert await page.inner_text("main") == shown
     assert lives["after"]["jobs"][f"{OPEN}/next-up"]["start"] == 0.0
     assert console.wrong == []
@@ -100,3 +101,40 @@ async def test_what_cannot_be_asked_is_said_with_its_field_and_the_form_stays() 
         assert await console.page.get_by_label("GPU type").input_value() == "H1000"
         await console.page.goto("about:blank")
         await console.show("whatif?change={nodes", "no question that can be read")
+
+
+async def test_what_helps_a_job_opens_what_if_with_the_change_filled_in() -> None:
+    async with opened() as console:
+        page = console.page
+        await console.show(f"jobs/{OPEN}/next-up")
+        await page.get_by_role("link", name="with 1 more node of A100-SXM4-80GB").click()
+        await page.wait_for_selector("text=Its jobs")
+        assert await page.get_by_label("GPU type").input_value() == "A100-SXM4-80GB"
+        row = await page.locator(".lives > li", has_text=f"{OPEN}/next-up").inner_text()
+        assert "sooner" in row
+        assert "starts now" in row.partition("Changed")[2]
+
+        await console.show(f"jobs/{OPEN}/run-0")
+        await page.get_by_role("link", name="change it").click()
+        await page.get_by_role("heading", name="What if").wait_for()
+        assert await page.get_by_label("Job", exact=True).input_value() == f"{OPEN}/run-0"
+    assert console.wrong == []
+
+
+async def test_what_runs_shows_what_was_predicted_and_what_is_observed_as_explain_says() -> None:
+    async with opened() as console:
+        await console.show(f"jobs/{OPEN}/run-0")
+        shown = await console.page.locator(".band").get_attribute("aria-label")
+        _, body = await console.site.visit().get(f"jobs/{OPEN}/run-0")
+        plan, seen = (json.loads(body)[part] for part in ("plan", "observed"))
+        edges = [await console.page.eval_on_selector(f".band .{part}", "each => each.offsetLeft") for part in PARTS]
+    low, predicted, high = (plan["predicted"][f"stepMilliseconds{end}"] for end in ("Low", "", "High"))
+    assert shown == (
+        f"Predicted {predicted} ms a step, four of five such runs take {low} ms to {high} ms;"
+        f" observed median {seen['stepMilliseconds']} ms"
+    )
+    assert edges == sorted(edges)
+    assert edges[0] / edges[1] == pytest.approx(low / predicted, abs=0.02)
+
+
+PARTS = ("range", "guess", "seen")

@@ -87,7 +87,7 @@ function Lives({ data }) {
 /** @param {{query: URLSearchParams}} props */
 export default function Whatif({ query }) {
   const written = query.toString(), found = asked(query);
-  const [rows, set] = useState(() => [{ kind: "add", ...KINDS.add.fresh }]), [rigid, stay] = useState(false);
+  const [rows, set] = useState(() => [query.get("job") ? { kind: "job", ...KINDS.job.fresh, job: query.get("job") } : { kind: "add", ...KINDS.add.fresh }]), [rigid, stay] = useState(false);
   const [state, tell] = useState(/** @type {{data: any, error: any, busy: boolean}} */ ({ data: null, error: null, busy: false }));
   const asking = useRef(/** @type {{link: string, abort: AbortController} | null} */ (null));
   const queues = useAnswer("queues").data?.items || [], policies = Object.keys(useAnswer("policies").data?.items || {});
