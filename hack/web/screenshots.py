@@ -3,7 +3,7 @@
     hack/screenshots FOLDER [PAGE...] [--nodes 16]     FOLDER/PAGE-light-1280.png and so on; all pages unless some are
                                                        named
 
-Needs Chromium (apt-get install chromium-headless-shell). The cluster is the one of the tests (tests/web/town.py).
+Needs Chromium (hack/web/browser installs it). The cluster is the one of the tests (tests/web/town.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
     if unknown := set(given.pages) - set(PAGES):
         parser.error(f"no such page: {', '.join(sorted(unknown))}; there are {', '.join(PAGES)}")
     if CHROMIUM is None:
-        sys.exit("error: no Chromium: apt-get install chromium-headless-shell")
+        sys.exit("error: no Chromium: hack/web/browser")
     given.folder.mkdir(parents=True, exist_ok=True)
     asyncio.run(take(given.folder, given.pages or list(PAGES), given.nodes))
 

@@ -33,9 +33,9 @@ PAGES = {
     "doctor": "not checked",
 }
 needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium: run hack/setup as root on Debian, or apt-get install chromium-headless-shell"
+    CHROMIUM is None, reason="no Chromium: as root on Debian, hack/web/browser; elsewhere, install chromium"
 )
-needs_axe = pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: hack/vendor --tests")
+needs_axe = pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: hack/web/browser")
 
 
 class Opened:
