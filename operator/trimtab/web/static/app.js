@@ -73,7 +73,7 @@ function Search() {
   const go = (/** @type {string} */ href) => { location.hash = href; type(""); field.current.blur(); };
   return html`<div class="search"><input ref=${field} type="search" role="combobox" aria-expanded=${found.length > 0} aria-controls="found" aria-label="Find a job or a node" placeholder="Find a job or node  ( / )" value=${text} autocomplete="off"
       aria-activedescendant=${found.length ? `found-${at}` : undefined}
-      onInput=${(/** @type {any} */ event) => { type(event.target.value); move(0); }} onBlur=${() => setTimeout(() => type(""), 200)}
+      onInput=${(/** @type {any} */ event) => { type(event.target.value); move(0); }} onBlur=${() => type("")}
       onKeyDown=${(/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter" && found[at]) go(found[at].href);
         if (event.key === "Escape") type("");
