@@ -1,7 +1,7 @@
 // @ts-check
 // The frame around all pages: where to go, whether what is seen is fresh, and what was left out.
 import { Component, render } from "./vendor/preact.js";
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 import { signal } from "./vendor/signals-core.js";
 import { html } from "./parts.js";
 import { columns, lastLine, link, linkText, run, signIn, signOut, signedIn, tick, trouble, tryNow, whoami } from "./store.js";
@@ -114,7 +114,7 @@ function App() {
   const { parts, query } = where.value, me = whoami.value;
   const known = PAGES.find(([name]) => name === parts[0]);
   const main = useRef(/** @type {any} */ (null)), first = useRef(true);
-  useEffect(() => {
+  useLayoutEffect(() => { // at once: later it would take the focus from whoever has gone on already
     document.title = `${parts.length > 2 ? parts.slice(1).join("/") : known?.[1] || "Not found"} · Trimtab`;
     if (!first.current) main.current?.focus({ preventScroll: true });
     first.current = false;
