@@ -118,6 +118,7 @@ function App() {
     document.title = `${parts.length > 2 ? parts.slice(1).join("/") : known?.[1] || "Not found"} · Trimtab`;
     if (!first.current) main.current?.focus({ preventScroll: true });
     first.current = false;
+    document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // a narrow menu scrolls
     scrollTo(0, 0);
   }, [parts.join("/")]);
   if (link.value === "token") return html`<${SignIn} />`;
