@@ -3,7 +3,7 @@
     hack/screenshots FOLDER [PAGE...] [--nodes 16]     FOLDER/PAGE-light-1280.png and so on; all pages unless some are
                                                        named
 
-Needs Chromium (apt-get install chromium-headless-shell). The cluster is the one of the tests (tests/web/town.py).
+Needs Chromium (hack/web/browser installs it). The cluster is the one of the tests (tests/web/town.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tests.web.browser.test_pages import CHROMIUM, PAGES, opened
+from tests.web.browser.chromium import CHROMIUM, PAGES, opened
 
 WIDTHS = {390: 844, 1280: 720, 2560: 1440}
 """Of a telephone, a notebook and a large screen: pixels across -> down."""
@@ -26,7 +26,9 @@ async def take(folder: Path, pages: list[str], nodes: int) -> None:
             async with opened(nodes, viewport={"width": width, "height": height}, color_scheme=scheme) as console:
                 for name in pages:
                     await console.show(name)
-                    file = folder / f"{name.rsplit('/', maxsplit=1)[-1]}-{scheme}-{width}.png"
+                    path, _, query = name.partition("?")
+                    stem = path.rsplit("/", maxsplit=1)[-1] + ("-asked" if query else "")
+                    file = folder / f"{stem}-{scheme}-{width}.png"
                     await console.page.screenshot(path=file, full_page=True)
                     print(file)
 
@@ -41,7 +43,7 @@ def main() -> None:
     if unknown := set(given.pages) - set(PAGES):
         parser.error(f"no such page: {', '.join(sorted(unknown))}; there are {', '.join(PAGES)}")
     if CHROMIUM is None:
-        sys.exit("error: no Chromium: apt-get install chromium-headless-shell")
+        sys.exit("error: no Chromium: hack/web/browser")
     given.folder.mkdir(parents=True, exist_ok=True)
     asyncio.run(take(given.folder, given.pages or list(PAGES), given.nodes))
 

@@ -8,7 +8,7 @@ where they are known, and says so in `GpuSpec.source`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -31,9 +31,11 @@ __all__ = [
     "by_product",
     "estimate",
     "gpu",
+    "meant",
     "model",
     "model_names",
     "named",
+    "one_of",
     "parameters",
     "parse_product",
     "published_active_parameters",
@@ -197,15 +199,35 @@ def gpu(name: str) -> GpuSpec:
 
 
 def named(name: str) -> tuple[GpuSpec, ...]:
-    """The GPU types that a name means: the one that is called so, or all of a short name.
+    """The GPU types that a name means (`meant`). Empty where there is none."""
+    return tuple(_by_name()[_normal(each)] for each in meant(name, (spec.name for spec in all_gpus())))
+
+
+def meant(name: str, types: Iterable[str]) -> tuple[str, ...]:
+    """Which of these GPU types a name means: the one that is called so (case is ignored), or all of a short name.
 
     `H100` is every H100, `A100-80GB` those of 80 GB. Empty where there is none.
     """
-    if found := _by_name().get(_normal(name)):
+    by_name = {_normal(each): each for each in types}
+    if found := by_name.get(_normal(name)):
         return (found,)
     first, *others = _normal(name).split("-")
-    parts = [(spec, _normal(spec.name).split("-")) for spec in all_gpus()]
-    return tuple(spec for spec, (begins, *more) in parts if begins == first and set(others) <= set(more))
+    parts = [(each, normal.split("-")) for normal, each in by_name.items()]
+    return tuple(each for each, (begins, *more) in parts if begins == first and set(others) <= set(more))
+
+
+def one_of(name: str, present: Mapping[str, GpuSpec]) -> GpuSpec:
+    """The GPU type that a name means: of those of a cluster, else of the catalogue.
+
+    Raises UnknownGpu where it means none, naming the nearest, or several, naming them.
+    """
+    specs = {spec.name: spec for spec in all_gpus()} | dict(present)
+    found = meant(name, specs) or (gpu(name).name,)
+    if len(found) > 1:
+        found = meant(name, present) or found
+    if len(found) > 1:
+        raise UnknownGpu(f"{name!r} may be {' or '.join(found)}: name one")
+    return specs[found[0]]
 
 
 def by_product(product: str, memory_bytes: int | None = None) -> GpuSpec | None:

@@ -288,6 +288,24 @@ class Awaited(Struct, frozen=True):
     """Of the job on these, as predicted."""
 
 
+class Remedy(Struct, frozen=True):
+    """A change that would help a job which waits, for whoever wants to try it. What is left out stays as it is."""
+
+    gpus: int | None = None
+    """The job takes just so many."""
+    gpu_types: tuple[str, ...] | None = None
+    """It may have these types; empty for all."""
+    priority: int | None = None
+    queue: str | None = None
+    gpu_type: str = ""
+    """Of the two below."""
+    quota: int = 0
+    """So many GPUs more are allowed to its queue."""
+    nodes: int = 0
+    """So many nodes more, with `node_gpus` each."""
+    node_gpus: int = 0
+
+
 class Pending(Struct, frozen=True):
     """Why a job waits, and what would let it start."""
 
@@ -303,6 +321,8 @@ class Pending(Struct, frozen=True):
     """What it waits for on purpose: GPUs are kept, and others give way, for nothing that is slower."""
     wordings: dict[str, Wording] = {}
     """Of those of the above texts that tell of points in time (`placement.wording`)."""
+    remedies: tuple[Remedy, ...] = ()
+    """Those of the alternatives that could be tried."""
 
 
 class Speed(Struct, frozen=True):

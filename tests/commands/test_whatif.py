@@ -190,6 +190,22 @@ def test_a_running_job_whose_edit_allows_its_gpus_no_more_waits(now: Snapshot, t
     assert named(more, "first").queue == "r"
 
 
+def test_a_job_may_be_allowed_other_gpu_types_by_their_short_names(now: Snapshot, tmp_path: Path) -> None:
+    other = named(applied(now, "jobs: {first: {gpuTypes: [h100-sxm5-80GB, T4]}}", tmp_path), "first")
+    assert (other.placement, other.requirements.gpu_types) == (None, (H100, T4))
+    wider = applied(now, "jobs: {first: {gpuTypes: [A100]}}", tmp_path)
+    assert named(wider, "first").placement
+    assert A100 in named(wider, "first").requirements.gpu_types
+    assert named(applied(now, "jobs: {long: {gpuTypes: []}}", tmp_path), "long").requirements.gpu_types == ()
+
+
+def test_a_short_name_of_nodes_is_that_of_the_cluster_and_else_must_mean_one(now: Snapshot, tmp_path: Path) -> None:
+    added = applied(now, "nodes: {add: [{type: a100}, {type: H200-NVL}]}", tmp_path).nodes[-2:]
+    assert [each.gpu_type for each in added] == [A100, "H200-NVL-141GB"]
+    with pytest.raises(UsageError, match=r"nodes.add\[0\].type: 'H200' may be H200-SXM5-141GB or H200-NVL-141GB"):
+        applied(now, "nodes: {add: [{type: H200}]}", tmp_path)
+
+
 def test_a_suspended_job_returns_its_gpus(now: Snapshot, tmp_path: Path) -> None:
     after = applied(now, "jobs: {default/first: {suspend: true}}", tmp_path)
     assert "first" not in [job.name for job in after.jobs]
@@ -231,6 +247,7 @@ def test_manifests_are_looked_for_beside_the_change(now: Snapshot, tmp_path: Pat
         ("queues: {q: {weight: 0}}", "queues.q.weight: "),
         ("queues: {q: {maxPendingJobs: 0}}", "queues.q.maxPendingJobs: who may wait in a queue is not simulated"),
         ("queues: {q: {namespaces: [x]}}", "queues.q.namespaces: who may wait in a queue is not simulated"),
+        ("jobs: {first: {gpuTypes: [Z100]}}", "jobs.first.gpuTypes: 'Z100' is no GPU type that Trimtab knows"),
         ("submit: [absent.yaml]", "absent.yaml"),
     ],
 )

@@ -384,6 +384,18 @@ def test_names_are_found_whatever_their_case() -> None:
     assert catalog.model("GPT2") == catalog.model("gpt2")
 
 
+def test_a_short_name_is_what_a_cluster_has_of_it_and_else_must_mean_one() -> None:
+    nvl, own = catalog.gpu("H100-NVL-94GB"), catalog.estimate("T4-own", 1 << 34)
+    assert catalog.one_of("h100", {nvl.name: nvl}) == nvl
+    assert catalog.one_of("H100-80GB-PCIe", {nvl.name: nvl}) == catalog.gpu("H100-PCIE-80GB")
+    assert catalog.one_of("T4", {own.name: own}) == catalog.gpu("T4")
+    assert catalog.one_of("t4-OWN", {own.name: own}) == own
+    with pytest.raises(catalog.UnknownGpu, match="'H200' may be H200-SXM5-141GB or H200-NVL-141GB: name one"):
+        catalog.one_of("H200", {nvl.name: nvl})
+    with pytest.raises(catalog.UnknownGpu, match=r"did you mean .*H100-SXM5-80GB"):
+        catalog.one_of("H10", {})
+
+
 def test_specs_are_hashable_although_their_peaks_are_a_dict() -> None:
     spec = catalog.gpu("T4")
     assert hash(spec) == hash(msgspec.structs.replace(spec))

@@ -35,6 +35,10 @@ class Checkout:
         for name in COPIED:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, root / name)
+        browser = root / "hack" / "web" / "browser"  # the real one would install packages of this machine
+        browser.parent.mkdir(exist_ok=True)
+        browser.write_text("#!/bin/sh\necho browser >>calls\nexit 1\n")
+        browser.chmod(0o755)
         python = root / ".venv" / "bin" / "python"
         python.parent.mkdir(parents=True)
         python.write_text(PYTHON)
@@ -56,6 +60,8 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
+BROWSER = "browser"
+"""Is tried, and setup goes on without where it cannot be had."""
 BUILD = "-m trimtab_local.control_plane.build"
 HEAVY = {"torch", "ray", "scipy", "numba", "matplotlib", "pytest", "mypy"}
 
@@ -70,13 +76,13 @@ def test_the_demo_has_a_small_part_and_setup_adds_the_rest_to_it(checkout: Check
     assert checkout.run("hack/setup", "--demo") == (0, [BUILD])
 
     code, calls = checkout.run("hack/setup")
-    assert (code, len(calls)) == (0, 3)
+    assert (code, calls[2:]) == (0, [BROWSER, BUILD])
     assert checkout.wanted() > small | HEAVY
     assert "--editable policy/lab" in calls[1]
 
 
 def test_where_everything_is_installed_the_demo_installs_nothing(checkout: Checkout) -> None:
-    assert len(checkout.run("hack/setup")[1]) == 3
+    assert len(checkout.run("hack/setup")[1]) == 4
     assert checkout.run("hack/setup", "--demo") == (0, [BUILD])
     assert checkout.run("hack/setup") == (0, [BUILD])
 
@@ -88,13 +94,13 @@ def test_what_is_installed_is_what_the_lock_names_with_its_hashes_and_nothing_is
         assert {"--no-deps", "--no-build-isolation"} <= set(calls[1].split())
 
 
-@pytest.mark.parametrize("then", [["--demo"], []])
-def test_an_installation_that_was_interrupted_is_done_again(checkout: Checkout, then: list[str]) -> None:
+@pytest.mark.parametrize(("then", "calls"), [(["--demo"], 3), ([], 4)])
+def test_an_installation_that_was_interrupted_is_done_again(checkout: Checkout, then: list[str], calls: int) -> None:
     checkout.run("hack/setup", "--demo")
     (checkout.root / "broken").touch()
     assert checkout.run("hack/setup")[0] == 1
     (checkout.root / "broken").unlink()
-    assert len(checkout.run("hack/setup", *then)[1]) == 3
+    assert len(checkout.run("hack/setup", *then)[1]) == calls
     assert checkout.run("hack/setup", *then) == (0, [BUILD])
 
 
@@ -103,8 +109,36 @@ def test_a_change_of_what_is_wanted_is_installed(checkout: Checkout) -> None:
     with (checkout.root / "pyproject.toml").open("a") as file:
         file.write("# another one\n")
     assert len(checkout.run("hack/setup", "--demo")[1]) == 3
-    assert len(checkout.run("hack/setup")[1]) == 3
+    assert len(checkout.run("hack/setup")[1]) == 4
 
 
 def test_an_argument_that_it_does_not_know_installs_nothing(checkout: Checkout) -> None:
     assert checkout.run("hack/setup", "--dmeo") == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("user", "apt", "code", "asked", "said"),
+    [
+        (1000, 0, 1, [], "as root: apt-get install chromium-headless-shell"),
+        (0, 100, 1, ["update"], "apt-get could not install chromium-headless-shell"),
+        (0, 0, 0, ["update", "install"], "installing Debian's chromium-headless-shell"),
+    ],
+)
+def test_chromium_is_installed_where_that_can_be_and_else_what_to_do_is_said(
+    tmp_path: Path, user: int, apt: int, code: int, asked: list[str], said: str
+) -> None:
+    shutil.copytree(ROOT / "hack" / "web", tmp_path / "hack" / "web")
+    stubs = {
+        "bin/id": f"echo {user}", "bin/apt-get": f"echo $1 >>{tmp_path}/asked; exit {apt}", "hack/vendor": "exit 0",
+    }  # fmt: skip
+    for name, does in stubs.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("bash", "dirname", "env", "sh"):
+        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    run = [tmp_path / "hack" / "web" / "browser"]
+    ended = subprocess.run(run, capture_output=True, text=True, env={"PATH": str(tmp_path / "bin")})
+    assert (ended.returncode, said in ended.stderr) == (code, True), ended.stderr
+    calls = tmp_path / "asked"
+    assert (calls.read_text().split() if calls.exists() else []) == asked

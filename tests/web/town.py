@@ -22,7 +22,7 @@ from tests.builders import (
 
 from trimtab.api import conditions
 from trimtab.api.history import StopRecord
-from trimtab.api.status import Condition, JobStatus, PendingStatus, StartTime
+from trimtab.api.status import Condition, JobStatus, Observed, PendingStatus, StartTime
 from trimtab.kube.objects import GpuNodeObject, JobObject, NodeObject
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
@@ -32,11 +32,13 @@ from trimtab.web.columns import Layout
 from trimtab.web.console import Moment
 from trimtab_policy.perf.hierarchy import Learned
 from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.specs import Prediction
 from trimtab_policy.types import PendingReason, StopCause
 
 RACK, LEVELS = 8, TopologySettings().levels
 OPEN, SECRET = "team-open", "team-secret"
 SECRET_JOB = "classified-70b"
+PREDICTED = Prediction(0.5, 131_072.0, 1 << 33, 500.0, uncertainty=1.2)
 
 
 def told(kind: str, reason: str, message: str = "") -> tuple[Condition, ...]:
@@ -47,13 +49,15 @@ def told(kind: str, reason: str, message: str = "") -> tuple[Condition, ...]:
 
 def running_job(name: str, namespace: str, nodes: Mapping[str, int], gpu_type: str = A100, **status: Any) -> JobObject:
     """A job that holds GPUs."""
-    plan = plan_of(placement(f"uid-{name}", dict(nodes), gpu_type), now=MOMENT - timedelta(hours=1))
+    plan = plan_of(
+        placement(f"uid-{name}", dict(nodes), gpu_type, prediction=PREDICTED), now=MOMENT - timedelta(hours=1)
+    )
     said = {"start_time": MOMENT - timedelta(hours=1), "last_epoch": 1, **status}
     state = JobStatus(conditions=told("Running", "Running"), plan=plan, **said)
     return job_object(name, {"elasticity.policy": "Fixed"}, state, namespace=namespace)
 
 
-def waiting_job(name: str, namespace: str, message: str, start: float = 3600.0) -> JobObject:
+def waiting_job(name: str, namespace: str, message: str, start: float = 3600.0, gpu_type: str = "") -> JobObject:
     """A job that waits for GPUs, with what the controller says of it."""
     at = datetime.fromtimestamp(NOW + start, UTC)
     eta = StartTime(earliest=at - timedelta(minutes=20), expected=at, latest=at + timedelta(minutes=40))
@@ -65,7 +69,8 @@ def waiting_job(name: str, namespace: str, message: str, start: float = 3600.0) 
         type="Planned", status="False", reason="InsufficientGpus", message=message, last_transition_time=MOMENT
     )
     state = JobStatus(conditions=conditions.merge(conditions.initial(1, MOMENT), [planned]), pending=pending)
-    return job_object(name, {"resources.gpus": {"min": 8, "max": 8}}, state, namespace=namespace)
+    asks = {"resources.gpus": {"min": 8, "max": 8}, **({"resources.gpuTypes": [gpu_type]} if gpu_type else {})}
+    return job_object(name, asks, state, namespace=namespace)
 
 
 class Town:
@@ -88,9 +93,11 @@ class Town:
             held = {f"n{index}": 8, f"n{index + 1}": 8}
             kind, where = kinds[index], (OPEN, SECRET)[index // 2 % 2]
             name = SECRET_JOB if where == SECRET and SECRET_JOB not in self.jobs else f"run-{index}"
-            self.jobs[name] = running_job(name, where, held, kind, stops=(stop,) if where == OPEN else ())
+            seen = Observed(epoch=1, step_milliseconds=530, steps_done=400)
+            told_of = {"stops": (stop,), "observed": seen} if where == OPEN else {}
+            self.jobs[name] = running_job(name, where, held, kind, **told_of)
         behind = f"behind {SECRET}/{SECRET_JOB}, and others of {SECRET}"
-        self.jobs["next-up"] = waiting_job("next-up", OPEN, behind)
+        self.jobs["next-up"] = waiting_job("next-up", OPEN, behind, gpu_type=A100)
         self.jobs["hush-hush"] = waiting_job("hush-hush", SECRET, "waits")
         self.queues = [
             queue_object("shared", {"gpuType": "*", "gpus": 128, "guaranteed": 16}, namespaces=[OPEN, SECRET])

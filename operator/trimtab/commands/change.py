@@ -1,12 +1,12 @@
 """The file of a question to `trimtab whatif`: read strictly, and applied to a snapshot.
 
     nodes:
-      add: [{type: H100-SXM5-80GB, count: 4, gpus: 8}]
+      add: [{type: H100-SXM5-80GB, count: 4, gpus: 8}]    # H100 is enough where that means one type only
       remove: [a100-1, "old-*"]            # names; * stands for any part of one
       cordon: [h100-7]                     # jobs there go on, no others come
     policy: sjf
     jobs:
-      team-a/llama3-8b: {priority: 10, queue: research, gpus: {min: 4, max: 16}}
+      team-a/llama3-8b: {priority: 10, queue: research, gpus: {min: 4, max: 16}, gpuTypes: [A100]}
       team-b/probe: {suspend: true}
     queues:
       research: {weight: 2, quotas: [{gpuType: "*", gpus: 64, guaranteed: 32}]}    # the spec of a Queue
@@ -17,7 +17,7 @@ Every part may be left out. What is not understood, or is not in the snapshot, i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,10 @@ from trimtab.api.convert import to_quotas
 from trimtab.api.v1alpha1 import ElasticPolicy, QueueSpec
 from trimtab.commands import planning
 from trimtab.errors import UsageError
+from trimtab_policy import catalog
 from trimtab_policy.catalog import UnknownGpu
 from trimtab_policy.inputs import changes, documents
+from trimtab_policy.inputs.nearest import did_you_mean
 from trimtab_policy.policy import UnknownPolicy, entry
 from trimtab_policy.types import Bounds, Job, Snapshot
 
@@ -63,12 +65,14 @@ class Gpus(Struct, frozen=True, forbid_unknown_fields=True):
     min: int = 1
 
 
-class Edit(Struct, frozen=True, forbid_unknown_fields=True):
+class Edit(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """What happens to a job."""
 
     priority: int | None = None
     queue: str | None = None
     gpus: Gpus | None = None
+    gpu_types: tuple[str, ...] | None = None
+    """As in the spec of a job; empty for all types."""
     suspend: bool = False
 
 
@@ -178,8 +182,20 @@ def _job(now: Snapshot, name: str, edit: Edit, file: Path) -> Snapshot:
         priority=job.priority if edit.priority is None else edit.priority,
         queue=job.queue if edit.queue is None else edit.queue,
     )
-    after = changes.with_job(now, edited)
-    return changes.with_gpus(after, edited, Bounds(edit.gpus.min, edit.gpus.max)) if edit.gpus else after
+    need, after = edited.requirements, changes.with_job(now, edited)
+    gpus = Bounds(edit.gpus.min, edit.gpus.max) if edit.gpus else need.gpus
+    types = need.gpu_types if edit.gpu_types is None else _types(now, edit.gpu_types, f"{file}: jobs.{name}.gpuTypes")
+    return changes.with_limits(after, edited, gpus, types)
+
+
+def _types(now: Snapshot, asked: Iterable[str], where: str) -> tuple[str, ...]:
+    known, found = [*(gpu.name for gpu in catalog.all_gpus()), *now.gpu_types], list[str]()
+    for each in asked:
+        meant = catalog.meant(each, known)
+        if not meant:
+            raise UsageError(f"{where}: {each!r} is no GPU type that Trimtab knows{did_you_mean(each, known)}")
+        found += meant
+    return tuple(dict.fromkeys(found))
 
 
 def _named(now: Snapshot, name: str, file: Path) -> Job:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from trimtab import settings
 from trimtab.api.convert import to_eta, to_placement
 from trimtab.api.status import PendingStatus
-from trimtab.commands import calibration, learned, why_not
+from trimtab.commands import calibration, learned, remedies, why_not
 from trimtab.commands.dumps import read_snapshot
 from trimtab.commands.job_list import no_such_job
 from trimtab.commands.live import deciding, look
@@ -155,6 +155,7 @@ def _explained(account: _Account, policy: str, prices: PriceSettings, why: str) 
         "decision": decided.placement,
         "choices": choices,
         "currency": prices.currency,
+        "helps": remedies.questions(account.now, account.snapshot, account.job) if account.job and pending else (),
     }
     if objection:
         value["whyNot"] = objection

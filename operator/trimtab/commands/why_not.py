@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from trimtab.commands.planning import decide
 from trimtab.errors import UsageError
 from trimtab.ui.explain import Objection, WantedGpus
+from trimtab_policy import catalog
 from trimtab_policy.placement.candidates import Candidate, candidates, has_room
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.pending_reasons import why_pending
@@ -42,11 +43,8 @@ def wanted(text: str, types: Iterable[str]) -> WantedGpus:
 
 
 def _known(text: str, said: str, types: list[str]) -> str:
-    """The type of the cluster that is meant: its name, or the beginning of one up to a hyphen."""
-    for name in types:
-        if name.lower() == said.lower():
-            return name
-    meant = [name for name in types if name.lower().startswith(f"{said.lower()}-")]
+    """The type of the cluster that is meant."""
+    meant = catalog.meant(said, types)
     if len(meant) == 1:
         return meant[0]
     if meant:

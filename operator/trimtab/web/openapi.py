@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from trimtab import __version__
+from trimtab.commands.remedies import Question
 from trimtab.ui.choices import TypeChoice
 from trimtab.ui.explain import Objection, Place, Prospect
 from trimtab.ui.line import WaitingRow
@@ -24,8 +25,8 @@ from trimtab_policy.types import Pending, Placement
 
 Json = dict[str, Any]
 VALUES = (
-    Abilities, Life, Listed, Objection, Pending, Place, Placement, PlanAsked, Prospect, QueueRow, TypeChoice, Used,
-    WaitingRow, WhatifAsked,
+    Abilities, Life, Listed, Objection, Pending, Place, Placement, PlanAsked, Prospect, Question, QueueRow, TypeChoice,
+    Used, WaitingRow, WhatifAsked,
 )  # fmt: skip
 OBJECT: Json = {"type": "object"}
 NUMBER: Json = {"type": "number"}
@@ -105,7 +106,7 @@ COLUMNS: Json = {"type": "object", "additionalProperties": _list({"type": ["stri
 _JOB = _fields(
     job=TEXT, state=TEXT, plan=_or_null(OBJECT), pending=_or_null(_ref("Pending")), line=_or_null(_ref("Place")),
     start=_or_null(_ref("Prospect")), decision=_or_null(_ref("Placement")), choices=_list(_ref("TypeChoice")),
-    currency=TEXT, status=OBJECT, observed=_or_null(OBJECT), learned={}, told=ROWS,
+    currency=TEXT, helps=_list(_ref("Question")), status=OBJECT, observed=_or_null(OBJECT), learned={}, told=ROWS,
 )  # fmt: skip
 _PLANNED = _fields(
     job=TEXT, decision=_or_null(_ref("Placement")), pending=_or_null(_ref("Pending")), asked=OBJECT,

@@ -15,8 +15,8 @@ from trimtab_policy.types import UNBOUNDED, Bounds, Job, Node, Quota, Requiremen
 
 
 def with_nodes(snapshot: Snapshot, gpu_type: str, count: int, gpus: int) -> Snapshot:
-    """So many empty nodes more. Raises UnknownGpu for a type that neither cluster nor catalogue has."""
-    spec = snapshot.gpu_types.get(gpu_type) or catalog.gpu(gpu_type)
+    """So many empty nodes more, of a type or of what a short name means. Raises UnknownGpu (`catalog.one_of`)."""
+    spec = catalog.one_of(gpu_type, snapshot.gpu_types)
     taken = {node.name for node in snapshot.nodes}
     names = (f"added-{spec.name.lower()}-{number}" for number in range(len(taken) + count))
     free = [name for name in names if name not in taken][:count]
@@ -88,11 +88,13 @@ def with_job(snapshot: Snapshot, job: Job) -> Snapshot:
     return replace(snapshot, jobs=tuple(job if other.uid == job.uid else other for other in snapshot.jobs))
 
 
-def with_gpus(snapshot: Snapshot, job: Job, gpus: Bounds) -> Snapshot:
-    """The job may have other numbers of GPUs; one that runs with another number waits."""
-    edited = replace(job, requirements=replace(job.requirements, gpus=gpus))
-    changed = with_job(snapshot, edited)
-    return stopped(changed, job.uid) if job.placement and not gpus.admits(job.placement.gpus) else changed
+def with_limits(snapshot: Snapshot, job: Job, gpus: Bounds, gpu_types: tuple[str, ...]) -> Snapshot:
+    """The job may have other GPUs: so many, of these types (empty: of all). One that runs on what that does not allow
+    waits."""
+    edited = replace(job, requirements=replace(job.requirements, gpus=gpus, gpu_types=gpu_types))
+    changed, held = with_job(snapshot, edited), job.placement
+    allowed = held is None or (gpus.admits(held.gpus) and (not gpu_types or held.gpu_type in gpu_types))
+    return changed if allowed else stopped(changed, job.uid)
 
 
 def with_queues(snapshot: Snapshot, quotas: Mapping[str, Iterable[Quota]], weights: Mapping[str, float]) -> Snapshot:

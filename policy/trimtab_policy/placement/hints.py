@@ -19,9 +19,9 @@ from trimtab_policy.perf.memo import BoundedMemo
 from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, has_room, nodes_for
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.runtime import may_be_stopped
-from trimtab_policy.placement.wording import TimedText, waits
+from trimtab_policy.placement.wording import Hint, TimedText, waits
 from trimtab_policy.specs import OTHER, GpuSpec
-from trimtab_policy.types import Bounds, Job, Pending, PendingReason, Requirements, Snapshot
+from trimtab_policy.types import Bounds, Job, Pending, PendingReason, Remedy, Requirements, Snapshot
 
 MOST_TRIED = 64
 """Jobs of one decision, of those that ask for different things, for which other wishes are tried."""
@@ -46,7 +46,11 @@ class WaitingCase(Struct, frozen=True):
     """Its feasible options on them, cheapest first."""
 
     def answer(
-        self, reason: PendingReason, message: str | TimedText, blockers: Iterable[str | TimedText], *hints: str
+        self,
+        reason: PendingReason,
+        message: str | TimedText,
+        blockers: Iterable[str | TimedText],
+        *hints: str | Hint,
     ) -> Pending:
         return waits(self.job.uid, reason, message, islice(blockers, MAX_HINTS), hints[:MAX_HINTS])
 
@@ -64,7 +68,7 @@ class WaitingCase(Struct, frozen=True):
         return [c for c in self.possible() if (limit := left[c.gpu.name]) is None or c.option.gpus <= limit]
 
 
-def starts_now_if(case: WaitingCase, able: list[Candidate]) -> tuple[str, ...]:
+def starts_now_if(case: WaitingCase, able: list[Candidate]) -> tuple[str | Hint, ...]:
     """Changes under which the job would start at once. `able` are the options that it only lacks room for.
 
     Nothing is tried for jobs far back in line, of those that differ: much will have changed when it is their turn.
@@ -75,7 +79,7 @@ def starts_now_if(case: WaitingCase, able: list[Candidate]) -> tuple[str, ...]:
     return tuple(islice(_changes(case, able), MAX_HINTS))
 
 
-def _changes(case: WaitingCase, able: list[Candidate]) -> Iterator[str]:
+def _changes(case: WaitingCase, able: list[Candidate]) -> Iterator[str | Hint]:
     need, fastest = case.job.requirements, max(candidate.tokens_per_second for candidate in able)
     least, pinned = min(candidate.option.gpus for candidate in able), _pinned(case.job)
     fewer, any_type = need.gpus if pinned else Bounds(1, max(1, least - 1)), ()
@@ -95,10 +99,20 @@ def _changes(case: WaitingCase, able: list[Candidate]) -> Iterator[str]:
                 nodes=count_of(best.option.nodes), max_nodes=need.max_nodes, gpus=best.option.gpus, least=least,
                 what=best.describe(),
             )  # fmt: skip
-            yield f"{told} it would start now at {best.tokens_per_second / fastest:.2f}× the speed"
+            told += f" it would start now at {best.tokens_per_second / fastest:.2f}× the speed"
+            remedy = _remedy(need, wider, best)
+            yield Hint(told, remedy) if remedy else told
     if pinned:
         yield RESHARDING
     yield from _at_the_cost_of_others(case, able)
+
+
+def _remedy(need: Requirements, wider: Requirements, best: Candidate) -> Remedy | None:
+    """From one to the other; None where they differ in more than what GPUs the job may have."""
+    if replace(wider, gpus=need.gpus, gpu_types=need.gpu_types) != need:
+        return None
+    types = None if wider.gpu_types == need.gpu_types else wider.gpu_types
+    return Remedy(gpus=None if wider.gpus == need.gpus else best.option.gpus, gpu_types=types)
 
 
 def _starts(case: WaitingCase, requirements: Requirements) -> Candidate | None:
@@ -113,7 +127,7 @@ def _starts(case: WaitingCase, requirements: Requirements) -> Candidate | None:
     return next((candidate for candidate in found if nodes_for(capacity, job, candidate)), None)
 
 
-def _at_the_cost_of_others(case: WaitingCase, able: list[Candidate]) -> Iterator[str]:
+def _at_the_cost_of_others(case: WaitingCase, able: list[Candidate]) -> Iterator[Hint]:
     """With which priority the job could take the place of jobs that may be stopped; counted by GPUs."""
     capacity, job = case.capacity, case.job
     if job.eligible is not None:
@@ -129,9 +143,10 @@ def _at_the_cost_of_others(case: WaitingCase, able: list[Candidate]) -> Iterator
                 break
     if least and least[0] >= job.priority:
         priority, candidate, gpus = least
-        yield (
+        yield Hint(
             f"with a priority above {priority} instead of {job.priority} it could take the place of jobs that may be "
-            f"stopped, which hold {gpus}×{candidate.gpu.name}"
+            f"stopped, which hold {gpus}×{candidate.gpu.name}",
+            Remedy(priority=priority + 1),
         )
 
 
@@ -148,16 +163,17 @@ def _held(snapshot: Snapshot, gpu_type: str) -> list[tuple[int, int]]:
     return levels
 
 
-def more_quota(case: WaitingCase, smallest: Candidate, left: int) -> Iterator[str]:
+def more_quota(case: WaitingCase, smallest: Candidate, left: int) -> Iterator[str | Hint]:
     """What helps a job whose queue has spent its limit: by how much to raise it, or a queue that has room."""
     job, capacity = case.job, case.capacity
     missing, name = smallest.option.gpus - left, smallest.gpu.name
     now = "it would start now" if _room_beyond_quota(case, smallest) else "it would only wait for free GPUs"
-    yield f"with {missing} more GPUs allowed to queue {job.queue} {now}"
+    yield Hint(f"with {missing} more GPUs allowed to queue {job.queue} {now}", Remedy(gpu_type=name, quota=missing))
     others = sorted({quota.queue for quota in case.snapshot.quotas} - {job.queue})
     roomy = [queue for queue in others if capacity.within_quota(queue, name, smallest.option.gpus)]
     if roomy:
-        yield f"in queue {roomy[0]}, which has {smallest.option.gpus}×{name} left, {now}"
+        text = f"in queue {roomy[0]}, which has {smallest.option.gpus}×{name} left, {now}"
+        yield Hint(text, Remedy(queue=roomy[0]))
     yield f"wait for a job of queue {job.queue} to finish"
 
 
@@ -165,7 +181,7 @@ def _room_beyond_quota(case: WaitingCase, candidate: Candidate) -> bool:
     return has_room(case.capacity, replace(case.job, queue=""), candidate)
 
 
-def would_work_if(case: WaitingCase) -> tuple[str, ...]:
+def would_work_if(case: WaitingCase) -> tuple[str | Hint, ...]:
     """The smallest change under which there is a plan at all.
 
     That takes up to a dozen searches, and depends on nothing that changes from decision to decision: it is remembered.
@@ -179,17 +195,22 @@ def would_work_if(case: WaitingCase) -> tuple[str, ...]:
     return _helpful.get((asked, cluster, constants.active()), lambda: tuple(_first_that_works(case)))
 
 
-_helpful: BoundedMemo[Hashable, tuple[str, ...]] = BoundedMemo(1 << 14, len)
+_helpful: BoundedMemo[Hashable, tuple[str | Hint, ...]] = BoundedMemo(1 << 14, len)
 """What has been found to help jobs that have no plan."""
 
 
-def _first_that_works(case: WaitingCase) -> Iterator[str]:
+def _first_that_works(case: WaitingCase) -> Iterator[str | Hint]:
     too_large: list[Candidate] = []
     for change, job in _wider(case).items():
         found = candidates(case.snapshot, case.capacity, job) if job != case.job else []
         there = [each for each in found if each.option.gpus <= _gpus_of(case, each)]
         if there:
-            yield f"{change} makes it possible: {min(there, key=lambda c: c.cost).describe()} would do"
+            best = min(there, key=lambda c: c.cost)
+            told = f"{change} makes it possible: {best.describe()} would do"
+            need = case.job.requirements
+            same = replace(job, requirements=need) == case.job
+            remedy = _remedy(need, job.requirements, best)
+            yield Hint(told, remedy) if same and remedy else told
             return
         too_large += found
     if too_large:

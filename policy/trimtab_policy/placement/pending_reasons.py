@@ -19,8 +19,8 @@ from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
 from trimtab_policy.placement.hints import MAX_HINTS, WaitingCase, count_of, more_quota, starts_now_if, would_work_if
 from trimtab_policy.placement.host_limits import host_shortage
 from trimtab_policy.placement.releases import told_releases
-from trimtab_policy.placement.wording import TimedText, worded
-from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
+from trimtab_policy.placement.wording import Hint, TimedText, worded
+from trimtab_policy.types import Job, Pending, PendingReason, Remedy, Snapshot
 
 
 def why_pending(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
@@ -119,12 +119,15 @@ def _cluster_too_small(case: WaitingCase) -> Pending | None:
     smallest = case.known[0]
     option, name = smallest.option, smallest.gpu.name
     have, nodes = case.capacity.gpus(case.job, name, free=False), case.capacity.eligible_nodes(case.job, name)
+    size = max(1, case.capacity.node_gpus(name))
+    more = max(option.nodes - nodes, -(-(option.gpus - have) // size), 1)
+    hint = f"add {name} nodes, or allow other GPU types or fewer GPUs"
     return case.answer(
         PendingReason.CLUSTER_TOO_SMALL,
         f"the smallest plan is {smallest.describe()} ({option.gpus_per_node} on each of {count_of(option.nodes)}); "
         f"the job may use {count_of(nodes)} with {have} {name} in all",
         case.unavailable(),
-        f"add {name} nodes, or allow other GPU types or fewer GPUs",
+        Hint(hint, Remedy(gpu_type=name, nodes=more, node_gpus=size)),
     )
 
 

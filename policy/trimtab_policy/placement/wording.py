@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy.placement.runtime import LONGEST
-from trimtab_policy.types import Pending, PendingReason, Wording
+from trimtab_policy.types import Pending, PendingReason, Remedy, Wording
 
 DAY = 86_400.0
 YEAR = 365 * DAY
@@ -26,6 +26,13 @@ class TimedText(Struct, frozen=True):
 
     text: str
     wording: Wording
+
+
+class Hint(Struct, frozen=True):
+    """A text about a change that would help, and the change."""
+
+    text: str
+    remedy: Remedy
 
 
 def clock(moment: float, now: float | None = None) -> str:
@@ -56,12 +63,15 @@ def waits(
     reason: PendingReason,
     message: str | TimedText,
     blockers: Iterable[str | TimedText] = (),
-    alternatives: Iterable[str | TimedText] = (),
+    alternatives: Iterable[str | TimedText | Hint] = (),
 ) -> Pending:
     """Why the job with this UID waits."""
     before, hints = tuple(blockers), tuple(alternatives)
     timed = {each.text: each.wording for each in (message, *before, *hints) if isinstance(each, TimedText)}
-    return Pending(job, reason, _text(message), tuple(map(_text, before)), tuple(map(_text, hints)), wordings=timed)
+    return Pending(
+        job, reason, _text(message), tuple(map(_text, before)), tuple(map(_text, hints)), wordings=timed,
+        remedies=tuple(each.remedy for each in hints if isinstance(each, Hint)),
+    )  # fmt: skip
 
 
 def add(pending: Pending, more: TimedText) -> Pending:
@@ -72,5 +82,5 @@ def add(pending: Pending, more: TimedText) -> Pending:
     return replace(pending, message=message, wordings=pending.wordings | {message: wording})
 
 
-def _text(told: str | TimedText) -> str:
+def _text(told: str | TimedText | Hint) -> str:
     return told if isinstance(told, str) else told.text

@@ -18,8 +18,8 @@ def advice(
     pending: Iterable[Pending],
     reservations: Sequence[Reservation],
     order: Sequence[str] | None = None,
-) -> dict[str, tuple[str, ...]]:
-    """UID -> the hints that still hold in `snapshot`, which has all that was decided.
+) -> dict[str, Pending]:
+    """UID -> why it waits, with the hints that still hold in `snapshot`, which has all that was decided.
 
     Who takes a hint must not be told then that the GPUs are kept for another: what a job has to leave to those before
     it is out of sight. `order` as of `reservations.reserve`.
@@ -33,5 +33,5 @@ def advice(
             if kept not in seen:
                 shown = hidden(snapshot, kept)
                 seen[kept] = shown, Capacity(shown)
-            found[each.job] = why_pending(*seen[kept], jobs[each.job]).alternatives
+            found[each.job] = why_pending(*seen[kept], jobs[each.job])
     return found

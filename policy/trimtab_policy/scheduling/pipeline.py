@@ -294,11 +294,11 @@ class Pipeline:
     def _advise(self) -> None:
         """The policies' hints were tried on what was free then."""
         view, pending = self._accounts.view(), self._in_order()
-        none: dict[str, tuple[str, ...]] = {}
-        for uid, hints in self._stage(
+        none: dict[str, Pending] = {}
+        for uid, now in self._stage(
             HINTS, lambda: advice(view, pending, self._reserved, self._order), none, "as it was"
         ).items():
-            self._pending[uid] = replace(self._pending[uid], alternatives=hints)
+            self._pending[uid] = replace(self._pending[uid], alternatives=now.alternatives, remedies=now.remedies)
 
     # --- keeping account ---------------------------------------------------------------------------------------------
     def _judge(self, said: _Proposal) -> tuple[BrokenRule, ...]:

@@ -1,82 +1,22 @@
 """Every page in Debian's Chromium, before the real server: what it shows, and nothing that it must not do.
 
-Needs `chromium-headless-shell` or `chromium` (apt) and, for accessibility, `hack/vendor --tests`; skipped without.
+Needs Chromium and axe-core, which hack/setup brings where it can; skipped without.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import shutil
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Page, Route, async_playwright
-from tests.web.serving import ApiServer, Site, site
+from playwright.async_api import Route
+from tests.web.browser.chromium import PAGES, needs_axe, needs_chromium, opened
 from tests.web.test_rights import api
 from tests.web.town import OPEN, SECRET, SECRET_JOB
 
 from trimtab.web import server
 from trimtab.web.rights import SECONDS
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
-AXE = Path(__file__).resolve().parents[3] / ".browser" / "axe.min.js"
-SWITCHES = ["--no-sandbox", "--disable-background-networking"]
-PAGES = {
-    "overview": "In line",
-    "cluster": "The same as a table",
-    "timeline": "expected to start; hatched",
-    "jobs": "next-up",
-    "jobs/team-open/next-up": "Where it stands, and why",
-    "queues": "GPU-hours",
-    "policies": "Registered policies",
-    "plan": "Nothing is submitted",
-    "doctor": "not checked",
-}
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium-headless-shell")
-
-
-class Opened:
-    """The console in a browser."""
-
-    def __init__(self, page: Page, made: Site) -> None:
-        self.page, self.site = page, made
-        self._address = address = made.url + made.server.place.path
-        self.wrong: list[str] = []
-        """Whatever it does wrong: errors, violations of its policy (they are console errors), other hosts."""
-        host = urlsplit(address).netloc
-        page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("request", lambda asked: self.wrong.append(asked.url) if urlsplit(asked.url).netloc != host else None)
-
-    async def show(self, path: str, shows: str = "") -> None:
-        """Go to a page, and wait until it shows what it is for, or this."""
-        await self.page.goto(f"{self._address}#/{path}")
-        await self.page.wait_for_function(
-            "text => document.querySelector('main').innerHTML.includes(text)", arg=shows or PAGES[path]
-        )
-
-    async def sees(self, text: str) -> None:
-        """Wait until a text is on the screen."""
-        await self.page.wait_for_function("text => document.body.innerText.includes(text)", arg=text)
-
-    async def violations(self) -> list[str]:
-        """What axe-core finds on the page that is shown."""
-        await self.page.evaluate(AXE.read_text())
-        found = await self.page.evaluate("axe.run()")
-        return [f"{each['id']}: {node['html'][:120]}" for each in found["violations"] for node in each["nodes"]]
-
-
-@contextlib.asynccontextmanager
-async def opened(nodes: int = 16, api: ApiServer | None = None, **options: Any) -> AsyncIterator[Opened]:
-    """A town's console. `options` are those of a page: viewport, color_scheme and so on."""
-    async with site(api, nodes=nodes) as made, async_playwright() as tools:
-        browser = await tools.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
-        yield Opened(await browser.new_page(**options), made)
-        await browser.close()
+pytestmark = needs_chromium
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -95,7 +35,7 @@ async def test_one_goes_from_page_to_page_and_nothing_of_the_last_is_left_behind
     assert console.wrong == []
 
 
-@pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: hack/vendor --tests")
+@needs_axe
 @pytest.mark.parametrize("path", PAGES)
 async def test_a_page_can_be_used_by_everybody(path: str) -> None:
     async with opened() as console:

@@ -1,7 +1,7 @@
 // @ts-check
 // The frame around all pages: where to go, whether what is seen is fresh, and what was left out.
 import { Component, render } from "./vendor/preact.js";
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 import { signal } from "./vendor/signals-core.js";
 import { html } from "./parts.js";
 import { columns, lastLine, link, linkText, run, signIn, signOut, signedIn, tick, trouble, tryNow, whoami } from "./store.js";
@@ -9,7 +9,7 @@ import { duration } from "./format.js";
 
 const PAGES = /** @type {[string, string, string][]} */ ([
   ["overview", "Overview", ""], ["cluster", "Cluster", "nodes"], ["timeline", "Timeline", ""], ["jobs", "Jobs", ""],
-  ["queues", "Queues", "queues"], ["plan", "Plan", "plan"], ["policies", "Policies", ""], ["doctor", "Doctor", "doctor"],
+  ["queues", "Queues", "queues"], ["plan", "Plan", "plan"], ["whatif", "What if", "whatif"], ["policies", "Policies", ""], ["doctor", "Doctor", "doctor"],
 ]);
 const RIGHTS = /** @type {Record<string, string>} */ ({
   nodes: "to list and watch nodes and gpunodes", queues: "to list and watch queues", plan: "to list nodes",
@@ -73,7 +73,7 @@ function Search() {
   const go = (/** @type {string} */ href) => { location.hash = href; type(""); field.current.blur(); };
   return html`<div class="search"><input ref=${field} type="search" role="combobox" aria-expanded=${found.length > 0} aria-controls="found" aria-label="Find a job or a node" placeholder="Find a job or node  ( / )" value=${text} autocomplete="off"
       aria-activedescendant=${found.length ? `found-${at}` : undefined}
-      onInput=${(/** @type {any} */ event) => { type(event.target.value); move(0); }} onBlur=${() => setTimeout(() => type(""), 200)}
+      onInput=${(/** @type {any} */ event) => { type(event.target.value); move(0); }} onBlur=${() => type("")}
       onKeyDown=${(/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter" && found[at]) go(found[at].href);
         if (event.key === "Escape") type("");
@@ -114,10 +114,11 @@ function App() {
   const { parts, query } = where.value, me = whoami.value;
   const known = PAGES.find(([name]) => name === parts[0]);
   const main = useRef(/** @type {any} */ (null)), first = useRef(true);
-  useEffect(() => {
+  useLayoutEffect(() => { // at once: later it would take the focus from whoever has gone on already
     document.title = `${parts.length > 2 ? parts.slice(1).join("/") : known?.[1] || "Not found"} · Trimtab`;
     if (!first.current) main.current?.focus({ preventScroll: true });
     first.current = false;
+    document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // a narrow menu scrolls
     scrollTo(0, 0);
   }, [parts.join("/")]);
   if (link.value === "token") return html`<${SignIn} />`;
