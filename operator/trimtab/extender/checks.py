@@ -84,9 +84,15 @@ PASSED = AdmissionResult()
 
 def claim(meta: PodMeta | Meta) -> PlaceClaim | None:
     """What a pod claims; None when it is not ours."""
-    owners = meta.owner_references or ()
-    owner = next((owner for owner in owners if owner.controller), None)
-    if owner is None or owner.kind != names.JOB_KIND or not (owner.api_version or "").startswith(f"{names.GROUP}/"):
+    taken = (meta.labels or {}).get(names.LABEL_MANAGED) == "true"  # of a job of another kind: ours is not in control
+    ours = (
+        owner
+        for owner in meta.owner_references or ()
+        if (owner.controller or taken)
+        and owner.kind == names.JOB_KIND
+        and (owner.api_version or "").startswith(f"{names.GROUP}/")
+    )
+    if (owner := next(ours, None)) is None:
         return None
     node = (meta.annotations or {}).get(names.ANNOTATION_NODE)
     return PlaceClaim(meta.namespace or "", owner.name or "", meta.uid or "", node or "")
