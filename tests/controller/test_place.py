@@ -15,18 +15,20 @@ from tests.foreign.test_read import COMMAND, KINDS
 from trimtab import names
 from trimtab.api.v1alpha1 import JobSpec
 from trimtab.apply.theirs import TheirJob
+from trimtab.apply.transitions import JobEvent
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.other_jobs import OtherJob, OtherJobs
 from trimtab.controller.place import stand_in
+from trimtab.controller.place.placer import Placer
 from trimtab.controller.place.their_jobs import TheirJobs
 from trimtab.doctor import rbac
-from trimtab.errors import NotFound, UsageError
+from trimtab.errors import AlreadyExists, Forbidden, NotFound, UsageError
 from trimtab.foreign.kinds import end_of, row_of
 from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.metrics_hooks import Silent
 from trimtab.kube.objects import JobObject, Meta, OwnerReference, PodObject
 from trimtab.observe.jobs import facts
-from trimtab.settings import ReflectorSettings
+from trimtab.settings import BindingSettings, ReflectorSettings
 from trimtab_local.checkout import checkout
 
 Json = dict[str, Any]
@@ -307,3 +309,121 @@ def test_the_role_is_what_the_doctor_asks_for_and_policies_bound_it() -> None:
 
 def test_all_kinds_of_the_readers_tests_but_one_are_not_placed_yet() -> None:
     assert [name for name in KINDS if kinds()[name].place] == ["Job"]
+
+
+# --- keeping stand-ins -----------------------------------------------------------------------------------------------
+class Desk(Stage):
+    """A placer, and an API server that answers as told."""
+
+    def __init__(self, *, creating: Exception | None = None, **changes: Any) -> None:
+        super().__init__(**changes)
+        self.said: list[tuple[str, str]] = []
+        self.created: list[Json] = []
+        self.deleted: list[str] = []
+        self.there: Json | Exception = NotFound("no such job")
+        self._creating = creating
+        placer: Any = self
+        self.placer = Placer(placer, self.cluster, self.jobs, placer, BindingSettings(), facts)
+
+    async def create(self, path: str, obj: Json, *, strict: bool) -> bytes:
+        if self._creating:
+            raise self._creating
+        assert strict
+        self.created.append(obj)
+        meta = {"uid": "uid-s", "resourceVersion": "1", **obj["metadata"]}
+        return msgspec.json.encode(obj | {"metadata": meta, "status": {}})
+
+    async def get(self, path: str) -> bytes:
+        if isinstance(self.there, Exception):
+            raise self.there
+        return msgspec.json.encode(self.there)
+
+    async def merge_patch(self, path: str, patch: Json) -> bytes:
+        if "jobs/llama" in path and "llmtrainingjobs" not in path:
+            self._version += 1
+            annotations = self.document["metadata"].setdefault("annotations", {})
+            for name, value in patch["metadata"]["annotations"].items():
+                annotations.pop(name, None)
+                annotations |= {name: value} if value is not None else {}
+            self.document["metadata"]["resourceVersion"] = str(100 + self._version)
+        return await super().merge_patch(path, patch)
+
+    async def delete(self, path: str, *, uid: str) -> bytes:
+        self.deleted.append(f"{path.rpartition('/')[2]} {uid}")
+        return b"{}"
+
+    def other(self, regarding: dict[str, str], happening: JobEvent, action: str) -> None:
+        self.said.append((happening.reason, regarding["kind"]))
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        found: dict[str, str] = self.document["metadata"].get("annotations", {})
+        return found
+
+
+async def test_a_job_gets_its_stand_in_once_and_hears_of_it() -> None:
+    desk = Desk()
+    await desk.placer.look()
+    await desk.placer.look()
+    [made] = desk.created
+    assert desk.annotations == {names.ANNOTATION_STAND_IN: made["metadata"]["name"]}
+    assert desk.said == [(names.REASON_STAND_IN, "Job")]
+    assert not desk.deleted
+
+
+async def test_who_may_not_stand_in_is_told_on_the_job_and_the_note_goes_when_that_is_mended() -> None:
+    desk = Desk(creating=Forbidden("spec.queue: not for jobs of namespace team"))
+    await desk.placer.look()
+    assert desk.annotations == {names.ANNOTATION_PLACE_PROBLEM: "spec.queue: not for jobs of namespace team"}
+    assert desk.said == [(names.REASON_NOT_PLACED, "Job")]
+    desk._creating = None
+    await desk.placer.look()
+    assert list(desk.annotations) == [names.ANNOTATION_STAND_IN]
+
+
+async def test_one_that_another_controller_has_made_is_taken_over() -> None:
+    desk = Desk(creating=AlreadyExists("exists"))
+    made = standing_in()
+    desk.there = made | {"metadata": {"uid": "uid-s", "resourceVersion": "1", **made["metadata"]}, "status": {}}
+    await desk.placer.look()
+    assert desk.annotations == {names.ANNOTATION_STAND_IN: made["metadata"]["name"]}
+
+
+async def test_a_note_of_ours_goes_once_its_user_has_resumed_the_job() -> None:
+    desk = Desk(metadata={"annotations": {names.ANNOTATION_SUSPENDED: "Preempted"}})
+    await desk.placer.look()
+    assert names.ANNOTATION_SUSPENDED not in desk.annotations
+    kept = Desk(metadata={"annotations": {names.ANNOTATION_SUSPENDED: "Preempted"}}, spec={"suspend": True})
+    await kept.placer.look()
+    assert kept.annotations[names.ANNOTATION_SUSPENDED] == "Preempted"
+
+
+HERE = {"metadata": {"name": "gone", "namespace": "team", "uid": "uid-b", "labels": {names.LABEL_MANAGED: "true"}}}
+UNLABELLED = {"metadata": HERE["metadata"] | {"labels": {}}}
+ANEW = {"metadata": HERE["metadata"] | {"uid": "uid-c"}}
+
+
+@pytest.mark.parametrize(
+    ("there", "stays"), [(HERE, True), (UNLABELLED, False), (ANEW, False), (NotFound("gone"), False)]
+)
+async def test_a_stand_in_goes_with_its_job_and_not_with_our_copy_of_it(there: Json | Exception, stays: bool) -> None:
+    desk = Desk()
+    await desk.placer.look()
+    desk.there = there
+    left = standing_in(metadata={"name": "gone", "uid": "uid-b"})
+    meta = {"uid": "uid-l", "resourceVersion": "1", **left["metadata"]}
+    desk.cluster.jobs.apply_written(msgspec.json.encode(left | {"metadata": meta, "status": {}}))
+    await desk.placer.look()
+    assert desk.deleted == ([] if stays else [f"{meta['name']} uid-l"])
+
+
+async def test_a_stand_in_that_nobody_owns_goes_and_a_job_of_ours_does_not() -> None:
+    desk = Desk()
+    left = standing_in(metadata={"name": "gone", "uid": "uid-b"})
+    orphan = {"name": "orphan", "namespace": "team", "uid": "uid-o", "resourceVersion": "1"}
+    own = {"name": "own", "namespace": "team", "uid": "uid-n", "resourceVersion": "2"}
+    for meta, spec in ((orphan, left["spec"]), (own, left["spec"] | {"managedBy": names.MANAGED_BY})):
+        found = left | {"metadata": meta, "spec": spec, "status": {}}
+        desk.cluster.jobs.apply_written(msgspec.json.encode(found))
+    await desk.placer.look()
+    assert desk.deleted == ["orphan uid-o"]

@@ -7,6 +7,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,22 @@ PLACE = {"place": "Labelled"}
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-@pytest.fixture(scope="module")
-def placing(live_cluster: Live) -> Iterator[Live]:
-    """The cluster with the controller's rights to Jobs, and all admission policies."""
-    kubectl = live_cluster.cluster.kubectl
+@contextmanager
+def placed(live: Live) -> Iterator[None]:
+    """With the controller's rights to Jobs, and all admission policies."""
+    kubectl = live.cluster.kubectl
     files = [checkout() / "manifests" / name for name in ("other-kinds-place.yaml", "admission.yaml")]
     for file in files:
         kubectl("apply", "--server-side", "-f", str(file))
-    yield live_cluster
+    yield
     for file in files:
         kubectl("delete", "-f", str(file), "--ignore-not-found", "--timeout=60s")
+
+
+@pytest.fixture(scope="module")
+def placing(live_cluster: Live) -> Iterator[Live]:
+    with placed(live_cluster):
+        yield live_cluster
 
 
 def job(name: str, nodes: int = 2, gpus: int = 8, **spec: Any) -> Json:
@@ -217,6 +224,24 @@ async def test_a_rank_that_is_lost_ends_the_gang_which_begins_anew_as_a_whole(
         assert not {pod["metadata"]["uid"] for pod in pods(live, "hurt")} & before
         assert all(pod["metadata"]["labels"][names.LABEL_EPOCH] == "2" for pod in pods(live, "hurt"))
     await gone(live, "hurt")
+
+
+async def test_without_its_stand_in_a_gang_goes_and_another_one_takes_its_place(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE, fake={"speedup": 20.0}):
+        live.apply(job("bare"))
+        await until(live, "bare", "PodsReady")
+        first, before = live.get("ltj", stand_in(live, "bare")), {pod["metadata"]["uid"] for pod in pods(live, "bare")}
+        live.delete("ltj", stand_in(live, "bare"), "--wait=false")
+        name, uid = first["metadata"]["name"], first["metadata"]["uid"]
+        await eventually(lambda: live.get("ltj", name).get("metadata", {}).get("uid", uid) != uid, what="another one")
+        await until(live, "bare", "PodsReady")
+        assert not {pod["metadata"]["uid"] for pod in pods(live, "bare")} & before
+        live.cluster.kubectl("label", "job.batch", "bare", f"{names.LABEL_MANAGED}-")
+        await eventually(lambda: not live.list("ltj"), 60, what="nothing to stand in for it")
+        await eventually(lambda: not any(nodes(live, "bare")), 60, what="its gang to go")
+    await gone(live, "bare")
 
 
 @pytest.mark.parametrize("after", [0.3, 1.0, 1.8, 2.6])

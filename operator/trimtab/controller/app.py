@@ -158,7 +158,7 @@ class Controller:
             wall=wall,
             their_jobs=their_jobs,
         )
-        self._placer = self._placing(client)
+        self._placer = self._placing(client, observer)
         self._shadow = ShadowMode(RemoteEngine(settings.perf.constants), self._gangs, settings, self._wake)
         self._monitor = Monitor(RemoteEngine(settings.perf.constants), client, self._recorder, settings, self._wake)
         self._kueue = self._interop(client, caches, cases) if caches and cases else None
@@ -242,10 +242,10 @@ class Controller:
         if self._placer:
             self._placer.wake()
 
-    def _placing(self, client: KubeClient) -> Placer | None:
+    def _placing(self, client: KubeClient, observer: ClusterObserver) -> Placer | None:
         """What keeps stand-ins for them."""
-        jobs = self._cluster.other_jobs
-        return Placer(client, self._cluster, jobs, self._recorder, self._settings.binding) if jobs else None
+        jobs, binding = self._cluster.other_jobs, self._settings.binding
+        return Placer(client, self._cluster, jobs, self._recorder, binding, observer.job) if jobs else None
 
     def _listening(self, client: KubeClient, observer: ClusterObserver) -> Calibration:
         """What hears trainings and learns from them."""

@@ -7,7 +7,7 @@ stand-in comes to its nodes, the drivers of all jobs see to (`controller.jobs.ga
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 import structlog
@@ -24,6 +24,7 @@ from trimtab.foreign.tables import Kind
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import AnyObject, JobObject
 from trimtab.kube.resources import JOBS
+from trimtab.observe.jobs import JobFacts
 from trimtab.printable import printable
 from trimtab.settings import BindingSettings
 
@@ -41,8 +42,16 @@ class Placer:
     """Makes, changes and deletes stand-ins while this controller leads."""
 
     def __init__(
-        self, client: KubeClient, cluster: Cluster, jobs: OtherJobs, recorder: EventRecorder, binding: BindingSettings
+        self,
+        client: KubeClient,
+        cluster: Cluster,
+        jobs: OtherJobs,
+        recorder: EventRecorder,
+        binding: BindingSettings,
+        facts: Callable[[JobObject], JobFacts],
     ) -> None:
+        """`facts` understands a job of our own."""
+        self._facts = facts
         self._client = client
         self._cluster = cluster
         self._jobs = jobs
@@ -57,20 +66,24 @@ class Placer:
         self._changed.set()
 
     async def run(self) -> None:
-        """Look at all jobs and all stand-ins, again and again, until cancelled."""
+        """Look again and again, until cancelled."""
         while True:
             self._changed.clear()
-            for kind, row, job in self._jobs.all():
-                await self._isolated(f"{kind} {job.metadata.key}", self._look(kind, row, job))
-            for left in list(self._left()):
-                await self._isolated(left.metadata.key, self._take_away(left))
-            uids = {job.metadata.uid for _, _, job in self._jobs.all()}
-            self._read = {uid: read for uid, read in self._read.items() if uid in uids}
+            await self.look()
             try:
                 await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
                 await asyncio.sleep(QUIET_SECONDS)
             except TimeoutError:
                 continue
+
+    async def look(self) -> None:
+        """Once, at all jobs and all stand-ins."""
+        for kind, row, job in self._jobs.all():
+            await self._isolated(f"{kind} {job.metadata.key}", self._look(kind, row, job))
+        for left in list(self._left()):
+            await self._isolated(left.metadata.key, self._take_away(left))
+        uids = {job.metadata.uid for _, _, job in self._jobs.all()}
+        self._read = {uid: read for uid, read in self._read.items() if uid in uids}
 
     async def _isolated(self, what: str, work: Awaitable[None]) -> None:
         try:
@@ -168,8 +181,8 @@ class Placer:
     def _left(self) -> Iterator[JobObject]:
         """Stand-ins whose job is not among those that are to be placed."""
         for each in self._cluster.jobs.items.values():
-            stands_in = msgspec.json.decode(each.spec, type=_ManagedBy).managed_by == names.MANAGED_BY_STAND_IN
-            if stands_in and not each.metadata.deletion_timestamp and self._jobs.controlling(each.metadata) is None:
+            gone = not each.metadata.deletion_timestamp and self._jobs.controlling(each.metadata) is None
+            if gone and self._facts(each).stands_in:
                 yield each
 
     async def _take_away(self, left: JobObject) -> None:
@@ -192,7 +205,3 @@ class Placer:
         except NotFound:
             return
         log.info("a stand-in without a job is deleted", job=left.metadata.key)
-
-
-class _ManagedBy(msgspec.Struct, rename="camel"):
-    managed_by: str | None = None
