@@ -57,6 +57,9 @@ REPORT_TOKEN_DIRECTORY: Final = "/var/run/secrets/trimtab.dev/report"  # noqa: S
 # --- labels and annotations on what we create ----------------------------------------------------------------------
 LABEL_JOB: Final = f"{GROUP}/job"
 """Name of the job a pod or Service belongs to. Ownership is proven by the ownerReference's UID, never by this."""
+LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
+"""UID of that job, on pods that another controller has made (LABEL_MANAGED). An owner of ours beside theirs would not
+do: the garbage collector takes it away as soon as our job is gone, and the pods would run on as nobody's."""
 LABEL_EPOCH: Final = f"{GROUP}/epoch"
 """Plan epoch the pod was made for."""
 LABEL_RANK: Final = f"{GROUP}/node-rank"

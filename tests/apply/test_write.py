@@ -85,8 +85,8 @@ async def test_a_pod_is_taken_in_as_it_is_now() -> None:
 
 
 async def test_what_is_taken_in_already_is_left_alone() -> None:
-    ours = {"apiVersion": names.API_VERSION, "kind": names.JOB_KIND, "name": "job", "uid": "uid-job"}
-    client = Answers(there=theirs(ownerReferences=[ours]))
+    ours = {names.LABEL_MANAGED: "true", names.LABEL_JOB: "job", names.LABEL_JOB_UID: "uid-job"}
+    client = Answers(there=theirs(labels=ours))
     await adopt(client)
     assert [request for request, *_ in client.sent] == ["get"]
 

@@ -222,20 +222,22 @@ def test_a_pod_that_is_taken_in_is_of_the_gang_and_waits_no_more() -> None:
     stage = Stage()
     taken = pod("0")
     stage.adds(taken)
-    ours = OwnerReference(names.API_VERSION, names.JOB_KIND, "llama-x", "uid-s")
-    owners = (*taken.metadata.owner_references, ours)
-    meta = msgspec.structs.replace(taken.metadata, owner_references=owners)
+    meta = of_gang(taken.metadata)
     stage.adds(replace(taken, metadata=meta))
     assert stage.seen.waiting == {}
-    assert meta.job
+    assert meta.job == ("default/llama-x", "uid-s")
     assert [each.metadata.name for each in stage.cluster.pods_of(meta.job.digest)] == ["llama-0"]
 
 
-def test_an_owner_that_is_not_in_control_counts_only_on_pods_of_such_jobs() -> None:
-    ours = OwnerReference(names.API_VERSION, names.JOB_KIND, "llama-x", "uid-s")
-    meta = Meta(name="p", namespace="team", owner_references=(ours,))
-    assert meta.job is None
-    assert msgspec.structs.replace(meta, labels={names.LABEL_MANAGED: "true"}).job == ("team/llama-x", "uid-s")
+def of_gang(meta: Meta) -> Meta:
+    return replace(meta, labels={**meta.labels, names.LABEL_JOB: "llama-x", names.LABEL_JOB_UID: "uid-s"})
+
+
+def test_labels_count_only_on_pods_that_another_controller_has_made() -> None:
+    assert of_gang(Meta(name="p", namespace="team")).job is None
+    managed = Meta(name="p", namespace="team", labels={names.LABEL_MANAGED: "true"})
+    assert managed.job is None
+    assert of_gang(managed).job == ("team/llama-x", "uid-s")
 
 
 def test_a_job_that_is_not_known_is_not_made_up() -> None:

@@ -121,18 +121,18 @@ def test_null_is_the_same_as_absent(absent: str) -> None:
 
 def test_a_pod_that_another_controller_has_made_claims_its_place_once_it_is_of_a_gang() -> None:
     of = planned("job7-1-0", "gpu-1")
-    [ours] = of["metadata"]["ownerReferences"]
     theirs = {"apiVersion": "batch/v1", "kind": "Job", "name": "pretrain", "uid": "u", "controller": True}
-    of["metadata"]["ownerReferences"] = [theirs, {**ours, "controller": None}]
+    of["metadata"]["ownerReferences"] = [theirs]
+    of["metadata"]["labels"][names.LABEL_MANAGED] = "true"
 
     def found() -> PlaceClaim | None:
         return claim(wire.args(encoded({"Pod": of, "NodeNames": ["gpu-1"]})).meta())
 
     assert found() is None
-    of["metadata"]["labels"][names.LABEL_MANAGED] = "true"
+    of["metadata"]["labels"][names.LABEL_JOB_UID] = "uid-job7"
     claimed = found()
     assert claimed
-    assert (claimed.job, claimed.node) == (ours["name"], "gpu-1")
+    assert (claimed.job, claimed.node) == ("job7", "gpu-1")
 
 
 def test_a_pod_of_ours_with_nulls_in_it_is_read_nevertheless() -> None:

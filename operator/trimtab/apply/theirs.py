@@ -4,9 +4,9 @@
                  -> pods of all ranks are there -> each is adopted: pinned to its node, and marked as part of the plan
                  -> gates taken away, and bound, as all pods of ours
 
-A pod that is adopted belongs to the stand-in as well as to its own controller, so from then on it is what a pod of ours
-is. Pods are never deleted to end such a gang: their controller would make others, and count a failure. The job is
-suspended instead, with a note that it was we who did it.
+A pod that is adopted says by its labels whose gang it is of, and stays its own controller's: from then on it is what a
+pod of ours is. Pods are never deleted to end such a gang: their controller would make others, and count a failure. The
+job is suspended instead, with a note that it was we who did it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def never_made(job: TheirJob, plan: Plan, pods: Iterable[PodObject], now: float)
     """Its controller does not make the pods that the plan is for."""
     here = list(pods)
     of_plan = [pod for pod in here if pod.metadata.labels.get(names.LABEL_EPOCH) == str(plan.epoch)]
-    lacking = len(plan.nodes) - len(of_plan) - len(job.waiting)
+    ranks = {pod.metadata.labels.get(names.LABEL_RANK) for pod in of_plan} | {str(rank) for rank in job.waiting}
+    lacking = sum(str(rank) not in ranks for rank in range(len(plan.nodes)))
     if len(of_plan) < len(here) or lacking <= 0 or now < plan.created_time.timestamp() + PODS_SECONDS:
         return None  # pods of an earlier plan are still ending, and so nobody makes others
     why = f"{lacking} of {len(plan.nodes)} pods are not there {PODS_SECONDS:g} s after the plan was made"

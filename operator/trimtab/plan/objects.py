@@ -153,14 +153,12 @@ def adopted(plan: GangPlan, rank: int, pod: Object) -> Object:
     """
     share, meta, spec = plan.shares[rank], pod["metadata"], pod["spec"]
     started = launch(plan.launcher, _gang(plan), rank)
-    ours = {key: value for key, value in owner(plan).items() if key not in ("controller", "blockOwnerDeletion")}
     return {
         "metadata": {
             "uid": meta["uid"],
             "resourceVersion": meta["resourceVersion"],
-            "labels": _labels(plan, rank),
+            "labels": {**_labels(plan, rank), names.LABEL_JOB_UID: plan.uid},
             "annotations": _annotations(plan, plan.pod_name(rank), share, started),
-            "ownerReferences": [*(meta.get("ownerReferences") or []), ours],
         },
         "spec": {
             "affinity": pinned(spec.get("affinity"), share.node),
