@@ -16,6 +16,8 @@ MAX_NAME_LENGTH: Final = 40
 """Of a job: pods are called `JOB-EPOCH-RANK`, which must stay a DNS label of 63 characters."""
 MANAGED_BY: Final = f"{GROUP}/controller"
 """`spec.managedBy` of jobs that are ours; the same as leaving it out."""
+MANAGED_BY_STAND_IN: Final = f"{GROUP}/stand-in"
+"""`spec.managedBy` of a job that stands in for one of another kind: whose own controller makes the pods."""
 TRAINER_CONTAINER: Final = "trainer"
 """Container of the template that gets GPUs, ranks and flags; the first one where none has this name."""
 FIELD_MANAGER: Final = "trimtab-controller"
@@ -55,6 +57,9 @@ REPORT_TOKEN_DIRECTORY: Final = "/var/run/secrets/trimtab.dev/report"  # noqa: S
 # --- labels and annotations on what we create ----------------------------------------------------------------------
 LABEL_JOB: Final = f"{GROUP}/job"
 """Name of the job a pod or Service belongs to. Ownership is proven by the ownerReference's UID, never by this."""
+LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
+"""UID of that job, on pods that another controller has made (LABEL_MANAGED). An owner of ours beside theirs would not
+do: the garbage collector takes it away as soon as our job is gone, and the pods would run on as nobody's."""
 LABEL_EPOCH: Final = f"{GROUP}/epoch"
 """Plan epoch the pod was made for."""
 LABEL_RANK: Final = f"{GROUP}/node-rank"
@@ -136,6 +141,18 @@ ADVICE: Final = {
     "problem": f"{GROUP}/advice-problem",
 }
 """What an advice says -> the annotation on that job; `about` is a digest of what the job said then."""
+LABEL_MANAGED: Final = f"{GROUP}/managed"
+"""`true` on a job of another kind, and on its pods: Trimtab decides when and where they run."""
+ANNOTATION_STAND_IN: Final = f"{GROUP}/stand-in"
+"""On such a job: the LLMTrainingJob that stands in for it, whose status has the plan."""
+ANNOTATION_SUSPENDED: Final = f"{GROUP}/suspended"
+"""On such a job: why Trimtab has suspended it. Without it, its user has."""
+ANNOTATION_PLACE_PROBLEM: Final = f"{GROUP}/place-problem"
+"""On such a job: why it cannot be placed as it is."""
+PLACE: Final = (ANNOTATION_STAND_IN, ANNOTATION_SUSPENDED, ANNOTATION_PLACE_PROBLEM)
+REASON_NOT_PLACED: Final = "NotPlaced"
+REASON_STAND_IN: Final = "StandIn"
+"""Of events about these jobs: there is a stand-in now, or there cannot be one."""
 REASON_ADVICE: Final = "Advice"
 """Of an event about a training job of another kind: what Trimtab would decide about it."""
 REASON_NO_ADVICE: Final = "NoAdvice"

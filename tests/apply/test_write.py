@@ -57,13 +57,52 @@ class Answers:
     async def strategic_patch(self, path: str, patch: Any) -> bytes:
         return self._end("strategic", path, patch)
 
-    async def merge_patch(self, path: str, patch: Any, *, subresource: str) -> bytes:
+    async def merge_patch(self, path: str, patch: Any, *, subresource: str = "") -> bytes:
         return self._end("patch", path, patch, subresource)
 
 
 def pod(uid: str = "u", node: str = "", owner: str = "job") -> dict[str, Any]:
     meta = {"name": "job-1-0", "namespace": "default", "uid": uid}
     return {"metadata": {**meta, "ownerReferences": [owned_by(owner)]}, "spec": {"nodeName": node}}
+
+
+# --- taking in ---
+def theirs(uid: str = "u", **meta: Any) -> dict[str, Any]:
+    known = {"name": "theirs-0", "namespace": "default", "uid": uid, "labels": {names.LABEL_MANAGED: "true"}}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "theirs", "uid": "j", "controller": True}
+    return {"metadata": {**known, "ownerReferences": [owner], **meta}}
+
+
+async def adopt(client: Any) -> bytes:
+    return await write.adopt(client, "default", "theirs-0", "u", lambda pod: {"made of": pod["metadata"]["uid"]})
+
+
+async def test_a_pod_is_taken_in_as_it_is_now() -> None:
+    client = Answers(there=theirs())
+    await adopt(client)
+    path = "/api/v1/namespaces/default/pods/theirs-0"
+    assert client.sent == [("get", path), ("patch", path, {"made of": "u"}, "")]
+
+
+async def test_what_is_taken_in_already_is_left_alone() -> None:
+    ours = {names.LABEL_MANAGED: "true", names.LABEL_JOB: "job", names.LABEL_JOB_UID: "uid-job"}
+    client = Answers(there=theirs(labels=ours))
+    await adopt(client)
+    assert [request for request, *_ in client.sent] == ["get"]
+
+
+@pytest.mark.parametrize("there", [theirs("another"), theirs(deletionTimestamp="2026-01-02T03:04:05Z")])
+async def test_a_pod_that_is_gone_or_goes_is_not_taken_in(there: dict[str, Any]) -> None:
+    client = Answers(there=there)
+    with pytest.raises(NotFound):
+        await adopt(client)
+    assert [request for request, *_ in client.sent] == ["get"]
+
+
+async def test_who_may_not_take_a_pod_in_gives_the_gang_up() -> None:
+    with pytest.raises(write.WriteRefused, match="taking pod theirs-0 into the gang: no") as refused:
+        await adopt(Answers(there=theirs(), raising=Forbidden("no")))
+    assert refused.value.reason == "AdoptRefused"
 
 
 # --- creating ------------------------------------------------------------------------------------------------------

@@ -232,6 +232,15 @@ def test_advice_brings_its_rights_and_only_with_the_policy_that_bounds_them() ->
     assert environment["TRIMTAB_INTEROP__OTHER_KINDS"] == "Advise"
 
 
+def test_placing_brings_its_rights_and_only_with_the_policies_that_bound_them() -> None:
+    name = "trimtab-controller-place"
+    assert ("ClusterRole", name) not in called(objects())
+    found = objects("otherKinds: {place: true}")
+    assert rules_of("ClusterRole", name, found) == rules_of("ClusterRole", name, manifest("other-kinds-place.yaml"))
+    environment = environment_of(the("Deployment", "trimtab-controller", found))
+    assert environment["TRIMTAB_INTEROP__PLACE"] == "Labelled"
+
+
 @pytest.mark.parametrize(
     ("file", "kind", "name"),
     [

@@ -96,7 +96,7 @@ FORMER_LIMIT = "maxTemplateCharacters"
 
 def test_limits_are_those_of_the_admission_rules() -> None:
     limits = SCHEMA["properties"]["admission"]["properties"]["limits"]["properties"]
-    assert tuple(limits) == (*LIMITS, FORMER_LIMIT, *OPEN, "openFinalizers", "addedByWebhooks")
+    assert tuple(limits) == (*LIMITS, FORMER_LIMIT, *OPEN, "openFinalizers", "addedByWebhooks", "podMakers")
 
 
 WRONG = {
@@ -168,6 +168,8 @@ WRONG = {
     "settings: {binding: {mode: Extender}}": "settings.binding.mode: use binding.mode instead",
     "settings: {interop: {other_kinds: Advise}}": "settings.interop.other_kinds: use otherKinds.advise instead",
     "{otherKinds: {advise: true}, admission: {enabled: false}}": "otherKinds.advise needs admission.enabled",
+    "settings: {interop: {place: Labelled}}": "settings.interop.place: use otherKinds.place instead",
+    "{otherKinds: {place: true}, admission: {enabled: false}}": "otherKinds.place needs admission.enabled",
     "controller: {extraEnv: [{name: TRIMTAB_BINDING__MODE, value: Direct}]}": "sets TRIMTAB_BINDING__MODE, which the",
 }
 """Values, and what has to be in the words by which they are refused."""

@@ -20,7 +20,7 @@ from trimtab.apply.transitions import JobEvent
 from trimtab.controller.advice import answer, question
 from trimtab.controller.advice.advisor import Advisor
 from trimtab.controller.advice.answer import Advice
-from trimtab.controller.advice.objects import MOST_PER_NAMESPACE, AdvisedJobs, OtherJob
+from trimtab.controller.other_jobs import MOST_PER_NAMESPACE, OtherJob, OtherJobs
 from trimtab.doctor import rbac
 from trimtab.errors import Forbidden, PolicyError, UsageError
 from trimtab.foreign.kinds import has_ended, row_of
@@ -154,7 +154,7 @@ def test_a_job_that_is_over_is_known_by_its_own_status(kind: str, status: Json) 
 
 
 def test_namespaces_take_turns_and_none_has_more_than_its_part() -> None:
-    known = AdvisedJobs(cast(Any, None), ReflectorSettings(), lambda: None, Silent())
+    known = OtherJobs(cast(Any, None), ReflectorSettings(), lambda: None, Silent(), names.LABEL_ADVISE)
     for index in range(MOST_PER_NAMESPACE + 5):
         job, _ = other("Job", name=f"many-{index}", uid=f"many-{index:04}", creationTimestamp="2026-01-01T00:00:00Z")
         known.apply_written("Job", msgspec.json.encode(job))
@@ -272,7 +272,7 @@ class Bench:
         self.asked: list[str] = []
         self.patches: dict[str, Json] = {}
         self.events: list[str] = []
-        self.jobs = AdvisedJobs(cast(Any, self), ReflectorSettings(), lambda: None, Silent())
+        self.jobs = OtherJobs(cast(Any, self), ReflectorSettings(), lambda: None, Silent(), names.LABEL_ADVISE)
         observer = ClusterObserver(Settings().topology.levels)
         self.seen = observer.observe(Caches([node_object("a")], (), ()), NOW)
         parts = [cast(Any, self)] * 3

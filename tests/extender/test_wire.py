@@ -14,7 +14,7 @@ from tests.extender.desk import GOLDEN, Object, owner, planned, pod
 
 from trimtab import names
 from trimtab.extender import wire
-from trimtab.extender.checks import claim
+from trimtab.extender.checks import PlaceClaim, claim
 from trimtab.extender.wire import WireError
 from trimtab.observe.pods import request
 
@@ -117,6 +117,22 @@ def test_null_is_the_same_as_absent(absent: str) -> None:
     asked = wire.args(encoded({"Pod": of, "NodeNames": ["gpu-1"], "Nodes": None}))
     found = claim(asked.meta())
     assert (found is None) == (absent in ("metadata", "ownerReferences"))
+
+
+def test_a_pod_that_another_controller_has_made_claims_its_place_once_it_is_of_a_gang() -> None:
+    of = planned("job7-1-0", "gpu-1")
+    theirs = {"apiVersion": "batch/v1", "kind": "Job", "name": "pretrain", "uid": "u", "controller": True}
+    of["metadata"]["ownerReferences"] = [theirs]
+    of["metadata"]["labels"][names.LABEL_MANAGED] = "true"
+
+    def found() -> PlaceClaim | None:
+        return claim(wire.args(encoded({"Pod": of, "NodeNames": ["gpu-1"]})).meta())
+
+    assert found() is None
+    of["metadata"]["labels"][names.LABEL_JOB_UID] = "uid-job7"
+    claimed = found()
+    assert claimed
+    assert (claimed.job, claimed.node) == ("job7", "gpu-1")
 
 
 def test_a_pod_of_ours_with_nulls_in_it_is_read_nevertheless() -> None:

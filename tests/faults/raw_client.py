@@ -23,6 +23,7 @@ GROUPS = {
     "gpunodes": "/apis/trimtab.dev/v1alpha1",
     "priorityclasses": "/apis/scheduling.k8s.io/v1",
     "customresourcedefinitions": "/apis/apiextensions.k8s.io/v1",
+    "jobs": "/apis/batch/v1",
     "leases": "/apis/coordination.k8s.io/v1",
 }
 CLUSTERED = {"nodes", "queues", "gpunodes", "priorityclasses", "customresourcedefinitions", "namespaces"}

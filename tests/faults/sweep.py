@@ -152,13 +152,13 @@ def end_state(seen: Watcher, workload: Workload, life: str) -> dict[str, Any]:
         found, pods = seen.job(job), seen.pods(job)
         status, plan = witness_state.status_of(found), witness_state.plan_of(found)
         where = sorted(witness_state.node_of(pod) for pod in pods)
-        state[job.replace(life, "LIFE")] = {
+        state[workload.anonymous(job, life)] = {
             "conditions": {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", [])},
             "plan": {key: plan.get(key) for key in ("epoch", "gpus", "gpuType", "nodeCount", "parallelism")},
             "restarts": status.get("restarts", 0),
             "stops": [(each["cause"], each["epoch"]) for each in status.get("stops", [])],
             "pending": status.get("pending", {}).get("reason"),
-            "pods": sorted((p["metadata"]["name"].replace(life, "LIFE"), p["status"]["phase"]) for p in pods),
+            "pods": sorted((workload.anonymous(p["metadata"]["name"], life), p["status"]["phase"]) for p in pods),
             "on its plan": where == sorted(node["name"] for node in plan.get("nodes", [])),
         }
     return state

@@ -133,8 +133,11 @@ def name_of(obj: Object) -> str:
 
 
 def owner(pod: Object) -> str:
-    """UID of the controlling owner; empty without one."""
-    owners = pod["metadata"].get("ownerReferences", [])
+    """UID of the controlling owner; empty without one. The pods of a job of another kind say by a label which job of
+    ours stands in for that."""
+    owners, labels = pod["metadata"].get("ownerReferences", []), pod["metadata"].get("labels", {})
+    if labels.get("trimtab.dev/managed") == "true":
+        return str(labels.get("trimtab.dev/job-uid", ""))
     return next((str(each["uid"]) for each in owners if each.get("controller")), "")
 
 

@@ -55,6 +55,10 @@ class Workload:
         """Whether all has come to rest."""
         return witness_state.holds(seen.job(life), "Complete")
 
+    def anonymous(self, name: str, life: str) -> str:
+        """The name of a job or pod without what differs from life to life."""
+        return name.replace(life, "LIFE")
+
     async def clean(self, stand: Stand, life: str) -> None:
         """Nothing is left of it."""
         await stand.clear(*self.jobs(life))

@@ -73,6 +73,41 @@ def test_pod(spec: dict[str, Any], golden: SnapshotAssertion) -> None:
     assert objects.pod(gang(spec), 1) == golden
 
 
+# --- pods that another controller has made --------------------------------------------------------------------------
+FAST = {"key": "disk", "operator": "In", "values": ["fast"]}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def theirs(**spec: Any) -> dict[str, Any]:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "pretrain", "uid": "uid-j", "controller": True}
+    meta = {"uid": "uid-p", "resourceVersion": "5", "labels": {"team": "a"}, "ownerReferences": [owner]}
+    return {"metadata": meta, "spec": spec}
+
+
+def test_a_pod_of_theirs_gets_what_a_pod_of_ours_has_and_keeps_what_it_had() -> None:
+    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [FAST]}]}}}
+    made = theirs(affinity=affinity, tolerations=[{"key": "spot", "operator": "Exists"}])
+    before = copy.deepcopy(made)
+    patch = objects.adopted(gang(), 1, made)
+    assert made == before
+    meta, spec, ours = patch["metadata"], patch["spec"], objects.pod(gang(), 1)
+    assert (meta["uid"], meta["resourceVersion"]) == ("uid-p", "5"), "it fails on another pod, and on one that changed"
+    assert meta["labels"] == ours["metadata"]["labels"] | {names.LABEL_JOB_UID: gang().uid}
+    assert meta["annotations"] == ours["metadata"]["annotations"]
+    assert "ownerReferences" not in meta, "it stays its controller's"
+    [term] = spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [FAST]
+    assert term["matchFields"][0]["values"] == ["n2"]
+    assert [each["key"] for each in spec["tolerations"]] == ["spot", names.NVIDIA_GPU]
+
+
+def test_a_pod_of_theirs_is_marked_for_kube_scheduler_where_that_binds() -> None:
+    plan = msgspec.structs.replace(gang(), scheduler="trimtab", annotations={"llama-3-0": {"fake": "1"}})
+    annotations = objects.adopted(plan, 0, theirs())["metadata"]["annotations"]
+    assert annotations[names.ANNOTATION_BINDING] == "Extender"
+    assert annotations["fake"] == "1"
+
+
 def test_the_same_plan_always_makes_the_same_objects() -> None:
     assert [objects.pod(gang(RICH), rank) for rank in range(2)] == [objects.pod(gang(RICH), rank) for rank in range(2)]
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import UNSET, structs
 
+from trimtab import names
 from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.status import (
     MAX_LOST,
@@ -146,6 +147,7 @@ def to_requirements(spec: JobSpec) -> Requirements:
         gpus=_gpus(spec),
         gpu_types=tuple(dict.fromkeys(name for each in limits.gpu_types or () for name in _meant(each))),
         max_nodes=limits.max_nodes,
+        min_nodes=limits.max_nodes if spec.managed_by == names.MANAGED_BY_STAND_IN else None,
         modes=tuple(Mode) if asked.mode is ParallelMode.AUTO else (Mode(asked.mode.value),),
         tensor=_bounds(asked.tensor),
         pipeline=_bounds(asked.pipeline),

@@ -45,6 +45,24 @@ class ReleasePod(Struct, frozen=True):
     uid: str
 
 
+class AdoptPod(Struct, frozen=True):
+    """Make a pod that another controller has made, and that waits behind our gate, the one of a node rank."""
+
+    name: str
+    uid: str
+    rank: int
+
+
+class SuspendJob(Struct, frozen=True):
+    """Suspend the job of another kind that this one stands in for: its controller ends the pods."""
+
+    why: str
+
+
+class ResumeJob(Struct, frozen=True):
+    """Let the job of another kind go on that was suspended by us: its controller makes the pods."""
+
+
 class CreatePodGroup(Struct, frozen=True):
     """Tell kube-scheduler that the pods of the standing plan are one gang."""
 
@@ -109,6 +127,9 @@ Action = (
     | CreateComputeDomain
     | BindPod
     | ReleasePod
+    | AdoptPod
+    | SuspendJob
+    | ResumeJob
     | AnnotatePod
     | DeletePod
     | DeletePodGroup

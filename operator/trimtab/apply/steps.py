@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.status import JobStatus, PendingStatus, Plan, Shadow
-from trimtab.apply import idleness, stops, transitions, unreachable_nodes
+from trimtab.apply import idleness, stops, theirs, transitions, unreachable_nodes
 from trimtab.apply.actions import (
     AnnotatePod,
     BindPod,
@@ -46,6 +46,7 @@ from trimtab.apply.gang_failures import FAILED, RUNNING, SUCCEEDED, GangFailure,
 from trimtab.apply.gates import waits
 from trimtab.apply.idleness import IdleGang
 from trimtab.apply.stops import StopOrder
+from trimtab.apply.theirs import TheirJob
 from trimtab.apply.transitions import GangReport, JobEvent
 from trimtab.kube.objects import Meta, PodObject
 from trimtab.settings import FailureSettings
@@ -132,14 +133,19 @@ class JobContext(Struct, frozen=True):
     """The gang of the standing plan, if it does nothing."""
     shadow: Shadow | None = None
     """What the shadow policy would have decided where the plan stands, or the job waits."""
+    theirs: TheirJob | None = None
+    """The job of another kind that it stands in for, whose controller makes the pods; None of jobs of our own."""
 
 
 def next_step(view: JobContext) -> Step:
     """Writes to send now; empty when there is nothing to do until something changes."""
     if view.being_deleted:
         return _clear(view, view.pods) or _remnants(view)
+    if view.theirs and view.theirs.end and not view.finished:
+        return _status(view, theirs.ended(view.theirs, view.status, view.meta, view.now))
     if view.finished:  # pods that have ended stay, for their logs
-        return _clear(view, _living(view.pods)) or _remnants(view)
+        made = view.theirs.waiting.values() if view.theirs else ()
+        return _clear(view, (*_living(view.pods), *made)) or _remnants(view)
     if view.status.plan:
         return _carry_out(view, view.status.plan)
     if view.suspended:
@@ -223,12 +229,21 @@ def _give_up(view: JobContext, setback: GangFailure) -> Step:
 
 def _clear(view: JobContext, pods: Iterable[PodObject]) -> Step:
     """Delete pods that no plan wants, unless they are going already: by force where no kubelet would let them go."""
+    if view.theirs and not view.being_deleted:
+        return theirs.let_go(view.theirs, pods, _why_not(view.status))
     abandoned = unreachable_nodes.abandoned(view.pods, view.silent, view.rules, view.now)
     return tuple(
         DeletePod(pod.metadata.name, pod.metadata.uid, force, abandoned.get(pod.metadata.uid, ""), pod.grace)
         for pod in pods
         if not _goes(view, pod, force := pod.spec.node_name in view.gone_nodes or pod.metadata.uid in abandoned)
     )
+
+
+def _why_not(status: JobStatus) -> str:
+    """Why the gang is not to run, as its own conditions say it."""
+    ended = conditions.holds(status.conditions, names.FAILED)
+    told = conditions.find(status.conditions, names.FAILED if ended else names.PLANNED)
+    return f"{told.reason}: {told.message}" if told and told.message else "it has no plan"
 
 
 def _remnants(view: JobContext) -> Step:
@@ -371,6 +386,8 @@ class _Gang:
         return tuple(AnnotatePod(pods[uid], uid, deadline) for uid, deadline in deadlines.items())
 
     def missing_objects(self) -> Step:
+        if job := self._view.theirs:
+            return theirs.take_in(job, (rank for rank in self._ranks if rank not in self._by_rank))
         service: Step = () if self._view.has_service else (CreateService(),)
         lacking = [rank for rank in self._ranks if rank not in self._by_rank]
         if lacking and self._view.by_claim and self._view.claim_templates is None:
@@ -383,8 +400,11 @@ class _Gang:
         return service + tuple(CreatePod(rank) for rank in lacking)
 
     def bindings(self) -> Step:
-        if self._view.gated:
-            return tuple(ReleasePod(pod.metadata.name, pod.metadata.uid) for _, pod in self._unbound if waits(pod))
+        if self._view.theirs and not self.exists:
+            return ()  # its controller is to make the others first
+        held = tuple(ReleasePod(pod.metadata.name, pod.metadata.uid) for _, pod in self._unbound if waits(pod))
+        if self._view.gated or held:
+            return held
         return tuple(
             BindPod(pod.metadata.name, pod.metadata.uid, self._plan.nodes[rank].name) for rank, pod in self._unbound
         )

@@ -3,6 +3,7 @@
     status    fenced by resourceVersion and by the leader epoch in it (the CRD refuses a lower one)
     create    deterministic names: AlreadyExists is success if the object there is controlled by the same job UID
     release   carries the pod's UID: a gate that is gone already is success
+    adopt     carries the pod's UID and version: one that is adopted already is success
     annotate  carries the pod's UID: the same words twice are the same as once
     bind      carries the pod's UID: Conflict is success if the pod is on that very node
     delete    carries the UID: NotFound and Conflict mean that this pod is gone already
@@ -13,6 +14,7 @@ A refusal that repeating cannot mend is `WriteRefused`: the gang is rolled back 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -106,6 +108,26 @@ async def release(client: KubeClient, namespace: str, pod: str, uid: str) -> byt
         return await client.strategic_patch(PODS.path(namespace, pod), patch)
     except (NotFound, Forbidden, Invalid, Conflict) as error:  # another UID is Conflict or Invalid
         raise WriteRefused("ReleaseRefused", f"releasing pod {pod} to kube-scheduler: {error}") from error
+
+
+async def adopt(
+    client: KubeClient, namespace: str, pod: str, uid: str, patch: Callable[[dict[str, Any]], dict[str, Any]]
+) -> bytes:
+    """Make the pod with this UID, which another controller has made, a pod of a gang; return it as it is now.
+
+    `patch` makes the merge patch out of the pod as it is. What is of a gang already stays as it is. Raises NotFound
+    when that pod is gone, or goes, and Conflict when it has just changed.
+    """
+    there = await client.get(PODS.path(namespace, pod))
+    known = _POD.decode(there)
+    if known.metadata.uid != uid or known.metadata.deletion_timestamp:
+        raise NotFound(f"pod {pod} is gone, or goes")
+    if known.metadata.job:
+        return there
+    try:
+        return await client.merge_patch(PODS.path(namespace, pod), patch(msgspec.json.decode(there)))
+    except (Forbidden, Invalid) as error:
+        raise WriteRefused("AdoptRefused", f"taking pod {pod} into the gang: {error}") from error
 
 
 async def annotate(client: KubeClient, namespace: str, pod: str, uid: str, deadline: str) -> bytes:

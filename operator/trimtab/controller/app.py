@@ -16,9 +16,8 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from trimtab import __version__
+from trimtab import __version__, names
 from trimtab.controller.advice.advisor import Advisor
-from trimtab.controller.advice.objects import AdvisedJobs
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.evictions import Evictions
@@ -38,6 +37,9 @@ from trimtab.controller.loop.rounds import Rounds, Wake
 from trimtab.controller.loop.shadow import ShadowMode
 from trimtab.controller.nodes.health import Health
 from trimtab.controller.nodes.stragglers import StragglerMoves
+from trimtab.controller.other_jobs import OtherJobs
+from trimtab.controller.place.placer import Placer
+from trimtab.controller.place.their_jobs import TheirJobs
 from trimtab.controller.reports.calibration import Calibration
 from trimtab.controller.views import Views, own_template
 from trimtab.decide.engine import Engine
@@ -123,19 +125,9 @@ class Controller:
         self._clock = client.clock
         policy, wall = settings.policy, client.clock.now
         gpunodes = GpuNodes(settings.telemetry, wall=wall)
-        heard, binding = gpunodes if settings.telemetry.enabled else None, settings.binding
-        self._cluster = Cluster(
-            client,
-            settings.reflector,
-            self._wake,
-            metrics.KubeMetrics(),
-            policy.config_map,
-            pod_groups=binding.mode == "Extender" and binding.pod_groups == "Auto",
-            kueue=settings.interop.kueue == "Auto",
-            gpunodes=heard,
-            devices=True,
-            claim_templates=binding.mode == "Extender",
-        )
+        heard = gpunodes if settings.telemetry.enabled else None
+        self._cluster = self._copies(client, heard)
+        self._placer: Placer | None = None
         self._recorder = EventRecorder(client, leadership.identity, wall)
         engine = Engine()
         self._health = Health(client, self._cluster, gpunodes, self._recorder)
@@ -146,7 +138,8 @@ class Controller:
         self._calibration = self._listening(client, observer)
         self._idle = IdleJobs(settings, self._calibration.progress.heard)
         cases = Cases(self._cluster, caches, observer, wall) if caches else None
-        views = self._views_of(observer, heard, cases)
+        their_jobs = TheirJobs(client, self._cluster)
+        views = self._views_of(observer, heard, cases, their_jobs)
         self._gangs = Gangs(
             client,
             self._cluster,
@@ -157,7 +150,9 @@ class Controller:
             wake=self._wake,
             fail=self._fail,
             wall=wall,
+            their_jobs=their_jobs,
         )
+        self._placer = self._placing(client, observer)
         self._shadow = ShadowMode(RemoteEngine(settings.perf.constants), self._gangs, settings, self._wake)
         self._monitor = Monitor(RemoteEngine(settings.perf.constants), client, self._recorder, settings, self._wake)
         self._kueue = self._interop(client, caches, cases) if caches and cases else None
@@ -166,7 +161,9 @@ class Controller:
         self._rounds = self._rounds_of(choosing, engine, observer, views)
         self._wakeups = Wakeups(settings.kube, self._wake.from_thread, self._rounds.age)
 
-    def _views_of(self, observer: ClusterObserver, heard: GpuNodes | None, cases: Cases | None) -> Views:
+    def _views_of(
+        self, observer: ClusterObserver, heard: GpuNodes | None, cases: Cases | None, their_jobs: TheirJobs
+    ) -> Views:
         """What the steps of jobs depend on."""
         return Views(
             self._cluster,
@@ -177,6 +174,24 @@ class Controller:
             progress=self._calibration.progress,
             template=cases.template if cases else own_template,
             idle=self._idle.found,
+            theirs=their_jobs.of,
+        )
+
+    def _copies(self, client: KubeClient, gpunodes: GpuNodes | None) -> Cluster:
+        """Of all that the cluster has, as far as it is looked at."""
+        settings, binding = self._settings, self._settings.binding
+        return Cluster(
+            client,
+            settings.reflector,
+            self._wake,
+            metrics.KubeMetrics(),
+            settings.policy.config_map,
+            pod_groups=binding.mode == "Extender" and binding.pod_groups == "Auto",
+            kueue=settings.interop.kueue == "Auto",
+            gpunodes=gpunodes,
+            devices=True,
+            claim_templates=binding.mode == "Extender",
+            other_jobs=self._placed(client),
         )
 
     def _rounds_of(self, choosing: Choosing, engine: Engine, observer: ClusterObserver, views: Views) -> Rounds:
@@ -216,13 +231,33 @@ class Controller:
             return None
         return Advisor(
             client,
-            AdvisedJobs(client, self._settings.reflector, lambda: None, metrics.KubeMetrics()),
+            OtherJobs(client, self._settings.reflector, lambda: None, metrics.KubeMetrics(), names.LABEL_ADVISE),
             RemoteEngine(self._settings.perf.constants),
             self._recorder,
             self._settings,
             priority_classes=lambda: self._cluster.priority_classes.items.values(),
             correct=self._calibration.corrected,
         )
+
+    def _placed(self, client: KubeClient) -> OtherJobs | None:
+        """Jobs of other kinds that are to be placed, where that is wanted."""
+        if self._settings.interop.place == "Never":
+            return None
+        settings, observer = self._settings.reflector, metrics.KubeMetrics()
+        return OtherJobs(
+            client, settings, self._job_changed, observer, names.LABEL_MANAGED, lambda row: row.place is not None
+        )
+
+    def _job_changed(self) -> None:
+        """News of one of these jobs: its stand-in may have to change, and its gang."""
+        self._wake()
+        if self._placer:
+            self._placer.wake()
+
+    def _placing(self, client: KubeClient, observer: ClusterObserver) -> Placer | None:
+        """What keeps stand-ins for them."""
+        jobs, binding = self._cluster.other_jobs, self._settings.binding
+        return Placer(client, self._cluster, jobs, self._recorder, binding, observer.job) if jobs else None
 
     def _listening(self, client: KubeClient, observer: ClusterObserver) -> Calibration:
         """What hears trainings and learns from them."""
@@ -298,6 +333,8 @@ class Controller:
             ]
             if self._advisor:
                 tasks.append(asyncio.create_task(self._advisor.run(), name="advice"))
+            if self._placer:
+                tasks.append(asyncio.create_task(self._placer.run(), name="place"))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():

@@ -12,6 +12,8 @@ import structlog
 from trimtab import names
 from trimtab.controller.compute_domains import ComputeDomainCache
 from trimtab.controller.kueue.caches import KueueCaches
+from trimtab.controller.other_jobs import OtherJobs
+from trimtab.controller.pods_by_job import PodsByJob
 from trimtab.kube.client import KubeClient
 from trimtab.kube.devices import DeviceCaches, TaintRuleCache
 from trimtab.kube.discovery import pod_group_kind
@@ -60,7 +62,8 @@ class Cluster:
     our gangs are followed, too, where the API server serves that kind, and with `kueue` what Kueue says, while it is
     installed. `gpunodes` hears what agents report, if anybody wants to know; their heartbeats are no change. With
     `devices` what drivers of dynamic resource allocation offer is followed where that is served, and with
-    `claim_templates` the templates by which our gangs ask for it, and their ComputeDomains.
+    `claim_templates` the templates by which our gangs ask for it, and their ComputeDomains. `other_jobs` are the jobs
+    of other kinds that are to be placed.
     """
 
     def __init__(
@@ -76,14 +79,14 @@ class Cluster:
         gpunodes: GpuNodes | None = None,
         devices: bool = False,
         claim_templates: bool = False,
+        other_jobs: OtherJobs | None = None,
     ) -> None:
         self._client = client
+        self.other_jobs = other_jobs
+        """Jobs of other kinds that are to be placed; None where nobody places them."""
         self._heard = gpunodes
         self._on_change = on_change
-        self._pods_of: dict[str, dict[str, str]] = {}
-        """Digest of a job's identity -> UID of a pod of its gang -> `namespace/name` of that."""
-        self._owners: dict[str, Identity] = {}
-        """Digest of a job's identity -> that, of all jobs that pods say they belong to."""
+        self._pods_by_job = PodsByJob()
         self._job_keys: dict[str, str] = {}
         self._services: set[Identity] = set()
 
@@ -150,6 +153,7 @@ class Cluster:
                 ("devices", self.devices),
                 ("devicetaintrules", self.taint_rules),
                 ("computedomains", self.compute_domains),
+                ("other kinds", self.other_jobs),
             ):
                 if kinds:
                     tasks.create_task(kinds.run(), name=f"reflect {name}")
@@ -249,12 +253,21 @@ class Cluster:
     def pods_of(self, job: str) -> tuple[PodObject, ...]:
         """Pods that the job with this digest of its identity controls, which may be gone."""
         pods = self.pods.items
-        return tuple(pods[key] for key in self._pods_of.get(job, {}).values())
+        return tuple(pods[key] for key in self._pods_by_job.of(job))
+
+    def made_by(self, uid: str) -> tuple[PodObject, ...]:
+        """Pods for Trimtab to place that a job of another kind, by its UID, controls, and that are of no gang yet."""
+        pods = self.pods.items
+        return tuple(pods[key] for key in self._pods_by_job.made_by(uid))
 
     def without_job(self) -> list[Identity]:
         """Jobs that pods say they belong to, and that are not among those that are known: gone, or not seen yet."""
         jobs = self.jobs.items
-        return [job for job in self._owners.values() if (it := jobs.get(job.key)) is None or it.metadata.uid != job.uid]
+        return [
+            job
+            for job in self._pods_by_job.owners.values()
+            if (it := jobs.get(job.key)) is None or it.metadata.uid != job.uid
+        ]
 
     def reports(self, key: str, uid: str) -> bool:
         """Whether the pod `namespace/name` is there with this UID, and of node rank 0 of a job."""
@@ -286,14 +299,7 @@ class Cluster:
         self._on_change()
 
     def _pod_changed(self, old: PodObject | None, new: PodObject | None) -> None:
-        if old and (job := old.metadata.job):
-            of_owner = self._pods_of[job.digest]
-            del of_owner[old.metadata.uid]
-            if not of_owner:
-                del self._pods_of[job.digest], self._owners[job.digest]
-        if new and (job := new.metadata.job):
-            self._owners[job.digest] = job
-            self._pods_of.setdefault(job.digest, {})[new.metadata.uid] = new.metadata.key
+        self._pods_by_job.changed(old, new)
         self._on_change()
 
     def _gpunode_changed(self, old: GpuNodeObject | None, new: GpuNodeObject | None) -> None:

@@ -86,9 +86,9 @@ class EventRecorder:
             level = log.warning if happening.type == "Warning" else log.info
             level(happening.reason, gpunode=name, message=happening.message)
 
-    def other(self, regarding: dict[str, str], happening: JobEvent) -> None:
-        """What is advised about a training job of another kind."""
-        if self._post(regarding, happening, "Advise"):
+    def other(self, regarding: dict[str, str], happening: JobEvent, action: str = "Advise") -> None:
+        """What is advised about, or done with, a training job of another kind."""
+        if self._post(regarding, happening, action):
             log.info(happening.reason, kind=regarding["kind"], job=regarding["name"], message=happening.message)
 
     async def run(self) -> None:

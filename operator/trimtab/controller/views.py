@@ -19,12 +19,13 @@ from trimtab import names
 from trimtab.api.convert import to_grants, to_plan
 from trimtab.api.history import FailureCause
 from trimtab.api.status import JobStatus, Leaving, Plan, PlanTerms, Shadow
-from trimtab.apply import steps, transitions
+from trimtab.apply import steps, theirs, transitions
 from trimtab.apply.gang_failures import FAILED, SUCCEEDED, GangFailure
 from trimtab.apply.gates import released
 from trimtab.apply.idleness import IdleGang
 from trimtab.apply.steps import JobContext
 from trimtab.apply.stops import StopOrder
+from trimtab.apply.theirs import TheirJob
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.compute_domains import spans_domain
 from trimtab.controller.jobs import pending_status, stop_triggers
@@ -32,6 +33,7 @@ from trimtab.controller.loop.mass_failure import GONE, MassFailureGuard
 from trimtab.controller.reports.progress import ProgressReports
 from trimtab.errors import NotFound
 from trimtab.kube.objects import JobObject, Meta, PodObject
+from trimtab.observe import pods as observed_pods
 from trimtab.observe import queues
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.jobs import JobFacts
@@ -169,6 +171,8 @@ class JobSight(Struct, frozen=True):
     compute_domains: tuple[Meta, ...] | None = None
     """The same of ComputeDomains."""
 
+    theirs: TheirJob | None = None
+    """The job of another kind that it stands in for."""
     change: stop_triggers.Edited | None = None
     run: fake.FakeRun | None = None
 
@@ -196,12 +200,15 @@ class Views:
         progress: ProgressReports | None = None,
         template: Callable[[JobFacts], Mapping[str, Any]] = own_template,
         idle: Callable[[str, JobFacts], IdleGang | None] = nobody_idle,
+        theirs: Callable[[Meta], TheirJob | None] = lambda meta: None,
     ) -> None:
         """`gpunodes` is what agents report, and `progress` what running gangs do; None where nobody listens. `idle`
         says of a job (UID, facts) whether its gang does nothing.
 
-        `template` is what the pods of a job are made of: its own template, and what Kueue's quota adds to it.
+        `template` is what the pods of a job are made of: its own template, and what Kueue's quota adds to it. `theirs`
+        is the job of another kind behind a stand-in, as far as it is known.
         """
+        self._theirs = theirs
         self._cluster = cluster
         self._observer = observer
         self._settings = settings
@@ -219,7 +226,7 @@ class Views:
         facts = self._observer.job(job) if job else None
         if job is None or facts is None or facts.holds_gpus:
             return None
-        if gang.promise or gang.setback or gang.order or gang.refused:
+        if gang.promise or gang.setback or gang.order or gang.refused or facts.stands_in:
             return None
         identity = facts.meta.identity
         if self._cluster.pods_of(identity.digest) or self._cluster.pod_groups_of(identity):
@@ -238,8 +245,14 @@ class Views:
             return self._with_objects(self.last_sight(facts.meta, facts.status))
         if facts.unreadable:
             return None
+        sight = self.last_sight(facts.meta, facts.status)
+        if facts.stands_in:
+            if (behind := self._theirs(facts.meta)) is None:
+                return None  # nothing is done before it is known what that job itself says
+            pods = theirs.of_gang(sight.pods, facts.status.plan)
+            sight = structs.replace(sight, pods=pods, theirs=behind)
         return structs.replace(
-            self._with_objects(self.last_sight(facts.meta, facts.status)),
+            sight if sight.theirs else self._with_objects(sight),
             facts=facts,
             change=stop_triggers.edited(facts, self._lines),
             run=self._fake_run(facts),
@@ -295,7 +308,7 @@ class Views:
         return JobContext(
             meta=facts.meta,
             status=facts.status,
-            suspended=facts.suspended,
+            suspended=facts.suspended or bool(sight.theirs and sight.theirs.suspended_by_user),
             finished=facts.finished,
             max_restarts=facts.spec.max_restarts if facts.spec else 0,
             now=sight.now,
@@ -318,7 +331,10 @@ class Views:
             grace_seconds=stop_triggers.grace(facts, gang.order, self._settings.preemption.most_grace_seconds),
             leaving=stop_triggers.leaving(plan, self._cluster.pods_of) if plan else (),
             outdated=change.note(sight.now) if change else "",
-            setback=gang.setback or self._broken(facts, sight.pods) or self._without_room(facts, sight.now),
+            setback=gang.setback
+            or self._broken(facts, sight.pods)
+            or self._without_room(facts, sight.now)
+            or _without_pods(sight),
             unavailable=self._unavailable_of(plan, nodes) if plan else {},
             lost={name: why for name, node in nodes.items() if (why := self.mass_failures.lost(name, node))},
             unready=frozenset(name for name, node in nodes.items() if node is None or not node.ready),
@@ -333,6 +349,7 @@ class Views:
             or stop_triggers.answer(facts, sight.run, sight.pods, sight.now),
             idle=self._idle(facts.meta.uid, facts),
             shadow=_said(gang.watched, plan),
+            theirs=sight.theirs,
         )
 
     def _linked(self, gang: DriverState, sight: JobSight, nodes: Mapping[str, NodeFacts | None]) -> bool:
@@ -545,6 +562,16 @@ def _on(node: str, pods: Iterable[PodObject]) -> list[str]:
 def _said(watched: ShadowDecision | None, plan: Plan | None) -> Shadow | None:
     """What the shadow policy has said about this very plan, or about a job that has none."""
     return watched.shadow if watched and watched.epoch == (plan.epoch if plan else None) else None
+
+
+def _without_pods(sight: JobSight) -> GangFailure | None:
+    """The pods of a stand-in's plan are not made, or are not those that it is for."""
+    plan, job = sight.status.plan, sight.theirs
+    if plan is None or job is None or transitions.is_scheduled(sight.status):
+        return None
+    asked = ((rank, pod, observed_pods.request(pod, plan.gpu_resource)) for rank, pod in job.waiting.items())
+    others = (theirs.different(pod, gpus, plan, rank) for rank, pod, gpus in asked if rank < len(plan.nodes))
+    return next(filter(None, others), None) or theirs.never_made(job, plan, sight.pods, sight.now)
 
 
 def _settle(gang: DriverState, facts: JobFacts, known: set[str]) -> None:

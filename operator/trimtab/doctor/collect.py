@@ -268,7 +268,10 @@ class _Look:
     async def _parts(self, pods: tuple[Pod, ...] | Unknown) -> tuple[InstalledPart, ...]:
         """Who the controller, the extender and the agents act as, and what they may do."""
         titles = {
-            "controller": (names.CONTROLLER_ACCOUNT, (*rbac.OF_CONTROLLER, *rbac.OF_ADVISOR, *rbac.OF_REVIEWER)),
+            "controller": (
+                names.CONTROLLER_ACCOUNT,
+                (*rbac.OF_CONTROLLER, *rbac.OF_ADVISOR, *rbac.OF_PLACER, *rbac.OF_REVIEWER),
+            ),
             "extender": (names.EXTENDER_ACCOUNT, (*rbac.OF_EXTENDER, *rbac.OF_REVIEWER)),
             "agent": (names.AGENT_ACCOUNT, rbac.OF_AGENT),
         }

@@ -26,6 +26,7 @@ BINDING_MODE = "TRIMTAB_BINDING__MODE"
 """Variable of the controller; like others it tells what the controller does, and so what it needs."""
 _WITH_KUEUE = ("TRIMTAB_INTEROP__KUEUE", "Auto")
 _WITH_OTHER_KINDS = ("TRIMTAB_INTEROP__OTHER_KINDS", "Advise")
+_WITH_PLACE = ("TRIMTAB_INTEROP__PLACE", "Labelled")
 _WITH_REPORTS = ("TRIMTAB_REPORTS__ENABLED", "true")
 _WITH_REVIEWS = ("TRIMTAB_METRICS__AUTHENTICATION", "Kubernetes")
 
@@ -193,6 +194,18 @@ OF_ADVISOR = tuple(
         ("TrainJobs", "trainer.kubeflow.org", ("trainingruntimes", "clustertrainingruntimes"), ("get",)),
         ("RayJobs and RayClusters", "ray.io", ("rayjobs", "rayclusters"), (*READ, "patch")),
         ("Jobs of Volcano", "batch.volcano.sh", ("jobs",), (*READ, "patch")),
+    )
+)
+OF_PLACER = tuple(
+    Need(why, group, resources, verbs, setting=_WITH_PLACE, unless_said=False, role="trimtab-controller-place")
+    for why, group, resources, verbs in (
+        ("Jobs are not placed", "batch", ("jobs",), (*READ, "patch")),
+        (
+            "nothing stands in for Jobs that are to be placed",
+            _TRIMTAB,
+            ("llmtrainingjobs",),
+            ("create", "patch", "delete"),
+        ),
     )
 )
 OF_REVIEWER = tuple(

@@ -84,12 +84,22 @@ PASSED = AdmissionResult()
 
 def claim(meta: PodMeta | Meta) -> PlaceClaim | None:
     """What a pod claims; None when it is not ours."""
-    owners = meta.owner_references or ()
-    owner = next((owner for owner in owners if owner.controller), None)
-    if owner is None or owner.kind != names.JOB_KIND or not (owner.api_version or "").startswith(f"{names.GROUP}/"):
+    job = _job_of(meta)
+    if job is None:
         return None
     node = (meta.annotations or {}).get(names.ANNOTATION_NODE)
-    return PlaceClaim(meta.namespace or "", owner.name or "", meta.uid or "", node or "")
+    return PlaceClaim(meta.namespace or "", job, meta.uid or "", node or "")
+
+
+def _job_of(meta: PodMeta | Meta) -> str | None:
+    """Name of the job whose gang the pod is of, as `Meta.job` tells it; None where it is of none."""
+    labels = meta.labels or {}
+    if labels.get(names.LABEL_MANAGED) == "true":  # made by another controller
+        return (labels.get(names.LABEL_JOB) or None) if labels.get(names.LABEL_JOB_UID) else None
+    owner = next((owner for owner in meta.owner_references or () if owner.controller), None)
+    if owner is None or owner.kind != names.JOB_KIND or not (owner.api_version or "").startswith(f"{names.GROUP}/"):
+        return None
+    return owner.name or ""
 
 
 def judge(claim: PlaceClaim, gpus: int, offered: Callable[[str], bool], ledger: Ledger | None) -> AdmissionResult:

@@ -44,6 +44,7 @@ class PodMeta(Struct, frozen=True, rename="camel"):
     name: str | None = None
     namespace: str | None = None
     uid: str | None = None
+    labels: dict[str, str | None] | None = None
     annotations: dict[str, str | None] | None = None
     owner_references: tuple[Owner, ...] | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -14,6 +14,7 @@ from trimtab.foreign.tables import Kind, Role, kinds
 
 Json = dict[str, Any]
 MOST_PODS = 10_000_000
+ENDS: Final = ("succeeded", "failed")
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _NODE_CONTAINERS = ("node", "trainer", "pytorch")
 
@@ -55,13 +56,21 @@ def row_of(document: Json) -> tuple[str, Kind] | None:
     return None
 
 
+def end_of(document: Json, row: Kind) -> tuple[Literal["", "succeeded", "failed"], str]:
+    """How a job has ended for good, by its own status, and what that says of it; two empty texts while it has not."""
+    for end in ENDS:
+        called = row.conditions.get(end)
+        if called and row.phase and at(document, row.phase) == called:
+            return end, ""
+        for told in map(mapping, _listed(at(document, "status.conditions")) if called and not row.phase else ()):
+            if told.get("type") == called and told.get("status") == "True":
+                return end, ": ".join(str(told[part]) for part in ("reason", "message") if told.get(part))
+    return "", ""
+
+
 def has_ended(document: Json, row: Kind) -> bool:
     """Whether a job has succeeded, or failed for good, by its own status."""
-    ends = {row.conditions.get("succeeded"), row.conditions.get("failed")} - {None}
-    if row.phase:
-        return at(document, row.phase) in ends
-    told = _listed(at(document, "status.conditions"))
-    return any(mapping(each).get("type") in ends and mapping(each).get("status") == "True" for each in told)
+    return bool(end_of(document, row)[0])
 
 
 def pods_of(document: Json, name: str, row: Kind, others: Sequence[Json]) -> list[Pods]:

@@ -75,6 +75,15 @@ class Served(Struct, frozen=True, forbid_unknown_fields=True):
     plural: str
 
 
+class Place(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a job must say so that its pods can be a gang: paths in its object."""
+
+    requires: dict[str, str] = field(default_factory=dict)
+    """Path -> value."""
+    same: dict[str, str] = field(default_factory=dict)
+    """Path -> another one, with the same value."""
+
+
 class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     """One row of `kinds.yaml`."""
 
@@ -95,6 +104,8 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     """Label of a pod that says its rank."""
     phase: str = ""
     """Path of the word that tells its state; empty where conditions do."""
+    place: Place | None = None
+    """None of kinds whose pods cannot be placed by Trimtab, or not yet."""
     conditions: dict[str, str] = field(default_factory=dict)
     """`succeeded`, `failed` and `suspended` -> what the kind calls it."""
 

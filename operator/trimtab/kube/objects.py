@@ -17,7 +17,7 @@ from typing import NamedTuple
 from msgspec import Raw, Struct, field
 from msgspec.structs import force_setattr
 
-from trimtab.names import ANNOTATIONS_READ, GROUP, JOB_KIND
+from trimtab.names import ANNOTATIONS_READ, GROUP, JOB_KIND, LABEL_JOB, LABEL_JOB_UID, LABEL_MANAGED
 
 
 class Identity(NamedTuple):
@@ -88,7 +88,14 @@ class Meta(Struct, frozen=True, rename="camel", eq=False, dict=True):
     @property
     def job(self) -> Identity | None:
         """The LLMTrainingJob that controls it; it is of the same namespace, since owners are. None where none does:
-        whoever writes an object may name any owner in it, so group and kind count as the UID does."""
+        whoever writes an object may name any owner in it, so group and kind count as the UID does.
+
+        The pods of a job of another kind are controlled by that; which job of ours they are of, labels say that nobody
+        else may write.
+        """
+        if self.labels.get(LABEL_MANAGED) == "true":
+            name, uid = self.labels.get(LABEL_JOB), self.labels.get(LABEL_JOB_UID)
+            return Identity(f"{self.namespace}/{name}", uid) if name and uid else None
         for owner in self.owner_references:
             if owner.controller and owner.kind == JOB_KIND and owner.api_version.partition("/")[0] == GROUP:
                 return Identity(f"{self.namespace}/{owner.name}", owner.uid)

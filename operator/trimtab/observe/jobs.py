@@ -72,7 +72,12 @@ class JobFacts(Struct, frozen=True):
     @property
     def ours(self) -> bool:
         """Whether this controller is in charge of the job."""
-        return self.spec is None or self.spec.managed_by in (None, names.MANAGED_BY)
+        return self.spec is None or self.spec.managed_by in (None, names.MANAGED_BY, names.MANAGED_BY_STAND_IN)
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether it stands in for a job of another kind, whose own controller makes the pods."""
+        return self.spec is not None and self.spec.managed_by == names.MANAGED_BY_STAND_IN
 
     @property
     def holds_gpus(self) -> bool:

@@ -145,6 +145,28 @@ def pod(plan: GangPlan, rank: int) -> Object:
     }
 
 
+def adopted(plan: GangPlan, rank: int, pod: Object) -> Object:
+    """The JSON merge patch that makes a pod, which another controller has made and which waits behind our gate, the one
+    of a node rank. `pod` is as the API server has it; the patch fails where that has changed.
+
+    Nothing of it is taken away: its affinity gets narrower, and its taints of GPU nodes are tolerated, as of all gangs.
+    """
+    share, meta, spec = plan.shares[rank], pod["metadata"], pod["spec"]
+    started = launch(plan.launcher, _gang(plan), rank)
+    return {
+        "metadata": {
+            "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"],
+            "labels": {**_labels(plan, rank), names.LABEL_JOB_UID: plan.uid},
+            "annotations": _annotations(plan, plan.pod_name(rank), share, started),
+        },
+        "spec": {
+            "affinity": pinned(spec.get("affinity"), share.node),
+            "tolerations": [*(spec.get("tolerations") or []), {"key": plan.tainted_as, "operator": "Exists"}],
+        },
+    }
+
+
 def _pod_spec(plan: GangPlan, spec: Object, name: str, share: NodeShare, started: Launch) -> Object:
     _equip(plan, trainer_of(spec["containers"]), share, started)
     spec |= {

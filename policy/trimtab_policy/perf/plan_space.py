@@ -90,7 +90,8 @@ def linkage(plan: ParallelPlan, gpus_per_node: int, linked: int) -> Linkage:
 def admits_gang(requirements: Requirements, nodes: int, gpus_per_node: int) -> bool:
     """Whether the requirements allow so many nodes and GPUs."""
     few_enough = requirements.max_nodes is None or nodes <= requirements.max_nodes
-    return few_enough and requirements.gpus.admits(nodes * gpus_per_node)
+    enough = requirements.min_nodes is None or nodes >= requirements.min_nodes
+    return few_enough and enough and requirements.gpus.admits(nodes * gpus_per_node)
 
 
 def table(

@@ -507,6 +507,7 @@ def _relevant(training: TrainingSpec, requirements: Requirements) -> Requirement
     return Requirements(
         gpus=requirements.gpus,
         max_nodes=requirements.max_nodes,
+        min_nodes=requirements.min_nodes,
         modes=requirements.modes,
         tensor=requirements.tensor,
         pipeline=requirements.pipeline,

@@ -21,6 +21,8 @@
   value: {{ ternary "Auto" "Never" .Values.kueue.enabled }}
 - name: TRIMTAB_INTEROP__OTHER_KINDS
   value: {{ ternary "Advise" "Never" .Values.otherKinds.advise }}
+- name: TRIMTAB_INTEROP__PLACE
+  value: {{ ternary "Labelled" "Never" .Values.otherKinds.place }}
 - name: TRIMTAB_REPORTS__ENABLED
   value: {{ .Values.reports.enabled | quote }}
 {{- if .Values.reports.enabled }}

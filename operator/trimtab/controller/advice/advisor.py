@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from trimtab.controller.advice import answer, question
 from trimtab.controller.advice.answer import Advice
-from trimtab.controller.advice.objects import AdvisedJobs, OtherJob, resource_of
 from trimtab.controller.event_recorder import EventRecorder
+from trimtab.controller.other_jobs import OtherJob, OtherJobs, resource_of
 from trimtab.decide.remote import RemoteEngine
 from trimtab.decide.rules import rules_of
 from trimtab.errors import ApiError, LeadershipLost, NotFound, PolicyError, UsageError
@@ -59,7 +59,7 @@ class Advisor:
     def __init__(
         self,
         client: KubeClient,
-        jobs: AdvisedJobs,
+        jobs: OtherJobs,
         engine: RemoteEngine,
         recorder: EventRecorder,
         settings: Settings,

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from trimtab import names
-from trimtab.controller.advice.objects import Json
+from trimtab.controller.other_jobs import Json
 from trimtab.errors import UsageError
-from trimtab.foreign.convert import to_own
-from trimtab.foreign.read import read_objects
+from trimtab.foreign.in_cluster import own_spec
 from trimtab.kube.objects import JobObject, Meta
 from trimtab.observe import jobs
 from trimtab.observe.jobs import JobFacts
@@ -31,22 +29,12 @@ def facts_of(documents: Sequence[Json]) -> tuple[JobFacts, tuple[str, ...]]:
     """
     meta = documents[0]["metadata"]
     name = f"{documents[0]['kind']} {meta['name']}"
-    job = read_objects(documents, name)
-    converted = to_own(job, runnable=False)
-    own = converted.documents[0]
-    spec = own["spec"]
-    if queue := meta["annotations"].get(names.ANNOTATION_QUEUE):
-        spec["queue"] = queue
-    classes = {str(pods.spec["priorityClassName"]) for pods in job.pods if pods.spec.get("priorityClassName")}
-    if len(classes) > 1:
-        raise UsageError(f"{name}: its pods name several classes in priorityClassName: {', '.join(sorted(classes))}")
-    if classes:
-        spec["priorityClassName"] = classes.pop()
+    spec, notes = own_spec(documents)
     known = Meta(name=meta["name"], namespace=meta["namespace"], uid=meta["uid"])
     facts = jobs.facts(JobObject(known, msgspec.Raw(msgspec.json.encode(spec))))
     if facts.error:
         raise UsageError(f"{name}: {facts.error}")
-    return facts, converted.notes
+    return facts, notes
 
 
 def beside(snapshot: Snapshot, job: Job) -> Snapshot:

@@ -22,6 +22,7 @@ from trimtab.api.status import JobStatus, Leaving, Plan
 from trimtab.apply import steps, stops, transitions, waits, write
 from trimtab.apply.actions import (
     Action,
+    AdoptPod,
     AnnotatePod,
     BindPod,
     CreateClaimTemplate,
@@ -34,7 +35,9 @@ from trimtab.apply.actions import (
     DeletePod,
     DeletePodGroup,
     ReleasePod,
+    ResumeJob,
     Step,
+    SuspendJob,
     WriteStatus,
 )
 from trimtab.apply.gang_failures import GangFailure
@@ -46,6 +49,7 @@ from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.gang_objects import GangObjects
 from trimtab.controller.jobs.orphans import Orphans
 from trimtab.controller.loop.priority_semaphore import PrioritySemaphore, Urgency
+from trimtab.controller.place.their_jobs import TheirJobs
 from trimtab.controller.views import DriverState, PlannedPlacement, Promise, Rest, ShadowDecision, Views
 from trimtab.errors import ApiError, Conflict, LeadershipLost, NotFound
 from trimtab.kube.backoff import Backoff
@@ -85,7 +89,10 @@ class Gangs:
         wake: Callable[[], None],
         fail: Callable[[BaseException], None],
         wall: Callable[[], float] = time.time,
+        their_jobs: TheirJobs | None = None,
     ) -> None:
+        """`their_jobs` are those of other kinds behind stand-ins; None where nobody places them."""
+        self._their_jobs = their_jobs
         self._client = client
         self._cluster = cluster
         self._views = views
@@ -282,6 +289,14 @@ class Gangs:
                     self._views.begin_binding(gang, len(view.pods))
                     answer = await write.release(self._client, view.meta.namespace, name, uid)
                     self._cluster.pods.apply_written(answer)
+                case AdoptPod(name, uid, rank):
+                    patch = partial(objects.adopted, plan(), rank)
+                    answer = await write.adopt(self._client, view.meta.namespace, name, uid, patch)
+                    self._cluster.pods.apply_written(answer)
+                case SuspendJob(why):
+                    await self._theirs.suspend(view.meta, why)
+                case ResumeJob():
+                    await self._theirs.resume(view.meta)
                 case AnnotatePod(name, uid, deadline):
                     answer = await write.annotate(self._client, view.meta.namespace, name, uid, deadline)
                     self._cluster.pods.apply_written(answer)
@@ -338,6 +353,12 @@ class Gangs:
         except ApiError as error:
             log.info("job not read back", job=view.meta.key, error=str(error))
 
+    @property
+    def _theirs(self) -> TheirJobs:
+        """A step speaks of jobs of other kinds only where there are any."""
+        assert self._their_jobs
+        return self._their_jobs
+
     def _gang(self, uid: str) -> DriverState:
         return self._gangs.setdefault(uid, DriverState())
 
@@ -372,7 +393,7 @@ def _mistaken(uid: str) -> None:
 
 def _urgency(action: Action, plan: Plan | None) -> Urgency:
     match action:
-        case BindPod() | ReleasePod() | DeletePod() | AnnotatePod():
+        case BindPod() | ReleasePod() | DeletePod() | AnnotatePod() | AdoptPod() | SuspendJob() | ResumeJob():
             return Urgency.COMPLETE
         case WriteStatus(status):
             return Urgency.REPORT if plan or status.plan else Urgency.EXPLAIN

@@ -24,6 +24,8 @@ POLICIES = (
     "trimtab-controller-elsewhere",
     "trimtab-controller-records",
     "trimtab-controller-other-kinds",
+    "trimtab-stand-ins",
+    "trimtab-controller-stand-ins",
 )
 """Those of manifests/admission.yaml that deny, which a test holds equal: the installed package has no manifests."""
 ADVICE = "trimtab-job-advice"

@@ -1,4 +1,4 @@
-"""A copy of the training jobs of other kinds that ask for advice, for as long as their kinds are served."""
+"""A copy of the training jobs of other kinds that have a label of ours, for as long as their kinds are served."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import hashlib
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
 from trimtab import names
-from trimtab.foreign.kinds import has_ended, row_of
+from trimtab.foreign.kinds import at, end_of, has_ended, row_of
 from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.client import KubeClient
 from trimtab.kube.metrics_hooks import FactsObserver
@@ -24,17 +24,16 @@ from trimtab.kube.resources import Resource
 from trimtab.kube.served_kinds import ServedKinds
 from trimtab.settings import ReflectorSettings
 
-SELECTOR = f"{names.LABEL_ADVISE}=true"
 MOST_PER_NAMESPACE = 100
-"""Jobs of one namespace that are advised at a time; the oldest come first."""
+"""Jobs of one namespace that are looked at in turn; the oldest come first."""
 _STATED = frozenset((*names.STATED.values(), names.ANNOTATION_QUEUE))
-_KEPT = _STATED | frozenset(names.ADVICE.values())
+_KEPT = _STATED | frozenset(names.ADVICE.values()) | frozenset(names.PLACE)
 
 Json = dict[str, Any]
 
 
 class OtherMeta(Meta, frozen=True, rename="camel", eq=False, dict=True):
-    """metav1.ObjectMeta, with the annotations that state something about the training, and our advice."""
+    """metav1.ObjectMeta, with the annotations that state something about the training, and those that we write."""
 
     def __post_init__(self) -> None:
         if self.annotations and not _KEPT.issuperset(self.annotations):
@@ -71,9 +70,21 @@ class OtherJob(Struct, frozen=True, dict=True):
             "spec": msgspec.json.decode(self.spec),
         }
 
+    def end(self, row: Kind) -> tuple[Literal["", "succeeded", "failed"], str]:
+        """How it has ended by its own controller's word, and what that says of it; empty while it has not."""
+        return end_of(self._said, row)
+
     def ended(self, row: Kind) -> bool:
         """Whether it is over, or about to be."""
         return bool(self.metadata.deletion_timestamp) or has_ended(self._said, row)
+
+    @cached_property
+    def _asked(self) -> Json:
+        return {"spec": msgspec.json.decode(self.spec)}
+
+    def suspended(self, row: Kind) -> bool:
+        """Whether it is to have no pods for now."""
+        return at(self._asked, row.suspend) is True
 
     @property
     def follows(self) -> str:
@@ -91,15 +102,22 @@ def resource_of(row: Kind) -> Resource:
     return Resource(f"{row.groups[0]}/{row.served.version}", row.served.plural)
 
 
-class AdvisedJobs:
-    """Jobs of all kinds that are served, and labelled. `on_change` is called for every change."""
+class OtherJobs:
+    """Jobs of all kinds that are served, with a label that is `true`. `on_change` is called for every change."""
 
     def __init__(
-        self, client: KubeClient, settings: ReflectorSettings, on_change: Callable[[], None], observer: FactsObserver
+        self,
+        client: KubeClient,
+        settings: ReflectorSettings,
+        on_change: Callable[[], None],
+        observer: FactsObserver,
+        label: str,
+        wanted: Callable[[Kind], bool] = lambda row: True,
     ) -> None:
+        """`wanted` says of which kinds, by their rows."""
         self._kinds: dict[str, tuple[Kind, Reflector[OtherJob], ServedKinds]] = {}
         for name, row in kinds().items():
-            if row.served is None:
+            if row.served is None or not wanted(row):
                 continue
             reflector: Reflector[OtherJob] = Reflector(
                 client,
@@ -107,7 +125,7 @@ class AdvisedJobs:
                 OtherJob,
                 settings,
                 on_change=lambda old, new: on_change(),
-                labels=SELECTOR,
+                labels=f"{label}=true",
                 observer=observer,
             )
             self._kinds[name] = row, reflector, ServedKinds(client, name, on_change, reflector)
@@ -133,6 +151,17 @@ class AdvisedJobs:
         turns.sort(key=lambda each: each[0])
         for _, name, row, job in turns:
             yield name, row, job
+
+    def controlling(self, meta: Meta) -> tuple[str, Kind, OtherJob] | None:
+        """The job that controls an object, by the UID in its owners; None where it is not among these."""
+        for owner in meta.owner_references:
+            found = row_of({"apiVersion": owner.api_version, "kind": owner.kind}) if owner.controller else None
+            if found is None or found[0] not in self._kinds:
+                continue
+            job = self._kinds[found[0]][1].items.get(f"{meta.namespace}/{owner.name}")
+            if job is not None and job.metadata.uid == owner.uid:
+                return *found, job
+        return None
 
     def apply_written(self, kind: str, content: bytes) -> None:
         """Take the answer to a write of ours at once."""

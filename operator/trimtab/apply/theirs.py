@@ -1,0 +1,108 @@
+"""A gang whose pods another controller makes: that of a job of another kind, for which one of our own stands in. Pure.
+
+    plan written -> the job is resumed, if we had suspended it -> its controller makes the pods, each behind our gate
+                 -> pods of all ranks are there -> each is adopted: pinned to its node, and marked as part of the plan
+                 -> gates taken away, and bound, as all pods of ours
+
+A pod that is adopted says by its labels whose gang it is of, and stays its own controller's: from then on it is what a
+pod of ours is. Pods are never deleted to end such a gang: their controller would make others, and count a failure. The
+job is suspended instead, with a note that it was we who did it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from trimtab import names
+from trimtab.api.status import JobStatus, Plan
+from trimtab.apply import transitions
+from trimtab.apply.actions import AdoptPod, ResumeJob, Step, SuspendJob
+from trimtab.apply.gang_failures import FAILED, SUCCEEDED, GangFailure
+from trimtab.kube.objects import Meta, PodObject
+
+PODS_SECONDS = 120.0
+"""A plan whose pods are not all there so long after it was written is given up: somebody else can use its GPUs."""
+NOT_MADE = "PodsNotMade"
+DIFFERENT = "PodsDiffer"
+
+
+class TheirJob(Struct, frozen=True):
+    """What a job of another kind says of itself, as far as its gang depends on it."""
+
+    suspended: bool = False
+    by_us: bool = False
+    """It was suspended by Trimtab, and not by its user."""
+    end: Literal["", "succeeded", "failed"] = ""
+    """How it has ended, by its own controller's word; empty while it has not."""
+    message: str = ""
+    """What that says of it."""
+    waiting: Mapping[int, PodObject] = {}
+    """Rank -> pod that its controller has made, behind our gate, and that is of no gang yet."""
+
+    @property
+    def suspended_by_user(self) -> bool:
+        return self.suspended and not self.by_us
+
+
+def of_gang(pods: Iterable[PodObject], plan: Plan | None) -> tuple[PodObject, ...]:
+    """Adopted pods that matter. Those of earlier plans that have ended stay as long as their job, for its controller
+    counts them: they hold nothing, and nobody waits for them."""
+    epoch = str(plan.epoch) if plan else ""
+    return tuple(
+        pod
+        for pod in pods
+        if pod.status.phase not in (SUCCEEDED, FAILED) or pod.metadata.labels.get(names.LABEL_EPOCH) == epoch
+    )
+
+
+def let_go(job: TheirJob, pods: Iterable[PodObject], why: str) -> Step:
+    """Have these pods end: by suspending their job, unless they end anyhow."""
+    if job.suspended or job.end or not any(pod.status.phase not in (SUCCEEDED, FAILED) for pod in pods):
+        return ()
+    return (SuspendJob(why),)
+
+
+def take_in(job: TheirJob, ranks: Iterable[int]) -> Step:
+    """Bring the pods of these ranks into the gang, once all of them are there."""
+    lacking = list(ranks)
+    if not lacking:
+        return ()
+    if job.suspended:
+        return (ResumeJob(),) if job.by_us else ()
+    if any(rank not in job.waiting for rank in lacking):
+        return ()
+    pods = {rank: job.waiting[rank].metadata for rank in lacking}
+    return tuple(AdoptPod(pod.name, pod.uid, rank) for rank, pod in pods.items())
+
+
+def never_made(job: TheirJob, plan: Plan, pods: Iterable[PodObject], now: float) -> GangFailure | None:
+    """Its controller does not make the pods that the plan is for."""
+    here = list(pods)
+    of_plan = [pod for pod in here if pod.metadata.labels.get(names.LABEL_EPOCH) == str(plan.epoch)]
+    ranks = {pod.metadata.labels.get(names.LABEL_RANK) for pod in of_plan} | {str(rank) for rank in job.waiting}
+    lacking = sum(str(rank) not in ranks for rank in range(len(plan.nodes)))
+    if len(of_plan) < len(here) or lacking <= 0 or now < plan.created_time.timestamp() + PODS_SECONDS:
+        return None  # pods of an earlier plan are still ending, and so nobody makes others
+    why = f"{lacking} of {len(plan.nodes)} pods are not there {PODS_SECONDS:g} s after the plan was made"
+    return GangFailure(NOT_MADE, f"{why}: see the events of the job that this one stands in for")
+
+
+def different(pod: PodObject, gpus: int, plan: Plan, rank: int) -> GangFailure | None:
+    """Why a pod is not the one that the plan is for, which counts its GPUs; `gpus` is what it asks for of the plan's
+    resource. The node is left out of the next plans: there, GPUs are asked for otherwise."""
+    node = plan.nodes[rank]
+    if gpus == node.gpus:
+        return None
+    message = f"pod {pod.metadata.name} asks for {gpus} {plan.gpu_resource}, and its plan is for {node.gpus}"
+    return GangFailure(DIFFERENT, message, refused=(node.name,))
+
+
+def ended(job: TheirJob, status: JobStatus, meta: Meta, now: float) -> JobStatus:
+    """The status of the stand-in once the job has ended, by its controller's word."""
+    if job.end == "succeeded":
+        return transitions.completed(status, meta, now)
+    failure = GangFailure("JobFailed", job.message or "the job has failed")
+    return transitions.failed(status, meta, failure, "its own controller does not try again", now)

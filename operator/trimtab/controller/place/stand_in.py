@@ -1,0 +1,148 @@
+"""The LLMTrainingJob that stands in for a job of another kind: what it says, and why there can be none. Pure functions.
+
+It has a place in the queue and a plan as any job has; only its pods are made by somebody else. So its template is never
+made into a pod: it has what planning looks at, and nothing that is nobody's business (commands, secrets, volumes).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from trimtab import names
+from trimtab.controller.other_jobs import Json, OtherJob, resource_of
+from trimtab.errors import UsageError
+from trimtab.foreign.in_cluster import own_spec
+from trimtab.foreign.kinds import Pods, at, mapping, pods_of
+from trimtab.foreign.tables import Kind
+from trimtab.kube.objects import JobObject, Meta
+from trimtab.observe import jobs
+
+MAX_RESTARTS: Final = 1000
+"""As many as there can be: whether a job is tried again its own controller says."""
+_OF_POD = ("nodeSelector", "affinity", "tolerations", "terminationGracePeriodSeconds", "overhead")
+_OF_CONTAINER = ("name", "image", "resources", "restartPolicy")
+_OPTIONAL = ("queue", "priorityClassName")
+"""Fields of the spec that are taken away where the job does not say them any more."""
+
+
+def name_of(job: Meta) -> str:
+    """Of the stand-in: begins like the job, and is no other's: not that of a job of the same name, of another kind, or
+    made anew."""
+    digest = hashlib.sha256(job.uid.encode()).hexdigest()[:5]
+    beginning = job.name.replace(".", "-")[: names.MAX_NAME_LENGTH - 6].strip("-")
+    return f"{beginning if beginning[:1].isalpha() else 'job'}-{digest}"
+
+
+def stand_in(kind: str, row: Kind, job: OtherJob, scheduler: str) -> Json:
+    """The whole object. `scheduler` is whom its pods have to name in schedulerName.
+
+    Raises UsageError naming the field that keeps the job from being placed.
+    """
+    meta = job.metadata
+    owner = {
+        "apiVersion": resource_of(row).api_version,
+        "kind": row.kind or kind,
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": True,
+    }
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.JOB_KIND,
+        "metadata": {"name": name_of(meta), "namespace": meta.namespace, "ownerReferences": [owner]},
+        "spec": _spec(kind, row, job, scheduler),
+    }
+
+
+def changes(wanted: Json, there: Json) -> Json:
+    """The JSON merge patch of a spec that makes it say what is wanted; empty where it does. What the API server has
+    filled in besides stays."""
+    gone = {field: None for field in _OPTIONAL if field in there and field not in wanted}
+    return gone | {key: value for key, value in wanted.items() if not _says(there.get(key), value)}
+
+
+def _says(there: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        return isinstance(there, Mapping) and all(_says(there.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(there, list) and len(there) == len(wanted) and all(map(_says, there, wanted))
+    return there is not None and (there == wanted or str(there) == str(wanted))
+
+
+def _spec(kind: str, row: Kind, job: OtherJob, scheduler: str) -> Json:
+    document = job.document(kind, row)
+    name = f"{document['kind']} {job.metadata.name}"
+    if problem := next(_problems(document, row, job), ""):
+        raise UsageError(f"{name}: {problem}")
+    pods = _gang(document, kind, row, name)
+    if problem := next(_problems_of_pods(pods, scheduler), ""):
+        raise UsageError(f"{name}: {problem}")
+    spec, _ = own_spec([document])
+    total = (pods.count or 0) * (pods.accelerators or 0)
+    if spec["resources"]["gpus"]["max"] != total:
+        said = f"{spec['resources']['gpus']['max']} GPUs, and its pods ask for {total}"
+        raise UsageError(f"{name}: its arguments or annotations speak of {said}")
+    spec["resources"]["maxNodes"] = pods.count
+    spec["elasticity"] = {"policy": "Fixed", "checkpoint": {"graceSeconds": 0}}
+    spec |= {
+        "managedBy": names.MANAGED_BY_STAND_IN,
+        "suspend": job.suspended(row) and names.ANNOTATION_SUSPENDED not in job.metadata.annotations,
+        "maxRestarts": MAX_RESTARTS,
+        "template": _template(spec["template"]),
+    }
+    known = Meta(name=job.metadata.name, namespace=job.metadata.namespace, uid=job.metadata.uid)
+    if error := jobs.facts(JobObject(known, msgspec.Raw(msgspec.json.encode(spec)))).error:
+        raise UsageError(f"{name}: {error}")
+    return spec
+
+
+def _problems(document: Json, row: Kind, job: OtherJob) -> Iterator[str]:
+    """Why the job is none to be placed, by what it says itself."""
+    if job.follows:
+        yield f"{job.follows} controls it: label that one"
+    if names.LABEL_KUEUE_QUEUE in job.metadata.labels:
+        yield f"metadata.labels: {names.LABEL_KUEUE_QUEUE}: Kueue starts it already: take one of both labels away"
+    asked = row.place
+    for path, value in asked.requires.items() if asked else ():
+        if str(at(document, path)) != value:
+            yield f"{path} has to be {value}: its pods have no ranks else"
+    for path, other in asked.same.items() if asked else ():
+        if at(document, path) != at(document, other):
+            yield f"{path} has to be {other}: a gang runs as a whole"
+
+
+def _gang(document: Json, kind: str, row: Kind, name: str) -> Pods:
+    asking = [pods for pods in pods_of(document, kind, row, ()) if pods.accelerators != 0]
+    if len(asking) != 1:
+        raise UsageError(f"{name}: {len(asking)} of its roles ask for GPUs: a gang is of one")
+    pods = asking[0]
+    if not pods.count or not pods.accelerators or pods.resource not in names.GPU_RESOURCES:
+        raise UsageError(f"{name}: its pods have to ask for GPUs by number, as limits of {names.GPU_RESOURCES[0]}")
+    return pods
+
+
+def _problems_of_pods(pods: Pods, scheduler: str) -> Iterator[str]:
+    """Why its pods would not come to Trimtab, or not be a gang."""
+    labels = mapping(mapping(pods.template.get("metadata")).get("labels"))
+    if labels.get(names.LABEL_MANAGED) != "true":
+        yield f'the template of its pods lacks the label {names.LABEL_MANAGED}: "true"'
+    if pods.spec.get("schedulingGates") != [{"name": names.SCHEDULING_GATE}]:
+        yield f"schedulingGates of its pods have to be [{{name: {names.SCHEDULING_GATE}}}]"
+    if pods.spec.get("schedulerName") != scheduler:
+        yield f"schedulerName of its pods has to be {scheduler}"
+    if pods.spec.get("restartPolicy") != "Never":
+        yield "restartPolicy of its pods has to be Never: a gang starts anew as a whole"
+
+
+def _template(template: Json) -> Json:
+    """What planning looks at."""
+    spec = template["spec"]
+    kept = {field: spec[field] for field in _OF_POD if spec.get(field)}
+    for table in ("containers", "initContainers"):
+        if spec.get(table):
+            kept[table] = [{field: each[field] for field in _OF_CONTAINER if each.get(field)} for each in spec[table]]
+    return {"spec": kept}

@@ -1,0 +1,82 @@
+"""The jobs of other kinds behind stand-ins: what they say, and the two things that are done to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trimtab import names
+from trimtab.apply.theirs import TheirJob
+from trimtab.controller.cluster import Cluster
+from trimtab.controller.other_jobs import resource_of
+from trimtab.errors import NotFound
+from trimtab.foreign.kinds import Json
+from trimtab.foreign.tables import Kind
+from trimtab.kube.client import KubeClient
+from trimtab.kube.objects import Meta, PodObject
+
+MOST_SAID = 1000
+"""Characters of an annotation."""
+
+
+class TheirJobs:
+    """What `trimtab.apply.theirs` depends on, by what the caches show; and its writes."""
+
+    def __init__(self, client: KubeClient, cluster: Cluster) -> None:
+        self._client = client
+        self._cluster = cluster
+
+    def of(self, stand_in: Meta) -> TheirJob | None:
+        """The job behind a stand-in; None where it is not known: gone, not labelled any more, or not listed yet."""
+        found = self._cluster.other_jobs.controlling(stand_in) if self._cluster.other_jobs else None
+        if found is None:
+            return None
+        _, row, job = found
+        end, message = job.end(row)
+        return TheirJob(
+            suspended=job.suspended(row),
+            by_us=names.ANNOTATION_SUSPENDED in job.metadata.annotations,
+            end=end,
+            message=message,
+            waiting=self._waiting(row, job.metadata.uid),
+        )
+
+    async def suspend(self, stand_in: Meta, why: str) -> None:
+        """Suspend the job, with a note that its user has not. Raises ApiError where that is to be tried again."""
+        await self._patch(stand_in, True, why[:MOST_SAID])
+
+    async def resume(self, stand_in: Meta) -> None:
+        """Let it go on. Raises ApiError where that is to be tried again."""
+        await self._patch(stand_in, False, None)
+
+    def _waiting(self, row: Kind, uid: str) -> dict[int, PodObject]:
+        """Pods behind our gate, and no other, by rank."""
+        found: dict[int, PodObject] = {}
+        for pod in self._cluster.made_by(uid):
+            rank = pod.metadata.labels.get(row.rank.get("label", ""), "")
+            gates = [gate.name for gate in pod.spec.scheduling_gates]
+            if gates == [names.SCHEDULING_GATE] and rank.isdecimal() and not pod.metadata.deletion_timestamp:
+                found.setdefault(int(rank), pod)
+        return found
+
+    async def _patch(self, stand_in: Meta, suspend: bool, why: str | None) -> None:
+        """A user who has suspended it meanwhile, or has resumed it, is not overruled: the version tells."""
+        jobs = self._cluster.other_jobs
+        found = jobs.controlling(stand_in) if jobs else None
+        if jobs is None or found is None:
+            raise NotFound(f"the job behind {stand_in.key} is gone")
+        kind, row, job = found
+        meta, resource = job.metadata, resource_of(row)
+        patch: dict[str, Any] = {
+            "metadata": {
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+                "annotations": {names.ANNOTATION_SUSPENDED: why},
+            },
+            **_nested(row.suspend, suspend),
+        }
+        jobs.apply_written(kind, await self._client.merge_patch(resource.path(meta.namespace, meta.name), patch))
+
+
+def _nested(path: str, value: bool) -> Json:
+    first, *rest = path.split(".")
+    return {first: _nested(".".join(rest), value) if rest else value}

@@ -1,0 +1,64 @@
+"""Which pods are whose: an index from jobs to their pods, which the reflector of pods feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from trimtab import names
+from trimtab.kube.objects import Identity, PodObject
+
+
+class PodsByJob:
+    """Keys (`namespace/name`) of the pods of our jobs' gangs, and of those that wait to be of one. Nothing is kept
+    empty."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[str, str]] = {}
+        """Digest of a job's identity -> UID of a pod of its gang -> its key."""
+        self._owners: dict[str, Identity] = {}
+        """Digest of a job's identity -> that, of all jobs that pods say they belong to."""
+        self._made_by: dict[str, dict[str, str]] = {}
+        """UID of a job of another kind -> UID of a pod that its controller has made, and that is of no gang -> its
+        key."""
+
+    def of(self, job: str) -> Iterator[str]:
+        """Pods that the job with this digest of its identity has."""
+        return iter(self._of.get(job, {}).values())
+
+    def made_by(self, uid: str) -> Iterator[str]:
+        """Pods of no gang yet that a job of another kind, by its UID, controls, and that are for Trimtab to place."""
+        return iter(self._made_by.get(uid, {}).values())
+
+    @property
+    def owners(self) -> Mapping[str, Identity]:
+        """Jobs that pods say they belong to, by the digest of their identity."""
+        return self._owners
+
+    def changed(self, old: PodObject | None, new: PodObject | None) -> None:
+        """Take news of a pod: None stands for not being there."""
+        if old:
+            if job := old.metadata.job:
+                _drop(self._of, job.digest, old.metadata.uid)
+                if job.digest not in self._of:
+                    del self._owners[job.digest]
+            elif maker := _maker_of(old):
+                _drop(self._made_by, maker, old.metadata.uid)
+        if new:
+            if job := new.metadata.job:
+                self._owners[job.digest] = job
+                self._of.setdefault(job.digest, {})[new.metadata.uid] = new.metadata.key
+            elif maker := _maker_of(new):
+                self._made_by.setdefault(maker, {})[new.metadata.uid] = new.metadata.key
+
+
+def _drop(index: dict[str, dict[str, str]], of: str, uid: str) -> None:
+    del index[of][uid]
+    if not index[of]:
+        del index[of]
+
+
+def _maker_of(pod: PodObject) -> str:
+    """UID of the job of another kind that has made a pod for Trimtab to place; empty for all others."""
+    if pod.metadata.labels.get(names.LABEL_MANAGED) != "true":
+        return ""
+    return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")

@@ -1,0 +1,118 @@
+"""The crash sweep of jobs whose pods another controller makes: a batch Job starts, and one has to give way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from tests.faults import witness_state
+from tests.faults.sweep import EACH, MODES, reference, sweep
+from tests.faults.testbed import Stand
+from tests.faults.watcher import Watcher
+from tests.faults.workloads import JOBS, LONG, PATIENT, URGENT, Workload, whole
+from tests.live.harness import Live, training_job
+from tests.live.test_place import PLACE, job, placed
+
+from trimtab import names
+from trimtab.controller.place.stand_in import name_of
+from trimtab.kube.objects import Meta
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+
+class Placed(Workload):
+    """A gang of two nodes is planned, its pods are taken in and bound, run and end."""
+
+    pods = 2
+    steps = 10
+    """So few that no progress is noted on the way."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, settings={"interop": dict(PLACE)})
+        self._stand_in: dict[str, str] = {}
+
+    def jobs(self, life: str) -> tuple[str, ...]:
+        return tuple(filter(None, [self._stand_in.get(life)]))
+
+    def anonymous(self, name: str, life: str) -> str:
+        """Names end with what is drawn, or follows from a UID."""
+        return re.sub(rf"^{life}(-[0-9]+)?-[a-z0-9]{{5}}$", r"LIFE\1", name)
+
+    async def makes(self, stand: Stand, life: str) -> None:
+        made = job(life, nodes=self.pods)
+        made["metadata"]["annotations"] = {names.STATED["steps"]: str(self.steps)}
+        await stand.hands.create("jobs", made)
+        uid = (await stand.hands.get("jobs", life))["metadata"]["uid"]
+        self._stand_in[life] = name_of(Meta(name=life, uid=uid))
+
+    async def act(self, stand: Stand, life: str) -> None:
+        await self.makes(stand, life)
+
+    def over(self, seen: Watcher, life: str) -> bool:
+        return witness_state.holds(seen.job(self._stand_in[life]), "Complete")
+
+    async def clean(self, stand: Stand, life: str) -> None:
+        await stand.hands.ask("DELETE", f"/apis/batch/v1/namespaces/default/jobs/{life}?propagationPolicy=Background")
+        await stand.clear(*self.jobs(life))
+
+
+class GivesWay(Placed):
+    """A Job fills the cluster; one of ours with a higher priority arrives, and gets what it needs of it."""
+
+    pods = 4
+    steps = 1_000_000
+
+    async def prepare(self, stand: Stand, life: str) -> None:
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1000}
+        await stand.hands.create("priorityclasses", {**kind, "metadata": {"name": URGENT}})
+        await self.makes(stand, life)
+        await stand.runs(self._stand_in[life])
+        at_once = {"spec": {"elasticity": {"minRuntimeSeconds": 0}}}
+        await stand.hands.patch(JOBS, self._stand_in[life], at_once)
+
+    async def act(self, stand: Stand, life: str) -> None:
+        urgent = training_job(f"{life}-up", gpus=32, seconds=LONG, priorityClassName=URGENT, elasticity=PATIENT)
+        await stand.hands.create(JOBS, urgent)
+
+    def jobs(self, life: str) -> tuple[str, ...]:
+        return (*super().jobs(life), f"{life}-up")
+
+    def anonymous(self, name: str, life: str) -> str:
+        return super().anonymous(name, life).replace(life, "LIFE")
+
+    def over(self, seen: Watcher, life: str) -> bool:
+        low = self._stand_in[life]
+        return (
+            not seen.pods(low) and "pending" in witness_state.status_of(seen.job(low)) and whole(seen, f"{life}-up", 1)
+        )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def placing(live_cluster: Live) -> Iterator[None]:
+    with placed(live_cluster):
+        yield
+
+
+WORKLOADS = {"placed": Placed, "gives-way": GivesWay}
+WAYS = {"placed": tuple(MODES), "gives-way": ("kill-after",)}
+"""In which each is struck."""
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+async def test_a_crash_at_any_write_changes_nothing_in_the_end(stand: Stand, name: str) -> None:
+    workload = WORKLOADS[name](name)
+    calm = await reference(stand, workload)
+    for mode in WAYS[name]:
+        lives = [life async for life in sweep(stand, workload, mode, calm)]
+        assert {life.write: (life.what, life.problems) for life in lives if life.problems} == {}
+        assert len(lives) >= calm.writes["PATCH pods"] + calm.writes["POST bindings"], "none does with fewer than these"
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+async def test_a_crash_after_every_single_write_changes_nothing_in_the_end(stand: Stand, name: str) -> None:
+    workload = WORKLOADS[name](name)
+    calm = await reference(stand, workload)
+    [life] = [life async for life in sweep(stand, workload, EACH, calm)]
+    assert life.problems == []
+    assert life.crashes >= 3, "writes that are made side by side die together"

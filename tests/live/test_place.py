@@ -1,0 +1,403 @@
+"""Batch Jobs are placed: their real controller makes the pods, Trimtab decides where and when they run. The controller
+has no more rights than manifests/other-kinds-place.yaml and the admission policies give."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.live.harness import ControllerProcess, Live, eventually, training_job, wait_until
+from tests.live.test_advice import SMALL
+
+from trimtab import names
+from trimtab.errors import LocalClusterError
+from trimtab_local.checkout import checkout
+from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
+
+pytestmark = pytest.mark.cluster
+
+Json = dict[str, Any]
+PLACE = {"place": "Labelled"}
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+@contextmanager
+def placed(live: Live) -> Iterator[None]:
+    """With the controller's rights to Jobs, and all admission policies."""
+    kubectl = live.cluster.kubectl
+    files = [checkout() / "manifests" / name for name in ("other-kinds-place.yaml", "admission.yaml")]
+    for file in files:
+        kubectl("apply", "--server-side", "-f", str(file))
+    yield
+    for file in files:
+        kubectl("delete", "-f", str(file), "--ignore-not-found", "--timeout=60s")
+
+
+@pytest.fixture(scope="module")
+def placing(live_cluster: Live) -> Iterator[Live]:
+    with placed(live_cluster):
+        yield live_cluster
+
+
+def job(name: str, nodes: int = 2, gpus: int = 8, **spec: Any) -> Json:
+    """A Job to be placed, whose pods say so themselves."""
+    container = {
+        "name": "main",
+        "image": "trainer:1",
+        "command": SMALL,
+        "resources": {"limits": {names.NVIDIA_GPU: gpus}},
+    }
+    pod = {
+        "schedulerName": names.SCHEDULER_NAME,
+        "schedulingGates": [{"name": names.SCHEDULING_GATE}],
+        "restartPolicy": "Never",
+        "containers": [container],
+    }
+    template = {"metadata": {"labels": {names.LABEL_MANAGED: "true"}}, "spec": pod}
+    given = {"parallelism": nodes, "completions": nodes, "completionMode": "Indexed", "template": template, **spec}
+    meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": given}
+
+
+def stand_in(live: Live, name: str) -> str:
+    """Name of the LLMTrainingJob that stands in for the Job; empty while there is none."""
+    annotations = live.get("job.batch", name).get("metadata", {}).get("annotations", {})
+    return str(annotations.get(names.ANNOTATION_STAND_IN, ""))
+
+
+def pods(live: Live, name: str) -> list[Json]:
+    """Pods of the Job by completion index, without those that are ending."""
+    found = live.list("pods", f"batch.kubernetes.io/job-name={name}")
+    return sorted(
+        (pod for pod in found if "deletionTimestamp" not in pod["metadata"]),
+        key=lambda pod: int(pod["metadata"]["labels"][INDEX]),
+    )
+
+
+def nodes(live: Live, name: str) -> list[str]:
+    return [pod["spec"].get("nodeName", "") for pod in pods(live, name)]
+
+
+async def until(live: Live, name: str, condition: str) -> None:
+    """Wait for a condition of the stand-in."""
+    await eventually(
+        lambda: bool(it := stand_in(live, name)) and live.holds(it, condition),
+        40,
+        lambda: f"{name} to be {condition}: {live.get('job.batch', name)} {live.list('ltj')} {pods(live, name)}",
+    )
+
+
+async def gone(live: Live, name: str) -> None:
+    """Delete the Job, and wait until nothing of it is left."""
+    left = stand_in(live, name)
+    live.delete("job.batch", name, "--wait=false")
+    await eventually(
+        lambda: (
+            not live.get("job.batch", name)
+            and not live.list("pods", f"batch.kubernetes.io/job-name={name}")
+            and not (left and live.get("ltj", left))
+        ),
+        90,
+        lambda: f"{name} to be gone: {live.list('ltj')} {live.list('pods')}",
+    )
+
+
+def finished(live: Live, name: str) -> Callable[[], bool]:
+    def has() -> bool:
+        told = live.get("job.batch", name).get("status", {}).get("conditions", [])
+        return any(each["type"] == "Complete" and each["status"] == "True" for each in told)
+
+    return has
+
+
+async def test_a_job_starts_as_a_gang_in_rank_order_and_ends_with_its_stand_in(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    live.apply(job("first"))
+    await eventually(lambda: len(pods(live, "first")) == 2, what="the Job's own controller to make the pods")
+    assert nodes(live, "first") == ["", ""]
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE, fake={"speedup": 20.0}):
+        await until(live, "first", "PodsReady")
+        status = live.status(stand_in(live, "first"))
+        planned = [node["name"] for node in status["plan"]["nodes"]]
+        here = pods(live, "first")
+        assert nodes(live, "first") == planned, "rank by rank, as the Job counts its pods"
+        assert [pod["metadata"]["labels"][names.LABEL_RANK] for pod in here] == ["0", "1"]
+        assert {owner["kind"] for pod in here for owner in pod["metadata"]["ownerReferences"]} == {"Job"}
+        assert all(pod["metadata"]["annotations"][names.ANNOTATION_PLAN] for pod in here)
+        assert status["plan"]["gpus"] == 16
+        assert live.holds(stand_in(live, "first"), "GangScheduled")
+    await gone(live, "first")
+
+
+async def test_a_job_that_is_done_ends_its_stand_in(live: Live, placing: Live, tmp_path: Path) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE):
+        live.apply(job("done"))
+        await until(live, "done", "Complete")
+        await eventually(finished(live, "done"), what="its own controller to say that it is complete")
+        assert live.get("job.batch", "done")["status"]["succeeded"] == 2
+        assert names.REASON_STAND_IN in live.events("done")
+    await gone(live, "done")
+
+
+async def test_of_two_that_do_not_both_fit_one_waits_whole_and_follows(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE, fake={"speedup": 20.0}):
+        live.apply(job("early", nodes=4))
+        await until(live, "early", "PodsReady")
+        live.apply(job("late", nodes=2))
+        await eventually(
+            lambda: bool(it := stand_in(live, "late")) and "pending" in live.status(it),
+            what=lambda: f"it to be told why it waits: {live.list('ltj')}",
+        )
+        waiting = pods(live, "late")
+        assert len(waiting) == 2
+        assert not any(nodes(live, "late")), "no part of it starts"
+        assert all(pod["spec"]["schedulingGates"] == [{"name": names.SCHEDULING_GATE}] for pod in waiting)
+        assert live.status(stand_in(live, "late"))["pending"]["reason"] == "InsufficientGpus"
+        await gone(live, "early")
+        await until(live, "late", "PodsReady")
+        assert len(set(nodes(live, "late"))) == 2
+    await gone(live, "late")
+
+
+async def test_its_user_suspends_it_and_lets_it_go_on(live: Live, placing: Live, tmp_path: Path) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE, fake={"speedup": 20.0}):
+        live.apply(job("paused", suspend=True))
+        await until(live, "paused", "Suspended")
+        assert not pods(live, "paused")
+        live.patch("job.batch", "paused", {"spec": {"suspend": False}})
+        await until(live, "paused", "PodsReady")
+        live.patch("job.batch", "paused", {"spec": {"suspend": True}})
+        await until(live, "paused", "Suspended")
+        await eventually(lambda: not pods(live, "paused"), what="its pods to go")
+        found = live.get("job.batch", "paused")
+        assert names.ANNOTATION_SUSPENDED not in found["metadata"]["annotations"], "that was not us"
+        live.patch("job.batch", "paused", {"spec": {"suspend": False}})
+        await until(live, "paused", "PodsReady")
+        assert live.status(stand_in(live, "paused"))["plan"]["epoch"] == 2
+        assert live.get("job.batch", "paused")["status"].get("failed", 0) == 0
+    await gone(live, "paused")
+
+
+async def test_who_has_to_give_way_is_suspended_and_goes_on_later(live: Live, placing: Live, tmp_path: Path) -> None:
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "place-high"}}
+    live.apply(high | {"value": 1000})
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE, fake={"speedup": 20.0}):
+        live.apply(job("humble", nodes=4))
+        await until(live, "humble", "PodsReady")
+        first = [pod["metadata"]["uid"] for pod in pods(live, "humble")]
+        live.patch("ltj", stand_in(live, "humble"), {"spec": {"elasticity": {"minRuntimeSeconds": 0}}})
+        live.apply(training_job("proud", gpus=32, seconds=3600, priorityClassName="place-high"))
+        await live.until("proud", "PodsReady", 60)
+        found = live.get("job.batch", "humble")
+        assert found["spec"]["suspend"] is True
+        assert "proud" in found["metadata"]["annotations"][names.ANNOTATION_SUSPENDED]
+        assert not found["status"].get("failed"), "that does not count as a failure"
+        await live.gone("proud")
+        await until(live, "humble", "PodsReady")
+        found = live.get("job.batch", "humble")
+        assert found["spec"]["suspend"] is False
+        assert names.ANNOTATION_SUSPENDED not in found["metadata"]["annotations"]
+        assert not {pod["metadata"]["uid"] for pod in pods(live, "humble")} & set(first)
+    await gone(live, "humble")
+    live.cluster.kubectl("delete", "priorityclass", "place-high")
+
+
+async def test_a_rank_that_is_lost_ends_the_gang_which_begins_anew_as_a_whole(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE, fake={"speedup": 20.0}):
+        live.apply(job("hurt"))
+        await until(live, "hurt", "PodsReady")
+        before = {pod["metadata"]["uid"] for pod in pods(live, "hurt")}
+        live.delete("pod", pods(live, "hurt")[1]["metadata"]["name"], "--wait=false")
+        await eventually(lambda: live.status(stand_in(live, "hurt")).get("lastEpoch") == 2, 60, what="another plan")
+        await until(live, "hurt", "PodsReady")
+        assert not {pod["metadata"]["uid"] for pod in pods(live, "hurt")} & before
+        assert all(pod["metadata"]["labels"][names.LABEL_EPOCH] == "2" for pod in pods(live, "hurt"))
+    await gone(live, "hurt")
+
+
+async def test_without_its_stand_in_a_gang_goes_and_another_one_takes_its_place(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE, fake={"speedup": 20.0}):
+        bare = job("bare")
+        bare["metadata"]["labels"]["team"] = "a"  # with none left, a Job has those of its template again
+        live.apply(bare)
+        await until(live, "bare", "PodsReady")
+        first, before = live.get("ltj", stand_in(live, "bare")), {pod["metadata"]["uid"] for pod in pods(live, "bare")}
+        live.delete("ltj", stand_in(live, "bare"), "--wait=false")
+        name, uid = first["metadata"]["name"], first["metadata"]["uid"]
+        await eventually(lambda: live.get("ltj", name).get("metadata", {}).get("uid", uid) != uid, what="another one")
+        await until(live, "bare", "PodsReady")
+        assert not {pod["metadata"]["uid"] for pod in pods(live, "bare")} & before
+        live.cluster.kubectl("label", "job.batch", "bare", f"{names.LABEL_MANAGED}-")
+        await eventually(lambda: not live.list("ltj"), 60, what="nothing to stand in for it")
+        await eventually(lambda: not any(nodes(live, "bare")), 60, what="its gang to go")
+    await gone(live, "bare")
+
+
+@pytest.mark.parametrize("after", [0.3, 1.0, 1.8, 2.6])
+async def test_a_controller_that_dies_in_the_middle_has_a_successor_that_goes_on(
+    live: Live, placing: Live, tmp_path: Path, after: float
+) -> None:
+    name = f"resumed-{int(10 * after)}"
+    kubeconfig = live.kubeconfig(tmp_path)
+    async with ControllerProcess(kubeconfig, tmp_path, interop=PLACE, fake={"speedup": 20.0}) as dies:
+        await eventually(lambda: "serving" in dies.tail(200) and dies.metric("trimtab_leader") == 1, what="a leader")
+        live.apply(job(name, nodes=4))
+        await asyncio.sleep(after)
+        dies.signal(signal.SIGKILL)
+        await dies.died()
+    async with ControllerProcess(kubeconfig, tmp_path, interop=PLACE, fake={"speedup": 20.0}):
+        await until(live, name, "PodsReady")
+        assert len(set(nodes(live, name))) == 4
+        assert len(live.list("ltj")) == 1
+    await gone(live, name)
+
+
+WRONG: list[tuple[str, Json, str]] = [
+    ("unindexed", {"completionMode": "NonIndexed"}, "spec.completionMode has to be Indexed"),
+    ("half", {"completions": 4}, "spec.completions has to be spec.parallelism"),
+]
+
+
+async def test_what_keeps_a_job_from_being_placed_is_told_and_it_is_left_alone(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    live.apply(*(job(name, suspend=True, **spec) for name, spec, _ in WRONG))
+    vague = job("vague", suspend=True)
+    vague["spec"]["template"]["spec"]["containers"][0]["command"] = ["python", "train_llm.py"]
+    free = job("free", suspend=True)
+    del free["spec"]["template"]["spec"]["schedulingGates"]
+    live.apply(vague, free)
+    told = [(name, why) for name, _, why in WRONG]
+    told += [("vague", names.STATED["global_batch_size"]), ("free", "schedulingGates")]
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE):
+        for name, why in told:
+            await eventually(
+                lambda name=name, why=why: (
+                    why  # type: ignore[misc] - bound at once
+                    in live.get("job.batch", name)["metadata"]
+                    .get("annotations", {})
+                    .get(names.ANNOTATION_PLACE_PROBLEM, "")
+                ),
+                what=lambda name=name: f"{name} to be told: {live.get('job.batch', name)}",  # type: ignore[misc] - the same
+            )
+        assert not live.list("ltj")
+        assert live.events("vague").count(names.REASON_NOT_PLACED) == 1
+        stated = {"model": "gpt2", "sequence_length": "1024", "global_batch_size": "16", "steps": "1000"}
+        live.patch("job.batch", "vague", {"metadata": {"annotations": {names.STATED[k]: v for k, v in stated.items()}}})
+        await until(live, "vague", "Suspended")
+        annotations = live.get("job.batch", "vague")["metadata"]["annotations"]
+        assert names.ANNOTATION_PLACE_PROBLEM not in annotations
+    for name in (*(name for name, _, _ in WRONG), "vague", "free"):
+        await gone(live, name)
+
+
+# --- what nobody may --------------------------------------------------------------------------------------------------
+class Somebody:
+    """An account with a token of its own: what the API server says to what it tries."""
+
+    def __init__(self, live: Live, directory: Path, namespace: str, name: str) -> None:
+        self._live = live
+        self._path = directory / f"{name}.kubeconfig"
+        service_account_kubeconfig(live.cluster.kubeconfig, namespace, name, self._path)
+
+    def tries(self, *arguments: str, stdin: Json | None = None) -> str:
+        """What is said against it; empty where it would be done."""
+        given = ["--kubeconfig", str(self._path), "-n", "default", *arguments, "--dry-run=server"]
+        try:
+            self._live.cluster.kubectl(*given, stdin=json.dumps(stdin) if stdin else "")
+        except LocalClusterError as error:
+            return str(error)
+        return ""
+
+    def patches(self, kind: str, name: str, patch: Json) -> str:
+        return self.tries("patch", kind, name, "--type=merge", "-p", json.dumps(patch))
+
+    def creates(self, obj: Json) -> str:
+        return self.tries("create", "-f", "-", stdin=obj)
+
+
+@pytest.fixture
+def waits(placing: Live) -> Iterator[str]:
+    """A Job whose pods wait at the gate, and one that asks for nothing; no controller runs."""
+    free = job("free", suspend=True)
+    free["metadata"]["labels"] = {"not": "ours"}  # with none, a Job has those of its template
+    placing.apply(job("waits"), free)
+    wait_until(lambda: len(pods(placing, "waits")) == 2, "the pods")
+    yield pods(placing, "waits")[0]["metadata"]["name"]
+    for name in ("waits", "free"):
+        placing.delete("job.batch", name)
+    wait_until(lambda: not placing.list("pods"), "the pods to be gone", 90)
+
+
+def test_who_writes_jobs_and_pods_makes_no_stand_in_and_no_pod_of_a_gang(
+    placing: Live, waits: str, tmp_path: Path
+) -> None:
+    author = "place-author"
+    placing.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": author, "namespace": "default"}})
+    for role in ("edit", "trimtab-editor"):
+        binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding"}
+        meta = {"name": f"{author}-{role}", "namespace": "default"}
+        subject = {"kind": "ServiceAccount", "name": author, "namespace": "default"}
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+        placing.apply(binding | {"metadata": meta, "subjects": [subject], "roleRef": reference})
+    placing.cluster.kubectl("apply", "--server-side", "-f", str(checkout() / "manifests" / "roles.yaml"))
+    somebody = Somebody(placing, tmp_path, "default", author)
+    own = training_job("own")
+    wait_until(lambda: not somebody.creates(own), lambda: f"its rights: {somebody.creates(own)}")
+    own["spec"]["managedBy"] = names.MANAGED_BY_STAND_IN
+    wait_until(lambda: "trimtab-stand-ins" in somebody.creates(own), lambda: f"refused: {somebody.creates(own)}")
+    assert somebody.creates(job("theirs")) == "", "to ask for it is everybody's right"
+    template = job("theirs")["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "forged", **template["metadata"]}}
+    owners = placing.get("pod", waits)["metadata"]["ownerReferences"]
+    pod["metadata"]["ownerReferences"] = owners
+    assert "trimtab-" in somebody.creates(pod | {"spec": template["spec"]})
+    assert "trimtab-pods" in somebody.patches("pod", waits, {"spec": {"schedulingGates": []}})
+    assert "trimtab-marks" in somebody.patches("pod", waits, TAKEN_IN)
+
+
+TAKEN_IN = {"metadata": {"labels": {names.LABEL_JOB: "others", names.LABEL_JOB_UID: "u"}}}
+
+
+def test_the_controller_touches_only_jobs_that_ask_and_pods_that_wait_for_it(
+    placing: Live, waits: str, tmp_path: Path
+) -> None:
+    controller = Somebody(placing, tmp_path, "trimtab-system", "trimtab-controller")
+    placing.apply(training_job("others"))
+    suspend = {"spec": {"suspend": True}}
+    assert controller.patches("job.batch", "waits", suspend) == ""
+    said = {"metadata": {"annotations": {names.ANNOTATION_SUSPENDED: "why"}}}
+    assert controller.patches("job.batch", "waits", said) == ""
+    assert "with the label" in controller.patches("job.batch", "free", {"spec": {"suspend": False}})
+    for patch in ({"spec": {"parallelism": 1}}, {"metadata": {"annotations": {"other": "x"}}}):
+        assert "spec.suspend and what it says of that" in controller.patches("job.batch", "waits", patch), patch
+    assert "stand in for jobs of other kinds" in controller.creates(training_job("more"))
+    assert "stand in for jobs of other kinds" in controller.patches("ltj", "others", suspend)
+    assert "stand in for jobs of other kinds" in controller.tries("delete", "ltj", "others")
+    stray = training_job("stray")
+    stray["spec"]["managedBy"] = names.MANAGED_BY_STAND_IN
+    assert "controlled by the one job" in controller.creates(stray)
+    owners = {"ownerReferences": []}
+    assert controller.patches("pod", waits, TAKEN_IN) == ""
+    stolen = {"metadata": TAKEN_IN["metadata"] | owners}
+    assert "belongs to an LLMTrainingJob" in controller.patches("pod", waits, stolen)
+    assert "belongs to an LLMTrainingJob" in controller.patches("pod", waits, {"spec": {"schedulingGates": []}})
+    assert "belongs to an LLMTrainingJob" in controller.tries("delete", "pod", waits)
+    free = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain", "namespace": "default"}}
+    placing.apply(free | {"spec": {"schedulingGates": [{"name": "x"}], "containers": [{"name": "c", "image": "i"}]}})
+    assert "belongs to an LLMTrainingJob" in controller.patches("pod", "plain", TAKEN_IN)
+    placing.delete("pod", "plain")
+    placing.delete("ltj", "others")
