@@ -182,7 +182,7 @@ def test_a_trainer_that_was_on_its_way_out_when_it_was_taken_back_has_not_failed
 def test_nor_is_its_job_complete_where_it_ended_with_0_and_steps_are_left(deadline: str) -> None:
     done = annotated("Succeeded", deadline=deadline)
     others = written(next_step(view(RUNNING, done[0], annotated(deadline="")[1], report=report(500)))).status
-    assert (others.plan, find(others, names.COMPLETE)) == (PLAN, "Unknown")
+    assert (others.plan, find(others, names.COMPLETE)) == (PLAN, "False")
     assert given_up(next_step(view(RUNNING, *done, report=report(500)))) == ("Checkpointed", 0)
     finished = written(next_step(view(RUNNING, *done, report=report(999)))).status
     assert find(finished, names.COMPLETE) == "True"
@@ -214,7 +214,7 @@ def test_a_job_that_is_suspended_while_it_is_asked_for_another_reason_has_no_suc
 def test_a_job_that_is_resumed_while_it_is_asked_is_stopped_and_planned_anew() -> None:
     asked = stops.requested(RUNNING, META, replace(ORDER, cause=StopCause.SUSPENDED), GRACE, NOW)
     status = written(ended(asked)).status
-    assert (status.plan, find(status, names.SUSPENDED), find(status, names.PREEMPTED)) == (None, "Unknown", None)
+    assert (status.plan, find(status, names.SUSPENDED), find(status, names.PREEMPTED)) == (None, "False", None)
     assert written(next_step(view(status, plan=SUCCESSOR))).status.plan == SUCCESSOR
 
 

@@ -34,6 +34,8 @@ def took(before: JobStatus, after: JobStatus, created: float, now: float) -> flo
 
 
 def _turned(status: JobStatus, kind: str) -> float:
-    """When a condition became True or False, as a POSIX time; 0 where it never did."""
+    """When a condition changed, as a POSIX time; 0 where it is as it was at first."""
     told: Condition | None = conditions.find(status.conditions, kind)
-    return told.last_transition_time.timestamp() if told and told.status != "Unknown" else 0.0
+    if told is None or told.reason == conditions.AT_FIRST[kind][0]:
+        return 0.0
+    return told.last_transition_time.timestamp()
