@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hack.docs import conf, reference
+from hack.web import screenshots
 
 from trimtab.telemetry import agent_metrics, metrics
 from trimtab_local.checkout import checkout
@@ -43,6 +44,13 @@ def test_links_to_files_that_are_no_pages_name_them(site: Path) -> None:
     page = (site / "start/by-hand/index.html").read_text()
     assert '<span class="pre">manifests/samples</span>' in page
     assert "../../manifests" not in page
+
+
+def test_every_page_of_the_console_is_shown_in_light_and_dark() -> None:
+    shown = set(re.findall(r"\(pictures/(.+?)-(light|dark)-1280\.png\)", (conf.DOCS / "console-tour.md").read_text()))
+    wanted = {screenshots.stem(page) for page in screenshots.of_docs()}
+    assert shown == {(page, scheme) for page in wanted for scheme in ("light", "dark")}
+    assert {path.name for path in screenshots.DOCS.iterdir()} == {f"{page}-{scheme}-1280.png" for page, scheme in shown}
 
 
 def test_the_reference_has_what_users_write_and_read() -> None:

@@ -38,13 +38,16 @@ from trimtab_policy.types import PendingReason, StopCause
 RACK, LEVELS = 8, TopologySettings().levels
 OPEN, SECRET = "team-open", "team-secret"
 SECRET_JOB = "classified-70b"
-PREDICTED = Prediction(0.5, 131_072.0, 1 << 33, 500.0, uncertainty=1.2)
+PREDICTED = Prediction(0.5, 131_072.0, 1 << 33, 14_400.0, uncertainty=1.2)
 
 
-def told(kind: str, reason: str, message: str = "") -> tuple[Condition, ...]:
-    """All conditions of a job of which one holds."""
-    changed = Condition(type=kind, status="True", reason=reason, message=message, last_transition_time=MOMENT)
-    return conditions.merge(conditions.initial(1, MOMENT), [changed])
+def told(*holds: tuple[str, str]) -> tuple[Condition, ...]:
+    """All conditions of a job of which some (type, reason) hold."""
+    changed = [
+        Condition(type=kind, status="True", reason=reason, message="", last_transition_time=MOMENT)
+        for kind, reason in holds
+    ]
+    return conditions.merge(conditions.initial(1, MOMENT), changed)
 
 
 def running_job(name: str, namespace: str, nodes: Mapping[str, int], gpu_type: str = A100, **status: Any) -> JobObject:
@@ -53,7 +56,8 @@ def running_job(name: str, namespace: str, nodes: Mapping[str, int], gpu_type: s
         placement(f"uid-{name}", dict(nodes), gpu_type, prediction=PREDICTED), now=MOMENT - timedelta(hours=1)
     )
     said = {"start_time": MOMENT - timedelta(hours=1), "last_epoch": 1, **status}
-    state = JobStatus(conditions=told("Running", "Running"), plan=plan, **said)
+    holds = (("Planned", "Bound"), ("GangScheduled", "Starting"), ("PodsReady", "Running"))
+    state = JobStatus(conditions=told(*holds), plan=plan, **said)
     return job_object(name, {"elasticity.policy": "Fixed"}, state, namespace=namespace)
 
 

@@ -20,7 +20,7 @@ export function jobs() {
 
 /** @param {{job: any, at: number}} props */
 function When({ job, at }) {
-  if (job.phase === 0) return job.start ? html`starts in ~${minutes(job.start - at)} <span class="dim small">${minutes(job.low - at)} to ${minutes(job.high - at)}</span>` : html`<span class="dim">start not in sight</span>`;
+  if (job.phase === 0) return job.start ? html`starts in ~${minutes(job.start - at)} <span class="dim small below">${minutes(job.low - at)} to ${minutes(job.high - at)}</span>` : html`<span class="dim">start not in sight</span>`;
   if (job.phase === 1) return job.end ? html`ends in ~${minutes(job.end - at)}` : html`<span class="dim">end not known</span>`;
   if (job.phase === 2) return job.end ? html`<span class="dim">ended ${clock(job.end, at)}</span>` : "";
   return html`<span class="dim">suspended</span>`;
@@ -47,7 +47,7 @@ export default function Jobs({ query }) {
       ["Progress", (/** @type {any} */ job) => job.progress < 0 ? "" : html`<span class="progress" role="img" aria-label=${`${job.progress / 10} percent`}><i style=${{ width: `${job.progress / 10}%` }}></i></span><span class="small dim"> ${Math.round(job.progress / 10)} %</span>`, (/** @type {any} */ job) => job.progress],
       ["Queue", (/** @type {any} */ job) => job.queue || html`<span class="dim">none</span>`, (/** @type {any} */ job) => job.queue],
       ["Priority", (/** @type {any} */ job) => job.priority, (/** @type {any} */ job) => job.priority, "right"],
-      ["Plan", (/** @type {any} */ job) => html`<code>${job.plan}</code>`],
       ["Age", (/** @type {any} */ job) => duration(Math.max(0, at - job.created)), (/** @type {any} */ job) => -job.created, "right"],
+      ["Plan", (/** @type {any} */ job) => html`<code>${job.plan}</code>`, null, "broken"],
     ]} />`;
 }
