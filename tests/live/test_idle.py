@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 A100 = "A100-SXM4-80GB"
 OWN = {"foreign_utilization": 1.0}
+OFTEN = {"sweep_seconds": 5.0}
 AT_WORK = {"smUtilizationPercent": 95}
 MAY_STOP = {"policy": "Fixed", "minRuntimeSeconds": 0, "checkpoint": {"graceSeconds": 30}}
 
@@ -42,7 +43,7 @@ async def test_a_gang_whose_gpus_do_nothing_is_told_of_and_one_that_nobody_sees_
     live: Live, tmp_path: Path
 ) -> None:
     async with ControllerProcess(
-        live.kubeconfig(tmp_path), tmp_path, idle={"after_seconds": 2.0}, telemetry=OWN
+        live.kubeconfig(tmp_path), tmp_path, idle={"after_seconds": 2.0}, telemetry=OWN, round=OFTEN
     ) as process:
         for job in ("idles", "unseen"):
             live.apply(training_job(job, gpus=8, seconds=LONG))
@@ -74,14 +75,14 @@ async def test_where_the_settings_say_so_it_is_stopped_when_its_notice_is_over_w
     credentials = live.kubeconfig(tmp_path)
     for node in NODES:
         report(live, node)
-    async with ControllerProcess(credentials, tmp_path, idle=rules, telemetry=OWN) as process:
+    async with ControllerProcess(credentials, tmp_path, idle=rules, telemetry=OWN, round=OFTEN) as process:
         live.apply(training_job("hoards", gpus=8, seconds=LONG, elasticity=MAY_STOP))
         await live.until("hoards", names.IDLE)
         until = live.status("hoards")["idle"]["stopTime"]
         assert until in told(live, "hoards")["message"]
         process.signal(signal.SIGKILL)
         await process.died()
-    async with ControllerProcess(credentials, tmp_path, idle=rules, telemetry=OWN) as process:
+    async with ControllerProcess(credentials, tmp_path, idle=rules, telemetry=OWN, round=OFTEN) as process:
         await eventually(
             lambda: live.status("hoards").get("stops"), 60, lambda: f"{live.status('hoards')}\n{process.tail()}"
         )
