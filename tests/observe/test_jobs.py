@@ -38,12 +38,13 @@ def test_a_sound_job_is_understood() -> None:
     ("change", "field"),
     [
         ({"model.preset": "gpt9"}, "spec.model.preset: unknown model preset 'gpt9'"),
-        ({"training.globalBatchSize": 0}, "training.globalBatchSize: "),
-        ({"training.precision": "FP4"}, "training.precision: "),
+        ({"training.globalBatchSize": 0}, "spec.training.globalBatchSize: "),
+        ({"training.precision": "FP4"}, "spec.training.precision: "),
         ({"resources.gpus": {"min": 9, "max": 8}}, "spec.resources.gpus.min: "),
-        ({"resources.memoryPerGpu": "lots"}, "resources.memoryPerGpu: "),
-        ({"template": None}, "template: "),
-        ({"template.spec.containers": []}, "template.spec.containers: "),
+        ({"resources.memoryPerGpu": "lots"}, "spec.resources.memoryPerGpu: "),
+        ({"template": None}, "spec.template: "),
+        ({"template.spec.containers": []}, "spec.template.spec.containers: "),
+        ({"model": 3}, "spec.model: "),
         ({"template.spec.overhead": [0]}, "spec.template.spec: "),
     ],
 )
@@ -66,7 +67,7 @@ def test_what_the_template_asks_for_in_ways_that_trimtab_does_not_count_is_left_
 def test_a_status_of_another_version_is_never_overwritten() -> None:
     known = facts(replace(job_object(), status=msgspec.Raw(b'{"restarts": "many"}')))
     assert known.unreadable
-    assert known.error.startswith("status cannot be read: restarts: ")
+    assert known.error.startswith("status cannot be read: status.restarts: ")
     assert known.spec is None
 
 

@@ -179,7 +179,8 @@ def facts(job: JobObject, before: JobFacts | None = None) -> JobFacts:
     try:
         status = JobStatus.model_validate_json(bytes(job.status))
     except ValidationError as error:
-        return JobFacts(job.metadata, JobStatus(), created, f"status cannot be read: {_words(error)}", unreadable=True)
+        said = f"status cannot be read: {_words(error, 'status')}"
+        return JobFacts(job.metadata, JobStatus(), created, said, unreadable=True)
     if before and before.spec and not before.error and bytes(before.source) == bytes(job.spec):
         # The source is the object's own: else two copies were held.
         return msgspec.structs.replace(before, meta=job.metadata, status=status, created=created, source=job.spec)
@@ -197,7 +198,7 @@ def facts(job: JobObject, before: JobFacts | None = None) -> JobFacts:
             requirements=_with_template(to_requirements(spec), template["spec"]),
         )
     except ValidationError as error:
-        return JobFacts(job.metadata, status, created, _words(error))
+        return JobFacts(job.metadata, status, created, _words(error, "spec"))
     except msgspec.ValidationError as error:
         return JobFacts(job.metadata, status, created, f"spec.template.spec: {error}")
     except (SpecError, QuantityError) as error:
@@ -253,6 +254,6 @@ def posix(timestamp: str | None) -> float:
     return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
 
 
-def _words(error: ValidationError) -> str:
-    """`spec.training.steps: Input should be ...`, one for each wrong field."""
-    return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:3])
+def _words(error: ValidationError, part: str) -> str:
+    """`spec.training.steps: Input should be ...`, one for each wrong field of that part of a job."""
+    return "; ".join(f"{'.'.join(map(str, (part, *item['loc'])))}: {item['msg']}" for item in error.errors()[:3])
