@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders import A100, NOW, gang_pod, gpu_reading, job_object, placement, plan_of, queue_object
-from tests.observe.world import World
+from tests.observe.world import World, job_of_pod
 
 from trimtab.api.status import JobStatus, PlanTerms
 from trimtab.controller.loop.accounting import SWEEPS, Accounting, count
@@ -44,7 +44,7 @@ class Ledger:
         self.restart()
 
     def restart(self) -> None:
-        self.accounting = Accounting(0.02, SWEEP, clock=lambda: self.world.now)
+        self.accounting = Accounting(0.02, SWEEP, job_of_pod, clock=lambda: self.world.now)
 
     def plan(self, name: str, node: str = "n1", gpus: int = 8, queue: str = "q") -> None:
         plan = plan_of(placement(f"uid-{name}", {node: gpus}), terms=PlanTerms(queue=queue))

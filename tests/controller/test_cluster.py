@@ -12,7 +12,9 @@ from tests.builders import job_object, owned_by
 from trimtab import names
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.kueue.caches import KueueCaches
+from trimtab.controller.pods_by_job import PodsByJob
 from trimtab.kube.metrics_hooks import Silent
+from trimtab.kube.objects import PodObject
 from trimtab.settings import ReflectorSettings
 
 JOB = job_object("victim", namespace="theirs").metadata.identity
@@ -118,3 +120,31 @@ def test_what_stands_for_a_job_tells_nobody_its_uid_and_differs_with_name_namesp
     }
     assert len(others - {JOB.digest}) == 3
     assert "victim" not in JOB.digest
+
+
+ADOPTED = {
+    "labels": {names.LABEL_MANAGED: "true", names.LABEL_JOB: "stand-in", names.LABEL_JOB_UID: "uid-stand-in"},
+    "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "uid-x", "controller": True}],
+}
+
+
+@pytest.mark.parametrize(
+    ("meta", "job"),
+    [
+        ({"ownerReferences": [owned_by("victim")]}, "theirs/victim"),
+        (ADOPTED, "theirs/stand-in"),
+        (ADOPTED | {"labels": {names.LABEL_MANAGED: "true"}}, ""),
+        ({"ownerReferences": [owned_by("victim") | FORGED["another group"]]}, ""),
+    ],
+    ids=["ours", "adopted", "not adopted yet", "forged"],
+)
+def test_a_pod_is_of_its_job_as_long_as_it_is_there_however_it_is_called(meta: dict[str, Any], job: str) -> None:
+    named = {"name": "pod", "namespace": "theirs", "uid": "uid-pod"}
+    pod = msgspec.convert({"metadata": named | meta}, PodObject)
+    pods = PodsByJob()
+    pods.changed(None, pod)
+    assert pods.job_of("theirs/pod") == job
+    pods.changed(pod, pod)
+    assert pods.job_of("theirs/pod") == job
+    pods.changed(pod, None)
+    assert pods.job_of("theirs/pod") == ""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.builders import NOW, gpu_reading, job_object, placement, plan_of
-from tests.observe.world import World
+from tests.observe.world import World, job_of_pod
 
 from trimtab import names
 from trimtab.api.status import Condition, IdleStatus, JobStatus, Plan, StopRequest
@@ -40,7 +40,7 @@ class Watch:
 
     def restart(self) -> None:
         self.idle = IdleJobs(self.settings, lambda uid, _epoch: self.heard.get(uid))
-        self.accounting = Accounting(0.02, 60.0, clock=lambda: self.world.now)
+        self.accounting = Accounting(0.02, 60.0, job_of_pod, clock=lambda: self.world.now)
 
     def plan(self, name: str, planned: float = -7200.0) -> Plan:
         return plan_of(placement(f"uid-{name}", {f"n{ord(name) - 96}": 8}), now=moment(planned))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -325,7 +326,7 @@ class Desk(Stage):
         self.there: Json | Exception = NotFound("no such job")
         self._creating = creating
         placer: Any = self
-        self.placer = Placer(placer, self.cluster, self.jobs, placer, BindingSettings(), facts)
+        self.placer = Placer(placer, self.cluster, self.jobs, placer, BindingSettings(), facts, asyncio.Event())
 
     async def create(self, path: str, obj: Json, *, strict: bool) -> bytes:
         if self._creating:

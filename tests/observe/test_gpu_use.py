@@ -19,6 +19,12 @@ from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.observe.telemetry import GpuFacts, NodeTelemetry
 
 LEAST = 0.02
+JOBS = {
+    "default/job-3-0": "default/job",
+    "default/other-1-0": "default/other",
+    "default/theirs-0-x7k2p": "default/theirs-5f1c2",
+}
+"""Pod -> its job; all others are of none."""
 
 
 def gpu(index: int, utilization: float, *pods: str, asked: bool = True) -> GpuFacts:
@@ -30,13 +36,18 @@ def told(*gpus: GpuFacts, node: str = "n1") -> dict[str, NodeTelemetry]:
 
 
 def use(held: int, telemetry: dict[str, NodeTelemetry], name: str = "job") -> GpuUse:
-    return use_of(job(name), placement(nodes={"n1": held}), telemetry, LEAST)
+    return use_of(job(name), placement(nodes={"n1": held}), telemetry, LEAST, lambda pod: JOBS.get(pod, ""))
 
 
 # --- what a gang does with its GPUs ----------------------------------------------------------------------------------
 def test_each_gpu_of_a_gang_is_used_or_idle_by_what_its_agent_says() -> None:
     own = gpu(0, 0.9, "default/job-3-0"), gpu(1, 0.0, "default/job-3-0"), gpu(2, math.nan, "default/job-3-0")
     assert use(3, told(*own, gpu(3, 0.9, "default/other-1-0"))) == GpuUse(1, 1, 1)
+
+
+def test_pods_that_another_controller_has_made_count_for_the_job_that_stands_in_for_theirs() -> None:
+    theirs = gpu(0, 0.9, "default/theirs-0-x7k2p"), gpu(1, 0.0, "default/theirs-0-x7k2p")
+    assert use(2, told(*theirs), "theirs-5f1c2") == GpuUse(1, 1)
 
 
 def test_where_no_agent_reports_nothing_is_known() -> None:

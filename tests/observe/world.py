@@ -25,6 +25,11 @@ BUSY: dict[str, Any] = {"smUtilizationPercent": 90}
 REPAIRED = {"annotations": {names.ANNOTATION_REPAIRED: "2026-01-02T04:00:00Z"}}
 
 
+def job_of_pod(pod: str) -> str:
+    """The job of a pod (`namespace/name` both): here pods are called `JOB-EPOCH-RANK`."""
+    return pod.rsplit("-", maxsplit=2)[0]
+
+
 class World:
     """Nodes n1 to n8 with eight GPUs each, what their agents say, and a clock."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +25,7 @@ from trimtab.ui.form import LIST_FORMS, ListForm, list_form
 if TYPE_CHECKING:
     from trimtab.observe.jobs import JobFacts
     from trimtab.observe.snapshot import Observation
-    from trimtab.settings import PriceSettings
+    from trimtab.settings import KubeSettings, PriceSettings
     from trimtab.ui.listing import Rows
 
 ALIASES = {
@@ -163,14 +163,10 @@ async def nodes(
     rows = await made(observation)
     if not rows.keys:
         _nothing("GPU nodes")
-    if not watch:
+    if watch:
+        await _follow(kube, form, NODE, rows, made)
+    else:
         _show(form, NODE, rows, len(names or ()) == 1)
-        return
-    from trimtab.commands import following
-
-    printer = following.Printer(form, NODE)
-    printer.update(rows)
-    await following.looks(kube, made, printer)
 
 
 @app.command()
@@ -201,12 +197,19 @@ async def queues(
     rows = await made(observation)
     if not rows.keys:
         _nothing("queues")
-    if not watch:
+    if watch:
+        await _follow(kube, form, QUEUE, rows, made)
+    else:
         _show(form, QUEUE, rows, len(names or ()) == 1)
-        return
+
+
+async def _follow(
+    kube: KubeSettings, form: ListForm, kind: str, rows: Rows, made: Callable[[Observation], Awaitable[Rows]]
+) -> None:
+    """Print these rows, and then what `made` makes of the cluster whenever that has become another."""
     from trimtab.commands import following
 
-    printer = following.Printer(form, QUEUE)
+    printer = following.Printer(form, kind)
     printer.update(rows)
     await following.looks(kube, made, printer)
 

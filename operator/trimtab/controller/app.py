@@ -127,7 +127,8 @@ class Controller:
         gpunodes = GpuNodes(settings.telemetry, wall=wall)
         heard = gpunodes if settings.telemetry.enabled else None
         self._cluster = self._copies(client, heard)
-        self._placer: Placer | None = None
+        self._placing_news = asyncio.Event()
+        """A job of another kind that is to be placed has changed."""
         self._recorder = EventRecorder(client, leadership.identity, wall)
         engine = Engine()
         self._health = Health(client, self._cluster, gpunodes, self._recorder)
@@ -221,7 +222,7 @@ class Controller:
             self._tally,
             self._clock.now,
             self._advisor,
-            Accounting(self._settings.idle.utilization, self._settings.round.sweep_seconds),
+            Accounting(self._settings.idle.utilization, self._settings.round.sweep_seconds, self._cluster.job_of_pod),
             self._idle,
         )
 
@@ -251,13 +252,14 @@ class Controller:
     def _job_changed(self) -> None:
         """News of one of these jobs: its stand-in may have to change, and its gang."""
         self._wake()
-        if self._placer:
-            self._placer.wake()
+        self._placing_news.set()
 
     def _placing(self, client: KubeClient, observer: ClusterObserver) -> Placer | None:
         """What keeps stand-ins for them."""
         jobs, binding = self._cluster.other_jobs, self._settings.binding
-        return Placer(client, self._cluster, jobs, self._recorder, binding, observer.job) if jobs else None
+        if jobs is None:
+            return None
+        return Placer(client, self._cluster, jobs, self._recorder, binding, observer.job, self._placing_news)
 
     def _listening(self, client: KubeClient, observer: ClusterObserver) -> Calibration:
         """What hears trainings and learns from them."""

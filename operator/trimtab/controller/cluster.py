@@ -255,6 +255,10 @@ class Cluster:
         pods = self.pods.items
         return tuple(pods[key] for key in self._pods_by_job.of(job))
 
+    def job_of_pod(self, pod: str) -> str:
+        """`namespace/name` of the job whose gang a pod (the same) is of; empty where it is of none."""
+        return self._pods_by_job.job_of(pod)
+
     def made_by(self, uid: str) -> tuple[PodObject, ...]:
         """Pods for Trimtab to place that a job of another kind, by its UID, controls, and that are of no gang yet."""
         pods = self.pods.items

@@ -7,14 +7,14 @@ import hashlib
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import groupby
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
 from trimtab import names
-from trimtab.foreign.kinds import at, end_of, has_ended, row_of
+from trimtab.foreign.kinds import Json, at, end_of, has_ended, row_of
 from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.client import KubeClient
 from trimtab.kube.metrics_hooks import FactsObserver
@@ -26,10 +26,10 @@ from trimtab.settings import ReflectorSettings
 
 MOST_PER_NAMESPACE = 100
 """Jobs of one namespace that are looked at in turn; the oldest come first."""
+MOST_SAID = 1000
+"""Characters of an annotation that says why."""
 _STATED = frozenset((*names.STATED.values(), names.ANNOTATION_QUEUE))
 _KEPT = _STATED | frozenset(names.ADVICE.values()) | frozenset(names.PLACE)
-
-Json = dict[str, Any]
 
 
 class OtherMeta(Meta, frozen=True, rename="camel", eq=False, dict=True):
@@ -58,6 +58,17 @@ class OtherJob(Struct, frozen=True, dict=True):
     def _said(self) -> Json:
         """Its status. Kept: it is asked every second whether it has ended."""
         return {"status": msgspec.json.decode(self.status)}
+
+    def reference(self, kind: str, row: Kind) -> dict[str, str]:
+        """What names the object to others: of whom an event is, or whose something is."""
+        meta = self.metadata
+        return {
+            "apiVersion": resource_of(row).api_version,
+            "kind": row.kind or kind,
+            "namespace": meta.namespace,
+            "name": meta.name,
+            "uid": meta.uid,
+        }
 
     def document(self, kind: str, row: Kind) -> Json:
         """The object as a manifest would have it."""

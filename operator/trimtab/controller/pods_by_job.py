@@ -17,6 +17,8 @@ class PodsByJob:
         """Digest of a job's identity -> UID of a pod of its gang -> its key."""
         self._owners: dict[str, Identity] = {}
         """Digest of a job's identity -> that, of all jobs that pods say they belong to."""
+        self._job_of: dict[str, str] = {}
+        """Key of a pod -> `namespace/name` of the job whose gang it is of."""
         self._made_by: dict[str, dict[str, str]] = {}
         """UID of a job of another kind -> UID of a pod that its controller has made, and that is of no gang -> its
         key."""
@@ -29,6 +31,10 @@ class PodsByJob:
         """Pods of no gang yet that a job of another kind, by its UID, controls, and that are for Trimtab to place."""
         return iter(self._made_by.get(uid, {}).values())
 
+    def job_of(self, pod: str) -> str:
+        """`namespace/name` of the job whose gang the pod with this key is of; empty where it is of none."""
+        return self._job_of.get(pod, "")
+
     @property
     def owners(self) -> Mapping[str, Identity]:
         """Jobs that pods say they belong to, by the digest of their identity."""
@@ -39,6 +45,7 @@ class PodsByJob:
         if old:
             if job := old.metadata.job:
                 _drop(self._of, job.digest, old.metadata.uid)
+                self._job_of.pop(old.metadata.key, None)
                 if job.digest not in self._of:
                     del self._owners[job.digest]
             elif maker := _maker_of(old):
@@ -46,6 +53,7 @@ class PodsByJob:
         if new:
             if job := new.metadata.job:
                 self._owners[job.digest] = job
+                self._job_of[new.metadata.key] = job.key
                 self._of.setdefault(job.digest, {})[new.metadata.uid] = new.metadata.key
             elif maker := _maker_of(new):
                 self._made_by.setdefault(maker, {})[new.metadata.uid] = new.metadata.key

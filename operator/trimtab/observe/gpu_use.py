@@ -6,14 +6,14 @@ itself has all of them; of any other nobody knows. A report that is overdue says
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct
 
 from trimtab import names
 from trimtab.api import conditions
 from trimtab.observe.snapshot import Observation
-from trimtab.observe.telemetry import NodeTelemetry
+from trimtab.observe.telemetry import GpuFacts, NodeTelemetry
 from trimtab_policy.types import Job, Placement
 
 
@@ -53,28 +53,30 @@ def gangs(seen: Observation) -> Iterator[tuple[Job, Placement]]:
         yield job, job.placement
 
 
-def use_of(job: Job, placement: Placement, telemetry: Mapping[str, NodeTelemetry], least: float) -> GpuUse:
+def use_of(
+    job: Job,
+    placement: Placement,
+    telemetry: Mapping[str, NodeTelemetry],
+    least: float,
+    job_of_pod: Callable[[str], str],
+) -> GpuUse:
     """What the gang does with its GPUs. `telemetry` holds fresh reports by node; a GPU is used where kernels run for
-    the part `least` of the time or more."""
+    the part `least` of the time or more. `job_of_pod` says of which job (`namespace/name`) a pod (the same) is."""
     found, key = GpuUse(), f"{job.namespace}/{job.name}"
     for share in placement.shares:
         told = telemetry.get(share.node)
-        found = found.plus(_on_node(told, share.gpus, key, least) if told else GpuUse(unknown=share.gpus))
+        if told is None:
+            found = found.plus(GpuUse(unknown=share.gpus))
+            continue
+        own = [gpu for gpu in told.gpus if any(job_of_pod(pod) == key for pod in gpu.pods or ())]
+        found = found.plus(_on_node(told, own, share.gpus, least))
     return found
 
 
-def _on_node(told: NodeTelemetry, held: int, job: str, least: float) -> GpuUse:
-    own = [gpu for gpu in told.gpus if any(_is_of(pod, job) for pod in gpu.pods or ())]
+def _on_node(told: NodeTelemetry, own: list[GpuFacts], held: int, least: float) -> GpuUse:
     if not own and held == len(told.gpus) and all(gpu.pods is None for gpu in told.gpus):
         own = list(told.gpus)
     own = own[:held]
     used = sum(gpu.utilization >= least for gpu in own)
     idle = sum(gpu.utilization < least for gpu in own)  # NaN, where it is not known, is neither
     return GpuUse(used, idle, held - used - idle)
-
-
-def _is_of(pod: str, job: str) -> bool:
-    """Whether the pod `namespace/name` is called like one of the job's: `JOB-EPOCH-RANK`."""
-    owner, _, rank = pod.rpartition("-")
-    owner, _, epoch = owner.rpartition("-")
-    return owner == job and epoch.isdecimal() and rank.isdecimal()

@@ -178,11 +178,4 @@ class Advisor:
         patch = {"metadata": {"uid": meta.uid, "annotations": answer.as_annotations(advice)}}
         written = await self._client.merge_patch(resource.path(meta.namespace, meta.name), patch)
         self.jobs.apply_written(kind, written)
-        regarding = {
-            "apiVersion": resource.api_version,
-            "kind": row.kind or kind,
-            "namespace": meta.namespace,
-            "name": meta.name,
-            "uid": meta.uid,
-        }
-        self._recorder.other(regarding, answer.event(advice))
+        self._recorder.other(job.reference(kind, row), answer.event(advice))

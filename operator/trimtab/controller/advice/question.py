@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from trimtab.controller.other_jobs import Json
 from trimtab.errors import UsageError
 from trimtab.foreign.in_cluster import own_spec
+from trimtab.foreign.kinds import Json
 from trimtab.kube.objects import JobObject, Meta
 from trimtab.observe import jobs
 from trimtab.observe.jobs import JobFacts

@@ -39,9 +39,17 @@ class _Read(Struct, frozen=True):
 
 class Accounting:
     """Counts GPU-seconds while this controller leads. `least` is from which part of the time on a GPU is used,
-    `sweep_seconds` how far rounds are apart; `clock` never jumps."""
+    `sweep_seconds` how far rounds are apart, and `job_of_pod` of which job (`namespace/name`) a pod (the same) is;
+    `clock` never jumps."""
 
-    def __init__(self, least: float, sweep_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        least: float,
+        sweep_seconds: float,
+        job_of_pod: Callable[[str], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job_of_pod = job_of_pod
         self._least = least
         self._longest = SWEEPS * sweep_seconds
         self._clock = clock
@@ -68,7 +76,7 @@ class Accounting:
         known, told = self._read.get(job.uid), tuple(telemetry.get(share.node) for share in placement.shares)
         if known and known.told == told and known.placement.shares == placement.shares:
             return known
-        return _Read(placement, told, gpu_use.use_of(job, placement, telemetry, self._least))
+        return _Read(placement, told, gpu_use.use_of(job, placement, telemetry, self._least, self._job_of_pod))
 
 
 def holdings(

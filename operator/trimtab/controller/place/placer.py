@@ -16,7 +16,7 @@ from trimtab import names
 from trimtab.apply.transitions import JobEvent
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
-from trimtab.controller.other_jobs import OtherJob, OtherJobs, resource_of
+from trimtab.controller.other_jobs import MOST_SAID, OtherJob, OtherJobs, resource_of
 from trimtab.controller.place import stand_in
 from trimtab.errors import AlreadyExists, ApiError, Forbidden, Invalid, LeadershipLost, NotFound, UsageError
 from trimtab.foreign.kinds import Json, row_of
@@ -32,9 +32,6 @@ QUIET_SECONDS = 0.05
 """It looks so long after a change ..."""
 LOOK_SECONDS = 5.0
 """... and so often without any."""
-MOST_SAID = 1000
-"""Characters of an annotation."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -49,21 +46,18 @@ class Placer:
         recorder: EventRecorder,
         binding: BindingSettings,
         facts: Callable[[JobObject], JobFacts],
+        changed: asyncio.Event,
     ) -> None:
-        """`facts` understands a job of our own."""
+        """`facts` understands a job of our own; `changed` is set when something has changed."""
         self._facts = facts
         self._client = client
         self._cluster = cluster
         self._jobs = jobs
         self._recorder = recorder
         self._scheduler = binding.scheduler_name if binding.mode == "Extender" else names.SCHEDULER_NAME
-        self._changed = asyncio.Event()
+        self._changed = changed
         self._read: dict[str, tuple[OtherJob, Json | UsageError]] = {}
         """UID -> the job as it was read last, and what came of that."""
-
-    def wake(self) -> None:
-        """Something has changed."""
-        self._changed.set()
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -167,15 +161,7 @@ class Placer:
             self._event(kind, row, job, JobEvent("Normal", names.REASON_STAND_IN, message, 0))
 
     def _event(self, kind: str, row: Kind, job: OtherJob, happening: JobEvent) -> None:
-        meta = job.metadata
-        regarding = {
-            "apiVersion": resource_of(row).api_version,
-            "kind": row.kind or kind,
-            "namespace": meta.namespace,
-            "name": meta.name,
-            "uid": meta.uid,
-        }
-        self._recorder.other(regarding, happening, "Place")
+        self._recorder.other(job.reference(kind, row), happening, "Place")
 
     # --- a stand-in without a job -----------------------------------------------------------------------------------
     def _left(self) -> Iterator[JobObject]:

@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from trimtab import names
-from trimtab.controller.other_jobs import Json, OtherJob, resource_of
+from trimtab.controller.other_jobs import OtherJob
 from trimtab.errors import UsageError
 from trimtab.foreign.in_cluster import own_spec
-from trimtab.foreign.kinds import Pods, at, mapping, pods_of
+from trimtab.foreign.kinds import Json, Pods, at, mapping, pods_of
 from trimtab.foreign.tables import Kind
 from trimtab.kube.objects import JobObject, Meta
 from trimtab.observe import jobs
@@ -43,13 +43,7 @@ def stand_in(kind: str, row: Kind, job: OtherJob, scheduler: str) -> Json:
     Raises UsageError naming the field that keeps the job from being placed.
     """
     meta = job.metadata
-    owner = {
-        "apiVersion": resource_of(row).api_version,
-        "kind": row.kind or kind,
-        "name": meta.name,
-        "uid": meta.uid,
-        "controller": True,
-    }
+    owner = {key: value for key, value in job.reference(kind, row).items() if key != "namespace"} | {"controller": True}
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.JOB_KIND,

@@ -7,15 +7,12 @@ from typing import Any
 from trimtab import names
 from trimtab.apply.theirs import TheirJob
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.other_jobs import resource_of
+from trimtab.controller.other_jobs import MOST_SAID, resource_of
 from trimtab.errors import NotFound
 from trimtab.foreign.kinds import Json
 from trimtab.foreign.tables import Kind
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import Meta, PodObject
-
-MOST_SAID = 1000
-"""Characters of an annotation."""
 
 
 class TheirJobs:
