@@ -76,7 +76,8 @@ class Stub:
         return {"at": self._at}
 
     def validate(self) -> dict[str, float]:
-        distance = float(np.linalg.norm(self._at - self._goal))
+        # Not by BLAS: that adds up in another order where it has another number of threads.
+        distance = float(np.sqrt(np.sum((self._at - self._goal) ** 2)))
         return {"score": -distance, "distance": distance}
 
 

@@ -214,11 +214,19 @@ class Capacity:
 
     def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Spend the resources of a placement."""
-        gpus = sum(share.gpus for share in shares)
+        self._spend(job, gpu_type, shares, 1)
+
+    def take_back(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
+        """Undo `take`: the placement is none. Unlike what a gang gives, that pays for nothing that a node owes: it was
+        not held, and so is no part of what was handed out twice."""
+        self._spend(job, gpu_type, shares, -1)
+
+    def _spend(self, job: Job, gpu_type: str, shares: Sequence[NodeShare], sign: int) -> None:
+        gpus = sign * sum(share.gpus for share in shares)
         rows = [self.index[share.node] for share in shares]
         for i, share in zip(rows, shares, strict=True):
-            self.free[i] -= share.gpus
-            self._spend_host(job, i, share.gpus, pods=1)
+            self.free[i] -= sign * share.gpus
+            self._spend_host(job, i, share.gpus, pods=sign)
         self._count(job, gpu_type, rows, free=-gpus, quota=-gpus)
 
     def give(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:

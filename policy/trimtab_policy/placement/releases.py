@@ -122,8 +122,13 @@ class FreeTimeline:
             before = max((known for known in self._known if known < past), default=0)
             free = self._known.get(before, self._free).copy()
             for event in self._events[before:past]:
-                change = free.give if isinstance(event, Release) else free.take
-                change(event.job, event.gpu_type, event.shares)
+                match event:
+                    case Release():
+                        free.give(event.job, event.gpu_type, event.shares)
+                    case _Promise(over=True):
+                        free.take_back(event.job, event.gpu_type, event.shares)
+                    case _Promise():
+                        free.take(event.job, event.gpu_type, event.shares)
             self._known[past] = free
         return self._known[past]
 
@@ -152,7 +157,7 @@ class FreeTimeline:
         else:
             insort(self._events, _Promise(since, job, gpu_type, shares), key=_order)
         if until < math.inf:
-            insort(self._events, Release(until, job, gpu_type, shares), key=_order)
+            insort(self._events, _Promise(until, job, gpu_type, shares, over=True), key=_order)
         self._known.clear()
 
     def _past(self, time: float) -> int:
@@ -161,12 +166,13 @@ class FreeTimeline:
 
 
 class _Promise(Struct, frozen=True):
-    """A job that waits takes what it was promised."""
+    """A job that waits takes what it was promised, or is over and leaves it."""
 
     time: float
     job: Job
     gpu_type: str
     shares: tuple[NodeShare, ...]
+    over: bool = False
 
 
 _order = attrgetter("time", "job.uid")

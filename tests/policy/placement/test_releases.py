@@ -68,6 +68,12 @@ def test_what_is_free_then_is_what_a_replay_of_the_ends_says(
         assert free_gpus(ahead.at(moment)) == replayed(now, made, moment)
 
 
+def test_a_promise_that_is_over_pays_for_nothing_that_a_node_has_handed_out_twice() -> None:
+    gang = running("r", {"n0": 4}, finish=NOW + 600)
+    ahead = timeline(snapshot([node("n0", free=-2)], [gang]), [("n0", 1, NOW, NOW + 60)])
+    assert [free_gpus(ahead.at(NOW + seconds))["n0"] for seconds in (0, 60, 600)] == [-1, 0, 2]
+
+
 @given(crowds(), st.integers(1, 24))
 def test_the_first_time_is_the_first_of_all_ends_at_which_it_is_so(now: Snapshot, wanted: int) -> None:
     ends = {end for each in now.jobs if each.placement and (end := expected_end(now, each, each.placement)) < math.inf}
