@@ -1,6 +1,7 @@
 """`hack/release`: images that anybody can build again, with what is in them and what they were built from, signed.
 
     hack/release build [--twice] [TARGET...]     into dist/TARGET (operator and agent), and print the digests
+    hack/release notes                           what docs/release-notes.md says of this version
     hack/release sign --key KEY.pem --name NAME FOLDER...
                                                  the images and the statements about them; NAME is what they will be
                                                  pulled by, without a tag
@@ -9,7 +10,7 @@
 A folder is an image of the OCI's layout, which cosign, skopeo, crane and oras read: `cosign load` pushes it with its
 signatures, `tar -C FOLDER -c . | docker load` needs no registry. The key is an ECDSA key on P-256; its password, if it
 has one, is taken from $COSIGN_PASSWORD. `--twice` builds again with nothing kept, and ends with 1 unless both digests
-are the same.
+are the same. A version that has no notes is not built: whoever upgrades has to know what changes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -31,14 +33,33 @@ from hack.supply.oci import Layout, LayoutError
 ROOT = PYPROJECT.parent
 DIST = ROOT / "dist"
 IMAGES = ROOT / "hack" / "kind" / "images"
+NOTES = ROOT / "docs" / "release-notes.md"
 TARGETS = ("operator", "agent")
-EXPECTED = (sign.KeyProblem, sign.Refused, LayoutError)
+
+
+class NoNotesError(Exception):
+    """The release notes say nothing of this version."""
+
+
+EXPECTED = (sign.KeyProblem, sign.Refused, LayoutError, NoNotesError)
 OF_IMAGES = (subprocess.CalledProcessError, OSError, ValueError, tarfile.TarError)
 
 
 def version() -> str:
     """pyproject.toml's."""
     return str(tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["version"])
+
+
+def notes(page: str, of: str) -> str:
+    """Markdown below the heading that begins with `## VERSION`, up to the next version. Raises NoNotesError."""
+    sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
+    for heading, _, text in (section.partition("\n") for section in sections):
+        if heading.split()[:1] == [of] and text.strip():
+            return text.strip()
+    raise NoNotesError(
+        f"{NOTES.relative_to(ROOT)} says nothing below `## {of}`: write there what is new in this version, and what "
+        "whoever upgrades has to do"
+    )
 
 
 def epoch() -> int:
@@ -127,6 +148,7 @@ def arguments() -> argparse.ArgumentParser:
     made = commands.add_parser("build")
     made.add_argument("targets", nargs="*", metavar="TARGET", default=list(TARGETS))
     made.add_argument("--twice", action="store_true")
+    commands.add_parser("notes")
     for command in ("sign", "verify"):
         each = commands.add_parser(command)
         each.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
@@ -139,13 +161,16 @@ def main() -> int:
     """Returns the exit code."""
     given = arguments().parse_args()
     try:
-        if given.command == "build":
-            DIST.mkdir(exist_ok=True)
-            return build_all(given.targets, given.twice)
         if given.command == "sign":
             sign_all(given.folders, given.key, given.name)
-        else:
+        elif given.command == "verify":
             verify_all(given.folders, given.key, given.name)
+        else:
+            told = notes(NOTES.read_text(encoding="utf-8"), version())
+            if given.command == "build":
+                DIST.mkdir(exist_ok=True)
+                return build_all(given.targets, given.twice)
+            print(told)
     except (*EXPECTED, *OF_IMAGES) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

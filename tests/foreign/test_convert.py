@@ -71,6 +71,55 @@ def test_pods_lose_what_the_plan_sets() -> None:
     assert {"schedulerName", "hostname"} <= {word for note in made.notes for word in note.split()}
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("Job", {}),
+        ("Volcano Job", {"priorityClassName": "high", "queue": "their-own"}),
+        ("PyTorchJob", {"runPolicy": {"schedulingPolicy": {"priorityClass": "high", "queue": "their-own"}}}),
+    ],
+)
+def test_a_job_keeps_its_priority_and_who_admits_it(kind: str, more: dict[str, Any]) -> None:
+    """A queue of another scheduler is none of ours: it is told, and the annotation names one of ours."""
+    version, called, spec = KINDS[kind]
+    if not more:
+        spec = {**spec, "template": pod(COMMAND, priorityClassName="high")}
+    there = yaml.safe_load(manifest(version, called, {**spec, **more}))
+    there["metadata"] |= {"namespace": "team-a", "labels": {"kueue.x-k8s.io/queue-name": "gpus", "app": "x"}}
+    made = convert.to_own(read_yaml(yaml.safe_dump(there)))
+    [document] = made.documents
+    assert document["metadata"]["namespace"] == "team-a"
+    assert document["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "gpus"}
+    assert document["spec"]["priorityClassName"] == "high"
+    assert "queue" not in document["spec"]
+    assert any("their-own" in note for note in made.notes) == bool(more)
+    there["metadata"]["annotations"] = {"trimtab.dev/queue": "ours"}
+    made = convert.to_own(read_yaml(yaml.safe_dump(there)))
+    assert made.documents[0]["spec"]["queue"] == "ours"
+    assert not any("their-own" in note for note in made.notes)
+
+
+def test_pods_of_one_job_have_one_priority() -> None:
+    version, called, spec = KINDS["PyTorchJob"]
+    both = {role: {"template": pod(COMMAND, priorityClassName=role.lower())} for role in ("Master", "Worker")}
+    with pytest.raises(UsageError, match="master, worker"):
+        convert.to_own(read_yaml(manifest(version, called, {**spec, "pytorchReplicaSpecs": both})))
+
+
+@pytest.mark.parametrize(("words", "told"), [(["--use_peft", "true", "--lora_r", "16"], "lora_r"), ([], "")])
+def test_adapters_that_are_not_read_are_told(words: list[str], told: str) -> None:
+    command = ["torchrun", "run_clm.py", "--model_name_or_path", "meta-llama/Llama-3.1-8B", *words]
+    stated = {"sequence_length": "1024", "global_batch_size": "8", "steps": "3"}
+    made = convert.to_own(read_yaml(manifest("batch/v1", "Job", {"template": pod(command)}), stated=stated))
+    assert [told in note for note in made.notes if "spec.training.adapters" in note] == [True] * bool(told)
+
+
+def test_what_slurm_alone_knows_is_told() -> None:
+    options = "#SBATCH -N 4 -p research -t 24:00:00 --requeue"
+    made = convert.to_own(read_script(f"#!/bin/bash\n{options}\nsrun --container-image=x:1 {MEGATRON}\n"))
+    assert any("--partition, --time:" in note for note in made.notes)
+
+
 def test_a_script_becomes_a_pod_with_its_command() -> None:
     script = f"#!/bin/bash\n#SBATCH -N 4\nsrun --container-image=nvcr.io/x:1 {MEGATRON} --load $CKPT\n"
     made = convert.to_own(read_script(script))

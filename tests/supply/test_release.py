@@ -292,3 +292,36 @@ def test_an_envelope_is_one_of_dsse(layout: Layout) -> None:
     signature = sealed["signatures"][0]["sig"]
     assert sign._valid(KEY.public_key(), signature, sign._authenticated("application/vnd.in-toto+json", body))
     assert not sign._valid(KEY.public_key(), signature, body)
+
+
+PAGE = "# Notes\n\n## 0.2.0 (not released yet)\n\nQueues.\n\n### To do\n\nNo.\n\n## 0.1.0\n\n## 0.0.1\n\nFirst.\n"
+
+
+def test_notes_of_a_version_are_what_stands_below_it() -> None:
+    assert release.notes(PAGE, "0.2.0") == "Queues.\n\n### To do\n\nNo."
+    assert release.notes(PAGE, "0.0.1") == "First."
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2", "0.3.0"])
+def test_a_version_without_notes_is_not_built(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty section is none. Nothing is built, and nothing is made in dist."""
+    page = tmp_path / "release-notes.md"
+    page.write_text(PAGE)
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    monkeypatch.setattr(release, "NOTES", page)
+    monkeypatch.setattr("sys.argv", ["hack/release", "build"])
+    monkeypatch.setattr(release, "version", lambda: version)
+    monkeypatch.setattr(release, "DIST", tmp_path / "dist")
+    assert release.main() == 1
+    assert f"`## {version}`" in capsys.readouterr().err
+    assert not (tmp_path / "dist").exists()
+
+
+def test_the_version_of_this_checkout_has_notes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["hack/release", "notes"])
+    assert release.main() == 0
+    assert len(capsys.readouterr().out.splitlines()) > 10

@@ -21,7 +21,7 @@ from trimtab.foreign.arguments import Run, Stated
 from trimtab.foreign.expansion import names_in, readable
 from trimtab.foreign.job import ForeignJob
 from trimtab.foreign.kinds import Json, Pods, at, mapping
-from trimtab.foreign.tables import trainers
+from trimtab.foreign.tables import kinds, trainers
 from trimtab_policy import catalog
 
 PATHS: Final = {
@@ -63,6 +63,7 @@ _RENDEZVOUS = re.compile(
     r"--(?:nnodes|nproc[_-]per[_-]node|node[_-]rank|rdzv[_-][a-z]+|master[_-]addr|master[_-]port)(=.*)?",
     re.ASCII | re.DOTALL,
 )
+_ADAPTERS = re.compile("q?lora|peft", re.IGNORECASE)
 _DEFAULT_PRECISION = "BF16"
 
 
@@ -139,6 +140,8 @@ def to_own(job: ForeignJob, runnable: bool = True) -> Converted:
     _plannable(job)
     spec: Json = {}
     notes = [*job.notes]
+    if job.run is not None and (words := _of_adapters(job.run)):
+        notes.append(f"all weights are planned to be trained: {words} is not read; spec.training.adapters says LoRA")
     fields = _of_catalogue(job, notes)
     for field, path in PATHS.items():
         if field in fields and not (field == "model" and not models.preset(fields["model"].value)):
@@ -151,9 +154,44 @@ def to_own(job: ForeignJob, runnable: bool = True) -> Converted:
     if "steps" in spec["training"]:
         spec["training"].pop("tokens", None)
     spec["elasticity"] = {"policy": "Fixed"}
+    spec |= _place_in_line(job, notes)
     spec["template"] = _own_template(job, notes, runnable)
-    document = {"apiVersion": names.API_VERSION, "kind": names.JOB_KIND, "metadata": _metadata(job), "spec": spec}
+    metadata = _metadata(job)
+    if admitted_by := _labels(job).get(names.LABEL_KUEUE_QUEUE):
+        metadata["labels"] = {names.LABEL_KUEUE_QUEUE: admitted_by}
+    document = {"apiVersion": names.API_VERSION, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
     return Converted((document,), tuple(notes))
+
+
+def _place_in_line(job: ForeignJob, notes: list[str]) -> Json:
+    """Queue and priority. A queue of the job's own scheduler is none of ours, and is told. Raises UsageError."""
+    if job.kind == names.JOB_KIND or not job.source:
+        return {}
+    found: Json = {}
+    row = kinds()[job.kind]
+    meta = mapping(job.source.get("metadata"))
+    if queue := mapping(meta.get("annotations")).get(names.ANNOTATION_QUEUE):
+        found["queue"] = str(queue)
+    elif isinstance(theirs := at(job.source, row.queue), str) and theirs:
+        notes.append(f"{row.queue} is left out: {theirs!r} is no Queue of Trimtab's; spec.queue names one")
+    classes = {str(pods.spec["priorityClassName"]) for pods in job.pods if pods.spec.get("priorityClassName")}
+    if len(classes) > 1:
+        raise UsageError(
+            f"{job.name}: its pods name several classes in priorityClassName: {', '.join(sorted(classes))}"
+        )
+    if priority := next(iter(classes), at(job.source, row.priority)):
+        found["priorityClassName"] = str(priority)
+    return found
+
+
+def _labels(job: ForeignJob) -> Json:
+    return {} if job.kind == names.JOB_KIND else mapping(mapping(job.source.get("metadata")).get("labels"))
+
+
+def _of_adapters(run: Run) -> str:
+    """The words of a command that speak of adapters."""
+    told = [name for name, value in run.arguments if _ADAPTERS.search(name) and value.lower() != "false"]
+    return ", ".join([*told, *(word for word in (run.program, *run.positional) if _ADAPTERS.search(word))][:3])
 
 
 def _plannable(job: ForeignJob) -> None:
@@ -241,7 +279,8 @@ def _own_template(job: ForeignJob, notes: list[str], runnable: bool) -> Json:
     template = copy.deepcopy(max(asking, key=lambda pod: pod.count or 0).template)
     pod = mapping(template.get("spec"))
     for field in _NOT_IN_PODS:
-        if field in pod and field != "restartPolicy" and pod[field] not in (None, "default-scheduler"):
+        told = field not in ("restartPolicy", "priorityClassName")  # the latter is the job's now
+        if field in pod and told and pod[field] not in (None, "default-scheduler"):
             notes.append(f"{field} of the pods is left out: the plan sets it")
         pod.pop(field, None)
     if isinstance(affinity := pod.get("affinity"), dict):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trimtab import names
-from trimtab.errors import UsageError
 from trimtab.foreign.convert import to_own
 from trimtab.foreign.kinds import Json
 from trimtab.foreign.read import read_objects
@@ -17,16 +15,6 @@ def own_spec(documents: Sequence[Json]) -> tuple[Json, tuple[str, ...]]:
     Its pods need not be ones that could run. Raises UsageError naming what the object does not say, or what contradicts
     what.
     """
-    meta = documents[0]["metadata"]
-    name = f"{documents[0]['kind']} {meta['name']}"
-    job = read_objects(documents, name)
-    converted = to_own(job, runnable=False)
-    spec = converted.documents[0]["spec"]
-    if queue := meta["annotations"].get(names.ANNOTATION_QUEUE):
-        spec["queue"] = queue
-    classes = {str(pods.spec["priorityClassName"]) for pods in job.pods if pods.spec.get("priorityClassName")}
-    if len(classes) > 1:
-        raise UsageError(f"{name}: its pods name several classes in priorityClassName: {', '.join(sorted(classes))}")
-    if classes:
-        spec["priorityClassName"] = classes.pop()
-    return spec, converted.notes
+    name = f"{documents[0]['kind']} {documents[0]['metadata']['name']}"
+    converted = to_own(read_objects(documents, name), runnable=False)
+    return converted.documents[0]["spec"], converted.notes

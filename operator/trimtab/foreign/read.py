@@ -150,7 +150,13 @@ def _script(source: Source, choice: int) -> ForeignJob:
     into = Read(dict(slurm.fields(options)), {})
     about = [line for line in source.text.splitlines() if not line.lstrip().startswith("#")]
     name = options.get("job-name") or PurePosixPath(source.name).stem
-    base = ForeignJob(SCRIPT, name, "default", into.fields, into.unknown, "", (), (), ())
+    skipped = [f"--{option}" for option in slurm.IN_LINE if option in options]
+    notes = (
+        (f"left out of #SBATCH: {', '.join(skipped)}: Slurm's queues and limits are none of Trimtab's",)
+        if skipped
+        else ()
+    )
+    base = ForeignJob(SCRIPT, name, "default", into.fields, into.unknown, "", (), (), notes)
     job = with_runs(base, found, into, "\n".join(about), choice)
     run = job.run
     if run is not None and "gpus_per_node" not in job.fields and "gpus" not in job.fields:

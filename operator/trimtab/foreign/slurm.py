@@ -16,9 +16,16 @@ _SHORT = {
     "G": "gpus",
     "J": "job-name",
     "p": "partition",
+    "q": "qos",
+    "A": "account",
+    "t": "time",
+    "d": "dependency",
+    "a": "array",
     "C": "constraint",
     "c": "cpus-per-task",
 }
+IN_LINE = ("partition", "qos", "account", "time", "dependency", "array")
+"""Options that say where a script stands in line and when it may run."""
 _SAME = {"tasks-per-node": "ntasks-per-node"}
 _GPUS = re.compile(r"(?:gpu|gpus)(?::([A-Za-z][A-Za-z0-9_.-]*))?(?::([0-9]{1,6}))?(?:\(.*)?", re.ASCII)
 _TYPED = re.compile(r"(?:([A-Za-z][A-Za-z0-9_.-]*):)?([0-9]{1,6})", re.ASCII)

@@ -97,6 +97,10 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     processes: str = ""
     model: str = ""
     """Path of the model that is fetched for it."""
+    queue: str = ""
+    """Path of the queue of its own scheduler; empty where it has none."""
+    priority: str = ""
+    """Path of the PriorityClass of all pods; empty where only pods name one."""
     read_only: bool = False
     suspend: str = ""
     """Path of the field that suspends it; empty where the kind has none."""
