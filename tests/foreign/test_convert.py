@@ -93,6 +93,8 @@ def test_a_job_keeps_its_priority_and_who_admits_it(kind: str, more: dict[str, A
     assert document["spec"]["priorityClassName"] == "high"
     assert "queue" not in document["spec"]
     assert any("their-own" in note for note in made.notes) == bool(more)
+    [jobset] = convert.to_jobset(read_yaml(yaml.safe_dump(there))).documents
+    assert jobset["metadata"]["labels"] == document["metadata"]["labels"]
     there["metadata"]["annotations"] = {"trimtab.dev/queue": "ours"}
     made = convert.to_own(read_yaml(yaml.safe_dump(there)))
     assert made.documents[0]["spec"]["queue"] == "ours"

@@ -156,10 +156,7 @@ def to_own(job: ForeignJob, runnable: bool = True) -> Converted:
     spec["elasticity"] = {"policy": "Fixed"}
     spec |= _place_in_line(job, notes)
     spec["template"] = _own_template(job, notes, runnable)
-    metadata = _metadata(job)
-    if admitted_by := _labels(job).get(names.LABEL_KUEUE_QUEUE):
-        metadata["labels"] = {names.LABEL_KUEUE_QUEUE: admitted_by}
-    document = {"apiVersion": names.API_VERSION, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
+    document = {"apiVersion": names.API_VERSION, "kind": names.JOB_KIND, "metadata": _metadata(job), "spec": spec}
     return Converted((document,), tuple(notes))
 
 
@@ -182,10 +179,6 @@ def _place_in_line(job: ForeignJob, notes: list[str]) -> Json:
     if priority := next(iter(classes), at(job.source, row.priority)):
         found["priorityClassName"] = str(priority)
     return found
-
-
-def _labels(job: ForeignJob) -> Json:
-    return {} if job.kind == names.JOB_KIND else mapping(mapping(job.source.get("metadata")).get("labels"))
 
 
 def _of_adapters(run: Run) -> str:
@@ -269,7 +262,10 @@ def _put(spec: Json, path: str, value: Any) -> None:
 def _metadata(job: ForeignJob) -> Json:
     name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower())[: names.MAX_NAME_LENGTH].strip("-") or "job"
     name = name if name[0].isalpha() else f"job-{name}"[: names.MAX_NAME_LENGTH].strip("-")
-    return {"name": name} | ({"namespace": job.namespace} if job.namespace != "default" else {})
+    metadata: Json = {"name": name} | ({"namespace": job.namespace} if job.namespace != "default" else {})
+    if admitted_by := mapping(mapping(job.source.get("metadata")).get("labels")).get(names.LABEL_KUEUE_QUEUE):
+        metadata["labels"] = {names.LABEL_KUEUE_QUEUE: admitted_by}
+    return metadata
 
 
 def _own_template(job: ForeignJob, notes: list[str], runnable: bool) -> Json:
