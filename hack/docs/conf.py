@@ -48,6 +48,18 @@ def _contents(section: re.Match[str]) -> str:
     return "\n".join(["", "```{toctree}", ":hidden:", f":caption: {section[1]}", "", *pages, "```", ""])
 
 
+def copy(app: Sphinx, failed: Exception | None) -> None:
+    """Beside each page its Markdown, and the index as llms.txt: for programs, which read that more easily than HTML."""
+    if failed:
+        return
+    for page in DOCS.glob("**/*.md"):
+        target = Path(app.outdir) / page.relative_to(DOCS)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+    (Path(app.outdir) / "llms.txt").write_text((DOCS / "index.md").read_text(encoding="utf-8"), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", adapt)
+    app.connect("build-finished", copy)

@@ -23,8 +23,7 @@ from msgspec.structs import replace
 
 from trimtab.commands import cluster_option, planning
 from trimtab.settings import DEFAULTS, PolicySettings, load
-from trimtab.telemetry import agent_metrics
-from trimtab.telemetry.metrics import REGISTRY
+from trimtab.telemetry import agent_metrics, extender_metrics
 from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.cluster import LocalCluster, local_clusters
 
@@ -130,7 +129,7 @@ def test_its_jobs_run_for_longer_than_anybody_needs_to_read_on() -> None:
 def test_every_metric_it_names_exists() -> None:
     named = set(re.findall(r"`(trimtab_\w+)`", "".join(PAGES.values())))
     gpus = agent_metrics.GpuCollector(list, list).collect()
-    families = (*REGISTRY.collect(), *agent_metrics.REGISTRY.collect(), *gpus)
+    families = (*extender_metrics.REGISTRY.collect(), *agent_metrics.REGISTRY.collect(), *gpus)
     known = {metric.name + ("_total" if metric.type == "counter" else "") for metric in families}
     assert named
     assert named <= known

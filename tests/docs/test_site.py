@@ -35,6 +35,12 @@ def test_every_page_is_there_and_the_contents_lead_to_it(site: Path) -> None:
             assert f'href="{page}/"' in start, f"docs/index.md has no line for {page}"
 
 
+def test_programs_get_each_page_as_it_was_written(site: Path) -> None:
+    listed = re.findall(r"\]\(([\w/-]+\.md)\)", (site / "llms.txt").read_text())
+    assert {str(page.relative_to(conf.DOCS)) for page in conf.DOCS.glob("**/*.md")} == {*listed, "index.md"}
+    assert all((site / page).read_text() == (conf.DOCS / page).read_text() for page in listed)
+
+
 def test_it_asks_nobody_else_for_anything(site: Path) -> None:
     loaded = re.compile(r"""(?:<(?:script|img|iframe)[^>]+src|<link[^>]+href)=["']?(?:https?:)?//[^"'>]+""")
     assert [found for path in site.glob("**/*.html") for found in loaded.findall(path.read_text())] == []
