@@ -176,8 +176,8 @@ def _place_in_line(job: ForeignJob, notes: list[str]) -> Json:
         raise UsageError(
             f"{job.name}: its pods name several classes in priorityClassName: {', '.join(sorted(classes))}"
         )
-    if priority := next(iter(classes), at(job.source, row.priority)):
-        found["priorityClassName"] = str(priority)
+    if isinstance(priority := next(iter(classes), at(job.source, row.priority)), str) and priority:
+        found["priorityClassName"] = priority
     return found
 
 
@@ -264,7 +264,7 @@ def _metadata(job: ForeignJob) -> Json:
     name = name if name[0].isalpha() else f"job-{name}"[: names.MAX_NAME_LENGTH].strip("-")
     metadata: Json = {"name": name} | ({"namespace": job.namespace} if job.namespace != "default" else {})
     if admitted_by := mapping(mapping(job.source.get("metadata")).get("labels")).get(names.LABEL_KUEUE_QUEUE):
-        metadata["labels"] = {names.LABEL_KUEUE_QUEUE: admitted_by}
+        metadata["labels"] = {names.LABEL_KUEUE_QUEUE: str(admitted_by)}
     return metadata
 
 
