@@ -202,12 +202,12 @@ class ClusterObserver:
         now: float,
         promised: Iterable[Claim] = (),
         avoided: Mapping[str, Set[str]] | None = None,
-        held_back: Mapping[str, Pending] | None = None,
+        held_back: Mapping[str, Pending | None] | None = None,
         limited: Mapping[str, JobFacts] | None = None,
     ) -> Observation:
         """One look. `promised` is what was decided and is about to be written; `avoided` are nodes, by job UID, that
-        kube-scheduler would not take for that job lately. `held_back` and `limited`, by job UID, are what Kueue
-        says: who must not be planned yet, and the facts of jobs that may have less than their own spec allows."""
+        kube-scheduler would not take for that job lately. `held_back`, by job UID, must not be planned: why, or None
+        where that is not known yet. `limited` are the facts of jobs that Kueue gives less than their spec allows."""
         ours = self._ours(caches.jobs)
         known = {uid: facts for uid, facts in ours.items() if not facts.meta.deletion_timestamp}
         gpu_nodes = self._gpu_nodes(caches, known.values())
@@ -227,7 +227,8 @@ class ClusterObserver:
             return self._job(facts, now, used, takes, priorities, lines, without, slow, held)
 
         holding = [f for uid, f in known.items() if uid in used.placements]
-        waiting = [f for uid, f in known.items() if uid not in (used.placements.keys() | refused) and _waits(f, now)]
+        kept = used.placements.keys() | refused.keys() | (held_back or {}).keys()
+        waiting = [f for uid, f in known.items() if uid not in kept and _waits(f, now)]
         beyond = lines.beyond(((f, _priority(f, priorities)) for f in waiting), now, self._considered)
         wanted = (*holding, *(f for f in waiting if f.meta.uid not in beyond))
         shown, failed = _shown(wanted, show, used.placements, lines)
@@ -508,12 +509,12 @@ def _waits(facts: JobFacts, now: float) -> bool:
 
 def _refused(
     known: Mapping[str, JobFacts],
-    held_back: Mapping[str, Pending],
+    held_back: Mapping[str, Pending | None],
     lines: Queues,
     priorities: Mapping[str, PriorityClassObject],
 ) -> dict[str, Pending]:
-    """Jobs that no policy can help, by UID, and those that Kueue holds back."""
-    refused = {uid: why for uid, why in held_back.items() if uid in known}
+    """Jobs that no policy can help, by UID, and those that are held back for a reason that is known."""
+    refused = {uid: why for uid, why in held_back.items() if why and uid in known}
     return refused | {uid: why for uid, f in known.items() if (why := _refusal(f, lines, priorities))}
 
 

@@ -20,6 +20,7 @@ from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.jobs.idle import IdleJobs
 from trimtab.controller.jobs.queues import QueueStatusWriter
+from trimtab.controller.jobs.references import References
 from trimtab.controller.kueue.admission import Kueue, Verdicts
 from trimtab.controller.loop.accounting import Accounting
 from trimtab.controller.loop.decisions import Decisions, RoundDecision
@@ -32,6 +33,7 @@ from trimtab.settings import RoundSettings
 from trimtab.telemetry import metrics
 from trimtab.telemetry.isolation import isolated, told
 from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.types import Pending
 
 BREATH_SECONDS = 0.05
 """Shortest pause before a round that no change asked for: what is overdue may take its driver a while."""
@@ -89,9 +91,11 @@ class Rounds:
         advisor: Advisor | None = None,
         accounting: Accounting | None = None,
         idle: IdleJobs | None = None,
+        references: References | None = None,
     ) -> None:
         self._cluster = cluster
         self._accounting = accounting
+        self._references = references
         self._idle = idle
         self._advisor = advisor
         self._observer = observer
@@ -126,7 +130,7 @@ class Rounds:
         says = self._says = isolated("kueue", self._kueue.look, lambda _: self._says) if self._kueue else Verdicts()
         promised, refused = self._decisions.promised(), self._gangs.refused()
         observation = self._observer.observe(
-            self._cluster.caches(), self._wall(), promised, refused, says.held_back, says.limited
+            self._cluster.caches(), self._wall(), promised, refused, says.held_back | self._lacking(), says.limited
         )
         observed = time.perf_counter()
         metrics.ROUND_SECONDS.labels("observe").observe(observed - began)
@@ -151,6 +155,10 @@ class Rounds:
         idle = self._idle.next_deadline(observation.snapshot.time) if self._idle else float("inf")
         due = min(grace, progress, judged, slow, asked, anew, idle)
         return min(due, self._gangs.next_deadline(), _next_retry(observation))
+
+    def _lacking(self) -> dict[str, Pending | None]:
+        """Jobs that are not planned because of what they refer to."""
+        return isolated("references", self._references.look, lambda _: {}) if self._references else {}
 
     async def _decide(self, observation: Observation, choice: Choice) -> RoundDecision | None:
         """What is decided; nothing where that fails, and all that runs goes on."""
