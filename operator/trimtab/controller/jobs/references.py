@@ -152,8 +152,7 @@ class References:
     def _read(self, job: JobObject) -> tuple[Reference, ...]:
         """What a job needs that waits for GPUs; nothing of any other: kubelets tell what its pods lack."""
         facts = self._facts(job)
-        waits = facts.ours and facts.spec and not (facts.finished or facts.suspended or facts.holds_gpus)
-        return references_of(facts.template["spec"]) if waits and not job.metadata.deletion_timestamp else ()
+        return references_of(facts.template["spec"]) if facts.waits else ()
 
     def _ask(self, named: Named, now: float) -> Found:
         found = self._found[named] = Found(now, now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from trimtab.apply.gang_failures import GangFailure
@@ -21,6 +21,7 @@ from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.jobs.idle import IdleJobs
 from trimtab.controller.jobs.queues import QueueStatusWriter
 from trimtab.controller.jobs.references import References
+from trimtab.controller.jobs.templates import Templates
 from trimtab.controller.kueue.admission import Kueue, Verdicts
 from trimtab.controller.loop.accounting import Accounting
 from trimtab.controller.loop.decisions import Decisions, RoundDecision
@@ -91,11 +92,12 @@ class Rounds:
         advisor: Advisor | None = None,
         accounting: Accounting | None = None,
         idle: IdleJobs | None = None,
-        references: References | None = None,
+        looking: Sequence[References | Templates] = (),
     ) -> None:
+        """`looking` say of jobs that wait what keeps them from being planned, beside Kueue."""
         self._cluster = cluster
         self._accounting = accounting
-        self._references = references
+        self._looking = looking
         self._idle = idle
         self._advisor = advisor
         self._observer = observer
@@ -157,8 +159,11 @@ class Rounds:
         return min(due, self._gangs.next_deadline(), _next_retry(observation))
 
     def _lacking(self) -> dict[str, Pending | None]:
-        """Jobs that are not planned because of what they refer to."""
-        return isolated("references", self._references.look, lambda _: {}) if self._references else {}
+        """Jobs that are not planned because of their template, or of what it refers to."""
+        held: dict[str, Pending | None] = {}
+        for each in self._looking:
+            held |= isolated("lacking", each.look, lambda _: {})
+        return held
 
     async def _decide(self, observation: Observation, choice: Choice) -> RoundDecision | None:
         """What is decided; nothing where that fails, and all that runs goes on."""
