@@ -227,11 +227,10 @@ class ClusterObserver:
             return self._job(facts, now, used, takes, priorities, lines, without, slow, held)
 
         holding = [f for uid, f in known.items() if uid in used.placements]
-        kept = used.placements.keys() | refused.keys() | (held_back or {}).keys()
-        waiting = [f for uid, f in known.items() if uid not in kept and _waits(f, now)]
+        waiting = _in_line(known, {*used.placements, *refused, *(held_back or ())}, now)
         beyond = lines.beyond(((f, _priority(f, priorities)) for f in waiting), now, self._considered)
-        wanted = (*holding, *(f for f in waiting if f.meta.uid not in beyond))
-        shown, failed = _shown(wanted, show, used.placements, lines)
+        turn = (*holding, *(f for f in waiting if f.meta.uid not in beyond))
+        shown, failed = _shown(turn, show, used.placements, lines)
         snapshot = Snapshot(
             time=now,
             nodes=self._pages.turn(takes, used, reports, {name: card.speed for name, card in slow.items()}),
@@ -505,6 +504,11 @@ def _gpu_types(takes: Iterable[NodeFacts]) -> dict[str, GpuSpec]:
 def _waits(facts: JobFacts, now: float) -> bool:
     """Whether a policy should decide about the job now, or in a moment."""
     return not (facts.finished or facts.suspended or facts.holds_gpus or facts.retry_at() > now + RETURN_SECONDS)
+
+
+def _in_line(known: Mapping[str, JobFacts], kept: Set[str], now: float) -> list[JobFacts]:
+    """Jobs that a policy is to decide about, but for those that are kept from it."""
+    return [facts for uid, facts in known.items() if uid not in kept and _waits(facts, now)]
 
 
 def _refused(
