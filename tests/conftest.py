@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hack import last_runs
 
 from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.build import build
@@ -40,6 +41,27 @@ Kubectl = Callable[..., str]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`hack/test --kind`."""
     parser.addoption("--kind", action="store_true", help="run the tests on kind, and no others")
+
+
+def _whole(config: pytest.Config) -> str:
+    """The command of a run of all tests on kind; empty for any other run."""
+    words = [str(word) for word in config.invocation_params.args]
+    return f"hack/test {' '.join(words)}" if words == ["--kind"] else ""
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """When all tests on kind were last run: CI leaves them out where it cannot run containers."""
+    return [last_runs.told(command)] if (command := _whole(config)) else []
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode, config: pytest.Config
+) -> None:
+    """And how it came out this time."""
+    if (command := _whole(config)) and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        counts = {each: len(terminalreporter.stats.get(each, ())) for each in ("passed", "failed", "error", "skipped")}
+        result = ", ".join(f"{count} {each}" for each, count in counts.items() if count)
+        terminalreporter.write_line(last_runs.note(command, result))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -195,6 +195,9 @@ class PendingReason(StrEnum):
     """There is no Queue of the name in `spec.queue`."""
     PRIORITY_CLASS_NOT_FOUND = "PriorityClassNotFound"
     """There is no PriorityClass of the name in `spec.priorityClassName`."""
+    OBJECT_NOT_FOUND = "ObjectNotFound"
+    """Its template refers to a PersistentVolumeClaim, Secret, ConfigMap or ServiceAccount that is not in its namespace;
+    the message names field and object. It goes on within seconds once that is there."""
     INVALID_SPEC = "InvalidSpec"
     """The spec is understood by the API server, but makes no sense together; the message names the field."""
     QUEUE_NOT_ALLOWED = "QueueNotAllowed"
@@ -234,6 +237,7 @@ NEVER_STARTS = FITS_NOWHERE | {
     PendingReason.QUEUE_NOT_FOUND,
     PendingReason.QUEUE_NOT_ALLOWED,
     PendingReason.PRIORITY_CLASS_NOT_FOUND,
+    PendingReason.OBJECT_NOT_FOUND,
     PendingReason.INVALID_SPEC,
 }
 """Reasons that no other job's end takes away: somebody has to change the job or the cluster."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from hack import last_runs
 from rich.console import Console
 from rich.table import Table
 from tests.faults.campaign import Record, campaign, summary
@@ -20,6 +21,7 @@ from tests.faults.soak import soak as endure
 from tests.faults.workloads import WORKLOADS
 
 err = Console(stderr=True)
+SWEEP = "hack/faults --all"
 
 
 def main(
@@ -38,6 +40,7 @@ def main(
     if unknown := {*(part or ())} - {*PARTS}:
         raise typer.BadParameter(f"--part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     if all_:
+        _say(last_runs.told(SWEEP))
         results["sweep"] = asyncio.run(_sweep(Record(record), crashes, workload or []))
     if soak:
         results["soak"] = asyncio.run(_soak(_seconds(soak), seed))
@@ -63,6 +66,9 @@ async def _sweep(record: Record, crashes: int, only: list[str]) -> list[dict[str
                     f"{record.crashes:5} {verdict.workload}×{verdict.nodes} {verdict.mode} {verdict.write} "
                     f"{verdict.what}: {'VIOLATED' if bad else 'ok'} {verdict.seconds:.2f} s{bad}"
                 )
+        if not only:  # whole, and not interrupted
+            broken = sum(bool(verdict.problems) for verdict in record.verdicts)
+            _say(last_runs.note(SWEEP, f"{record.crashes} crashes, {broken} lives with violations"))
     return summary(record.verdicts)
 
 

@@ -12,10 +12,20 @@ from tests.live.tenants import AUTHOR, EMPTY, JOBS_ONLY, A, Object, job, owned, 
 
 from trimtab import names
 from trimtab.kube.client import MERGE_PATCH
-from trimtab.kube.resources import CONFIG_MAPS, JOBS, LEASES, NODES, PODS, QUEUES, SERVICES, Resource
+from trimtab.kube.resources import (
+    CLAIMS,
+    CONFIG_MAPS,
+    JOBS,
+    LEASES,
+    NODES,
+    PODS,
+    QUEUES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Resource,
+)
 
-SECRETS = Resource("v1", "secrets")
-ACCOUNTS = Resource("v1", "serviceaccounts")
 ROLE_BINDINGS = Resource("rbac.authorization.k8s.io/v1", "clusterrolebindings")
 CHANGE = "change the image of a gang's pod"
 JSON_PATCH = "application/json-patch+json"
@@ -66,7 +76,7 @@ OTHER: dict[str, Object] = {
 
 
 class Attempt(Struct, frozen=True):
-    """One request with the controller's token, in a dry run."""
+    """One request with the controller's token, in a dry run unless what is refused is that there is none."""
 
     what: str
     method: str
@@ -75,10 +85,16 @@ class Attempt(Struct, frozen=True):
     refused: str = ""
     """By these words; empty where it is done."""
     content_type: str = "application/json"
+    dry: bool = True
 
 
 def _makes(what: str, kind: Resource, obj: Object, refused: str = "") -> Attempt:
     return Attempt(what, "POST", kind.path(obj["metadata"].get("namespace", "")), obj, refused)
+
+
+def _truly_makes(what: str, kind: Resource, obj: Object, refused: str) -> Attempt:
+    """Not in a dry run."""
+    return Attempt(what, "POST", kind.path(obj["metadata"]["namespace"]), obj, refused, dry=False)
 
 
 def _patches(what: str, path: str, patch: Object, refused: str = "") -> Attempt:
@@ -130,11 +146,18 @@ def attempts(uid: str) -> list[Attempt]:
         Attempt("delete a pod of others", "DELETE", theirs, None, NOT_GANGS),
         _makes("make a Service without a job", SERVICES, service(), NOT_GANGS),
         _makes("make a Service with addresses of others", SERVICES, addresses, "makes headless Services"),
-        _makes("make a ConfigMap in its namespace", CONFIG_MAPS, _object("v1", "ConfigMap"), "and no others"),
+        *(
+            _truly_makes(f"make a {kind} in {where}", resource, _object("v1", kind, "x", at), "in dry runs")
+            for kind, resource in (("ConfigMap", CONFIG_MAPS), ("Secret", SECRETS))
+            for where, at in (("its namespace", names.SYSTEM_NAMESPACE), ("a tenant's namespace", A))
+        ),
         _makes("make a Lease in its namespace", LEASES, _object(LEASES.api_version, "Lease"), "and no others"),
         Attempt("read secrets", "GET", SECRETS.path(A), None, "cannot list"),
+        Attempt("read a secret by its name", "GET", SECRETS.path(A, "x"), None, "cannot get"),
+        Attempt("read a ConfigMap of others", "GET", CONFIG_MAPS.path(A, "kube-root-ca.crt"), None, "cannot get"),
+        Attempt("list claims", "GET", CLAIMS.path(), None, "cannot list"),
         Attempt("run commands in pods", "POST", PODS.path(A, "theirs", "exec"), {}, "cannot create"),
-        Attempt("make tokens of accounts", "POST", ACCOUNTS.path(A, AUTHOR, "token"), {}, "cannot create"),
+        Attempt("make tokens of accounts", "POST", SERVICE_ACCOUNTS.path(A, AUTHOR, "token"), {}, "cannot create"),
         Attempt("give itself roles", "POST", ROLE_BINDINGS.path(), {}, "cannot create"),
         _patches("change nodes", NODES.path(name="live-0"), {"spec": {"unschedulable": True}}, "cannot patch"),
         _makes("make jobs", JOBS, job("x"), "cannot create"),
@@ -155,6 +178,8 @@ def _possible(uid: str) -> list[Attempt]:
         _patches("write the status of any queue", QUEUES.path(name=A, subresource="status"), {"status": {"gpus": 0}}),
         Attempt("read all pods, with what stands in their environment", "GET", PODS.path()),
         Attempt("read all jobs", "GET", JOBS.path()),
+        _makes("learn by a dry run whether there is a secret of a name", SECRETS, _object("v1", "Secret", "x", A)),
+        Attempt("read a claim, or a ServiceAccount, by its name", "GET", SERVICE_ACCOUNTS.path(A, AUTHOR)),
     ]
 
 

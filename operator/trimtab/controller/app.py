@@ -24,6 +24,8 @@ from trimtab.controller.jobs.evictions import Evictions
 from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.jobs.idle import IdleJobs
 from trimtab.controller.jobs.queues import QueueStatusWriter
+from trimtab.controller.jobs.references import References
+from trimtab.controller.jobs.templates import Templates
 from trimtab.controller.kopf_events import Wakeups
 from trimtab.controller.kueue.admission import Kueue
 from trimtab.controller.kueue.caches import KueueCaches
@@ -158,6 +160,10 @@ class Controller:
         self._monitor = Monitor(RemoteEngine(settings.perf.constants), client, self._recorder, settings, self._wake)
         self._kueue = self._interop(client, caches, cases) if caches and cases else None
         self._advisor = self._advice(client)
+        jobs = self._cluster.jobs.items.values
+        self._looking: list[References | Templates] = [Templates(client, jobs, observer.job, self._wake)]
+        if settings.gang.check_references:
+            self._looking.append(References(client, jobs, observer.job, self._wake))
         choosing = Choosing(_started(policy), self._cluster, engine, self._recorder)
         self._rounds = self._rounds_of(choosing, engine, observer, views)
         self._wakeups = Wakeups(settings.kube, self._wake.from_thread, self._rounds.age)
@@ -224,6 +230,7 @@ class Controller:
             self._advisor,
             Accounting(self._settings.idle.utilization, self._settings.round.sweep_seconds, self._cluster.job_of_pod),
             self._idle,
+            self._looking,
         )
 
     def _advice(self, client: KubeClient) -> Advisor | None:
@@ -335,6 +342,7 @@ class Controller:
             ]
             if self._advisor:
                 tasks.append(asyncio.create_task(self._advisor.run(), name="advice"))
+            tasks += [asyncio.create_task(each.run(), name=type(each).__name__) for each in self._looking]
             if self._placer:
                 tasks.append(asyncio.create_task(self._placer.run(), name="place"))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

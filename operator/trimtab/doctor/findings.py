@@ -134,6 +134,16 @@ class CheckResult(Struct, frozen=True):
     findings: tuple[Finding, ...]
 
 
+WITH_IMAGES = frozenset(("agent.yaml", "extender.yaml", "web.yaml"))
+"""Manifests that name images of ours, whose registry has to be said."""
+
+
+def applied(manifest: str) -> str:
+    """The command that applies a file of manifests/."""
+    apply, path = "kubectl apply --server-side --force-conflicts -f", f"manifests/{manifest}"
+    return f'sed "s|REGISTRY/|$REGISTRY/|" {path} | {apply} -' if manifest in WITH_IMAGES else f"{apply} {path}"
+
+
 def well(message: str) -> Finding:
     """Nothing is wrong."""
     return Finding(Severity.OK, message)

@@ -28,6 +28,7 @@ _WITH_KUEUE = ("TRIMTAB_INTEROP__KUEUE", "Auto")
 _WITH_OTHER_KINDS = ("TRIMTAB_INTEROP__OTHER_KINDS", "Advise")
 _WITH_PLACE = ("TRIMTAB_INTEROP__PLACE", "Labelled")
 _WITH_REPORTS = ("TRIMTAB_REPORTS__ENABLED", "true")
+_WITH_REFERENCES = ("TRIMTAB_GANG__CHECK_REFERENCES", "true")
 _WITH_REVIEWS = ("TRIMTAB_METRICS__AUTHENTICATION", "Kubernetes")
 
 
@@ -115,6 +116,22 @@ OF_CONTROLLER = (
     ),
     Need("it cannot start gangs", "", ("pods",), (*READ, "create", "delete")),
     Need("it cannot bind pods", "", ("pods/binding",), ("create",), setting=(BINDING_MODE, "Direct")),
+    Need(
+        "that a job names a claim or ServiceAccount that is not there shows only when its pods do not start",
+        "",
+        ("persistentvolumeclaims", "serviceaccounts"),
+        ("get",),
+        optional=True,
+        setting=_WITH_REFERENCES,
+    ),
+    Need(
+        "that a job names a Secret or ConfigMap that is not there shows only when its pods do not start",
+        "",
+        ("secrets", "configmaps"),
+        ("create",),
+        optional=True,
+        setting=_WITH_REFERENCES,
+    ),
     Need("pods of a gang do not find one another", "", ("services",), (*READ, "create")),
     Need("it cannot ask gangs for a checkpoint, or release them", "", ("pods",), ("patch",)),
     Need(

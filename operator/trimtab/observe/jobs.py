@@ -85,6 +85,12 @@ class JobFacts(Struct, frozen=True):
         return self.status.plan is not None and not self.finished
 
     @property
+    def waits(self) -> bool:
+        """Whether it is ours, wants GPUs and has none."""
+        idle = self.finished or self.suspended or self.holds_gpus or self.meta.deletion_timestamp
+        return self.ours and self.spec is not None and not idle
+
+    @property
     def terms(self) -> PlanTerms | None:
         """What holds for the gang that it has, whatever the spec says by now; None where it has none."""
         return self.status.plan.terms if self.status.plan else None

@@ -202,12 +202,12 @@ class ClusterObserver:
         now: float,
         promised: Iterable[Claim] = (),
         avoided: Mapping[str, Set[str]] | None = None,
-        held_back: Mapping[str, Pending] | None = None,
+        held_back: Mapping[str, Pending | None] | None = None,
         limited: Mapping[str, JobFacts] | None = None,
     ) -> Observation:
         """One look. `promised` is what was decided and is about to be written; `avoided` are nodes, by job UID, that
-        kube-scheduler would not take for that job lately. `held_back` and `limited`, by job UID, are what Kueue
-        says: who must not be planned yet, and the facts of jobs that may have less than their own spec allows."""
+        kube-scheduler would not take for that job lately. `held_back`, by job UID, must not be planned: why, or None
+        where that is not known yet. `limited` are the facts of jobs that Kueue gives less than their spec allows."""
         ours = self._ours(caches.jobs)
         known = {uid: facts for uid, facts in ours.items() if not facts.meta.deletion_timestamp}
         gpu_nodes = self._gpu_nodes(caches, known.values())
@@ -227,10 +227,10 @@ class ClusterObserver:
             return self._job(facts, now, used, takes, priorities, lines, without, slow, held)
 
         holding = [f for uid, f in known.items() if uid in used.placements]
-        waiting = [f for uid, f in known.items() if uid not in (used.placements.keys() | refused) and _waits(f, now)]
+        waiting = _in_line(known, {*used.placements, *refused, *(held_back or ())}, now)
         beyond = lines.beyond(((f, _priority(f, priorities)) for f in waiting), now, self._considered)
-        wanted = (*holding, *(f for f in waiting if f.meta.uid not in beyond))
-        shown, failed = _shown(wanted, show, used.placements, lines)
+        turn = (*holding, *(f for f in waiting if f.meta.uid not in beyond))
+        shown, failed = _shown(turn, show, used.placements, lines)
         snapshot = Snapshot(
             time=now,
             nodes=self._pages.turn(takes, used, reports, {name: card.speed for name, card in slow.items()}),
@@ -506,14 +506,19 @@ def _waits(facts: JobFacts, now: float) -> bool:
     return not (facts.finished or facts.suspended or facts.holds_gpus or facts.retry_at() > now + RETURN_SECONDS)
 
 
+def _in_line(known: Mapping[str, JobFacts], kept: Set[str], now: float) -> list[JobFacts]:
+    """Jobs that a policy is to decide about, but for those that are kept from it."""
+    return [facts for uid, facts in known.items() if uid not in kept and _waits(facts, now)]
+
+
 def _refused(
     known: Mapping[str, JobFacts],
-    held_back: Mapping[str, Pending],
+    held_back: Mapping[str, Pending | None],
     lines: Queues,
     priorities: Mapping[str, PriorityClassObject],
 ) -> dict[str, Pending]:
-    """Jobs that no policy can help, by UID, and those that Kueue holds back."""
-    refused = {uid: why for uid, why in held_back.items() if uid in known}
+    """Jobs that no policy can help, by UID, and those that are held back for a reason that is known."""
+    refused = {uid: why for uid, why in held_back.items() if why and uid in known}
     return refused | {uid: why for uid, f in known.items() if (why := _refusal(f, lines, priorities))}
 
 

@@ -11,12 +11,14 @@ changed later but that the gate is taken away.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from trimtab import names
 from trimtab.api.template import trainer_of
+from trimtab.kube.objects import Meta
 from trimtab.plan.affinity import pinned
 from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, Launch, LaunchedGang, launch
 from trimtab.plan.reach import reaches
@@ -24,6 +26,8 @@ from trimtab_policy.specs import ParallelPlan, TrainingSpec
 from trimtab_policy.types import NodeShare
 
 Object = dict[str, Any]
+_OUR_VOLUMES = frozenset(("trimtab-launch", "trimtab-report", "trimtab-request", "trimtab-shm"))
+"""What a plan adds: containers of a template may mount these."""
 _REQUEST_FILE = "checkpoint-requested"
 _PATIENT: tuple[Object, ...] = tuple(
     {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}
@@ -142,6 +146,34 @@ def pod(plan: GangPlan, rank: int) -> Object:
             "ownerReferences": [owner(plan)],
         },
         "spec": _pod_spec(plan, template["spec"], name, share, started),
+    }
+
+
+def trial(job: Meta, template: Mapping[str, Any]) -> Object:
+    """A pod that is never made: what the API server says in a dry run against this template as it was written, it would
+    say against the pods of a gang. What only a plan adds is left out."""
+    spec, meta = template["spec"], template.get("metadata") or {}
+    containers = (*spec["containers"], *(spec.get("initContainers") or ()))
+    mounted = {mount["name"] for each in containers for mount in each.get("volumeMounts") or ()}
+    ours = [{"name": name, "emptyDir": {}} for name in sorted(mounted & _OUR_VOLUMES)]
+    labels = {names.LABEL_JOB: job.name, names.LABEL_EPOCH: "0", names.LABEL_RANK: "0"}
+    reach = {names.LABEL_REACH: "template"} if reaches(spec) else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(job.name, 0, 0),
+            "namespace": job.namespace,
+            "labels": {**(meta.get("labels") or {}), **labels, **reach},
+            "annotations": _own_annotations(meta),
+            "ownerReferences": [_reference(job.name, job.uid)],
+        },
+        "spec": {
+            **spec,
+            "schedulerName": names.SCHEDULER_NAME,
+            "restartPolicy": "Never",
+            "volumes": [*(spec.get("volumes") or []), *ours],
+        },
     }
 
 
@@ -299,11 +331,15 @@ def _annotations(plan: GangPlan, name: str, share: NodeShare, started: Launch) -
 
 def owner(plan: GangPlan) -> Object:
     """The ownerReference by which everything of a gang is the job's."""
+    return _reference(plan.job, plan.uid)
+
+
+def _reference(job: str, uid: str) -> Object:
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.JOB_KIND,
-        "name": plan.job,
-        "uid": plan.uid,
+        "name": job,
+        "uid": uid,
         "controller": True,
         "blockOwnerDeletion": True,
     }

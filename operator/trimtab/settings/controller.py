@@ -128,6 +128,9 @@ class GangSettings(Section):
     node_grace_seconds: Annotated[float, Field(ge=0)] = 60.0
     """A node may be NotReady for so long before its gangs are taken down. Where many nodes fall silent at once, as
     under a slow control plane, those have up to ten times as long."""
+    check_references: bool = True
+    """A job waits without GPUs while a claim, Secret, ConfigMap or ServiceAccount that its template names is not there.
+    That of a Secret or ConfigMap is asked by creating one in a dry run, so that none is ever read."""
     backoff_initial_seconds: Seconds = 1.0
     """Pause after a gang's first failure; doubles with each further one ..."""
     backoff_max_seconds: Seconds = 300.0

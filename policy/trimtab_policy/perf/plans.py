@@ -268,8 +268,9 @@ def _why_none(
             return crowded
         return (
             f"no plan for {_range(requirements.gpus)} GPUs divides {model.name} evenly: {model.layers} layers,"
-            f" {model.attention_heads} heads, {model.kv_heads} key/value heads, global batch"
-            f" {training.global_batch_size}, within modes {', '.join(requirements.modes)} and the degrees asked for"
+            f" {model.attention_heads} heads, {model.kv_heads} key/value heads,"
+            f" spec.training.globalBatchSize {training.global_batch_size}, within modes"
+            f" {', '.join(requirements.modes)} and the degrees asked for"
             f"{_at_fault(model, training, requirements, gpu, node_gpus)}"
         )
     row = found.plan[np.argmin(found.required[found.plan])]
@@ -301,7 +302,8 @@ def _would_hold(
             row = found.plan[np.argmin(found.required[found.plan])]
             if (need := found.required[row]) <= gpu.memory_bytes:
                 plan = found.plans.plan(row)
-                return f"; {gpus} of them would hold it, with {plan.describe()} and {need / _GIB:.0f} GiB each"
+                each = f"{plan.describe()} and {need / _GIB:.0f} GiB each"
+                return f"; {gpus} of them (spec.resources.gpus) would hold it, with {each}"
         gpus *= 2
     return ""
 

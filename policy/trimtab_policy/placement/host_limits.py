@@ -10,8 +10,8 @@ from trimtab_policy.types import Job, Node
 
 def host_shortage(capacity: Capacity, job: Job, gang: GangDemand) -> str:
     """What a gang's pods ask for beside GPUs that too few of the nodes with enough GPUs have, and what the largest has:
-    `its pods of 4 GPUs ask for requests.cpu 4000, and the largest A100-SXM4-80GB node, a100-0, has 128`. Empty where
-    enough nodes have all of it, or too few have the GPUs."""
+    `its pods of 4 GPUs, by spec.template, ask for requests.cpu 4000, and the largest A100-SXM4-80GB node, a100-0, has
+    128`. Empty where enough nodes have all of it, or too few have the GPUs."""
     width = gang.gpus_per_node
     rows = capacity.eligible(job, gang.gpu_type, gang.least_speed).tolist()
     there = [node for row in rows if (node := capacity.nodes[row]).gpus >= width]
@@ -23,7 +23,9 @@ def host_shortage(capacity: Capacity, job: Job, gang: GangDemand) -> str:
     if not short:
         both = " and ".join(f"requests.{what} {_amount(what, amount)}" for what, amount in asked.items())
         short = [f"{both}, and too few {gang.gpu_type} nodes have both"]
-    return f"its pods of {width} GPU{'s' * (width != 1)} ask for {'; for '.join(short)}"
+    per_gpu = {"cpusPerGpu": need.cpu_milli_per_gpu, "memoryPerGpu": need.memory_per_gpu}
+    fields = [f"spec.resources.{field}" for field, amount in per_gpu.items() if amount] or ["spec.template"]
+    return f"its pods of {width} GPU{'s' * (width != 1)}, by {' and '.join(fields)}, ask for {'; for '.join(short)}"
 
 
 def _short(asked: dict[str, int], nodes: list[Node], gang: GangDemand) -> Iterator[str]:

@@ -125,10 +125,16 @@ def _cluster_too_small(case: WaitingCase) -> Pending | None:
     return case.answer(
         PendingReason.CLUSTER_TOO_SMALL,
         f"the smallest plan is {smallest.describe()} ({option.gpus_per_node} on each of {count_of(option.nodes)}); "
-        f"the job may use {count_of(nodes)} with {have} {name} in all",
+        f"the job may use {count_of(nodes)} with {have} {name} in all{_asks(case.job, option.gpus)}",
         case.unavailable(),
         Hint(hint, Remedy(gpu_type=name, nodes=more, node_gpus=size)),
     )
+
+
+def _asks(job: Job, gpus: int) -> str:
+    """Where the job itself asks for so many GPUs at least."""
+    least = job.requirements.gpus.low
+    return f", and spec.resources.gpus asks for {least} at least" if 1 < least == gpus else ""
 
 
 def _host_too_small(case: WaitingCase) -> Pending | None:

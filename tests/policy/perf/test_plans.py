@@ -271,7 +271,9 @@ def test_why_nothing_fits_is_said_with_numbers(need: Requirements, gpu: str, nod
 
 def test_a_job_that_is_too_large_for_what_it_allows_is_told_how_many_gpus_would_hold_it() -> None:
     alone = plans.why_none(catalog.model("llama3.1-405b"), TRAINING, up_to(1), H100, 8)
-    assert " on 1 GPU, but H100-SXM5-80GB has 80 GiB; 128 of them would hold it, with dp=" in alone
+    assert (
+        " on 1 GPU, but H100-SXM5-80GB has 80 GiB; 128 of them (spec.resources.gpus) would hold it, with dp=" in alone
+    )
     assert "zero=" not in alone.partition(" on 1 GPU,")[0], "one rank shards nothing"
     size = int(alone.rpartition(" and ")[2].removesuffix(" GiB each"))
     assert size <= 80

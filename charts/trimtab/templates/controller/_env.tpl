@@ -23,6 +23,8 @@
   value: {{ ternary "Advise" "Never" .Values.otherKinds.advise }}
 - name: TRIMTAB_INTEROP__PLACE
   value: {{ ternary "Labelled" "Never" .Values.otherKinds.place }}
+- name: TRIMTAB_GANG__CHECK_REFERENCES
+  value: {{ and .Values.checkReferences .Values.admission.enabled | quote }}
 - name: TRIMTAB_REPORTS__ENABLED
   value: {{ .Values.reports.enabled | quote }}
 {{- if .Values.reports.enabled }}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from trimtab.apply.gang_failures import GangFailure
@@ -20,6 +20,8 @@ from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.jobs.idle import IdleJobs
 from trimtab.controller.jobs.queues import QueueStatusWriter
+from trimtab.controller.jobs.references import References
+from trimtab.controller.jobs.templates import Templates
 from trimtab.controller.kueue.admission import Kueue, Verdicts
 from trimtab.controller.loop.accounting import Accounting
 from trimtab.controller.loop.decisions import Decisions, RoundDecision
@@ -32,6 +34,7 @@ from trimtab.settings import RoundSettings
 from trimtab.telemetry import metrics
 from trimtab.telemetry.isolation import isolated, told
 from trimtab_policy.scheduling.choice import Choice
+from trimtab_policy.types import Pending
 
 BREATH_SECONDS = 0.05
 """Shortest pause before a round that no change asked for: what is overdue may take its driver a while."""
@@ -89,9 +92,12 @@ class Rounds:
         advisor: Advisor | None = None,
         accounting: Accounting | None = None,
         idle: IdleJobs | None = None,
+        looking: Sequence[References | Templates] = (),
     ) -> None:
+        """`looking` say of jobs that wait what keeps them from being planned, beside Kueue."""
         self._cluster = cluster
         self._accounting = accounting
+        self._looking = looking
         self._idle = idle
         self._advisor = advisor
         self._observer = observer
@@ -126,7 +132,7 @@ class Rounds:
         says = self._says = isolated("kueue", self._kueue.look, lambda _: self._says) if self._kueue else Verdicts()
         promised, refused = self._decisions.promised(), self._gangs.refused()
         observation = self._observer.observe(
-            self._cluster.caches(), self._wall(), promised, refused, says.held_back, says.limited
+            self._cluster.caches(), self._wall(), promised, refused, says.held_back | self._lacking(), says.limited
         )
         observed = time.perf_counter()
         metrics.ROUND_SECONDS.labels("observe").observe(observed - began)
@@ -151,6 +157,13 @@ class Rounds:
         idle = self._idle.next_deadline(observation.snapshot.time) if self._idle else float("inf")
         due = min(grace, progress, judged, slow, asked, anew, idle)
         return min(due, self._gangs.next_deadline(), _next_retry(observation))
+
+    def _lacking(self) -> dict[str, Pending | None]:
+        """Jobs that are not planned because of their template, or of what it refers to."""
+        held: dict[str, Pending | None] = {}
+        for each in self._looking:
+            held |= isolated("lacking", each.look, lambda _: {})
+        return held
 
     async def _decide(self, observation: Observation, choice: Choice) -> RoundDecision | None:
         """What is decided; nothing where that fails, and all that runs goes on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trimtab.doctor.findings import Finding, Reason, some, warning, well
+from trimtab.doctor.findings import Finding, Reason, applied, some, warning, well
 from trimtab.doctor.inventory import Seen, known
 
 POLICIES = (
@@ -46,9 +46,8 @@ LIMITS = (
 )
 OPEN = ("openResources", "openAnnotations")
 """Lists of trimtab-job-pods, its first variables: what else is open to authors who may not create pods."""
-_APPLY = "kubectl apply --server-side --force-conflicts -f manifests"
-INSTALL = f"{_APPLY}/admission.yaml (of the chart: admission.enabled=true)"
-INSTALL_OF_AGENTS = f"{_APPLY}/agent.yaml (the chart has it with the agents)"
+INSTALL = f"{applied('admission.yaml')} (of the chart: admission.enabled=true)"
+INSTALL_OF_AGENTS = f"{applied('agent.yaml')} (the chart has it with the agents)"
 
 
 def policies(seen: Seen) -> Iterator[Finding]:

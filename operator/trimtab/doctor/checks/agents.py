@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trimtab import __version__, names
 from trimtab.doctor.checks.leader import agents_versions, told_versions
-from trimtab.doctor.findings import Finding, Reason, count, listed, warning, well
+from trimtab.doctor.findings import Finding, Reason, applied, count, listed, warning, well
 from trimtab.doctor.gpu_nodes import gpu_nodes
 from trimtab.doctor.inventory import Seen, known, posix
 from trimtab.kube.objects import GpuNodeObject
@@ -47,7 +47,7 @@ def reports(seen: Seen) -> Iterator[Finding]:
     if other := agents_versions(seen) if pods else {}:
         wrong = True
         message = f"agents are not of this version ({__version__}): {told_versions(other)}"
-        yield warning(Reason.VERSION_DIFFERS, message, "kubectl apply -f manifests/agent.yaml, or `helm upgrade`")
+        yield warning(Reason.VERSION_DIFFERS, message, f"{applied('agent.yaml')}, or `helm upgrade`")
     if not wrong:
         yield well(f"{count(len(read), 'GPU node')} reported lately")
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from trimtab.doctor.findings import Finding, Reason, count, error, not_checked, some, warning, well
+from trimtab.doctor.findings import Finding, Reason, applied, count, error, not_checked, some, warning, well
 from trimtab.doctor.inventory import AccessRight, InstalledPart, Seen, Unknown, known
 from trimtab.doctor.rbac import Need, Right
 
-APPLY = "kubectl apply --server-side --force-conflicts -f"
 MANIFESTS = {
-    "controller": "manifests/rbac.yaml",
-    "extender": "manifests/extender.yaml",
-    "agent": "manifests/agent.yaml",
+    "controller": "rbac.yaml",
+    "extender": "extender.yaml",
+    "agent": "agent.yaml",
 }
 
 
@@ -46,7 +45,7 @@ def _part(part: InstalledPart, led: bool, seen: Seen) -> Iterator[Finding]:
     elif not part.exists and part.title == "controller":
         who = "it acts as somebody else" if led else "it cannot run in the cluster"
         message = f"there is no service account {part.account} in {part.namespace} for the controller: {who}"
-        yield warning(Reason.ACCOUNT_MISSING, message, f"{APPLY} {MANIFESTS[part.title]}", (account,))
+        yield warning(Reason.ACCOUNT_MISSING, message, applied(MANIFESTS[part.title]), (account,))
     elif not part.exists:
         yield well(f"{part.title}: not installed")
     elif isinstance(part.grants, Unknown):
@@ -67,7 +66,7 @@ def _granted(part: InstalledPart, grants: tuple[AccessRight, ...], account: str)
     lacking = _lacking(grants)
     for need, rights in lacking.items():
         message = f"{part.account} may not {_told(rights)}: {need.why}"
-        fix = f"{APPLY} {MANIFESTS[part.title]} (where Helm installed it: helm upgrade)"
+        fix = f"{applied(MANIFESTS[part.title])} (where Helm installed it: helm upgrade)"
         if need.role:
             fix = f"helm upgrade with rbac.create, or bind a ClusterRole like the chart's {need.role} to it"
         say = warning if need.optional else error
