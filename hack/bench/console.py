@@ -21,8 +21,8 @@ from tests.builders import A100
 from tests.web.serving import Site, site
 from tests.web.town import OPEN, Town, running_job
 
-from trimtab.web import console as console_module
 from trimtab.web.console import Moment
+from trimtab.web.garbage import calm
 
 
 class Held:
@@ -74,7 +74,7 @@ async def _serve(nodes: int, viewers: int, seconds: int) -> dict[str, Any]:
     async with site(nodes=nodes, connections=1024) as made:
         change = await made.console.thread(lambda: Change(made.town))
         await _second(made, change, 2)
-        console_module.calm()
+        calm()
         readers = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "hack.bench.console", "--read", made.url, "--viewers", str(viewers),
             stdout=asyncio.subprocess.PIPE,

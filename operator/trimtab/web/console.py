@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +35,7 @@ from trimtab.web.audience import EVERYTHING, Audience, Denied, denied
 from trimtab.web.channels import IDLE_SECONDS, Channel
 from trimtab.web.columns import Layout, Waits
 from trimtab.web.deltas import Columns
+from trimtab.web.garbage import Collector, calm, let_go
 from trimtab_policy.perf.hierarchy import Learned
 
 LOOK_SECONDS = 1.0
@@ -49,19 +48,10 @@ ANSWER_BYTES = 32 << 20
 """Of all that are kept: which ones there are is up to visitors."""
 ASKED_AT_ONCE = 8
 """Answers that are worked out for one visitor: it is one after the other, for all."""
-SWITCH_SECONDS = 0.0005
 OUT_OF_DATE = "what is shown may be out of date"
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-
-
-def calm() -> None:
-    """Have the interpreter hold nobody up: what was listed stays, and is not worth looking for garbage in."""
-    sys.setswitchinterval(SWITCH_SECONDS)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(5_000, 50, 1000)
 
 
 class Moment(Struct, frozen=True):
@@ -100,6 +90,9 @@ class Console:
         self._layout = Layout(self._watch.job_of_pod)
         self._channels: dict[Audience, Channel] = {}
         self._threads = ThreadPoolExecutor(1, "look")
+        self._collector = Collector()
+        self._over: list[Any] = []
+        """Moments and columns that nobody needs any more."""
         self._answers: dict[tuple[Any, ...], asyncio.Future[bytes]] = {}
         self._kept = 0
         """Bytes of `_answers`."""
@@ -163,7 +156,15 @@ class Console:
 
     async def thread(self, work: Callable[[], T]) -> T:
         """Have it done where looks are made, behind those that wait."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+        over, self._over = self._over, []
+
+        def aside() -> T:
+            with self._collector.aside():
+                let_go(over)
+                return work()
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, aside)
 
     async def answer(self, key: tuple[Any, ...], work: Callable[[Moment], bytes], visitor: str) -> bytes:
         """What is made of this moment, once for each key. Raises TooMany where a visitor waits for many already."""
@@ -223,9 +224,10 @@ class Console:
     def publish(self, moment: Moment, frames: Iterable[tuple[Channel, bytes]]) -> None:
         """Answer by this moment from now on, and let viewers have the frames that tell of it."""
         self._forget()
+        self._over.append(self.moment)
         self.moment = moment
         for channel, frame in frames:
-            channel.publish(frame)
+            self._over += channel.publish(frame)
 
     def fed(self, moment: Moment, channels: Iterable[Channel] | None = None) -> Iterator[tuple[Channel, bytes]]:
         """Channels for which something is new at a moment, and the frames that tell of it."""

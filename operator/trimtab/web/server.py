@@ -260,8 +260,7 @@ class Server:
         loop, since = asyncio.get_running_loop(), request.query.get("since", "")
         reviewed, trouble = loop.time(), ""
         while not self.stopping.is_set():
-            frames = channel.behind(since)
-            since = channel.id
+            since, frames = await channel.behind(since, self._console.thread)
             if loop.time() - reviewed > REVIEW_SECONDS:
                 if (refusal := await self._refusal(request, visitor)) is not None:
                     await response.write(refusal)
