@@ -76,7 +76,7 @@ class Channel:
         return b"" if first else frame + b"\n"
 
     def publish(self, frame: bytes) -> list[Columns]:
-        """Let viewers have it, in the event loop. What is returned nobody needs any more: it is to be freed elsewhere."""
+        """Let viewers have it (event loop). What is returned nobody needs any more: it is to be freed elsewhere."""
         over = [self.columns]
         self.number, self.columns, self._time = self.number + 1, self._next, self._next_time
         if frame:
