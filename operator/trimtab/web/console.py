@@ -17,16 +17,18 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trimtab.commands import learned
 from trimtab.commands.cluster_watch import ClusterWatch
 from trimtab.commands.live import deciders
+from trimtab.commands.reach import EVERYWHERE, Reach
 from trimtab.doctor.collect import OURS
 from trimtab.doctor.inventory import Pod
 from trimtab.errors import TrimtabError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.listing import list_all
-from trimtab.kube.resources import PODS
+from trimtab.kube.resources import JOBS, NODES, PODS, QUEUES
 from trimtab.kube.reviews import TooMany
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
@@ -68,6 +70,8 @@ class Moment(Struct, frozen=True):
     """`namespace/name` of all that are seen."""
     namespaces: frozenset[str]
     """That have jobs or pods."""
+    reach: Reach = EVERYWHERE
+    """How much of the cluster is seen."""
 
     def denied(self, audience: Audience) -> Denied:
         """What an audience must not be told."""
@@ -81,12 +85,13 @@ class NotReady(TrimtabError):
 class Console:
     """Looks at the cluster for as long as `run` does."""
 
-    def __init__(self, client: KubeClient, settings: Settings) -> None:
+    def __init__(self, client: KubeClient, settings: Settings, reach: Reach = EVERYWHERE) -> None:
         self.settings = settings
+        self.reach = reach
         self.moment: Moment | None = None
         self._client = client
         self._changed = asyncio.Event()
-        self._watch = ClusterWatch(client, settings, self._changed.set)
+        self._watch = ClusterWatch(client, settings, self._changed.set, reach=reach)
         self._layout = Layout(self._watch.job_of_pod)
         self._channels: dict[Audience, Channel] = {}
         self._threads = ThreadPoolExecutor(1, "look")
@@ -115,6 +120,12 @@ class Console:
     def trouble_for(self, audience: Audience) -> str:
         """The same in words that any visitor may read."""
         return self.trouble if audience == EVERYTHING or not self.trouble else OUT_OF_DATE
+
+    @property
+    def audience(self) -> Audience:
+        """What the process itself may see."""
+        nodes, queues = self.reach.whole(NODES), self.reach.whole(QUEUES)
+        return Audience(self.reach.namespaces, nodes, queues)
 
     @property
     def server(self) -> str:
@@ -257,10 +268,14 @@ class Console:
             self._runs = views.expected_runs(seen, queues.reservations, queues.starvation_seconds)
         runs, kept = self._runs
         waits = views.waits_of(seen, kept)
+        if not self.reach.whole(JOBS):
+            waits = replace(waits, places={})  # among jobs of others that are not seen, nobody's place is known
         columns = self._layout.columns(seen, waits)
         jobs = [facts.meta.key for facts in seen.jobs.values()]
         number = self.moment.number + 1 if self.moment else 1
-        moment = Moment(number, seen, waits, runs, self._known, self._deciders, columns, jobs, namespaces)
+        moment = Moment(
+            number, seen, waits, runs, self._known, self._deciders, columns, jobs, namespaces, self.reach
+        )  # fmt: skip
         return moment, list(self.fed(moment, channels))
 
     async def _ask(self) -> None:
@@ -271,7 +286,9 @@ class Console:
                 policy, chosen = await deciders(kube, own.policy, own.monitor)
                 self._deciders = views.Deciders(policy, chosen)
                 self._known = await learned.learned(kube, own.reports)
-                self._watch.controllers(await list_all(self._client, PODS, Pod, [], params={"labelSelector": OURS}))
+                if self.reach.whole(PODS):
+                    own_pods = await list_all(self._client, PODS, Pod, [], params={"labelSelector": OURS})
+                    self._watch.controllers(own_pods)
                 self._asked = ""
             except (TrimtabError, msgspec.MsgspecError) as error:
                 self._asked = f"who decides is not known: {error}"

@@ -205,6 +205,7 @@ class Server:
                 "can": visitor.can,
                 "namespaces": None if spaces is None else sorted(spaces),
                 "leftOut": {"namespaces": len({key.partition("/")[0] for key in hidden}), "jobs": len(hidden)},
+                "unseen": self._console.reach.left_out,
                 "trouble": self._console.trouble_for(visitor.audience),
             }
         )
