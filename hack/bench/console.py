@@ -73,7 +73,7 @@ async def _serve(nodes: int, viewers: int, seconds: int) -> dict[str, Any]:
     held = Held()
     async with site(nodes=nodes, connections=1024) as made:
         change = await made.console.thread(lambda: Change(made.town))
-        await _second(made, change, 2)
+        await second(made, change, 2)
         calm()
         readers = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "hack.bench.console", "--read", made.url, "--viewers", str(viewers),
@@ -85,7 +85,7 @@ async def _serve(nodes: int, viewers: int, seconds: int) -> dict[str, Any]:
         cpu, sizes = time.process_time(), []
         for number in range(seconds):
             began = time.monotonic()
-            sizes += await _second(made, change, number + 3)
+            sizes += await second(made, change, number + 3)
             await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
         spent = time.process_time() - cpu
         readers.kill()
@@ -93,7 +93,9 @@ async def _serve(nodes: int, viewers: int, seconds: int) -> dict[str, Any]:
     return {"cpu": spent, "delta": max(sizes), "wall": sorted(held.wall)[-5:], "cpus": sorted(held.cpu)[-5:]}
 
 
-async def _second(made: Site, change: Change, number: int) -> list[int]:
+async def second(made: Site, change: Change, number: int) -> list[int]:
+    """Have a second of changes happen, and sent; bytes of the frames."""
+
     def work() -> tuple[Moment, list[Any]]:
         moment = change(number)
         return moment, list(made.console.fed(moment))

@@ -4,7 +4,7 @@ import { Component, render } from "./vendor/preact.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 import { signal } from "./vendor/signals-core.js";
 import { html } from "./parts.js";
-import { columns, lastLine, link, linkText, run, signIn, signOut, signedIn, tick, trouble, tryNow, whoami } from "./store.js";
+import { applied, columns, lastLine, link, linkText, run, signIn, signOut, signedIn, tick, trouble, tryNow, whoami } from "./store.js";
 import { duration } from "./format.js";
 
 const PAGES = /** @type {[string, string, string][]} */ ([
@@ -143,4 +143,4 @@ root.textContent = "";
 render(html`<${App} />`, root);
 run();
 // For whoever measures from outside: what the page holds, never a token.
-Object.defineProperty(globalThis, "trimtab", { value: { columns, tick } });
+Object.defineProperty(globalThis, "trimtab", { value: { columns, tick, applied } });
