@@ -24,7 +24,7 @@ from typing import Annotated
 
 import aiohttp
 import typer
-from hack.bench.cluster_fixture import Lab, _answers, free_port, lab, rss_mib, until, v100_nodes
+from hack.bench.cluster_fixture import Lab, _answers, cpu_seconds, free_port, lab, rss_mib, until, v100_nodes
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
@@ -40,7 +40,6 @@ GOAL_WRITES_PER_MINUTE = 6.0
 NODE = "v100-0"
 BATCH = 50
 START_SECONDS = 600.0
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Cost(Struct, frozen=True):
@@ -107,9 +106,9 @@ async def _cost(pid: int, url: str, seconds: float, warm_up: float, reports: int
     await until(f"{reports} reports are written", reported, START_SECONDS)
     await asyncio.sleep(warm_up)
     loop = asyncio.get_running_loop()
-    before, cpu_before, began = await _metrics(url), _cpu_seconds(pid), loop.time()
+    before, cpu_before, began = await _metrics(url), cpu_seconds(pid), loop.time()
     await asyncio.sleep(seconds)
-    after, cpu_after, ended = await _metrics(url), _cpu_seconds(pid), loop.time()
+    after, cpu_after, ended = await _metrics(url), cpu_seconds(pid), loop.time()
     memory = rss_mib(pid)
     samples = after["samples"] - before["samples"]
     return Cost(
@@ -120,12 +119,6 @@ async def _cost(pid: int, url: str, seconds: float, warm_up: float, reports: int
         writes=after["writes"] - before["writes"],
         sample_seconds=(after["sampling"] - before["sampling"]) / samples if samples else 0.0,
     )
-
-
-def _cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 async def _metrics(url: str) -> dict[str, float]:

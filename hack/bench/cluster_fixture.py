@@ -38,6 +38,7 @@ NAMESPACE = "default"
 PATIENCE_SECONDS = 120.0
 POLL_SECONDS = 0.05
 NODE_GPUS = 6
+TICKS = os.sysconf("SC_CLK_TCK")
 URGENT = "urgent"
 """A PriorityClass."""
 SCHEDULER = "kube-scheduler"
@@ -254,3 +255,9 @@ def rss_mib(pid: int) -> dict[str, float]:
     lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     kib = {words[0]: int(words[1]) for words in lines if words[0] in ("VmRSS:", "VmHWM:")}
     return {"now": kib["VmRSS:"] / 1024, "peak": kib["VmHWM:"] / 1024}
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS

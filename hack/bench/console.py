@@ -1,9 +1,10 @@
 """How the console bears many nodes and viewers: `python -m hack.bench.console [--nodes 4000] [--viewers 200]`.
 
 A town of fake nodes changes each second: 5 % of its GPUs have other readings, 1 % change hands. Looked at are the bytes
-of a delta, the longest time that the event loop was held (by the clock, and in CPU time of its thread), and the
-CPU that the process takes for one viewer and for many, who read from a process of their own. API server and watches
-are left out: what is measured is the look, the encoding and the sending.
+of a delta; the longest time that the event loop was held, by the clock and in CPU time of its thread; how late a timer
+came that is due each 10 ms, which also waits for the interpreter and for other processes; and the CPU that the process
+takes for one viewer and for many, who read from a process of their own. API server and watches are left out: what is
+measured is the look, the encoding and the sending. The page in a browser: `hack.bench.page`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from asyncio.events import Handle
 from typing import Any
 
 import aiohttp
+from hack.bench.percentiles import spread
 from tests.builders import A100
 from tests.web.serving import Site, site
 from tests.web.town import OPEN, Town, running_job
 
-from trimtab.web import console as console_module
 from trimtab.web.console import Moment
+from trimtab.web.garbage import calm
+
+TICK_SECONDS = 0.01
 
 
 class Held:
@@ -73,8 +77,8 @@ async def _serve(nodes: int, viewers: int, seconds: int) -> dict[str, Any]:
     held = Held()
     async with site(nodes=nodes, connections=1024) as made:
         change = await made.console.thread(lambda: Change(made.town))
-        await _second(made, change, 2)
-        console_module.calm()
+        await second(made, change, 2)
+        calm()
         readers = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "hack.bench.console", "--read", made.url, "--viewers", str(viewers),
             stdout=asyncio.subprocess.PIPE,
@@ -82,18 +86,37 @@ async def _serve(nodes: int, viewers: int, seconds: int) -> dict[str, Any]:
         assert readers.stdout
         await readers.stdout.readline()  # all have their snapshot
         held.watch()
+        late = list[float]()
+        ticking = asyncio.create_task(_tick(late))
         cpu, sizes = time.process_time(), []
         for number in range(seconds):
             began = time.monotonic()
-            sizes += await _second(made, change, number + 3)
+            sizes += await second(made, change, number + 3)
             await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
         spent = time.process_time() - cpu
+        ticking.cancel()
         readers.kill()
         await readers.wait()
-    return {"cpu": spent, "delta": max(sizes), "wall": sorted(held.wall)[-5:], "cpus": sorted(held.cpu)[-5:]}
+    return {
+        "cpu": spent,
+        "delta": max(sizes),
+        "wall": sorted(held.wall)[-5:],
+        "cpus": sorted(held.cpu)[-5:],
+        "late": spread(late),
+    }
 
 
-async def _second(made: Site, change: Change, number: int) -> list[int]:
+async def _tick(late: list[float]) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + TICK_SECONDS
+        await asyncio.sleep(TICK_SECONDS)
+        late.append(loop.time() - due)
+
+
+async def second(made: Site, change: Change, number: int) -> list[int]:
+    """Have a second of changes happen, and sent; bytes of the frames."""
+
     def work() -> tuple[Moment, list[Any]]:
         moment = change(number)
         return moment, list(made.console.fed(moment))
@@ -138,6 +161,8 @@ def main() -> None:
     print(f"  largest delta           {found['delta'] / 1000:.1f} kB")
     print("  loop held, by the clock " + ", ".join(f"{1000 * each:.1f}" for each in found["wall"]) + " ms")
     print("  loop held, CPU          " + ", ".join(f"{1000 * each:.1f}" for each in found["cpus"]) + " ms")
+    late = ", ".join(f"{name} {1000 * getattr(found['late'], name):.1f}" for name in ("p50", "p99", "max"))
+    print(f"  timer late              {late} ms")
     print(f"  CPU                     {found['cpu'] / given.seconds:.3f} s a second")
 
 

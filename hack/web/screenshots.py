@@ -1,4 +1,4 @@
-"""`hack/screenshots`: pictures of the console's pages, in light and dark, at three widths, as Chromium shows them.
+"""`hack/screenshots`: pictures of the console's pages, in light and dark, at four widths, as Chromium shows them.
 
     hack/screenshots FOLDER [PAGE...] [--nodes 16]     FOLDER/PAGE-light-1280.png and so on; all pages unless some are
                                                        named
@@ -19,8 +19,8 @@ from pathlib import Path
 from PIL import Image
 from tests.web.browser.chromium import CHROMIUM, PAGES, opened
 
-WIDTHS = {390: 844, 1280: 720, 2560: 1440}
-"""Of a telephone, a notebook and a large screen: pixels across -> down."""
+WIDTHS = {390: 844, 1280: 720, 1920: 1080, 2560: 1440}
+"""Of a telephone, a notebook, a desk and a large screen: pixels across -> down."""
 
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "pictures"

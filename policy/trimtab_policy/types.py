@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from trimtab_policy.specs import GpuSpec, Mode, ModelSpec, ParallelPlan, Prediction, Recompute, TrainingSpec
+from trimtab_policy.specs import GpuSpec, Mode, ModelSpec, ParallelPlan, Precision, Prediction, Recompute, TrainingSpec
 
 MOST_LEAVING = 256
 """Gangs that stop or move for one decision, and that one plan waits for: its status names each of them."""
@@ -310,6 +310,12 @@ class Remedy(Struct, frozen=True):
     nodes: int = 0
     """So many nodes more, with `node_gpus` each."""
     node_gpus: int = 0
+    max_nodes: int | None = None
+    """The job may spread over so many nodes."""
+    any_degrees: bool = False
+    """How its work is divided is left free."""
+    precision: Precision | None = None
+    """It is trained in this format."""
 
 
 class Pending(Struct, frozen=True):

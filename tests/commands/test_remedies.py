@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.builders import A100, H100, NOW, job, node, running, snapshot
+from tests.builders import A100, H100, NOW, T4, job, node, running, snapshot
 
 from trimtab.commands import change, comparison
 from trimtab.commands.remedies import Question, questions
 from trimtab.settings import Settings
+from trimtab_policy.specs import Precision
 from trimtab_policy.types import Bounds, Job, Quota, Requirements, Snapshot
 
 LAST = NOW + 7200
@@ -49,6 +50,31 @@ CASES = {
     "behind": (
         cluster(asks(8, H100, created=NOW), job("before", gpus=(8, 8), priority=3, steps=10**6, gpu_types=(H100,))),
         {"priority 4"},
+    ),
+    "together": (
+        snapshot([node("a", free=4), node("b", free=4)], [asks(8, A100, max_nodes=1)]),
+        {"at most 2 nodes"},
+    ),
+    "divided": (
+        snapshot([node("a")], [asks(8, model="gpt3-1.3b", tensor=Bounds(16, 16))]),
+        {"parallelism left free"},
+    ),
+    "one machine for a giant": (
+        snapshot([node(f"a-{at}") for at in range(8)], [job("mine", gpus=(8, 64), model="llama3-70b", max_nodes=1)]),
+        {"at most 2 nodes"},
+    ),
+    "a format that the GPUs do not have": (
+        snapshot([node("t", T4)], [asks(8, model="gpt2", precision=Precision.BF16)]),
+        {"FP16 precision"},
+    ),
+    "GPUs that are not there": (snapshot([node("a")], [asks(8, H100)]), {"any GPU type"}),
+    "too large for each type": (
+        snapshot([node("a"), node("h", H100)], [job("mine", gpus=(1, 8), model="llama3-70b")]),
+        {"16 GPUs, 1 more node of A100-SXM4-80GB"},
+    ),
+    "host": (
+        snapshot([node("a", free_memory=1 << 30)], [asks(8, A100, memory_per_gpu=1 << 33)]),
+        {"1 more node of A100-SXM4-80GB"},
     ),
 }
 

@@ -16,6 +16,7 @@ from trimtab.cli import app
 from trimtab.commands import change
 from trimtab.errors import UsageError
 from trimtab_local.checkout import checkout
+from trimtab_policy.specs import Precision
 from trimtab_policy.types import Bounds, Job, Quota, Snapshot
 
 
@@ -199,6 +200,35 @@ def test_a_job_may_be_allowed_other_gpu_types_by_their_short_names(now: Snapshot
     assert named(applied(now, "jobs: {long: {gpuTypes: []}}", tmp_path), "long").requirements.gpu_types == ()
 
 
+def test_a_job_may_spread_further_be_divided_otherwise_and_train_in_another_format(
+    now: Snapshot, tmp_path: Path
+) -> None:
+    narrow = job("narrow", tensor=Bounds(2, 2), zero_stage=1, max_nodes=1)
+    now = replace(now, jobs=(*now.jobs, narrow))
+    text = "jobs: {narrow: {maxNodes: 3, parallelism: {pipeline: {max: 2}}, precision: FP16}}"
+    after = named(applied(now, text, tmp_path), "narrow")
+    need = after.requirements
+    assert (need.max_nodes, need.pipeline, need.tensor, need.zero_stage) == (3, Bounds(1, 2), Bounds(), None)
+    assert after.training == replace(narrow.training, precision=Precision.FP16)
+
+
+@pytest.mark.parametrize("edit", ["parallelism: {tensor: {fixed: 2}}", "precision: FP16", "gpus: {max: 4}"])
+def test_a_running_job_that_may_not_go_on_as_it_is_waits(now: Snapshot, tmp_path: Path, edit: str) -> None:
+    assert named(applied(now, "jobs: {first: {parallelism: {}, maxNodes: 2}}", tmp_path), "first").placement
+    assert named(applied(now, f"jobs: {{first: {{{edit}}}}}", tmp_path), "first").placement is None
+
+
+def test_what_a_checkpoint_or_a_launcher_does_not_allow_is_refused(now: Snapshot, tmp_path: Path) -> None:
+    one = Bounds(1, 1)
+    fixed = {"zero_stage": 1, "tensor": one, "pipeline": one, "virtual": one, "context": one, "expert": one}
+    saved = job("saved", gpus=(8, 8), steps_done=10, **fixed)
+    script = job("script", software="other")
+    now = replace(now, jobs=(*now.jobs, saved, script))
+    for name, said in (("saved", "its checkpoint can be loaded only"), ("script", "its launcher has limits")):
+        with pytest.raises(UsageError, match=rf"jobs.{name}.parallelism: {said}"):
+            applied(now, f"jobs: {{{name}: {{parallelism: {{}}}}}}", tmp_path)
+
+
 def test_a_short_name_of_nodes_is_that_of_the_cluster_and_else_must_mean_one(now: Snapshot, tmp_path: Path) -> None:
     added = applied(now, "nodes: {add: [{type: a100}, {type: H200-NVL}]}", tmp_path).nodes[-2:]
     assert [each.gpu_type for each in added] == [A100, "H200-NVL-141GB"]
@@ -243,6 +273,11 @@ def test_manifests_are_looked_for_beside_the_change(now: Snapshot, tmp_path: Pat
         ("jobs: {first: {prio: 1}}", "unknown field `prio`"),
         ("jobs: {first: {queue: nobody}}", "jobs.first.queue: there is no queue nobody"),
         ("jobs: {first: {gpus: {min: 9, max: 8}}}", "jobs.first.gpus: min must be at least 1, and at most max"),
+        ("jobs: {first: {maxNodes: 0}}", "jobs.first.maxNodes: must be at least 1"),
+        ("jobs: {first: {parallelism: {tensors: 2}}}", "jobs.first.parallelism.tensors: "),
+        ("jobs: {first: {parallelism: {tensor: {fix: 2}}}}", "jobs.first.parallelism.tensor.fix: "),
+        ("jobs: {first: {parallelism: {tensor: 2}}}", "jobs.first.parallelism.tensor: "),
+        ("jobs: {first: {precision: FP4}}", "Invalid enum value 'FP4' - at `$.jobs[...].precision`"),
         ("queues: {q: {wait: 1}}", "queues.q.wait: "),
         ("queues: {q: {weight: 0}}", "queues.q.weight: "),
         ("queues: {q: {maxPendingJobs: 0}}", "queues.q.maxPendingJobs: who may wait in a queue is not simulated"),

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.live.harness import eventually, training_job
+from tests.top.terminal import in_terminal
 
 from trimtab.names import SYSTEM_NAMESPACE
 from trimtab_local.checkout import checkout
@@ -92,6 +93,32 @@ def page(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     cluster.kubectl("delete", "clusterrolebinding", "web-root")
 
 
+@pytest.fixture(scope="module")
+def tenant(page: Page, cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kubeconfig of somebody with the rights of one namespace."""
+    kubeconfig = tmp_path_factory.mktemp("tenant") / "kubeconfig"
+    service_account_kubeconfig(cluster.kubeconfig, OURS, "ann", kubeconfig)
+    return kubeconfig
+
+
+@pytest.fixture(scope="module")
+def own(tenant: Path) -> Iterator[Page]:
+    """`trimtab ui` with those rights."""
+    out = tenant.with_name("out")
+    words = [sys.executable, "-m", "trimtab", "ui", "--no-browser", f"--kubeconfig={tenant}", f"--namespace={OURS}"]
+    process = spawn(words, out, dict(os.environ))
+    found = Page("", {})
+
+    def serves() -> bool:
+        said = out.read_text().splitlines()
+        found.url = next((line.rstrip("/") for line in said if line.startswith("http")), "http://127.0.0.1:1")
+        return found.get("api/v1/jobs")[0] == 200
+
+    asyncio.run(eventually(serves, SECONDS, out.read_text))
+    yield found
+    stop([process], 10.0)
+
+
 def keys(body: bytes) -> set[str]:
     items: list[dict[str, Any]] = json.loads(body)["items"]
     return {f"{item['namespace']}/{item['name']}" for item in items}
@@ -125,3 +152,30 @@ def test_who_may_nothing_sees_nothing_and_who_is_nobody_is_not_let_in(page: Page
 
 def test_its_own_rights_are_enough_for_all_that_it_follows(page: Page) -> None:
     assert json.loads(page.get("api/v1/whoami", "root")[1])["trouble"] == ""
+
+
+def test_with_the_rights_of_one_namespace_a_page_of_ones_own_shows_it_and_says_what_is_left_out(own: Page) -> None:
+    assert keys(own.get("api/v1/jobs")[1]) == {f"{OURS}/{JOB}"}
+    me = json.loads(own.get("api/v1/whoami")[1])
+    assert (me["namespaces"], me["unseen"], me["trouble"]) == ([OURS], "other namespaces, nodes, queues", "")
+    told = json.loads(own.get(f"api/v1/jobs/{OURS}/{JOB}")[1])["told"]
+    assert ["Job", f"{OURS}/{JOB}"] in told
+    assert any(name == "Not known" for name, _ in told)
+    assert {path: own.get(f"api/v1/{path}")[0] for path in ("nodes", "queues", "doctor", "overview", "timeline")} == {
+        "nodes": 403, "queues": 403, "doctor": 403, "overview": 200, "timeline": 200,
+    }  # fmt: skip
+
+
+async def test_with_those_rights_top_shows_it_too(tenant: Path) -> None:
+    words = [sys.executable, "-m", "trimtab", "top", f"--kubeconfig={tenant}", f"--namespace={OURS}"]
+    written, code = await asyncio.to_thread(in_terminal, words, f"{OURS}/{JOB}".encode(), COLUMNS="120")
+    assert code == 0, written[-2000:]
+    assert b"left out: other namespaces, nodes, queues" in written
+    assert b"may be out of date" not in written
+
+
+async def test_who_may_see_no_job_is_told_what_to_ask_for(tenant: Path) -> None:
+    words = [sys.executable, "-m", "trimtab", "top", f"--kubeconfig={tenant}", f"--namespace={THEIRS}"]
+    written, code = await asyncio.to_thread(in_terminal, words, b"never written")
+    assert code == 1
+    assert b"--namespace" in written

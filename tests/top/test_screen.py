@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import pty
 import re
-import select
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,11 +11,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.fakeserver import FakeApiServer
 from tests.live.harness import training_job
+from tests.top.terminal import in_terminal
 from tests.web.town import OPEN, SECRET, Town
 from textual.pilot import Pilot
 
+from trimtab.commands.reach import Reach
 from trimtab.errors import TrimtabError
 from trimtab.settings import Settings
 from trimtab.top import screen, view
@@ -151,6 +151,50 @@ async def test_nothing_is_cut_off_beside_a_scrollbar(size: tuple[int, int]) -> N
             assert [line for line in told if line.rstrip() not in text] == [], name
 
 
+class TenantSource(TownSource):
+    """Who may see the jobs of one namespace, and no nodes."""
+
+    REACH = Reach({"llmtrainingjobs": (OPEN,), "pods": (OPEN,)})
+
+    def __init__(self, nodes: int = 16) -> None:
+        super().__init__(nodes)
+        town = self.town
+        town.nodes.clear()
+        town.queues.clear()
+        town.jobs = {name: job for name, job in town.jobs.items() if job.metadata.namespace == OPEN}
+        seen = town.moment()
+        waits = replace(seen.waits, places={})
+        columns = town.layout.columns(seen.seen, waits)
+        self.moment = replace(seen, reach=self.REACH, waits=waits, columns=columns)
+
+    async def explain(self, key: str) -> Sequence[tuple[str, str]]:
+        known = self.moment
+        namespace, _, name = key.partition("/")
+        found = answers.explained(
+            known.seen, namespace, name, known.known, Settings(), "best_fit", "", known.reach
+        )  # fmt: skip
+        rows: Sequence[tuple[str, str]] = found["told"]
+        return rows
+
+
+async def test_with_the_rights_of_one_namespace_its_jobs_are_shown_and_what_is_left_out_is_said() -> None:
+    async with shown(TenantSource(), LARGE) as pilot:
+        await until(pilot, lambda: "Not known" in "\n".join(pane(pilot, "why").text))
+        text, why = "\n".join(seen(pilot)), "\n".join(pane(pilot, "why").text)
+        assert "2 run  ·  1 wait  ·  best_fit decides  ·  left out: other namespaces, nodes, queues" in text
+        assert "GPUs held" not in text
+        assert "you may not see nodes" in text
+        assert "starts in ~1h00m" in text
+        assert "Starts" in why
+        assert "In line" not in why
+        assert "no GPU node" not in why, "what is not seen is not said to be absent"
+        await pilot.press("j")
+        await until(pilot, lambda: any(re.fullmatch(rf"Job +{OPEN}/run-0", line) for line in pane(pilot, "why").text))
+        jobs = pane(pilot, "jobs").text
+        assert any("ends in" in line for line in jobs)
+        assert not any(line.startswith("1 ") for line in jobs), "nobody's place in line is known"
+
+
 async def test_ctrl_c_ends_it() -> None:
     async with shown(TownSource(), SMALL) as pilot:
         await pilot.press("ctrl+c")
@@ -208,31 +252,6 @@ def test_data_is_drawn_twice_a_second_at_most() -> None:
     code = "from trimtab.top import screen; print(screen.REDRAW_SECONDS)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(said.stdout) >= 0.5
-
-
-def in_terminal(words: Sequence[str], until_seen: bytes, **environment: str) -> tuple[bytes, int]:
-    """What a program writes into a terminal until it has written this and was told to quit, and its exit code."""
-    main, terminal = pty.openpty()
-    process = subprocess.Popen(
-        words, stdin=terminal, stdout=terminal, stderr=terminal,
-        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", **environment},
-    )  # fmt: skip
-    os.close(terminal)
-    written = b""
-    try:
-        while select.select([main], [], [], 60)[0]:
-            try:
-                part = os.read(main, 1 << 16)
-            except OSError:  # the other end is closed
-                break
-            if until_seen in written + part and until_seen not in written:
-                os.write(main, b"q")
-            written += part
-        return written, process.wait(30)
-    finally:
-        process.kill()
-        process.wait()
-        os.close(main)
 
 
 @pytest.mark.parametrize("colours", [True, False])

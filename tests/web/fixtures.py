@@ -18,7 +18,7 @@ from trimtab.web.rights import Abilities
 
 WHOAMI = {
     "mode": "local", "user": "", "server": "https://127.0.0.1:6443", "version": "0", "can": Abilities(),
-    "namespaces": None, "leftOut": {"namespaces": 0, "jobs": 0}, "trouble": "",
+    "namespaces": None, "unseen": "", "leftOut": {"namespaces": 0, "jobs": 0}, "trouble": "",
 }  # fmt: skip
 
 

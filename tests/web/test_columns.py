@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -119,3 +121,42 @@ def _happen(town: Town, draw: random.Random, number: int) -> None:
     else:
         town.report(name, [draw.randrange(101) for _ in range(8)])
     town.now += draw.choice([0.0, 1.0, 600.0])
+
+
+async def test_a_snapshot_is_encoded_once_for_all_and_elsewhere() -> None:
+    town = Town()
+    moment = town.moment()
+    channel, encoded = Channel(EVERYTHING), list[bytes]()
+    channel.publish(channel.feed(moment.columns, moment.denied(EVERYTHING), 1.0) or b"")
+
+    async def elsewhere(work: Callable[[], bytes]) -> bytes:
+        encoded.append(work())
+        return encoded[-1]
+
+    found = await asyncio.gather(*(channel.behind(since, elsewhere) for since in ("", "other.3", f"{channel.id}9")))
+    assert found == [(channel.id, encoded)] * 3
+    assert encoded == [channel.snapshot()]
+    assert await channel.behind(channel.id, elsewhere) == (channel.id, [])
+
+
+async def test_who_gets_a_snapshot_while_another_moment_comes_goes_on_from_what_they_got() -> None:
+    town = Town()
+    moment = town.moment()
+    channel, sent = Channel(EVERYTHING), asyncio.Event()
+    channel.publish(channel.feed(moment.columns, moment.denied(EVERYTHING), 1.0) or b"")
+
+    async def elsewhere(work: Callable[[], bytes]) -> bytes:
+        await sent.wait()
+        return work()
+
+    waits = asyncio.create_task(channel.behind("", elsewhere))
+    await asyncio.sleep(0)
+    town.report("n0", [7] * 8)
+    later = town.moment(2)
+    channel.publish(channel.feed(later.columns, later.denied(EVERYTHING), 2.0) or b"")
+    sent.set()
+    since, (snapshot,) = await waits
+    _, (delta,) = await channel.behind(since, elsewhere)
+    page, change = msgspec.json.decode(snapshot), msgspec.json.decode(delta)
+    assert (page["id"], change["from"]) == (since, since)
+    assert apply(page["columns"], change["columns"]) == channel.columns

@@ -143,22 +143,16 @@ def to_requirements(spec: JobSpec) -> Requirements:
     """
     limits, asked = spec.resources, spec.parallelism
     _has_flags(spec.launcher, spec.training)
-    requirements = Requirements(
+    anyhow = Requirements(
         gpus=_gpus(spec),
         gpu_types=tuple(dict.fromkeys(name for each in limits.gpu_types or () for name in _meant(each))),
         max_nodes=limits.max_nodes,
         min_nodes=limits.max_nodes if spec.managed_by == names.MANAGED_BY_STAND_IN else None,
-        modes=tuple(Mode) if asked.mode is ParallelMode.AUTO else (Mode(asked.mode.value),),
-        tensor=_bounds(asked.tensor),
-        pipeline=_bounds(asked.pipeline),
-        context=_bounds(asked.context),
-        expert=_bounds(asked.expert),
-        zero_stage=asked.zero_stage,
-        recompute=asked.recompute,
         cpu_milli_per_gpu=_cpu_milli(limits),
         memory_per_gpu=_memory(limits),
         software=_SOFTWARE.get(spec.launcher, OTHER),
     )
+    requirements = divided_as(anyhow, asked)
     if spec.launcher is Launcher.MEGATRON and spec.elasticity.checkpoint.resharding:
         # From ZeRO 2 on Megatron-FSDP writes checkpoints of its own format, which nothing with ZeRO 0 or 1 can load.
         return structs.replace(requirements, zero_stages=Bounds(0, 1))
@@ -167,6 +161,20 @@ def to_requirements(spec: JobSpec) -> Requirements:
     # No other launcher has an interleaved schedule or hybrid sharding that a flag or the environment would turn on.
     plain = structs.replace(requirements, virtual=_ONE, hybrid_sharding=False)
     return _deepspeed(plain, asked) if spec.launcher is Launcher.DEEPSPEED else plain
+
+
+def divided_as(need: Requirements, asked: Parallelism) -> Requirements:
+    """The same with these limits on how the work is divided, beside those of the launcher."""
+    return structs.replace(
+        need,
+        modes=tuple(Mode) if asked.mode is ParallelMode.AUTO else (Mode(asked.mode.value),),
+        tensor=_bounds(asked.tensor),
+        pipeline=_bounds(asked.pipeline),
+        context=_bounds(asked.context),
+        expert=_bounds(asked.expert),
+        zero_stage=asked.zero_stage,
+        recompute=asked.recompute,
+    )
 
 
 _SOFTWARE = {Launcher.MEGATRON: "megatron-core", Launcher.TORCHTITAN: "torchtitan"}

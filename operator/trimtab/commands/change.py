@@ -7,6 +7,8 @@
     policy: sjf
     jobs:
       team-a/llama3-8b: {priority: 10, queue: research, gpus: {min: 4, max: 16}, gpuTypes: [A100]}
+      team-a/qwen3-8b: {maxNodes: 4, parallelism: {tensor: {fixed: 2}}, precision: BF16}
+      team-a/gpt2: {parallelism: {}}       # nothing is given: all of it is left free
       team-b/probe: {suspend: true}
     queues:
       research: {weight: 2, quotas: [{gpuType: "*", gpus: 64, guaranteed: 32}]}    # the spec of a Queue
@@ -20,24 +22,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from trimtab.api.convert import to_quotas
-from trimtab.api.v1alpha1 import ElasticPolicy, QueueSpec
+from trimtab.api.base import ApiModel
+from trimtab.api.convert import divided_as, to_quotas
+from trimtab.api.v1alpha1 import ElasticPolicy, Parallelism, QueueSpec, Width
 from trimtab.commands import planning
 from trimtab.errors import UsageError
 from trimtab_policy import catalog
 from trimtab_policy.catalog import UnknownGpu
 from trimtab_policy.inputs import changes, documents
 from trimtab_policy.inputs.nearest import did_you_mean
+from trimtab_policy.placement.hints import is_pinned
 from trimtab_policy.policy import UnknownPolicy, entry
-from trimtab_policy.types import Bounds, Job, Snapshot
+from trimtab_policy.specs import OTHER, Precision
+from trimtab_policy.types import Bounds, Job, Requirements, Snapshot
 
+_Spec = TypeVar("_Spec", bound=ApiModel)
 NOT_SIMULATED = frozenset({"maxPendingJobs", "namespaces"})
 """Fields of a Queue that say whose jobs it takes: a snapshot has those only that it took."""
 
@@ -73,6 +79,10 @@ class Edit(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     gpus: Gpus | None = None
     gpu_types: tuple[str, ...] | None = None
     """As in the spec of a job; empty for all types."""
+    max_nodes: int | None = None
+    parallelism: dict[str, Any] | None = None
+    """As in the spec of a job: what is left out of it is left free."""
+    precision: Precision | None = None
     suspend: bool = False
 
 
@@ -107,6 +117,8 @@ def _check(file: Path, found: ClusterChange) -> None:
     for name, edit in found.jobs.items():
         if edit.gpus and not 1 <= edit.gpus.min <= edit.gpus.max:
             raise UsageError(f"{file}: jobs.{name}.gpus: min must be at least 1, and at most max")
+        if edit.max_nodes is not None and edit.max_nodes < 1:
+            raise UsageError(f"{file}: jobs.{name}.maxNodes: must be at least 1")
     try:
         if found.policy is not None:
             entry(found.policy)
@@ -153,22 +165,27 @@ def _matching(now: Snapshot, patterns: Sequence[str], where: str) -> frozenset[s
 def _queues(now: Snapshot, asked: Mapping[str, Mapping[str, Any]], file: Path) -> Snapshot:
     quotas, weights = {}, {}
     for name, spec in asked.items():
-        known = {field.alias or plain for plain, field in QueueSpec.model_fields.items()}
-        if unknown := sorted(spec.keys() - known):
-            raise UsageError(
-                f"{file}: queues.{name}.{unknown[0]}: a Queue has no such field, but {', '.join(sorted(known))}"
-            )
+        _check_fields(QueueSpec, spec, f"{file}: queues.{name}")
         if others := sorted(spec.keys() & NOT_SIMULATED):
             raise UsageError(f"{file}: queues.{name}.{others[0]}: who may wait in a queue is not simulated")
-        try:
-            queue = QueueSpec.model_validate(spec)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(["queues", name, *map(str, first["loc"])])
-            raise UsageError(f"{file}: {where}: {first['msg']}") from error
+        queue = _spec(QueueSpec, spec, f"{file}: queues.{name}")
         quotas[name] = to_quotas(name, queue)
         weights[name] = float(queue.weight)
     return changes.with_queues(now, quotas, weights)
+
+
+def _check_fields(kind: type[ApiModel], asked: Mapping[str, Any], where: str) -> None:
+    known = {field.alias or plain for plain, field in kind.model_fields.items()}
+    if unknown := sorted(asked.keys() - known):
+        raise UsageError(f"{where}.{unknown[0]}: there is no such field, but {', '.join(sorted(known))}")
+
+
+def _spec(kind: type[_Spec], asked: Mapping[str, Any], where: str) -> _Spec:
+    try:
+        return kind.model_validate(dict(asked))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{'.'.join([where, *map(str, first['loc'])])}: {first['msg']}") from error
 
 
 def _job(now: Snapshot, name: str, edit: Edit, file: Path) -> Snapshot:
@@ -182,10 +199,29 @@ def _job(now: Snapshot, name: str, edit: Edit, file: Path) -> Snapshot:
         priority=job.priority if edit.priority is None else edit.priority,
         queue=job.queue if edit.queue is None else edit.queue,
     )
-    need, after = edited.requirements, changes.with_job(now, edited)
-    gpus = Bounds(edit.gpus.min, edit.gpus.max) if edit.gpus else need.gpus
-    types = need.gpu_types if edit.gpu_types is None else _types(now, edit.gpu_types, f"{file}: jobs.{name}.gpuTypes")
-    return changes.with_limits(after, edited, gpus, types)
+    need = edited.requirements
+    limits = replace(
+        need if edit.parallelism is None else _divided(job, edit.parallelism, f"{file}: jobs.{name}.parallelism"),
+        gpus=Bounds(edit.gpus.min, edit.gpus.max) if edit.gpus else need.gpus,
+        max_nodes=edit.max_nodes or need.max_nodes,
+    )
+    if edit.gpu_types is not None:
+        limits = replace(limits, gpu_types=_types(now, edit.gpu_types, f"{file}: jobs.{name}.gpuTypes"))
+    training = replace(job.training, precision=edit.precision or job.training.precision)
+    return changes.with_limits(changes.with_job(now, edited), edited, limits, training)
+
+
+def _divided(job: Job, asked: Mapping[str, Any], where: str) -> Requirements:
+    need = job.requirements
+    if need.software == OTHER:
+        raise UsageError(f"{where}: its launcher has limits of its own, which are not known here: edit the job")
+    if is_pinned(job):
+        raise UsageError(f"{where}: its checkpoint can be loaded only with the degrees that it was saved with")
+    _check_fields(Parallelism, asked, where)
+    for degree, width in asked.items():
+        if isinstance(width, dict):
+            _check_fields(Width, width, f"{where}.{degree}")
+    return divided_as(need, _spec(Parallelism, asked, where))
 
 
 def _types(now: Snapshot, asked: Iterable[str], where: str) -> tuple[str, ...]:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from trimtab import names
+from trimtab.commands.reach import EVERYWHERE, Reach
 from trimtab.doctor.gpu_nodes import binds_directly
 from trimtab.doctor.inventory import Pod
+from trimtab.kube.cache import OnChange, T
 from trimtab.kube.client import KubeClient
 from trimtab.kube.devices import DeviceCaches, TaintRuleCache
 from trimtab.kube.metrics_hooks import FactsObserver, Silent
@@ -43,19 +45,25 @@ class ClusterWatch:
         settings: Settings,
         on_change: Callable[[], None],
         observer: FactsObserver | None = None,
+        reach: Reach = EVERYWHERE,
     ) -> None:
+        """`reach` says which kinds may be followed, and where: there is nothing of the others."""
         self._on_change = on_change
-        heard = observer or Silent()
+        self.reach = reach
+        heard, how = observer or Silent(), settings.reflector
 
-        def reflect(resource: Resource, kind: type[Any], changed: Callable[[Any, Any], None]) -> Reflector[Any]:
-            return Reflector(client, resource, kind, settings.reflector, on_change=changed, observer=heard)
+        def reflect(resource: Resource, kind: type[T], changed: OnChange[T]) -> list[Reflector[T]]:
+            return [
+                Reflector(client, resource, kind, how, only=(space, ""), on_change=changed, observer=heard)
+                for space in reach.of(resource)
+            ]
 
-        self._nodes: Reflector[NodeObject] = reflect(NODES, NodeObject, self._changed)
-        self._pods: Reflector[PodObject] = reflect(PODS, PodObject, self._pod_changed)
-        self._jobs: Reflector[JobObject] = reflect(JOBS, JobObject, self._changed)
-        self._queues: Reflector[QueueObject] = reflect(QUEUES, QueueObject, self._changed)
-        self._classes: Reflector[PriorityClassObject] = reflect(PRIORITY_CLASSES, PriorityClassObject, self._changed)
-        self._reports: Reflector[GpuNodeObject] = reflect(GPUNODES, GpuNodeObject, self._reported)
+        self._nodes = reflect(NODES, NodeObject, self._changed)
+        self._pods = reflect(PODS, PodObject, self._pod_changed)
+        self._jobs = reflect(JOBS, JobObject, self._changed)
+        self._queues = reflect(QUEUES, QueueObject, self._changed)
+        self._classes = reflect(PRIORITY_CLASSES, PriorityClassObject, self._changed)
+        self._reports = reflect(GPUNODES, GpuNodeObject, self._reported)
         self._devices = DeviceCaches(client, settings.reflector, on_change, heard)
         self._rules = TaintRuleCache(client, settings.reflector, on_change, heard)
         self._job_of: dict[str, str] = {}
@@ -81,21 +89,23 @@ class ClusterWatch:
 
     @property
     def _needed(self) -> tuple[Reflector[Any], ...]:
-        return self._nodes, self._pods, self._jobs, self._queues, self._classes
+        return *self._nodes, *self._pods, *self._jobs, *self._queues, *self._classes
 
     async def run(self) -> None:
         """Keep all copies true until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for each in (*self._needed, self._reports):
+            for each in (*self._needed, *self._reports):
                 tasks.create_task(each.run(), name=f"reflect {each.resource.plural}")
-            tasks.create_task(self._devices.run())
-            tasks.create_task(self._rules.run())
+            if self._nodes:
+                tasks.create_task(self._devices.run())
+                tasks.create_task(self._rules.run())
 
     async def synced(self) -> None:
         """Wait until every kind has been listed once; for what may be missing, only a while."""
         for each in self._needed:
             await each.synced.wait()
-        for event in (self._reports.synced, self._devices.known):
+        wanted = [each.synced for each in self._reports] + ([self._devices.known] if self._nodes else [])
+        for event in wanted:
             try:
                 await asyncio.wait_for(event.wait(), OPTIONAL_SECONDS)
             except TimeoutError:
@@ -110,11 +120,11 @@ class ClusterWatch:
         Call this in the event loop."""
         devices = self._devices if self._devices.listed else None
         caches = Caches(
-            nodes=tuple(self._nodes.items.values()),
-            pods=tuple(self._pods.items.values()),
-            jobs=tuple(self._jobs.items.values()),
-            queues=tuple(self._queues.items.values()),
-            priority_classes=tuple(self._classes.items.values()),
+            nodes=_all(self._nodes),
+            pods=_all(self._pods),
+            jobs=_all(self._jobs),
+            queues=_all(self._queues),
+            priority_classes=_all(self._classes),
             slices=tuple(devices.offered) if devices else (),
             claims=tuple(devices.claims.items.values()) if devices else (),
             device_classes=tuple(devices.classes.items.values()) if devices else (),
@@ -153,3 +163,7 @@ class ClusterWatch:
         if (report := new or old) is not None:
             self._news[report.metadata.name] = new
             self._on_change()
+
+
+def _all(copies: Iterable[Reflector[T]]) -> tuple[T, ...]:
+    return tuple(each for copy in copies for each in copy.items.values())

@@ -23,6 +23,7 @@ from trimtab.commands.job_list import no_such_job
 from trimtab.commands.live import deciding, look
 from trimtab.commands.outlook import outlook
 from trimtab.commands.planning import PlanOutput, decide
+from trimtab.commands.reach import Reach
 from trimtab.errors import UsageError
 from trimtab.names import JOB_KIND
 from trimtab.observe.calibration import corrected
@@ -132,6 +133,44 @@ def explain_live(
     return _explained(account, policy, configured.prices, why)
 
 
+def explain_alone(observation: Observation, namespace: str, name: str, known: Learned, reach: Reach) -> Explained:
+    """What a job's status says of it, for those who do not see what it competes with. Raises TrimtabError."""
+    facts, now = _find(observation, namespace, name), observation.snapshot.time
+    told, eta = _told(facts), to_eta(facts.status.pending.start_time, now) if facts.status.pending else None
+    start = ui.Prospect(eta, "", 0, ()) if eta else None
+    rows = [
+        ui.standing(facts, now),
+        ui.pending(told) if told else [],
+        ui.prospects(None, start, now),
+        learned.story(facts, known, observation.snapshot),
+        ui.history(facts.status, now),
+        [("Not known", f"its place in line, and other choices: you do not see {reach.left_out}")],
+    ]
+    value: dict[str, Any] = {
+        "job": facts.meta.key,
+        "state": words.state(facts),
+        "plan": facts.status.plan.to_wire() if facts.status.plan else None,
+        "pending": told,
+        "line": None,
+        "start": start,
+        "decision": None,
+        "choices": (),
+        "currency": "",
+        "helps": (),
+    }
+    value |= _of_status(facts, known, observation.snapshot)
+    return Explained(value, [*ui.told_by(rows)], [], ())
+
+
+def _of_status(facts: JobFacts, known: Learned, snapshot: Snapshot) -> dict[str, Any]:
+    observed = facts.status.observed
+    return {
+        "status": facts.status.to_wire(),
+        "observed": observed.to_wire() if observed else None,
+        "learned": learned.value(facts, known, snapshot),
+    }
+
+
 def _explained(account: _Account, policy: str, prices: PriceSettings, why: str) -> Explained:
     facts, now = account.facts, account.snapshot.time
     objection = _objection(account, why, policy) if why else None
@@ -160,12 +199,7 @@ def _explained(account: _Account, policy: str, prices: PriceSettings, why: str) 
     if objection:
         value["whyNot"] = objection
     if facts:
-        observed = facts.status.observed
-        value |= {
-            "status": facts.status.to_wire(),
-            "observed": observed.to_wire() if observed else None,
-            "learned": learned.value(facts, account.known, account.snapshot),
-        }
+        value |= _of_status(facts, account.known, account.snapshot)
     told = [*ui.told_by(rows), *(ui.told_by([ui.objection(objection, now)]) if objection else [])]
     return Explained(value, told, _if_placed_now(account, decided), choices)
 

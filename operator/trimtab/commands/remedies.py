@@ -65,6 +65,12 @@ def _label(remedy: Remedy, job: Job) -> str:
         said.append(f"{remedy.gpus} GPU{'' if remedy.gpus == 1 else 's'}")
     if remedy.gpu_types is not None:
         said.append(" or ".join(remedy.gpu_types) or "any GPU type")
+    if remedy.max_nodes is not None:
+        said.append(f"at most {remedy.max_nodes} nodes")
+    if remedy.any_degrees:
+        said.append("parallelism left free")
+    if remedy.precision is not None:
+        said.append(f"{remedy.precision.value} precision")
     if remedy.priority is not None:
         said.append(f"priority {remedy.priority}")
     if remedy.queue is not None:
@@ -82,6 +88,12 @@ def _change(remedy: Remedy, job: Job, now: Snapshot) -> dict[str, Any]:
         edit["gpus"] = {"min": remedy.gpus, "max": remedy.gpus}
     if remedy.gpu_types is not None:
         edit["gpuTypes"] = list(remedy.gpu_types)
+    if remedy.max_nodes is not None:
+        edit["maxNodes"] = remedy.max_nodes
+    if remedy.any_degrees:
+        edit["parallelism"] = {}
+    if remedy.precision is not None:
+        edit["precision"] = remedy.precision.value
     if remedy.priority is not None:
         edit["priority"] = remedy.priority
     if remedy.queue is not None:

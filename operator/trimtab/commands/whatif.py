@@ -28,7 +28,8 @@ async def whatif(
 
     The change is a YAML file with one or more of: nodes.add (a list of type, count, gpus), nodes.remove and
     nodes.cordon (lists of names, in which * stands for anything), policy, jobs (by namespace/name: priority, queue,
-    gpus.min and gpus.max, suspend), queues (by name: the spec of a Queue), submit (a list of manifests of jobs).
+    gpus.min and gpus.max, gpuTypes, maxNodes, parallelism as in a spec, precision, suspend), queues (by name: the spec
+    of a Queue), submit (a list of manifests of jobs).
 
     Examples: trimtab whatif -f four-more-nodes.yaml
 

@@ -62,6 +62,8 @@ from trimtab.kube.resources import (
     PRIORITY_CLASSES,
     QUEUES,
     RESOURCE_SLICES,
+    SELF_SUBJECT_ACCESS_REVIEWS,
+    SUBJECT_ACCESS_REVIEWS,
     Resource,
 )
 from trimtab.settings import Settings
@@ -75,8 +77,6 @@ DEPLOYMENTS = Resource("apps/v1", "deployments")
 QUOTAS = Resource("v1", "resourcequotas")
 SERVICE_ACCOUNTS = Resource("v1", "serviceaccounts")
 SECRETS = Resource("v1", "secrets")
-SELF_REVIEWS = Resource("authorization.k8s.io/v1", "selfsubjectaccessreviews")
-REVIEWS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
 VERSION = "/version"
 KUEUE = f"/apis/{names.KUEUE_GROUP}"
 PARTS = (names.CONTROLLER_ACCOUNT, names.EXTENDER_ACCOUNT, names.AGENT_ACCOUNT, names.SCHEDULER_ACCOUNT)
@@ -299,7 +299,7 @@ class _Look:
         return tuple(AccessRight(need, right, allowed) for (need, right), allowed in zip(asked, verdicts, strict=True))
 
     async def _review(self, right: Right, user: str) -> bool:
-        resource = REVIEWS if user else SELF_REVIEWS
+        resource = SUBJECT_ACCESS_REVIEWS if user else SELF_SUBJECT_ACCESS_REVIEWS
         kind, _, subresource = right.resource.partition("/")
         attributes = {
             "verb": right.verb,

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from trimtab.errors import TrimtabError, Unreachable
-from trimtab.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
+from trimtab.kube.resources import SELF_SUBJECT_ACCESS_REVIEWS, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 
 REMEMBERED = 4096
 """Answers that are kept at most, of good tokens and of others."""
@@ -206,10 +206,18 @@ class Right(Struct, frozen=True):
 
 async def may_do(client: Client, user: User, right: Right) -> bool:
     """Whether RBAC (or what else decides) gives them this right. Raises ApiError."""
-    attributes = {
-        "verb": right.verb, "group": right.group, "resource": right.resource, "namespace": right.namespace,
-    }  # fmt: skip
-    return await _allowed(client, user, {"resourceAttributes": attributes})
+    return await _allowed(client, user, {"resourceAttributes": _attributes(right)})
+
+
+async def may_i(client: Client, right: Right) -> bool:
+    """Whether who asks has this right. Raises ApiError."""
+    body = {
+        "apiVersion": SELF_SUBJECT_ACCESS_REVIEWS.api_version,
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": _attributes(right)},
+    }
+    raw = await client.request("POST", SELF_SUBJECT_ACCESS_REVIEWS.path(), body=body, deadline=REVIEW_SECONDS)
+    return _granted(raw)
 
 
 async def may_get(client: Client, user: User, path: str) -> bool:
@@ -221,6 +229,14 @@ async def _allowed(client: Client, user: User, asked: dict[str, Any]) -> bool:
     spec = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra, **asked}
     body = {"apiVersion": SUBJECT_ACCESS_REVIEWS.api_version, "kind": "SubjectAccessReview", "spec": spec}
     raw = await client.request("POST", SUBJECT_ACCESS_REVIEWS.path(), body=body, deadline=REVIEW_SECONDS)
+    return _granted(raw)
+
+
+def _attributes(right: Right) -> dict[str, str]:
+    return {"verb": right.verb, "group": right.group, "resource": right.resource, "namespace": right.namespace}
+
+
+def _granted(raw: bytes) -> bool:
     status = _understood(_ACCESS_REVIEW, raw).status
     return status.allowed and not status.denied
 

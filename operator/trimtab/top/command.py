@@ -8,20 +8,22 @@ from typing import Annotated
 
 import typer
 
-from trimtab.commands.options import ContextOption, KubeconfigOption, server
+from trimtab.commands.options import ContextOption, KubeconfigOption, NamespaceOption, own_namespace, server
 from trimtab.errors import UsageError
 
 
 @server
 async def top(
     config: Annotated[Path | None, typer.Option(help="Settings file (YAML) [default: $TRIMTAB_CONFIG]")] = None,
+    namespace: NamespaceOption = "",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
     """Show the cluster in the terminal: its GPUs by link domain, who waits for what and until when, and why.
 
-    It reads what your kubeconfig may read, changes nothing, and works over SSH, in 80 columns and 24 lines, and without
-    colours (NO_COLOR). Keys: j and k choose a job, a shows all jobs or only those that wait, q ends it.
+    It reads what your kubeconfig may read (where that is not the whole cluster, one namespace), changes nothing, and
+    works over SSH, in 80 columns and 24 lines, and without colours (NO_COLOR). Keys: j and k choose a job, a shows all
+    jobs or only those that wait, q ends it.
 
     Example: trimtab top --context prod
     """
@@ -32,4 +34,4 @@ async def top(
     except ImportError as error:
         raise UsageError(f"top needs {error.name}: pip install 'trimtab[top]' ({error})") from error
 
-    await show(config, kubeconfig, context)
+    await show(config, kubeconfig, context, [namespace or own_namespace(kubeconfig, context)])

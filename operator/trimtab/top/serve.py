@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from trimtab.commands import calibration
+from trimtab.commands.reach import reach
 from trimtab.kube.client import KubeClient
 from trimtab.settings import Settings, load
 from trimtab.telemetry import logs
@@ -39,21 +40,24 @@ class Live:
         namespace, _, name = key.partition("/")
         policy = moment.deciders.policy or own.policy.name
         found = await self._console.thread(
-            lambda: answers.explained(moment.seen, namespace, name, moment.known, own, policy, "")
+            lambda: answers.explained(moment.seen, namespace, name, moment.known, own, policy, "", moment.reach)
         )
         rows: Sequence[tuple[str, str]] = found["told"]
         return rows
 
 
-async def show(config: Path | None, kubeconfig: Path | None, context: str | None) -> None:
-    """Show the cluster until it is left. Raises SettingsError, and what ends the console."""
+async def show(config: Path | None, kubeconfig: Path | None, context: str | None, namespaces: Iterable[str]) -> None:
+    """Show the cluster until it is left; where not all of it may be seen, these namespaces.
+
+    Raises SettingsError, Forbidden where no job may be seen, and what ends the console.
+    """
     given = {"kubeconfig": kubeconfig, "context": context}
     settings = load(config, {"kube": {name: value for name, value in given.items() if value is not None}}, "web")
     logs.configure(settings.log)
     logging.getLogger().handlers[:] = [logging.NullHandler()]  # a line of a log would be written across the screen
     calibration.use(settings.perf)
     async with await KubeClient.connect(settings.kube) as client:
-        console = Console(client, settings)
+        console = Console(client, settings, await reach(client, namespaces))
         screen = Top(Live(console, settings), colours=not os.environ.get("NO_COLOR"))
         looking = asyncio.create_task(console.run(), name="console")
         looking.add_done_callback(lambda done: None if done.cancelled() else screen.exit())

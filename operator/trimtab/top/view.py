@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
+from trimtab.kube.resources import NODES
 from trimtab.ui import words
 from trimtab.ui.listing import Listing
 from trimtab.ui.terminal import Console, Text
@@ -67,16 +68,19 @@ class JobLine(NamedTuple):
 
 # --- heading ---------------------------------------------------------------------------------------------------------
 def heading(moment: Moment, trouble: str) -> Text:
-    """The cluster in one line, or why it may be out of date."""
+    """What is seen of the cluster in one line, and what is left out; or why it may be out of date."""
     if trouble:
         return Text(f"may be out of date: {trouble}", "bold red")
     told = views.overview(moment.seen, moment.waits, moment.deciders, EVERYTHING)
     sums = Counter[str]()
     for kind in told["gpus"]:
         sums.update({name: count for name, count in kind.items() if isinstance(count, int)})
-    parts = [f"{sums['held']} of {sums['gpus']} GPUs held", f"{told['running']} run", f"{told['waiting']} wait"]
+    parts = [f"{sums['held']} of {sums['gpus']} GPUs held"] if moment.reach.whole(NODES) else []
+    parts += [f"{told['running']} run", f"{told['waiting']} wait"]
     policy = told["deciding"]["policy"]
-    return Text("  ·  ".join([*parts, *([f"{policy} decides"] if policy else [])]), "bold")
+    parts += [f"{policy} decides"] if policy else []
+    parts += [f"left out: {moment.reach.left_out}"] if moment.reach.left_out else []
+    return Text("  ·  ".join(parts), "bold")
 
 
 # --- GPUs ------------------------------------------------------------------------------------------------------------
@@ -107,6 +111,8 @@ def _natural(name: str) -> tuple[str, int, str]:
 def gpu_lines(moment: Moment, width: int, chosen: int, *, colours: bool) -> list[Text]:
     """The GPUs in lines of `width` columns; those of the job in row `chosen` stand out. Two GPUs share a character, one
     above the other."""
+    if not moment.reach.whole(NODES):
+        return [Text("you may not see nodes (list and watch of nodes, gpunodes)")]
     told = views.overview(moment.seen, moment.waits, moment.deciders, EVERYTHING)
     types = {kind["gpuType"] or "unknown": kind for kind in told["gpus"]}
     lines: list[Text] = []

@@ -42,6 +42,7 @@ class Prospect(Struct, frozen=True):
     eta: Eta
     gpu_type: str
     gpus: int
+    """0 where only the time is known."""
     nodes: tuple[str, ...]
     where: str = ""
     """The domain that all the nodes share, such as a rack; empty for none."""
@@ -181,8 +182,9 @@ def prospects(where: Place | None, found: Prospect | None, now: float) -> Rows:
         eta = found.eta
         low, expected, high = (words.minutes(moment - now) for moment in (eta.low, eta.expected, eta.high))
         where_ = f" ({found.where})" if found.where else ""
-        text = f"in ~{expected} (four times of five in {low} to {high}), with {found.gpus}×{found.gpu_type}"
-        said.append(("Starts", f"{text} on {words.nodes(found.nodes)}{where_}"))
+        text = f"in ~{expected} (four times of five in {low} to {high})"
+        on = f", with {found.gpus}×{found.gpu_type} on {words.nodes(found.nodes)}{where_}" if found.gpus else ""
+        said.append(("Starts", text + on))
     elif where:
         said.append(("Starts", "not in sight: no job that is expected to end makes room for it"))
     return said

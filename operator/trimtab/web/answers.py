@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trimtab.commands.explanation import explain_live
+from trimtab.commands.explanation import explain_alone, explain_live
 from trimtab.commands.get import job_values, node_values
+from trimtab.commands.reach import EVERYWHERE, Reach
 from trimtab.doctor import show
 from trimtab.doctor.collect import gather
 from trimtab.doctor.examine import examine
@@ -82,15 +83,20 @@ def job(moment: Moment, audience: Audience, query: Query, settings: Settings) ->
     if not any((each.meta.namespace, each.meta.name) == (namespace, name) for each in moment.seen.jobs.values()):
         raise NotThere("there is no such job: it may have been deleted")
     policy = moment.deciders.policy or settings.policy.name
-    return explained(moment.seen, namespace, name, moment.known, settings, policy, query.get("why-not"))
+    return explained(moment.seen, namespace, name, moment.known, settings, policy, query.get("why-not"), moment.reach)
 
 
 def explained(
-    seen: Observation, namespace: str, name: str, known: Learned, settings: Settings, policy: str, why: str
-) -> dict[str, Any]:
-    """As `trimtab explain -o json`, and the rows that it prints. Raises TrimtabError."""
+    seen: Observation, namespace: str, name: str, known: Learned, settings: Settings, policy: str, why: str,
+    reach: Reach = EVERYWHERE,
+) -> dict[str, Any]:  # fmt: skip
+    """As `trimtab explain -o json`, and the rows that it prints; of what is seen, only what the job's status says where
+    that is not all. Raises TrimtabError."""
     if len(why) > LONGEST_WHY:
         raise UsageError(f"why-not: must have at most {LONGEST_WHY} characters")
+    if reach.left_out:
+        alone = explain_alone(seen, namespace, name, known, reach)
+        return alone.value | {"told": alone.rows, "currency": settings.prices.currency}
     try:
         found = explain_live(seen, namespace, name, known, settings, policy, why)
     except (UnknownPolicy, UnknownGpu) as error:

@@ -6,12 +6,14 @@ import asyncio
 import signal
 import sys
 import webbrowser
+from collections.abc import Iterable
 
 import structlog
 from msgspec.structs import replace
 
 from trimtab import __version__
 from trimtab.commands import calibration
+from trimtab.commands.reach import reach
 from trimtab.errors import SettingsError
 from trimtab.kube.client import KubeClient
 from trimtab.printable import say
@@ -32,17 +34,19 @@ LOCAL_CONNECTIONS = 256
 log = structlog.get_logger(__name__)
 
 
-async def show_locally(settings: Settings, port: int, *, browser: bool) -> None:
-    """Serve the owner of the kubeconfig on this machine until SIGINT or SIGTERM, and open the page.
+async def show_locally(settings: Settings, port: int, namespaces: Iterable[str], *, browser: bool) -> None:
+    """Serve the owner of the kubeconfig on this machine until SIGINT or SIGTERM, and open the page. Where they may not
+    see all of the cluster, it shows these namespaces.
 
-    Raises SettingsError for a port that is taken, or a kubeconfig that cannot be used.
+    Raises SettingsError for a port that is taken, or a kubeconfig that cannot be used; Forbidden where they may see no
+    job.
     """
     logs.configure(settings.log.model_copy(update={"level": "warning"}))
     calibration.use(settings.perf)
     stop = _signals()
     async with await KubeClient.connect(settings.kube) as client:
-        console = Console(client, settings)
-        server = Server(console, OwnRights(), local_place(), seats(LOCAL_CONNECTIONS))
+        console = Console(client, settings, await reach(client, namespaces))
+        server = Server(console, OwnRights(console.audience), local_place(), seats(LOCAL_CONNECTIONS))
         listener = Listener(server.guard, LOOPBACK, port, "--port")
         names = (f"{LOOPBACK}:{listener.port}", f"localhost:{listener.port}")
         server.place = replace(server.place, hosts=names)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trimtab.commands.options import ContextOption, KubeconfigOption, server
+from trimtab.commands.options import ContextOption, KubeconfigOption, NamespaceOption, own_namespace, server
 
 ConfigOption = Annotated[Path | None, typer.Option(help="Settings file (YAML) [default: $TRIMTAB_CONFIG]")]
 
@@ -17,12 +17,14 @@ async def ui(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     config: ConfigOption = None,
+    namespace: NamespaceOption = "",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
     """Show the cluster on a page: its GPUs, every job and why it is where it is, what is expected, and what would help.
 
-    It reads what your kubeconfig may read, changes nothing, and is reached from this machine only, at a random address.
+    It reads what your kubeconfig may read (where that is not the whole cluster, one namespace), changes nothing, and is
+    reached from this machine only, at a random address.
 
     Examples: trimtab ui
 
@@ -31,7 +33,8 @@ async def ui(
     from trimtab.settings import load
     from trimtab.web.app import show_locally
 
-    await show_locally(load(config, {"kube": _kube(kubeconfig, context)}, "web"), port, browser=browser)
+    settings, own = load(config, {"kube": _kube(kubeconfig, context)}, "web"), own_namespace(kubeconfig, context)
+    await show_locally(settings, port, [namespace or own], browser=browser)
 
 
 @server

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,16 +17,18 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trimtab.commands import learned
 from trimtab.commands.cluster_watch import ClusterWatch
 from trimtab.commands.live import deciders
+from trimtab.commands.reach import EVERYWHERE, Reach
 from trimtab.doctor.collect import OURS
 from trimtab.doctor.inventory import Pod
 from trimtab.errors import TrimtabError
 from trimtab.kube.client import KubeClient
 from trimtab.kube.listing import list_all
-from trimtab.kube.resources import PODS
+from trimtab.kube.resources import JOBS, NODES, PODS, QUEUES
 from trimtab.kube.reviews import TooMany
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
@@ -37,6 +37,7 @@ from trimtab.web.audience import EVERYTHING, Audience, Denied, denied
 from trimtab.web.channels import IDLE_SECONDS, Channel
 from trimtab.web.columns import Layout, Waits
 from trimtab.web.deltas import Columns
+from trimtab.web.garbage import Collector, calm, let_go
 from trimtab_policy.perf.hierarchy import Learned
 
 LOOK_SECONDS = 1.0
@@ -49,19 +50,10 @@ ANSWER_BYTES = 32 << 20
 """Of all that are kept: which ones there are is up to visitors."""
 ASKED_AT_ONCE = 8
 """Answers that are worked out for one visitor: it is one after the other, for all."""
-SWITCH_SECONDS = 0.0005
 OUT_OF_DATE = "what is shown may be out of date"
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-
-
-def calm() -> None:
-    """Have the interpreter hold nobody up: what was listed stays, and is not worth looking for garbage in."""
-    sys.setswitchinterval(SWITCH_SECONDS)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(5_000, 50, 1000)
 
 
 class Moment(Struct, frozen=True):
@@ -78,6 +70,8 @@ class Moment(Struct, frozen=True):
     """`namespace/name` of all that are seen."""
     namespaces: frozenset[str]
     """That have jobs or pods."""
+    reach: Reach = EVERYWHERE
+    """How much of the cluster is seen."""
 
     def denied(self, audience: Audience) -> Denied:
         """What an audience must not be told."""
@@ -91,15 +85,19 @@ class NotReady(TrimtabError):
 class Console:
     """Looks at the cluster for as long as `run` does."""
 
-    def __init__(self, client: KubeClient, settings: Settings) -> None:
+    def __init__(self, client: KubeClient, settings: Settings, reach: Reach = EVERYWHERE) -> None:
         self.settings = settings
+        self.reach = reach
         self.moment: Moment | None = None
         self._client = client
         self._changed = asyncio.Event()
-        self._watch = ClusterWatch(client, settings, self._changed.set)
+        self._watch = ClusterWatch(client, settings, self._changed.set, reach=reach)
         self._layout = Layout(self._watch.job_of_pod)
         self._channels: dict[Audience, Channel] = {}
         self._threads = ThreadPoolExecutor(1, "look")
+        self._collector = Collector()
+        self._over: list[Any] = []
+        """Moments and columns that nobody needs any more."""
         self._answers: dict[tuple[Any, ...], asyncio.Future[bytes]] = {}
         self._kept = 0
         """Bytes of `_answers`."""
@@ -122,6 +120,12 @@ class Console:
     def trouble_for(self, audience: Audience) -> str:
         """The same in words that any visitor may read."""
         return self.trouble if audience == EVERYTHING or not self.trouble else OUT_OF_DATE
+
+    @property
+    def audience(self) -> Audience:
+        """What the process itself may see."""
+        nodes, queues = self.reach.whole(NODES), self.reach.whole(QUEUES)
+        return Audience(self.reach.namespaces, nodes, queues)
 
     @property
     def server(self) -> str:
@@ -163,7 +167,15 @@ class Console:
 
     async def thread(self, work: Callable[[], T]) -> T:
         """Have it done where looks are made, behind those that wait."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+        over, self._over = self._over, []
+
+        def aside() -> T:
+            with self._collector.aside():
+                let_go(over)
+                return work()
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, aside)
 
     async def answer(self, key: tuple[Any, ...], work: Callable[[Moment], bytes], visitor: str) -> bytes:
         """What is made of this moment, once for each key. Raises TooMany where a visitor waits for many already."""
@@ -223,9 +235,10 @@ class Console:
     def publish(self, moment: Moment, frames: Iterable[tuple[Channel, bytes]]) -> None:
         """Answer by this moment from now on, and let viewers have the frames that tell of it."""
         self._forget()
+        self._over.append(self.moment)
         self.moment = moment
         for channel, frame in frames:
-            channel.publish(frame)
+            self._over += channel.publish(frame)
 
     def fed(self, moment: Moment, channels: Iterable[Channel] | None = None) -> Iterator[tuple[Channel, bytes]]:
         """Channels for which something is new at a moment, and the frames that tell of it."""
@@ -255,10 +268,14 @@ class Console:
             self._runs = views.expected_runs(seen, queues.reservations, queues.starvation_seconds)
         runs, kept = self._runs
         waits = views.waits_of(seen, kept)
+        if not self.reach.whole(JOBS):
+            waits = replace(waits, places={})  # among jobs of others that are not seen, nobody's place is known
         columns = self._layout.columns(seen, waits)
         jobs = [facts.meta.key for facts in seen.jobs.values()]
         number = self.moment.number + 1 if self.moment else 1
-        moment = Moment(number, seen, waits, runs, self._known, self._deciders, columns, jobs, namespaces)
+        moment = Moment(
+            number, seen, waits, runs, self._known, self._deciders, columns, jobs, namespaces, self.reach
+        )  # fmt: skip
         return moment, list(self.fed(moment, channels))
 
     async def _ask(self) -> None:
@@ -269,7 +286,9 @@ class Console:
                 policy, chosen = await deciders(kube, own.policy, own.monitor)
                 self._deciders = views.Deciders(policy, chosen)
                 self._known = await learned.learned(kube, own.reports)
-                self._watch.controllers(await list_all(self._client, PODS, Pod, [], params={"labelSelector": OURS}))
+                if self.reach.whole(PODS):
+                    own_pods = await list_all(self._client, PODS, Pod, [], params={"labelSelector": OURS})
+                    self._watch.controllers(own_pods)
                 self._asked = ""
             except (TrimtabError, msgspec.MsgspecError) as error:
                 self._asked = f"who decides is not known: {error}"

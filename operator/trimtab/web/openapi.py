@@ -122,6 +122,7 @@ PATHS: dict[str, dict[str, tuple[Any, ...]]] = {
                 user=TEXT,
                 server=TEXT,
                 version=TEXT,
+                unseen=TEXT,
                 can=_ref("Abilities"),
                 namespaces=_or_null(_list(TEXT)),
                 leftOut=OBJECT,

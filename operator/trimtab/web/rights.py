@@ -56,6 +56,14 @@ class Abilities(Struct, frozen=True, rename="camel"):
     doctor: bool = True
 
 
+def _abilities(audience: Audience) -> Abilities:
+    nodes, queues, every = audience.nodes, audience.queues, audience.namespaces is None
+    whole = every and nodes
+    return Abilities(
+        nodes=nodes, queues=queues, all_jobs=every, plan=nodes, whatif=whole, doctor=whole and queues
+    )  # fmt: skip
+
+
 class Visitor(Struct, frozen=True):
     """Somebody who asks."""
 
@@ -82,9 +90,12 @@ class OwnRights:
 
     mode = "local"
 
+    def __init__(self, audience: Audience = EVERYTHING) -> None:
+        self._audience = audience
+
     async def visitor(self, headers: Mapping[str, str], address: str, namespaces: frozenset[str]) -> Visitor:
         """The owner."""
-        return Visitor("", EVERYTHING, Abilities())
+        return Visitor("", self._audience, _abilities(self._audience))
 
 
 class ReviewedRights:
@@ -111,9 +122,8 @@ class ReviewedRights:
             self._all_of(user, ("nodes", ""), ("gpunodes", names.GROUP)), self._all_of(user, ("queues", names.GROUP))
         )
         seen = None if every else await self._namespaces(user, namespaces)
-        whole = every and nodes
-        can = Abilities(nodes=nodes, queues=queues, all_jobs=every, plan=nodes, whatif=whole, doctor=whole and queues)
-        return Visitor(user.username, Audience(seen, nodes, queues), can)
+        audience = Audience(seen, nodes, queues)
+        return Visitor(user.username, audience, _abilities(audience))
 
     async def _whose(self, token: str) -> User | TokenRefusal:
         status = await review_token(self._client, token)

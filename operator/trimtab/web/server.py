@@ -205,6 +205,7 @@ class Server:
                 "can": visitor.can,
                 "namespaces": None if spaces is None else sorted(spaces),
                 "leftOut": {"namespaces": len({key.partition("/")[0] for key in hidden}), "jobs": len(hidden)},
+                "unseen": self._console.reach.left_out,
                 "trouble": self._console.trouble_for(visitor.audience),
             }
         )
@@ -260,8 +261,7 @@ class Server:
         loop, since = asyncio.get_running_loop(), request.query.get("since", "")
         reviewed, trouble = loop.time(), ""
         while not self.stopping.is_set():
-            frames = channel.behind(since)
-            since = channel.id
+            since, frames = await channel.behind(since, self._console.thread)
             if loop.time() - reviewed > REVIEW_SECONDS:
                 if (refusal := await self._refusal(request, visitor)) is not None:
                     await response.write(refusal)

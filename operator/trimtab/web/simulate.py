@@ -57,8 +57,9 @@ class WhatifAsked(Struct, frozen=True, forbid_unknown_fields=True):
     change: dict[str, Any]
     """As the file of `trimtab whatif`, but for `submit`, which has the manifests themselves: one or more of
     nodes.add (a list of type, count, gpus), nodes.remove and nodes.cordon (lists of names, in which * stands for
-    anything), policy, jobs (by namespace/name: priority, queue, gpus.min and gpus.max, suspend), queues (by name: the
-    spec of a Queue), submit (a list of manifests of jobs)."""
+    anything), policy, jobs (by namespace/name: priority, queue, gpus.min and gpus.max,
+    gpuTypes, maxNodes, parallelism as in a spec, precision, suspend), queues (by name: the spec of a Queue), submit (a
+    list of manifests of jobs)."""
     policy: str = ""
     """Policy of both lives; empty: the one that decides now."""
     rigid: bool = False

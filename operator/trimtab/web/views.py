@@ -90,13 +90,20 @@ def overview(seen: Observation, waits: Waits, deciders: Deciders, audience: Audi
     return {
         "time": seen.snapshot.time,
         "running": sum(facts.holds_gpus for facts in shown),
-        "waiting": sum(facts.meta.uid in waits.places for facts in shown),
+        "waiting": sum(_waits(facts, waits) for facts in shown),
         "gpus": _gpus(seen, waits) if audience.nodes else [],
         "deciding": deciders.value(),
         "line": _line(shown, waits),
         "decisions": _decisions(shown),
         "shadow": shadow(shown),
     }
+
+
+def _waits(facts: JobFacts, waits: Waits) -> bool:
+    """Whether it is in line; where nobody's place is known, whether it neither runs nor is suspended or over."""
+    if waits.places:
+        return facts.meta.uid in waits.places
+    return not (facts.holds_gpus or facts.finished or facts.suspended)
 
 
 def _gpus(seen: Observation, waits: Waits) -> list[dict[str, Any]]:

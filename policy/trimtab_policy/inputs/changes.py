@@ -1,7 +1,7 @@
 """A snapshot as it would be after a change: nodes that come, go or take no more pods, jobs and queues edited.
 
 Pure, for whoever wants to know what would become of a cluster (`trimtab whatif`). A job that loses a node waits again
-with the steps that it has done; so does one whose GPUs an edit no longer allows.
+with the steps that it has done; so does one whose GPUs, or division over them, an edit no longer allows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec.structs import replace
 
 from trimtab_policy import catalog
-from trimtab_policy.types import UNBOUNDED, Bounds, Job, Node, Quota, Requirements, Snapshot
+from trimtab_policy.placement.limits import user_limits
+from trimtab_policy.specs import TrainingSpec
+from trimtab_policy.types import UNBOUNDED, Job, Node, Quota, Requirements, Snapshot
 
 
 def with_nodes(snapshot: Snapshot, gpu_type: str, count: int, gpus: int) -> Snapshot:
@@ -88,13 +90,12 @@ def with_job(snapshot: Snapshot, job: Job) -> Snapshot:
     return replace(snapshot, jobs=tuple(job if other.uid == job.uid else other for other in snapshot.jobs))
 
 
-def with_limits(snapshot: Snapshot, job: Job, gpus: Bounds, gpu_types: tuple[str, ...]) -> Snapshot:
-    """The job may have other GPUs: so many, of these types (empty: of all). One that runs on what that does not allow
-    waits."""
-    edited = replace(job, requirements=replace(job.requirements, gpus=gpus, gpu_types=gpu_types))
-    changed, held = with_job(snapshot, edited), job.placement
-    allowed = held is None or (gpus.admits(held.gpus) and (not gpu_types or held.gpu_type in gpu_types))
-    return changed if allowed else stopped(changed, job.uid)
+def with_limits(snapshot: Snapshot, job: Job, limits: Requirements, training: TrainingSpec) -> Snapshot:
+    """The job has other limits, or trains otherwise. One that runs as that does not allow waits."""
+    changed, held = with_job(snapshot, replace(job, requirements=limits, training=training)), job.placement
+    if held is None or (training == job.training and not any(user_limits(limits, held))):
+        return changed
+    return stopped(changed, job.uid)
 
 
 def with_queues(snapshot: Snapshot, quotas: Mapping[str, Iterable[Quota]], weights: Mapping[str, float]) -> Snapshot:

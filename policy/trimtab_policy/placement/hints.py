@@ -27,6 +27,7 @@ MOST_TRIED = 64
 """Jobs of one decision, of those that ask for different things, for which other wishes are tried."""
 MAX_HINTS = 3
 """More suggestions than this nobody reads."""
+NOTHING = Remedy()
 RESHARDING = (
     "its checkpoint can be loaded only with the degrees that it was saved with; where the training can load it with "
     "others, say so in spec.elasticity.checkpoint.resharding"
@@ -81,7 +82,7 @@ def starts_now_if(case: WaitingCase, able: list[Candidate]) -> tuple[str | Hint,
 
 def _changes(case: WaitingCase, able: list[Candidate]) -> Iterator[str | Hint]:
     need, fastest = case.job.requirements, max(candidate.tokens_per_second for candidate in able)
-    least, pinned = min(candidate.option.gpus for candidate in able), _pinned(case.job)
+    least, pinned = min(candidate.option.gpus for candidate in able), is_pinned(case.job)
     fewer, any_type = need.gpus if pinned else Bounds(1, max(1, least - 1)), ()
     found = 0
     for change, wider, changed in (
@@ -100,19 +101,23 @@ def _changes(case: WaitingCase, able: list[Candidate]) -> Iterator[str | Hint]:
                 what=best.describe(),
             )  # fmt: skip
             told += f" it would start now at {best.tokens_per_second / fastest:.2f}× the speed"
-            remedy = _remedy(need, wider, best)
-            yield Hint(told, remedy) if remedy else told
+            yield Hint(told, _remedy(case.job, replace(case.job, requirements=wider), best))
     if pinned:
         yield RESHARDING
     yield from _at_the_cost_of_others(case, able)
 
 
-def _remedy(need: Requirements, wider: Requirements, best: Candidate) -> Remedy | None:
-    """From one to the other; None where they differ in more than what GPUs the job may have."""
-    if replace(wider, gpus=need.gpus, gpu_types=need.gpu_types) != need:
-        return None
-    types = None if wider.gpu_types == need.gpu_types else wider.gpu_types
-    return Remedy(gpus=None if wider.gpus == need.gpus else best.option.gpus, gpu_types=types)
+def _remedy(job: Job, wider: Job, best: Candidate) -> Remedy:
+    """From one to the other, and no further than the option needs."""
+    need, wide = job.requirements, wider.requirements
+    limits = replace(wide, gpus=need.gpus, gpu_types=need.gpu_types, max_nodes=need.max_nodes)
+    return Remedy(
+        gpus=None if wide.gpus == need.gpus else best.option.gpus,
+        gpu_types=None if wide.gpu_types == need.gpu_types else wide.gpu_types,
+        max_nodes=best.option.nodes if need.max_nodes and best.option.nodes > need.max_nodes else None,
+        any_degrees=limits != need,
+        precision=None if wider.training == job.training else wider.training.precision,
+    )
 
 
 def _starts(case: WaitingCase, requirements: Requirements) -> Candidate | None:
@@ -200,23 +205,31 @@ _helpful: BoundedMemo[Hashable, tuple[str | Hint, ...]] = BoundedMemo(1 << 14, l
 
 
 def _first_that_works(case: WaitingCase) -> Iterator[str | Hint]:
-    too_large: list[Candidate] = []
+    too_large: list[tuple[Candidate, Job]] = []
     for change, job in _wider(case).items():
         found = candidates(case.snapshot, case.capacity, job) if job != case.job else []
         there = [each for each in found if each.option.gpus <= _gpus_of(case, each)]
         if there:
             best = min(there, key=lambda c: c.cost)
             told = f"{change} makes it possible: {best.describe()} would do"
-            need = case.job.requirements
-            same = replace(job, requirements=need) == case.job
-            remedy = _remedy(need, job.requirements, best)
-            yield Hint(told, remedy) if same and remedy else told
+            yield Hint(told, _remedy(case.job, job, best))
             return
-        too_large += found
+        too_large += [(each, job) for each in found]
     if too_large:
-        least = min(too_large, key=lambda c: c.cost)
+        least, wider = min(too_large, key=lambda found: found[0].cost)
         have = f"the job may use {_gpus_of(case, least)} of this cluster"
-        yield f"more GPUs, or a smaller model: {least.describe()} would do, and {have}"
+        told = f"more GPUs, or a smaller model: {least.describe()} would do, and {have}"
+        yield Hint(told, with_room(case, least, _remedy(case.job, wider, least)))
+
+
+def with_room(case: WaitingCase, option: Candidate, remedy: Remedy = NOTHING, *, new: bool = False) -> Remedy:
+    """The same, and as many nodes more as the option needs beside those that there are, were they all free; `new`: all
+    of its nodes."""
+    name, asked = option.gpu.name, option.option
+    size = max(1, case.capacity.node_gpus(name), asked.gpus_per_node)
+    missing = asked.nodes - (0 if new else case.capacity.eligible_nodes(case.job, name))
+    missing = max(missing, -(-(asked.gpus - _gpus_of(case, option)) // size), 1)
+    return replace(remedy, gpu_type=name, nodes=missing, node_gpus=size)
 
 
 def _gpus_of(case: WaitingCase, candidate: Candidate) -> int:
@@ -228,7 +241,7 @@ def _wider(case: WaitingCase) -> dict[str, Job]:
     """The job with more freedom, the smallest changes first."""
     job, need = case.job, case.job.requirements
     low, high = need.gpus.low, need.gpus.high
-    if _pinned(job):
+    if is_pinned(job):
         return {"allowing other GPU types": replace(job, requirements=replace(need, gpu_types=()))}
     of_type = max(case.capacity.gpus(job, gpu.name, free=False) for gpu in case.types)
     more_of_type, more_of_any = Bounds(low, max(of_type, high)), Bounds(low, max(int(case.capacity.total.sum()), high))
@@ -254,7 +267,7 @@ def _any_degrees(job: Job) -> Requirements:
     """The same without the user's limits on how the work is divided, where these are the only ones: launchers that the
     performance model knows nothing about have limits of their own, and so has a checkpoint."""
     need = job.requirements
-    if need.software == OTHER or job.steps_done or _pinned(job):
+    if need.software == OTHER or job.steps_done or is_pinned(job):
         return need
     free = Requirements(gpus=need.gpus)
     return replace(
@@ -263,7 +276,7 @@ def _any_degrees(job: Job) -> Requirements:
     )  # fmt: skip
 
 
-def _pinned(job: Job) -> bool:
+def is_pinned(job: Job) -> bool:
     """Whether the job has a checkpoint that can be loaded only as it was saved (`limits.narrowed`): a user who allows
     other GPU counts would have it begin anew, and lose all its work."""
     need = job.requirements

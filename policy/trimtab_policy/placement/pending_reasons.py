@@ -16,11 +16,21 @@ from trimtab_policy.perf.plan_space import ANYHOW
 from trimtab_policy.perf.plans import why_none
 from trimtab_policy.placement.candidates import Candidate, allowed_types, candidates, could_ever_fit
 from trimtab_policy.placement.capacity import ALL_TYPES, Capacity
-from trimtab_policy.placement.hints import MAX_HINTS, WaitingCase, count_of, more_quota, starts_now_if, would_work_if
+from trimtab_policy.placement.hints import (
+    MAX_HINTS,
+    WaitingCase,
+    count_of,
+    more_quota,
+    starts_now_if,
+    with_room,
+    would_work_if,
+)
 from trimtab_policy.placement.host_limits import host_shortage
 from trimtab_policy.placement.releases import told_releases
 from trimtab_policy.placement.wording import Hint, TimedText, worded
 from trimtab_policy.types import Job, Pending, PendingReason, Remedy, Snapshot
+
+ANOTHER_TYPE = "allow a GPU type that the cluster has, or add nodes of an allowed type"
 
 
 def why_pending(snapshot: Snapshot, capacity: Capacity, job: Job) -> Pending:
@@ -80,8 +90,14 @@ def _no_such_gpu(case: WaitingCase) -> Pending | None:
         PendingReason.NO_SUCH_GPU,
         f"spec.resources.gpuTypes allows only {', '.join(wanted)}; the cluster has {present}{hint}",
         case.unavailable(),
-        "allow a GPU type that the cluster has, or add nodes of an allowed type",
+        Hint(ANOTHER_TYPE, Remedy(gpu_types=())) if _fits_another_type(case) else ANOTHER_TYPE,
     )
+
+
+def _fits_another_type(case: WaitingCase) -> bool:
+    job = case.job
+    wider = replace(job, requirements=replace(job.requirements, gpu_types=()))
+    return bool(candidates(case.snapshot, case.capacity, wider))
 
 
 def _no_eligible_node(case: WaitingCase) -> Pending | None:
@@ -119,15 +135,13 @@ def _cluster_too_small(case: WaitingCase) -> Pending | None:
     smallest = case.known[0]
     option, name = smallest.option, smallest.gpu.name
     have, nodes = case.capacity.gpus(case.job, name, free=False), case.capacity.eligible_nodes(case.job, name)
-    size = max(1, case.capacity.node_gpus(name))
-    more = max(option.nodes - nodes, -(-(option.gpus - have) // size), 1)
     hint = f"add {name} nodes, or allow other GPU types or fewer GPUs"
     return case.answer(
         PendingReason.CLUSTER_TOO_SMALL,
         f"the smallest plan is {smallest.describe()} ({option.gpus_per_node} on each of {count_of(option.nodes)}); "
         f"the job may use {count_of(nodes)} with {have} {name} in all{_asks(case.job, option.gpus)}",
         case.unavailable(),
-        Hint(hint, Remedy(gpu_type=name, nodes=more, node_gpus=size)),
+        Hint(hint, with_room(case, smallest)),
     )
 
 
@@ -147,7 +161,10 @@ def _host_too_small(case: WaitingCase) -> Pending | None:
         PendingReason.CLUSTER_TOO_SMALL,
         f"no node can hold a pod of the smallest plan, {smallest.describe()}: {why}",
         case.unavailable(),
-        "ask for less CPU or memory in spec.template or spec.resources, or add larger nodes",
+        Hint(
+            "ask for less CPU or memory in spec.template or spec.resources, or add larger nodes",
+            with_room(case, smallest, new=True),
+        ),
     )
 
 

@@ -43,6 +43,34 @@ async def test_a_page_can_be_used_by_everybody(path: str) -> None:
         assert await console.violations() == []
 
 
+TABLES = ("jobs", "jobs/team-open/run-0", "policies", "queues")
+CUT_OFF = """[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth)
+    .map((each) => each.ariaLabel)"""
+
+
+@needs_axe
+async def test_on_a_telephone_no_cell_of_a_table_is_out_of_sight() -> None:
+    async with opened(viewport={"width": 390, "height": 844}) as console:
+        for path in TABLES:
+            await console.show(path)
+            assert await console.page.evaluate(CUT_OFF) == [], path
+        assert await console.violations() == []
+
+
+async def test_the_map_grows_and_shrinks_from_the_size_that_it_has() -> None:
+    async with opened(nodes=128) as console:
+        page = console.page
+        await console.show("cluster")
+        height = "parseInt(document.querySelector('.map .space').style.height)"
+        await page.wait_for_function(f"() => {height} > 0")
+        sizes = [await page.evaluate(height)]
+        for button, grows in (("Larger", True), ("Smaller", False)):
+            await page.get_by_role("button", name=button).click()
+            await page.wait_for_function(f"() => {height} {'>' if grows else '<'} {sizes[-1]}")
+            sizes.append(await page.evaluate(height))
+        assert sizes[0] < sizes[1] > sizes[2]
+
+
 async def test_a_visitor_signs_in_sees_what_is_theirs_and_is_asked_again_when_the_token_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

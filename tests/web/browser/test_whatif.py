@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 import yaml
-from tests.builders import JOB_SPEC
+from tests.builders import JOB_SPEC, job_object
 from tests.web.browser.chromium import Opened, needs_chromium, opened
 from tests.web.town import OPEN
 
@@ -56,7 +56,9 @@ async def test_every_kind_of_change_is_filled_in_and_asked_as_the_link_says() ->
         "nodes": {"add": [{"type": "H100", "count": 1, "gpus": 4}], "remove": ["n9"], "cordon": ["n1*"]},
         "jobs": {
             f"{OPEN}/next-up": {"priority": -3, "queue": "shared", "gpus": {"min": 4, "max": 8}, "gpuTypes": ["A100"]},
-            f"{OPEN}/run-0": {"gpuTypes": []},
+            f"{OPEN}/run-0": {"gpuTypes": [], "maxNodes": 3, "precision": "BF16"},
+            f"{OPEN}/free": {"parallelism": {}},
+            f"{OPEN}/divided": {"parallelism": {"mode": "Auto", "tensor": {"fixed": 2}, "pipeline": {"max": 4}}},
             f"{OPEN}/run-4": {"suspend": True},
         },
         "submit": [yaml.safe_dump(manifest)],
@@ -64,6 +66,9 @@ async def test_every_kind_of_change_is_filled_in_and_asked_as_the_link_says() ->
         "policy": "sjf",
     }
     async with opened() as console:
+        for name in ("free", "divided"):
+            console.site.town.jobs[name] = job_object(name, {"launcher": "Megatron"}, namespace=OPEN)
+        console.site.look()
         asked = list[Any]()
         console.page.on("request", lambda sent: asked.append(sent.post_data_json) if sent.method == "POST" else None)
         await console.show(link(change), "Its jobs")

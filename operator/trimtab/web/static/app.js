@@ -4,7 +4,7 @@ import { Component, render } from "./vendor/preact.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 import { signal } from "./vendor/signals-core.js";
 import { html } from "./parts.js";
-import { columns, lastLine, link, linkText, run, signIn, signOut, signedIn, tick, trouble, tryNow, whoami } from "./store.js";
+import { applied, columns, lastLine, link, linkText, run, signIn, signOut, signedIn, tick, trouble, tryNow, whoami } from "./store.js";
 import { duration } from "./format.js";
 
 const PAGES = /** @type {[string, string, string][]} */ ([
@@ -49,6 +49,7 @@ function Banners() {
   return html`${link.value === "away" && html`<div class="banner bad" role="alert"><strong>The server does not answer.</strong> ${lastLine.value ? "What is shown is what was known then." : ""} ${linkText.value} <button class="plain" onClick=${tryNow}>Try now</button></div>`}
     ${link.value === "denied" && html`<div class="banner bad" role="alert"><strong>Not allowed.</strong> ${linkText.value}</div>`}
     ${link.value === "live" && trouble.value && html`<div class="banner warn" role="alert"><strong>The cluster's state may be old.</strong> ${trouble.value}</div>`}
+    ${me?.unseen && html`<div class="banner" role="note"><strong>Part of the cluster is left out.</strong> Your kubeconfig may see ${me.namespaces ? html`namespace ${me.namespaces.join(", ")} only` : "the jobs"}. Not seen: ${me.unseen}.</div>`}
     ${hidden ? html`<div class="banner" role="note"><strong>Part of the cluster is left out.</strong> You may not see ${left.jobs} job${left.jobs === 1 ? "" : "s"}${left.namespaces ? ` in ${left.namespaces} namespace${left.namespaces === 1 ? "" : "s"}` : ""}: on the map they are “somebody else's job”.</div>` : null}`;
 }
 
@@ -142,4 +143,4 @@ root.textContent = "";
 render(html`<${App} />`, root);
 run();
 // For whoever measures from outside: what the page holds, never a token.
-Object.defineProperty(globalThis, "trimtab", { value: { columns, tick } });
+Object.defineProperty(globalThis, "trimtab", { value: { columns, tick, applied } });

@@ -6,13 +6,23 @@
 export const KINDS = {
   add: { title: "Nodes added", add: "Add nodes", fresh: { type: "", count: "1", gpus: "8" } },
   away: { title: "Nodes taken away", add: "Drain nodes", fresh: { name: "", how: "remove" } },
-  job: { title: "A job changed", add: "Change a job", fresh: { job: "", priority: "", queue: "", min: "", max: "", types: "", suspend: false } },
+  job: { title: "A job changed", add: "Change a job", fresh: { job: "", priority: "", queue: "", min: "", max: "", types: "", nodes: "", divided: "", degrees: {}, other: {}, precision: "", suspend: false } },
   submit: { title: "A job submitted", add: "Submit a job", fresh: { manifest: "" } },
   queue: { title: "A queue changed", add: "Change a queue", fresh: { queue: "", weight: "1", quotas: [{ gpuType: "*", gpus: "", guaranteed: "0" }] } },
   policy: { title: "Another policy decides", add: "Another policy", fresh: { policy: "" } },
 };
+/** Degrees that may be given, as the spec of a job names them, and what people call them. @type {[string, string][]} */
+export const DEGREES = [["tensor", "Tensor"], ["pipeline", "Pipeline"], ["context", "Context"], ["expert", "Expert"]];
 const text = (/** @type {any} */ value) => (value === undefined || value === null ? "" : String(value));
 const number = (/** @type {string} */ value) => (value.trim() === "" ? undefined : Number(value));
+
+/** How the work is divided: degrees that are given have fields, and what else a spec may say is kept as it is. @param {any} asked */
+function divided(asked) {
+  if (!asked) return { divided: "", degrees: {}, other: {} };
+  const degrees = /** @type {Record<string, string>} */ ({}), other = { ...asked };
+  for (const [name] of DEGREES) if (asked[name]?.fixed != null) { degrees[name] = text(asked[name].fixed); delete other[name]; }
+  return { divided: Object.keys(asked).length ? "given" : "free", degrees, other };
+}
 
 /** The rows that a change fills in. @param {any} change @returns {any[]} */
 export function rowsOf(change) {
@@ -20,7 +30,7 @@ export function rowsOf(change) {
   for (const each of change.nodes?.add || []) rows.push({ kind: "add", type: text(each.type), count: text(each.count ?? 1), gpus: text(each.gpus ?? 8) });
   for (const how of ["remove", "cordon"]) for (const name of change.nodes?.[how] || []) rows.push({ kind: "away", name: text(name), how });
   for (const [job, edit] of Object.entries(change.jobs || {})) {
-    rows.push({ kind: "job", job, priority: text(edit.priority), queue: text(edit.queue), min: text(edit.gpus?.min), max: text(edit.gpus?.max), types: edit.gpuTypes ? edit.gpuTypes.join(", ") || "any" : "", suspend: edit.suspend === true });
+    rows.push({ kind: "job", job, priority: text(edit.priority), queue: text(edit.queue), min: text(edit.gpus?.min), max: text(edit.gpus?.max), types: edit.gpuTypes ? edit.gpuTypes.join(", ") || "any" : "", nodes: text(edit.maxNodes), ...divided(edit.parallelism), precision: text(edit.precision), suspend: edit.suspend === true });
   }
   for (const manifest of change.submit || []) rows.push({ kind: "submit", manifest: text(manifest) });
   for (const [queue, spec] of Object.entries(change.queues || {})) {
@@ -37,6 +47,9 @@ function edit(row) {
     ...(row.priority.trim() !== "" && { priority: number(row.priority) }),
     ...(row.queue.trim() !== "" && { queue: row.queue.trim() }),
     ...((min !== undefined || max !== undefined) && { gpus: { ...(min !== undefined && { min }), ...(max !== undefined && { max }) } }),
+    ...(row.nodes.trim() !== "" && { maxNodes: number(row.nodes) }),
+    ...(row.divided !== "" && { parallelism: row.divided === "free" ? {} : { ...row.other, ...Object.fromEntries(DEGREES.flatMap(([name]) => (row.degrees[name]?.trim() ? [[name, { fixed: number(row.degrees[name]) }]] : []))) } }),
+    ...(row.precision !== "" && { precision: row.precision }),
     ...(types !== "" && { gpuTypes: types === "any" ? [] : types.split(/[\s,]+/).filter(Boolean) }),
     ...(row.suspend && { suspend: true }),
   };

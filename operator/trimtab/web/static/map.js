@@ -7,6 +7,8 @@ import { theme } from "./colours.js";
 const HEADING = 22, LABEL = 13, GAP = 10;
 /** Below so many pixels a GPU, a node is one square. */
 const LEAST_CELL = 3;
+/** A GPU is never larger: a small cluster need not fill a large screen. */
+export const LARGEST_CELL = 40;
 
 /**
  * Rows of nodes in order of their place: zone, block, rack, link domain, then name.
@@ -88,7 +90,7 @@ export function layout(sections, gpus, width, cell) {
 
 /** The largest cells with which all is seen at once. @param {ReturnType<typeof grouped>} sections @param {number[]} gpus @param {number} width @param {number} height */
 export function fitting(sections, gpus, width, height) {
-  let low = 1, high = 26;
+  let low = 1, high = LARGEST_CELL;
   while (low < high) {
     const middle = Math.ceil((low + high) / 2);
     if (layout(sections, gpus, width, middle).height <= height) low = middle;

@@ -75,7 +75,7 @@ export function Table({ caption, columns, rows, first = -1, down = false, most =
   return html`<div class="scroll" role="region" aria-label=${`${caption}: table`} tabindex="0"><table><caption class="unseen">${caption}</caption>
     <thead><tr>${columns.map(([name, , value, kind], at) => html`<th key=${name} scope="col" class=${kind || ""} aria-sort=${by.at === at ? (by.down ? "descending" : "ascending") : undefined}>
       ${value ? html`<button onClick=${() => sort({ at, down: by.at === at ? !by.down : kind === "right" })}>${name}<span aria-hidden="true">${by.at === at ? (by.down ? " ↓" : " ↑") : ""}</span></button>` : name}</th>`)}</tr></thead>
-    <tbody>${order.slice(0, shown).map((row, at) => html`<tr key=${keyOf ? keyOf(row) : at}>${columns.map(([name, cell, , kind]) => html`<td key=${name} class=${kind || ""}>${cell(row)}</td>`)}</tr>`)}
+    <tbody>${order.slice(0, shown).map((row, at) => html`<tr key=${keyOf ? keyOf(row) : at}>${columns.map(([name, cell, , kind]) => html`<td key=${name} class=${kind || ""} data-name=${name}>${cell(row)}</td>`)}</tr>`)}
     ${rows.length === 0 && html`<tr><td class="dim" colspan=${columns.length}>${empty}</td></tr>`}</tbody></table>
     ${rows.length > shown && html`<p><button class="plain" onClick=${() => more(shown + 200)}>Show more (${rows.length - shown} left)</button></p>`}</div>`;
 }

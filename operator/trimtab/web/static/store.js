@@ -10,6 +10,8 @@ const TOKEN = "trimtab.token";
 /** Columns by name, changed in place; `tick` counts the changes. @type {Record<string, any[]>} */
 export const columns = {};
 export const tick = signal(0);
+/** Milliseconds that the last lines of the stream took to be read and applied, for whoever measures. @type {number[]} */
+export const applied = [];
 /** Server's clock minus ours, in seconds. */
 export const skew = signal(0);
 /** "connecting", "live", "away" (nothing answers), "token" (wanted), "denied". */
@@ -152,7 +154,13 @@ async function listen(abort) {
       timer = setTimeout(() => abort.abort(), DEAD_AFTER);
       const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
       rest = lines.pop() || "";
-      for (const line of lines) if (line) take(JSON.parse(line));
+      for (const line of lines) {
+        if (!line) continue;
+        const began = performance.now();
+        take(JSON.parse(line));
+        applied.push(performance.now() - began);
+        if (applied.length > 240) applied.shift();
+      }
     }
   } finally {
     clearTimeout(timer);

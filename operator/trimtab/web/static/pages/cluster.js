@@ -2,7 +2,7 @@
 // Cluster: every GPU where it stands; the same as a table below.
 import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
 import { MODES, STATES, dark, painter } from "../colours.js";
-import { GpuMap, fitting, grouped, layout } from "../map.js";
+import { GpuMap, LARGEST_CELL, fitting, grouped, layout } from "../map.js";
 import { JobLink, Panel, Table, html } from "../parts.js";
 import { columns, now, tick, whoami } from "../store.js";
 import { minutes } from "../format.js";
@@ -56,7 +56,7 @@ function Chosen({ at }) {
 }
 
 /** The canvas and all that moves on it. @param {any} props */
-function Canvas({ sections, mode, found, chosen, choose, size, setSize }) {
+function Canvas({ sections, mode, found, chosen, choose, size, setSize, drawn }) {
   const box = useRef(/** @type {any} */ (null)), below = useRef(/** @type {any} */ (null)), above = useRef(/** @type {any} */ (null)), map = useRef(/** @type {GpuMap | null} */ (null));
   const [space, measure] = useState({ width: 0, height: 0 }), [tip, point] = useState(/** @type {any} */ (null)), [night, setNight] = useState(dark.matches);
   const gpus = columns["node.gpus"] || [];
@@ -70,7 +70,7 @@ function Canvas({ sections, mode, found, chosen, choose, size, setSize }) {
     return () => { watch.disconnect(); dark.removeEventListener("change", change); };
   }, []);
   const fit = useMemo(() => space.width ? fitting(sections, gpus, space.width, space.height) : 1, [sections, space]);
-  const cell = size || fit;
+  const cell = drawn.current = size || fit;
   const plan = useMemo(() => layout(sections, gpus, space.width || 600, cell), [sections, space, cell]);
   const paint = useMemo(() => painter(mode, columns, now()), [mode, tick.value, night]);
   useEffect(() => { if (map.current && space.width) map.current.resize(space.width, space.height); }, [space, night]);
@@ -93,7 +93,7 @@ function Canvas({ sections, mode, found, chosen, choose, size, setSize }) {
     const { key } = event;
     if (key.startsWith("Arrow")) { const next = GpuMap.beside(plan, chosen, key); choose(next); show(next); }
     else if (key === "Home" || key === "End") { const next = plan.order[key === "Home" ? 0 : plan.order.length - 1]; choose(next); show(next); }
-    else if (key === "+" || key === "=") setSize(Math.min(32, cell + Math.max(1, cell >> 2)));
+    else if (key === "+" || key === "=") setSize(Math.min(LARGEST_CELL, cell + Math.max(1, cell >> 2)));
     else if (key === "-") setSize(Math.max(1, cell - Math.max(1, cell >> 2)));
     else if (key === "0") setSize(0);
     else if (key === "Escape") choose(-1);
@@ -115,7 +115,7 @@ function Canvas({ sections, mode, found, chosen, choose, size, setSize }) {
 /** @param {{query: URLSearchParams}} props */
 export default function Cluster({ query }) {
   tick.value;
-  const asked = query.get("node");
+  const asked = query.get("node"), drawn = useRef(6); // pixels of a GPU as it is drawn now
   const [mode, setMode] = useState(query.get("colour") || "job"), [text, type] = useState(query.get("q") || ""), [size, setSize] = useState(0), [chosen, choose] = useState(-1), [table, open] = useState(false);
   useEffect(() => { if (asked) choose((columns["node.name"] || []).indexOf(asked)); }, [asked, (columns["node.name"] || []).length]);
   const names = columns["node.name"], racks = columns["node.rack"], types = columns["node.type"], many = columns["node.gpus"];
@@ -127,9 +127,9 @@ export default function Cluster({ query }) {
   return html`<h1>Cluster</h1>
     <div class="tools"><label>Colour <select value=${mode} onChange=${(/** @type {any} */ event) => setMode(event.target.value)}>${MODES.map(([key, name]) => html`<option key=${key} value=${key}>${name}</option>`)}</select></label>
       <input type="search" aria-label="Show only what is called like" placeholder="Node, rack, type, job or queue" value=${text} onInput=${(/** @type {any} */ event) => type(event.target.value)} />
-      <span class="chips"><button aria-label="Smaller" onClick=${() => setSize(Math.max(1, (size || 6) - 2))}>−</button><button onClick=${() => setSize(0)} aria-pressed=${size === 0}>All at once</button><button aria-label="Larger" onClick=${() => setSize(Math.min(32, (size || 6) + 2))}>+</button></span>
+      <span class="chips"><button aria-label="Smaller" onClick=${() => setSize(Math.max(1, drawn.current - Math.max(1, drawn.current >> 2)))}>−</button><button onClick=${() => setSize(0)} aria-pressed=${size === 0}>All at once</button><button aria-label="Larger" onClick=${() => setSize(Math.min(LARGEST_CELL, drawn.current + Math.max(1, drawn.current >> 2)))}>+</button></span>
       <span class="dim small" role="status">${found ? `${found.size} of ${names.filter(Boolean).length} nodes` : `${names.filter(Boolean).length.toLocaleString("en-US")} nodes, ${(columns["gpu.job"] || []).length.toLocaleString("en-US")} GPUs`}</span></div>
-    <div class="mapbox"><div class="mapwide"><${Canvas} sections=${sections} mode=${mode} found=${found} chosen=${chosen} choose=${choose} size=${size} setSize=${setSize} /></div><${Chosen} at=${chosen} /></div>
+    <div class="mapbox"><div class="mapwide"><${Canvas} sections=${sections} mode=${mode} found=${found} chosen=${chosen} choose=${choose} size=${size} setSize=${setSize} drawn=${drawn} /></div><${Chosen} at=${chosen} /></div>
     <details open=${table} onToggle=${(/** @type {any} */ event) => open(event.target.open)}><summary>The same as a table</summary>${table && html`<${Table} caption="Nodes" rows=${shown} keyOf=${(/** @type {any} */ row) => row.name} first=${0} columns=${[
       ["Node", (/** @type {any} */ row) => html`<button class="plain name" onClick=${() => choose(row.at)}>${row.name}</button>`, (/** @type {any} */ row) => row.name], ["Type", (/** @type {any} */ row) => row.type, (/** @type {any} */ row) => row.type], ["Place", (/** @type {any} */ row) => row.place, (/** @type {any} */ row) => row.place],
       ["Free", (/** @type {any} */ row) => `${row.free}/${row.count}`, (/** @type {any} */ row) => row.free, "right"], ["Use", (/** @type {any} */ row) => figure(row.use, "%"), (/** @type {any} */ row) => row.use, "right"], ["Unwell", (/** @type {any} */ row) => row.bad || "", (/** @type {any} */ row) => row.bad, "right"],

@@ -3,7 +3,7 @@
 import { useState } from "../vendor/hooks.js";
 import { JobLink, State, Table, html } from "../parts.js";
 import { columns, now, tick } from "../store.js";
-import { clock, duration, minutes } from "../format.js";
+import { clock, duration, minutes, short } from "../format.js";
 
 const PHASES = ["Waiting", "Holding GPUs", "Over", "Suspended"];
 
@@ -43,11 +43,11 @@ export default function Jobs({ query }) {
       ["State", (/** @type {any} */ job) => html`<${State} state=${job.state} phase=${job.phase} />`, (/** @type {any} */ job) => job.state],
       ["When", (/** @type {any} */ job) => html`<${When} job=${job} at=${at} />`, (/** @type {any} */ job) => job.phase === 0 ? job.start || 1e12 : job.end || 1e12],
       ["Line", (/** @type {any} */ job) => job.place || "", (/** @type {any} */ job) => job.place || 1e9, "right"],
-      ["GPUs", (/** @type {any} */ job) => job.gpus ? html`${job.gpus}<span class="dim">×${job.type}</span>` : "", (/** @type {any} */ job) => job.gpus],
+      ["GPUs", (/** @type {any} */ job) => job.gpus ? html`<span title=${job.type}>${job.gpus}<span class="dim">×${short(job.type)}</span></span>` : "", (/** @type {any} */ job) => job.gpus],
       ["Progress", (/** @type {any} */ job) => job.progress < 0 ? "" : html`<span class="progress" role="img" aria-label=${`${job.progress / 10} percent`}><i style=${{ width: `${job.progress / 10}%` }}></i></span><span class="small dim"> ${Math.round(job.progress / 10)} %</span>`, (/** @type {any} */ job) => job.progress],
       ["Queue", (/** @type {any} */ job) => job.queue || html`<span class="dim">none</span>`, (/** @type {any} */ job) => job.queue],
       ["Priority", (/** @type {any} */ job) => job.priority, (/** @type {any} */ job) => job.priority, "right"],
       ["Age", (/** @type {any} */ job) => duration(Math.max(0, at - job.created)), (/** @type {any} */ job) => -job.created, "right"],
-      ["Plan", (/** @type {any} */ job) => html`<code>${job.plan}</code>`, null, "broken"],
+      ["Plan", (/** @type {any} */ job) => job.plan ? html`<code>${job.plan}</code>` : "", null, "broken"],
     ]} />`;
 }

@@ -50,13 +50,15 @@ function told(span, at) {
 
 /** @param {{span: any, top: number, x: (time: number) => number, at: number, colour: string}} props */
 function Span({ span, top, x, at, colour }) {
+  const now = x(at);
   const left = x(span.start), width = Math.max(3, x(span.end) - left), y = top + HEAD + span.track * TRACK, middle = y + BAR / 2;
   const [low, high] = span.kind === "running" ? [span.endLow, span.endHigh] : [span.startLow, span.startHigh];
-  const room = Math.floor((width - 8) / 6.2), name = span.job.split("/").pop() || "";
+  const crossed = now > left && left + width - now > 60, from = crossed ? now : left; // a name stands beside the line of now
+  const room = Math.floor((left + width - from - 8) / 6.2), name = span.job.split("/").pop() || "";
   const body = html`<title>${told(span, at)}</title><rect class="body" x=${left} y=${y} width=${width} height=${BAR} rx="3" fill=${colour} stroke=${colour} />
     ${span.kind === "reserved" && html`<rect x=${left} y=${y} width=${width} height=${BAR} rx="3" fill="url(#kept)" />`}
     ${low !== null && high > low && html`<path class="whisker" d=${`M${x(low)} ${middle}H${x(high)}M${x(low)} ${middle - 4}v8M${x(high)} ${middle - 4}v8`} />`}
-    ${room > 4 && html`<text class=${`label ${span.kind}`} x=${left + 4} y=${y + BAR - 3.5}>${name.length > room ? `${name.slice(0, room - 1)}…` : name}</text>`}`;
+    ${room > 4 && html`<text class=${`label ${span.kind}`} x=${from + 4} y=${y + BAR - 3.5}>${name.length > room ? `${name.slice(0, room - 1)}…` : name}</text>`}`;
   return html`<g class=${span.kind === "reserved" ? "expected reserved" : span.kind}>${span.job ? html`<a href=${`#/jobs/${span.job}`} aria-label=${told(span, at)}>${body}</a>` : body}</g>`;
 }
 
@@ -77,11 +79,11 @@ function Chart({ data }) {
   return html`<div class="time" ref=${box} tabindex="0" role="region" aria-label="Timeline; the same stands in the table below"><svg width=${wide} height=${height} role="group" aria-label="Jobs over time">
     <defs><pattern id="kept" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><line class="whisker" x1="0" y1="0" x2="0" y2="6" /></pattern></defs>
     ${lanes.map((/** @type {any} */ lane) => html`<g key=${lane.name}><rect class="lane" x="0" y=${lane.top} width=${wide} height=${lane.height} /></g>`)}
-    ${lines.map((time) => html`<g key=${time}><line class="grid" x1=${x(time)} x2=${x(time)} y1=${AXIS} y2=${height} />${x(time) < wide - 76 && html`<text class="axis" x=${x(time) + 3} y="15">${clock(time, data.time)}</text>`}</g>`)}
+    ${lines.map((time) => html`<g key=${time}><line class="grid" x1=${x(time)} x2=${x(time)} y1=${AXIS} y2=${height} />${x(time) < wide - 76 && (x(time) + 76 < x(data.time) || x(time) > x(data.time) + 28) && html`<text class="axis" x=${x(time) + 3} y="15">${clock(time, data.time)}</text>`}</g>`)}
     ${lanes.map((/** @type {any} */ lane) => html`<g key=${lane.name}><text x="6" y=${lane.top + 15}>${lane.name || "no queue"}${lane.gpus ? ` · ${lane.gpus} GPUs` : ""}${lane.spans.length ? "" : " · nothing"}</text>
       ${lane.spans.map((/** @type {any} */ span) => html`<${Span} key=${`${span.job} ${span.start} ${span.track}`} span=${span} top=${lane.top} x=${x} at=${data.time} colour=${span.job ? hue(places.get(span.job) ?? 0) : "#8b96a3"} />`)}</g>`)}
     ${data.marks.map((/** @type {any} */ mark, /** @type {number} */ at) => html`<path key=${at} class="mark" d=${`M${x(mark.time)} ${AXIS}l4 -7h-8z`}><title>${`${clock(mark.time, data.time)} ${mark.job}: ${mark.text}`}</title></path>`)}
-    <line class="now" x1=${x(data.time)} x2=${x(data.time)} y1=${AXIS - 4} y2=${height} /><text class="nowtext" x=${x(data.time) + 3} y=${height - 4}>now</text></svg></div>`;
+    <line class="now" x1=${x(data.time)} x2=${x(data.time)} y1=${AXIS - 4} y2=${height} /><text class="nowtext" x=${x(data.time) + 6} y="15">now</text></svg></div>`;
 }
 
 /** @param {{query: URLSearchParams}} props */

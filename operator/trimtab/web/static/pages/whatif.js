@@ -2,11 +2,12 @@
 // What if: a change is described, two lives of the cluster are simulated, and stand side by side. The question is in the link.
 import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
 import { JobLink, Panel, Table, Waiting, html, useAnswer } from "../parts.js";
-import { KINDS, asked, changeOf, linkOf, rowsOf } from "../change.js";
+import { DEGREES, KINDS, asked, changeOf, linkOf, rowsOf } from "../change.js";
 import { api, columns, tick } from "../store.js";
 import { minutes, percent } from "../format.js";
 
 const MOST_JOBS = 40; // as the command shows
+const PRECISIONS = ["FP32", "FP16", "BF16", "FP8"];
 const NOTHING = 30; // seconds that are no difference
 
 /** @param {{label: string, hint?: string, broad?: boolean, children?: any}} props */
@@ -20,7 +21,8 @@ function Row({ row, change, remove, queues, policies }) {
   return html`<fieldset><legend>${KINDS[row.kind].title}</legend>
     ${row.kind === "add" && html`<div class="fields"><${Field} label="GPU type">${input("type", { list: "types", required: true, placeholder: "H100" })}<//><${Field} label="Nodes">${count("count", { min: 1, required: true })}<//><${Field} label="GPUs of each">${count("gpus", { min: 1, required: true })}<//></div>`}
     ${row.kind === "away" && html`<div class="fields"><${Field} label="Nodes" hint="* stands for any part of a name">${input("name", { list: "nodes", required: true })}<//><${Field} label="How" broad><select value=${row.how} onChange=${set("how")}><option value="remove">drained: their jobs stop, and wait again</option><option value="cordon">cordoned: their jobs go on, no others come</option></select><//></div>`}
-    ${row.kind === "job" && html`<div class="fields"><${Field} label="Job">${input("job", { list: "jobs", required: true, placeholder: "namespace/name" })}<//><${Field} label="Priority">${count("priority")}<//><${Field} label="Queue">${input("queue", { list: "queues" })}<//><${Field} label="GPUs, at least">${count("min", { min: 1 })}<//><${Field} label="GPUs, at most">${count("max", { min: 1, required: row.min !== "" })}<//><${Field} label="GPU types" hint="any, or several">${input("types", { list: "types" })}<//></div>
+    ${row.kind === "job" && html`<div class="fields"><${Field} label="Job">${input("job", { list: "jobs", required: true, placeholder: "namespace/name" })}<//><${Field} label="Priority">${count("priority")}<//><${Field} label="Queue">${input("queue", { list: "queues" })}<//><${Field} label="GPUs, at least">${count("min", { min: 1 })}<//><${Field} label="GPUs, at most">${count("max", { min: 1, required: row.min !== "" })}<//><${Field} label="GPU types" hint="any, or several">${input("types", { list: "types" })}<//><${Field} label="Nodes, at most">${count("nodes", { min: 1 })}<//><${Field} label="Precision"><select value=${row.precision} onChange=${set("precision")}><option value="">as it is</option>${PRECISIONS.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select><//><${Field} label="Parallelism" broad><select value=${row.divided} onChange=${set("divided")}><option value="">as it is</option><option value="free">left free: whatever is best</option><option value="given">with these degrees</option></select><//></div>
+      ${row.divided === "given" && html`<div class="fields">${DEGREES.map(([name, title]) => html`<${Field} key=${name} label=${title} hint="empty: free"><input type="number" inputmode="numeric" min="1" step="1" value=${row.degrees[name] || ""} onInput=${(/** @type {any} */ event) => change({ ...row, degrees: { ...row.degrees, [name]: event.target.value } })} /><//>`)}</div>`}
       <label class="check"><input type="checkbox" checked=${row.suspend} onChange=${set("suspend")} /> Suspended: it gives back what it holds, and does not wait</label><p class="dim small">What is left empty stays as it is.</p>`}
     ${row.kind === "submit" && html`<${Field} label="Manifest: LLMTrainingJob, TrainJob, PyTorchJob, JobSet …"><textarea class="code" rows="8" required spellcheck=${false} value=${row.manifest} onInput=${set("manifest")}></textarea><//>`}
     ${row.kind === "policy" && html`<div class="fields"><${Field} label="Policy"><select value=${row.policy} onChange=${set("policy")} required><option value="">choose one</option>${policies.map((/** @type {string} */ name) => html`<option key=${name} value=${name}>${name}</option>`)}</select><//></div>`}
