@@ -12,7 +12,7 @@ from tests.faults.testbed import Stand
 from tests.faults.watcher import Watcher
 from tests.faults.workloads import JOBS, LONG, PATIENT, URGENT, Workload, whole
 from tests.live.harness import Live, training_job
-from tests.live.test_place import PLACE, job, placed
+from tests.live.theirs import PLACE, job, placed
 
 from trimtab import names
 from trimtab.controller.place.stand_in import name_of

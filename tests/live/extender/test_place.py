@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.live.extender.process import ExtenderProcess
 from tests.live.harness import ControllerProcess, Live
-from tests.live.test_place import PLACE, gone, job, nodes, placed, pods, stand_in, until
+from tests.live.theirs import PLACE, gone, job, nodes, placed, pods, stand_in, until
 
 from trimtab import names
 

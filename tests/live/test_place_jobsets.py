@@ -1,0 +1,230 @@
+"""JobSets are placed: their real controller makes Jobs, those make the pods, and Trimtab decides where and when.
+
+Its webhooks are real, too (`tests.live.their_controllers`), and no controller has more rights than its manifests give.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.live import their_controllers, theirs
+from tests.live.harness import NAMESPACE, ControllerProcess, Live, eventually, training_job
+from tests.live.test_failures import exited
+from tests.live.test_place import Somebody
+from tests.live.theirs import JOBSET, PLACE, finished, gone, jobset, nodes, placed, pods, replicated, template, uids
+
+from trimtab import names
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+Json = dict[str, Any]
+SLOW: dict[str, dict[str, Any]] = {"interop": PLACE, "fake": {"speedup": 20.0}}
+
+
+@pytest.fixture(scope="module")
+def placing(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    try:
+        with their_controllers.jobset(live_cluster.cluster, tmp_path_factory.mktemp("theirs")), placed(live_cluster):
+            yield live_cluster
+    except their_controllers.NotBuilt as error:
+        pytest.skip(f"the controller of JobSets cannot be had here: {error}")
+
+
+def stand_in(live: Live, name: str) -> str:
+    return theirs.stand_in(live, name, JOBSET)
+
+
+async def until(live: Live, name: str, condition: str) -> None:
+    await theirs.until(live, name, condition, JOBSET)
+
+
+def restarts(live: Live, name: str) -> int:
+    return int(live.get(JOBSET.plural, name).get("status", {}).get("restarts", 0))
+
+
+async def test_its_jobs_start_as_one_gang_in_rank_order_and_other_pods_are_nobodys_business(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    live.apply(jobset("wide", replicated("driver"), jobs=2, pods=2))
+    await eventually(lambda: len(pods(live, "wide", JOBSET)) == 4, what="the pods of its Jobs")
+    assert not any(nodes(live, "wide", JOBSET))
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        await until(live, "wide", "PodsReady")
+        planned = [node["name"] for node in live.status(stand_in(live, "wide"))["plan"]["nodes"]]
+        here = pods(live, "wide", JOBSET)
+        assert nodes(live, "wide", JOBSET) == planned, "the pods of the first Job come first"
+        assert [pod["metadata"]["labels"][names.LABEL_RANK] for pod in here] == ["0", "1", "2", "3"]
+        assert {owner["kind"] for pod in here for owner in pod["metadata"]["ownerReferences"]} == {"Job"}
+        [driver] = live.list("pods", "jobset.sigs.k8s.io/replicatedjob-name=driver")
+        assert not [label for label in driver["metadata"]["labels"] if label.startswith(names.GROUP)]
+    await gone(live, "wide", JOBSET)
+
+
+async def test_one_that_is_done_ends_its_stand_in(live: Live, placing: Live, tmp_path: Path) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE):
+        live.apply(jobset("done"))
+        await until(live, "done", "Complete")
+        await eventually(finished(live, "done", JOBSET), what="its own controller to say that it is complete")
+        assert names.REASON_STAND_IN in live.events("done")
+    await gone(live, "done", JOBSET)
+
+
+async def test_of_two_that_do_not_both_fit_one_waits_whole_and_follows(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        live.apply(jobset("early", jobs=2, pods=2))
+        await until(live, "early", "PodsReady")
+        live.apply(jobset("late"))
+        await eventually(
+            lambda: bool(it := stand_in(live, "late")) and "pending" in live.status(it),
+            what=lambda: f"it to be told why it waits: {live.list('ltj')}",
+        )
+        assert not any(nodes(live, "late", JOBSET)), "no part of it starts"
+        assert live.status(stand_in(live, "late"))["pending"]["reason"] == "InsufficientGpus"
+        await gone(live, "early", JOBSET)
+        await until(live, "late", "PodsReady")
+        assert len(set(nodes(live, "late", JOBSET))) == 2
+    await gone(live, "late", JOBSET)
+
+
+async def test_it_is_suspended_by_its_user_or_by_us_and_neither_overrules_the_other(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "jobset-high"}}
+    live.apply(high | {"value": 1000})
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        live.apply(jobset("humble", suspend=True))
+        await until(live, "humble", "Suspended")
+        assert not pods(live, "humble", JOBSET)
+        live.patch(JOBSET.plural, "humble", {"spec": {"suspend": False}})
+        await until(live, "humble", "PodsReady")
+        first = uids(live, "humble", JOBSET)
+        live.patch("ltj", stand_in(live, "humble"), {"spec": {"elasticity": {"minRuntimeSeconds": 0}}})
+        live.apply(training_job("proud", gpus=32, seconds=3600, priorityClassName="jobset-high"))
+        await live.until("proud", "PodsReady", 60)
+        found = live.get(JOBSET.plural, "humble")
+        assert found["spec"]["suspend"] is True
+        assert "proud" in found["metadata"]["annotations"][names.ANNOTATION_SUSPENDED]
+        assert not found["status"].get("restarts"), "that does not count as a failure"
+        await live.gone("proud")
+        await until(live, "humble", "PodsReady")
+        assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "humble", JOBSET)
+        assert not uids(live, "humble", JOBSET) & first
+        live.patch(JOBSET.plural, "humble", {"spec": {"suspend": True}})
+        await until(live, "humble", "Suspended")
+        await eventually(lambda: not pods(live, "humble", JOBSET), what="its pods to go")
+        assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "humble", JOBSET), "that was not us"
+    await gone(live, "humble", JOBSET)
+    live.cluster.kubectl("delete", "priorityclass", "jobset-high")
+
+
+async def test_a_failed_rank_is_tried_again_by_its_own_controller_with_the_same_stand_in(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        live.apply(jobset("hurt", jobs=2, pods=2))
+        await until(live, "hurt", "PodsReady")
+        before, stands_in = uids(live, "hurt", JOBSET), stand_in(live, "hurt")
+        status = exited(1, "Error")
+        status["containerStatuses"][0] |= {"name": "main", "image": "trainer:1"}
+        hurt = pods(live, "hurt", JOBSET)[2]["metadata"]["name"]
+        patch = json.dumps({"status": status})
+        live.cluster.kubectl("patch", "pod", hurt, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", patch)
+        await eventually(
+            lambda: restarts(live, "hurt") == 1, 60, lambda: f"a restart: {live.get(JOBSET.plural, 'hurt')}"
+        )
+        await eventually(
+            lambda: live.status(stands_in).get("plan", {}).get("epoch", 0) > 1 and live.holds(stands_in, "PodsReady"),
+            60,
+            lambda: f"another gang: {live.list('ltj')} {live.get(JOBSET.plural, 'hurt')}",
+        )
+        assert len(uids(live, "hurt", JOBSET)) == 4
+        assert not uids(live, "hurt", JOBSET) & before
+        assert stand_in(live, "hurt") == stands_in
+        assert restarts(live, "hurt") == 1, "the gang that begins anew costs no other restart"
+    await gone(live, "hurt", JOBSET)
+
+
+async def test_without_its_stand_in_a_gang_goes_and_another_one_takes_its_place(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        live.apply(jobset("bare"))
+        await until(live, "bare", "PodsReady")
+        name, before = stand_in(live, "bare"), uids(live, "bare", JOBSET)
+        uid = live.get("ltj", name)["metadata"]["uid"]
+        live.delete("ltj", name, "--wait=false")
+        await eventually(lambda: live.get("ltj", name).get("metadata", {}).get("uid", uid) != uid, what="another one")
+        await until(live, "bare", "PodsReady")
+        assert not uids(live, "bare", JOBSET) & before
+    await gone(live, "bare", JOBSET)
+
+
+def _wrong() -> list[tuple[Json, str]]:
+    two = jobset("two", replicated("other", template=template()))
+    after = jobset("after", replicated("first"))
+    after["spec"]["replicatedJobs"][1]["dependsOn"] = [{"name": "first", "status": "Complete"}]
+    half = jobset("half", pods=2)
+    half["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] = 4
+    free = jobset("free")
+    del free["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["schedulingGates"]
+    stuck = jobset("stuck", replicated("driver"))
+    driver = stuck["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    driver["spec"]["schedulingGates"] = [{"name": names.SCHEDULING_GATE}]
+    owned = jobset("owned")
+    owner = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "name": "t", "uid": "u"}
+    owned["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    return [
+        (two, "2 of its roles ask for GPUs (other, worker)"),
+        (after, "spec.replicatedJobs[1].dependsOn has to be left out"),
+        (half, "spec.replicatedJobs[0].template.spec.completions has to be"),
+        (free, "schedulingGates of its pods"),
+        (stuck, "the pods of driver ask for no GPUs"),
+        (owned, "TrainJob t controls it: label that one"),
+    ]
+
+
+async def test_what_keeps_one_from_being_placed_is_told_and_it_is_left_alone(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    wrong = [
+        (each["metadata"]["name"], each | {"spec": each["spec"] | {"suspend": True}}, why) for each, why in _wrong()
+    ]
+    live.apply(*(each for _, each, _ in wrong))
+    kept = {name: live.get(JOBSET.plural, name)["spec"] for name, *_ in wrong}
+
+    def told(name: str) -> str:
+        return theirs.annotations(live, name, JOBSET).get(names.ANNOTATION_PLACE_PROBLEM, "")
+
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE):
+        await eventually(lambda: all(map(told, kept)), what=lambda: f"all to be told: {list(map(told, kept))}")
+        for name, _, why in wrong:
+            assert why in told(name)
+        assert not live.list("ltj")
+    assert {name: live.get(JOBSET.plural, name)["spec"] for name in kept} == kept
+    live.delete(JOBSET.plural, "owned")
+    for name in kept.keys() - {"owned"}:
+        await gone(live, name, JOBSET)
+
+
+def test_the_controller_touches_only_jobsets_that_ask_and_no_job_of_theirs(placing: Live, tmp_path: Path) -> None:
+    controller = Somebody(placing, tmp_path, "trimtab-system", "trimtab-controller")
+    free = jobset("plain", suspend=True)
+    del free["metadata"]["labels"]
+    placing.apply(jobset("asks", suspend=True), free)
+    resume = {"spec": {"suspend": False}}
+    assert controller.patches(JOBSET.plural, "asks", resume) == ""
+    assert (
+        controller.patches(JOBSET.plural, "asks", {"metadata": {"annotations": {names.ANNOTATION_SUSPENDED: "w"}}})
+        == ""
+    )
+    assert "with the label" in controller.patches(JOBSET.plural, "plain", resume)
+    for patch in ({"spec": {"ttlSecondsAfterFinished": 1}}, {"metadata": {"annotations": {"other": "x"}}}):
+        assert "spec.suspend and what it says of that" in controller.patches(JOBSET.plural, "asks", patch), patch
+    placing.delete(JOBSET.plural, "asks")
+    placing.delete(JOBSET.plural, "plain")
