@@ -1,21 +1,36 @@
-"""JobSets are placed: their real controller makes Jobs, those make the pods, and Trimtab decides where and when.
+"""JobSets and TrainJobs are placed: their real controllers make Jobs, those make the pods, and Trimtab decides where
+and when they run.
 
-Its webhooks are real, too (`tests.live.their_controllers`), and no controller has more rights than its manifests give.
+Their webhooks are real, too (`tests.live.their_controllers`), and no controller has more rights than its manifests say.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.live import their_controllers, theirs
-from tests.live.harness import NAMESPACE, ControllerProcess, Live, eventually, training_job
-from tests.live.test_failures import exited
+from tests.live.harness import ControllerProcess, Live, eventually, training_job
+from tests.live.test_failures import exited, play
 from tests.live.test_place import Somebody
-from tests.live.theirs import JOBSET, PLACE, finished, gone, jobset, nodes, placed, pods, replicated, template, uids
+from tests.live.theirs import (
+    JOBSET,
+    PLACE,
+    TRAINJOB,
+    finished,
+    gone,
+    jobset,
+    nodes,
+    placed,
+    pods,
+    replicated,
+    runtime,
+    template,
+    trainjob,
+    uids,
+)
 
 from trimtab import names
 
@@ -28,10 +43,10 @@ SLOW: dict[str, dict[str, Any]] = {"interop": PLACE, "fake": {"speedup": 20.0}}
 @pytest.fixture(scope="module")
 def placing(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     try:
-        with their_controllers.jobset(live_cluster.cluster, tmp_path_factory.mktemp("theirs")), placed(live_cluster):
+        with their_controllers.running(live_cluster.cluster, tmp_path_factory.mktemp("theirs")), placed(live_cluster):
             yield live_cluster
     except their_controllers.NotBuilt as error:
-        pytest.skip(f"the controller of JobSets cannot be had here: {error}")
+        pytest.skip(f"the controllers of JobSets and TrainJobs cannot be had here: {error}")
 
 
 def stand_in(live: Live, name: str) -> str:
@@ -40,6 +55,14 @@ def stand_in(live: Live, name: str) -> str:
 
 async def until(live: Live, name: str, condition: str) -> None:
     await theirs.until(live, name, condition, JOBSET)
+
+
+def fail(live: Live, pod: Json) -> None:
+    """The container of a pod ends with an error, as its kubelet would say."""
+    status = exited(1, "Error")
+    container = pod["spec"]["containers"][0]
+    status["containerStatuses"][0] |= {"name": container["name"], "image": container["image"]}
+    play(live, pod["metadata"]["name"], **status)
 
 
 def restarts(live: Live, name: str) -> int:
@@ -130,11 +153,7 @@ async def test_a_failed_rank_is_tried_again_by_its_own_controller_with_the_same_
         live.apply(jobset("hurt", jobs=2, pods=2))
         await until(live, "hurt", "PodsReady")
         before, stands_in = uids(live, "hurt", JOBSET), stand_in(live, "hurt")
-        status = exited(1, "Error")
-        status["containerStatuses"][0] |= {"name": "main", "image": "trainer:1"}
-        hurt = pods(live, "hurt", JOBSET)[2]["metadata"]["name"]
-        patch = json.dumps({"status": status})
-        live.cluster.kubectl("patch", "pod", hurt, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", patch)
+        fail(live, pods(live, "hurt", JOBSET)[2])
         await eventually(
             lambda: restarts(live, "hurt") == 1, 60, lambda: f"a restart: {live.get(JOBSET.plural, 'hurt')}"
         )
@@ -228,3 +247,84 @@ def test_the_controller_touches_only_jobsets_that_ask_and_no_job_of_theirs(placi
         assert "spec.suspend and what it says of that" in controller.patches(JOBSET.plural, "asks", patch), patch
     placing.delete(JOBSET.plural, "asks")
     placing.delete(JOBSET.plural, "plain")
+
+
+# --- TrainJobs --------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def runtimes(placing: Live) -> Live:
+    """With a runtime whose pods wait for Trimtab, and one whose pods do not."""
+    placing.apply(runtime("placed"), runtime("plain", schedulingGates=None))
+    return placing
+
+
+async def test_a_trainjob_starts_as_its_runtime_says_and_is_suspended_by_either_side(
+    live: Live, runtimes: Live, tmp_path: Path
+) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        live.apply(trainjob("fine", "placed", nodes=3))
+        await theirs.until(live, "fine", "PodsReady", TRAINJOB)
+        stands_in = theirs.stand_in(live, "fine", TRAINJOB)
+        planned = [node["name"] for node in live.status(stands_in)["plan"]["nodes"]]
+        assert nodes(live, "fine", TRAINJOB) == planned
+        assert len(set(planned)) == 3
+        owner = live.get("ltj", stands_in)["metadata"]["ownerReferences"][0]
+        assert (owner["kind"], owner["name"]) == ("TrainJob", "fine")
+        before = uids(live, "fine", TRAINJOB)
+        live.patch("ltj", stands_in, {"spec": {"elasticity": {"minRuntimeSeconds": 0}}})
+        high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "trainjob-high"}}
+        live.apply(high | {"value": 1000})
+        live.apply(training_job("before", gpus=32, seconds=3600, priorityClassName="trainjob-high"))
+        await live.until("before", "PodsReady", 60)
+        assert live.get(TRAINJOB.plural, "fine")["spec"]["suspend"] is True
+        assert "before" in theirs.annotations(live, "fine", TRAINJOB)[names.ANNOTATION_SUSPENDED]
+        await live.gone("before")
+        await theirs.until(live, "fine", "PodsReady", TRAINJOB)
+        assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "fine", TRAINJOB)
+        assert not uids(live, "fine", TRAINJOB) & before
+        live.patch(TRAINJOB.plural, "fine", {"spec": {"suspend": True}})
+        await theirs.until(live, "fine", "Suspended", TRAINJOB)
+        await eventually(lambda: not pods(live, "fine", TRAINJOB), what="its pods to go")
+        assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "fine", TRAINJOB), "that was not us"
+    await gone(live, "fine", TRAINJOB)
+    live.cluster.kubectl("delete", "priorityclass", "trainjob-high")
+
+
+async def test_a_failed_rank_of_a_trainjob_is_tried_again_by_its_jobset(
+    live: Live, runtimes: Live, tmp_path: Path
+) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        live.apply(trainjob("sore", "placed"))
+        await theirs.until(live, "sore", "PodsReady", TRAINJOB)
+        stands_in, before = theirs.stand_in(live, "sore", TRAINJOB), uids(live, "sore", TRAINJOB)
+        fail(live, pods(live, "sore", TRAINJOB)[0])
+        await eventually(
+            lambda: live.status(stands_in).get("plan", {}).get("epoch", 0) > 1 and live.holds(stands_in, "PodsReady"),
+            60,
+            lambda: f"another gang: {live.list('ltj')} {live.get(JOBSET.plural, 'sore')}",
+        )
+        assert restarts(live, "sore") == 1
+        assert not uids(live, "sore", TRAINJOB) & before
+    await gone(live, "sore", TRAINJOB)
+
+
+async def test_a_trainjob_is_told_what_its_runtime_lacks_and_ends_with_its_stand_in(
+    live: Live, runtimes: Live, tmp_path: Path
+) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE):
+        live.apply(trainjob("bald", "plain", suspend=True))
+
+        def told() -> str:
+            return theirs.annotations(live, "bald", TRAINJOB).get(names.ANNOTATION_PLACE_PROBLEM, "")
+
+        await eventually(lambda: bool(told()), what="it to be told")
+        for words in ("schedulingGates of its pods", "in its JobSet", "spec.runtimeRef"):
+            assert words in told()
+        gates = [{"name": names.SCHEDULING_GATE}]
+        pod = {"template": {"spec": {"template": {"spec": {"schedulingGates": gates}}}}}
+        template = {"spec": {"replicatedJobs": [{"name": "node", **pod}]}}
+        patch = {"manager": "test.trimtab.dev/user", "trainingRuntimeSpec": {"template": template}}
+        live.patch(TRAINJOB.plural, "bald", {"spec": {"runtimePatches": [patch], "suspend": False}})
+        await theirs.until(live, "bald", "Complete", TRAINJOB)
+        await eventually(finished(live, "bald", TRAINJOB), what="its own controller to say that it is complete")
+        assert not told()
+    await gone(live, "bald", TRAINJOB)

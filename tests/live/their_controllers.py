@@ -1,6 +1,6 @@
 """The real controllers of JobSets and TrainJobs, beside the local control plane, with their projects' roles.
 
-    with jobset(live.cluster, directory):
+    with running(live.cluster, directory):
         live.apply(...)
 
 CRDs, roles and webhooks are those of the Go modules sigs.k8s.io/jobset and github.com/kubeflow/trainer (Apache License
@@ -25,6 +25,7 @@ from urllib.request import urlopen
 import yaml
 from hack.kind.programs import Plain, plain
 from msgspec import Struct
+from tests.live.harness import wait_until
 
 from trimtab.errors import LocalClusterError
 from trimtab_local.checkout import checkout
@@ -108,17 +109,12 @@ TRAINER = Project(
 
 
 @contextmanager
-def jobset(cluster: LocalCluster, directory: Path) -> Iterator[None]:
-    """JobSets, while the block runs. Raises NotBuilt."""
-    with _running(JOBSET, cluster, directory):
-        yield
-
-
-@contextmanager
-def trainer(cluster: LocalCluster, directory: Path) -> Iterator[None]:
-    """JobSets and TrainJobs, while the block runs. Raises NotBuilt."""
+def running(
+    cluster: LocalCluster, directory: Path, projects: tuple[Project, ...] = (JOBSET, TRAINER)
+) -> Iterator[None]:
+    """These controllers, while the block runs. Raises NotBuilt."""
     with ExitStack() as stack:
-        for project in (JOBSET, TRAINER):
+        for project in projects:
             stack.enter_context(_running(project, cluster, directory))
         yield
 
@@ -150,8 +146,7 @@ def _running(project: Project, cluster: LocalCluster, directory: Path) -> Iterat
     here.mkdir()
     objects = [*_rights(project, sources), *(_read(sources / crd)[0] for crd in project.crds)]
     _apply(cluster, objects)
-    crds = [each["metadata"]["name"] for each in objects if each["kind"] == "CustomResourceDefinition"]
-    cluster.kubectl("wait", "--for=condition=Established", *(f"crd/{name}" for name in crds), "--timeout=60s")
+    _await_kinds(cluster, [each["metadata"]["name"] for each in objects if each["kind"] == "CustomResourceDefinition"])
     ports, certificate = free_ports(), here / "k8s-webhook-server" / "serving-certs"
     webhook, health = list(ports.values())[:2]
     hooks = _webhooks(project, sources, webhook, _certify(certificate))
@@ -165,6 +160,16 @@ def _running(project: Project, cluster: LocalCluster, directory: Path) -> Iterat
         process.terminate()
         process.wait(30)
         _delete(cluster, objects)
+
+
+def _await_kinds(cluster: LocalCluster, crds: list[str]) -> None:
+    """Until they are served. `kubectl wait` fails where they have no conditions yet."""
+
+    def served(crd: str) -> bool:
+        told = json.loads(cluster.kubectl("get", "crd", crd, "-o", "json"))["status"].get("conditions") or []
+        return any(each["type"] == "Established" and each["status"] == "True" for each in told)
+
+    wait_until(lambda: all(map(served, crds)), f"{crds} to be served")
 
 
 def _read(path: Path) -> list[Json]:
@@ -242,7 +247,9 @@ def _apply(cluster: LocalCluster, objects: list[Json]) -> None:
 
 
 def _delete(cluster: LocalCluster, objects: list[Json]) -> None:
-    cluster.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=_listed(objects))
+    """All but their namespaces, which take long to go and may be wanted again."""
+    left = [each for each in objects if each["kind"] != "Namespace"]
+    cluster.kubectl("delete", "--ignore-not-found", "--timeout=60s", "-f", "-", stdin=_listed(left), timeout=90)
 
 
 def _listed(objects: list[Json]) -> str:

@@ -38,6 +38,9 @@ JOBSET = Words(
 )
 
 
+TRAINJOB = Words("trainjob.trainer.kubeflow.org", "jobset.sigs.k8s.io/jobset-name")
+
+
 @contextmanager
 def placed(live: Live) -> Iterator[None]:
     """With the controller's rights to Jobs, and all admission policies."""
@@ -88,6 +91,30 @@ def jobset(name: str, *beside: Json, jobs: int = 2, pods: int = 1, **spec: Any) 
     given = {"replicatedJobs": [*beside, workers], "failurePolicy": {"maxRestarts": 5}, **spec}
     meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta, "spec": given}
+
+
+def runtime(name: str, **pod: Any) -> Json:
+    """A runtime of TrainJobs whose pods are to be placed; `pod` are other fields of their spec, or None for none."""
+    given = template()
+    given["spec"]["containers"][0]["name"] = "node"
+    given["spec"] = {key: value for key, value in (given["spec"] | pod).items() if value is not None}
+    node = {"name": "node", "template": {"spec": {"backoffLimit": 0, "template": given}}}
+    node["template"]["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    jobs = {"replicatedJobs": [node], "failurePolicy": {"maxRestarts": 5}}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": jobs}},
+    }
+
+
+def trainjob(name: str, of: str, nodes: int = 2, **spec: Any) -> Json:
+    """A TrainJob to be placed, with the runtime `of`."""
+    given = {"runtimeRef": {"kind": "TrainingRuntime", "name": of}, "trainer": {"numNodes": nodes, "command": SMALL}}
+    meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
+    api = "trainer.kubeflow.org/v1alpha1"
+    return {"apiVersion": api, "kind": "TrainJob", "metadata": meta, "spec": given | spec}
 
 
 def annotations(live: Live, name: str, kind: Words = JOB) -> dict[str, str]:
