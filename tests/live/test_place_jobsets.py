@@ -65,11 +65,20 @@ def fail(live: Live, pod: Json) -> None:
     play(live, pod["metadata"]["name"], **status)
 
 
+async def again(live: Live, stands_in: str, name: str) -> None:
+    """Wait for another gang of the same stand-in."""
+    await eventually(
+        lambda: live.status(stands_in).get("plan", {}).get("epoch", 0) > 1 and live.holds(stands_in, "PodsReady"),
+        60,
+        lambda: f"another gang: {live.list('ltj')} {live.get(JOBSET.plural, name)}",
+    )
+
+
 def restarts(live: Live, name: str) -> int:
     return int(live.get(JOBSET.plural, name).get("status", {}).get("restarts", 0))
 
 
-async def test_its_jobs_start_as_one_gang_in_rank_order_and_other_pods_are_nobodys_business(
+async def test_its_jobs_are_one_gang_in_rank_order_which_outlives_a_failed_rank_and_its_stand_in(
     live: Live, placing: Live, tmp_path: Path
 ) -> None:
     live.apply(jobset("wide", replicated("driver"), jobs=2, pods=2))
@@ -77,32 +86,44 @@ async def test_its_jobs_start_as_one_gang_in_rank_order_and_other_pods_are_nobod
     assert not any(nodes(live, "wide", JOBSET))
     async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
         await until(live, "wide", "PodsReady")
-        planned = [node["name"] for node in live.status(stand_in(live, "wide"))["plan"]["nodes"]]
+        first, before = stand_in(live, "wide"), uids(live, "wide", JOBSET)
+        planned = [node["name"] for node in live.status(first)["plan"]["nodes"]]
         here = pods(live, "wide", JOBSET)
         assert nodes(live, "wide", JOBSET) == planned, "the pods of the first Job come first"
         assert [pod["metadata"]["labels"][names.LABEL_RANK] for pod in here] == ["0", "1", "2", "3"]
         assert {owner["kind"] for pod in here for owner in pod["metadata"]["ownerReferences"]} == {"Job"}
         [driver] = live.list("pods", "jobset.sigs.k8s.io/replicatedjob-name=driver")
         assert not [label for label in driver["metadata"]["labels"] if label.startswith(names.GROUP)]
+
+        fail(live, here[2])
+        await eventually(
+            lambda: restarts(live, "wide") == 1, 60, lambda: f"a restart: {live.get(JOBSET.plural, 'wide')}"
+        )
+        await again(live, first, "wide")
+        again_here = uids(live, "wide", JOBSET)
+        assert len(again_here) == 4
+        assert not again_here & before
+        assert stand_in(live, "wide") == first
+        assert restarts(live, "wide") == 1, "the gang that begins anew costs no other restart"
+
+        uid = live.get("ltj", first)["metadata"]["uid"]
+        live.delete("ltj", first, "--wait=false")
+        await eventually(lambda: live.get("ltj", first).get("metadata", {}).get("uid", uid) != uid, what="another one")
+        await until(live, "wide", "PodsReady")
+        assert not uids(live, "wide", JOBSET) & again_here
     await gone(live, "wide", JOBSET)
 
 
-async def test_one_that_is_done_ends_its_stand_in(live: Live, placing: Live, tmp_path: Path) -> None:
-    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE):
-        live.apply(jobset("done"))
-        await until(live, "done", "Complete")
-        await eventually(finished(live, "done", JOBSET), what="its own controller to say that it is complete")
-        assert names.REASON_STAND_IN in live.events("done")
-    await gone(live, "done", JOBSET)
-
-
-async def test_of_two_that_do_not_both_fit_one_waits_whole_and_follows(
+async def test_of_two_that_do_not_both_fit_one_waits_whole_and_follows_and_ends_with_its_stand_in(
     live: Live, placing: Live, tmp_path: Path
 ) -> None:
-    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
-        live.apply(jobset("early", jobs=2, pods=2))
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE):
+        early, late = jobset("early", jobs=2, pods=2), jobset("late")
+        for each, steps in (early, "1000000"), (late, "50"):
+            each["metadata"]["annotations"] = {names.STATED["steps"]: steps}
+        live.apply(early)
         await until(live, "early", "PodsReady")
-        live.apply(jobset("late"))
+        live.apply(late)
         await eventually(
             lambda: bool(it := stand_in(live, "late")) and "pending" in live.status(it),
             what=lambda: f"it to be told why it waits: {live.list('ltj')}",
@@ -110,8 +131,9 @@ async def test_of_two_that_do_not_both_fit_one_waits_whole_and_follows(
         assert not any(nodes(live, "late", JOBSET)), "no part of it starts"
         assert live.status(stand_in(live, "late"))["pending"]["reason"] == "InsufficientGpus"
         await gone(live, "early", JOBSET)
-        await until(live, "late", "PodsReady")
+        await until(live, "late", "Complete")
         assert len(set(nodes(live, "late", JOBSET))) == 2
+        await eventually(finished(live, "late", JOBSET), what="its own controller to say that it is complete")
     await gone(live, "late", JOBSET)
 
 
@@ -144,44 +166,6 @@ async def test_it_is_suspended_by_its_user_or_by_us_and_neither_overrules_the_ot
         assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "humble", JOBSET), "that was not us"
     await gone(live, "humble", JOBSET)
     live.cluster.kubectl("delete", "priorityclass", "jobset-high")
-
-
-async def test_a_failed_rank_is_tried_again_by_its_own_controller_with_the_same_stand_in(
-    live: Live, placing: Live, tmp_path: Path
-) -> None:
-    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
-        live.apply(jobset("hurt", jobs=2, pods=2))
-        await until(live, "hurt", "PodsReady")
-        before, stands_in = uids(live, "hurt", JOBSET), stand_in(live, "hurt")
-        fail(live, pods(live, "hurt", JOBSET)[2])
-        await eventually(
-            lambda: restarts(live, "hurt") == 1, 60, lambda: f"a restart: {live.get(JOBSET.plural, 'hurt')}"
-        )
-        await eventually(
-            lambda: live.status(stands_in).get("plan", {}).get("epoch", 0) > 1 and live.holds(stands_in, "PodsReady"),
-            60,
-            lambda: f"another gang: {live.list('ltj')} {live.get(JOBSET.plural, 'hurt')}",
-        )
-        assert len(uids(live, "hurt", JOBSET)) == 4
-        assert not uids(live, "hurt", JOBSET) & before
-        assert stand_in(live, "hurt") == stands_in
-        assert restarts(live, "hurt") == 1, "the gang that begins anew costs no other restart"
-    await gone(live, "hurt", JOBSET)
-
-
-async def test_without_its_stand_in_a_gang_goes_and_another_one_takes_its_place(
-    live: Live, placing: Live, tmp_path: Path
-) -> None:
-    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
-        live.apply(jobset("bare"))
-        await until(live, "bare", "PodsReady")
-        name, before = stand_in(live, "bare"), uids(live, "bare", JOBSET)
-        uid = live.get("ltj", name)["metadata"]["uid"]
-        live.delete("ltj", name, "--wait=false")
-        await eventually(lambda: live.get("ltj", name).get("metadata", {}).get("uid", uid) != uid, what="another one")
-        await until(live, "bare", "PodsReady")
-        assert not uids(live, "bare", JOBSET) & before
-    await gone(live, "bare", JOBSET)
 
 
 def _wrong() -> list[tuple[Json, str]]:
@@ -257,19 +241,24 @@ def runtimes(placing: Live) -> Live:
     return placing
 
 
-async def test_a_trainjob_starts_as_its_runtime_says_and_is_suspended_by_either_side(
+async def test_a_trainjob_starts_as_its_runtime_says_outlives_a_failed_rank_and_is_suspended_by_either_side(
     live: Live, runtimes: Live, tmp_path: Path
 ) -> None:
     async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
-        live.apply(trainjob("fine", "placed", nodes=3))
+        live.apply(trainjob("fine", "placed", nodes=4))
         await theirs.until(live, "fine", "PodsReady", TRAINJOB)
         stands_in = theirs.stand_in(live, "fine", TRAINJOB)
         planned = [node["name"] for node in live.status(stands_in)["plan"]["nodes"]]
         assert nodes(live, "fine", TRAINJOB) == planned
-        assert len(set(planned)) == 3
+        assert len(set(planned)) == 4
         owner = live.get("ltj", stands_in)["metadata"]["ownerReferences"][0]
         assert (owner["kind"], owner["name"]) == ("TrainJob", "fine")
+        first = uids(live, "fine", TRAINJOB)
+        fail(live, pods(live, "fine", TRAINJOB)[0])
+        await again(live, stands_in, "fine")
+        assert restarts(live, "fine") == 1, "by its JobSet"
         before = uids(live, "fine", TRAINJOB)
+        assert not before & first
         live.patch("ltj", stands_in, {"spec": {"elasticity": {"minRuntimeSeconds": 0}}})
         high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "trainjob-high"}}
         live.apply(high | {"value": 1000})
@@ -287,24 +276,6 @@ async def test_a_trainjob_starts_as_its_runtime_says_and_is_suspended_by_either_
         assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "fine", TRAINJOB), "that was not us"
     await gone(live, "fine", TRAINJOB)
     live.cluster.kubectl("delete", "priorityclass", "trainjob-high")
-
-
-async def test_a_failed_rank_of_a_trainjob_is_tried_again_by_its_jobset(
-    live: Live, runtimes: Live, tmp_path: Path
-) -> None:
-    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
-        live.apply(trainjob("sore", "placed"))
-        await theirs.until(live, "sore", "PodsReady", TRAINJOB)
-        stands_in, before = theirs.stand_in(live, "sore", TRAINJOB), uids(live, "sore", TRAINJOB)
-        fail(live, pods(live, "sore", TRAINJOB)[0])
-        await eventually(
-            lambda: live.status(stands_in).get("plan", {}).get("epoch", 0) > 1 and live.holds(stands_in, "PodsReady"),
-            60,
-            lambda: f"another gang: {live.list('ltj')} {live.get(JOBSET.plural, 'sore')}",
-        )
-        assert restarts(live, "sore") == 1
-        assert not uids(live, "sore", TRAINJOB) & before
-    await gone(live, "sore", TRAINJOB)
 
 
 async def test_a_trainjob_is_told_what_its_runtime_lacks_and_ends_with_its_stand_in(
