@@ -19,6 +19,7 @@ from tests.live.theirs import (
     JOBSET,
     PLACE,
     TRAINJOB,
+    Words,
     finished,
     gone,
     jobset,
@@ -179,16 +180,12 @@ def _wrong() -> list[tuple[Json, str]]:
     stuck = jobset("stuck", replicated("driver"))
     driver = stuck["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     driver["spec"]["schedulingGates"] = [{"name": names.SCHEDULING_GATE}]
-    owned = jobset("owned")
-    owner = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "name": "t", "uid": "u"}
-    owned["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
     return [
         (two, "2 of its roles ask for GPUs (other, worker)"),
         (after, "spec.replicatedJobs[1].dependsOn has to be left out"),
         (half, "spec.replicatedJobs[0].template.spec.completions has to be"),
         (free, "schedulingGates of its pods"),
         (stuck, "the pods of driver ask for no GPUs"),
-        (owned, "TrainJob t controls it: label that one"),
     ]
 
 
@@ -210,8 +207,7 @@ async def test_what_keeps_one_from_being_placed_is_told_and_it_is_left_alone(
             assert why in told(name)
         assert not live.list("ltj")
     assert {name: live.get(JOBSET.plural, name)["spec"] for name in kept} == kept
-    live.delete(JOBSET.plural, "owned")
-    for name in kept.keys() - {"owned"}:
+    for name in kept:
         await gone(live, name, JOBSET)
 
 
@@ -282,14 +278,21 @@ async def test_a_trainjob_is_told_what_its_runtime_lacks_and_ends_with_its_stand
     live: Live, runtimes: Live, tmp_path: Path
 ) -> None:
     async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE):
-        live.apply(trainjob("bald", "plain", suspend=True))
+        bald = trainjob("bald", "plain", suspend=True)
+        bald["metadata"]["annotations"] = {names.STATED["steps"]: "50"}
+        live.apply(bald)
 
-        def told() -> str:
-            return theirs.annotations(live, "bald", TRAINJOB).get(names.ANNOTATION_PLACE_PROBLEM, "")
+        def told(kind: Words = TRAINJOB) -> str:
+            return theirs.annotations(live, "bald", kind).get(names.ANNOTATION_PLACE_PROBLEM, "")
 
         await eventually(lambda: bool(told()), what="it to be told")
         for words in ("schedulingGates of its pods", "in its JobSet", "spec.runtimeRef"):
             assert words in told()
+        live.cluster.kubectl("label", JOBSET.plural, "bald", f"{names.LABEL_MANAGED}=true")
+        await eventually(
+            lambda: "TrainJob bald controls it" in told(JOBSET), what="its JobSet to be told whom to label"
+        )
+        live.cluster.kubectl("label", JOBSET.plural, "bald", f"{names.LABEL_MANAGED}-")
         gates = [{"name": names.SCHEDULING_GATE}]
         pod = {"template": {"spec": {"template": {"spec": {"schedulingGates": gates}}}}}
         template = {"spec": {"replicatedJobs": [{"name": "node", **pod}]}}

@@ -160,22 +160,33 @@ class OtherJobs:
                 labels=f"{label}=true",
                 observer=observer,
             )
-            between: list[Reflector[AnyObject]] = []
-            if pods and row.place and (controls := row.place.controls):
-                index = self._controlled[name] = ControlledObjects(on_change)
-                resource, source = resource_of(kinds()[controls.kind]), MetadataOnly(client)
-                between.append(
-                    Reflector(
-                        source,
-                        resource,
-                        AnyObject,
-                        settings,
-                        on_change=index.changed,
-                        labels=controls.label,
-                        observer=observer,
-                    )
-                )
-            self._kinds[name] = row, reflector, ServedKinds(client, name, on_change, reflector, beside=between)
+            between = self._between(name, row, client, settings, on_change, observer) if pods else None
+            served = ServedKinds(client, name, on_change, reflector, beside=[between] if between else [])
+            self._kinds[name] = row, reflector, served
+
+    def _between(
+        self,
+        name: str,
+        row: Kind,
+        client: KubeClient,
+        settings: ReflectorSettings,
+        on_change: Callable[[], None],
+        observer: FactsObserver,
+    ) -> Reflector[AnyObject] | None:
+        """What follows the objects that jobs of a kind control, and that are not their pods."""
+        controls = row.place.controls if row.place else None
+        if controls is None:
+            return None
+        index = self._controlled[name] = ControlledObjects(on_change)
+        return Reflector(
+            MetadataOnly(client),
+            resource_of(kinds()[controls.kind]),
+            AnyObject,
+            settings,
+            on_change=index.changed,
+            labels=controls.label,
+            observer=observer,
+        )
 
     async def run(self) -> None:
         """Follow all kinds until cancelled."""
