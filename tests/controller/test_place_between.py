@@ -151,6 +151,8 @@ class Stage:
             lambda row: row.place is not None,
             pods=True,
         )
+        for _, reflector in self.jobs._controlled.values():
+            reflector.synced.set()
         self.cluster = Cluster(client, ReflectorSettings(), lambda: None, Silent(), other_jobs=self.jobs)
         self.theirs = TheirJobs(client, self.cluster)
         self.document, self.described = document, jobset(workers(jobs=1), ownerReferences=OF_TRAINJOB)
@@ -176,7 +178,7 @@ class Stage:
         """An object that a job of this kind controls is there, or has changed."""
         known = {"name": name, "namespace": "team", "uid": uid, "ownerReferences": owners, **meta}
         new = msgspec.convert({"metadata": known}, AnyObject)
-        self.jobs._controlled[of].changed(self._between.get(uid), new)
+        self.jobs._controlled[of][0].changed(self._between.get(uid), new)
         self._between[uid] = new
 
     def pod(self, job: str, number: int, index: int, uid: str = "", **changes: Any) -> None:
@@ -260,6 +262,13 @@ def test_pods_of_a_job_that_is_being_deleted_are_not_taken_in() -> None:
     stage.between("JobSet", "old", "uid-old", OF_JOBSET, deletionTimestamp="2026-01-02T03:04:05Z")
     stage.pod("old", 0, 0)
     assert stage.ranks == []
+
+
+def test_nothing_is_said_of_a_gang_before_all_between_has_been_listed() -> None:
+    stage = Stage(trainjob())
+    assert stage.theirs.of(stage.stand_in)
+    stage.jobs._controlled["JobSet"][1].synced.clear()
+    assert stage.theirs.of(stage.stand_in) is None, "its pods would seem never to have been made"
 
 
 def test_the_pods_of_a_trainjob_are_two_owners_further() -> None:

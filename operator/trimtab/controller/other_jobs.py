@@ -146,7 +146,7 @@ class OtherJobs:
     ) -> None:
         """`wanted` says of which kinds, by their rows; `pods` whether their pods are looked for."""
         self._kinds: dict[str, tuple[Kind, Reflector[OtherJob], ServedKinds]] = {}
-        self._controlled: dict[str, ControlledObjects] = {}
+        self._controlled: dict[str, tuple[ControlledObjects, Reflector[AnyObject]]] = {}
         """Kind -> objects between its jobs and their pods, where there are any, and somebody wants to know."""
         for name, row in kinds().items():
             if row.served is None or not wanted(row):
@@ -177,8 +177,8 @@ class OtherJobs:
         controls = row.place.controls if row.place else None
         if controls is None:
             return None
-        index = self._controlled[name] = ControlledObjects(on_change)
-        return Reflector(
+        index = ControlledObjects(on_change)
+        reflector: Reflector[AnyObject] = Reflector(
             MetadataOnly(client),
             resource_of(kinds()[controls.kind]),
             AnyObject,
@@ -187,6 +187,8 @@ class OtherJobs:
             labels=controls.label,
             observer=observer,
         )
+        self._controlled[name] = index, reflector
+        return reflector
 
     async def run(self) -> None:
         """Follow all kinds until cancelled."""
@@ -223,8 +225,16 @@ class OtherJobs:
 
     def controls(self, kind: str, job: Controlling) -> tuple[Meta, ...]:
         """Objects between a job of a kind and its pods that it controls, without those that are going."""
-        found = self._controlled[kind].of(job) if kind in self._controlled else ()
+        found = self._controlled[kind][0].of(job) if kind in self._controlled else ()
         return tuple(each for each in found if not each.deletion_timestamp)
+
+    def pods_known(self, kind: str) -> bool:
+        """Whether all that is between jobs of a kind and their pods has been listed."""
+        if kind not in self._controlled:
+            return True
+        row = kinds()[kind]
+        below = row.place.controls.kind if row.place and row.place.controls else ""
+        return self._controlled[kind][1].synced.is_set() and self.pods_known(below)
 
     def makers(self, kind: str, row: Kind, job: Controlling) -> Iterator[Controlling]:
         """What controls the pods of a job of a kind: the job itself, or what it controls, or what that controls."""

@@ -24,9 +24,11 @@ class TheirJobs:
         self._cluster = cluster
 
     def of(self, stand_in: Meta) -> TheirJob | None:
-        """The job behind a stand-in; None where it is not known: gone, not labelled any more, or not listed yet."""
-        found = self._cluster.other_jobs.controlling(stand_in) if self._cluster.other_jobs else None
-        if found is None:
+        """The job behind a stand-in; None where it is not known: gone, not labelled any more, or not listed yet, or
+        what is between it and its pods is not."""
+        jobs = self._cluster.other_jobs
+        found = jobs.controlling(stand_in) if jobs else None
+        if jobs is None or found is None or not jobs.pods_known(found[0]):
             return None
         kind, row, job = found
         end, message = job.end(row)
