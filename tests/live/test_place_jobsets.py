@@ -43,8 +43,9 @@ SLOW: dict[str, dict[str, Any]] = {"interop": PLACE, "fake": {"speedup": 20.0}}
 
 @pytest.fixture(scope="module")
 def placing(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    directory, both = tmp_path_factory.mktemp("theirs"), (their_controllers.JOBSET, their_controllers.TRAINER)
     try:
-        with their_controllers.running(live_cluster.cluster, tmp_path_factory.mktemp("theirs")), placed(live_cluster):
+        with their_controllers.running(live_cluster.cluster, directory, *both), placed(live_cluster):
             yield live_cluster
     except their_controllers.NotBuilt as error:
         pytest.skip(f"the controllers of JobSets and TrainJobs cannot be had here: {error}")

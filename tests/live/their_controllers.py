@@ -1,6 +1,6 @@
 """The real controllers of JobSets and TrainJobs, beside the local control plane, with their projects' roles.
 
-    with running(live.cluster, directory):
+    with running(live.cluster, directory, JOBSET, TRAINER):
         live.apply(...)
 
 CRDs, roles and webhooks are those of the Go modules sigs.k8s.io/jobset and github.com/kubeflow/trainer (Apache License
@@ -109,10 +109,8 @@ TRAINER = Project(
 
 
 @contextmanager
-def running(
-    cluster: LocalCluster, directory: Path, projects: tuple[Project, ...] = (JOBSET, TRAINER)
-) -> Iterator[None]:
-    """These controllers, while the block runs. Raises NotBuilt."""
+def running(cluster: LocalCluster, directory: Path, *projects: Project) -> Iterator[None]:
+    """The controllers of these projects, while the block runs. Raises NotBuilt."""
     with ExitStack() as stack:
         for project in projects:
             stack.enter_context(_running(project, cluster, directory))

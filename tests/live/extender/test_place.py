@@ -42,7 +42,7 @@ async def test_a_job_is_bound_rank_by_rank_by_kube_scheduler(
 def theirs(placing: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The controller of JobSets runs."""
     try:
-        with their_controllers.running(placing.cluster, tmp_path_factory.mktemp("theirs")):
+        with their_controllers.running(placing.cluster, tmp_path_factory.mktemp("theirs"), their_controllers.JOBSET):
             yield
     except their_controllers.NotBuilt as error:
         pytest.skip(f"the controller of JobSets cannot be had here: {error}")
