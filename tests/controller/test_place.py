@@ -11,7 +11,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 from tests.builders import pod_object
-from tests.foreign.test_read import COMMAND, KINDS
+from tests.foreign.test_read import COMMAND
 
 from trimtab import names
 from trimtab.api.v1alpha1 import JobSpec
@@ -168,7 +168,7 @@ def test_a_job_that_another_one_controls_is_told_to_ask_that() -> None:
 def pod(rank: str = "0", gates: list[Json] = GATES, *, uid: str = "uid-a", **meta: Any) -> PodObject:
     owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": "llama", "uid": uid, "controller": True}]
     labels = {names.LABEL_MANAGED: "true", INDEX: rank}
-    meta = {"ownerReferences": owners, **meta}
+    meta = {"namespace": "team", "ownerReferences": owners, **meta}
     return pod_object(f"llama-{rank}", gpus=8, labels=labels, metadata=meta, spec={"schedulingGates": gates})
 
 
@@ -178,7 +178,13 @@ class Stage:
     def __init__(self, **changes: Any) -> None:
         client: Any = self
         self.jobs = OtherJobs(
-            client, ReflectorSettings(), lambda: None, Silent(), names.LABEL_MANAGED, lambda row: row.place is not None
+            client,
+            ReflectorSettings(),
+            lambda: None,
+            Silent(),
+            names.LABEL_MANAGED,
+            lambda row: row.place is not None,
+            pods=True,
         )
         self.cluster = Cluster(client, ReflectorSettings(), lambda: None, Silent(), other_jobs=self.jobs)
         self.theirs = TheirJobs(client, self.cluster)
@@ -214,7 +220,7 @@ def test_pods_wait_that_its_controller_has_made_behind_our_gate_and_no_other() -
     other = [{"name": "other"}]
     stage.adds(
         pod("0"), pod("1", [*GATES, *other]), pod("2", []), pod("x"), pod("3", uid="uid-b"),
-        pod("4", deletionTimestamp="2026-01-02T03:04:05Z"),
+        pod("4", deletionTimestamp="2026-01-02T03:04:05Z"), pod("5", namespace="others"),
     )  # fmt: skip
     assert list(stage.seen.waiting) == [0]
 
@@ -226,7 +232,7 @@ def test_a_pod_that_is_taken_in_is_of_the_gang_and_waits_no_more() -> None:
     meta = of_gang(taken.metadata)
     stage.adds(replace(taken, metadata=meta))
     assert stage.seen.waiting == {}
-    assert meta.job == ("default/llama-x", "uid-s")
+    assert meta.job == ("team/llama-x", "uid-s")
     assert [each.metadata.name for each in stage.cluster.pods_of(meta.job.digest)] == ["llama-0"]
 
 
@@ -278,10 +284,10 @@ async def test_it_is_suspended_with_a_note_and_resumed_without_one() -> None:
 # --- its row, and its rights ------------------------------------------------------------------------------------------
 def test_what_is_placed_says_its_rank_is_suspended_by_a_field_and_tells_its_end() -> None:
     placed = {name: row for name, row in kinds().items() if row.place}
-    assert set(placed) == {"Job"}
+    assert set(placed) == {"Job", "JobSet", "TrainJob"}
     for row in placed.values():
         assert row.served
-        assert row.rank.get("label")
+        assert row.rank
         assert row.suspend
         assert row.conditions.keys() >= {"succeeded", "failed"}
 
@@ -308,10 +314,6 @@ def test_the_role_is_what_the_doctor_asks_for_and_policies_bound_it() -> None:
         if variable["name"] == "podMakers"
     }
     assert len(makers) == 1, "three policies have the same list"
-
-
-def test_all_kinds_of_the_readers_tests_but_one_are_not_placed_yet() -> None:
-    assert [name for name in KINDS if kinds()[name].place] == ["Job"]
 
 
 # --- keeping stand-ins -----------------------------------------------------------------------------------------------

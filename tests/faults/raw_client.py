@@ -24,6 +24,7 @@ GROUPS = {
     "priorityclasses": "/apis/scheduling.k8s.io/v1",
     "customresourcedefinitions": "/apis/apiextensions.k8s.io/v1",
     "jobs": "/apis/batch/v1",
+    "jobsets": "/apis/jobset.x-k8s.io/v1alpha2",
     "leases": "/apis/coordination.k8s.io/v1",
 }
 CLUSTERED = {"nodes", "queues", "gpunodes", "priorityclasses", "customresourcedefinitions", "namespaces"}

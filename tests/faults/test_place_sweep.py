@@ -1,18 +1,21 @@
-"""The crash sweep of jobs whose pods another controller makes: a batch Job starts, and one has to give way."""
+"""The crash sweep of jobs whose pods others make: a batch Job and a JobSet start, and one has to give way."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.faults import witness_state
+from tests.faults.raw_client import path
 from tests.faults.sweep import EACH, MODES, reference, sweep
 from tests.faults.testbed import Stand
 from tests.faults.watcher import Watcher
 from tests.faults.workloads import JOBS, LONG, PATIENT, URGENT, Workload, whole
+from tests.live import their_controllers
 from tests.live.harness import Live, training_job
-from tests.live.test_place import PLACE, job, placed
+from tests.live.theirs import PLACE, job, jobset, placed
 
 from trimtab import names
 from trimtab.controller.place.stand_in import name_of
@@ -20,10 +23,13 @@ from trimtab.kube.objects import Meta
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
+Json = dict[str, Any]
+
 
 class Placed(Workload):
     """A gang of two nodes is planned, its pods are taken in and bound, run and end."""
 
+    kind = "jobs"
     pods = 2
     steps = 10
     """So few that no progress is noted on the way."""
@@ -37,13 +43,17 @@ class Placed(Workload):
 
     def anonymous(self, name: str, life: str) -> str:
         """Names end with what is drawn, or follows from a UID."""
-        return re.sub(rf"^{life}(-[0-9]+)?-[a-z0-9]{{5}}$", r"LIFE\1", name)
+        return re.sub(rf"^{life}((-worker)?(-[0-9]+)*)-[a-z0-9]{{5}}$", r"LIFE\1", name)
+
+    def made(self, life: str) -> Json:
+        """The object that is made."""
+        return job(life, nodes=self.pods)
 
     async def makes(self, stand: Stand, life: str) -> None:
-        made = job(life, nodes=self.pods)
+        made = self.made(life)
         made["metadata"]["annotations"] = {names.STATED["steps"]: str(self.steps)}
-        await stand.hands.create("jobs", made)
-        uid = (await stand.hands.get("jobs", life))["metadata"]["uid"]
+        await stand.hands.create(self.kind, made)
+        uid = (await stand.hands.get(self.kind, life))["metadata"]["uid"]
         self._stand_in[life] = name_of(Meta(name=life, uid=uid))
 
     async def act(self, stand: Stand, life: str) -> None:
@@ -53,8 +63,17 @@ class Placed(Workload):
         return witness_state.holds(seen.job(self._stand_in[life]), "Complete")
 
     async def clean(self, stand: Stand, life: str) -> None:
-        await stand.hands.ask("DELETE", f"/apis/batch/v1/namespaces/default/jobs/{life}?propagationPolicy=Background")
+        await stand.hands.ask("DELETE", f"{path(self.kind, life)}?propagationPolicy=Background")
         await stand.clear(*self.jobs(life))
+
+
+class PlacedJobSet(Placed):
+    """The same gang, whose pods are those of two Jobs of a JobSet."""
+
+    kind = "jobsets"
+
+    def made(self, life: str) -> Json:
+        return jobset(life, jobs=self.pods)
 
 
 class GivesWay(Placed):
@@ -94,19 +113,38 @@ def placing(live_cluster: Live) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def their_controllers_run(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    try:
+        with their_controllers.running(
+            live_cluster.cluster, tmp_path_factory.mktemp("theirs"), their_controllers.JOBSET
+        ):
+            yield
+    except their_controllers.NotBuilt as error:
+        pytest.skip(f"the controller of JobSets cannot be had here: {error}")
+
+
 WORKLOADS = {"placed": Placed, "gives-way": GivesWay}
-WAYS = {"placed": tuple(MODES), "gives-way": ("kill-after",)}
+WAYS = {"placed": tuple(MODES), "gives-way": ("kill-after",), "jobset": ("kill-after",)}
 """In which each is struck."""
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-async def test_a_crash_at_any_write_changes_nothing_in_the_end(stand: Stand, name: str) -> None:
-    workload = WORKLOADS[name](name)
+async def strike(stand: Stand, workload: Workload, name: str) -> None:
+    """A crash at every write, one at a time: the same in the end."""
     calm = await reference(stand, workload)
     for mode in WAYS[name]:
         lives = [life async for life in sweep(stand, workload, mode, calm)]
         assert {life.write: (life.what, life.problems) for life in lives if life.problems} == {}
         assert len(lives) >= calm.writes["PATCH pods"] + calm.writes["POST bindings"], "none does with fewer than these"
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+async def test_a_crash_at_any_write_changes_nothing_in_the_end(stand: Stand, name: str) -> None:
+    await strike(stand, WORKLOADS[name](name), name)
+
+
+async def test_nor_does_one_at_any_write_about_a_jobset(stand: Stand, their_controllers_run: None) -> None:
+    await strike(stand, PlacedJobSet("jobset"), "jobset")
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

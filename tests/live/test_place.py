@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.live.harness import ControllerProcess, Live, eventually, training_job, wait_until
-from tests.live.test_advice import SMALL
+from tests.live.theirs import PLACE, finished, gone, job, nodes, placed, pods, stand_in, until
 
 from trimtab import names
 from trimtab.errors import LocalClusterError
@@ -23,97 +22,12 @@ from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
-PLACE = {"place": "Labelled"}
-INDEX = "batch.kubernetes.io/job-completion-index"
-
-
-@contextmanager
-def placed(live: Live) -> Iterator[None]:
-    """With the controller's rights to Jobs, and all admission policies."""
-    kubectl = live.cluster.kubectl
-    files = [checkout() / "manifests" / name for name in ("other-kinds-place.yaml", "admission.yaml")]
-    for file in files:
-        kubectl("apply", "--server-side", "-f", str(file))
-    yield
-    for file in files:
-        kubectl("delete", "-f", str(file), "--ignore-not-found", "--timeout=60s")
 
 
 @pytest.fixture(scope="module")
 def placing(live_cluster: Live) -> Iterator[Live]:
     with placed(live_cluster):
         yield live_cluster
-
-
-def job(name: str, nodes: int = 2, gpus: int = 8, **spec: Any) -> Json:
-    """A Job to be placed, whose pods say so themselves."""
-    container = {
-        "name": "main",
-        "image": "trainer:1",
-        "command": SMALL,
-        "resources": {"limits": {names.NVIDIA_GPU: gpus}},
-    }
-    pod = {
-        "schedulerName": names.SCHEDULER_NAME,
-        "schedulingGates": [{"name": names.SCHEDULING_GATE}],
-        "restartPolicy": "Never",
-        "containers": [container],
-    }
-    template = {"metadata": {"labels": {names.LABEL_MANAGED: "true"}}, "spec": pod}
-    given = {"parallelism": nodes, "completions": nodes, "completionMode": "Indexed", "template": template, **spec}
-    meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": given}
-
-
-def stand_in(live: Live, name: str) -> str:
-    """Name of the LLMTrainingJob that stands in for the Job; empty while there is none."""
-    annotations = live.get("job.batch", name).get("metadata", {}).get("annotations", {})
-    return str(annotations.get(names.ANNOTATION_STAND_IN, ""))
-
-
-def pods(live: Live, name: str) -> list[Json]:
-    """Pods of the Job by completion index, without those that are ending."""
-    found = live.list("pods", f"batch.kubernetes.io/job-name={name}")
-    return sorted(
-        (pod for pod in found if "deletionTimestamp" not in pod["metadata"]),
-        key=lambda pod: int(pod["metadata"]["labels"][INDEX]),
-    )
-
-
-def nodes(live: Live, name: str) -> list[str]:
-    return [pod["spec"].get("nodeName", "") for pod in pods(live, name)]
-
-
-async def until(live: Live, name: str, condition: str) -> None:
-    """Wait for a condition of the stand-in."""
-    await eventually(
-        lambda: bool(it := stand_in(live, name)) and live.holds(it, condition),
-        40,
-        lambda: f"{name} to be {condition}: {live.get('job.batch', name)} {live.list('ltj')} {pods(live, name)}",
-    )
-
-
-async def gone(live: Live, name: str) -> None:
-    """Delete the Job, and wait until nothing of it is left."""
-    left = stand_in(live, name)
-    live.delete("job.batch", name, "--wait=false")
-    await eventually(
-        lambda: (
-            not live.get("job.batch", name)
-            and not live.list("pods", f"batch.kubernetes.io/job-name={name}")
-            and not (left and live.get("ltj", left))
-        ),
-        90,
-        lambda: f"{name} to be gone: {live.list('ltj')} {live.list('pods')}",
-    )
-
-
-def finished(live: Live, name: str) -> Callable[[], bool]:
-    def has() -> bool:
-        told = live.get("job.batch", name).get("status", {}).get("conditions", [])
-        return any(each["type"] == "Complete" and each["status"] == "True" for each in told)
-
-    return has
 
 
 async def test_a_job_starts_as_a_gang_in_rank_order_and_ends_with_its_stand_in(

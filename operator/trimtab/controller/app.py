@@ -253,7 +253,13 @@ class Controller:
             return None
         settings, observer = self._settings.reflector, metrics.KubeMetrics()
         return OtherJobs(
-            client, settings, self._job_changed, observer, names.LABEL_MANAGED, lambda row: row.place is not None
+            client,
+            settings,
+            self._job_changed,
+            observer,
+            names.LABEL_MANAGED,
+            lambda row: row.place is not None,
+            pods=True,
         )
 
     def _job_changed(self) -> None:

@@ -21,6 +21,7 @@ from trimtab.kube.metrics_hooks import FactsObserver
 from trimtab.kube.objects import (
     AnyObject,
     ConfigMapObject,
+    Controlling,
     GpuNodeObject,
     Identity,
     JobObject,
@@ -259,10 +260,11 @@ class Cluster:
         """`namespace/name` of the job whose gang a pod (the same) is of; empty where it is of none."""
         return self._pods_by_job.job_of(pod)
 
-    def made_by(self, uid: str) -> tuple[PodObject, ...]:
-        """Pods for Trimtab to place that a job of another kind, by its UID, controls, and that are of no gang yet."""
+    def made_by(self, maker: Controlling) -> tuple[PodObject, ...]:
+        """Pods for Trimtab to place that a job of another kind, or what has its pods, controls, and that are of no gang
+        yet."""
         pods = self.pods.items
-        return tuple(pods[key] for key in self._pods_by_job.made_by(uid))
+        return tuple(pods[key] for key in self._pods_by_job.made_by(maker))
 
     def without_job(self) -> list[Identity]:
         """Jobs that pods say they belong to, and that are not among those that are known: gone, or not seen yet."""

@@ -14,11 +14,12 @@ from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
 from trimtab import names
-from trimtab.foreign.kinds import Json, at, end_of, has_ended, row_of
+from trimtab.foreign.kinds import Json, at, end_of, has_ended, pods_of, row_of, valued, whole
 from trimtab.foreign.tables import Kind, kinds
-from trimtab.kube.client import KubeClient
+from trimtab.kube.client import KubeClient, MetadataOnly
 from trimtab.kube.metrics_hooks import FactsObserver
-from trimtab.kube.objects import Meta
+from trimtab.kube.objects import AnyObject, Controlling, Meta
+from trimtab.kube.owned import ControlledObjects
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import Resource
 from trimtab.kube.served_kinds import ServedKinds
@@ -59,6 +60,10 @@ class OtherJob(Struct, frozen=True, dict=True):
         """Its status. Kept: it is asked every second whether it has ended."""
         return {"status": msgspec.json.decode(self.status)}
 
+    def itself(self, kind: str, row: Kind) -> Controlling:
+        """How those that it controls name it."""
+        return named(kind, row, self.metadata)
+
     def reference(self, kind: str, row: Kind) -> dict[str, str]:
         """What names the object to others: of whom an event is, or whose something is."""
         meta = self.metadata
@@ -97,6 +102,13 @@ class OtherJob(Struct, frozen=True, dict=True):
         """Whether it is to have no pods for now."""
         return at(self._asked, row.suspend) is True
 
+    def pods_per_job(self, kind: str, row: Kind) -> int:
+        """How many pods of its gang each of its Jobs has; 0 where it has no Jobs, or does not say that."""
+        if not (row.rank and row.rank.size):
+            return 0
+        keys = next((pods.keys for pods in pods_of(self._asked, kind, row, ()) if pods.accelerators), ())
+        return whole(valued(self._asked, row.rank.size, keys)) or 0
+
     @property
     def follows(self) -> str:
         """The training job of a known kind that controls it, which is advised in its place; empty for most."""
@@ -113,6 +125,11 @@ def resource_of(row: Kind) -> Resource:
     return Resource(f"{row.groups[0]}/{row.served.version}", row.served.plural)
 
 
+def named(kind: str, row: Kind, meta: Meta) -> Controlling:
+    """How those that an object of a kind controls name it."""
+    return Controlling(row.groups[0], row.kind or kind, meta.key, meta.uid)
+
+
 class OtherJobs:
     """Jobs of all kinds that are served, with a label that is `true`. `on_change` is called for every change."""
 
@@ -124,9 +141,13 @@ class OtherJobs:
         observer: FactsObserver,
         label: str,
         wanted: Callable[[Kind], bool] = lambda row: True,
+        *,
+        pods: bool = False,
     ) -> None:
-        """`wanted` says of which kinds, by their rows."""
+        """`wanted` says of which kinds, by their rows; `pods` whether their pods are looked for."""
         self._kinds: dict[str, tuple[Kind, Reflector[OtherJob], ServedKinds]] = {}
+        self._controlled: dict[str, tuple[ControlledObjects, Reflector[AnyObject]]] = {}
+        """Kind -> objects between its jobs and their pods, where there are any, and somebody wants to know."""
         for name, row in kinds().items():
             if row.served is None or not wanted(row):
                 continue
@@ -139,7 +160,35 @@ class OtherJobs:
                 labels=f"{label}=true",
                 observer=observer,
             )
-            self._kinds[name] = row, reflector, ServedKinds(client, name, on_change, reflector)
+            between = self._between(name, row, client, settings, on_change, observer) if pods else None
+            served = ServedKinds(client, name, on_change, reflector, beside=[between] if between else [])
+            self._kinds[name] = row, reflector, served
+
+    def _between(
+        self,
+        name: str,
+        row: Kind,
+        client: KubeClient,
+        settings: ReflectorSettings,
+        on_change: Callable[[], None],
+        observer: FactsObserver,
+    ) -> Reflector[AnyObject] | None:
+        """What follows the objects that jobs of a kind control, and that are not their pods."""
+        controls = row.place.controls if row.place else None
+        if controls is None:
+            return None
+        index = ControlledObjects(on_change)
+        reflector: Reflector[AnyObject] = Reflector(
+            MetadataOnly(client),
+            resource_of(kinds()[controls.kind]),
+            AnyObject,
+            settings,
+            on_change=index.changed,
+            labels=controls.label,
+            observer=observer,
+        )
+        self._controlled[name] = index, reflector
+        return reflector
 
     async def run(self) -> None:
         """Follow all kinds until cancelled."""
@@ -173,6 +222,29 @@ class OtherJobs:
             if job is not None and job.metadata.uid == owner.uid:
                 return *found, job
         return None
+
+    def controls(self, kind: str, job: Controlling) -> tuple[Meta, ...]:
+        """Objects between a job of a kind and its pods that it controls, without those that are going."""
+        found = self._controlled[kind][0].of(job) if kind in self._controlled else ()
+        return tuple(each for each in found if not each.deletion_timestamp)
+
+    def pods_known(self, kind: str) -> bool:
+        """Whether all that is between jobs of a kind and their pods has been listed."""
+        if kind not in self._controlled:
+            return True
+        row = kinds()[kind]
+        below = row.place.controls.kind if row.place and row.place.controls else ""
+        return self._controlled[kind][1].synced.is_set() and self.pods_known(below)
+
+    def makers(self, kind: str, row: Kind, job: Controlling) -> Iterator[Controlling]:
+        """What controls the pods of a job of a kind: the job itself, or what it controls, or what that controls."""
+        between = row.place.controls if row.place else None
+        if between is None:
+            yield job
+            return
+        below = kinds()[between.kind]
+        for each in self.controls(kind, job):
+            yield from self.makers(between.kind, below, named(between.kind, below, each))
 
     def apply_written(self, kind: str, content: bytes) -> None:
         """Take the answer to a write of ours at once."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from typing import TypeVar
 
 from trimtab import names
-from trimtab.kube.objects import Identity, PodObject
+from trimtab.kube.objects import Controlling, Identity, PodObject
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class PodsByJob:
@@ -19,17 +22,18 @@ class PodsByJob:
         """Digest of a job's identity -> that, of all jobs that pods say they belong to."""
         self._job_of: dict[str, str] = {}
         """Key of a pod -> `namespace/name` of the job whose gang it is of."""
-        self._made_by: dict[str, dict[str, str]] = {}
-        """UID of a job of another kind -> UID of a pod that its controller has made, and that is of no gang -> its
+        self._made_by: dict[Controlling, dict[str, str]] = {}
+        """A job of another kind, or what has its pods -> UID of a pod that it controls, and that is of no gang -> its
         key."""
 
     def of(self, job: str) -> Iterator[str]:
         """Pods that the job with this digest of its identity has."""
         return iter(self._of.get(job, {}).values())
 
-    def made_by(self, uid: str) -> Iterator[str]:
-        """Pods of no gang yet that a job of another kind, by its UID, controls, and that are for Trimtab to place."""
-        return iter(self._made_by.get(uid, {}).values())
+    def made_by(self, maker: Controlling) -> Iterator[str]:
+        """Pods of no gang yet that a job of another kind, or what has its pods, controls, and that are for Trimtab to
+        place."""
+        return iter(self._made_by.get(maker, {}).values())
 
     def job_of(self, pod: str) -> str:
         """`namespace/name` of the job whose gang the pod with this key is of; empty where it is of none."""
@@ -59,14 +63,12 @@ class PodsByJob:
                 self._made_by.setdefault(maker, {})[new.metadata.uid] = new.metadata.key
 
 
-def _drop(index: dict[str, dict[str, str]], of: str, uid: str) -> None:
+def _drop(index: dict[Key, dict[str, str]], of: Key, uid: str) -> None:
     del index[of][uid]
     if not index[of]:
         del index[of]
 
 
-def _maker_of(pod: PodObject) -> str:
-    """UID of the job of another kind that has made a pod for Trimtab to place; empty for all others."""
-    if pod.metadata.labels.get(names.LABEL_MANAGED) != "true":
-        return ""
-    return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
+def _maker_of(pod: PodObject) -> Controlling | None:
+    """What has made a pod for Trimtab to place: a job of another kind, or what has its pods; None for all others."""
+    return pod.metadata.controller if pod.metadata.labels.get(names.LABEL_MANAGED) == "true" else None

@@ -217,8 +217,10 @@ OF_PLACER = tuple(
     Need(why, group, resources, verbs, setting=_WITH_PLACE, unless_said=False, role="trimtab-controller-place")
     for why, group, resources, verbs in (
         ("Jobs are not placed", "batch", ("jobs",), (*READ, "patch")),
+        ("JobSets are not placed", "jobset.x-k8s.io", ("jobsets",), (*READ, "patch")),
+        ("TrainJobs are not placed", "trainer.kubeflow.org", ("trainjobs",), (*READ, "patch")),
         (
-            "nothing stands in for Jobs that are to be placed",
+            "nothing stands in for jobs that are to be placed",
             _TRIMTAB,
             ("llmtrainingjobs",),
             ("create", "patch", "delete"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from trimtab.foreign import gpu_types
 from trimtab.foreign.expansion import unknown
@@ -31,6 +31,8 @@ class Pods(Struct, frozen=True):
     """Of one pod."""
     resource: str = ""
     """What they are called; empty where it asks for none."""
+    keys: tuple[str | int, ...] = ()
+    """What `*` stands for in the paths of its row."""
 
     @property
     def spec(self) -> Json:
@@ -73,8 +75,25 @@ def has_ended(document: Json, row: Kind) -> bool:
     return bool(end_of(document, row)[0])
 
 
+def described(document: Json, name: str, row: Kind, others: Sequence[Json]) -> tuple[Json, str, Kind]:
+    """The object that describes the pods of a job, with the name of its row, and that: the job itself, or one among
+    these others that it controls."""
+    asked = row.place.describing if row.place else None
+    uid = mapping(document.get("metadata")).get("uid")
+    if asked is None or not uid:
+        return document, name, row
+    for other in others:
+        found = row_of(other)
+        owners = map(mapping, _listed(mapping(other.get("metadata")).get("ownerReferences")))
+        if found and found[0] == asked.kind and any(each.get("uid") == uid for each in owners):
+            return other, *found
+    return document, name, row
+
+
 def pods_of(document: Json, name: str, row: Kind, others: Sequence[Json]) -> list[Pods]:
-    """All pods of a job. `others` are the objects beside it: the runtime of a TrainJob is looked for there."""
+    """All pods of a job. `others` are the objects beside it: the runtime of a TrainJob, or the JobSet that its own
+    controller has made of that, is looked for there."""
+    document, name, row = described(document, name, row, others)
     if row.runtime:
         document = _with_runtime(document, others)
     found = []
@@ -82,7 +101,8 @@ def pods_of(document: Json, name: str, row: Kind, others: Sequence[Json]) -> lis
         for bound, template in _at(document, role.template):
             called = _role_name(document, role, bound)
             if isinstance(template, dict) and called not in role.skip:
-                found.append(_pods(called, template, _count(document, role, bound, row)))
+                pods = _pods(called, template, _count(document, role, bound, row))
+                found.append(structs.replace(pods, keys=bound))
     return found
 
 
@@ -125,6 +145,20 @@ def at(document: Json, path: str) -> Any:
     return _bound(document, path, ()) if path else None
 
 
+def valued(document: Json, path: str, keys: Sequence[str | int] = ()) -> Any:
+    """The value at a path in which `*` stands for these keys, or else what the path says behind `=`."""
+    path, _, default = path.partition("=")
+    found = _bound(document, path, keys)
+    return (default or None) if found is None else found
+
+
+def written(path: str, keys: Sequence[str | int] = ()) -> str:
+    """The path as a message names it: `spec.replicatedJobs[0].name`."""
+    left = list(keys)
+    parts = [f"[{left.pop(0)}]" if part == "*" else f".{part}" for part in path.partition("=")[0].split(".")]
+    return "".join(parts).removeprefix(".")
+
+
 def _role_name(document: Json, role: Role, bound: Sequence[Any]) -> str:
     if bound and isinstance(bound[0], str):
         return bound[0]
@@ -139,9 +173,8 @@ def _count(document: Json, role: Role, bound: Sequence[Any], row: Kind) -> int |
         return whole(holder.get("trimtabCount", 1))
     total = 1
     for factor in role.count:
-        path, _, default = factor.partition("=")
-        value = _bound(document, path, bound)
-        number = int(default or 1) if value is None else whole(value)
+        value = valued(document, factor, bound)
+        number = 1 if value is None else whole(value)
         if number is None:
             return None
         total = min(total * number, MOST_PODS)

@@ -75,13 +75,50 @@ class Served(Struct, frozen=True, forbid_unknown_fields=True):
     plural: str
 
 
+class Controlled(Struct, frozen=True, forbid_unknown_fields=True):
+    """Objects between a job and its pods: the job controls them, and they control its pods, or what does."""
+
+    kind: str
+    """Its row."""
+    label: str = ""
+    """That all of them have, so that no others need to be looked at; whose they are, their owner references say."""
+    from_: str = field(default="", name="from")
+    """Where its pods are described in these objects, and not in the job itself: what in the job says how they are."""
+
+
 class Place(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a job must say so that its pods can be a gang: paths in its object."""
+    """What a job must say so that its pods can be a gang: paths in its object. `=` gives what counts where nothing
+    stands there; `*` is that of the role that asks for GPUs."""
 
     requires: dict[str, str] = field(default_factory=dict)
     """Path -> value."""
     same: dict[str, str] = field(default_factory=dict)
     """Path -> another one, with the same value."""
+    without: dict[str, str] = field(default_factory=dict)
+    """Path -> why nothing may stand there."""
+    controls: Controlled | None = None
+    """None where the job controls its pods itself."""
+
+    @property
+    def describing(self) -> Controlled | None:
+        """What describes its pods; None where the job itself does."""
+        return self.controls if self.controls and self.controls.from_ else None
+
+
+class Rank(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a pod says which one it is. Where several Jobs have them, those of the first one come first."""
+
+    label: str
+    """Its number among the pods of its role, or of one Job of that."""
+    job: str = ""
+    """Label of the number of that Job; empty where there is one only."""
+    size: str = ""
+    """Path of how many pods each of these Jobs has."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All that it goes by."""
+        return tuple(filter(None, (self.job, self.label)))
 
 
 class Kind(Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,8 +141,8 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     read_only: bool = False
     suspend: str = ""
     """Path of the field that suspends it; empty where the kind has none."""
-    rank: dict[str, str] = field(default_factory=dict)
-    """Label of a pod that says its rank."""
+    rank: Rank | None = None
+    """None where pods do not say their ranks."""
     phase: str = ""
     """Path of the word that tells its state; empty where conditions do."""
     place: Place | None = None

@@ -45,6 +45,8 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+METADATA = f"application/json;as=PartialObjectMetadata{{}};g=meta.k8s.io;v=v1,{JSON}"
+"""What is accepted where objects' metadata are enough; of a list the kind ends in `List`."""
 
 CONNECT_SECONDS = 3.0
 READ_ATTEMPTS = 4
@@ -151,13 +153,14 @@ class KubeClient:
         body: Body | None = None,
         params: Mapping[str, str] | None = None,
         content_type: str = JSON,
+        accept: str = JSON,
         deadline: float | None = None,
     ) -> bytes:
         """Send one request, return the body of a 2xx answer. Raises ApiError for all others, and for none.
 
         `deadline` in seconds replaces that of the settings.
         """
-        headers = await self._headers(content_type)
+        headers = await self._headers(content_type, accept)
         data = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
         limit = aiohttp.ClientTimeout(total=deadline or self._settings.request_timeout, sock_connect=CONNECT_SECONDS)
         if method in WRITE_VERBS:
@@ -194,17 +197,21 @@ class KubeClient:
                 await asyncio.sleep(backoff.next(error.retry_after))
         return await self.request("GET", path, params=params)
 
-    async def pages(self, path: str, page_size: int, params: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:
+    async def pages(
+        self, path: str, page_size: int, params: Mapping[str, str] | None = None, accept: str = JSON
+    ) -> AsyncIterator[bytes]:
         """All objects of a kind as consecutive `List` documents of one resourceVersion. Not tried again."""
         query = {**(params or {}), "limit": str(page_size)}
         while True:
-            page = await self.request("GET", path, params=query)
+            page = await self.request("GET", path, params=query, accept=accept)
             yield page
             if not (token := next_page(page)):
                 return
             query["continue"] = token
 
-    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[list[bytes], None]:
+    async def watch(
+        self, path: str, params: Mapping[str, str], accept: str = JSON
+    ) -> AsyncGenerator[list[bytes], None]:
         """Watch events as they come, one JSON document each, in batches of all that have arrived.
 
         The first batch is empty: it says that the watch is established. Ends when the server closes the stream.
@@ -213,7 +220,7 @@ class KubeClient:
         """
         query = {**params, "watch": "true", "allowWatchBookmarks": "true"}
         limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-        headers = await self._headers(JSON)
+        headers = await self._headers(JSON, accept)
         status = 0
         started = time.monotonic()
         try:
@@ -288,10 +295,10 @@ class KubeClient:
         query = f"?{urlencode(params)}" if params else ""
         return URL(f"{self._connection.server}{path}{query}", encoded=True)
 
-    async def _headers(self, content_type: str) -> dict[str, str]:
+    async def _headers(self, content_type: str, accept: str) -> dict[str, str]:
         if self._connection.needs_refresh():
             await self._refresh()
-        headers = {"Accept": JSON, "Accept-Encoding": "identity", "Content-Type": content_type}
+        headers = {"Accept": accept, "Accept-Encoding": "identity", "Content-Type": content_type}
         if authorization := self._connection.authorization:
             headers["Authorization"] = authorization
         return headers
@@ -308,6 +315,21 @@ class KubeClient:
                 structlog.get_logger(__name__).error(
                     "credentials not refreshed, going on with the old ones", error=str(error)
                 )
+
+
+class MetadataOnly:
+    """The same API server, for a reflector that wants no more of its objects than their metadata."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    def pages(self, path: str, page_size: int, params: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """As `KubeClient.pages`."""
+        return self._client.pages(path, page_size, params, METADATA.format("List"))
+
+    def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[list[bytes], None]:
+        """As `KubeClient.watch`."""
+        return self._client.watch(path, params, METADATA.format(""))
 
 
 def _cause(error: Exception) -> str:

@@ -33,6 +33,18 @@ class Identity(NamedTuple):
         return _digest(self)
 
 
+class Controlling(NamedTuple):
+    """The object that controls another one, by all that an owner reference says of it: whoever writes an object may
+    name any UID in it. Owners are of the same namespace."""
+
+    group: str
+    """API group, whatever its version."""
+    kind: str
+    key: str
+    """`namespace/name`."""
+    uid: str
+
+
 @lru_cache(maxsize=1 << 16)
 def _digest(identity: Identity) -> str:
     return hashlib.sha256("/".join(identity).encode()).hexdigest()[:32]
@@ -99,6 +111,15 @@ class Meta(Struct, frozen=True, rename="camel", eq=False, dict=True):
         for owner in self.owner_references:
             if owner.controller and owner.kind == JOB_KIND and owner.api_version.partition("/")[0] == GROUP:
                 return Identity(f"{self.namespace}/{owner.name}", owner.uid)
+        return None
+
+    @property
+    def controller(self) -> Controlling | None:
+        """What controls it, of whatever kind; None where nothing does."""
+        for owner in self.owner_references:
+            if owner.controller:
+                group = owner.api_version.rpartition("/")[0]
+                return Controlling(group, owner.kind, f"{self.namespace}/{owner.name}", owner.uid)
         return None
 
     def __eq__(self, other: object) -> bool:

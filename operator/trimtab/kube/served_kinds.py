@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import structlog
@@ -32,15 +32,24 @@ Presence = Literal["Unknown", "Absent", "Present"]
 
 
 class ServedKinds:
-    """Kinds of one API version. `what` is their name in the log; `on_change` is called when they come or go."""
+    """Kinds of one API version. `what` is their name in the log; `on_change` is called when they come or go.
+
+    `beside` are followed as long as these, whether they are of that version or not.
+    """
 
     def __init__(
-        self, client: KubeClient, what: str, on_change: Callable[[], None], *reflectors: Reflector[Any]
+        self,
+        client: KubeClient,
+        what: str,
+        on_change: Callable[[], None],
+        *reflectors: Reflector[Any],
+        beside: Sequence[Reflector[Any]] = (),
     ) -> None:
         self._client = client
         self._what = what
         self._told = on_change
-        self._reflectors = reflectors
+        self._kinds = tuple(reflector.resource for reflector in reflectors)
+        self._reflectors = (*reflectors, *beside)
         self.presence: Presence = "Unknown"
         """Present once all objects have been listed."""
         self.known = asyncio.Event()
@@ -71,7 +80,7 @@ class ServedKinds:
             await asyncio.sleep(ASK_SECONDS)
 
     async def _serves(self) -> bool | None:
-        return await serves(self._client, *(each.resource for each in self._reflectors))
+        return await serves(self._client, *self._kinds)
 
     async def _while_served(self) -> None:
         """Say when everything has been listed; return when the kinds are gone."""

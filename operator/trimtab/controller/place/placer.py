@@ -20,9 +20,9 @@ from trimtab.controller.other_jobs import MOST_SAID, OtherJob, OtherJobs, resour
 from trimtab.controller.place import stand_in
 from trimtab.errors import AlreadyExists, ApiError, Forbidden, Invalid, LeadershipLost, NotFound, UsageError
 from trimtab.foreign.kinds import Json, row_of
-from trimtab.foreign.tables import Kind
+from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.client import KubeClient
-from trimtab.kube.objects import AnyObject, JobObject
+from trimtab.kube.objects import AnyObject, JobObject, Meta
 from trimtab.kube.resources import JOBS
 from trimtab.observe.jobs import JobFacts
 from trimtab.printable import printable
@@ -56,8 +56,8 @@ class Placer:
         self._recorder = recorder
         self._scheduler = binding.scheduler_name if binding.mode == "Extender" else names.SCHEDULER_NAME
         self._changed = changed
-        self._read: dict[str, tuple[OtherJob, Json | UsageError]] = {}
-        """UID -> the job as it was read last, and what came of that."""
+        self._read: dict[str, tuple[OtherJob, Meta | None, Json | UsageError]] = {}
+        """UID -> the job as it was read last, with what describes its pods, and what came of that."""
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -91,7 +91,11 @@ class Placer:
 
     # --- a job ------------------------------------------------------------------------------------------------------
     async def _look(self, kind: str, row: Kind, job: OtherJob) -> None:
-        wanted = await self._wanted(kind, row, job)
+        described = row.place.describing if row.place else None
+        shown = self._shown(kind, row, job) if described else None
+        if described and shown is None:
+            return  # its own controller has not made that yet
+        wanted = await self._wanted(kind, row, job, shown)
         if isinstance(wanted, UsageError):
             await self._tell(kind, row, job, problem=str(wanted))
             return
@@ -102,17 +106,26 @@ class Placer:
             return
         await self._tell(kind, row, job, name=wanted["metadata"]["name"])
 
-    async def _wanted(self, kind: str, row: Kind, job: OtherJob) -> Json | UsageError:
+    def _shown(self, kind: str, row: Kind, job: OtherJob) -> Meta | None:
+        """What the job controls that describes its pods; None while there is none. Of several it is the first one."""
+        made = self._jobs.controls(kind, job.itself(kind, row))
+        return min(made, key=lambda each: (each.creation_timestamp or "", each.uid), default=None)
+
+    async def _wanted(self, kind: str, row: Kind, job: OtherJob, shown: Meta | None) -> Json | UsageError:
         """The stand-in that the job is to have, or why there can be none. Scripts are followed in a thread: they may
         take a moment, and are read once as long as the job stays the same."""
         known = self._read.get(job.metadata.uid)
-        if known and known[0].spec == job.spec and known[0].metadata == job.metadata:
-            return known[1]
+        if known and known[0].spec == job.spec and (known[0].metadata, known[1]) == (job.metadata, shown):
+            return known[2]
+        made: Json | None = None
+        if shown and row.place and (described := row.place.describing):  # no more than its metadata is kept
+            path = resource_of(kinds()[described.kind]).path(shown.namespace, shown.name)
+            made = msgspec.json.decode(await self._client.get(path))
         try:
-            found: Json | UsageError = await asyncio.to_thread(stand_in.stand_in, kind, row, job, self._scheduler)
+            found: Json | UsageError = await asyncio.to_thread(stand_in.stand_in, kind, row, job, self._scheduler, made)
         except UsageError as error:
             found = error
-        self._read[job.metadata.uid] = job, found
+        self._read[job.metadata.uid] = job, shown, found
         return found
 
     async def _bring_about(self, wanted: Json, job: OtherJob) -> None:

@@ -7,7 +7,8 @@ made into a pod: it has what planning looks at, and nothing that is nobody's bus
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -16,8 +17,8 @@ from trimtab import names
 from trimtab.controller.other_jobs import OtherJob
 from trimtab.errors import UsageError
 from trimtab.foreign.in_cluster import own_spec
-from trimtab.foreign.kinds import Json, Pods, at, mapping, pods_of
-from trimtab.foreign.tables import Kind
+from trimtab.foreign.kinds import Json, Pods, described, mapping, pods_of, valued, written
+from trimtab.foreign.tables import Kind, Place
 from trimtab.kube.objects import JobObject, Meta
 from trimtab.observe import jobs
 
@@ -37,8 +38,9 @@ def name_of(job: Meta) -> str:
     return f"{beginning if beginning[:1].isalpha() else 'job'}-{digest}"
 
 
-def stand_in(kind: str, row: Kind, job: OtherJob, scheduler: str) -> Json:
-    """The whole object. `scheduler` is whom its pods have to name in schedulerName.
+def stand_in(kind: str, row: Kind, job: OtherJob, scheduler: str, made: Json | None = None) -> Json:
+    """The whole object. `scheduler` is whom its pods have to name in schedulerName; `made` is the object that describes
+    them, where the job itself does not: its own controller has made it.
 
     Raises UsageError naming the field that keeps the job from being placed.
     """
@@ -48,7 +50,7 @@ def stand_in(kind: str, row: Kind, job: OtherJob, scheduler: str) -> Json:
         "apiVersion": names.API_VERSION,
         "kind": names.JOB_KIND,
         "metadata": {"name": name_of(meta), "namespace": meta.namespace, "ownerReferences": [owner]},
-        "spec": _spec(kind, row, job, scheduler),
+        "spec": _spec(kind, row, job, scheduler, [made] if made else []),
     }
 
 
@@ -67,15 +69,24 @@ def _says(there: Any, wanted: Any) -> bool:
     return there is not None and (there == wanted or str(there) == str(wanted))
 
 
-def _spec(kind: str, row: Kind, job: OtherJob, scheduler: str) -> Json:
+def _spec(kind: str, row: Kind, job: OtherJob, scheduler: str, beside: list[Json]) -> Json:
     document = job.document(kind, row)
     name = f"{document['kind']} {job.metadata.name}"
-    if problem := next(_problems(document, row, job), ""):
+    if problem := next(_problems(job), ""):
         raise UsageError(f"{name}: {problem}")
-    pods = _gang(document, kind, row, name)
-    if problem := next(_problems_of_pods(pods, scheduler), ""):
-        raise UsageError(f"{name}: {problem}")
-    spec, _ = own_spec([document])
+    shown, its_kind, its_row = described(document, kind, row, beside)
+    roles = pods_of(shown, its_kind, its_row, ())
+    pods = _gang(roles, name)
+    found = chain(
+        _problems_of_shape(shown, its_row, pods),
+        _problems_of_pods(pods, scheduler),
+        _problems_of_others(roles, pods, scheduler),
+    )
+    if problem := next(found, ""):
+        asked = row.place.describing if row.place else None
+        where = f" in its {shown['kind']}: {asked.from_} can say so" if asked else ""
+        raise UsageError(f"{name}: {problem}{where}")
+    spec, _ = own_spec([document, *beside])
     total = (pods.count or 0) * (pods.accelerators or 0)
     if spec["resources"]["gpus"]["max"] != total:
         said = f"{spec['resources']['gpus']['max']} GPUs, and its pods ask for {total}"
@@ -94,35 +105,42 @@ def _spec(kind: str, row: Kind, job: OtherJob, scheduler: str) -> Json:
     return spec
 
 
-def _problems(document: Json, row: Kind, job: OtherJob) -> Iterator[str]:
-    """Why the job is none to be placed, by what it says itself."""
+def _problems(job: OtherJob) -> Iterator[str]:
+    """Why the job is none to be placed, whatever its pods are."""
     if job.follows:
         yield f"{job.follows} controls it: label that one"
     if names.LABEL_KUEUE_QUEUE in job.metadata.labels:
         yield f"metadata.labels: {names.LABEL_KUEUE_QUEUE}: Kueue starts it already: take one of both labels away"
-    asked = row.place
-    for path, value in asked.requires.items() if asked else ():
-        if str(at(document, path)) != value:
-            yield f"{path} has to be {value}: its pods have no ranks else"
-    for path, other in asked.same.items() if asked else ():
-        if at(document, path) != at(document, other):
-            yield f"{path} has to be {other}: a gang runs as a whole"
 
 
-def _gang(document: Json, kind: str, row: Kind, name: str) -> Pods:
-    asking = [pods for pods in pods_of(document, kind, row, ()) if pods.accelerators != 0]
+def _gang(roles: Sequence[Pods], name: str) -> Pods:
+    asking = [pods for pods in roles if pods.accelerators != 0]
     if len(asking) != 1:
-        raise UsageError(f"{name}: {len(asking)} of its roles ask for GPUs: a gang is of one")
+        called = f" ({', '.join(pods.role for pods in asking)})" if asking else ""
+        raise UsageError(f"{name}: {len(asking)} of its roles ask for GPUs{called}: a gang is of one")
     pods = asking[0]
     if not pods.count or not pods.accelerators or pods.resource not in names.GPU_RESOURCES:
         raise UsageError(f"{name}: its pods have to ask for GPUs by number, as limits of {names.GPU_RESOURCES[0]}")
     return pods
 
 
+def _problems_of_shape(document: Json, row: Kind, pods: Pods) -> Iterator[str]:
+    """Why the pods would have no ranks, or not be there together."""
+    asked, keys = row.place or Place(), pods.keys
+    for path, value in asked.requires.items():
+        if str(valued(document, path, keys)) != value:
+            yield f"{written(path, keys)} has to be {value}: its pods have no ranks else"
+    for path, other in asked.same.items():
+        if str(valued(document, path, keys)) != str(valued(document, other, keys)):
+            yield f"{written(path, keys)} has to be {written(other, keys)}: a gang runs as a whole"
+    for path, why in asked.without.items():
+        if valued(document, path, keys):
+            yield f"{written(path, keys)} has to be left out: {why}"
+
+
 def _problems_of_pods(pods: Pods, scheduler: str) -> Iterator[str]:
     """Why its pods would not come to Trimtab, or not be a gang."""
-    labels = mapping(mapping(pods.template.get("metadata")).get("labels"))
-    if labels.get(names.LABEL_MANAGED) != "true":
+    if not _labelled(pods):
         yield f'the template of its pods lacks the label {names.LABEL_MANAGED}: "true"'
     if pods.spec.get("schedulingGates") != [{"name": names.SCHEDULING_GATE}]:
         yield f"schedulingGates of its pods have to be [{{name: {names.SCHEDULING_GATE}}}]"
@@ -130,6 +148,21 @@ def _problems_of_pods(pods: Pods, scheduler: str) -> Iterator[str]:
         yield f"schedulerName of its pods has to be {scheduler}"
     if pods.spec.get("restartPolicy") != "Never":
         yield "restartPolicy of its pods has to be Never: a gang starts anew as a whole"
+
+
+def _problems_of_others(roles: Sequence[Pods], gang: Pods, scheduler: str) -> Iterator[str]:
+    """Why pods without GPUs would wait for ever, or be taken for ranks."""
+    for pods in roles:
+        gates = pods.spec.get("schedulingGates")
+        waits = gates and {"name": names.SCHEDULING_GATE} in gates
+        if pods is not gang and (_labelled(pods) or waits or pods.spec.get("schedulerName") == scheduler):
+            what = f"the label {names.LABEL_MANAGED}, the gate {names.SCHEDULING_GATE} or schedulerName: {scheduler}"
+            yield f"the pods of {pods.role} ask for no GPUs: their template may not have {what}"
+
+
+def _labelled(pods: Pods) -> bool:
+    labels = mapping(mapping(pods.template.get("metadata")).get("labels"))
+    return labels.get(names.LABEL_MANAGED) == "true"
 
 
 def _template(template: Json) -> Json:

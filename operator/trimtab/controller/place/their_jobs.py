@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trimtab import names
 from trimtab.apply.theirs import TheirJob
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.other_jobs import MOST_SAID, resource_of
+from trimtab.controller.other_jobs import MOST_SAID, OtherJob, resource_of
 from trimtab.errors import NotFound
 from trimtab.foreign.kinds import Json
-from trimtab.foreign.tables import Kind
+from trimtab.foreign.tables import Kind, Rank
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import Meta, PodObject
 
@@ -23,18 +24,20 @@ class TheirJobs:
         self._cluster = cluster
 
     def of(self, stand_in: Meta) -> TheirJob | None:
-        """The job behind a stand-in; None where it is not known: gone, not labelled any more, or not listed yet."""
-        found = self._cluster.other_jobs.controlling(stand_in) if self._cluster.other_jobs else None
-        if found is None:
+        """The job behind a stand-in; None where it is not known: gone, not labelled any more, or not listed yet, or
+        what is between it and its pods is not."""
+        jobs = self._cluster.other_jobs
+        found = jobs.controlling(stand_in) if jobs else None
+        if jobs is None or found is None or not jobs.pods_known(found[0]):
             return None
-        _, row, job = found
+        kind, row, job = found
         end, message = job.end(row)
         return TheirJob(
             suspended=job.suspended(row),
             by_us=names.ANNOTATION_SUSPENDED in job.metadata.annotations,
             end=end,
             message=message,
-            waiting=self._waiting(row, job.metadata.uid),
+            waiting=self._waiting(kind, row, job),
         )
 
     async def suspend(self, stand_in: Meta, why: str) -> None:
@@ -45,14 +48,18 @@ class TheirJobs:
         """Let it go on. Raises ApiError where that is to be tried again."""
         await self._patch(stand_in, False, None)
 
-    def _waiting(self, row: Kind, uid: str) -> dict[int, PodObject]:
+    def _waiting(self, kind: str, row: Kind, job: OtherJob) -> dict[int, PodObject]:
         """Pods behind our gate, and no other, by rank."""
-        found: dict[int, PodObject] = {}
-        for pod in self._cluster.made_by(uid):
-            rank = pod.metadata.labels.get(row.rank.get("label", ""), "")
-            gates = [gate.name for gate in pod.spec.scheduling_gates]
-            if gates == [names.SCHEDULING_GATE] and rank.isdecimal() and not pod.metadata.deletion_timestamp:
-                found.setdefault(int(rank), pod)
+        jobs, found = self._cluster.other_jobs, dict[int, PodObject]()
+        if jobs is None or row.rank is None:
+            return found
+        each = job.pods_per_job(kind, row)
+        for maker in jobs.makers(kind, row, job.itself(kind, row)):
+            for pod in self._cluster.made_by(maker):
+                rank = rank_of(pod.metadata.labels, row.rank, each)
+                gates = [gate.name for gate in pod.spec.scheduling_gates]
+                if gates == [names.SCHEDULING_GATE] and rank is not None and not pod.metadata.deletion_timestamp:
+                    found.setdefault(rank, pod)
         return found
 
     async def _patch(self, stand_in: Meta, suspend: bool, why: str | None) -> None:
@@ -72,6 +79,17 @@ class TheirJobs:
             **_nested(row.suspend, suspend),
         }
         jobs.apply_written(kind, await self._client.merge_patch(resource.path(meta.namespace, meta.name), patch))
+
+
+def rank_of(labels: Mapping[str, str], rank: Rank, each: int) -> int | None:
+    """The rank in its gang of a pod with these labels, `each` pods to a Job; None where they do not say it."""
+    said = [labels.get(label, "") for label in rank.labels]
+    if not all(number.isdecimal() for number in said):
+        return None
+    *of_job, index = map(int, said)
+    if not of_job:
+        return index
+    return of_job[0] * each + index if index < each else None
 
 
 def _nested(path: str, value: bool) -> Json:

@@ -1,0 +1,176 @@
+"""Jobs of other kinds that are placed, in words: batch Jobs, and what has batch Jobs of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec import Struct
+from tests.live.harness import Live, eventually
+from tests.live.test_advice import SMALL
+
+from trimtab import names
+from trimtab_local.checkout import checkout
+
+Json = dict[str, Any]
+PLACE = {"place": "Labelled"}
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class Words(Struct, frozen=True):
+    """What a kind is called, and how its pods are."""
+
+    plural: str
+    of_pods: str
+    """Label of its pods that has its name."""
+    order: tuple[str, ...] = (INDEX,)
+    """Labels of its pods by which they are counted."""
+    complete: str = "Complete"
+
+
+JOB = Words("job.batch", "batch.kubernetes.io/job-name")
+JOBSET = Words(
+    "jobset.jobset.x-k8s.io",
+    "jobset.sigs.k8s.io/jobset-name",
+    ("jobset.sigs.k8s.io/job-index", INDEX),
+    "Completed",
+)
+
+
+TRAINJOB = Words("trainjob.trainer.kubeflow.org", "jobset.sigs.k8s.io/jobset-name")
+
+
+@contextmanager
+def placed(live: Live) -> Iterator[None]:
+    """With the controller's rights to Jobs, and all admission policies."""
+    kubectl = live.cluster.kubectl
+    files = [checkout() / "manifests" / name for name in ("other-kinds-place.yaml", "admission.yaml")]
+    for file in files:
+        kubectl("apply", "--server-side", "-f", str(file))
+    yield
+    for file in files:
+        kubectl("delete", "-f", str(file), "--ignore-not-found", "--timeout=60s")
+
+
+def template(gpus: int = 8) -> Json:
+    """Of pods that say themselves that they are to be placed."""
+    container = {
+        "name": "main",
+        "image": "trainer:1",
+        "command": SMALL,
+        "resources": {"limits": {names.NVIDIA_GPU: gpus}},
+    }
+    pod = {
+        "schedulerName": names.SCHEDULER_NAME,
+        "schedulingGates": [{"name": names.SCHEDULING_GATE}],
+        "restartPolicy": "Never",
+        "containers": [container],
+    }
+    return {"metadata": {"labels": {names.LABEL_MANAGED: "true"}}, "spec": pod}
+
+
+def job(name: str, nodes: int = 2, gpus: int = 8, **spec: Any) -> Json:
+    """A Job to be placed."""
+    given = {"parallelism": nodes, "completions": nodes, "completionMode": "Indexed", "template": template(gpus)}
+    given |= spec
+    meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": given}
+
+
+def replicated(name: str, jobs: int = 1, pods: int = 1, **job: Any) -> Json:
+    """Jobs of a JobSet: its pods are not to be placed, nor do they ask for GPUs, unless `template` says so."""
+    plain = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "helper:1"}]}}
+    spec = {"parallelism": pods, "completions": pods, "completionMode": "Indexed", "template": plain, **job}
+    return {"name": name, "replicas": jobs, "template": {"spec": spec}}
+
+
+def jobset(name: str, *beside: Json, jobs: int = 2, pods: int = 1, **spec: Any) -> Json:
+    """A JobSet to be placed, whose gang is that many Jobs of so many pods; `beside` are other Jobs."""
+    workers = replicated("worker", jobs, pods, backoffLimit=0, template=template())
+    given = {"replicatedJobs": [*beside, workers], "failurePolicy": {"maxRestarts": 5}, **spec}
+    meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta, "spec": given}
+
+
+def runtime(name: str, **pod: Any) -> Json:
+    """A runtime of TrainJobs whose pods are to be placed; `pod` are other fields of their spec, or None for none."""
+    given = template()
+    given["spec"]["containers"][0]["name"] = "node"
+    given["spec"] = {key: value for key, value in (given["spec"] | pod).items() if value is not None}
+    node = {"name": "node", "template": {"spec": {"backoffLimit": 0, "template": given}}}
+    node["template"]["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    jobs = {"replicatedJobs": [node], "failurePolicy": {"maxRestarts": 5}}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": jobs}},
+    }
+
+
+def trainjob(name: str, of: str, nodes: int = 2, **spec: Any) -> Json:
+    """A TrainJob to be placed, with the runtime `of`."""
+    given = {"runtimeRef": {"kind": "TrainingRuntime", "name": of}, "trainer": {"numNodes": nodes, "command": SMALL}}
+    meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
+    api = "trainer.kubeflow.org/v1alpha1"
+    return {"apiVersion": api, "kind": "TrainJob", "metadata": meta, "spec": given | spec}
+
+
+def annotations(live: Live, name: str, kind: Words = JOB) -> dict[str, str]:
+    found: dict[str, str] = live.get(kind.plural, name).get("metadata", {}).get("annotations", {})
+    return found
+
+
+def stand_in(live: Live, name: str, kind: Words = JOB) -> str:
+    """Name of the LLMTrainingJob that stands in for the job; empty while there is none."""
+    return annotations(live, name, kind).get(names.ANNOTATION_STAND_IN, "")
+
+
+def pods(live: Live, name: str, kind: Words = JOB) -> list[Json]:
+    """Pods of the job that are to be placed, as it counts them, without those that are ending."""
+    found = live.list("pods", f"{kind.of_pods}={name},{names.LABEL_MANAGED}=true")
+    return sorted(
+        (pod for pod in found if "deletionTimestamp" not in pod["metadata"]),
+        key=lambda pod: [int(pod["metadata"]["labels"][label]) for label in kind.order],
+    )
+
+
+def uids(live: Live, name: str, kind: Words = JOB) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods(live, name, kind)}
+
+
+def nodes(live: Live, name: str, kind: Words = JOB) -> list[str]:
+    return [pod["spec"].get("nodeName", "") for pod in pods(live, name, kind)]
+
+
+async def until(live: Live, name: str, condition: str, kind: Words = JOB) -> None:
+    """Wait for a condition of the stand-in."""
+    await eventually(
+        lambda: bool(it := stand_in(live, name, kind)) and live.holds(it, condition),
+        40,
+        lambda: f"{name} to be {condition}: {live.get(kind.plural, name)} {live.list('ltj')} {pods(live, name, kind)}",
+    )
+
+
+async def gone(live: Live, name: str, kind: Words = JOB) -> None:
+    """Delete the job, and wait until nothing of it is left."""
+    left = stand_in(live, name, kind)
+    live.delete(kind.plural, name, "--wait=false")
+    await eventually(
+        lambda: (
+            not live.get(kind.plural, name)
+            and not live.list("pods", f"{kind.of_pods}={name}")
+            and not (left and live.get("ltj", left))
+        ),
+        90,
+        lambda: f"{name} to be gone: {live.list('ltj')} {live.list('pods')}",
+    )
+
+
+def finished(live: Live, name: str, kind: Words = JOB) -> Callable[[], bool]:
+    def has() -> bool:
+        told = live.get(kind.plural, name).get("status", {}).get("conditions", [])
+        return any(each["type"] == kind.complete and each["status"] == "True" for each in told)
+
+    return has
