@@ -72,7 +72,9 @@ KINDS: dict[str, ConstantKind] = {
     ),
     "low_skill": ConstantKind("the framework's part in that, 1 the middle of all", 1.0, 0.01, "software", 0.1),
     "half_width": ConstantKind("smallest dimension at which a product runs at half rate, on an A100", 100.0, 0.7),
-    "misalignment": ConstantKind("time that a product loses per halving its widths lack to multiples of 64", 0.06, 1.0),
+    "misalignment": ConstantKind(
+        "time a product loses per halving its widths lack to multiples of 128", 0.06, 1.0
+    ),
     "grouped": ConstantKind("rate of products that are grouped by expert relative to large ones", 0.8, 0.2),
     "all_to_all": ConstantKind("bandwidth of an all-to-all relative to that of a ring", 0.6, 0.3),
     "odd_heads": ConstantKind("time that unfused scores lose when the width of a head is no multiple of 8", 0.5, 0.7),
@@ -102,13 +104,17 @@ KINDS: dict[str, ConstantKind] = {
         "software",
         1.5,
     ),
+    "far_wait": ConstantKind(
+        "seconds that a micro-batch of a pipeline, else a step, waits where all paths leave their unit of 256 GPUs",
+        3e-3,
+        0.7,
+        "software",
+        2.5,
+    ),
     "edge": ConstantKind("how sharply the slower of host and GPU sets the pace of a layer (exponent)", 6.0, 0.5),
     "link": ConstantKind("share of NVLink or xGMI bandwidth that collectives reach", 0.75, 0.15),
     "pcie": ConstantKind("the same share where GPUs meet over PCIe", 0.3, 0.3, "generation", 0.8),
     "network": ConstantKind("share of the network's bandwidth that collectives reach", 0.7, 0.25, "software", 0.15),
-    "crowd": ConstantKind(
-        "GPUs of a job whose traffic makes the network half as fast, in the square", 5000.0, 0.7, "software", 1.0
-    ),
     "latency": ConstantKind("seconds to start a collective", 15e-6, 0.5),
     "hop": ConstantKind(
         "seconds that a collective takes more for each further rank of its ring", 2e-6, 0.3, "software", 1.0

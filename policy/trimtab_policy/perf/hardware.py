@@ -30,6 +30,9 @@ _UNFUSED = frozenset(
 _UNPADDED = frozenset({"megatron-deepspeed-1f1b"})
 """Frameworks that take an odd vocabulary as it is: GPT-2's 50,257 costs them dearly."""
 
+_BALANCED = frozenset({"nanotron"})
+"""Frameworks that split a pipeline by what its blocks are estimated to cost (nanotron: `get_block_compute_costs`)."""
+
 _EAGER = frozenset({"peft", "qwen", "qlora", "litgpt", "fsdp-qlora"})
 """Frameworks whose layers run operation by operation in PyTorch."""
 
@@ -102,8 +105,6 @@ class GpuRates(NamedTuple):
     memory: Number
     link: Number
     network: Number
-    crowd: Number
-    """GPUs of a job whose traffic makes the network half as fast."""
     all_to_all: Number
     """Bandwidth of an all-to-all relative to these two, which are those of rings."""
     latency: Number
@@ -129,6 +130,8 @@ class FrameworkFacts(NamedTuple):
     """1: whole layers are launched as CUDA graphs, which leaves nothing of routing and experts to the host."""
     eager: Number = 0.0
     """1: norms and activation functions go operation by operation, and adapters have dropout; see `memory`."""
+    balanced: Number = 0.0
+    """1: stages of a pipeline get layers by what they cost, so that the one with the output layer has fewer."""
 
 
 class Software(NamedTuple):
@@ -147,6 +150,10 @@ class Software(NamedTuple):
     """What tensor parallelism adds to it, as a fraction."""
     expert_launch: Number
     """What routing to experts adds to it, as a fraction."""
+    balanced: Number
+    """1: stages of a pipeline get layers by what they cost; see `FrameworkFacts`."""
+    far_wait: Number
+    """Seconds that a micro-batch of a pipeline waits where all paths of a job leave their unit of machines."""
     contention: Number
     """Seconds that a layer waits for each rank of its tensor group, in a pipeline over the network."""
     passes: Number
@@ -242,7 +249,6 @@ def reached(sheet: Datasheet, value: Lookup) -> GpuRates:
         memory=sheet.memory * value("memory"),
         link=sheet.link * np.where(sheet.link < _PCIE, value("pcie"), value("link")),
         network=sheet.network * value("network"),
-        crowd=value("crowd"),
         all_to_all=value("all_to_all"),
         latency=value("latency"),
         hop=value("hop"),
@@ -263,6 +269,8 @@ def practised(value: Lookup, facts: FrameworkFacts, youth: Number = 0.0) -> Soft
         launch_seconds=value("launch") * np.where(facts.captured, value("captured"), 1.0),
         tensor_launch=value("tensor_launch"),
         expert_launch=value("expert_launch"),
+        balanced=facts.balanced,
+        far_wait=value("far_wait"),
         contention=value("contention"),
         passes=value("passes"),
         expert_time=1 + value("unfused_experts") * (1 - np.asarray(facts.captured)),
@@ -289,6 +297,7 @@ def facts(software: str) -> FrameworkFacts:
         pads_vocabulary=float(software not in _UNPADDED),
         loss_bytes=_LOSSES.get(software, loss),
         eager=float(software in _EAGER),
+        balanced=float(software in _BALANCED),
     )
 
 

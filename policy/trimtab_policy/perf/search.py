@@ -130,7 +130,9 @@ def bounds(found: PlanTable, machines: Sequence[GpuRates]) -> Array:
     transfers = np.where(plans.pipeline > 1, rounds * plans.virtual + plans.pipeline - 1, 0.0)
     cell = kind[found.plan] * len(reaches) + reach[found.gang]
     times: Array = body[:, cell] * stages[found.plan]
-    times += head[:, cell] * rounds[found.plan]
+    # Balanced stages share the output layer in effect: the last one has fewer layers for it.
+    share = plans.pipeline if found.software.balanced else np.ones_like(plans.pipeline)
+    times += head[:, cell] * (rounds / share)[found.plan]
     times += transfer[:, cell] * transfers[found.plan]
     return times * EXACT
 
@@ -213,9 +215,9 @@ def _work(
     halves = kinds.take(rows)._replace(pipeline=np.full(len(rows), 2.0))
     each = GpuRates(*(np.array([field], dtype=np.float64).T for field in zip(*machines, strict=True)))
     run = found.run
-    # Two stages may meet over the network and crowd it where a single one, of half as many GPUs, does not.
-    free, alone = each._replace(crowd=np.inf), found.software._replace(contention=0.0)
-    time = speed.step_time(run, halves, free, np.tile(reaches, len(kinds.data)), alone)
+    # Two stages may meet over the network where a single one, of half as many GPUs, does not.
+    alone = found.software._replace(contention=0.0, far_wait=0.0, balanced=0.0)
+    time = speed.step_time(run, halves, each, np.tile(reaches, len(kinds.data)), alone)
     rounds = run.batch / halves.micro_batch
     head = (time.compute + time.layer_communication) / rounds - time.bubble
     body = time.bubble * run.shape.layers / np.ceil(run.shape.layers / 2)

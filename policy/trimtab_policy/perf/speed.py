@@ -121,22 +121,23 @@ def step_time(
     domains is the smallest share. Software: by default what we launch.
     """
     software = software or hardware.software()
-    machine, software = _crowded(plans, machine, software)
     case = _Evaluation(work, plans, machine, software, linked, memory.trained_per_gpu(work, plans))
-    (layer, layer_comm), head = _layer(case), _head(case)
-    p2p = _pipeline_transfer(case)
-    even = np.floor(work.shape.layers / plans.pipeline)
-    # Where the layers do not divide evenly the last stage gets the fewer, since it has the output layer as well.
-    extra = np.maximum(0.0, head - (case.layers - even) * (layer + layer_comm))
-    stage = case.layers * (layer + layer_comm)
-    compute = case.layers * layer + extra
+    (layer, layer_comm, calm), head = _layer(case), _head(case)
+    p2p, far = _pipeline_transfer(case), _far_wait(case)
+    staged = plans.pipeline > 1
+    layers, last = _split(case, layer + layer_comm, head)
+    extra = np.maximum(0.0, head - (layers - last) * (layer + layer_comm))
+    stage = layers * (layer + layer_comm)
+    compute = layers * layer + extra
     micro_batches = case.micro_batches
     smooth = StepTime(
         compute=micro_batches * compute,
-        layer_communication=micro_batches * case.layers * layer_comm,
-        bubble=(plans.pipeline - 1) / plans.virtual * stage,
-        pipeline_communication=(micro_batches + (plans.pipeline - 1) / plans.virtual) * p2p,
-        data_communication=_data_communication(case, stage + extra),
+        layer_communication=micro_batches * layers * layer_comm,
+        # While the pipeline fills and drains a rank has one thing to do at a time, so that nothing contends.
+        bubble=(plans.pipeline - 1) / plans.virtual * layers * (layer + calm),
+        pipeline_communication=(micro_batches + (plans.pipeline - 1) / plans.virtual) * p2p
+        + np.where(staged, micro_batches * far, 0.0),
+        data_communication=_data_communication(case, stage + extra) + np.where(staged, 0.0, far),
         optimizer=_optimizer(case),
         host=_host(case, stage + extra),
         stragglers=np.zeros_like(compute),
@@ -146,15 +147,42 @@ def step_time(
     return smooth._replace(stragglers=software.straggling * doublings * smooth.total)
 
 
-def _crowded(plans: PlanColumns, machine: GpuRates, software: Software) -> tuple[GpuRates, Software]:
-    """Network and waits for it when so many GPUs use it at once: traffic of large jobs meets in its upper levels.
+def _split(case: _Evaluation, layer: Array, head: Array) -> tuple[Array, Array]:
+    """(n,) layers of the fullest stage but the last, and of the last, which has the output layer as well.
 
-    Quadratic, since so many ranks have as many paths to each other: nothing to a small job, twice the time at
-    `GpuRates.crowd`. Nodes share nothing of this, nor do link domains.
+    Software that does not balance stages gives each as many, and where they do not divide evenly the last the fewer.
+    Balanced, no split has a shorter longest stage.
+    `layer`, `head` (n,): seconds of a layer and of the output layer.
     """
-    more = 1 + (plans.gpus / machine.crowd) ** 2
-    slower = machine._replace(network=machine.network / more, hop=machine.hop * more)
-    return slower, software._replace(contention=software.contention * more)
+    total, stages = case.shape.layers, case.plans.pipeline
+    front, last = case.layers, np.floor(total / stages)
+    if not np.any(case.software.balanced):
+        return front, last
+    best = np.full_like(layer, np.inf)
+    even = np.floor((total + head / layer) / stages)
+    for most in (np.maximum(even, 1.0), even + 1):  # layers of any stage but the last
+        left = np.maximum(0.0, total - most * (stages - 1))
+        others = np.minimum(most, np.ceil((total - left) / np.maximum(1, stages - 1)))
+        longest = np.maximum(others * layer, left * layer + head)
+        better = (stages > 1) & (case.software.balanced > 0) & (longest < best)
+        front, last = np.where(better, others, front), np.where(better, left, last)
+        best = np.where(better, longest, best)
+    return front, last
+
+
+UNIT = 256
+"""GPUs whose machines share their lowest switches: 32 of 8, a scalable unit of NVIDIA's reference design (SuperPOD)."""
+
+
+def _far_wait(case: _Evaluation) -> Array:
+    """Seconds that one exchange between all ranks waits for paths through the upper levels of the network.
+
+    In proportion to the peers of a rank that are not in its unit. Measured under nanotron on 512 GPUs of one cluster,
+    for models of 3 and 80 billion parameters alike: with every micro-batch where stages send to each other, else once a
+    step.
+    """
+    unit = np.maximum(UNIT, case.linked)
+    return case.software.far_wait * (1 - unit / np.maximum(case.plans.gpus, unit))
 
 
 def group_bandwidth(machine: GpuRates, size: Array, inner: Array, linked: Number) -> Array:
@@ -181,13 +209,15 @@ def _ring(case: _Evaluation, size: Array, inner: Array, volume: Array, messages:
     return moving + messages * (size > 1) * (machine.latency + hop * (size - 1))
 
 
-_LACKING = np.array([0.0, *(7.0 - (width & -width).bit_length() for width in range(1, 64))])
-"""Halvings that widths 0 to 63 lack to be multiples of 64."""
+_TILE = 128
+"""Width of the tiles that tensor cores' products consist of, in 16 bit (NVIDIA, Matrix Multiplication Background)."""
+_LACKING = np.array([0.0, *(_TILE.bit_length() - (width & -width).bit_length() for width in range(1, _TILE))])
+"""Halvings that widths 0 to 127 lack to be multiples of a tile."""
 
 
 def _misaligned(width: Number) -> Array:
-    """Halvings that a width lacks to be a multiple of 64 (0 to 6): what keeps tensor cores' loads from being whole."""
-    lacking: Array = _LACKING[np.rint(width).astype(np.int64) & 63]
+    """Halvings that a width lacks to consist of whole tiles (0 to 7): of the last one a part is computed in vain."""
+    lacking: Array = _LACKING[np.rint(width).astype(np.int64) & (_TILE - 1)]
     return lacking
 
 
@@ -292,11 +322,12 @@ def _accumulation(case: _Evaluation) -> Array:
     return case.software.accumulation_bytes * (layers + experts) / case.layers / case.machine.memory
 
 
-def _layer(case: _Evaluation) -> tuple[Array, Array]:
-    """One layer for one micro-batch: seconds of computing, and what exposed communication adds to them.
+def _layer(case: _Evaluation) -> tuple[Array, Array, Array]:
+    """One layer for one micro-batch: seconds of computing, what exposed communication adds to them, and what alone.
 
     The GPU works through kernels and collectives one after the other, while the host launches them: the slower of the
-    two sets the pace, with a soft edge. Where the host is slower, communication costs nothing more.
+    two sets the pace, with a soft edge. Where the host is slower, communication costs nothing more. Last, what
+    communication adds where no other micro-batch is on its way (`_contention`).
     """
     edge = case.machine.edge
     launch = case.software.launch_seconds * case.passes / 3
@@ -308,9 +339,18 @@ def _layer(case: _Evaluation) -> tuple[Array, Array]:
     gpu = _layer_compute(case)
     longest = np.maximum(gpu, launch)
     alone = longest * ((gpu / longest) ** edge + (launch / longest) ** edge) ** (1 / edge)
-    both, launch = gpu + _layer_communication(case), launch + _contention(case)
-    longest = np.maximum(both, launch)
-    return alone, longest * ((both / longest) ** edge + (launch / longest) ** edge) ** (1 / edge) - alone
+    both = gpu + _layer_communication(case)
+
+    def paced(launch: Array) -> Array:
+        longest = np.maximum(both, launch)
+        found: Array = longest * ((both / longest) ** edge + (launch / longest) ** edge) ** (1 / edge)
+        return found
+
+    contention = _contention(case)
+    undisturbed = paced(launch) - alone
+    if not np.any(contention):
+        return alone, undisturbed, undisturbed
+    return alone, paced(launch + contention) - alone, undisturbed
 
 
 def _contention(case: _Evaluation) -> Array:

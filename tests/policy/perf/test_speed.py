@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from tests.policy.perf.architectures import cases
 from tests.policy.perf.runs import cells, runs
 
@@ -125,8 +128,8 @@ def test_the_bubble_shrinks_with_micro_batches_and_with_interleaving() -> None:
     model = msgspec.structs.replace(LLAMA_70B, vocab_size=1000)  # the output layer would unbalance the last stage
 
     def bubble(batch: int, chunks: float = 1.0) -> float:
-        interleaved = plan._replace(virtual=np.array([chunks]))
-        time = timed(model, TrainingSpec(4096, batch, 1), interleaved, H100, 8)
+        interleaved, quiet = plan._replace(virtual=np.array([chunks])), hardware.software()._replace(contention=0.0)
+        time = timed(model, TrainingSpec(4096, batch, 1), interleaved, H100, 8, quiet)
         return float(time.bubble[0] / (time.compute[0] + time.layer_communication[0]))
 
     assert bubble(64) < bubble(8)
@@ -159,17 +162,60 @@ def test_tensor_collectives_wait_where_stages_meet_over_the_network() -> None:
     assert waits(8, 8) == pytest.approx(2 * waits(4, 8), rel=0.1)
 
 
-def test_traffic_of_a_large_job_makes_the_network_half_as_fast_but_not_the_link() -> None:
-    training, plan = TrainingSpec(4096, 256, 1), columns([ParallelPlan(data=64, tensor=4, zero_stage=1)])
-    machine = hardware.machine(H100, training.precision)._replace(latency=0.0, hop=0.0)
-    patient = hardware.software()._replace(data_overlap=0.0, gather_overlap=0.0)
+def test_nothing_contends_while_a_pipeline_fills_and_drains() -> None:
+    loud = hardware.software("nanotron")
+    small = msgspec.structs.replace(LLAMA_8B, hidden_size=1024, ffn_hidden_size=2048, vocab_size=1000)
+    plan = columns([ParallelPlan(tensor=8, pipeline=4, data=8)])
+    bubbles = [
+        timed(small, TrainingSpec(4096, 64, 1), plan, H100, 8, each).bubble[0]
+        for each in (loud, loud._replace(contention=0.0))
+    ]
+    assert bubbles[0] == pytest.approx(bubbles[1])
 
-    def moving(crowd: float, width: int) -> float:
-        time = speed.step_time(work(LLAMA_70B, training), plan, machine._replace(crowd=crowd), width, patient)
-        return float(time.data_communication[0])
 
-    assert moving(256, 8) == pytest.approx(2 * moving(np.inf, 8))
-    assert moving(256, 256) == moving(np.inf, 256)
+@given(
+    layers=st.integers(1, 96),
+    stages=st.integers(1, 32),
+    vocabulary=st.sampled_from([1000, 32_000, 131_072, 1_000_000]),
+)
+def test_balanced_stages_are_as_short_as_any_split_makes_them(layers: int, stages: int, vocabulary: int) -> None:
+    assume(stages <= layers)
+    model = msgspec.structs.replace(LLAMA_8B, layers=layers, vocab_size=vocabulary)
+    plan = columns([ParallelPlan(pipeline=stages)])
+    software = hardware.software("nanotron")
+
+    def longest(model: ModelSpec, plan: PlanColumns) -> float:
+        time = timed(model, TrainingSpec(4096, 1, 1), plan, H100, 1024, software)
+        return float(time.compute[0] + time.layer_communication[0])
+
+    two, three = (longest(msgspec.structs.replace(model, layers=n), columns([ParallelPlan()])) for n in (2, 3))
+    layer = three - two
+    head = two - 2 * layer
+    splits = (
+        max(ceil((layers - last) / max(1, stages - 1)) * layer, last * layer + head) for last in range(layers + 1)
+    )
+    best = min(splits) if stages > 1 else layers * layer + head
+    assert longest(model, plan) == pytest.approx(best, rel=1e-6)
+
+
+def test_jobs_of_several_units_wait_for_paths_between_them() -> None:
+    """Nothing inside a unit or a link domain; else with every micro-batch of a pipeline, without one once a step."""
+    slow = hardware.software()._replace(far_wait=2.0)
+    training, still = TrainingSpec(4096, 2048, 1), slow._replace(far_wait=0.0)
+
+    def waits(plan: ParallelPlan, width: int = 8) -> float:
+        times = [timed(LLAMA_8B, training, columns([plan]), H100, width, each) for each in (slow, still)]
+        return float((times[0].total - times[1].total)[0]) / (1 + stragglers(times[1]))
+
+    def stragglers(time: StepTime) -> float:
+        return float((time.stragglers / (time.total - time.stragglers))[0])
+
+    assert waits(ParallelPlan(data=32, tensor=8)) == pytest.approx(0)
+    assert waits(ParallelPlan(data=64, tensor=8), width=512) == pytest.approx(0)
+    assert waits(ParallelPlan(data=64, tensor=8)) == pytest.approx(2.0 / 2)
+    assert waits(ParallelPlan(data=128, tensor=8)) == pytest.approx(2.0 * 3 / 4)
+    micro_batches = 2048 / 32
+    assert waits(ParallelPlan(data=32, tensor=8, pipeline=2)) == pytest.approx(micro_batches * 2.0 / 2)
 
 
 def test_renewed_weights_are_waited_for_where_they_are_not_gathered_ahead() -> None:
