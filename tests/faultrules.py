@@ -92,7 +92,7 @@ class State:
 
 def kind_of(request: web.Request) -> str:
     if request.method in MUTATING:
-        return "write"
+        return "read" if "dryRun" in request.query else "write"  # a dry run changes nothing, wherever it is cut
     if request.query.get("watch") in ("1", "true"):
         return "watch"
     return "list" if is_collection(request.path) else "read"

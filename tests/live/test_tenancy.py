@@ -469,6 +469,8 @@ async def test_a_gang_that_reaches_as_its_author_may_is_made(
 ) -> None:
     """By who may make pods: the controller's own pods pass what a thief's do not."""
     template = {key: value for key, value in thief.TEMPLATE.items() if key != "hostNetwork"}
+    secret = {"name": thief.SECRET["valueFrom"]["secretKeyRef"]["name"], "namespace": A}
+    tenants.live.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret})
     tenants.live.apply(job("reaches", seconds=1.0, launcher="DeepSpeed", template={"spec": template}))
     await reaches(seen, A, "reaches", names.COMPLETE)
 

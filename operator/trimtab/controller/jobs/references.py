@@ -65,6 +65,10 @@ class Named(NamedTuple):
     name: str
 
 
+Needs = tuple[tuple[Reference, Named | None], ...]
+"""What a job refers to; None in the place of what no object can be called."""
+
+
 class Found(Struct):
     """What is known of one."""
 
@@ -101,9 +105,7 @@ class References:
         self._jobs = jobs
         self._facts = facts
         self._wake = wake
-        self._of: FactsMemo[JobObject, tuple[Reference, ...]] = FactsMemo(
-            "references", self._read, lambda job, error: ()
-        )
+        self._of: FactsMemo[JobObject, Needs] = FactsMemo("references", self._read, lambda job, error: ())
         self._found: dict[Named, Found] = {}
         self._turns: OrderedDict[str, Turns] = OrderedDict()
         """By namespace; who was served last stands last."""
@@ -115,11 +117,10 @@ class References:
         held: dict[str, Pending | None] = {}
         wanted: set[Named] = set()
         now = time.monotonic()
-        for job, references in self._of.all(self._jobs()):
+        for job, needs in self._of.all(self._jobs()):
             missing: list[Reference] = []
-            for reference in references:
-                named = Named(job.metadata.namespace, reference.kind, reference.name)
-                if not reference.possible:
+            for reference, named in needs:
+                if named is None:
                     missing.append(reference)
                     continue
                 wanted.add(named)
@@ -149,10 +150,12 @@ class References:
                 continue
 
     # --- inside -----------------------------------------------------------------------------------------------------
-    def _read(self, job: JobObject) -> tuple[Reference, ...]:
+    def _read(self, job: JobObject) -> Needs:
         """What a job needs that waits for GPUs; nothing of any other: kubelets tell what its pods lack."""
         facts = self._facts(job)
-        return references_of(facts.template["spec"]) if facts.waits else ()
+        found = references_of(facts.template["spec"]) if facts.waits else ()
+        at = job.metadata.namespace
+        return tuple((each, Named(at, each.kind, each.name) if each.possible else None) for each in found)
 
     def _ask(self, named: Named, now: float) -> Found:
         found = self._found[named] = Found(now, now)
