@@ -72,9 +72,7 @@ KINDS: dict[str, ConstantKind] = {
     ),
     "low_skill": ConstantKind("the framework's part in that, 1 the middle of all", 1.0, 0.01, "software", 0.1),
     "half_width": ConstantKind("smallest dimension at which a product runs at half rate, on an A100", 100.0, 0.7),
-    "misalignment": ConstantKind(
-        "time a product loses per halving its widths lack to multiples of 128", 0.06, 1.0
-    ),
+    "misalignment": ConstantKind("time a product loses per halving its widths lack to multiples of 128", 0.06, 1.0),
     "grouped": ConstantKind("rate of products that are grouped by expert relative to large ones", 0.8, 0.2),
     "all_to_all": ConstantKind("bandwidth of an all-to-all relative to that of a ring", 0.6, 0.3),
     "odd_heads": ConstantKind("time that unfused scores lose when the width of a head is no multiple of 8", 0.5, 0.7),
