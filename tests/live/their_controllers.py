@@ -247,7 +247,7 @@ def _apply(cluster: LocalCluster, objects: list[Json]) -> None:
 def _delete(cluster: LocalCluster, objects: list[Json]) -> None:
     """All but their namespaces, which take long to go and may be wanted again."""
     left = [each for each in objects if each["kind"] != "Namespace"]
-    cluster.kubectl("delete", "--ignore-not-found", "--timeout=60s", "-f", "-", stdin=_listed(left), timeout=90)
+    cluster.kubectl("delete", "--ignore-not-found", "--timeout=180s", "-f", "-", stdin=_listed(left), timeout=200)
 
 
 def _listed(objects: list[Json]) -> str:
