@@ -232,10 +232,12 @@ def test_the_controller_touches_only_jobsets_that_ask_and_no_job_of_theirs(placi
 
 # --- TrainJobs --------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def runtimes(placing: Live) -> Live:
+def runtimes(placing: Live) -> Iterator[Live]:
     """With a runtime whose pods wait for Trimtab, and one whose pods do not."""
     placing.apply(runtime("placed"), runtime("plain", schedulingGates=None))
-    return placing
+    yield placing
+    for name in ("placed", "plain"):  # while Trainer runs, whose finalizer they have
+        placing.delete("trainingruntime", name)
 
 
 async def test_a_trainjob_starts_as_its_runtime_says_outlives_a_failed_rank_and_is_suspended_by_either_side(

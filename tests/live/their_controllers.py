@@ -33,7 +33,8 @@ from trimtab_local.control_plane.build import build, find_go
 from trimtab_local.control_plane.cluster import LocalCluster
 from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
 from trimtab_local.control_plane.pki import Authority
-from trimtab_local.control_plane.supervisor import free_ports
+from trimtab_local.control_plane.process import spawn, stop
+from trimtab_local.control_plane.supervisor import STOP_SECONDS, free_ports
 
 Json = dict[str, Any]
 READY_SECONDS = 90.0
@@ -155,8 +156,7 @@ def _running(project: Project, cluster: LocalCluster, directory: Path) -> Iterat
         yield
     finally:
         _delete(cluster, hooks)
-        process.terminate()
-        process.wait(30)
+        stop([process], STOP_SECONDS)
         _delete(cluster, objects)
 
 
@@ -218,14 +218,7 @@ def _start(
     given = {"webhook": webhook, "health": health, "certificate": certificate}
     configuration.write_text(yaml.safe_dump(project.configuration(given)))
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "TMPDIR": str(here)}  # where certificates lie otherwise
-    with (here / "log").open("wb") as log:
-        return subprocess.Popen(
-            [str(programs / project.program), f"--config={configuration}", *project.flags],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-        )
+    return spawn([programs / project.program, f"--config={configuration}", *project.flags], here / "log", environment)
 
 
 def _await(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
@@ -247,7 +240,7 @@ def _apply(cluster: LocalCluster, objects: list[Json]) -> None:
 def _delete(cluster: LocalCluster, objects: list[Json]) -> None:
     """All but their namespaces, which take long to go and may be wanted again."""
     left = [each for each in objects if each["kind"] != "Namespace"]
-    cluster.kubectl("delete", "--ignore-not-found", "--timeout=60s", "-f", "-", stdin=_listed(left), timeout=90)
+    cluster.kubectl("delete", "--ignore-not-found", "--timeout=180s", "-f", "-", stdin=_listed(left), timeout=200)
 
 
 def _listed(objects: list[Json]) -> str:
