@@ -3,6 +3,7 @@
     python -m hack.kind.programs            # kind, helm and kubectl; prints their directories as a PATH has them
     python -m hack.kind.programs node       # whatever is in a node; prints a line each: name and path
     python -m hack.kind.programs sources    # kind's sources; prints their directory
+    python -m hack.kind.programs others     # controllers of other kinds of jobs, for tests; prints their directory
 
 Each Go module is built once per content (`trimtab_local.control_plane.build`). What the local cluster has is not
 built again.
@@ -59,6 +60,11 @@ def kind() -> Path:
     return builder.build(plain(HERE / "cli", "kind"))
 
 
+def others() -> Plain:
+    """The module of the controllers of JobSets and TrainJobs."""
+    return plain(checkout() / "hack" / "other-kinds", "the controllers of JobSets and TrainJobs")
+
+
 def sources() -> Path:
     """Directory of the sources of kind, which are fetched unless they are there. Raises LocalClusterError."""
     module = plain(HERE / "cli", "kind")
@@ -90,6 +96,8 @@ if __name__ == "__main__":
             print("\n".join(f"{name} {path}" for name, path in node().items()))
         elif sys.argv[1:] == ["sources"]:
             print(sources())
+        elif sys.argv[1:] == ["others"]:
+            print(builder.build(others()))
         elif sys.argv[1:]:
             sys.exit(__doc__)
         else:

@@ -25,14 +25,14 @@ from trimtab_policy.types import NEVER_STARTS, Pending, PendingReason
 Object = dict[str, Any]
 ALL: Object = {
     "serviceAccountName": "acts",
-    "imagePullSecrets": [{"name": "pulls"}],
     "volumes": [
         {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "keys", "secret": {"secretName": "keys"}},
         {"name": "conf", "configMap": {"name": "conf"}},
     ],
 }
 """A pod that names one object of each kind."""
-OBJECTS = {"persistentvolumeclaims": "data", "secrets": "pulls", "configmaps": "conf", "serviceaccounts": "acts"}
+OBJECTS = {"persistentvolumeclaims": "data", "secrets": "keys", "configmaps": "conf", "serviceaccounts": "acts"}
 
 
 class Server:
@@ -134,7 +134,7 @@ async def test_what_is_missing_is_told_with_its_field_and_the_job_goes_on_once_i
         "spec.template.spec.serviceAccountName: there is no ServiceAccount 'acts' in namespace default" in told.message
     )
     assert told.message.endswith("; and 1 more")
-    kinds = ["ServiceAccount acts", "Secret pulls", "PersistentVolumeClaim data", "ConfigMap conf"]
+    kinds = ["ServiceAccount acts", "PersistentVolumeClaim data", "Secret keys", "ConfigMap conf"]
     assert list(told.blockers) == kinds
     for plural, name in OBJECTS.items():
         assert "job" in world.held(), f"{plural}: not before all are there"
@@ -148,9 +148,9 @@ async def test_what_is_taken_away_while_the_job_waits_is_missed(world: World) ->
     world.add("job", ALL)
     paths = {name: world.make(plural, name) for plural, name in OBJECTS.items()}
     assert await world.answered() == {}
-    world.server.there.discard(paths["pulls"])
+    world.server.there.discard(paths["keys"])
     held = await world.until(bool)
-    assert [why.blockers for why in held.values() if why] == [("Secret pulls",)]
+    assert [why.blockers for why in held.values() if why] == [("Secret keys",)]
 
 
 async def test_a_claim_that_is_being_deleted_is_there_no_more(world: World) -> None:
@@ -223,8 +223,8 @@ async def test_namespaces_take_turns(world: World) -> None:
     """Who names a thousand objects keeps those of others waiting for one of them at most."""
     world.server.answers.clear()
     for index in range(50):
-        many = [{"name": f"s{index}-{each}"} for each in range(20)]
-        world.add(f"flood-{index}", {"imagePullSecrets": many}, namespace="flood")
+        many = [{"name": f"v{each}", "secret": {"secretName": f"s{index}-{each}"}} for each in range(20)]
+        world.add(f"flood-{index}", {"volumes": many}, namespace="flood")
     world.held()
     await world.until(lambda _: len(world.server.asked) == references.AT_ONCE)
     world.add("small", {"serviceAccountName": "acts"}, namespace="small")

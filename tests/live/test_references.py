@@ -17,10 +17,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 POD: dict[str, Any] = {
     "serviceAccountName": "absent-account",
-    "imagePullSecrets": [{"name": "absent-pull"}],
     "volumes": [
         {"name": "data", "persistentVolumeClaim": {"claimName": "absent-claim"}},
         {"name": "may-be", "secret": {"secretName": "absent-and-optional", "optional": True}},
+        {"name": "keys", "secret": {"secretName": "absent-keys"}},
     ],
     "containers": [
         {"name": "trainer", "image": "example.test/trainer:1", "envFrom": [{"configMapRef": {"name": "absent-config"}}]}
@@ -28,13 +28,13 @@ POD: dict[str, Any] = {
 }
 MISSING = {
     "ServiceAccount": "spec.template.spec.serviceAccountName",
-    "Secret": "spec.template.spec.imagePullSecrets[0].name",
+    "Secret": "spec.template.spec.volumes[2].secret.secretName",
     "PersistentVolumeClaim": "spec.template.spec.volumes[0].persistentVolumeClaim.claimName",
     "ConfigMap": "spec.template.spec.containers[0].envFrom[0].configMapRef.name",
 }
 NAMES = {
     "ServiceAccount": "absent-account",
-    "Secret": "absent-pull",
+    "Secret": "absent-keys",
     "PersistentVolumeClaim": "absent-claim",
     "ConfigMap": "absent-config",
 }

@@ -23,12 +23,11 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import yaml
-from hack.kind.programs import Plain, plain
+from hack.kind.programs import others
 from msgspec import Struct
 from tests.live.harness import wait_until
 
 from trimtab.errors import LocalClusterError
-from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.build import build, find_go
 from trimtab_local.control_plane.cluster import LocalCluster
 from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
@@ -118,12 +117,8 @@ def running(cluster: LocalCluster, directory: Path, *projects: Project) -> Itera
         yield
 
 
-def _module() -> Plain:
-    return plain(checkout() / "hack" / "other-kinds", "the controllers of JobSets and TrainJobs")
-
-
 def _sources(project: Project) -> Path:
-    module = _module()
+    module = others()
     command = [str(find_go(module.go)), "list", "-m", "-json", project.module]
     environment = {**os.environ, "GOTOOLCHAIN": "local"}
     found = subprocess.run(
@@ -138,7 +133,7 @@ def _sources(project: Project) -> Path:
 @contextmanager
 def _running(project: Project, cluster: LocalCluster, directory: Path) -> Iterator[None]:
     try:
-        programs, sources = build(_module()), _sources(project)
+        programs, sources = build(others()), _sources(project)
     except (LocalClusterError, OSError) as error:
         raise NotBuilt(str(error)) from error
     here = directory / project.program

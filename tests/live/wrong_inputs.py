@@ -168,7 +168,6 @@ WRONG: dict[str, list[Wrong]] = {
     ],
     "what is not in the namespace": [
         set_to(f"{T}.serviceAccountName", "absent", "no ServiceAccount 'absent'"),
-        set_to(f"{T}.imagePullSecrets", [{"name": "absent"}], "no Secret 'absent'", f"{T}.imagePullSecrets[0].name"),
         set_to(
             f"{T}.volumes",
             volume(persistentVolumeClaim={"claimName": "absent"}),

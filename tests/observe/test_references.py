@@ -61,7 +61,6 @@ WAYS: dict[str, tuple[dict[str, Any], str]] = {
         {"containers": [TRAINER, TRAINER | {"envFrom": [{"prefix": "P"}, {"configMapRef": {"name": "x"}}]}]},
         "ConfigMap containers[1].envFrom[1].configMapRef.name",
     ),
-    "pull secret": ({"imagePullSecrets": [{"name": "x"}]}, "Secret imagePullSecrets[0].name"),
     "account": ({"serviceAccountName": "x"}, "ServiceAccount serviceAccountName"),
     "account, by its old name": ({"serviceAccount": "x"}, "ServiceAccount serviceAccount"),
 }
@@ -97,6 +96,10 @@ def test_an_object_is_asked_for_once_however_often_it_is_named() -> None:
     assert [field for _, _, field in of(volumes=twice)] == ["volumes[0].persistentVolumeClaim.claimName"]
 
 
+def test_kubelets_start_pods_without_their_pull_secrets() -> None:
+    assert of(imagePullSecrets=[{"name": "x"}]) == []
+
+
 def test_one_job_is_asked_about_so_many_at_most() -> None:
     many = [{"name": f"v{index}", "secret": {"secretName": f"s{index}"}} for index in range(10 * MOST)]
     assert len(of(volumes=many)) == MOST
@@ -104,7 +107,7 @@ def test_one_job_is_asked_about_so_many_at_most() -> None:
 
 @pytest.mark.parametrize("junk", [None, 7, "x", [], {}, [None], ["x"], [[]], {"x": 1}])
 def test_a_template_may_hold_anything_anywhere(junk: object) -> None:
-    fields = ("volumes", "imagePullSecrets", "serviceAccountName", "initContainers", "containers")
+    fields = ("volumes", "serviceAccountName", "initContainers", "containers")
     for field in fields:
         assert all(kind == "ServiceAccount" for kind, _, _ in of(**{field: junk}))
     for source in ("secret", "configMap", "projected", "persistentVolumeClaim", "csi"):

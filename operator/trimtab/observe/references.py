@@ -1,8 +1,9 @@
 """What a pod template refers to in its namespace, and would not start without. Pure.
 
-Kubelets wait for such objects with the pod on its node, and so with its GPUs held. References that say `optional: true`
-are none, nor is what a pod brings along itself (ephemeral volumes, projected tokens). Templates keep fields that are
-not declared, so anything may be anything here: what has another form than a reference has is not one.
+Kubelets wait for such objects with the pod on its node, and so with its GPUs held. References that say `optional:
+true` are none, nor are pull secrets, without which kubelets pull what anybody may, nor what a pod brings along itself
+(ephemeral volumes, projected tokens). Templates keep fields that are not declared, so anything may be anything here:
+what has another form than a reference has is not one.
 """
 
 from __future__ import annotations
@@ -49,8 +50,6 @@ def _all(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """Kind, name and field, as they come."""
     for field in ("serviceAccountName", "serviceAccount"):
         yield ACCOUNT, spec.get(field), field
-    for at, named in _each(spec, "imagePullSecrets"):
-        yield SECRET, named.get("name"), f"{at}.name"
     for at, volume in _each(spec, "volumes"):
         yield from _of_volume(volume, at)
     for containers in ("initContainers", "containers"):
