@@ -28,8 +28,8 @@ POD: dict[str, Any] = {
 }
 MISSING = {
     "ServiceAccount": "spec.template.spec.serviceAccountName",
-    "Secret": "spec.template.spec.volumes[2].secret.secretName",
     "PersistentVolumeClaim": "spec.template.spec.volumes[0].persistentVolumeClaim.claimName",
+    "Secret": "spec.template.spec.volumes[2].secret.secretName",
     "ConfigMap": "spec.template.spec.containers[0].envFrom[0].configMapRef.name",
 }
 NAMES = {
@@ -91,4 +91,4 @@ async def test_it_waits_for_each_of_them_in_turn_and_starts_with_the_last(
     assert live.status("refers").get("restarts", 0) == 0
     secrets = json.loads(live.cluster.kubectl("get", "secrets,configmaps", "-n", NAMESPACE, "-o", "json"))["items"]
     here = {each["metadata"]["name"] for each in secrets} - {"kube-root-ca.crt"}
-    assert here == {"absent-pull", "absent-config"}, "asking makes nothing"
+    assert here == {"absent-keys", "absent-config"}, "asking makes nothing"
