@@ -1,4 +1,4 @@
-"""Jobs whose pods are of several roles and yet one gang: PyTorchJobs, with a master and workers."""
+"""Jobs whose pods are of several roles: all of a PyTorchJob are one gang, an MPIJob's launcher is in none."""
 
 from __future__ import annotations
 
@@ -40,6 +40,13 @@ def pytorchjob(master: Json | None = None, worker: Json | None = None, **spec: A
         "spec": {"pytorchReplicaSpecs": roles, "runPolicy": {"cleanPodPolicy": "Running"}, **spec},
         "status": {},
     }
+
+
+def mpijob(launcher: Json | None = None, api: str = "kubeflow.org/v1", **policy: Any) -> Json:
+    quiet: Json = {"schedulerName": "default-scheduler", "schedulingGates": [], **(launcher or {})}
+    roles = {"Launcher": replica(1, gpus=0, labels={}, pod=quiet), "Worker": replica(3)}
+    spec = {"mpiReplicaSpecs": roles, "runPolicy": {"cleanPodPolicy": "All", **policy}}
+    return pytorchjob() | {"apiVersion": api, "kind": "MPIJob", "spec": spec}
 
 
 def read(document: Json) -> OtherJob:
@@ -109,6 +116,28 @@ def test_what_keeps_one_from_being_placed_is_named_by_its_field(document: Json, 
     with pytest.raises(UsageError, match="PyTorchJob llama") as told:
         standing_in(document)
     assert words in str(told.value)
+
+
+def test_the_workers_of_an_mpijob_are_a_gang_without_its_launcher() -> None:
+    assert standing_in(mpijob())["spec"]["resources"]["maxNodes"] == 3
+    assert standing_in(mpijob(suspend=True))["spec"]["suspend"] is True
+    wrong = {
+        "the pods of Launcher ask for no GPUs": mpijob({"schedulingGates": GATES}),
+        "spec.runPolicy.cleanPodPolicy has to be Running or All": mpijob(cleanPodPolicy="None"),
+    }
+    for words, document in wrong.items():
+        with pytest.raises(UsageError) as told:
+            standing_in(document)
+        assert words in str(told.value)
+
+
+def test_of_mpijobs_the_version_says_whose_they_are() -> None:
+    found = {api: row_of(mpijob(api=f"kubeflow.org/{api}")) for api in ("v1", "v2beta1", "v1alpha2")}
+    assert {api: row and row[0] for api, row in found.items()} == {
+        "v1": "MPIJob v1",
+        "v2beta1": "MPIJob",
+        "v1alpha2": "MPIJob",
+    }
 
 
 def test_ranks_go_on_from_role_to_role() -> None:

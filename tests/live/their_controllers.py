@@ -1,4 +1,4 @@
-"""The real controllers of JobSets, TrainJobs and PyTorchJobs, beside the local control plane, with their roles.
+"""The real controllers of JobSets, TrainJobs, PyTorchJobs and MPIJobs, beside the local control plane, as they are.
 
     with running(live.cluster, directory, JOBSET, TRAINER):
         live.apply(...)
@@ -125,11 +125,12 @@ TRAINING_OPERATOR = Project(
     program="training-operator.v1",
     namespace="kubeflow",
     account="training-operator",
-    crds=("manifests/base/crds/kubeflow.org_pytorchjobs.yaml",),
+    crds=tuple(f"manifests/base/crds/kubeflow.org_{plural}.yaml" for plural in ("pytorchjobs", "mpijobs")),
     role="manifests/base/rbac/role.yaml",
     webhooks="manifests/base/webhook/manifests.yaml",
     flags=(
         "--enable-scheme=pytorchjob",
+        "--enable-scheme=mpijob",
         "--metrics-bind-address=0",
         "--health-probe-bind-address=127.0.0.1:{health}",
         "--webhook-server-port={webhook}",

@@ -48,6 +48,7 @@ PYTORCHJOB = Words(
     "Succeeded",
 )
 """Of its roles, `master` comes before `worker` in the alphabet, too."""
+MPIJOB = Words("mpijob.kubeflow.org", "training.kubeflow.org/job-name", (f"{REPLICA}index",), "Succeeded")
 TRAINJOB = Words("trainjob.trainer.kubeflow.org", "jobset.sigs.k8s.io/jobset-name")
 
 
@@ -61,7 +62,7 @@ def placed(live: Live, *makers: str) -> Iterator[None]:
         kubectl("apply", "--server-side", "-f", "-", stdin=text)
     yield
     for text in texts:
-        kubectl("delete", "-f", "-", "--ignore-not-found", "--timeout=60s", stdin=text)
+        kubectl("delete", "-f", "-", "--ignore-not-found", "--wait=false", stdin=text)  # nothing of it has finalizers
 
 
 def template(gpus: int = 8) -> Json:
@@ -143,6 +144,21 @@ def pytorchjob(
     spec = {"pytorchReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": "Running", **(policy or {})}}
     meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": meta, "spec": spec}
+
+
+def mpijob(name: str, nodes: int = 2, *, launcher: Json | None = None, **policy: Any) -> Json:
+    """An MPIJob to be placed: what its launcher starts on the workers, its command says."""
+    worker = template()
+    worker["spec"]["containers"][0].pop("command")
+    start = {"name": "mpi", "image": "trainer:1", "command": ["mpirun", "-n", str(8 * nodes), *SMALL]}
+    quiet = {"spec": {"containers": [start], **(launcher or {})}}
+    replicas = {
+        "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": quiet},
+        "Worker": {"replicas": nodes, "restartPolicy": "Never", "template": worker},
+    }
+    spec = {"mpiReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": "Running", **policy}}
+    meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "MPIJob", "metadata": meta, "spec": spec}
 
 
 def annotations(live: Live, name: str, kind: Words = JOB) -> dict[str, str]:

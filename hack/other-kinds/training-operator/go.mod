@@ -1,4 +1,4 @@
-// The controller of PyTorchJobs as a Go tool, apart from its neighbours: it is older, and so is what it depends on.
+// The controller of PyTorchJobs and MPIJobs as a Go tool, apart from its neighbours: it is older, and so is what it depends on.
 module trimtab.dev/hack/other-kinds/training-operator
 
 go 1.26.0

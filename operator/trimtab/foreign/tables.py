@@ -144,6 +144,8 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     """One row of `kinds.yaml`."""
 
     groups: tuple[str, ...]
+    versions: tuple[str, ...] = ()
+    """Of these groups; empty for all that no earlier row has."""
     kind: str = ""
     served: Served | None = None
     """None of what is read from files only."""

@@ -12,12 +12,14 @@ from tests.live.extender.process import ExtenderProcess
 from tests.live.harness import ControllerProcess, Live
 from tests.live.theirs import (
     JOBSET,
+    MPIJOB,
     PLACE,
     PYTORCHJOB,
     Words,
     gone,
     job,
     jobset,
+    mpijob,
     nodes,
     placed,
     pods,
@@ -55,16 +57,19 @@ async def test_a_job_is_bound_rank_by_rank_by_kube_scheduler(
 
 @pytest.fixture(scope="module")
 def theirs(placing: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The controllers of JobSets and PyTorchJobs run."""
+    """The controllers of JobSets, PyTorchJobs and MPIJobs run."""
     both = their_controllers.JOBSET, their_controllers.TRAINING_OPERATOR
     try:
         with their_controllers.running(placing.cluster, tmp_path_factory.mktemp("theirs"), *both):
             yield
     except their_controllers.NotBuilt as error:
-        pytest.skip(f"the controllers of JobSets and PyTorchJobs cannot be had here: {error}")
+        pytest.skip(f"the controllers of these kinds cannot be had here: {error}")
 
 
-@pytest.mark.parametrize(("kind", "made"), [(JOBSET, jobset), (PYTORCHJOB, pytorchjob)], ids=["jobset", "pytorchjob"])
+KINDS = {"jobset": (JOBSET, jobset), "pytorchjob": (PYTORCHJOB, pytorchjob), "mpijob": (MPIJOB, mpijob)}
+
+
+@pytest.mark.parametrize(("kind", "made"), KINDS.values(), ids=KINDS)
 async def test_what_other_controllers_make_is_bound_rank_by_rank_by_kube_scheduler(
     live: Live,
     placing: Live,

@@ -1,5 +1,5 @@
-"""PyTorchJobs are placed: their real controller makes the pods of master and workers, Trimtab decides where and when
-they run as one gang.
+"""PyTorchJobs and MPIJobs are placed: the real training operator makes their pods, Trimtab decides where and when they
+run as one gang.
 
 Its webhook is real, too (`tests.live.their_controllers`), and no controller has more rights than its manifests say.
 """
@@ -15,7 +15,7 @@ from tests.live import their_controllers, theirs
 from tests.live.harness import ControllerProcess, Live, eventually, training_job
 from tests.live.test_failures import exited, play
 from tests.live.test_place import Somebody
-from tests.live.theirs import PLACE, PYTORCHJOB, finished, gone, nodes, placed, pods, pytorchjob, uids
+from tests.live.theirs import MPIJOB, PLACE, PYTORCHJOB, finished, gone, mpijob, nodes, placed, pods, pytorchjob, uids
 
 from trimtab import names
 
@@ -32,7 +32,7 @@ def placing(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Ite
         with their_controllers.running(live_cluster.cluster, directory, operator), placed(live_cluster, operator.user):
             yield live_cluster
     except their_controllers.NotBuilt as error:
-        pytest.skip(f"the controller of PyTorchJobs cannot be had here: {error}")
+        pytest.skip(f"the training operator cannot be had here: {error}")
 
 
 def stand_in(live: Live, name: str) -> str:
@@ -151,6 +151,38 @@ async def test_of_two_that_do_not_both_fit_one_waits_whole_and_one_that_cannot_b
     await gone(live, "late", PYTORCHJOB)
 
 
+async def test_the_workers_of_an_mpijob_are_a_gang_and_its_launcher_is_let_be_and_ends_it(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    held = mpijob("held", launcher={"schedulingGates": [{"name": names.SCHEDULING_GATE}]}, suspend=True)
+    live.apply(mpijob("ring"), held)
+    await eventually(lambda: len(pods(live, "ring", MPIJOB)) == 2, what="the pods of its workers")
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        await theirs.until(live, "ring", "PodsReady", MPIJOB)
+        stands_in, first = theirs.stand_in(live, "ring", MPIJOB), uids(live, "ring", MPIJOB)
+        assert nodes(live, "ring", MPIJOB) == [node["name"] for node in live.status(stands_in)["plan"]["nodes"]]
+        launcher = live.get("pod", "ring-launcher")
+        assert "schedulingGates" not in launcher["spec"]
+        assert not [label for label in launcher["metadata"]["labels"] if label.startswith(names.GROUP)]
+
+        live.delete("pod", pods(live, "ring", MPIJOB)[1]["metadata"]["name"], "--wait=false")
+        await gang(live, stands_in, 2)
+        assert len(again := uids(live, "ring", MPIJOB)) == 2
+        assert not again & first
+        assert live.get("pod", "ring-launcher")["metadata"]["uid"] != launcher["metadata"]["uid"], (
+            "suspended as a whole"
+        )
+        told = theirs.annotations(live, "held", MPIJOB)[names.ANNOTATION_PLACE_PROBLEM]
+        assert "the pods of Launcher ask for no GPUs" in told
+
+        play(live, "ring-launcher", phase="Succeeded")
+        await eventually(finished(live, "ring", MPIJOB), what="its own controller to say that it has succeeded")
+        await theirs.until(live, "ring", "Complete", MPIJOB)
+        await eventually(lambda: not pods(live, "ring", MPIJOB), what="its workers to go")
+    for name in ("ring", "held"):
+        await gone(live, name, MPIJOB)
+
+
 def test_the_controller_changes_of_its_run_policy_whether_it_is_suspended_and_no_more(
     placing: Live, tmp_path: Path
 ) -> None:
@@ -169,4 +201,8 @@ def test_the_controller_changes_of_its_run_policy_whether_it_is_suspended_and_no
     for spec in ({"runPolicy": {"cleanPodPolicy": "All"}}, {"runPolicy": None}, {"nprocPerNode": "4"}):
         refused = controller.patches(PYTORCHJOB.plural, "asks", {"spec": spec})
         assert "spec.runPolicy.suspend or spec.suspend" in refused, spec
+    placing.apply(mpijob("ring", suspend=True))
+    assert controller.patches(MPIJOB.plural, "ring", resume) == ""
+    assert "spec.runPolicy.suspend" in controller.patches(MPIJOB.plural, "ring", {"spec": {"slotsPerWorker": 4}})
+    placing.delete(MPIJOB.plural, "ring")
     placing.delete(PYTORCHJOB.plural, "asks", "plain", "bare")
