@@ -3,7 +3,7 @@
     python -m hack.kind.programs            # kind, helm and kubectl; prints their directories as a PATH has them
     python -m hack.kind.programs node       # whatever is in a node; prints a line each: name and path
     python -m hack.kind.programs sources    # kind's sources; prints their directory
-    python -m hack.kind.programs others     # controllers of other kinds of jobs, for tests; prints their directory
+    python -m hack.kind.programs others     # controllers of other kinds of jobs, for tests; prints their directories
 
 Each Go module is built once per content (`trimtab_local.control_plane.build`). What the local cluster has is not
 built again.
@@ -60,9 +60,11 @@ def kind() -> Path:
     return builder.build(plain(HERE / "cli", "kind"))
 
 
-def others() -> Plain:
-    """The module of the controllers of JobSets and TrainJobs."""
-    return plain(checkout() / "hack" / "other-kinds", "the controllers of JobSets and TrainJobs")
+def others() -> dict[str, Plain]:
+    """Modules of the controllers of other kinds of jobs, by their directory in hack/other-kinds."""
+    top = checkout() / "hack" / "other-kinds"
+    found = {path.parent.relative_to(top).as_posix(): path.parent for path in sorted(top.rglob("go.mod"))}
+    return {name: plain(directory, "controllers of other kinds of jobs") for name, directory in found.items()}
 
 
 def sources() -> Path:
@@ -97,7 +99,7 @@ if __name__ == "__main__":
         elif sys.argv[1:] == ["sources"]:
             print(sources())
         elif sys.argv[1:] == ["others"]:
-            print(builder.build(others()))
+            print("\n".join(str(builder.build(module)) for module in others().values()))
         elif sys.argv[1:]:
             sys.exit(__doc__)
         else:

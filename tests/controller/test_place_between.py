@@ -130,11 +130,12 @@ def test_what_that_lacks_is_told_with_who_can_say_it() -> None:
 # --- whose pods they are, and which ranks ---------------------------------------------------------------------------
 def test_ranks_go_on_from_job_to_job() -> None:
     rank = Rank(INDEX, JOB_INDEX, "size")
-    assert [rank_of({JOB_INDEX: str(j), INDEX: str(i)}, rank, 2) for j in range(2) for i in range(2)] == [0, 1, 2, 3]
-    assert rank_of({JOB_INDEX: "1", INDEX: "2"}, rank, 2) is None, "no Job has so many"
-    assert rank_of({INDEX: "0"}, rank, 2) is None
-    assert rank_of({JOB_INDEX: "x", INDEX: "0"}, rank, 2) is None
-    assert rank_of({INDEX: "3"}, Rank(INDEX), 0) == 3
+    both = [(job, index) for job in "01" for index in "01"]
+    assert [rank_of({JOB_INDEX: job, INDEX: index}, rank, 2, {}) for job, index in both] == [0, 1, 2, 3]
+    assert rank_of({JOB_INDEX: "1", INDEX: "2"}, rank, 2, {}) is None, "no Job has so many"
+    assert rank_of({INDEX: "0"}, rank, 2, {}) is None
+    assert rank_of({JOB_INDEX: "x", INDEX: "0"}, rank, 2, {}) is None
+    assert rank_of({INDEX: "3"}, Rank(INDEX), 0, {}) == 3
 
 
 class Stage:

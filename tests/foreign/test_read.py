@@ -77,6 +77,16 @@ KINDS = {
             }
         },
     ),
+    "MPIJob v1": (
+        "kubeflow.org/v1",
+        "MPIJob",
+        {
+            "mpiReplicaSpecs": {
+                "Launcher": {"template": pod(["mpirun", *COMMAND], 0)},
+                "Worker": {"replicas": 4, "template": pod(["sleep", "1"])},
+            }
+        },
+    ),
     "Volcano Job": (
         "batch.volcano.sh/v1alpha1",
         "Job",

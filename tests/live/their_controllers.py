@@ -1,11 +1,11 @@
-"""The real controllers of JobSets and TrainJobs, beside the local control plane, with their projects' roles.
+"""The real controllers of JobSets, TrainJobs, PyTorchJobs and MPIJobs, beside the local control plane, as they are.
 
     with running(live.cluster, directory, JOBSET, TRAINER):
         live.apply(...)
 
-CRDs, roles and webhooks are those of the Go modules sigs.k8s.io/jobset and github.com/kubeflow/trainer (Apache License
-2.0), which hack/other-kinds pins; none is kept here. Webhooks are real, too, called by URL and not by a Service, with a
-certificate that is made for them.
+CRDs, roles and webhooks are those of the Go modules sigs.k8s.io/jobset, github.com/kubeflow/trainer and
+github.com/kubeflow/training-operator (Apache License 2.0), which hack/other-kinds pins; none is kept here. Webhooks are
+real, too, called by URL and not by a Service, with a certificate that is made for them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -54,9 +55,22 @@ class Project(Struct, frozen=True):
     crds: tuple[str, ...]
     role: str
     webhooks: str
-    configuration: Callable[[Json], Json]
-    """What its configuration file says, given ports `webhook` and `health` and the directory of its certificate."""
+    configuration: Callable[[Json], Json] | None = None
+    """What its configuration file says, given ports `webhook` and `health` and the directory of its certificate; None
+    where it has flags only."""
     flags: tuple[str, ...] = ()
+    """`{webhook}` and `{health}` are these ports."""
+    built: str = "."
+    """Directory in hack/other-kinds whose module builds it; empty for that itself."""
+    kinds: tuple[str, ...] = ()
+    """Plurals of those whose webhooks are called; empty for all."""
+    secret: str = ""
+    """Where it keeps a certificate that it makes itself; empty where it takes the one that it is given."""
+
+    @property
+    def user(self) -> str:
+        """As the API server knows it."""
+        return f"system:serviceaccount:{self.namespace}:{self.account}"
 
 
 def _jobset(given: Json) -> Json:
@@ -106,6 +120,25 @@ TRAINER = Project(
     webhooks="manifests/base/webhook/manifests.yaml",
     configuration=_trainer,
 )
+TRAINING_OPERATOR = Project(
+    module="github.com/kubeflow/training-operator",
+    program="training-operator.v1",
+    namespace="kubeflow",
+    account="training-operator",
+    crds=tuple(f"manifests/base/crds/kubeflow.org_{plural}.yaml" for plural in ("pytorchjobs", "mpijobs")),
+    role="manifests/base/rbac/role.yaml",
+    webhooks="manifests/base/webhook/manifests.yaml",
+    flags=(
+        "--enable-scheme=pytorchjob",
+        "--enable-scheme=mpijob",
+        "--metrics-bind-address=0",
+        "--health-probe-bind-address=127.0.0.1:{health}",
+        "--webhook-server-port={webhook}",
+    ),
+    built="training-operator",
+    kinds=("pytorchjobs",),
+    secret="training-operator-webhook-cert",
+)
 
 
 @contextmanager
@@ -118,7 +151,7 @@ def running(cluster: LocalCluster, directory: Path, *projects: Project) -> Itera
 
 
 def _sources(project: Project) -> Path:
-    module = others()
+    module = others()[project.built]
     command = [str(find_go(module.go)), "list", "-m", "-json", project.module]
     environment = {**os.environ, "GOTOOLCHAIN": "local"}
     found = subprocess.run(
@@ -133,7 +166,7 @@ def _sources(project: Project) -> Path:
 @contextmanager
 def _running(project: Project, cluster: LocalCluster, directory: Path) -> Iterator[None]:
     try:
-        programs, sources = build(others()), _sources(project)
+        programs, sources = build(others()[project.built]), _sources(project)
     except (LocalClusterError, OSError) as error:
         raise NotBuilt(str(error)) from error
     here = directory / project.program
@@ -176,11 +209,13 @@ def _rights(project: Project, sources: Path) -> list[Json]:
     account = {"name": project.account, "namespace": project.namespace}
     reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}
     binding = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name}}
+    kept = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": project.secret, "namespace": project.namespace}}
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": project.namespace}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
         role | {"metadata": {"name": name}},
         binding | {"subjects": [{"kind": "ServiceAccount", **account}], "roleRef": reference},
+        *([kept] if project.secret else []),
     ]
 
 
@@ -197,6 +232,10 @@ def _webhooks(project: Project, sources: Path, port: int, ca: bytes) -> list[Jso
     found = _read(sources / project.webhooks)
     for each in found:
         each["metadata"]["name"] = f"{project.program}-{each['metadata']['name']}"
+        if project.kinds:
+            wanted = set(project.kinds)
+            hooks = each["webhooks"]
+            each["webhooks"] = [hook for hook in hooks if wanted & set(hook["rules"][0]["resources"])]
         for hook in each["webhooks"]:
             path = hook["clientConfig"]["service"]["path"]
             bundle = base64.b64encode(ca).decode()
@@ -208,12 +247,25 @@ def _start(
     project: Project, cluster: LocalCluster, programs: Path, here: Path, webhook: int, health: int
 ) -> subprocess.Popen[bytes]:
     kubeconfig, configuration = here / "kubeconfig", here / "configuration.yaml"
+    flags = [flag.format(webhook=webhook, health=health) for flag in project.flags]
     service_account_kubeconfig(cluster.kubeconfig, project.namespace, project.account, kubeconfig)
     certificate = str(here / "k8s-webhook-server" / "serving-certs")
     given = {"webhook": webhook, "health": health, "certificate": certificate}
-    configuration.write_text(yaml.safe_dump(project.configuration(given)))
+    if project.configuration:
+        configuration.write_text(yaml.safe_dump(project.configuration(given)))
+        flags.append(f"--config={configuration}")
+    if project.secret:
+        _mounted(_sources(project))
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "TMPDIR": str(here)}  # where certificates lie otherwise
-    return spawn([programs / project.program, f"--config={configuration}", *project.flags], here / "log", environment)
+    return spawn([programs / project.program, *flags], here / "log", environment)
+
+
+def _mounted(sources: Path) -> None:
+    """What such a controller makes itself is to be mounted at a path that its sources say, and until there is a file it
+    waits. More is not done with that: its webhooks are served with what lies in its own directory."""
+    [where] = re.findall(r'certDir += "(.+)"', (sources / "pkg" / "cert" / "cert.go").read_text())
+    Path(where).mkdir(parents=True, exist_ok=True)
+    (Path(where) / "tls.crt").touch()
 
 
 def _await(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

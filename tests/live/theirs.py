@@ -15,6 +15,8 @@ from trimtab_local.checkout import checkout
 
 Json = dict[str, Any]
 PLACE = {"place": "Labelled"}
+MAKERS = "system:serviceaccount:kube-system:job-controller, system:kube-controller-manager"
+"""Who makes pods by the policies as they are shipped."""
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -38,19 +40,29 @@ JOBSET = Words(
 )
 
 
+REPLICA = "training.kubeflow.org/replica-"
+PYTORCHJOB = Words(
+    "pytorchjob.kubeflow.org",
+    "training.kubeflow.org/job-name",
+    (f"{REPLICA}type", f"{REPLICA}index"),
+    "Succeeded",
+)
+"""Of its roles, `master` comes before `worker` in the alphabet, too."""
+MPIJOB = Words("mpijob.kubeflow.org", "training.kubeflow.org/job-name", (f"{REPLICA}index",), "Succeeded")
 TRAINJOB = Words("trainjob.trainer.kubeflow.org", "jobset.sigs.k8s.io/jobset-name")
 
 
 @contextmanager
-def placed(live: Live) -> Iterator[None]:
-    """With the controller's rights to Jobs, and all admission policies."""
+def placed(live: Live, *makers: str) -> Iterator[None]:
+    """With the controller's rights to Jobs, and all admission policies; these accounts make pods, too."""
     kubectl = live.cluster.kubectl
     files = [checkout() / "manifests" / name for name in ("other-kinds-place.yaml", "admission.yaml")]
-    for file in files:
-        kubectl("apply", "--server-side", "-f", str(file))
+    texts = [file.read_text().replace(MAKERS, ", ".join((MAKERS, *makers))) for file in files]
+    for text in texts:
+        kubectl("apply", "--server-side", "-f", "-", stdin=text)
     yield
-    for file in files:
-        kubectl("delete", "-f", str(file), "--ignore-not-found", "--timeout=60s")
+    for text in texts:
+        kubectl("delete", "-f", "-", "--ignore-not-found", "--wait=false", stdin=text)  # nothing of it has finalizers
 
 
 def template(gpus: int = 8) -> Json:
@@ -117,6 +129,38 @@ def trainjob(name: str, of: str, nodes: int = 2, **spec: Any) -> Json:
     return {"apiVersion": api, "kind": "TrainJob", "metadata": meta, "spec": given | spec}
 
 
+def pytorchjob(
+    name: str, nodes: int = 2, *, policy: Json | None = None, restart: str = "ExitCode", **worker: Any
+) -> Json:
+    """A PyTorchJob to be placed: a master, and workers as alike as they have to be but for what `worker` says."""
+    one = template()
+    one["spec"]["containers"][0]["name"] = "pytorch"
+    del one["spec"]["restartPolicy"]
+    other = {**one, "spec": one["spec"] | worker}
+    replicas = {
+        "Master": {"replicas": 1, "restartPolicy": restart, "template": one},
+        "Worker": {"replicas": nodes - 1, "restartPolicy": restart, "template": other},
+    }
+    spec = {"pytorchReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": "Running", **(policy or {})}}
+    meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": meta, "spec": spec}
+
+
+def mpijob(name: str, nodes: int = 2, *, launcher: Json | None = None, **policy: Any) -> Json:
+    """An MPIJob to be placed: what its launcher starts on the workers, its command says."""
+    worker = template()
+    worker["spec"]["containers"][0].pop("command")
+    start = {"name": "mpi", "image": "trainer:1", "command": ["mpirun", "-n", str(8 * nodes), *SMALL]}
+    quiet = {"spec": {"containers": [start], **(launcher or {})}}
+    replicas = {
+        "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": quiet},
+        "Worker": {"replicas": nodes, "restartPolicy": "Never", "template": worker},
+    }
+    spec = {"mpiReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": "Running", **policy}}
+    meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "MPIJob", "metadata": meta, "spec": spec}
+
+
 def annotations(live: Live, name: str, kind: Words = JOB) -> dict[str, str]:
     found: dict[str, str] = live.get(kind.plural, name).get("metadata", {}).get("annotations", {})
     return found
@@ -132,7 +176,7 @@ def pods(live: Live, name: str, kind: Words = JOB) -> list[Json]:
     found = live.list("pods", f"{kind.of_pods}={name},{names.LABEL_MANAGED}=true")
     return sorted(
         (pod for pod in found if "deletionTimestamp" not in pod["metadata"]),
-        key=lambda pod: [int(pod["metadata"]["labels"][label]) for label in kind.order],
+        key=lambda pod: [(len(said), said) for label in kind.order if (said := pod["metadata"]["labels"][label])],
     )
 
 

@@ -109,6 +109,16 @@ class OtherJob(Struct, frozen=True, dict=True):
         keys = next((pods.keys for pods in pods_of(self._asked, kind, row, ()) if pods.accelerators), ())
         return whole(valued(self._asked, row.rank.size, keys)) or 0
 
+    def ranks_of_roles(self, kind: str, row: Kind) -> dict[str, range]:
+        """Which ranks the pods of a role have, by its name in small letters, as labels have it; empty where pods of one
+        role only are a gang."""
+        found, first = dict[str, range](), 0
+        roles = row.rank.roles if row.rank else ()
+        counts = {pods.role: pods.count or 0 for pods in pods_of(self._asked, kind, row, ()) if pods.accelerators}
+        for role in roles:
+            found[role.lower()] = range(first, first := first + counts.get(role, 0))
+        return found
+
     @property
     def follows(self) -> str:
         """The training job of a known kind that controls it, which is advised in its place; empty for most."""

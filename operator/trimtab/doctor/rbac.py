@@ -218,6 +218,7 @@ OF_PLACER = tuple(
     for why, group, resources, verbs in (
         ("Jobs are not placed", "batch", ("jobs",), (*READ, "patch")),
         ("JobSets are not placed", "jobset.x-k8s.io", ("jobsets",), (*READ, "patch")),
+        ("PyTorchJobs and MPIJobs are not placed", "kubeflow.org", ("pytorchjobs", "mpijobs"), (*READ, "patch")),
         ("TrainJobs are not placed", "trainer.kubeflow.org", ("trainjobs",), (*READ, "patch")),
         (
             "nothing stands in for jobs that are to be placed",

@@ -51,9 +51,10 @@ def mapping(value: Any) -> Json:
 
 def row_of(document: Json) -> tuple[str, Kind] | None:
     """The row of an object; None where it is no training job of a known kind."""
-    group = str(document.get("apiVersion", "")).partition("/")[0]
+    group, _, version = str(document.get("apiVersion", "")).partition("/")
     for name, row in kinds().items():
-        if document.get("kind") == (row.kind or name) and group in row.groups:
+        called = document.get("kind") == (row.kind or name)
+        if called and group in row.groups and (not row.versions or version in row.versions):
             return name, row
     return None
 

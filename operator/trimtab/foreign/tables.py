@@ -86,16 +86,26 @@ class Controlled(Struct, frozen=True, forbid_unknown_fields=True):
     """Where its pods are described in these objects, and not in the job itself: what in the job says how they are."""
 
 
+class Required(Struct, frozen=True, forbid_unknown_fields=True):
+    """What has to stand in a field."""
+
+    values: tuple[str, ...]
+    """One of these."""
+    why: str
+
+
 class Place(Struct, frozen=True, forbid_unknown_fields=True):
     """What a job must say so that its pods can be a gang: paths in its object. `=` gives what counts where nothing
-    stands there; `*` is that of the role that asks for GPUs."""
+    stands there; `*` is that of the role that asks for GPUs, each of them where several do."""
 
-    requires: dict[str, str] = field(default_factory=dict)
-    """Path -> value."""
+    requires: dict[str, Required] = field(default_factory=dict)
+    """Path -> what has to stand there."""
     same: dict[str, str] = field(default_factory=dict)
     """Path -> another one, with the same value."""
     without: dict[str, str] = field(default_factory=dict)
     """Path -> why nothing may stand there."""
+    restarts: bool = False
+    """Its own controller writes over restartPolicy of its pods what a field of the job says, one that it `requires`."""
     controls: Controlled | None = None
     """None where the job controls its pods itself."""
 
@@ -114,17 +124,28 @@ class Rank(Struct, frozen=True, forbid_unknown_fields=True):
     """Label of the number of that Job; empty where there is one only."""
     size: str = ""
     """Path of how many pods each of these Jobs has."""
+    role: str = ""
+    """Label of its role, in small letters; empty where pods of one role only are a gang."""
+    roles: tuple[str, ...] = ()
+    """Those whose pods are one gang, the first ranks first."""
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Labels that have numbers."""
+        return tuple(filter(None, (self.job, self.label)))
 
     @property
     def labels(self) -> tuple[str, ...]:
         """All that it goes by."""
-        return tuple(filter(None, (self.job, self.label)))
+        return tuple(filter(None, (self.role, *self.numbers)))
 
 
 class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     """One row of `kinds.yaml`."""
 
     groups: tuple[str, ...]
+    versions: tuple[str, ...] = ()
+    """Of these groups; empty for all that no earlier row has."""
     kind: str = ""
     served: Served | None = None
     """None of what is read from files only."""

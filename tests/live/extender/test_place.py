@@ -1,15 +1,32 @@
-"""Batch Jobs and JobSets are placed where kube-scheduler binds: the same gang, let through its gates all at once."""
+"""Jobs of other kinds are placed where kube-scheduler binds: the same gangs, let through their gates all at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.live import their_controllers
 from tests.live.extender.process import ExtenderProcess
 from tests.live.harness import ControllerProcess, Live
-from tests.live.theirs import JOBSET, PLACE, gone, job, jobset, nodes, placed, pods, stand_in, until
+from tests.live.theirs import (
+    JOBSET,
+    MPIJOB,
+    PLACE,
+    PYTORCHJOB,
+    Words,
+    gone,
+    job,
+    jobset,
+    mpijob,
+    nodes,
+    placed,
+    pods,
+    pytorchjob,
+    stand_in,
+    until,
+)
 
 from trimtab import names
 
@@ -19,7 +36,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def placing(live_cluster: Live) -> Iterator[Live]:
     """The cluster with the controller's rights to Jobs, and all admission policies."""
-    with placed(live_cluster):
+    with placed(live_cluster, their_controllers.TRAINING_OPERATOR.user):
         yield live_cluster
 
 
@@ -40,23 +57,34 @@ async def test_a_job_is_bound_rank_by_rank_by_kube_scheduler(
 
 @pytest.fixture(scope="module")
 def theirs(placing: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The controller of JobSets runs."""
+    """The controllers of JobSets, PyTorchJobs and MPIJobs run."""
+    both = their_controllers.JOBSET, their_controllers.TRAINING_OPERATOR
     try:
-        with their_controllers.running(placing.cluster, tmp_path_factory.mktemp("theirs"), their_controllers.JOBSET):
+        with their_controllers.running(placing.cluster, tmp_path_factory.mktemp("theirs"), *both):
             yield
     except their_controllers.NotBuilt as error:
-        pytest.skip(f"the controller of JobSets cannot be had here: {error}")
+        pytest.skip(f"the controllers of these kinds cannot be had here: {error}")
 
 
-async def test_the_jobs_of_a_jobset_are_bound_rank_by_rank_by_kube_scheduler(
-    live: Live, placing: Live, theirs: None, extender: ExtenderProcess, tmp_path: Path
+KINDS = {"jobset": (JOBSET, jobset), "pytorchjob": (PYTORCHJOB, pytorchjob), "mpijob": (MPIJOB, mpijob)}
+
+
+@pytest.mark.parametrize(("kind", "made"), KINDS.values(), ids=KINDS)
+async def test_what_other_controllers_make_is_bound_rank_by_rank_by_kube_scheduler(
+    live: Live,
+    placing: Live,
+    theirs: None,
+    extender: ExtenderProcess,
+    tmp_path: Path,
+    kind: Words,
+    made: Callable[[str], dict[str, Any]],
 ) -> None:
     settings = {"interop": PLACE, "binding": {"mode": "Extender"}, "fake": {"speedup": 20.0}}
     async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **settings):
-        live.apply(jobset("bound-set"))
-        await until(live, "bound-set", "PodsReady", JOBSET)
-        planned = [node["name"] for node in live.status(stand_in(live, "bound-set", JOBSET))["plan"]["nodes"]]
-        assert nodes(live, "bound-set", JOBSET) == planned
-        here = pods(live, "bound-set", JOBSET)
+        live.apply(made("bound-too"))
+        await until(live, "bound-too", "PodsReady", kind)
+        planned = [node["name"] for node in live.status(stand_in(live, "bound-too", kind))["plan"]["nodes"]]
+        assert nodes(live, "bound-too", kind) == planned
+        here = pods(live, "bound-too", kind)
         assert {pod["metadata"]["annotations"][names.ANNOTATION_BINDING] for pod in here} == {"Extender"}
-    await gone(live, "bound-set", JOBSET)
+    await gone(live, "bound-too", kind)

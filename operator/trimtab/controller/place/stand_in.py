@@ -76,22 +76,24 @@ def _spec(kind: str, row: Kind, job: OtherJob, scheduler: str, beside: list[Json
         raise UsageError(f"{name}: {problem}")
     shown, its_kind, its_row = described(document, kind, row, beside)
     roles = pods_of(shown, its_kind, its_row, ())
-    pods = _gang(roles, name)
+    gang = _gang(roles, its_row, name)
     found = chain(
-        _problems_of_shape(shown, its_row, pods),
-        _problems_of_pods(pods, scheduler),
-        _problems_of_others(roles, pods, scheduler),
+        _problems_of_shape(shown, its_row, gang),
+        _problems_of_pods(its_row, gang, scheduler),
+        _problems_of_likeness(gang),
+        _problems_of_others(roles, gang, scheduler),
     )
     if problem := next(found, ""):
         asked = row.place.describing if row.place else None
         where = f" in its {shown['kind']}: {asked.from_} can say so" if asked else ""
         raise UsageError(f"{name}: {problem}{where}")
     spec, _ = own_spec([document, *beside])
-    total = (pods.count or 0) * (pods.accelerators or 0)
+    nodes = sum(pods.count or 0 for pods in gang)
+    total = nodes * (gang[0].accelerators or 0)
     if spec["resources"]["gpus"]["max"] != total:
         said = f"{spec['resources']['gpus']['max']} GPUs, and its pods ask for {total}"
         raise UsageError(f"{name}: its arguments or annotations speak of {said}")
-    spec["resources"]["maxNodes"] = pods.count
+    spec["resources"]["maxNodes"] = nodes
     spec["elasticity"] = {"policy": "Fixed", "checkpoint": {"graceSeconds": 0}}
     spec |= {
         "managedBy": names.MANAGED_BY_STAND_IN,
@@ -113,49 +115,65 @@ def _problems(job: OtherJob) -> Iterator[str]:
         yield f"metadata.labels: {names.LABEL_KUEUE_QUEUE}: Kueue starts it already: take one of both labels away"
 
 
-def _gang(roles: Sequence[Pods], name: str) -> Pods:
-    asking = [pods for pods in roles if pods.accelerators != 0]
-    if len(asking) != 1:
-        called = f" ({', '.join(pods.role for pods in asking)})" if asking else ""
-        raise UsageError(f"{name}: {len(asking)} of its roles ask for GPUs{called}: a gang is of one")
-    pods = asking[0]
-    if not pods.count or not pods.accelerators or pods.resource not in names.GPU_RESOURCES:
+def _gang(roles: Sequence[Pods], row: Kind, name: str) -> list[Pods]:
+    """The roles whose pods are the gang, the first ranks first: one, or those that the kind counts through."""
+    order = row.rank.roles if row.rank else ()
+    gang = [pods for pods in roles if pods.accelerators != 0]
+    if len(gang) != 1 and not (gang and order and all(pods.role in order for pods in gang)):
+        called = f" ({', '.join(pods.role for pods in gang)})" if gang else ""
+        raise UsageError(f"{name}: {len(gang)} of its roles ask for GPUs{called}: a gang is of one")
+    if any(not pods.count or not pods.accelerators or pods.resource not in names.GPU_RESOURCES for pods in gang):
         raise UsageError(f"{name}: its pods have to ask for GPUs by number, as limits of {names.GPU_RESOURCES[0]}")
-    return pods
+    return sorted(gang, key=lambda pods: order.index(pods.role) if order else 0)
 
 
-def _problems_of_shape(document: Json, row: Kind, pods: Pods) -> Iterator[str]:
-    """Why the pods would have no ranks, or not be there together."""
-    asked, keys = row.place or Place(), pods.keys
-    for path, value in asked.requires.items():
-        if str(valued(document, path, keys)) != value:
-            yield f"{written(path, keys)} has to be {value}: its pods have no ranks else"
-    for path, other in asked.same.items():
-        if str(valued(document, path, keys)) != str(valued(document, other, keys)):
-            yield f"{written(path, keys)} has to be {written(other, keys)}: a gang runs as a whole"
-    for path, why in asked.without.items():
-        if valued(document, path, keys):
-            yield f"{written(path, keys)} has to be left out: {why}"
+def _problems_of_shape(document: Json, row: Kind, gang: Sequence[Pods]) -> Iterator[str]:
+    """Why the pods would have no ranks, or not be there together, or not end together."""
+    asked = row.place or Place()
+    for keys in (pods.keys for pods in gang):
+        for path, required in asked.requires.items():
+            if str(valued(document, path, keys)) not in required.values:
+                yield f"{written(path, keys)} has to be {' or '.join(required.values)}: {required.why}"
+        for path, other in asked.same.items():
+            if str(valued(document, path, keys)) != str(valued(document, other, keys)):
+                yield f"{written(path, keys)} has to be {written(other, keys)}: a gang runs as a whole"
+        for path, why in asked.without.items():
+            if valued(document, path, keys):
+                yield f"{written(path, keys)} has to be left out: {why}"
 
 
-def _problems_of_pods(pods: Pods, scheduler: str) -> Iterator[str]:
+def _problems_of_pods(row: Kind, gang: Sequence[Pods], scheduler: str) -> Iterator[str]:
     """Why its pods would not come to Trimtab, or not be a gang."""
-    if not _labelled(pods):
-        yield f'the template of its pods lacks the label {names.LABEL_MANAGED}: "true"'
-    if pods.spec.get("schedulingGates") != [{"name": names.SCHEDULING_GATE}]:
-        yield f"schedulingGates of its pods have to be [{{name: {names.SCHEDULING_GATE}}}]"
-    if pods.spec.get("schedulerName") != scheduler:
-        yield f"schedulerName of its pods has to be {scheduler}"
-    if pods.spec.get("restartPolicy") != "Never":
-        yield "restartPolicy of its pods has to be Never: a gang starts anew as a whole"
+    overwritten = row.place is not None and row.place.restarts
+    for pods in gang:
+        its = f"its {pods.role} pods" if len(gang) > 1 else "its pods"
+        if not _labelled(pods):
+            yield f'the template of {its} lacks the label {names.LABEL_MANAGED}: "true"'
+        if pods.spec.get("schedulingGates") != [{"name": names.SCHEDULING_GATE}]:
+            yield f"schedulingGates of {its} have to be [{{name: {names.SCHEDULING_GATE}}}]"
+        if pods.spec.get("schedulerName") != scheduler:
+            yield f"schedulerName of {its} has to be {scheduler}"
+        if not overwritten and pods.spec.get("restartPolicy") != "Never":
+            yield f"restartPolicy of {its} has to be Never: a gang starts anew as a whole"
 
 
-def _problems_of_others(roles: Sequence[Pods], gang: Pods, scheduler: str) -> Iterator[str]:
+def _problems_of_likeness(gang: Sequence[Pods]) -> Iterator[str]:
+    """Why one plan cannot be for the pods of all these roles."""
+    first, *others = gang
+    for pods in others:
+        for field in (*_OF_POD, "priorityClassName"):
+            if pods.spec.get(field) != first.spec.get(field):
+                yield f"{field} of its {pods.role} pods has to be that of its {first.role} pods: one plan is for both"
+        if [each.get("resources") for each in pods.containers] != [each.get("resources") for each in first.containers]:
+            yield f"resources of its {pods.role} pods have to be those of its {first.role} pods: one plan is for both"
+
+
+def _problems_of_others(roles: Sequence[Pods], gang: Sequence[Pods], scheduler: str) -> Iterator[str]:
     """Why pods without GPUs would wait for ever, or be taken for ranks."""
-    for pods in roles:
+    for pods in (each for each in roles if each not in gang):
         gates = pods.spec.get("schedulingGates")
         waits = gates and {"name": names.SCHEDULING_GATE} in gates
-        if pods is not gang and (_labelled(pods) or waits or pods.spec.get("schedulerName") == scheduler):
+        if _labelled(pods) or waits or pods.spec.get("schedulerName") == scheduler:
             what = f"the label {names.LABEL_MANAGED}, the gate {names.SCHEDULING_GATE} or schedulerName: {scheduler}"
             yield f"the pods of {pods.role} ask for no GPUs: their template may not have {what}"
 

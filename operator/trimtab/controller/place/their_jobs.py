@@ -53,10 +53,10 @@ class TheirJobs:
         jobs, found = self._cluster.other_jobs, dict[int, PodObject]()
         if jobs is None or row.rank is None:
             return found
-        each = job.pods_per_job(kind, row)
+        each, roles = job.pods_per_job(kind, row), job.ranks_of_roles(kind, row)
         for maker in jobs.makers(kind, row, job.itself(kind, row)):
             for pod in self._cluster.made_by(maker):
-                rank = rank_of(pod.metadata.labels, row.rank, each)
+                rank = rank_of(pod.metadata.labels, row.rank, each, roles)
                 gates = [gate.name for gate in pod.spec.scheduling_gates]
                 if gates == [names.SCHEDULING_GATE] and rank is not None and not pod.metadata.deletion_timestamp:
                     found.setdefault(rank, pod)
@@ -81,12 +81,16 @@ class TheirJobs:
         jobs.apply_written(kind, await self._client.merge_patch(resource.path(meta.namespace, meta.name), patch))
 
 
-def rank_of(labels: Mapping[str, str], rank: Rank, each: int) -> int | None:
-    """The rank in its gang of a pod with these labels, `each` pods to a Job; None where they do not say it."""
-    said = [labels.get(label, "") for label in rank.labels]
+def rank_of(labels: Mapping[str, str], rank: Rank, each: int, roles: Mapping[str, range]) -> int | None:
+    """The rank in its gang of a pod with these labels, `each` pods to a Job, or with these ranks for each role; None
+    where they do not say it."""
+    said = [labels.get(label, "") for label in rank.numbers]
     if not all(number.isdecimal() for number in said):
         return None
     *of_job, index = map(int, said)
+    if rank.role:
+        ranks = roles.get(labels.get(rank.role, ""), range(0))
+        return ranks[index] if index < len(ranks) else None
     if not of_job:
         return index
     return of_job[0] * each + index if index < each else None

@@ -1,0 +1,208 @@
+"""PyTorchJobs and MPIJobs are placed: the real training operator makes their pods, Trimtab decides where and when they
+run as one gang.
+
+Its webhook is real, too (`tests.live.their_controllers`), and no controller has more rights than its manifests say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.live import their_controllers, theirs
+from tests.live.harness import ControllerProcess, Live, eventually, training_job
+from tests.live.test_failures import exited, play
+from tests.live.test_place import Somebody
+from tests.live.theirs import MPIJOB, PLACE, PYTORCHJOB, finished, gone, mpijob, nodes, placed, pods, pytorchjob, uids
+
+from trimtab import names
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+Json = dict[str, Any]
+SLOW: dict[str, dict[str, Any]] = {"interop": PLACE, "fake": {"speedup": 20.0}}
+
+
+@pytest.fixture(scope="module")
+def placing(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    directory, operator = tmp_path_factory.mktemp("theirs"), their_controllers.TRAINING_OPERATOR
+    try:
+        with their_controllers.running(live_cluster.cluster, directory, operator), placed(live_cluster, operator.user):
+            yield live_cluster
+    except their_controllers.NotBuilt as error:
+        pytest.skip(f"the training operator cannot be had here: {error}")
+
+
+def stand_in(live: Live, name: str) -> str:
+    return theirs.stand_in(live, name, PYTORCHJOB)
+
+
+async def until(live: Live, name: str, condition: str) -> None:
+    await theirs.until(live, name, condition, PYTORCHJOB)
+
+
+async def gang(live: Live, stands_in: str, epoch: int) -> None:
+    """Wait for that gang of the same stand-in, or a later one."""
+    await eventually(
+        lambda: live.status(stands_in).get("plan", {}).get("epoch", 0) >= epoch and live.holds(stands_in, "PodsReady"),
+        60,
+        lambda: f"another gang: {live.list('ltj')} {live.list('pytorchjob.kubeflow.org')} {live.list('pods')}",
+    )
+
+
+def fail(live: Live, pod: Json, code: int) -> None:
+    """The container of a pod ends with this code, as its kubelet would say."""
+    status = exited(code, "Error")
+    container = pod["spec"]["containers"][0]
+    status["containerStatuses"][0] |= {"name": container["name"], "image": container["image"]}
+    play(live, pod["metadata"]["name"], **status)
+
+
+async def test_master_and_workers_are_one_gang_in_rank_order_which_outlives_lost_ranks_and_gives_way(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    live.apply(pytorchjob("wide", nodes=4))
+    await eventually(lambda: len(pods(live, "wide", PYTORCHJOB)) == 4, what="the pods of both roles")
+    assert not any(nodes(live, "wide", PYTORCHJOB))
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        await until(live, "wide", "PodsReady")
+        first, before = stand_in(live, "wide"), uids(live, "wide", PYTORCHJOB)
+        here = pods(live, "wide", PYTORCHJOB)
+        assert nodes(live, "wide", PYTORCHJOB) == [node["name"] for node in live.status(first)["plan"]["nodes"]]
+        assert [pod["metadata"]["labels"][names.LABEL_RANK] for pod in here] == ["0", "1", "2", "3"]
+        roles = [pod["metadata"]["labels"]["training.kubeflow.org/replica-type"] for pod in here]
+        assert roles == ["master", "worker", "worker", "worker"]
+        assert {owner["kind"] for pod in here for owner in pod["metadata"]["ownerReferences"]} == {"PyTorchJob"}
+
+        fail(live, here[2], 137)  # one that its controller tries again
+        await gang(live, first, 2)
+        second = uids(live, "wide", PYTORCHJOB)
+        assert len(second) == 4
+        assert not second & before, "all of them begin anew"
+
+        live.delete("pod", pods(live, "wide", PYTORCHJOB)[0]["metadata"]["name"], "--wait=false")
+        await gang(live, first, 3)
+        third = uids(live, "wide", PYTORCHJOB)
+        assert not third & second
+
+        high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "pytorch-high"}}
+        live.apply(high | {"value": 1000})
+        live.patch("ltj", first, {"spec": {"elasticity": {"minRuntimeSeconds": 0}}})
+        live.apply(training_job("proud", gpus=32, seconds=3600, priorityClassName="pytorch-high"))
+        await live.until("proud", "PodsReady", 60)
+        found = live.get(PYTORCHJOB.plural, "wide")
+        assert found["spec"]["runPolicy"]["suspend"] is True
+        assert "proud" in found["metadata"]["annotations"][names.ANNOTATION_SUSPENDED]
+        await live.gone("proud")
+        await gang(live, first, 4)
+        assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "wide", PYTORCHJOB)
+        assert not uids(live, "wide", PYTORCHJOB) & third
+        live.patch(PYTORCHJOB.plural, "wide", {"spec": {"runPolicy": {"suspend": True}}})
+        await until(live, "wide", "Suspended")
+        await eventually(lambda: not pods(live, "wide", PYTORCHJOB), what="its pods to go")
+        assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "wide", PYTORCHJOB), "that was not us"
+    await gone(live, "wide", PYTORCHJOB)
+    live.cluster.kubectl("delete", "priorityclass", "pytorch-high")
+
+
+def wrong() -> dict[str, tuple[Json, str]]:
+    """Name -> one that cannot be placed, and what it is told."""
+    suspend = {"suspend": True}
+    return {
+        "again": (pytorchjob("again", restart="OnFailure", policy=suspend), "[Master].restartPolicy has to be"),
+        "stays": (pytorchjob("stays", policy=suspend | {"cleanPodPolicy": "None"}), "spec.runPolicy.cleanPodPolicy"),
+        "free": (pytorchjob("free", policy=suspend, schedulingGates=[]), "schedulingGates of its Worker pods"),
+        "apart": (pytorchjob("apart", policy=suspend, nodeSelector={"a": "b"}), "nodeSelector of its Worker pods"),
+    }
+
+
+async def test_of_two_that_do_not_both_fit_one_waits_whole_and_one_that_cannot_be_placed_is_told_why(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE):
+        early, late = pytorchjob("early", nodes=4), pytorchjob("late")
+        for each, steps in (early, "1000000"), (late, "50"):
+            each["metadata"]["annotations"] = {names.STATED["steps"]: steps}
+        live.apply(early, *(each for each, _ in wrong().values()))
+        kept = {name: live.get(PYTORCHJOB.plural, name)["spec"] for name in wrong()}
+        await until(live, "early", "PodsReady")
+        live.apply(late)
+        await eventually(
+            lambda: bool(it := stand_in(live, "late")) and "pending" in live.status(it),
+            what=lambda: f"it to be told why it waits: {live.list('ltj')}",
+        )
+        assert not any(nodes(live, "late", PYTORCHJOB)), "no part of it starts"
+        assert live.status(stand_in(live, "late"))["pending"]["reason"] == "InsufficientGpus"
+
+        for name, (_, why) in wrong().items():
+            assert why in theirs.annotations(live, name, PYTORCHJOB)[names.ANNOTATION_PLACE_PROBLEM]
+        assert {name: live.get(PYTORCHJOB.plural, name)["spec"] for name in kept} == kept, "they are left alone"
+        assert {each["metadata"]["name"] for each in live.list("ltj")} == {
+            stand_in(live, "early"),
+            stand_in(live, "late"),
+        }
+        live.delete(PYTORCHJOB.plural, *kept)
+
+        await gone(live, "early", PYTORCHJOB)
+        await until(live, "late", "Complete")
+        await eventually(finished(live, "late", PYTORCHJOB), what="its own controller to say that it has succeeded")
+    await gone(live, "late", PYTORCHJOB)
+
+
+async def test_the_workers_of_an_mpijob_are_a_gang_and_its_launcher_is_let_be_and_ends_it(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    held = mpijob("held", launcher={"schedulingGates": [{"name": names.SCHEDULING_GATE}]}, suspend=True)
+    live.apply(mpijob("ring"), held)
+    await eventually(lambda: len(pods(live, "ring", MPIJOB)) == 2, what="the pods of its workers")
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        await theirs.until(live, "ring", "PodsReady", MPIJOB)
+        stands_in, first = theirs.stand_in(live, "ring", MPIJOB), uids(live, "ring", MPIJOB)
+        assert nodes(live, "ring", MPIJOB) == [node["name"] for node in live.status(stands_in)["plan"]["nodes"]]
+        launcher = live.get("pod", "ring-launcher")
+        assert "schedulingGates" not in launcher["spec"]
+        assert not [label for label in launcher["metadata"]["labels"] if label.startswith(names.GROUP)]
+
+        live.delete("pod", pods(live, "ring", MPIJOB)[1]["metadata"]["name"], "--wait=false")
+        await gang(live, stands_in, 2)
+        assert len(again := uids(live, "ring", MPIJOB)) == 2
+        assert not again & first
+        assert live.get("pod", "ring-launcher")["metadata"]["uid"] != launcher["metadata"]["uid"], (
+            "suspended as a whole"
+        )
+        told = theirs.annotations(live, "held", MPIJOB)[names.ANNOTATION_PLACE_PROBLEM]
+        assert "the pods of Launcher ask for no GPUs" in told
+
+        play(live, "ring-launcher", phase="Succeeded")
+        await eventually(finished(live, "ring", MPIJOB), what="its own controller to say that it has succeeded")
+        await theirs.until(live, "ring", "Complete", MPIJOB)
+        await eventually(lambda: not pods(live, "ring", MPIJOB), what="its workers to go")
+    for name in ("ring", "held"):
+        await gone(live, name, MPIJOB)
+
+
+def test_the_controller_changes_of_its_run_policy_whether_it_is_suspended_and_no_more(
+    placing: Live, tmp_path: Path
+) -> None:
+    controller = Somebody(placing, tmp_path, "trimtab-system", "trimtab-controller")
+    suspended = {"suspend": True}
+    free = pytorchjob("plain", policy=suspended)
+    del free["metadata"]["labels"]
+    bare = pytorchjob("bare", policy=suspended)
+    del bare["spec"]["runPolicy"]
+    bare["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 0
+    placing.apply(pytorchjob("asks", policy=suspended), free, bare)
+    resume = {"spec": {"runPolicy": {"suspend": False}}}
+    assert controller.patches(PYTORCHJOB.plural, "asks", resume) == ""
+    assert controller.patches(PYTORCHJOB.plural, "bare", {"spec": {"runPolicy": suspended}}) == ""
+    assert "with the label" in controller.patches(PYTORCHJOB.plural, "plain", resume)
+    for spec in ({"runPolicy": {"cleanPodPolicy": "All"}}, {"runPolicy": None}, {"nprocPerNode": "4"}):
+        refused = controller.patches(PYTORCHJOB.plural, "asks", {"spec": spec})
+        assert "spec.runPolicy.suspend or spec.suspend" in refused, spec
+    placing.apply(mpijob("ring", suspend=True))
+    assert controller.patches(MPIJOB.plural, "ring", resume) == ""
+    assert "spec.runPolicy.suspend" in controller.patches(MPIJOB.plural, "ring", {"spec": {"slotsPerWorker": 4}})
+    placing.delete(MPIJOB.plural, "ring")
+    placing.delete(PYTORCHJOB.plural, "asks", "plain", "bare")
