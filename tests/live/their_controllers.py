@@ -61,7 +61,7 @@ class Project(Struct, frozen=True):
     flags: tuple[str, ...] = ()
     """`{webhook}` and `{health}` are these ports."""
     built: str = "."
-    """Directory in hack/other-kinds whose module builds it; empty for that itself."""
+    """Directory in hack/other-kinds whose module builds it."""
     kinds: tuple[str, ...] = ()
     """Plurals of those whose webhooks are called; empty for all."""
     secret: str = ""
