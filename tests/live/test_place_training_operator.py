@@ -60,53 +60,6 @@ def fail(live: Live, pod: Json, code: int) -> None:
     play(live, pod["metadata"]["name"], **status)
 
 
-async def test_master_and_workers_are_one_gang_in_rank_order_which_outlives_lost_ranks_and_gives_way(
-    live: Live, placing: Live, tmp_path: Path
-) -> None:
-    live.apply(pytorchjob("wide", nodes=4))
-    await eventually(lambda: len(pods(live, "wide", PYTORCHJOB)) == 4, what="the pods of both roles")
-    assert not any(nodes(live, "wide", PYTORCHJOB))
-    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
-        await until(live, "wide", "PodsReady")
-        first, before = stand_in(live, "wide"), uids(live, "wide", PYTORCHJOB)
-        here = pods(live, "wide", PYTORCHJOB)
-        assert nodes(live, "wide", PYTORCHJOB) == [node["name"] for node in live.status(first)["plan"]["nodes"]]
-        assert [pod["metadata"]["labels"][names.LABEL_RANK] for pod in here] == ["0", "1", "2", "3"]
-        roles = [pod["metadata"]["labels"]["training.kubeflow.org/replica-type"] for pod in here]
-        assert roles == ["master", "worker", "worker", "worker"]
-        assert {owner["kind"] for pod in here for owner in pod["metadata"]["ownerReferences"]} == {"PyTorchJob"}
-
-        fail(live, here[2], 137)  # one that its controller tries again
-        await gang(live, first, 2)
-        second = uids(live, "wide", PYTORCHJOB)
-        assert len(second) == 4
-        assert not second & before, "all of them begin anew"
-
-        live.delete("pod", pods(live, "wide", PYTORCHJOB)[0]["metadata"]["name"], "--wait=false")
-        await gang(live, first, 3)
-        third = uids(live, "wide", PYTORCHJOB)
-        assert not third & second
-
-        high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "pytorch-high"}}
-        live.apply(high | {"value": 1000})
-        live.patch("ltj", first, {"spec": {"elasticity": {"minRuntimeSeconds": 0}}})
-        live.apply(training_job("proud", gpus=32, seconds=3600, priorityClassName="pytorch-high"))
-        await live.until("proud", "PodsReady", 60)
-        found = live.get(PYTORCHJOB.plural, "wide")
-        assert found["spec"]["runPolicy"]["suspend"] is True
-        assert "proud" in found["metadata"]["annotations"][names.ANNOTATION_SUSPENDED]
-        await live.gone("proud")
-        await gang(live, first, 4)
-        assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "wide", PYTORCHJOB)
-        assert not uids(live, "wide", PYTORCHJOB) & third
-        live.patch(PYTORCHJOB.plural, "wide", {"spec": {"runPolicy": {"suspend": True}}})
-        await until(live, "wide", "Suspended")
-        await eventually(lambda: not pods(live, "wide", PYTORCHJOB), what="its pods to go")
-        assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "wide", PYTORCHJOB), "that was not us"
-    await gone(live, "wide", PYTORCHJOB)
-    live.cluster.kubectl("delete", "priorityclass", "pytorch-high")
-
-
 def wrong() -> dict[str, tuple[Json, str]]:
     """Name -> one that cannot be placed, and what it is told."""
     suspend = {"suspend": True}
@@ -118,37 +71,81 @@ def wrong() -> dict[str, tuple[Json, str]]:
     }
 
 
-async def test_of_two_that_do_not_both_fit_one_waits_whole_and_one_that_cannot_be_placed_is_told_why(
+def steps(made: Json, number: int) -> Json:
+    """The same job, which trains for so long."""
+    made["metadata"]["annotations"] = {names.STATED["steps"]: str(number)}
+    return made
+
+
+async def test_master_and_workers_are_one_gang_through_all_its_life_and_the_next_one_waits_whole(
     live: Live, placing: Live, tmp_path: Path
 ) -> None:
+    live.apply(steps(pytorchjob("wide", nodes=4), 10_000_000), *(each for each, _ in wrong().values()))
+    kept = {name: live.get(PYTORCHJOB.plural, name)["spec"] for name in wrong()}
+    await eventually(lambda: len(pods(live, "wide", PYTORCHJOB)) == 4, what="the pods of both roles")
+    assert not any(nodes(live, "wide", PYTORCHJOB))
     async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE):
-        early, late = pytorchjob("early", nodes=4), pytorchjob("late")
-        for each, steps in (early, "1000000"), (late, "50"):
-            each["metadata"]["annotations"] = {names.STATED["steps"]: steps}
-        live.apply(early, *(each for each, _ in wrong().values()))
-        kept = {name: live.get(PYTORCHJOB.plural, name)["spec"] for name in wrong()}
-        await until(live, "early", "PodsReady")
-        live.apply(late)
+        await until(live, "wide", "PodsReady")
+        first = stand_in(live, "wide")
+        here = pods(live, "wide", PYTORCHJOB)
+        assert nodes(live, "wide", PYTORCHJOB) == [node["name"] for node in live.status(first)["plan"]["nodes"]]
+        assert [pod["metadata"]["labels"][names.LABEL_RANK] for pod in here] == ["0", "1", "2", "3"]
+        roles = [pod["metadata"]["labels"]["training.kubeflow.org/replica-type"] for pod in here]
+        assert roles == ["master", "worker", "worker", "worker"]
+        assert {owner["kind"] for pod in here for owner in pod["metadata"]["ownerReferences"]} == {"PyTorchJob"}
+
+        await it_outlives_lost_ranks(live, first)
+        await it_gives_way(live, first)
+
+        for name, (_, why) in wrong().items():
+            assert why in theirs.annotations(live, name, PYTORCHJOB)[names.ANNOTATION_PLACE_PROBLEM]
+        assert {name: live.get(PYTORCHJOB.plural, name)["spec"] for name in kept} == kept, "they are left alone"
+        assert [each["metadata"]["name"] for each in live.list("ltj")] == [first]
+        live.delete(PYTORCHJOB.plural, *kept)
+
+        live.apply(steps(pytorchjob("late"), 50))
         await eventually(
             lambda: bool(it := stand_in(live, "late")) and "pending" in live.status(it),
             what=lambda: f"it to be told why it waits: {live.list('ltj')}",
         )
         assert not any(nodes(live, "late", PYTORCHJOB)), "no part of it starts"
         assert live.status(stand_in(live, "late"))["pending"]["reason"] == "InsufficientGpus"
-
-        for name, (_, why) in wrong().items():
-            assert why in theirs.annotations(live, name, PYTORCHJOB)[names.ANNOTATION_PLACE_PROBLEM]
-        assert {name: live.get(PYTORCHJOB.plural, name)["spec"] for name in kept} == kept, "they are left alone"
-        assert {each["metadata"]["name"] for each in live.list("ltj")} == {
-            stand_in(live, "early"),
-            stand_in(live, "late"),
-        }
-        live.delete(PYTORCHJOB.plural, *kept)
-
-        await gone(live, "early", PYTORCHJOB)
+        await gone(live, "wide", PYTORCHJOB)
         await until(live, "late", "Complete")
         await eventually(finished(live, "late", PYTORCHJOB), what="its own controller to say that it has succeeded")
     await gone(live, "late", PYTORCHJOB)
+
+
+async def it_outlives_lost_ranks(live: Live, stands_in: str) -> None:
+    """One that fails in a way that its controller tries again, and one that is deleted."""
+    before = pods(live, "wide", PYTORCHJOB)
+    fail(live, before[2], 137)
+    await gang(live, stands_in, 2)
+    second = uids(live, "wide", PYTORCHJOB)
+    assert len(second) == 4
+    assert not second & {pod["metadata"]["uid"] for pod in before}, "all of them begin anew"
+    live.delete("pod", pods(live, "wide", PYTORCHJOB)[0]["metadata"]["name"], "--wait=false")
+    await gang(live, stands_in, 3)
+    assert not uids(live, "wide", PYTORCHJOB) & second
+    assert stand_in(live, "wide") == stands_in
+
+
+async def it_gives_way(live: Live, stands_in: str) -> None:
+    """To one of ours with a higher priority, by being suspended, and goes on after it."""
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "pytorch-high"}}
+    live.apply(high | {"value": 1000})
+    before = uids(live, "wide", PYTORCHJOB)
+    live.patch("ltj", stands_in, {"spec": {"elasticity": {"minRuntimeSeconds": 0}}})
+    live.apply(training_job("proud", gpus=32, seconds=3600, priorityClassName="pytorch-high"))
+    await live.until("proud", "PodsReady", 60)
+    found = live.get(PYTORCHJOB.plural, "wide")
+    assert found["spec"]["runPolicy"]["suspend"] is True
+    assert "proud" in found["metadata"]["annotations"][names.ANNOTATION_SUSPENDED]
+    await live.gone("proud")
+    await gang(live, stands_in, 4)
+    assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "wide", PYTORCHJOB)
+    assert not uids(live, "wide", PYTORCHJOB) & before
+    live.cluster.kubectl("delete", "priorityclass", "pytorch-high")
 
 
 async def test_the_workers_of_an_mpijob_are_a_gang_and_its_launcher_is_let_be_and_ends_it(
