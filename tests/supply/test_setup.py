@@ -62,6 +62,7 @@ def checkout(tmp_path: Path) -> Checkout:
 
 BROWSER = "browser"
 """Is tried, and setup goes on without where it cannot be had."""
+OTHERS = "-m hack.kind.programs others"
 BUILD = "-m trimtab_local.control_plane.build"
 HEAVY = {"torch", "ray", "scipy", "numba", "matplotlib", "pytest", "mypy"}
 
@@ -76,13 +77,13 @@ def test_the_demo_has_a_small_part_and_setup_adds_the_rest_to_it(checkout: Check
     assert checkout.run("hack/setup", "--demo") == (0, [BUILD])
 
     code, calls = checkout.run("hack/setup")
-    assert (code, calls[2:]) == (0, [BROWSER, BUILD])
+    assert (code, calls[2:]) == (0, [BROWSER, OTHERS, BUILD])
     assert checkout.wanted() > small | HEAVY
     assert "--editable policy/lab" in calls[1]
 
 
 def test_where_everything_is_installed_the_demo_installs_nothing(checkout: Checkout) -> None:
-    assert len(checkout.run("hack/setup")[1]) == 4
+    assert len(checkout.run("hack/setup")[1]) == 5
     assert checkout.run("hack/setup", "--demo") == (0, [BUILD])
     assert checkout.run("hack/setup") == (0, [BUILD])
 
@@ -94,7 +95,7 @@ def test_what_is_installed_is_what_the_lock_names_with_its_hashes_and_nothing_is
         assert {"--no-deps", "--no-build-isolation"} <= set(calls[1].split())
 
 
-@pytest.mark.parametrize(("then", "calls"), [(["--demo"], 3), ([], 4)])
+@pytest.mark.parametrize(("then", "calls"), [(["--demo"], 3), ([], 5)])
 def test_an_installation_that_was_interrupted_is_done_again(checkout: Checkout, then: list[str], calls: int) -> None:
     checkout.run("hack/setup", "--demo")
     (checkout.root / "broken").touch()
@@ -109,7 +110,7 @@ def test_a_change_of_what_is_wanted_is_installed(checkout: Checkout) -> None:
     with (checkout.root / "pyproject.toml").open("a") as file:
         file.write("# another one\n")
     assert len(checkout.run("hack/setup", "--demo")[1]) == 3
-    assert len(checkout.run("hack/setup")[1]) == 4
+    assert len(checkout.run("hack/setup")[1]) == 5
 
 
 def test_an_argument_that_it_does_not_know_installs_nothing(checkout: Checkout) -> None:
