@@ -172,20 +172,18 @@ def pod(rank: str = "0", gates: list[Json] = GATES, *, uid: str = "uid-a", **met
     return pod_object(f"llama-{rank}", gpus=8, labels=labels, metadata=meta, spec={"schedulingGates": gates})
 
 
+def placed_jobs(client: Any) -> OtherJobs:
+    """Jobs of all kinds that are placed, and what is between them and their pods."""
+    settings, wanted = ReflectorSettings(), names.LABEL_MANAGED
+    return OtherJobs(client, settings, lambda: None, Silent(), wanted, lambda row: row.place is not None, pods=True)
+
+
 class Stage:
     """A cluster with one such job, and what is written to it."""
 
     def __init__(self, **changes: Any) -> None:
         client: Any = self
-        self.jobs = OtherJobs(
-            client,
-            ReflectorSettings(),
-            lambda: None,
-            Silent(),
-            names.LABEL_MANAGED,
-            lambda row: row.place is not None,
-            pods=True,
-        )
+        self.jobs = placed_jobs(client)
         self.cluster = Cluster(client, ReflectorSettings(), lambda: None, Silent(), other_jobs=self.jobs)
         self.theirs = TheirJobs(client, self.cluster)
         kind, _, self.job = job(**changes)

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 from tests.builders import pod_object
+from tests.controller.test_place import placed_jobs
 from tests.foreign.test_read import COMMAND
 
 from trimtab import names
 from trimtab.apply.transitions import JobEvent
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.other_jobs import OtherJob, OtherJobs
+from trimtab.controller.other_jobs import OtherJob
 from trimtab.controller.place import stand_in
 from trimtab.controller.place.placer import Placer
 from trimtab.controller.place.their_jobs import TheirJobs, rank_of
@@ -143,15 +144,7 @@ class Stage:
 
     def __init__(self, document: Json) -> None:
         client: Any = self
-        self.jobs = OtherJobs(
-            client,
-            ReflectorSettings(),
-            lambda: None,
-            Silent(),
-            names.LABEL_MANAGED,
-            lambda row: row.place is not None,
-            pods=True,
-        )
+        self.jobs = placed_jobs(client)
         for _, reflector in self.jobs._controlled.values():
             reflector.synced.set()
         self.cluster = Cluster(client, ReflectorSettings(), lambda: None, Silent(), other_jobs=self.jobs)

@@ -115,13 +115,8 @@ def placing(live_cluster: Live) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def their_controllers_run(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    try:
-        with their_controllers.running(
-            live_cluster.cluster, tmp_path_factory.mktemp("theirs"), their_controllers.JOBSET
-        ):
-            yield
-    except their_controllers.NotBuilt as error:
-        pytest.skip(f"the controller of JobSets cannot be had here: {error}")
+    with their_controllers.running(live_cluster.cluster, tmp_path_factory.mktemp("theirs"), their_controllers.JOBSET):
+        yield
 
 
 WORKLOADS = {"placed": Placed, "gives-way": GivesWay}

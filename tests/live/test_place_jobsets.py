@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from tests.live import their_controllers, theirs
 from tests.live.harness import ControllerProcess, Live, eventually, training_job
-from tests.live.test_failures import exited, play
 from tests.live.test_place import Somebody
 from tests.live.theirs import (
     JOBSET,
     PLACE,
     TRAINJOB,
     Words,
+    fail,
     finished,
     gone,
     jobset,
@@ -44,11 +44,8 @@ SLOW: dict[str, dict[str, Any]] = {"interop": PLACE, "fake": {"speedup": 20.0}}
 @pytest.fixture(scope="module")
 def placing(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     directory, both = tmp_path_factory.mktemp("theirs"), (their_controllers.JOBSET, their_controllers.TRAINER)
-    try:
-        with their_controllers.running(live_cluster.cluster, directory, *both), placed(live_cluster):
-            yield live_cluster
-    except their_controllers.NotBuilt as error:
-        pytest.skip(f"the controllers of JobSets and TrainJobs cannot be had here: {error}")
+    with their_controllers.running(live_cluster.cluster, directory, *both), placed(live_cluster):
+        yield live_cluster
 
 
 def stand_in(live: Live, name: str) -> str:
@@ -57,14 +54,6 @@ def stand_in(live: Live, name: str) -> str:
 
 async def until(live: Live, name: str, condition: str) -> None:
     await theirs.until(live, name, condition, JOBSET)
-
-
-def fail(live: Live, pod: Json) -> None:
-    """The container of a pod ends with an error, as its kubelet would say."""
-    status = exited(1, "Error")
-    container = pod["spec"]["containers"][0]
-    status["containerStatuses"][0] |= {"name": container["name"], "image": container["image"]}
-    play(live, pod["metadata"]["name"], **status)
 
 
 async def again(live: Live, stands_in: str, name: str) -> None:

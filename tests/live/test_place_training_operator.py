@@ -13,9 +13,22 @@ from typing import Any
 import pytest
 from tests.live import their_controllers, theirs
 from tests.live.harness import ControllerProcess, Live, eventually, training_job
-from tests.live.test_failures import exited, play
+from tests.live.test_failures import play
 from tests.live.test_place import Somebody
-from tests.live.theirs import MPIJOB, PLACE, PYTORCHJOB, finished, gone, mpijob, nodes, placed, pods, pytorchjob, uids
+from tests.live.theirs import (
+    MPIJOB,
+    PLACE,
+    PYTORCHJOB,
+    fail,
+    finished,
+    gone,
+    mpijob,
+    nodes,
+    placed,
+    pods,
+    pytorchjob,
+    uids,
+)
 
 from trimtab import names
 
@@ -28,11 +41,8 @@ SLOW: dict[str, dict[str, Any]] = {"interop": PLACE, "fake": {"speedup": 20.0}}
 @pytest.fixture(scope="module")
 def placing(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     directory, operator = tmp_path_factory.mktemp("theirs"), their_controllers.TRAINING_OPERATOR
-    try:
-        with their_controllers.running(live_cluster.cluster, directory, operator), placed(live_cluster, operator.user):
-            yield live_cluster
-    except their_controllers.NotBuilt as error:
-        pytest.skip(f"the training operator cannot be had here: {error}")
+    with their_controllers.running(live_cluster.cluster, directory, operator), placed(live_cluster, operator.user):
+        yield live_cluster
 
 
 def stand_in(live: Live, name: str) -> str:
@@ -50,14 +60,6 @@ async def gang(live: Live, stands_in: str, epoch: int) -> None:
         60,
         lambda: f"another gang: {live.list('ltj')} {live.list('pytorchjob.kubeflow.org')} {live.list('pods')}",
     )
-
-
-def fail(live: Live, pod: Json, code: int) -> None:
-    """The container of a pod ends with this code, as its kubelet would say."""
-    status = exited(code, "Error")
-    container = pod["spec"]["containers"][0]
-    status["containerStatuses"][0] |= {"name": container["name"], "image": container["image"]}
-    play(live, pod["metadata"]["name"], **status)
 
 
 def wrong() -> dict[str, tuple[Json, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 from tests.live.harness import Live, eventually
 from tests.live.test_advice import SMALL
+from tests.live.test_failures import exited, play
 
 from trimtab import names
 from trimtab_local.checkout import checkout
@@ -218,3 +219,11 @@ def finished(live: Live, name: str, kind: Words = JOB) -> Callable[[], bool]:
         return any(each["type"] == kind.complete and each["status"] == "True" for each in told)
 
     return has
+
+
+def fail(live: Live, pod: dict[str, Any], code: int = 1) -> None:
+    """The container of a pod ends with this code, as its kubelet would say."""
+    status = exited(code, "Error")
+    container = pod["spec"]["containers"][0]
+    status["containerStatuses"][0] |= {"name": container["name"], "image": container["image"]}
+    play(live, pod["metadata"]["name"], **status)

@@ -25,6 +25,7 @@ from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.jobs.idle import IdleJobs
 from trimtab.controller.jobs.queues import QueueStatusWriter
 from trimtab.controller.jobs.references import References
+from trimtab.controller.jobs.screening import Screening
 from trimtab.controller.jobs.templates import Templates
 from trimtab.controller.kopf_events import Wakeups
 from trimtab.controller.kueue.admission import Kueue
@@ -161,7 +162,7 @@ class Controller:
         self._kueue = self._interop(client, caches, cases) if caches and cases else None
         self._advisor = self._advice(client)
         jobs = self._cluster.jobs.items.values
-        self._looking: list[References | Templates] = [Templates(client, jobs, observer.job, self._wake)]
+        self._looking: list[Screening] = [Templates(client, jobs, observer.job, self._wake)]
         if settings.gang.check_references:
             self._looking.append(References(client, jobs, observer.job, self._wake))
         choosing = Choosing(_started(policy), self._cluster, engine, self._recorder)

@@ -59,11 +59,8 @@ async def test_a_job_is_bound_rank_by_rank_by_kube_scheduler(
 def theirs(placing: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The controllers of JobSets, PyTorchJobs and MPIJobs run."""
     both = their_controllers.JOBSET, their_controllers.TRAINING_OPERATOR
-    try:
-        with their_controllers.running(placing.cluster, tmp_path_factory.mktemp("theirs"), *both):
-            yield
-    except their_controllers.NotBuilt as error:
-        pytest.skip(f"the controllers of these kinds cannot be had here: {error}")
+    with their_controllers.running(placing.cluster, tmp_path_factory.mktemp("theirs"), *both):
+        yield
 
 
 KINDS = {"jobset": (JOBSET, jobset), "pytorchjob": (PYTORCHJOB, pytorchjob), "mpijob": (MPIJOB, mpijob)}

@@ -25,6 +25,7 @@ import msgspec
 import structlog
 from msgspec import Struct, field
 
+from trimtab.controller.jobs.screening import Screening
 from trimtab.errors import AlreadyExists, ApiError, NotFound
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import AnyObject, JobObject
@@ -90,7 +91,7 @@ class Turns(Struct):
     """When the next second look may be at the earliest."""
 
 
-class References:
+class References(Screening):
     """What waiting jobs refer to, and whether it is there."""
 
     def __init__(
@@ -100,11 +101,7 @@ class References:
         facts: Callable[[JobObject], JobFacts],
         wake: Callable[[], None],
     ) -> None:
-        """`jobs` are all that there are, `facts` what each is understood as; `wake` starts a round."""
-        self._client = client
-        self._jobs = jobs
-        self._facts = facts
-        self._wake = wake
+        super().__init__(client, jobs, facts, wake)
         self._of: FactsMemo[JobObject, Needs] = FactsMemo("references", self._read, lambda job, error: ())
         self._found: dict[Named, Found] = {}
         self._turns: OrderedDict[str, Turns] = OrderedDict()

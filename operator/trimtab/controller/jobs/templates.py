@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
+from trimtab.controller.jobs.screening import Screening
 from trimtab.errors import ApiError, Invalid
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import JobObject
@@ -24,7 +25,7 @@ from trimtab.kube.resources import PODS
 from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.jobs import JobFacts
 from trimtab.plan.objects import trial
-from trimtab.telemetry.isolation import told
+from trimtab.telemetry.isolation import isolated
 from trimtab_policy.types import Pending, PendingReason
 
 WAIT_SECONDS = 2.0
@@ -49,7 +50,7 @@ class Tried(Struct):
     """What is said against it."""
 
 
-class Templates:
+class Templates(Screening):
     """Tries the templates of jobs that wait."""
 
     def __init__(
@@ -59,11 +60,7 @@ class Templates:
         facts: Callable[[JobObject], JobFacts],
         wake: Callable[[], None],
     ) -> None:
-        """`jobs` are all that there are, `facts` what each is understood as; `wake` starts a round."""
-        self._client = client
-        self._jobs = jobs
-        self._facts = facts
-        self._wake = wake
+        super().__init__(client, jobs, facts, wake)
         self._wait: FactsMemo[JobObject, bool] = FactsMemo(
             "templates", lambda job: facts(job).waits and not facts(job).stands_in, lambda job, error: False
         )
@@ -107,10 +104,11 @@ class Templates:
 
     async def _against(self, job: JobObject) -> str:
         """What the API server says against pods of the job, if it says that they cannot be."""
-        try:
-            pod = trial(job.metadata, self._facts(job).template)
-        except Exception as error:  # noqa: BLE001 - a template that nobody thought of costs its job this help, no more
-            told("templates", error, job.metadata.key)
+        # A template that nobody has thought of costs its job this help, and no more.
+        pod = isolated(
+            "templates", lambda: trial(job.metadata, self._facts(job).template), lambda _: None, job.metadata.key
+        )
+        if pod is None:
             return ""
         try:
             await self._try(pod, "Strict")

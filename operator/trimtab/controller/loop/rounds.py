@@ -20,8 +20,7 @@ from trimtab.controller.event_recorder import EventRecorder
 from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.jobs.idle import IdleJobs
 from trimtab.controller.jobs.queues import QueueStatusWriter
-from trimtab.controller.jobs.references import References
-from trimtab.controller.jobs.templates import Templates
+from trimtab.controller.jobs.screening import Screening
 from trimtab.controller.kueue.admission import Kueue, Verdicts
 from trimtab.controller.loop.accounting import Accounting
 from trimtab.controller.loop.decisions import Decisions, RoundDecision
@@ -92,7 +91,7 @@ class Rounds:
         advisor: Advisor | None = None,
         accounting: Accounting | None = None,
         idle: IdleJobs | None = None,
-        looking: Sequence[References | Templates] = (),
+        looking: Sequence[Screening] = (),
     ) -> None:
         """`looking` say of jobs that wait what keeps them from being planned, beside Kueue."""
         self._cluster = cluster
