@@ -9,10 +9,12 @@ import asyncio
 
 import pytest
 from playwright.async_api import Route
+from tests.builders import H100
 from tests.web.browser.chromium import PAGES, needs_axe, needs_chromium, opened
 from tests.web.test_rights import api
-from tests.web.town import OPEN, SECRET, SECRET_JOB
+from tests.web.town import OPEN, SECRET, SECRET_JOB, running_job
 
+from trimtab.api.status import Shadow
 from trimtab.web import server
 from trimtab.web.rights import SECONDS
 
@@ -69,6 +71,20 @@ async def test_the_map_grows_and_shrinks_from_the_size_that_it_has() -> None:
             await page.wait_for_function(f"() => {height} {'>' if grows else '<'} {sizes[-1]}")
             sizes.append(await page.evaluate(height))
         assert sizes[0] < sizes[1] > sizes[2]
+
+
+async def test_what_a_shadow_would_have_saved_is_told_in_one_sentence_on_two_pages() -> None:
+    async with opened() as console:
+        for name, late in (("quick", -1800), ("slow", 600), ("same", 0)):
+            other = Shadow(policy="vdn", summary="8 others", gpu_type=H100, gpus=8, difference_seconds=late)
+            console.site.town.jobs[name] = running_job(name, OPEN, {"n15": 2}, H100, shadow=other)
+        console.site.now += SECONDS + 1
+        console.site.look()
+        said = "the same for 1 of 3 jobs; they would end 20m00s sooner in all"
+        for path in ("overview", "policies"):
+            await console.show(path)
+            await console.sees(said)
+        await console.sees("10m00s later")
 
 
 async def test_a_visitor_signs_in_sees_what_is_theirs_and_is_asked_again_when_the_token_ends(

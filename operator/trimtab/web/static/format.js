@@ -33,6 +33,9 @@ export const step = (value) => value >= 60 ? duration(value) : value >= 1 ? `${t
 export const bytes = (count) => `${(count / 2 ** 30).toFixed(1)} GiB`;
 /** @param {number} value */
 export const amount = (value) => value >= 10 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(2)));
+/** What a shadow would have done, in a sentence.
+ * @param {any} shadow */
+export const shadowed = ({ same, jobs, savedSeconds }) => `the same for ${same} of ${jobs} jobs${savedSeconds ? `; they would end ${duration(Math.abs(savedSeconds))} ${savedSeconds > 0 ? "sooner" : "later"} in all` : ""}`;
 /** @param {number} value from 0 to 1 */
 export const percent = (value) => `${Math.round(100 * value)} %`;
 /** `14:05`, or `27 Nov 14:05` on another day. @param {number} seconds @param {number} [today] */

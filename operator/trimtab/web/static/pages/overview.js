@@ -1,7 +1,7 @@
 // @ts-check
 // Overview: what the cluster has, who waits and why, and what was decided last.
 import { Bar, JobLink, Panel, Waiting, html, useAnswer } from "../parts.js";
-import { clock, duration, minutes } from "../format.js";
+import { clock, duration, minutes, shadowed } from "../format.js";
 import { now } from "../store.js";
 
 const KINDS = /** @type {[string, string][]} */ ([["held", "held by jobs"], ["kept", "kept for the first in line"], ["foreign", "foreign"], ["unavailable", "unavailable"], ["free", "free"]]);
@@ -34,7 +34,7 @@ export default function Overview() {
     <div class="columns">
       <div><${Panel} title="GPUs" more=${html`<a href="#/cluster">Map</a>`}>${data.gpus.length ? data.gpus.map((/** @type {any} */ each) => html`<${Gpus} key=${each.gpuType} of=${each} />`) : html`<p class="dim">No node with GPUs is seen, or you may not see nodes.</p>`}<//>
         <${Panel} title="Who decides" more=${html`<a href="#/policies">Policies</a>`}><dl class="told"><div><dt>Deciding</dt><dd>${deciding.policy}</dd></div><div><dt>Fallback</dt><dd>${deciding.fallback || "none"}</dd></div>
-          ${shadow?.policy && html`<div><dt>Shadow</dt><dd>${shadow.policy}: the same for ${shadow.same} of ${shadow.jobs} jobs${shadow.savedSeconds ? `; they would end ${duration(Math.abs(shadow.savedSeconds))} ${shadow.savedSeconds > 0 ? "sooner" : "later"} in all` : ""}</dd></div>`}</dl><//></div>
+          ${shadow?.policy && html`<div><dt>Shadow</dt><dd>${shadow.policy}: ${shadowed(shadow)}</dd></div>`}</dl><//></div>
       <div><${Panel} title="In line" more=${html`<a href="#/jobs?phase=0">All that wait</a>`}>
         ${data.line.length === 0 ? html`<p class="dim">Nobody waits.</p>` : html`<ol class="line">${data.line.map((/** @type {any} */ each) => html`<li key=${each.job}><span class="place" aria-label=${`place ${each.place}`}>${each.place}</span><div><div class="row"><${JobLink} name=${each.job} /><span class="grow"></span><${Start} start=${each.start} at=${at} /></div>
           <p><span class="reason">${each.state}</span> ${each.message}</p>${each.alternatives?.length ? html`<p class="help">What helps: ${each.alternatives[0]}</p>` : ""}</div></li>`)}</ol>`}<//></div>
