@@ -38,19 +38,24 @@ Kubectl = Callable[..., str]
 """kubectl(*arguments, stdin="") -> stdout, as the administrator; raises LocalClusterError."""
 
 
+APART = {"kind": "run the tests on kind, and no others", "long": "run the tests that take minutes, and no others"}
+"""Markers of tests that run only where they are asked for, each by an option of its name."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`hack/test --kind`."""
-    parser.addoption("--kind", action="store_true", help="run the tests on kind, and no others")
+    """`hack/test --kind` and `hack/test --long`."""
+    for name, what in APART.items():
+        parser.addoption(f"--{name}", action="store_true", help=what)
 
 
 def _whole(config: pytest.Config) -> str:
-    """The command of a run of all tests on kind; empty for any other run."""
+    """The command of a run of all tests that are apart; empty for any other run."""
     words = [str(word) for word in config.invocation_params.args]
-    return f"hack/test {' '.join(words)}" if words == ["--kind"] else ""
+    return f"hack/test {words[0]}" if len(words) == 1 and words[0].removeprefix("--") in APART else ""
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """When all tests on kind were last run: CI leaves them out where it cannot run containers."""
+    """When all tests that are apart were last run: CI leaves out long ones, and without containers those on kind."""
     return [last_runs.told(command)] if (command := _whole(config)) else []
 
 
@@ -67,10 +72,10 @@ def pytest_terminal_summary(
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Fast tests first: whoever breaks a pure function should not wait for a control plane to learn it.
 
-    Those on kind keep the machine busy and take turns: they run by themselves, or not at all.
+    Those that are apart keep the machine busy: they run by themselves, or not at all.
     """
-    wanted = config.getoption("--kind")
-    others = [item for item in items if (item.get_closest_marker("kind") is not None) != wanted]
+    wanted = {name for name in APART if config.getoption(f"--{name}")}
+    others = [item for item in items if {name for name in APART if item.get_closest_marker(name)} != wanted]
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in set(others)]

@@ -40,7 +40,6 @@ import json
 import os
 import signal
 import ssl
-import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -51,6 +50,7 @@ from typing import Any
 import aiohttp
 import yaml
 from aiohttp import web
+from tests import forkserver
 from tests.faultrules import Call, Rule, State, kind_of, status, summary
 
 from trimtab.kube.connection import ApiConnection, connect
@@ -277,15 +277,18 @@ class FaultProxy:
         self.kubeconfig = directory / "proxy.kubeconfig"
         self.server = ""
         self._arguments = [str(upstream), str(self.kubeconfig), *(["--token", token] if token else [])]
+        self._log = directory / "proxy.log"
 
     async def __aenter__(self) -> FaultProxy:
         self.kubeconfig.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tests.faultproxy", *self._arguments]
-        self._process = await asyncio.create_subprocess_exec(*command, cwd=Path(__file__).parent.parent)
+        self._log.write_bytes(b"")
+        self._process = forkserver.shared().spawn(
+            self._arguments, self._log, self.kubeconfig.parent, program="faultproxy"
+        )
         async with asyncio.timeout(30):
             while not self.kubeconfig.exists():
-                if self._process.returncode is not None:
-                    raise RuntimeError(f"the fault proxy ended with {self._process.returncode}")
+                if self._process.poll() is not None:
+                    raise RuntimeError(f"the fault proxy has ended: {self._log.read_text()}")
                 await asyncio.sleep(0.02)
         self.server = yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
         self._session = aiohttp.ClientSession(self.server)
@@ -296,9 +299,8 @@ class FaultProxy:
     ) -> None:
         await self._session.close()
         await asyncio.sleep(0.05)  # its transports end a moment later
-        if self._process.returncode is None:
-            self._process.terminate()
-        await self._process.wait()
+        self._process.terminate()
+        await asyncio.to_thread(self._process.wait)
 
     async def inject(self, action: str, *, method: str = ".*", path: str = "", nth: int = 1, count: int = 1) -> None:
         """Add a rule; see the module's docstring."""

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.faults.forkserver import Forge
 from tests.faults.invariants import Limits
 from tests.faults.raw_client import Hands
 from tests.faults.testbed import Settings, Stand
 from tests.faults.watcher import Watcher
 from tests.faults.workloads import FOUR_NODES, ready
+from tests.forkserver import Forge
 from tests.live.harness import Live, gpu_node
 
 from trimtab_local.checkout import checkout

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.forkserver import Forge
 from tests.faults.testbed import Stand
+from tests.forkserver import Forge
 from tests.live.conftest import live, live_cluster, proxy
 from tests.live.harness import Live
 

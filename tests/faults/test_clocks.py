@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from tests.faults import witness_state
-from tests.faults.forkserver import BACK, FORTH, Forge
 from tests.faults.test_stops import asked, low, urgent
 from tests.faults.testbed import Settings, Stand
 from tests.faults.watcher import Watcher
 from tests.faults.witness_state import Object
 from tests.faults.workloads import JOBS, LONG, whole
+from tests.forkserver import BACK, FORTH, Forge
 from tests.live.harness import gpu_node, training_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]

@@ -16,10 +16,10 @@ from typing import Any
 
 from tests.faultproxy import FaultProxy
 from tests.faults import witness_state
-from tests.faults.forkserver import Forge
 from tests.faults.invariants import Limits
 from tests.faults.raw_client import Hands
 from tests.faults.watcher import Watcher, state
+from tests.forkserver import Forge
 from tests.live.harness import ControllerProcess, Live
 
 Settings = dict[str, dict[str, Any]]

@@ -39,5 +39,5 @@ def test_ci_notes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_committed_can_be_told() -> None:
-    for command in (COMMAND, "hack/test --kind"):
+    for command in (COMMAND, "hack/test --kind", "hack/test --long"):
         assert last_runs.told(command).startswith(f"{command}: ")

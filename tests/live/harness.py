@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
@@ -18,7 +17,7 @@ from urllib.request import urlopen
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.faults.forkserver import Forge, Forged
+from tests import forkserver
 
 from trimtab_local.control_plane.cluster import LocalCluster
 from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
@@ -51,11 +50,11 @@ class ControllerProcess:
         directory: Path,
         *,
         environment: Mapping[str, str] | None = None,
-        forge: Forge | None = None,
+        forge: forkserver.Forge | None = None,
         **overrides: dict[str, Any],
     ) -> None:
         self._kubeconfig = kubeconfig
-        self._forge = forge
+        self._forge = forge or forkserver.shared()
         self._environment = {**os.environ, **(environment or {})}
         self._directory = directory
         self.log = directory / f"controller-{id(self)}.log"
@@ -64,7 +63,7 @@ class ControllerProcess:
             settings.setdefault(section, {}).update(values)
         self._config = directory / f"settings-{id(self)}.yaml"
         self._config.write_text(yaml.safe_dump(settings))
-        self._process: subprocess.Popen[bytes] | Forged | None = None
+        self._process: forkserver.Forged | None = None
 
     @property
     def pid(self) -> int:
@@ -77,17 +76,7 @@ class ControllerProcess:
 
     def start(self) -> ControllerProcess:
         arguments = ["controller", "--config", str(self._config), "--kubeconfig", str(self._kubeconfig)]
-        if self._forge:
-            self._process = self._forge.spawn(arguments, self.log, self._directory)
-            return self
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "trimtab", *arguments],
-                stdout=log,
-                stderr=log,
-                cwd=self._directory,
-                env=self._environment,
-            )
+        self._process = self._forge.spawn(arguments, self.log, self._directory, self._environment)
         return self
 
     def signal(self, number: signal.Signals) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from urllib.request import urlopen
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from tests import forkserver
 
 from trimtab_local.control_plane.options import ExtenderFiles
 
@@ -36,9 +35,9 @@ class ExtenderProcess:
         config = directory / f"extender-{id(self)}.yaml"
         config.write_text(yaml.safe_dump(settings))
         self.log = directory / f"extender-{id(self)}.log"
-        command = [sys.executable, "-m", "trimtab", "extender", "--config", str(config)]
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen([*command, "--kubeconfig", str(kubeconfig)], stdout=log, stderr=log)
+        self.log.write_bytes(b"")
+        arguments = ["extender", "--config", str(config), "--kubeconfig", str(kubeconfig)]
+        self._process = forkserver.shared().spawn(arguments, self.log, directory)
         self.port, self._health_port = self._serving()
 
     def asked(self, verb: str = "filter") -> float:

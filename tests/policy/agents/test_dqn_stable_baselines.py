@@ -114,6 +114,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("one_thread")
 def test_cartpole_is_learned_as_fast_as_by_stable_baselines3() -> None:

@@ -67,6 +67,7 @@ def theirs(seed: int) -> float:
     return float(returns.mean())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_plain_sac_learns_pendulum_as_well_as_that_of_stable_baselines3() -> None:
     """Untrained ones earn some -1400, the best possible some -150, by the angles that episodes begin with."""

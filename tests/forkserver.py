@@ -1,11 +1,10 @@
 """Controllers in a tenth of the time: processes forked from one that has imported everything already.
 
-A sweep starts two controllers for every write that it dies at, and most of a start is Python reading modules. What is
-forked runs the same command line as `trimtab controller`, with memory, sockets and a process ID of its own, and dies of
-SIGKILL as any other. Nothing has run before the fork: no event loop, no thread, no connection.
+Tests start hundreds of controllers and extenders, and most of a start is Python reading modules, some two seconds. What
+is forked runs the same command line as `trimtab controller`, with memory, sockets and a process ID of its own, and dies
+of SIGKILL as any other. Nothing has run before the fork: no event loop, no thread, no connection.
 
-    with Forge() as forge:
-        ControllerProcess(kubeconfig, directory, forge=forge)
+    shared().spawn(["controller", "--config", "settings.yaml"], log, directory)
 
 Their wall clock may be wrong (`Forge.ahead`), and be set while they run (signals `FORTH` and `BACK`): time-machine
 changes what Python says of it, in that process alone. The monotonic clock goes on undisturbed, as on a machine whose
@@ -14,14 +13,17 @@ clock is set. OpenSSL asks the kernel itself: certificates are judged by the rea
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import random
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
@@ -41,10 +43,10 @@ class Forge:
     def __enter__(self) -> Forge:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.forkserver"],
+            [sys.executable, "-m", "tests.forkserver"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[1],
             env=environment,
         )
         return self
@@ -58,14 +60,37 @@ class Forge:
         self._process.wait()
         self._process.stdout.close()
 
-    def spawn(self, arguments: Sequence[str], log: Path, directory: Path) -> Forged:
-        """`trimtab ARGUMENTS`, its output at the end of `log`."""
+    def spawn(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        directory: Path,
+        environment: Mapping[str, str] | None = None,
+        program: str = "trimtab",
+    ) -> Forged:
+        """`trimtab ARGUMENTS` (or `faultproxy`), its output at the end of `log`; its environment is ours unless another
+        one is given."""
         assert self._process.stdin
         assert self._process.stdout
-        asked = {"arguments": list(arguments), "log": str(log), "directory": str(directory), "ahead": self.ahead}
+        asked = {
+            "program": program,
+            "arguments": list(arguments),
+            "log": str(log),
+            "directory": str(directory),
+            "ahead": self.ahead,
+            "environment": dict(os.environ if environment is None else environment),
+        }
         self._process.stdin.write(json.dumps(asked).encode() + b"\n")
         self._process.stdin.flush()
         return Forged(int(self._process.stdout.readline()))
+
+
+@cache
+def shared() -> Forge:
+    """One for all tests of this process, started by the first that needs it. Its clock is the real one."""
+    forge = Forge().__enter__()
+    atexit.register(forge.__exit__, None, None, None)
+    return forge
 
 
 class Forged:
@@ -103,26 +128,33 @@ class Forged:
 
 def serve() -> None:
     """Fork what stdin asks for, a line of JSON each, and print its process ID."""
+    from tests import faultproxy
+
     import trimtab.cli
     import trimtab.commands.controller
+    import trimtab.commands.extender
     import trimtab.controller.app
 
+    programs = {"trimtab": trimtab.cli.main, "faultproxy": faultproxy.main}
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead leave no zombies
     for line in sys.stdin:
         asked = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            _become(asked["log"], asked["directory"])
+            _become(asked["log"], asked["directory"], asked["environment"])
             if asked["ahead"] is not None:
                 _set_clock(asked["ahead"])
-            sys.argv = ["trimtab", *asked["arguments"]]
-            trimtab.cli.main()
+            sys.argv = [asked["program"], *asked["arguments"]]
+            programs[asked["program"]]()
             os._exit(0)  # it never gets here: the command line ends the process
         print(pid, flush=True)
 
 
-def _become(log: str, directory: str) -> None:
+def _become(log: str, directory: str, environment: Mapping[str, str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(environment)
+    random.seed()  # else all that are forked would wait for the same random times
     output, nothing = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), os.open(os.devnull, os.O_RDONLY)
     for wanted, number in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(wanted, number)
