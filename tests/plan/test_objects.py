@@ -105,11 +105,14 @@ def test_a_pod_of_theirs_gets_what_a_pod_of_ours_has_and_keeps_what_it_had() -> 
     assert term["matchExpressions"] == [FAST]
     assert term["matchFields"][0]["values"] == ["n2"]
     assert [each["key"] for each in spec["tolerations"]] == ["spot", names.NVIDIA_GPU]
+    assert spec["schedulingGates"] is None, "nobody binds it but us"
 
 
 def test_a_pod_of_theirs_is_marked_for_kube_scheduler_where_that_binds() -> None:
     plan = msgspec.structs.replace(gang(), scheduler="trimtab", annotations={"llama-3-0": {"fake": "1"}})
-    annotations = objects.adopted(plan, 0, "", theirs())["metadata"]["annotations"]
+    patch = objects.adopted(plan, 0, "", theirs())
+    annotations = patch["metadata"]["annotations"]
+    assert "schedulingGates" not in patch["spec"], "not before all are adopted"
     assert annotations[names.ANNOTATION_BINDING] == "Extender"
     assert annotations["fake"] == "1"
 

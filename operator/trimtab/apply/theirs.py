@@ -2,7 +2,7 @@
 
     plan written -> the job is resumed, if we had suspended it -> its controller makes the pods, each behind our gate
                  -> pods of all ranks are there -> each is adopted: pinned to its node, and marked as part of the plan
-                 -> gates taken away, and bound, as all pods of ours
+                 -> once all are, bound as all pods of ours; for kube-scheduler, gates are taken away then
 
 A pod that is adopted says by its labels whose gang it is of, and stays its own controller's: from then on it is what a
 pod of ours is. Pods are never deleted to end such a gang: their controller would make others, and count a failure. The

@@ -184,7 +184,8 @@ def adopted(plan: GangPlan, rank: int, leader: str, pod: Object) -> Object:
     server has it, and the patch fails where that has changed.
 
     Its containers are what they are: what is told to a launcher goes into an annotation, which they may read. Nothing
-    of it is taken away: its affinity gets narrower, and its taints of GPU nodes are tolerated, as of all gangs.
+    of it is taken away: its affinity gets narrower, and its taints of GPU nodes are tolerated, as of all gangs. Our
+    gate goes at once where nobody but us binds; from kube-scheduler's pods it is taken once all are adopted.
     """
     share, meta, spec = plan.shares[rank], pod["metadata"], pod["spec"]
     started = launch(plan.launcher, _gang(plan, leader, spec), rank)
@@ -199,6 +200,7 @@ def adopted(plan: GangPlan, rank: int, leader: str, pod: Object) -> Object:
         "spec": {
             "affinity": pinned(spec.get("affinity"), share.node),
             "tolerations": [*(spec.get("tolerations") or []), {"key": plan.tainted_as, "operator": "Exists"}],
+            **({} if plan.scheduler else {"schedulingGates": None}),
         },
     }
 
