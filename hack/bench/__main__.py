@@ -22,6 +22,7 @@ from hack.bench import (
     gangs,
     latency,
     online,
+    others,
     plans,
     room,
     rounds,
@@ -42,6 +43,7 @@ class Part(StrEnum):
     DECISIONS = "decisions"
     ROUNDS = "rounds"
     LATENCY = "latency"
+    OTHERS = "others"
     PLANS = "plans"
     AGREEMENT = "agreement"
     ARTIFACT = "artifact"
@@ -94,6 +96,9 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
     if Part.LATENCY in parts:
         _say("latency")
         report.latency = await latency.measure(*((2, 1) if tiny else (50, 5)))
+    if Part.OTHERS in parts:
+        _say("others")
+        report.others = await others.measure(*((2, 1) if tiny else (8, 30)))
     if Part.AGREEMENT in parts:
         _say("agreement")
         report.agreement = await agreement.measure(*((4, 1000.0) if tiny else (60, 20.0)))

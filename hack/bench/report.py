@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 
-from hack.bench import artifact, decisions, flood, gangs, online, room, simulator, tenants
+from hack.bench import artifact, decisions, flood, gangs, online, others, room, simulator, tenants
 from hack.bench.agreement import Agreement
 from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
@@ -39,6 +39,7 @@ class Report(Struct):
     decisions: list[Line] | None = None
     rounds: Costs | None = None
     latency: Latencies | None = None
+    others: others.Outcome | None = None
     plans: list[Searches] | None = None
     agreement: list[Agreement] | None = None
     artifact: list[artifact.Line] | None = None
@@ -85,6 +86,9 @@ def goals(report: Report) -> Iterator[Goal]:
         what = f"plans of a 70B model, batch {searches.batch}"
         yield Goal(f"{what}: all of six GPU types, ms of CPU (p50)", searches.all_types.p50, 20, False)
         yield Goal(f"{what}: one prediction, µs of CPU (p50)", searches.prediction.p50, 1, False)
+    if report.others:
+        what = "batch Job that is placed, created to bound, added to a job of ours"
+        yield Goal(f"{what}, % (p50)", report.others.added("whole"), 10, False)
     for found in report.agreement or ():
         yield Goal(f"{found.policy}: simulated / live avg JCT, % off", 100 * abs(found.jct_error), 5, False)
         yield Goal(f"{found.policy}: simulated / live makespan, % off", 100 * abs(found.makespan_error), 5, False)
@@ -144,6 +148,7 @@ def show(report: Report, console: Console) -> None:
         (report.decisions, _decisions),
         (report.rounds, _rounds),
         (report.latency, _latency),
+        (report.others, lambda found: others.table(found.others)),
         (report.verdicts, _verdicts),
         (report.verdicts, _punctual),
         (report.room, lambda found: room.table(found.room)),

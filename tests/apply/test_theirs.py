@@ -62,6 +62,15 @@ def test_a_gang_that_was_taken_in_by_half_is_completed_and_nobody_is_let_through
     assert step(PLANNED, half, job=TheirJob(waiting={1: made(1)})) == (AdoptPod("theirs-1", "pod-theirs-1", 1),)
 
 
+@pytest.mark.parametrize("is_in", [False, True])
+def test_all_are_told_where_rank_0_is_if_it_has_a_name(is_in: bool) -> None:
+    said = {"hostname": "theirs-0", "subdomain": "ranks"}
+    first = adopted(0, spec={"schedulingGates": GATES, **said}) if is_in else made(0, **said)
+    waiting = {1: made(1, subdomain="ranks")} | ({} if is_in else {0: first})
+    found = step(PLANNED, *([first] if is_in else []), job=TheirJob(waiting=waiting))
+    assert {action.leader for action in found if isinstance(action, AdoptPod)} == {"theirs-0.ranks"}
+
+
 @pytest.mark.parametrize("gated", [False, True])
 def test_gates_go_first_and_then_pods_are_bound_by_whoever_binds(gated: bool) -> None:
     annotations = {"metadata": {"annotations": {names.ANNOTATION_BINDING: "Extender"}}} if gated else {}

@@ -113,13 +113,17 @@ def test_plans_are_measured_for_every_batch() -> None:
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_every_contestant_binds_every_pod(cluster: LocalCluster, state_home: Path) -> None:
-    report = asyncio.run(measure({Part.BINDING, Part.LATENCY}, 1, tiny=True))
+    report = asyncio.run(measure({Part.BINDING, Part.LATENCY, Part.OTHERS}, 1, tiny=True))
     assert report.binding
     for runs in (report.binding.whole, report.binding.bind):
         assert list(runs) == ["trimtab", "bare", "kube-scheduler"]
         assert all(run.rate > 0 for tries in runs.values() for run in tries)
     assert {"whole: Trimtab / bare binder", "bind: Trimtab / kube-scheduler"} <= {goal.what for goal in goals(report)}
     assert TINY.pods == 12
+    assert report.others
+    for waits in (report.others.ours, report.others.theirs):
+        assert 0 < waits.planned.p50 < waits.whole.p50
+    assert "BATCH JOB p50" in _shown(report)
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
 
 

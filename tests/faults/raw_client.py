@@ -25,6 +25,7 @@ GROUPS = {
     "customresourcedefinitions": "/apis/apiextensions.k8s.io/v1",
     "jobs": "/apis/batch/v1",
     "jobsets": "/apis/jobset.x-k8s.io/v1alpha2",
+    "trainjobs": "/apis/trainer.kubeflow.org/v1alpha1",
     "leases": "/apis/coordination.k8s.io/v1",
 }
 CLUSTERED = {"nodes", "queues", "gpunodes", "priorityclasses", "customresourcedefinitions", "namespaces"}

@@ -1,4 +1,4 @@
-"""The crash sweep of jobs whose pods others make: a batch Job and a JobSet start, and one has to give way."""
+"""The crash sweep of jobs whose pods others make: a batch Job, a JobSet, a TrainJob start; one gives way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.watcher import Watcher
 from tests.faults.workloads import JOBS, LONG, PATIENT, URGENT, Workload, whole
 from tests.live import their_controllers
 from tests.live.harness import Live, training_job
-from tests.live.theirs import PLACE, job, jobset, placed
+from tests.live.theirs import PLACE, job, jobset, placed, runtime, trainjob
 
 from trimtab import names
 from trimtab.controller.place.stand_in import name_of
@@ -24,6 +24,7 @@ from trimtab.kube.objects import Meta
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 Json = dict[str, Any]
+RUNTIME = "placed"
 
 
 class Placed(Workload):
@@ -43,7 +44,7 @@ class Placed(Workload):
 
     def anonymous(self, name: str, life: str) -> str:
         """Names end with what is drawn, or follows from a UID."""
-        return re.sub(rf"^{life}((-worker)?(-[0-9]+)*)-[a-z0-9]{{5}}$", r"LIFE\1", name)
+        return re.sub(rf"^{life}((-worker|-node)?(-[0-9]+)*)-[a-z0-9]{{5}}$", r"LIFE\1", name)
 
     def made(self, life: str) -> Json:
         """The object that is made."""
@@ -74,6 +75,15 @@ class PlacedJobSet(Placed):
 
     def made(self, life: str) -> Json:
         return jobset(life, jobs=self.pods)
+
+
+class PlacedTrainJob(Placed):
+    """The same gang, whose pods are those of a Job of a JobSet, which Trainer has made of the runtime."""
+
+    kind = "trainjobs"
+
+    def made(self, life: str) -> Json:
+        return trainjob(life, RUNTIME, nodes=self.pods)
 
 
 class GivesWay(Placed):
@@ -115,12 +125,16 @@ def placing(live_cluster: Live) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def their_controllers_run(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with their_controllers.running(live_cluster.cluster, tmp_path_factory.mktemp("theirs"), their_controllers.JOBSET):
+    both = their_controllers.JOBSET, their_controllers.TRAINER
+    with their_controllers.running(live_cluster.cluster, tmp_path_factory.mktemp("theirs"), *both):
+        live_cluster.apply(runtime(RUNTIME))
         yield
+        live_cluster.delete("trainingruntime", RUNTIME)  # while Trainer runs, whose finalizer it has
 
 
 WORKLOADS = {"placed": Placed, "gives-way": GivesWay}
-WAYS = {"placed": tuple(MODES), "gives-way": ("kill-after",), "jobset": ("kill-after",)}
+OTHERS = {"jobset": PlacedJobSet, "trainjob": PlacedTrainJob}
+WAYS = {"placed": tuple(MODES), "gives-way": ("kill-after",), "jobset": ("kill-after",), "trainjob": ("kill-after",)}
 """In which each is struck."""
 
 
@@ -138,8 +152,11 @@ async def test_a_crash_at_any_write_changes_nothing_in_the_end(stand: Stand, nam
     await strike(stand, WORKLOADS[name](name), name)
 
 
-async def test_nor_does_one_at_any_write_about_a_jobset(stand: Stand, their_controllers_run: None) -> None:
-    await strike(stand, PlacedJobSet("jobset"), "jobset")
+@pytest.mark.parametrize("name", OTHERS)
+async def test_nor_does_one_at_any_write_about_what_has_jobs_of_its_own(
+    stand: Stand, their_controllers_run: None, name: str
+) -> None:
+    await strike(stand, OTHERS[name](name), name)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -278,6 +278,14 @@ def test_trainers_are_told_by_arguments_and_configs(trainer: str) -> None:
     assert {field: values(job).get(field) for field in expected} == expected
 
 
+@pytest.mark.parametrize("wrapped", ["python -m trimtab.launch --", "python3 -m trimtab.launch --wait 9 --optional --"])
+@pytest.mark.parametrize("trainer", ["megatron", "torchtitan"])
+def test_what_hands_the_plan_over_is_read_through(trainer: str, wrapped: str) -> None:
+    command, files, _ = TRAINERS[trainer]
+    plain, job = (read_script(f"#!/bin/bash\n{words}\n", beside=files) for words in (command, f"{wrapped} {command}"))
+    assert (job.trainer, values(job)) == (plain.trainer, values(plain))
+
+
 def test_a_config_that_is_not_there_is_asked_for() -> None:
     command, _, _ = TRAINERS["torchtune"]
     job = read_script(f"#!/bin/bash\n{command}\n")

@@ -90,10 +90,11 @@ def test_every_name_that_users_can_see_is_used() -> None:
 
 
 def test_names_that_users_can_see_are_written_down_once() -> None:
-    """Labels, annotations and reasons are constants: a literal of our group elsewhere is a second source."""
+    """Labels, annotations and reasons are constants: a literal of our group elsewhere is a second source. What is
+    copied into images alone cannot import them: tests/launch holds its own to be the same."""
     literal = re.compile(rf"""["'](fake\.)?{re.escape(names.GROUP)}/[a-z-]+["']""")
     second = [relative(path) for path in SOURCES if path.name != "names.py" and literal.search(path.read_text())]
-    assert second == []
+    assert second == ["operator/trimtab/launch.py"]
 
 
 MACHINE = re.compile(r"/work\b|/root/|/home/\w")
@@ -128,7 +129,7 @@ def test_every_package_has_its_layer() -> None:
     assert [package for package in packages if f"trimtab.{package}" not in layers] == []
 
 
-MAY_PRINT = ("trimtab/printable.py", "trimtab/ui/output.py", "trimtab/report.py")
+MAY_PRINT = ("trimtab/printable.py", "trimtab/ui/output.py", "trimtab/report.py", "trimtab/launch.py")
 """Where the builtin may be called: by `say`, for JSON and YAML, and by what is copied into training images alone."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.live.harness import ControllerProcess, Live, eventually, training_job, wait_until
-from tests.live.theirs import PLACE, finished, gone, job, nodes, placed, pods, stand_in, until
+from tests.live.theirs import PLACE, finished, gone, handed_over, job, nodes, placed, pods, stand_in, started, until
 
 from trimtab import names
 from trimtab.errors import LocalClusterError
@@ -30,10 +31,13 @@ def placing(live_cluster: Live) -> Iterator[Live]:
         yield live_cluster
 
 
-async def test_a_job_starts_as_a_gang_in_rank_order_and_ends_with_its_stand_in(
+async def test_a_job_starts_as_a_gang_in_rank_order_with_its_plan_and_ends_with_its_stand_in(
     live: Live, placing: Live, tmp_path: Path
 ) -> None:
-    live.apply(job("first"))
+    first = job("first")
+    first["spec"]["template"]["spec"]["subdomain"] = "ranks"
+    handed_over(first["spec"]["template"])
+    live.apply(first)
     await eventually(lambda: len(pods(live, "first")) == 2, what="the Job's own controller to make the pods")
     assert nodes(live, "first") == ["", ""]
     async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE, fake={"speedup": 20.0}):
@@ -47,6 +51,13 @@ async def test_a_job_starts_as_a_gang_in_rank_order_and_ends_with_its_stand_in(
         assert all(pod["metadata"]["annotations"][names.ANNOTATION_PLAN] for pod in here)
         assert status["plan"]["gpus"] == 16
         assert live.holds(stand_in(live, "first"), "GangScheduled")
+        for rank, pod in enumerate(here):
+            env, words = started(pod, tmp_path)
+            degrees = [int(env[f"TRIMTAB_{degree}"]) for degree in ("DP", "TP", "PP", "CP")]
+            assert (math.prod(degrees), env["PET_NODE_RANK"], env["PET_NNODES"]) == (16, str(rank), "2")
+            assert env["PET_MASTER_ADDR"] == "first-0.ranks"
+            assert words[:2] == ["--tensor-model-parallel-size", env["TRIMTAB_TP"]]
+            assert " ".join(words) == env["TRIMTAB_LAUNCH_FLAGS"]
     await gone(live, "first")
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -11,7 +16,7 @@ from tests.live.harness import Live, eventually
 from tests.live.test_advice import SMALL
 from tests.live.test_failures import exited, play
 
-from trimtab import names
+from trimtab import launch, names
 from trimtab_local.checkout import checkout
 
 Json = dict[str, Any]
@@ -81,6 +86,33 @@ def template(gpus: int = 8) -> Json:
         "containers": [container],
     }
     return {"metadata": {"labels": {names.LABEL_MANAGED: "true"}}, "spec": pod}
+
+
+def handed_over(pod: Json) -> None:
+    """Let the container of a pod's template be started by `trimtab.launch`, with the plan of its pod."""
+    directory, _, file = launch.FILE.rpartition("/")
+    item = {"path": file, "fieldRef": {"fieldPath": f"metadata.annotations['{launch.ANNOTATION}']"}}
+    [container] = pod["spec"]["containers"]
+    shell, option, words = container["command"]
+    container["command"] = ["python", "-m", "trimtab.launch", "--", shell, option, f"{words} ${launch.FLAGS}"]
+    container["volumeMounts"] = [{"name": "trimtab", "mountPath": directory}]
+    pod["spec"]["volumes"] = [{"name": "trimtab", "downwardAPI": {"items": [item]}}]
+
+
+def started(pod: Json, directory: Path) -> tuple[dict[str, str], list[str]]:
+    """Environment and arguments that its training has, from the file that its kubelet would make of it."""
+    [volume] = [each["downwardAPI"] for each in pod["spec"]["volumes"] if "downwardAPI" in each]
+    for item in volume["items"]:
+        annotation = item["fieldRef"]["fieldPath"].removeprefix("metadata.annotations['").removesuffix("']")
+        (directory / item["path"]).write_text(pod["metadata"].get("annotations", {}).get(annotation, ""))
+    file = str(directory / launch.FILE.rpartition("/")[2])
+    show = [sys.executable, "-c", "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"]
+    command = [sys.executable, "-m", "trimtab.launch", "--file", file, "--wait", "0", "--", *show]
+    made = subprocess.run(
+        command, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")}, capture_output=True, check=True
+    )
+    env, words = json.loads(made.stdout)
+    return env, words
 
 
 def job(name: str, nodes: int = 2, gpus: int = 8, **spec: Any) -> Json:

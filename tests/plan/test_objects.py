@@ -10,7 +10,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.builders import job_object, placement, plan_of
 
-from trimtab import names
+from trimtab import launch, names
 from trimtab.kube.resources import POD_GROUPS, POD_GROUPS_BETA
 from trimtab.observe.jobs import facts
 from trimtab.plan import objects
@@ -81,31 +81,49 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 def theirs(**spec: Any) -> dict[str, Any]:
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "pretrain", "uid": "uid-j", "controller": True}
     meta = {"uid": "uid-p", "resourceVersion": "5", "labels": {"team": "a"}, "ownerReferences": [owner]}
-    return {"metadata": meta, "spec": spec}
+    containers = [{"name": "main", "command": ["torchrun", "-m", "torchtitan.train", "--module", "llama3"]}]
+    return {"metadata": meta, "spec": {"containers": containers, **spec}}
 
 
 def test_a_pod_of_theirs_gets_what_a_pod_of_ours_has_and_keeps_what_it_had() -> None:
     affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [FAST]}]}}}
     made = theirs(affinity=affinity, tolerations=[{"key": "spot", "operator": "Exists"}])
     before = copy.deepcopy(made)
-    patch = objects.adopted(gang(), 1, made)
+    patch = objects.adopted(gang(), 1, "pretrain-0.ranks", made)
     assert made == before
     meta, spec, ours = patch["metadata"], patch["spec"], objects.pod(gang(), 1)
     assert (meta["uid"], meta["resourceVersion"]) == ("uid-p", "5"), "it fails on another pod, and on one that changed"
     assert meta["labels"] == ours["metadata"]["labels"] | {names.LABEL_JOB_UID: gang().uid}
+    carried = meta["annotations"].pop(names.ANNOTATION_LAUNCH)
     assert meta["annotations"] == ours["metadata"]["annotations"]
+    its = {each["name"]: each["value"] for each in trainer(ours)["env"]}
+    env = launch.read(carried.encode(), "it").environment
+    assert env["PET_MASTER_ADDR"] == "pretrain-0.ranks"
+    assert {name: its[name] for name in env} == env | {"PET_MASTER_ADDR": "llama-3-0.llama"}
     assert "ownerReferences" not in meta, "it stays its controller's"
     [term] = spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [FAST]
     assert term["matchFields"][0]["values"] == ["n2"]
     assert [each["key"] for each in spec["tolerations"]] == ["spot", names.NVIDIA_GPU]
+    assert spec["schedulingGates"] is None, "nobody binds it but us"
 
 
 def test_a_pod_of_theirs_is_marked_for_kube_scheduler_where_that_binds() -> None:
     plan = msgspec.structs.replace(gang(), scheduler="trimtab", annotations={"llama-3-0": {"fake": "1"}})
-    annotations = objects.adopted(plan, 0, theirs())["metadata"]["annotations"]
+    patch = objects.adopted(plan, 0, "", theirs())
+    annotations = patch["metadata"]["annotations"]
+    assert "schedulingGates" not in patch["spec"], "not before all are adopted"
     assert annotations[names.ANNOTATION_BINDING] == "Extender"
     assert annotations["fake"] == "1"
+
+
+def test_the_words_of_their_own_container_say_which_flags_it_takes() -> None:
+    """Its stand-in has none: torchtitan 0.3 has other flags than 0.2, and is known by its command."""
+    plan = msgspec.structs.replace(gang(), launcher="Torchtitan")
+    annotations = objects.adopted(plan, 0, "", theirs())["metadata"]["annotations"]
+    found = launch.read(annotations[names.ANNOTATION_LAUNCH].encode(), "it")
+    assert found.arguments[-1].startswith("activation-checkpoint:")
+    assert "PET_MASTER_ADDR" not in found.environment, "nobody knows it"
 
 
 def test_the_same_plan_always_makes_the_same_objects() -> None:

@@ -51,6 +51,8 @@ class AdoptPod(Struct, frozen=True):
     name: str
     uid: str
     rank: int
+    leader: str = ""
+    """Where the pod of rank 0 can be reached; empty where it does not say it."""
 
 
 class SuspendJob(Struct, frozen=True):

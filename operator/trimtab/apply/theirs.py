@@ -2,7 +2,7 @@
 
     plan written -> the job is resumed, if we had suspended it -> its controller makes the pods, each behind our gate
                  -> pods of all ranks are there -> each is adopted: pinned to its node, and marked as part of the plan
-                 -> gates taken away, and bound, as all pods of ours
+                 -> once all are, bound as all pods of ours; for kube-scheduler, gates are taken away then
 
 A pod that is adopted says by its labels whose gang it is of, and stays its own controller's: from then on it is what a
 pod of ours is. Pods are never deleted to end such a gang: their controller would make others, and count a failure. The
@@ -65,9 +65,9 @@ def let_go(job: TheirJob, pods: Iterable[PodObject], why: str) -> Step:
     return (SuspendJob(why),)
 
 
-def take_in(job: TheirJob, ranks: Iterable[int]) -> Step:
-    """Bring the pods of these ranks into the gang, once all of them are there."""
-    lacking = list(ranks)
+def take_in(job: TheirJob, ranks: Iterable[int], by_rank: Mapping[int, PodObject]) -> Step:
+    """Bring the pods of these ranks into the gang, once all are there; `by_rank` has those that are in it already."""
+    lacking = [rank for rank in ranks if rank not in by_rank]
     if not lacking:
         return ()
     if job.suspended:
@@ -75,7 +75,14 @@ def take_in(job: TheirJob, ranks: Iterable[int]) -> Step:
     if any(rank not in job.waiting for rank in lacking):
         return ()
     pods = {rank: job.waiting[rank].metadata for rank in lacking}
-    return tuple(AdoptPod(pod.name, pod.uid, rank) for rank, pod in pods.items())
+    leader = _address(by_rank.get(0) or job.waiting.get(0))
+    return tuple(AdoptPod(pod.name, pod.uid, rank, leader) for rank, pod in pods.items())
+
+
+def _address(pod: PodObject | None) -> str:
+    """Name by which the others of its Service find a pod; empty where it is of none."""
+    named = pod is not None and pod.spec.hostname and pod.spec.subdomain
+    return f"{pod.spec.hostname}.{pod.spec.subdomain}" if pod and named else ""
 
 
 def never_made(job: TheirJob, plan: Plan, pods: Iterable[PodObject], now: float) -> GangFailure | None:

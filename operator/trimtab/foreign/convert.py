@@ -359,7 +359,7 @@ def _command(run: Run, notes: list[str]) -> list[str]:
     if unknown:
         what = ", ".join(filter(None, unknown)) or "answers of commands"
         notes.append(f"its command needs values that only the script's run tells: {what}")
-    if set(run.launchers) - {"srun", "torchrun", "torch.distributed.run"}:
+    if set(run.launchers) - {"srun", "torchrun", "torch.distributed.run", "trimtab.launch"}:
         notes.append(f"its command was started by {', '.join(run.launchers)}: here torchrun starts it")
     if not run.program.endswith(".py") and words[:1] not in (["-m"], ["--module"]):
         return words

@@ -21,6 +21,7 @@ from trimtab.foreign.runs import launcher_options, with_runs
 from trimtab.foreign.shell import Command, Walk, walk, walk_words
 from trimtab.foreign.syntax import TooLong
 from trimtab.foreign.tables import Kind, trainers
+from trimtab.launch import FLAGS
 
 SCRIPT: Final = "script"
 """Kind of a job that is a shell script: for sbatch, or one that a job starts."""
@@ -296,7 +297,7 @@ def _pod_commands(pods: Sequence[Pods], entrypoint: Any, files: Mapping[str, str
         for container in pod.containers:
             words = words_of(container)
             if words:
-                walked = walk_words(words, environment_of(container), found.files)
+                walked = walk_words(words, {FLAGS: "", **environment_of(container)}, found.files)
                 found.commands += walked.commands
                 found.files |= walked.files
             else:

@@ -259,6 +259,8 @@ class PodSpec(Struct, frozen=True, rename="camel"):
 
     node_name: str = ""
     scheduler_name: str = ""
+    hostname: str = ""
+    subdomain: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     resources: ResourceRequirements = ResourceRequirements()

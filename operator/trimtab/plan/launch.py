@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec import UNSET, Struct
 
+from trimtab import launch as in_container
+from trimtab import names
 from trimtab_policy.specs import (
     Offload,
     Optimizer,
@@ -40,6 +42,7 @@ class LaunchedGang(Struct, frozen=True):
     nodes: int
     gpus_per_node: int
     master_address: str
+    """Where rank 0 can be reached; empty where the pods know it by themselves, or nobody does."""
     plan: ParallelPlan
     training: TrainingSpec
     layers: int
@@ -65,14 +68,22 @@ def launch(launcher: str, gang: LaunchedGang, node_rank: int) -> Launch:
     return Launch(env, flags, _deepspeed_config(gang) if launcher == "DeepSpeed" else None)
 
 
+def carried(started: Launch) -> str:
+    """The same as a text that `trimtab.launch` reads in the container, where that was made by somebody else."""
+    files = {DEEPSPEED_CONFIG_PATH: names.ANNOTATION_DEEPSPEED} if started.deepspeed_config else {}
+    said = {"format": in_container.FORMAT, "environment": started.env, "arguments": started.args, "files": files}
+    return json.dumps(said, sort_keys=True)
+
+
 def _torchrun_env(gang: LaunchedGang, node_rank: int) -> dict[str, str]:
-    return {
+    values = {
         "PET_NNODES": str(gang.nodes),
         "PET_NPROC_PER_NODE": str(gang.gpus_per_node),
         "PET_NODE_RANK": str(node_rank),
         "PET_MASTER_ADDR": gang.master_address,
         "PET_MASTER_PORT": str(MASTER_PORT),
     }
+    return {name: value for name, value in values.items() if value}
 
 
 def _trimtab_env(gang: LaunchedGang) -> dict[str, str]:

@@ -20,7 +20,7 @@ from trimtab import names
 from trimtab.api.template import trainer_of
 from trimtab.kube.objects import Meta
 from trimtab.plan.affinity import pinned
-from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, Launch, LaunchedGang, launch
+from trimtab.plan.launch import DEEPSPEED_CONFIG_PATH, Launch, LaunchedGang, carried, launch
 from trimtab.plan.reach import reaches
 from trimtab_policy.specs import ParallelPlan, TrainingSpec
 from trimtab_policy.types import NodeShare
@@ -131,7 +131,8 @@ def service(plan: GangPlan) -> Object:
 def pod(plan: GangPlan, rank: int) -> Object:
     """The pod of a node rank."""
     share = plan.shares[rank]
-    started = launch(plan.launcher, _gang(plan), rank)
+    address = f"{plan.pod_name(0)}.{plan.job}"
+    started = launch(plan.launcher, _gang(plan, address, plan.template["spec"]), rank)
     template = copy.deepcopy(plan.template)
     meta = template.get("metadata") or {}
     name = plan.pod_name(rank)
@@ -177,24 +178,29 @@ def trial(job: Meta, template: Mapping[str, Any]) -> Object:
     }
 
 
-def adopted(plan: GangPlan, rank: int, pod: Object) -> Object:
+def adopted(plan: GangPlan, rank: int, leader: str, pod: Object) -> Object:
     """The JSON merge patch that makes a pod, which another controller has made and which waits behind our gate, the one
-    of a node rank. `pod` is as the API server has it; the patch fails where that has changed.
+    of a node rank. `leader` is where rank 0 can be reached, empty where nobody knows it here; `pod` is as the API
+    server has it, and the patch fails where that has changed.
 
-    Nothing of it is taken away: its affinity gets narrower, and its taints of GPU nodes are tolerated, as of all gangs.
+    Its containers are what they are: what is told to a launcher goes into an annotation, which they may read. Nothing
+    of it is taken away: its affinity gets narrower, and its taints of GPU nodes are tolerated, as of all gangs. Our
+    gate goes at once where nobody but us binds; from kube-scheduler's pods it is taken once all are adopted.
     """
     share, meta, spec = plan.shares[rank], pod["metadata"], pod["spec"]
-    started = launch(plan.launcher, _gang(plan), rank)
+    started = launch(plan.launcher, _gang(plan, leader, spec), rank)
+    annotations = _annotations(plan, plan.pod_name(rank), share, started)
     return {
         "metadata": {
             "uid": meta["uid"],
             "resourceVersion": meta["resourceVersion"],
             "labels": {**_labels(plan, rank), names.LABEL_JOB_UID: plan.uid},
-            "annotations": _annotations(plan, plan.pod_name(rank), share, started),
+            "annotations": annotations | {names.ANNOTATION_LAUNCH: carried(started)},
         },
         "spec": {
             "affinity": pinned(spec.get("affinity"), share.node),
             "tolerations": [*(spec.get("tolerations") or []), {"key": plan.tainted_as, "operator": "Exists"}],
+            **({} if plan.scheduler else {"schedulingGates": None}),
         },
     }
 
@@ -345,18 +351,18 @@ def _reference(job: str, uid: str) -> Object:
     }
 
 
-def _gang(plan: GangPlan) -> LaunchedGang:
+def _gang(plan: GangPlan, master_address: str, pod: Object) -> LaunchedGang:
     return LaunchedGang(
         job=plan.job,
         epoch=plan.epoch,
         gpu_type=plan.gpu_type,
         nodes=len(plan.shares),
         gpus_per_node=plan.shares[0].gpus,
-        master_address=f"{plan.pod_name(0)}.{plan.job}",
+        master_address=master_address,
         plan=plan.plan,
         training=plan.training,
         layers=plan.layers,
-        command=_said(trainer_of(plan.template["spec"]["containers"])),
+        command=_said(trainer_of(pod["containers"])),
     )
 
 

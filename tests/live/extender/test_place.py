@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.live.theirs import (
     MPIJOB,
     PLACE,
     PYTORCHJOB,
+    TRAINJOB,
     Words,
     gone,
     job,
@@ -24,7 +26,9 @@ from tests.live.theirs import (
     placed,
     pods,
     pytorchjob,
+    runtime,
     stand_in,
+    trainjob,
     until,
 )
 
@@ -57,13 +61,20 @@ async def test_a_job_is_bound_rank_by_rank_by_kube_scheduler(
 
 @pytest.fixture(scope="module")
 def theirs(placing: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The controllers of JobSets, PyTorchJobs and MPIJobs run."""
-    both = their_controllers.JOBSET, their_controllers.TRAINING_OPERATOR
-    with their_controllers.running(placing.cluster, tmp_path_factory.mktemp("theirs"), *both):
+    """The controllers of JobSets, TrainJobs, PyTorchJobs and MPIJobs run, and there is a runtime."""
+    all_of_them = their_controllers.JOBSET, their_controllers.TRAINER, their_controllers.TRAINING_OPERATOR
+    with their_controllers.running(placing.cluster, tmp_path_factory.mktemp("theirs"), *all_of_them):
+        placing.apply(runtime("placed"))
         yield
+        placing.delete("trainingruntime", "placed")  # while Trainer runs, whose finalizer it has
 
 
-KINDS = {"jobset": (JOBSET, jobset), "pytorchjob": (PYTORCHJOB, pytorchjob), "mpijob": (MPIJOB, mpijob)}
+KINDS = {
+    "jobset": (JOBSET, jobset),
+    "trainjob": (TRAINJOB, partial(trainjob, of="placed")),
+    "pytorchjob": (PYTORCHJOB, pytorchjob),
+    "mpijob": (MPIJOB, mpijob),
+}
 
 
 @pytest.mark.parametrize(("kind", "made"), KINDS.values(), ids=KINDS)

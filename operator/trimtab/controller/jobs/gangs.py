@@ -289,8 +289,8 @@ class Gangs:
                     self._views.begin_binding(gang, len(view.pods))
                     answer = await write.release(self._client, view.meta.namespace, name, uid)
                     self._cluster.pods.apply_written(answer)
-                case AdoptPod(name, uid, rank):
-                    patch = partial(objects.adopted, plan(), rank)
+                case AdoptPod(name, uid, rank, leader):
+                    patch = partial(objects.adopted, plan(), rank, leader)
                     answer = await write.adopt(self._client, view.meta.namespace, name, uid, patch)
                     self._cluster.pods.apply_written(answer)
                 case SuspendJob(why):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 import structlog
@@ -28,10 +29,10 @@ from trimtab.observe.jobs import JobFacts
 from trimtab.printable import printable
 from trimtab.settings import BindingSettings
 
-QUIET_SECONDS = 0.05
-"""It looks so long after a change ..."""
 LOOK_SECONDS = 5.0
-"""... and so often without any."""
+"""It looks at once after a change, and so often without any ..."""
+QUIET_SECONDS = 0.05
+"""... with a pause between two looks, in which changes gather."""
 log = structlog.get_logger(__name__)
 
 
@@ -64,11 +65,9 @@ class Placer:
         while True:
             self._changed.clear()
             await self.look()
-            try:
+            await asyncio.sleep(QUIET_SECONDS)
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
-                await asyncio.sleep(QUIET_SECONDS)
-            except TimeoutError:
-                continue
 
     async def look(self) -> None:
         """Once, at all jobs and all stand-ins."""
