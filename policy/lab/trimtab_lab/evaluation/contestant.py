@@ -56,7 +56,9 @@ def contestant(text: str) -> Contestant:
 
 
 _LEARNED = frozenset({"dqn_cnn", "rudder", "sac_imitation", "vdn"})
-_USE_SIZES = _LEARNED | {"easy_backfill", "gavel_ftf", "gavel_min_jct", "sjf", "srsf", "srtf", "themis"}
+CONTROLS = frozenset({"analytic_rudder", "sized_sia"})
+"""Policies that are known here and nowhere else (`evaluation.controls`)."""
+_USE_SIZES = _LEARNED | CONTROLS | {"easy_backfill", "gavel_ftf", "gavel_min_jct", "sjf", "srsf", "srtf", "themis"}
 
 
 def uses_sizes(policy: str) -> bool:
