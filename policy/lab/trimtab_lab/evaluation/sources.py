@@ -32,8 +32,7 @@ _RUN = "trimtab_lab.evaluation.run_scenario"
 def of_run(policy: str) -> bytes:
     """Digest of what runs under that policy, named as in a scenario, are computed by."""
     name = contestant(policy).name
-    module = controls.entry(name).where.partition(":")[0]
-    return _digest(_RUN, module, weights=f"{name}.*") + _versions()
+    return _digest(_RUN, controls.module(name), weights=f"{name}.*") + _versions()
 
 
 def of_package() -> bytes:
