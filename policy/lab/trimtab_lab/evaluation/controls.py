@@ -11,7 +11,7 @@ from importlib import import_module
 
 from trimtab_lab.evaluation.contestant import CONTROLS
 from trimtab_policy import policy as registry
-from trimtab_policy.policy import Policy, RegisteredPolicy
+from trimtab_policy.policy import Policy
 
 
 def load(name: str) -> Policy:

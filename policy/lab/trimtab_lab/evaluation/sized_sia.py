@@ -1,5 +1,7 @@
-"""A control (`evaluation.controls`): Sia told how long jobs will take, at events. The published one does not know; this is
-what knowing is worth by itself, and what is left to whoever decides better."""
+"""A control (`evaluation.controls`): Sia told how long jobs will take, at events.
+
+The published one does not know. This is what knowing is worth by itself; the rest is left to whoever decides better.
+"""
 
 from __future__ import annotations
 
