@@ -13,7 +13,7 @@ CLUSTER = "T4=8x4,A100-SXM4-40GB=8"
 NODES = [node.name for node in clusters.cluster(CLUSTER).nodes]
 FIGURES = (
     "jobs", "unfinished", "avg_jct_h", "p50_jct_h", "p90_jct_h", "p99_jct_h", "makespan_h", "gpu_hours_per_job",
-    "restarts_per_job", "cpu_seconds", "utilisation", "p99_rho", "decision_ms_p50",
+    "restarts_per_job", "cpu_seconds", "utilisation", "p99_rho", "worst_slowdown", "decision_ms_p50",
 )  # fmt: skip
 SLOWNESS = {"fcfs": 4.0, "srtf": 2.0, "las": 3.0}
 """Policy -> average JCT in hours of window 0; window n takes n + 1 times as long under all of them."""

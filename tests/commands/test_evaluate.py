@@ -197,6 +197,7 @@ def test_ctrl_c_ends_with_130_says_how_to_go_on_and_the_same_command_does(
         (("--estimates", "some"), "--estimates: 'some': write true, user, or a spread"),
         (("--estimates", "nan"), "--estimates: 'nan': write true"),
         (("--estimates", "user"), "--estimates user: jobs of generator:philly-like have no users"),
+        (("--size-error", "0.5"), "--size-error: jobs of a trace state no steps"),
         (("--quota", "vc-0=8"), "--quota: 'vc-0=8': write QUEUE:TYPE=GPUS"),
         (("--quota", "vc-0:T5=8"), "--quota: 'vc-0:T5=8': unknown GPU type"),
         (("--quota", "vc-9:T4=8"), "--quota: no job is in queue vc-9; queues of generator:philly-like: vc-0, vc-1"),

@@ -19,6 +19,8 @@ The program is solved exactly (`knapsack`), or by HiGHS where it is too large fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from trimtab_policy.placement.assign import realise
@@ -55,11 +57,16 @@ class Sia:
         pinned = {menu.job.uid: holding(snapshot, menu.job) for menu in offered.menus if _restarting(menu)}
         free = [menu for menu in offered.menus if menu.job.uid not in pinned]
         cost = [costs(menu, snapshot.time) for menu in free]
-        ties = self._ties(snapshot.time, free)
-        problem = assignment(left(offered, pinned), free, [c + t for c, t in zip(cost, ties, strict=True)], IDLE)
+        ties, weights = self._ties(snapshot.time, free), self.weights(free)
+        told = [w * (c + t) for c, t, w in zip(cost, ties, weights, strict=True)]
+        problem = assignment(left(offered, pinned), free, told, IDLE * weights)
         solution = milp.cheapest(problem, MILP_GAP)
         self.largest_gap = max(self.largest_gap, solution.gap)
         return realise(self.name, snapshot, pinned | taken(free, solution))
+
+    def weights(self, menus: Sequence[OptionMenu]) -> FloatArray:
+        """How much each job's costs count, (jobs,): all alike, as published."""
+        return np.ones(len(menus))
 
     def _ties(self, now: float, free: list[OptionMenu]) -> list[FloatArray]:
         """What decides between equal costs: too little in all to outweigh the last digit of one cost."""

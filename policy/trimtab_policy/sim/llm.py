@@ -1,7 +1,8 @@
 """LLM jobs: how fast a plan is, on the nodes that it got, says the performance model, in error by a known amount.
 
 The truth of a (job, GPU type) pair is what the model predicts times a log-normal error of spread sigma, or an error
-that is given for each placement: policies see the prediction, the simulator goes by the truth. A gang that leaves its
+that is given for each placement: policies see the prediction, the simulator goes by the truth. What a job states of its
+length may be in error as well. A gang that leaves its
 nearest topology domain has the network's bandwidth divided by the oversubscription of the levels above, and of one that
 leaves its link domain only the smallest share has the link to itself. A restart saves a checkpoint, schedules the pods,
 starts the processes and loads it again; both ways are bounded by the storage, so that large models pay more.
@@ -54,12 +55,14 @@ class LlmRules(Struct, frozen=True):
     """A failure costs the work since the last one."""
     error_sigma: float = 0.0
     """Spread of ln(true step time / predicted), drawn once for each job and GPU type."""
+    size_sigma: float = 0.0
+    """Spread of ln(steps that a job states / true ones), drawn once for each job."""
     oversubscription: float = 1.0
     """Of the network above the nearest topology domain."""
 
     def __post_init__(self) -> None:
         """Raise ValueError naming the field."""
-        for name in ("schedule_seconds", "startup_seconds", "error_sigma"):
+        for name in ("schedule_seconds", "startup_seconds", "error_sigma", "size_sigma"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and not negative, got {getattr(self, name)}")
         for name in ("storage_bandwidth", "storage_limit", "checkpoint_seconds"):
@@ -74,9 +77,10 @@ class LlmJob(SteadyJob):
 
     def __init__(
         self, job: Job, submitted: float, nodes: Mapping[str, Node], sizes: Mapping[GpuSpec, int],
-        errors: Mapping[str, float], rules: LlmRules, mistake: Mistake | None = None,
+        errors: Mapping[str, float], rules: LlmRules, mistake: Mistake | None = None, stated: float = 1.0,
     ) -> None:  # fmt: skip
-        """`nodes` are the cluster's by name, `sizes` maps GPU types to GPUs per node, `errors` types to true / said."""
+        """`nodes` are the cluster's by name, `sizes` maps GPU types to GPUs per node, `errors` types to true / said;
+        `stated` is the part of its steps that the job states."""
         self._mistake = mistake
         self._rules, self._nodes, self._sizes, self._errors = rules, nodes, sizes, errors
         self._bytes = checkpoint_bytes(job.model, job.training)
@@ -85,7 +89,9 @@ class LlmJob(SteadyJob):
         restart = rules.schedule_seconds + rules.startup_seconds + 2 * self._storage_seconds(1)
         told = job.restart_seconds if rules.restarts_told else restart
         seen = replace(job, preemptible=rules.preemptible, restart_seconds=told, placement=None)
-        steps = job.training.steps
+        self._true, steps = job.training, job.training.steps
+        if stated != 1:
+            seen = replace(seen, training=replace(job.training, steps=max(1, round(stated * steps))))
         super().__init__(seen, submitted, float(steps), float(min(job.steps_done, steps)), rules.checkpoint_seconds)
 
     def steps_done(self) -> int:
@@ -134,7 +140,7 @@ class LlmJob(SteadyJob):
         if need.gpu_types and gpu_type not in need.gpu_types:
             return {}
         error, best = self._errors.get(gpu_type, 1.0), dict[int, float]()
-        for each in plans.options(job.model, job.training, need, gpu, self._sizes[gpu]):
+        for each in plans.options(job.model, self._true, need, gpu, self._sizes[gpu]):
             best[each.gpus] = min(best.get(each.gpus, math.inf), each.prediction.run_seconds * error)
         return {gpus: Alone(seconds, 1 / seconds) for gpus, seconds in best.items()}
 
@@ -154,8 +160,9 @@ def jobs(
     """Simulated jobs for jobs of the live API; each is submitted when it was `created`, at 0 at the earliest.
 
     The time of the cluster becomes 0: in a live snapshot it is a POSIX time, and what was created before it is older.
-    `seed` draws the errors of the performance model, by job and type, in the order of the jobs; `mistake`
-    is what true step times are besides, over the predicted ones (not in what a job would take `alone`).
+    `seed` draws the errors of the performance model, by job and type, in the order of the jobs, and in a stream of its
+    own those of what jobs state; `mistake` is what true step times are besides, over the predicted ones (not in what a
+    job would take `alone`).
     """
     rules = rules or LlmRules()
     sizes: dict[GpuSpec, int] = {}
@@ -163,7 +170,7 @@ def jobs(
         gpu = cluster.gpu_types[node.gpu_type]
         sizes[gpu] = max(node.gpus, sizes.get(gpu, 0))
     nodes = {node.name: node for node in cluster.nodes}
-    random = np.random.default_rng(seed)
+    random, random_sizes = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     found = []
     for job in described:
         drawn = np.exp(rules.error_sigma * random.standard_normal(len(sizes))).tolist()
@@ -173,7 +180,8 @@ def jobs(
         since = replace(job, created=job.created - cluster.time, deadline=deadline, waits_since=waits, not_before=0.0)
         since = replace(since, movable_from=0.0, stoppable_from=None)
         submitted = max(0.0, since.created, job.not_before - cluster.time)
-        found.append(LlmJob(since, submitted, nodes, sizes, errors, rules, mistake))
+        stated = math.exp(rules.size_sigma * random_sizes.standard_normal())
+        found.append(LlmJob(since, submitted, nodes, sizes, errors, rules, mistake, stated))
     return found
 
 

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from trimtab_lab import rigid
-from trimtab_lab.evaluation.contestant import uses_sizes
+from trimtab_lab.evaluation import controls
+from trimtab_lab.evaluation.contestant import CONTROLS, uses_sizes
 from trimtab_lab.rigid import RigidRules
 from trimtab_lab.workloads import cluster_v0, clusters
 from trimtab_lab.workloads.trace import FloatArray, Trace, trace
@@ -67,7 +68,7 @@ def workload(tell: Told) -> Trace:
 
 
 def decisions(name: str, tell: Told) -> list[object]:
-    heard = Heard(registry.load(name))
+    heard = Heard(controls.load(name))
     jobs = rigid.jobs(workload(tell), CLUSTER, RULES)
     with suppress(Stuck):  # Pollux has no idea of gangs; what it decides until then counts
         simulate(heard, jobs, CLUSTER, SimRules(until=1000.0))
@@ -86,11 +87,11 @@ def placements(name: str, seed: int, *, shuffled: bool) -> list[tuple[str, str, 
         replace(job, created=0.0, deadline=None, training=replace(job.training, steps=number))
         for job, number in zip(jobs, told, strict=True)
     )
-    found = registry.load(name).decide(replace(SIA, time=600.0, jobs=waiting))
+    found = controls.load(name).decide(replace(SIA, time=600.0, jobs=waiting))
     return [(each.job, each.gpu_type, each.gpus) for each in found.placements]
 
 
-@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("name", [*LEARNED, "analytic_rudder"])
 def test_so_it_is_with_learned_policies_which_choose_among_gangs(name: str) -> None:
     seeds = range(20)
     assert any(placements(name, seed, shuffled=True) != placements(name, seed, shuffled=False) for seed in seeds) == (
@@ -98,10 +99,28 @@ def test_so_it_is_with_learned_policies_which_choose_among_gangs(name: str) -> N
     )
 
 
-@pytest.mark.parametrize("name", [name for name in registry.names() if name not in LEARNED])
+@pytest.mark.parametrize("name", [name for name in [*registry.names(), "sized_sia"] if name not in LEARNED])
 def test_only_who_is_said_to_use_run_times_decides_by_them(name: str) -> None:
     same = all(decisions(name, tell) == decisions(name, truth) for tell in (shuffled, extreme))
     assert same != uses_sizes(name)
+
+
+def test_controls_are_known_by_name_and_no_list_of_policies_shows_them() -> None:
+    for name in CONTROLS:
+        assert controls.load(name).name == name
+        assert name not in registry.names()
+
+
+def test_of_two_jobs_that_are_alike_sia_told_sizes_begins_with_the_shorter_one() -> None:
+    long, short = (
+        replace(job, training=replace(job.training, steps=steps), created=0.0)
+        for job, steps in zip(cluster_v0.jobs(2, SIA, 1.0, 0), (10_000, 10), strict=True)
+    )
+    short = replace(long, uid="short", name="short", training=short.training)
+    now = replace(clusters.cluster("T4=1"), time=600.0)
+    for jobs in ((long, short), (short, long)):
+        [placed] = controls.load("sized_sia").decide(replace(now, jobs=jobs)).placements
+        assert placed.job == "short"
 
 
 def test_a_seed_for_ties_changes_nothing_about_it() -> None:

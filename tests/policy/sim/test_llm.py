@@ -50,6 +50,20 @@ def test_errors_of_the_model_are_drawn_once_a_job_and_type() -> None:
     assert np.median(times) == pytest.approx(placement.prediction.run_seconds, rel=0.02)
 
 
+def test_what_jobs_state_of_their_length_may_be_wrong_and_changes_nothing_about_it() -> None:
+    now, placement = started()
+    many = [replace(now.jobs[0], uid=f"u{i}") for i in range(3000)]
+    right, wrong = (llm.jobs(many, here(), LlmRules(size_sigma=sigma), seed=3) for sigma in (0.0, 0.5))
+    steps = now.jobs[0].training.steps
+    assert {each.seen().training.steps for each in right} == {steps}
+    assert np.std(np.log([each.seen().training.steps / steps for each in wrong])) == pytest.approx(0.5, rel=0.05)
+    for honest, mistaken in zip(right[:3], wrong[:3], strict=True):
+        for each in (honest, mistaken):
+            each.place(placement)
+        assert mistaken.finish_in() == honest.finish_in()
+        assert mistaken.alone(A100) == honest.alone(A100)
+
+
 def test_a_gang_that_leaves_its_rack_pays_for_the_oversubscribed_network() -> None:
     now, placement = started(16)
     [each] = llm.jobs(now.jobs, here(), LlmRules(oversubscription=8.0))
@@ -107,7 +121,9 @@ def test_every_job_of_a_busy_cluster_ends_under_the_live_policy() -> None:
     assert sum(record.gpu_seconds for record in run.jobs) > 0
 
 
-@pytest.mark.parametrize("field", ["schedule_seconds", "storage_bandwidth", "oversubscription", "error_sigma"])
+@pytest.mark.parametrize(
+    "field", ["schedule_seconds", "storage_bandwidth", "oversubscription", "error_sigma", "size_sigma"]
+)
 def test_rules_that_make_no_sense_are_refused_by_name(field: str) -> None:
     with pytest.raises(ValueError, match=field):
         LlmRules(**{field: -1.0})

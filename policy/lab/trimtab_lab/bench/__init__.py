@@ -40,7 +40,7 @@ class BenchEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     about: str
     """A sentence or two for people."""
-    module: Literal["parallel_mode", "rlalloc", "adlro", "decentralised", "cluster"]
+    module: Literal["parallel_mode", "rlalloc", "adlro", "decentralised", "cluster", "flagship"]
     seeds: tuple[int, ...]
     arguments: dict[str, Any] = {}
     trained_by: tuple[str, ...] = ()

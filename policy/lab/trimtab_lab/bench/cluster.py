@@ -21,7 +21,7 @@ from trimtab_lab.evaluation import statistics
 from trimtab_lab.evaluation.contestant import Decider, uses_sizes
 from trimtab_lab.evaluation.scenario import GENERATED, Scenario, ScenarioResult
 from trimtab_lab.evaluation.statistics import Comparison
-from trimtab_lab.evaluation.store import Store
+from trimtab_lab.evaluation.store import kept_or_made
 from trimtab_lab.evaluation.workers import processes
 from trimtab_lab.evaluation.workload import CLUSTER_V0
 from trimtab_policy import policy as registry
@@ -88,7 +88,7 @@ def run(
         for policy, most in limits.items()
         if window < most
     ]
-    found = _by_row(_outcomes(scenarios, folder, workers, progress))
+    found = _by_row(kept_or_made(scenarios, folder, processes(workers), progress))
     ratios = _ratios(found, references)
     return BenchReport(
         title=_title(base),
@@ -105,21 +105,6 @@ def _title(base: Scenario) -> str:
     jobs = base.trace.removeprefix(GENERATED)
     shared = "" if base.elastic is None else f", {base.elastic:.0%} of them elastic"
     return f"{base.cluster}: average JCT on the jobs of {'Cluster-v0' if jobs == CLUSTER_V0 else jobs}{shared}"
-
-
-def _outcomes(
-    scenarios: Sequence[Scenario], folder: Path, workers: int, progress: Callable[[str], None]
-) -> Iterator[ScenarioResult]:
-    """Those that are kept, then those that are made now."""
-    store = Store(folder)
-    known = {scenario: outcome for scenario in scenarios if (outcome := store.get(scenario))}
-    yield from known.values()
-    missing = [scenario for scenario in scenarios if scenario not in known]
-    progress(f"{len(known)} of {len(scenarios)} runs are there")
-    for done, outcome in enumerate(processes(workers)(missing) if missing else (), start=len(known) + 1):
-        store.put(outcome)
-        progress(f"{done} of {len(scenarios)} runs are there")
-        yield outcome
 
 
 def _by_row(outcomes: Iterable[ScenarioResult]) -> Outcomes:

@@ -48,6 +48,9 @@ KnowledgeOption = Annotated[
 EstimatesOption = Annotated[
     str, typer.Option(help="Run times that policies see: true, user (the trace's), or a spread of ln(estimate / true).")
 ]
+SizeErrorOption = Annotated[
+    float, typer.Option(help="Spread of ln(steps that jobs of the API state / true ones).", min=0)
+]
 RoundOption = Annotated[
     float | None, typer.Option("--round", help="Seconds between decisions; by default as the policy's authors have it.")
 ]
@@ -79,6 +82,7 @@ def evaluate(
     profiles: ProfilesOption = None,
     knowledge: KnowledgeOption = "fit",
     estimates: EstimatesOption = "true",
+    size_error: SizeErrorOption = 0.0,
     round_seconds: RoundOption = None,
     mtbf_hours: MtbfOption = None,
     straggler_mtbf_hours: StragglerOption = None,
@@ -105,7 +109,7 @@ def evaluate(
     """
     asked = runs.RunOptions(
         policies, trace, cluster, load, windows, window_jobs, seed, profiles, knowledge, estimates, round_seconds,
-        mtbf_hours, straggler_mtbf_hours, tuple(quota or ()), skip_bad, elastic,
+        mtbf_hours, straggler_mtbf_hours, tuple(quota or ()), skip_bad, elastic, size_error,
     )  # fmt: skip
     plan = runs.plan(asked, drawn=plot)
     if reference and reference not in plan.policies:

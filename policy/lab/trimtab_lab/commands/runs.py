@@ -24,7 +24,7 @@ from trimtab.commands import simulation
 from trimtab.errors import TrimtabError, UsageError
 from trimtab.printable import say
 from trimtab.ui.interrupts import interruptible
-from trimtab_lab.evaluation.contestant import contestant
+from trimtab_lab.evaluation.contestant import CONTROLS, contestant
 from trimtab_lab.ui import evaluation as ui
 from trimtab_policy import policy as registry
 from trimtab_policy.types import Quota
@@ -80,6 +80,7 @@ class RunOptions(NamedTuple):
     quotas: tuple[str, ...] = ()
     skip_bad: bool = False
     elastic: float | None = None
+    size_error: float = 0.0
 
 
 def plan(asked: RunOptions, *, drawn: bool) -> RunPlan:
@@ -109,6 +110,7 @@ def plan(asked: RunOptions, *, drawn: bool) -> RunPlan:
             quotas=tuple(map(quota, asked.quotas)),
             skip_bad=asked.skip_bad,
             elastic=asked.elastic,
+            size_error=asked.size_error,
         )
         _check(base)
     return RunPlan(base, policies, wanted_loads, drawn)
@@ -137,7 +139,7 @@ def names(text: str) -> tuple[str, ...]:
             base = contestant(name).name
         except ValueError as error:
             raise UsageError(f"--policies: {error}") from error
-        if base not in registry.names():
+        if base not in {*registry.names(), *CONTROLS}:
             raise UsageError(f"--policies: unknown policy {base!r}; registered are: {', '.join(registry.names())}")
     return wanted
 

@@ -56,7 +56,12 @@ def contestant(text: str) -> Contestant:
 
 
 _LEARNED = frozenset({"dqn_cnn", "rudder", "sac_imitation", "vdn"})
-_USE_SIZES = _LEARNED | {"easy_backfill", "gavel_ftf", "gavel_min_jct", "sjf", "srsf", "srtf", "themis"}
+CONTROLS = {
+    "analytic_rudder": "trimtab_lab.evaluation.analytic_rudder:AnalyticRudder",
+    "sized_sia": "trimtab_lab.evaluation.sized_sia:SizedSia",
+}
+"""Policies that only evaluations know (`evaluation.controls`) -> `module:class`."""
+_USE_SIZES = _LEARNED | set(CONTROLS) | {"easy_backfill", "gavel_ftf", "gavel_min_jct", "sjf", "srsf", "srtf", "themis"}
 
 
 def uses_sizes(policy: str) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trimtab_lab.evaluation import controls
 from trimtab_lab.evaluation.contestant import Decider, contestant
-from trimtab_policy import policy as registry
 from trimtab_policy.sim.controller import SimulatedController
 from trimtab_policy.sim.engine import SimRules, Watch, simulate
 from trimtab_policy.sim.replay import Case, jobs_of, nothing, sorted_out
@@ -27,7 +27,7 @@ def live_on(start: Case, policy: str, *, preempt: bool = False, watch: Watch | N
     UnknownPolicy, and what `simulate` raises.
     """
     who = contestant(policy)
-    decides = registry.load(who.name)
+    decides = controls.load(who.name)
     if who.decider is Decider.PAPER:
         return simulate(decides, jobs_of(start, preempt=preempt), start.cluster, SimRules(), watch)
     controller = SimulatedController(decides, elastic=lambda job: preempt or job.elastic, begin=start.cluster)

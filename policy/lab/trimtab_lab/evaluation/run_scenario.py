@@ -14,10 +14,11 @@ from statistics import fmean
 from typing import Protocol, runtime_checkable
 
 import msgspec
+import numpy as np
 
 from trimtab_lab import bounds, goodput, rigid
 from trimtab_lab.bounds import Bound, BoundsDemand
-from trimtab_lab.evaluation import hyperscore, metrics
+from trimtab_lab.evaluation import controls, hyperscore, metrics
 from trimtab_lab.evaluation.contestant import Contestant, Decider, contestant
 from trimtab_lab.evaluation.metrics import Summary
 from trimtab_lab.evaluation.scenario import JobGroup, Scenario, ScenarioResult, ToldRuntimes, estimates
@@ -29,7 +30,6 @@ from trimtab_lab.kernel import run as kernel_run
 from trimtab_lab.rigid import RigidRules
 from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.trace import Trace
-from trimtab_policy import policy as registry
 from trimtab_policy.policy import Policy
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.controller import SimulatedController, is_elastic
@@ -89,8 +89,11 @@ def run_scenario(scenario: Scenario) -> ScenarioResult:
     demand, bound = _bound(_without_policy(scenario), _form(who.name) if scenario.profiles else None)
     bounds.check(result, demand, bound, work.measured, _ROUNDING if scenario.profiles else 1e-6)
     figures = metrics.summary(result, work.measured)
-    summary = msgspec.to_builtins(figures) | {"hyperscore": _hyperscore(figures, bound)}
     chosen = [record for record, counts in zip(result.jobs, work.measured.tolist(), strict=True) if counts]
+    summary = msgspec.to_builtins(figures) | {
+        "hyperscore": _hyperscore(figures, bound),
+        "worst_slowdown": _worst_slowdown(chosen, demand, result.end),
+    }
     return ScenarioResult(
         scenario=scenario,
         regime=regime,
@@ -116,6 +119,13 @@ def elastic(scenario: Scenario) -> Callable[[Job], bool]:
 
 def _jct_h(job: JobRecord) -> float | None:
     return None if job.finished is None else (job.finished - job.submitted) / 3600
+
+
+def _worst_slowdown(jobs: Sequence[JobRecord], demand: BoundsDemand, end: float) -> float:
+    """Largest JCT over what the job takes on the best GPUs for it, alone: the same denominator for all policies, which
+    neither the finish-time fairness nor the slowdown of `metrics` has. A job that was cut off counts as it stands."""
+    jct = [(end if job.finished is None else job.finished) - job.submitted for job in jobs]
+    return float((np.array(jct) / demand.alone).max())
 
 
 def _queues(jobs: Sequence[JobRecord]) -> dict[str, JobGroup]:
@@ -168,7 +178,7 @@ def _hyperscore(figures: Summary, bound: Bound) -> float | None:
 
 
 def _policy(who: Contestant, round_seconds: float | None) -> Policy:
-    policy = registry.load(who.name)
+    policy = controls.load(who.name)
     if round_seconds and isinstance(policy, _KnowsRounds):
         policy.round_seconds = round_seconds
     if who.seed is not None:
@@ -192,9 +202,10 @@ def _jobs(scenario: Scenario, form: Form, work: WindowWorkload, cluster: Snapsho
     """The simulated jobs, and what is known about them."""
     if work.trace is None:
         sigma = estimates(scenario.estimates).sigma
-        rules = LlmRules(error_sigma=sigma)
+        rules = LlmRules(error_sigma=sigma, size_sigma=scenario.size_error)
         known = f"performance model, in error by {sigma:g}" if sigma else "performance model, without error"
-        return llm.jobs(work.described, cluster, rules, work.seed), known
+        wrong = f", sizes in error by {scenario.size_error:g}" if scenario.size_error else ""
+        return llm.jobs(work.described, cluster, rules, work.seed), known + wrong
     if scenario.profiles:
         return _measured(scenario, form, work.trace, cluster)
     return rigid.jobs(work.trace, cluster, _rigid(scenario), work.seed), estimates(scenario.estimates).said

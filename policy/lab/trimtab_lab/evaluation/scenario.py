@@ -44,7 +44,9 @@ class Scenario(Struct, frozen=True):
     knowledge: str = "fit"
     """What policies know of profiles: `fit`, `pooled`, `exact`, or `model:SIGMA`."""
     estimates: str = "true"
-    """Run times of a trace as policies see them, see `estimates`."""
+    """Run times of a trace as policies see them, see `estimates`; of jobs of the API, the performance model's error."""
+    size_error: float = 0.0
+    """Spread of ln(steps that jobs of the API state / true ones)."""
     restart_seconds: float = 30.0
     """What stopping and starting a job of a trace costs; profiles and models have their own."""
     round_seconds: float | None = None

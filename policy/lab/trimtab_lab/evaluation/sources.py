@@ -16,8 +16,8 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
+from trimtab_lab.evaluation import controls
 from trimtab_lab.evaluation.contestant import contestant
-from trimtab_policy import policy as registry
 from trimtab_policy.learned.store import ENV_FOLDER
 
 _LAB = Path(__file__).resolve().parents[1]
@@ -32,8 +32,7 @@ _RUN = "trimtab_lab.evaluation.run_scenario"
 def of_run(policy: str) -> bytes:
     """Digest of what runs under that policy, named as in a scenario, are computed by."""
     name = contestant(policy).name
-    module = registry.entry(name).where.partition(":")[0]
-    return _digest(_RUN, module, weights=f"{name}.*") + _versions()
+    return _digest(_RUN, controls.module(name), weights=f"{name}.*") + _versions()
 
 
 def of_package() -> bytes:

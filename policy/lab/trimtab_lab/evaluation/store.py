@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import msgspec
 
 from trimtab_lab.evaluation import sources
 from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
+from trimtab_lab.evaluation.workers import Work
 
 
 class Store:
@@ -50,6 +52,21 @@ class Store:
             digest.update(_content(file, _touched(file)))
         digest.update(sources.of_run(scenario.policy))
         return self._folder / f"{scenario.policy}-{digest.hexdigest()[:24]}.msgpack"
+
+
+def kept_or_made(
+    scenarios: Sequence[Scenario], folder: Path, work: Work, progress: Callable[[str], None]
+) -> Iterator[ScenarioResult]:
+    """Outcomes that `folder` has, then those that are made now and kept there. Raises OSError, and what runs raise."""
+    store = Store(folder)
+    known = {scenario: outcome for scenario in scenarios if (outcome := store.get(scenario))}
+    yield from known.values()
+    missing = [scenario for scenario in scenarios if scenario not in known]
+    progress(f"{len(known)} of {len(scenarios)} runs are there")
+    for done, outcome in enumerate(work(missing) if missing else (), start=len(known) + 1):
+        store.put(outcome)
+        progress(f"{done} of {len(scenarios)} runs are there")
+        yield outcome
 
 
 def _touched(path: str) -> float:

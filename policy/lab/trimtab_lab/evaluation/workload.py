@@ -19,6 +19,7 @@ from trimtab_policy.types import Job, Snapshot
 
 CLUSTER_V0 = "cluster-v0"
 """The generator of the jobs that agents are trained on."""
+_NO_STEPS = "--size-error: jobs of a trace state no steps; --estimates says what is known of their run times"
 
 
 class WindowWorkload(NamedTuple):
@@ -78,6 +79,8 @@ def check_queues(scenario: Scenario) -> None:
 def _usable(scenario: Scenario) -> tuple[Trace, tuple[TraceReport, ...]]:
     """The jobs of a file that can be simulated, with the estimates that policies see."""
     told, skip = estimates(scenario.estimates), scenario.skip_bad
+    if scenario.size_error:
+        raise ValueError(_NO_STEPS)
     trace, rows = _read(scenario.trace, skip)
     trace, fits = check_fits(trace, clusters.cluster(scenario.cluster), skip)
     if not told.users:
@@ -113,6 +116,8 @@ def _generated(scenario: Scenario, cluster: Snapshot) -> WindowWorkload:
     if name not in generator.rigid_names():
         known = ", ".join([CLUSTER_V0, *generator.llm_names(), *generator.rigid_names()])
         raise ValueError(f"trace {scenario.trace}: there is no such generator, there are {known}")
+    if scenario.size_error:
+        raise ValueError(_NO_STEPS)
     have = gpus_by_type(cluster)
     trace = generator.rigid_trace(name, jobs, sum(have.values()), load, seed, largest=max(have.values()))
     return WindowWorkload(trace, (), windows.middle(len(trace)), seed)
