@@ -249,14 +249,17 @@ class Race:
                 process.kill()
             await process.wait()
 
-    async def _work(self, action: str, tasks: Sequence[Task]) -> None:
+    async def _work(self, action: str, tasks: Sequence[Task]) -> float:
+        """Let the bare binder work; returns the CPU seconds that it took."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "hack.bench.bare_binder", str(self._lab.kubeconfig), action),
             stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
         )
-        await process.communicate(msgspec.json.encode(tasks))
+        said, _ = await process.communicate(msgspec.json.encode(tasks))
         if process.returncode:
             raise RuntimeError("the bare binder failed")
+        return float(said)
 
     async def _tasks(self, scheduler: str) -> list[Task]:
         """Trimtab's pods for another scheduler, with an owner that means nothing to any controller."""
