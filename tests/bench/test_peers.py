@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hack.bench.__main__ import Part, measure
 from hack.bench.bare_binder import Task
+from hack.bench.peers import kept
 from hack.bench.peers.figures import Race, Showing, goals, partly_bound, remarks, showing, table
 from hack.bench.peers.kept import Kept
 from hack.bench.peers.race import CONTESTANTS, Choice
@@ -105,9 +106,10 @@ def test_what_cannot_be_is_told_before_anything_starts() -> None:
     assert "slurm: the contestants are trimtab, bare" in Choice(contestants=("trimtab", "slurm")).mistake()
 
 
-def test_without_a_module_of_its_own_a_binary_must_be_given() -> None:
-    with pytest.raises(LocalClusterError, match="--program coscheduling=PATH"):
-        RIVALS["coscheduling"].built()
+def test_where_modules_cannot_be_had_a_binary_must_be_given() -> None:
+    for name in ("coscheduling", "volcano"):
+        with pytest.raises(LocalClusterError, match=f"--program {name}=PATH"):
+            RIVALS[name].built()
 
 
 def test_rivals_are_told_what_belongs_together() -> None:
@@ -128,15 +130,20 @@ def test_rivals_are_told_what_belongs_together() -> None:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
-def test_contestants_take_turns(cluster: LocalCluster, state_home: Path) -> None:
+def test_contestants_take_turns(
+    cluster: LocalCluster, state_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rivals that are compiled first are left to the bench."""
+    monkeypatch.setattr(kept, "directory", lambda: tmp_path)
     report = asyncio.run(measure({Part.PEERS}, 1, tiny=True))
     [found] = report.peers or []
     assert (found.gangs, found.gang, found.left_out) == (2, 4, {})
     assert list(found.showings) == ["trimtab", "bare", "podgroups"]
     for name, [once] in found.showings.items():
         assert once.rate > 0, name
-        assert once.total > once.scheduling > 0, name
+        assert once.total >= once.scheduling >= 0, name
         assert (once.memory > 0) == (name != "bare")
+    assert sum(once.total for [once] in found.showings.values()) > 0, "ticks of 10 ms: one alone may have none"
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
     assert set(found.showings) < set(CONTESTANTS)
     assert isinstance(found.showings["bare"][0], Showing)

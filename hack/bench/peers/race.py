@@ -16,7 +16,7 @@ is helped or hurt by the order in which they are placed. Groups that pods of `po
 refer to exist before the clock starts, and webhooks of Volcano and Kueue are not called: both spare them something.
 
 KWOK stands still while the clock runs, as in `binding`: the API server's CPU is that of creating and binding. CPU is
-counted from the first creation until two seconds after the last binding: events and statuses that are written behind
+counted from the first creation until three seconds after the last binding: events and statuses that are written behind
 belong to it. Every contestant gets a fresh process that has placed one gang before, which is gone again: what a process
 does for the first time is told by `decisions` and `latency`. kube-scheduler goes on watching while others run.
 """
@@ -48,7 +48,6 @@ from trimtab.kube.resources import JOBS, POD_GROUPS, PODS, SERVICES, Resource
 from trimtab_local.control_plane.options import ClusterOptions
 from trimtab_local.fake.profile import FakeCluster, NodePool
 
-AFTERWORK_SECONDS = 2.0
 WARM_UP = "warm-up"
 CONTROL_PLANE = ("kube-apiserver", "etcd", "kube-controller-manager", SCHEDULER)
 CONTESTANTS = (figures.OURS, figures.BOUND, *RIVALS)
@@ -156,7 +155,7 @@ class PeerRace(binding.Race):
             before = self._spent(pids)
             created = await create()
             seen = await testimony()
-            await asyncio.sleep(AFTERWORK_SECONDS)
+            await asyncio.sleep(self._size.settle)
             cpu = {part: spent - before[part] for part, spent in self._spent(pids).items()}
             memory = sum(rss_mib(pid)["peak"] for pid in pids)
         cpu["creator"] = created.cpu + cpu.get(creator, 0.0)
@@ -177,7 +176,7 @@ class PeerRace(binding.Race):
         await until("a first gang is bound", bound)
         for kind in kinds:
             await self._lab.remove(kind)
-        await asyncio.sleep(binding.SETTLE_SECONDS)
+        await asyncio.sleep(self._size.settle)
 
     async def _hand_in(self, resource: Resource, jobs: Sequence[Object]) -> Created:
         """Create what pods are made of by others, all at once."""

@@ -1,9 +1,8 @@
 """The schedulers of others: how each is started, and how it is told what belongs together.
 
-Those that are not part of Kubernetes are Go modules in folders beside this file, with pinned versions, and built once
-(`programs`); of scheduler-plugins there is no module to be had by its own name, and its binary must be given
-(`--program coscheduling=PATH`). CRDs are those of the module, none is kept here. A program that is given instead has
-them in the module, too, or needs none of them.
+Kueue is a Go module in a folder beside this file, with pinned versions, built once (`programs`), and its CRDs are those
+of the module. Of Volcano and scheduler-plugins not all modules can be had from the module proxy by name and version:
+their binaries must be given (`--program volcano=PATH`), and their kinds are defined here with any content.
 """
 
 from __future__ import annotations
@@ -80,19 +79,21 @@ class Rival:
     def built(self) -> Path:
         """Its binary, which is compiled unless it is there, with patience. Raises LocalClusterError."""
         if not self.module:
-            raise LocalClusterError(f"no Go module has it by its own name; give its binary, --program {self.name}=PATH")
+            raise LocalClusterError(f"its Go modules cannot all be had; give its binary, --program {self.name}=PATH")
         command = ["nice", "-n", "10", sys.executable, "-m", "hack.bench.peers.programs", self.name]
         environment = {**os.environ, "GOFLAGS": f"{os.environ.get('GOFLAGS', '')} -p=2".strip()}
-        done = subprocess.run(command, cwd=checkout(), env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=checkout(), env=environment, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
-            raise LocalClusterError(f"it cannot be built here: {' '.join(done.stderr.splitlines()[-2:])}")
+            raise LocalClusterError("it cannot be built here, see above")
         return Path(done.stdout.strip()) / self.program
 
     def sources(self) -> Path:
         """Its Go module. Raises LocalClusterError."""
         command = [str(find_go((1, 26))), "list", "-m", "-json", self.module]
         environment = {**os.environ, "GOTOOLCHAIN": "local"}
-        found = subprocess.run(command, cwd=HERE / self.name, env=environment, capture_output=True, text=True)
+        found = subprocess.run(
+            command, cwd=HERE / self.name, env=environment, capture_output=True, text=True, check=False
+        )
         if "Dir" not in (content := json.loads(found.stdout or "{}")):
             raise LocalClusterError(f"the sources of {self.module} cannot be had: {found.stderr}")
         return Path(content["Dir"])
@@ -168,25 +169,7 @@ class Coscheduling(Rival):
         return {"apiVersion": api, "kind": "PodGroup", "metadata": meta, "spec": {"minMember": size}}
 
     def prepare(self, lab: Lab, directory: Path) -> None:
-        anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
-        group, version = self.kinds[0].api_version.split("/")
-        names = {"kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup"}
-        served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-        _define(
-            lab,
-            {
-                "apiVersion": "apiextensions.k8s.io/v1",
-                "kind": "CustomResourceDefinition",
-                "metadata": {"name": f"podgroups.{group}"},
-                "spec": {
-                    "group": group,
-                    "names": names,
-                    "scope": "Namespaced",
-                    "versions": [served | {"subresources": {"status": {}}}],
-                },
-            },
-        )
+        _define(lab, _kind(self.kinds[0], "PodGroup"))
 
     def command(self, lab: Lab, directory: Path, port: int) -> list[str]:
         plugin = {"enabled": [{"name": "Coscheduling"}]}
@@ -204,11 +187,20 @@ class Coscheduling(Rival):
 
 
 class Volcano(Rival):
-    """Volcano's scheduler with the actions and plugins of its chart, which takes a look once in a second."""
+    """Volcano's scheduler with the actions and plugins of its chart (1.15), which takes a look once in a second."""
 
-    scheduler, stock, program, module = "volcano", False, "scheduler", "volcano.sh/volcano"
+    scheduler, stock, program = "volcano", False, "vc-scheduler"
     kinds = (Resource("scheduling.volcano.sh/v1beta1", "podgroups"),)
-    chart = "installer/helm/chart/volcano"
+    watched = (
+        (Resource("scheduling.volcano.sh/v1beta1", "queues"), "Queue"),
+        (Resource("nodeinfo.volcano.sh/v1alpha1", "numatopologies"), "Numatopology"),
+        (Resource("topology.volcano.sh/v1alpha1", "hypernodes"), "HyperNode"),
+    )
+    """What else it waits for at its start; it makes its queues itself."""
+    tiers = (
+        ("priority", "gang", "conformance"),
+        ("overcommit", "drf", "predicates", "proportion", "nodeorder", "binpack"),
+    )
 
     def member(self, pod: Task) -> Task:
         return _labelled(pod, "annotations", "scheduling.k8s.io/group-name")
@@ -219,12 +211,16 @@ class Volcano(Rival):
         return {"apiVersion": self.kinds[0].api_version, "kind": "PodGroup", "metadata": meta, "spec": spec}
 
     def prepare(self, lab: Lab, directory: Path) -> None:
-        _define(lab, *_documents(sorted((self.sources() / self.chart / "crd" / "bases").glob("*.yaml"))))
+        others = (_kind(resource, kind, scope="Cluster") for resource, kind in self.watched)
+        _define(lab, _kind(self.kinds[0], "PodGroup"), *others)
 
     def command(self, lab: Lab, directory: Path, port: int) -> list[str]:
+        tiers = [{"plugins": [{"name": name} for name in tier]} for tier in self.tiers]
+        path = directory / "configuration.yaml"
+        path.write_text(yaml.safe_dump({"actions": "enqueue, allocate, backfill", "tiers": tiers}))
         return [
             f"--kubeconfig={lab.kubeconfig}",
-            f"--scheduler-conf={self.sources() / self.chart / 'config' / 'volcano-scheduler.conf'}",
+            f"--scheduler-conf={path}",
             "--leader-elect=false",
             "--enable-healthz=true",
             f"--healthz-address={HOST}:{port}",
@@ -343,6 +339,26 @@ def _documents(paths: Sequence[Path]) -> list[Object]:
 def _apply(lab: Lab, *objects: Object) -> None:
     content = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     lab.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=content)
+
+
+def _kind(resource: Resource, kind: str, scope: str = "Namespaced") -> Object:
+    """A CRD of any content."""
+    group, version = resource.api_version.split("/")
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
+    served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": resource.plural, "singular": kind.lower()}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{resource.plural}.{group}"},
+        "spec": {
+            "group": group,
+            "names": names,
+            "scope": scope,
+            "versions": [served | {"subresources": {"status": {}}}],
+        },
+    }
 
 
 def _define(lab: Lab, *crds: Object) -> None:

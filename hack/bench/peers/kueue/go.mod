@@ -1,3 +1,4 @@
+// Kueue's controller as a Go tool, for the race against it (hack/bench/run peers).
 module trimtab.dev/hack/bench/peers/kueue
 
 go 1.26.0
