@@ -102,6 +102,11 @@ class PeerRace(binding.Race):
             return self._ours()
         return self._bare() if name == figures.BOUND else self._rival(RIVALS[name], program)
 
+    @property
+    def rehearsed(self) -> bool:
+        """Whether there are pods that others can be given: our own showing will do, it comes first."""
+        return bool(self._pods)
+
     async def rehearse(self) -> None:
         """Let Trimtab do everything once, and keep what it made for the others."""
         await self._ours()
@@ -259,11 +264,12 @@ async def _in_turns(
     peers: PeerRace, race: figures.Race, repeat: int, programs: Mapping[str, Path], file: kept.Kept
 ) -> None:
     """Go on with a race. Whoever stalls is tried once more, and left out after that."""
-    await peers.rehearse()
     for turn in range(repeat):
         for name, showings in race.showings.items():
             if len(showings) > turn or name in race.left_out:
                 continue
+            if name != figures.OURS and not peers.rehearsed:
+                await peers.rehearse()
             print(f"  {race.nodes:,} nodes, turn {turn + 1} of {repeat}: {name}", file=sys.stderr)
             try:
                 showings.append(await _tried(peers, race, name, programs.get(name)))
