@@ -30,6 +30,7 @@ from hack.bench import (
     tenants,
     verdicts,
 )
+from hack.bench.peers import race as peers
 from hack.bench.report import Machine, Report, show
 from rich.console import Console
 
@@ -56,6 +57,7 @@ class Part(StrEnum):
     BURDEN = "burden"
     TENANTS = "tenants"
     ONLINE = "online"
+    PEERS = "peers"
 
 
 class Format(StrEnum):
@@ -71,16 +73,38 @@ def main(
     tiny: Annotated[bool, typer.Option(help="At toy size, to see that it works; the figures mean nothing.")] = False,
     sia: Annotated[Path, typer.Option(help="Folder with the data of Sia's artifact.")] = SIA_DATA,
     output: Annotated[Format, typer.Option("--output", "-o", help="Print tables or JSON.")] = Format.TABLE,
+    nodes: Annotated[list[int] | None, typer.Option(help="peers: nodes; repeatable [default: 500]", min=1)] = None,
+    gangs: Annotated[int, typer.Option(help="peers: gangs; 0 for as many as fit.", min=0)] = 0,
+    gang: Annotated[int, typer.Option(help="peers: pods per gang, one on each node.", min=1)] = 32,
+    rival: Annotated[list[str] | None, typer.Option(help="peers: who runs; repeatable [default: everybody]")] = None,
+    program: Annotated[list[str] | None, typer.Option(help="peers: RIVAL=PATH of a binary; repeatable.")] = None,
+    fresh: Annotated[bool, typer.Option(help="peers: do not go on with an interrupted race.")] = False,
 ) -> None:
-    """Measure how fast Trimtab is on this machine, about 45 minutes in all. Others should be quiet meanwhile."""
-    report = asyncio.run(measure(set(parts or Part), repeat, sia, tiny=tiny))
+    """Measure how fast Trimtab is on this machine, about an hour in all. Others should be quiet meanwhile."""
+    choice = peers.Choice(
+        tuple(nodes or (500,)), gangs, gang, tuple(rival or peers.CONTESTANTS), _programs(program or []), fresh
+    )
+    if mistake := choice.mistake():
+        raise typer.BadParameter(mistake)
+    report = asyncio.run(measure(set(parts or Part), repeat, sia, peers.TINY if tiny else choice, tiny=tiny))
     if output is Format.JSON:
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
         show(report, Console())
 
 
-async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: bool) -> Report:
+def _programs(given: list[str]) -> dict[str, Path]:
+    """Paths by rival. Raises BadParameter."""
+    pairs = [each.partition("=") for each in given]
+    for name, _, path in pairs:
+        if not Path(path).is_file():
+            raise typer.BadParameter(f"--program {name}={path}: RIVAL=PATH is wanted, of a file that exists")
+    return {name: Path(path).resolve() for name, _, path in pairs}
+
+
+async def measure(
+    parts: set[Part], repeat: int, sia: Path = SIA_DATA, choice: peers.Choice = peers.TINY, *, tiny: bool
+) -> Report:
     """Measure these parts one after the other."""
     report = Report(Machine())
     size = binding.TINY if tiny else binding.FULL
@@ -138,6 +162,9 @@ async def measure(parts: set[Part], repeat: int, sia: Path = SIA_DATA, *, tiny: 
     if Part.BURDEN in parts:
         _say("burden")
         report.burden = await burden.measure(*((30, 2) if tiny else (5000, 30)))
+    if Part.PEERS in parts:
+        _say("peers")
+        report.peers = await peers.measure(choice, repeat)
     return report
 
 

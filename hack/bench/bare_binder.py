@@ -4,13 +4,15 @@
 
 ACTION is `create` (pods), `bind` (pods that exist), or `both`: every gang's pods are created in parallel and then bound
 in parallel, all gangs at once. Bodies are encoded before the clock starts, answers are read and not looked at but for
-a pod's UID; nothing is retried: any answer but success ends the process. 64 connections, as Trimtab has.
+a pod's UID; nothing is retried: any answer but success ends the process. 64 connections, as Trimtab has. It prints the
+CPU seconds that it took from the first request on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +80,8 @@ class Binder:
             return content
 
 
-async def work(kubeconfig: Path, action: str, tasks: list[Task]) -> None:
-    """Do it."""
+async def work(kubeconfig: Path, action: str, tasks: list[Task]) -> float:
+    """Do it; returns the CPU seconds of it."""
     connection = await connect(KubeSettings(kubeconfig=kubeconfig))
     connector = aiohttp.TCPConnector(limit=CONNECTIONS, ssl=connection.ssl_context())
     gangs: dict[str, list[tuple[Task, bytes]]] = {}
@@ -94,9 +96,11 @@ async def work(kubeconfig: Path, action: str, tasks: list[Task]) -> None:
             if action in ("bind", "both"):
                 await asyncio.gather(*(binder.bind(task) for task, _ in gang))
 
+        began = time.process_time()
         await asyncio.gather(*(carry(gang) for gang in gangs.values()))
+        return time.process_time() - began
 
 
 if __name__ == "__main__":
     given = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Task])
-    asyncio.run(work(Path(sys.argv[1]), sys.argv[2], given))
+    print(asyncio.run(work(Path(sys.argv[1]), sys.argv[2], given)))

@@ -50,7 +50,7 @@ WIDE, NARROW = 4, 2
 """A gang of Trimtab has one pod per node and takes nodes that are free as a whole if it can. For more pods than nodes
 gangs must share nodes: the first ones take 4 GPUs of each node and leave 2, which is all that the others find."""
 SETTLE_SECONDS = 3.0
-"""Until everybody's caches have seen the last contestant's pods go; nobody tells when they have."""
+"""Until everybody's caches have seen hundreds of the last contestant's pods go; nobody tells when they have."""
 
 RESOLUTION_SECONDS = 1e-3
 """What arrives in one read of the witness has one time: shorter spans than this say nothing (a handful of pods)."""
@@ -75,6 +75,11 @@ class Size(Struct, frozen=True):
     def patience(self) -> float:
         """Seconds after which a contestant has stalled: several times what the slowest needs."""
         return 60 + 0.1 * self.pods
+
+    @property
+    def settle(self) -> float:
+        """Seconds in which nobody is asked for anything: a handful of pods is forgotten sooner."""
+        return SETTLE_SECONDS * min(1.0, 0.1 + self.pods / 200)
 
     def jobs(self) -> tuple[list[Object], list[Object]]:
         """The jobs that take 4 GPUs a node, which go first for everybody, and those that take 2."""
@@ -220,7 +225,7 @@ class Race:
             yield
         finally:
             await self._lab.clear()
-            await asyncio.sleep(SETTLE_SECONDS)
+            await asyncio.sleep(self._size.settle)
 
     @asynccontextmanager
     async def _witness(self) -> AsyncIterator[Callable[[], Awaitable[Sightings]]]:
@@ -249,14 +254,17 @@ class Race:
                 process.kill()
             await process.wait()
 
-    async def _work(self, action: str, tasks: Sequence[Task]) -> None:
+    async def _work(self, action: str, tasks: Sequence[Task]) -> float:
+        """Let the bare binder work; returns the CPU seconds that it took."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "hack.bench.bare_binder", str(self._lab.kubeconfig), action),
             stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
         )
-        await process.communicate(msgspec.json.encode(tasks))
+        said, _ = await process.communicate(msgspec.json.encode(tasks))
         if process.returncode:
             raise RuntimeError("the bare binder failed")
+        return float(said)
 
     async def _tasks(self, scheduler: str) -> list[Task]:
         """Trimtab's pods for another scheduler, with an owner that means nothing to any controller."""

@@ -36,13 +36,17 @@ from trimtab_local.fake.profile import FakeCluster, NodePool
 HOST = "127.0.0.1"
 NAMESPACE = "default"
 PATIENCE_SECONDS = 120.0
+REMOVAL_SECONDS = 600.0
+"""What was measured is not lost because hundreds of pods go slowly on a machine that others use."""
 POLL_SECONDS = 0.05
 NODE_GPUS = 6
 TICKS = os.sysconf("SC_CLK_TCK")
 URGENT = "urgent"
 """A PriorityClass."""
 SCHEDULER = "kube-scheduler"
-OPTIONS = ClusterOptions(restarted=(SCHEDULER,))
+NODE_GRACE = "1h"
+"""KWOK stands still while a race is on, for as long as the slowest needs on a slow machine: no node may go NotReady."""
+OPTIONS = ClusterOptions(restarted=(SCHEDULER,), node_grace=NODE_GRACE)
 
 
 class Lab:
@@ -67,12 +71,31 @@ class Lab:
     async def clear(self, *more: Resource) -> None:
         """Remove all jobs, pods, Services and objects of `more` kinds; no controller may run meanwhile."""
         for resource in (JOBS, PODS, SERVICES, *more):
-            await self._delete_all(resource)
+            await self.remove(resource)
+
+    async def remove(self, resource: Resource) -> None:
+        """Delete all objects of a kind, and wait until they are gone."""
+        options = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+        ours = {"labelSelector": names.LABEL_JOB} if resource == SERVICES else None
+        await self.client.request("DELETE", resource.path(NAMESPACE), body=options, params=ours)
+
+        async def gone() -> bool:
+            return len(await self.items(resource)) <= (resource == SERVICES)  # one is the API server's own
+
+        await until(f"all {resource.plural} are gone", gone, REMOVAL_SECONDS)
+
+    def kubectl(self, *arguments: str, stdin: str = "") -> str:
+        """Output of kubectl. Raises LocalClusterError."""
+        return self._cluster.kubectl(*arguments, stdin=stdin)
+
+    def pid(self, component: str) -> int:
+        """Process of a component."""
+        return self._cluster.status().components[component]
 
     @contextmanager
     def frozen(self, component: str) -> Iterator[None]:
         """Stop a component's process for the length of a `with` block; seconds only, or others will miss it."""
-        pid = self._cluster.status().components[component]
+        pid = self.pid(component)
         os.kill(pid, signal.SIGSTOP)
         try:
             yield
@@ -81,7 +104,7 @@ class Lab:
 
     async def restart(self, component: str) -> None:
         """Kill a component that the control plane starts again, and wait until it is ready."""
-        pid = self._cluster.status().components[component]
+        pid = self.pid(component)
         os.kill(pid, signal.SIGKILL)
 
         async def anew() -> bool:
@@ -143,16 +166,6 @@ class Lab:
         """Write who leads into the Lease; an empty name means that nobody does."""
         spec = {"holderIdentity": holder, "leaseDurationSeconds": 3600, "renewTime": _micro_time()}
         await self.client.merge_patch(LEASES.path(names.SYSTEM_NAMESPACE, names.LEASE_NAME), {"spec": spec})
-
-    async def _delete_all(self, resource: Resource) -> None:
-        options = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
-        ours = {"labelSelector": names.LABEL_JOB} if resource == SERVICES else None
-        await self.client.request("DELETE", resource.path(NAMESPACE), body=options, params=ours)
-
-        async def gone() -> bool:
-            return len(await self.items(resource)) <= (resource == SERVICES)  # one is the API server's own
-
-        await until(f"all {resource.plural} are gone", gone)
 
     async def _all_ready(self) -> bool:
         return all(

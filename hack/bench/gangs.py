@@ -23,6 +23,7 @@ pods that all exist and wait. With and without take turns:
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,7 +31,17 @@ from typing import Any
 import msgspec
 from hack.bench.bare_binder import Task
 from hack.bench.binding import Object, Outcome, Race, Run, Size, anew, in_turns, owner_anew, task, timed
-from hack.bench.cluster_fixture import HOST, NAMESPACE, SCHEDULER, Lab, create_jobs, free_port, lab, v100_nodes
+from hack.bench.cluster_fixture import (
+    HOST,
+    NAMESPACE,
+    NODE_GRACE,
+    SCHEDULER,
+    Lab,
+    create_jobs,
+    free_port,
+    lab,
+    v100_nodes,
+)
 
 from trimtab import names
 from trimtab.extender.config import FEATURE_GATES, ExtenderTls, scheduler_configuration
@@ -77,7 +88,7 @@ class GangRace(Race):
 
     async def pod_groups(self) -> Run:
         """The stock scheduler binds what it knows to be gangs."""
-        tasks = [_grouped(each) for each in await self._tasks(STOCK)]
+        tasks = [grouped(each) for each in await self._tasks(STOCK)]
         async with self._clean():
             await self._create_groups(tasks)
             async with self._witness() as testimony:
@@ -93,11 +104,9 @@ class GangRace(Race):
         return run
 
     async def _create_groups(self, tasks: list[Task]) -> None:
-        sizes: dict[str, int] = {}
-        for each in tasks:
-            sizes[each.gang] = sizes.get(each.gang, 0) + 1
+        sizes = Counter(each.gang for each in tasks)
         path = POD_GROUPS.path(NAMESPACE)
-        await asyncio.gather(*(self._client.create(path, _group(gang, size)) for gang, size in sizes.items()))
+        await asyncio.gather(*(self._client.create(path, pod_group(gang, size)) for gang, size in sizes.items()))
 
     # --- bind -------------------------------------------------------------------------------------------------------
     async def pinned(self) -> Run:
@@ -147,7 +156,8 @@ async def _ready(tasks: list[Task]) -> list[Task]:
     return tasks
 
 
-def _group(gang: str, size: int) -> dict[str, Any]:
+def pod_group(gang: str, size: int) -> dict[str, Any]:
+    """A native PodGroup that starts whole."""
     return {
         "apiVersion": POD_GROUPS.api_version,
         "kind": "PodGroup",
@@ -156,7 +166,8 @@ def _group(gang: str, size: int) -> dict[str, Any]:
     }
 
 
-def _grouped(pod: Task) -> Task:
+def grouped(pod: Task) -> Task:
+    """A pod as a member of its gang's native PodGroup."""
     spec = {**pod.body["spec"], "schedulingGroup": {"podGroupName": pod.gang}}
     return msgspec.structs.replace(pod, body={**pod.body, "spec": spec})
 
@@ -172,6 +183,7 @@ def _options(name: str, port: int) -> ClusterOptions:
         controllers=("podgroup-protection-controller",),
         second_scheduler=SecondScheduler(configuration, dict(FEATURE_GATES)),
         restarted=GangRace.schedulers,
+        node_grace=NODE_GRACE,
     )
 
 

@@ -14,6 +14,7 @@ from hack.bench.burden import Burden
 from hack.bench.decisions import Line
 from hack.bench.extender import KINDS, Times
 from hack.bench.latency import Latencies
+from hack.bench.peers import figures
 from hack.bench.percentiles import Spread
 from hack.bench.plans import Searches
 from hack.bench.rounds import Costs
@@ -52,6 +53,7 @@ class Report(Struct):
     burden: Burden | None = None
     tenants: tenants.Outcome | None = None
     online: online.Outcome | None = None
+    peers: list[figures.Race] | None = None
 
 
 class Goal(Struct):
@@ -135,6 +137,9 @@ def goals(report: Report) -> Iterator[Goal]:
         for when in ("coming", "crowded", "anew"):
             cost: Spread = getattr(found, when)
             yield Goal(f"{what}, {when}: another's job created to bound, s (max)", cost.max, 2, False)
+    for race in report.peers or ():
+        for what, value, wished, at_least in figures.goals(race):
+            yield Goal(what, value, wished, at_least)
     if report.rounds:
         yield Goal("unchanged round, ms of CPU (p50)", report.rounds.unchanged.p50, 10, False)
 
@@ -162,6 +167,7 @@ def show(report: Report, console: Console) -> None:
         (report.artifact, lambda found: artifact.table(found.artifact or [])),
         (report.simulator, lambda found: simulator.costs(found.simulator)),
         (report.simulator, lambda found: simulator.steps(found.simulator)),
+        *((race, lambda _, race=race: figures.table(race)) for race in report.peers or ()),
         (True, _goals),
     )
     for present, table in parts:
@@ -170,6 +176,9 @@ def show(report: Report, console: Console) -> None:
     for race in (report.binding, report.gangs):
         for name, count in (race.stalled if race else {}).items():
             console.print(f"{name} left pods unbound in {count} runs, which were run again with fresh schedulers")
+    for peers in report.peers or ():
+        for remark in figures.remarks(peers):
+            console.print(f"{peers.nodes:,} nodes: {remark}")
     if report.binding:
         most = ", ".join(f"{report.binding.ratio(d, 'bare', 'kube-scheduler'):.2f} ({d})" for d in ("whole", "bind"))
         console.print(f"bare binder / kube-scheduler, the most that anybody could reach here: {most}")

@@ -185,6 +185,7 @@ def kube_controller_manager(
         "root-ca-file": pki / "ca.crt",
         "kube-api-qps": 500,
         "kube-api-burst": 1000,
+        **({"node-monitor-grace-period": options.node_grace} if options.node_grace else {}),
     }
     return _api_client("kube-controller-manager", layout, ports, binaries, flags)
 

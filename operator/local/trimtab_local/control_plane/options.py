@@ -30,6 +30,8 @@ class ClusterOptions(Struct, frozen=True):
     second_scheduler: SecondScheduler | None = None
     restarted: tuple[str, ...] = ()
     """Components that are started again when they end; the end of any other one is the end of the cluster."""
+    node_grace: str = ""
+    """How long a node may be silent before it is NotReady, e.g. `1h`; empty for the controller manager's own 50 s."""
 
 
 DEFAULTS = ClusterOptions()
