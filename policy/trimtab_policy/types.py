@@ -395,6 +395,9 @@ class Job(Struct, frozen=True):
     expected_finish: float | None = None
     """When the job is expected to give its GPUs back, if it holds any."""
     steps_done: int = 0
+    """Of those that the job states, those that need not be done again."""
+    steps_beyond: int = 0
+    """Those that it has made beyond all that it states: such a job is longer than it says."""
     eligible: tuple[str, ...] | None = None
     """Names of the nodes that selectors, affinity and tolerations admit; None for all."""
     policy: str | None = None

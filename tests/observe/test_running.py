@@ -146,6 +146,14 @@ def test_what_a_stop_would_lose_is_the_work_since_the_last_checkpoint() -> None:
     assert shown(conditions=runs(400), observed=saved.model_copy(update={"epoch": 2})).lost_seconds == 400
 
 
+def test_steps_beyond_those_that_it_stated_are_told_apart() -> None:
+    stated = shown().training.steps
+    told = shown(observed=Observed(epoch=1, steps_done=stated + 7))
+    assert (told.steps_done, told.steps_beyond) == (stated, 7)
+    told = shown(observed=Observed(epoch=1, steps_done=stated - 7))
+    assert (told.steps_done, told.steps_beyond) == (stated - 7, 0)
+
+
 def modelled(job: Job) -> float:
     return restart_seconds(job.model, job.training, 1)
 

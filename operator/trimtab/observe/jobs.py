@@ -135,6 +135,11 @@ class JobFacts(Struct, frozen=True):
         observed = self.status.observed
         return min(observed.steps_done, self.training.steps) if observed and self.training else 0
 
+    def steps_beyond(self) -> int:
+        """Steps that the training reports beyond all that it states; reports of more than twice those are refused."""
+        observed = self.status.observed
+        return max(0, observed.steps_done - self.training.steps) if observed and self.training else 0
+
     @property
     def reports_steps(self) -> bool:
         """Whether the gang of the standing plan has said how long its steps take, and thus when it will end."""

@@ -391,6 +391,7 @@ class ClusterObserver:
             started=status.start_time.timestamp() if status.start_time and plan else None,
             expected_finish=None if leaves else returns,
             steps_done=facts.steps_done(),
+            steps_beyond=facts.steps_beyond(),
             eligible=admitted,
             elastic=runs.elastic,
             preemptible=runs.elastic and movable and plan is not None and plan.gpu_type in self._types,

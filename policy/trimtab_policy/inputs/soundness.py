@@ -51,7 +51,8 @@ _BOUNDS: Mapping[type[Struct], Mapping[str, tuple[float, float]]] = {
     Quota: {"gpus": (0, 1 << 40), "guaranteed": (0, 1 << 40)},
     Speed: {"gpus": (1, 1 << 20), "nodes": (1, 1 << 20), "steps_per_second": (_ABOVE_ZERO, 1e15)},
     Job: {
-        "priority": (-(1 << 31), 1 << 31), "steps_done": (0, 10**15), "restarts": (0, 1 << 31), "served": (0, LARGEST),
+        "priority": (-(1 << 31), 1 << 31), "steps_done": (0, 10**15), "steps_beyond": (0, 10**15),
+        "restarts": (0, 1 << 31), "served": (0, LARGEST),
         **dict.fromkeys(("restart_seconds", "resuming", "lost_seconds", "share"), (0, 1e12)),
     },
     Snapshot: {"speedup": (1e-6, 1e6), "weights": (_ABOVE_ZERO, 1e9), "ending": (0, 1 << 16)},

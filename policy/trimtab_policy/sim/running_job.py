@@ -99,7 +99,7 @@ class Active:
                     template,
                     placement=None,
                     grants=(),
-                    steps_done=self.model.steps_done(),
+                    **self._steps(template),
                     restarts=self.restarts,
                     served=dict(self._served),
                     started=None,
@@ -110,8 +110,8 @@ class Active:
                 )
                 self._template = template
             return self._seen
-        done = self.model.steps_done()
-        left = max(0, template.training.steps - done) * self.placement.prediction.step_seconds
+        steps = self._steps(template)
+        left = (template.training.steps - steps["steps_done"]) * self.placement.prediction.step_seconds
         told, finish = self._told, now + self.resuming + left
         started: float | None = self._since
         if told and told.expected_finish is not None:
@@ -124,12 +124,17 @@ class Active:
             grants=self.grants,
             started=started,
             expected_finish=finish,
-            steps_done=done,
+            **steps,
             restarts=self.restarts,
             resuming=self.resuming,
             served=self._served_until(now),
             lost_seconds=told.lost_seconds if told else 0.0,
         )
+
+    def _steps(self, template: Job) -> dict[str, int]:
+        """Steps of those that the job states, and beyond, as fields of `Job`."""
+        stated, made = template.training.steps, self.model.steps_done()
+        return {"steps_done": min(made, stated), "steps_beyond": max(0, made - stated)}
 
     def record(self, gpu_shares: dict[str, float], now: float) -> JobRecord:
         """The job's line of the result. `gpu_shares` maps every GPU type of the cluster to its number of GPUs."""

@@ -12,7 +12,7 @@ from trimtab_policy.policy import load
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.engine import SimRules, simulate
 from trimtab_policy.sim.llm import LlmRules
-from trimtab_policy.types import Placement, Snapshot
+from trimtab_policy.types import Decision, Job, Placement, Snapshot
 
 RACKS = [node(f"n{i}", topology=("z", f"rack{i // 2}")) for i in range(4)]
 
@@ -62,6 +62,31 @@ def test_what_jobs_state_of_their_length_may_be_wrong_and_changes_nothing_about_
             each.place(placement)
         assert mistaken.finish_in() == honest.finish_in()
         assert mistaken.alone(A100) == honest.alone(A100)
+
+
+def test_who_is_longer_than_it_states_has_made_all_of_that_and_some_steps_beyond() -> None:
+    now, placement = started()
+    one, run = now.jobs[0], placement.prediction.run_seconds
+    late = replace(one, uid="late", created=0.95 * run)
+    drawn = (llm.jobs((one, late), here(), LlmRules(size_sigma=0.5), seed=seed) for seed in range(100))
+    models = next(each for each in drawn if each[0].seen().training.steps < 0.8 * one.training.steps)
+    told: dict[float, Job] = {}
+
+    class Listener:
+        name = "listener"
+
+        def decide(self, shown: Snapshot) -> Decision:
+            for each in shown.jobs:
+                if each.uid == one.uid:
+                    told[shown.time] = each
+            return load("best_fit").decide(shown)
+
+    simulate(Listener(), models, here())
+    stated = models[0].seen().training.steps
+    assert told[0.0].steps_done == told[0.0].steps_beyond == 0
+    then = told[late.created]
+    assert then.steps_done == stated
+    assert 0 < then.steps_beyond < one.training.steps - stated
 
 
 def test_a_gang_that_leaves_its_rack_pays_for_the_oversubscribed_network() -> None:
