@@ -154,6 +154,8 @@ def _become(log: str, directory: str, environment: Mapping[str, str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environment)
+    more = environment.get("PYTHONPATH", "").split(os.pathsep)  # a distribution with policies of its own, say
+    sys.path[1:1] = [each for each in more if each and each not in sys.path]
     random.seed()  # else all that are forked would wait for the same random times
     output, nothing = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), os.open(os.devnull, os.O_RDONLY)
     for wanted, number in ((nothing, 0), (output, 1), (output, 2)):

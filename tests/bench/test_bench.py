@@ -110,6 +110,7 @@ def test_plans_are_measured_for_every_batch() -> None:
     assert "one prediction" in _shown(report)
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_every_contestant_binds_every_pod(cluster: LocalCluster, state_home: Path) -> None:
@@ -135,6 +136,7 @@ def test_every_kind_of_filter_request_is_measured_beside_an_empty_handler() -> N
     assert "÷ EMPTY HANDLER" in _shown(report)
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_gangs_are_bound_in_every_way_that_there_is(cluster: LocalCluster, state_home: Path) -> None:

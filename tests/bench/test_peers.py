@@ -128,6 +128,7 @@ def test_rivals_are_told_what_belongs_together() -> None:
     assert body["metadata"]["labels"] == {"job": "a"}, "nobody changes what others get"
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 def test_contestants_take_turns(

@@ -47,6 +47,7 @@ def test_two_processes_give_the_same_bits(in_one_process: dict[Scenario, Scenari
     assert equal(without_clocks(workers.processes(2)(SCENARIOS)), in_one_process)
 
 
+@pytest.mark.long
 def test_a_ray_cluster_gives_the_same_bits(in_one_process: dict[Scenario, ScenarioResult]) -> None:
     pytest.importorskip("ray")
     assert equal(without_clocks(workers.ray_cluster("local")(SCENARIOS)), in_one_process)
