@@ -200,6 +200,7 @@ def adopted(plan: GangPlan, rank: int, leader: str, pod: Object) -> Object:
         "spec": {
             "affinity": pinned(spec.get("affinity"), share.node),
             "tolerations": [*(spec.get("tolerations") or []), {"key": plan.tainted_as, "operator": "Exists"}],
+            # Pods with another gate than ours wait outside the gang, and none can be added: this takes ours alone.
             **({} if plan.scheduler else {"schedulingGates": None}),
         },
     }

@@ -50,6 +50,9 @@ OVERRUN = 2.0
 FURTHER = 0.25
 """Of what it states, what a job has left at least that has made more than all of that. Of jobs whose sizes are told
 with a lognormal error of .3 to .5, half of those that come so far have .22 to .40 of it left, or more."""
+FURTHER_EACH = 10.0
+"""Steps that are expected for each step beyond, up to that part: a trainer that makes a step or two more than it was
+told, or counts from 1, is about to end."""
 MARGIN, LEAST_MARGIN = 0.1, 0.05
 """How far a feature may lie outside of its range in training: a part of the range's width, and in any case."""
 
@@ -224,16 +227,16 @@ def of_each(found: BoolArray, first: IntArray) -> BoolArray:
 
 
 def steps_left(menu: OptionMenu) -> float:
-    """Steps until a job ends, 1 at least: those that it states. Once it has made more, a part of them, or as many as it
-    has made beyond them; with all of them made it may be writing its last checkpoint. Or those that it has been running
-    for beyond `OVERRUN` times all that it stated: then it is expected to need as long again.
+    """Steps until a job ends, 1 at least: those that it states. Once it has made more, up to a part of them, or as many
+    as it has made beyond them; with all of them made it may be writing its last checkpoint. Or those that it has been
+    running for beyond `OVERRUN` times all that it stated: then it is expected to need as long again.
 
     What it held counts as steps by the option that makes fewest of a GPU-second, so that nobody honest seems longer.
     """
     job = menu.job
     stated, held = job.training.steps, sum(job.served.values())
     made = held * float((menu.rate / menu.gpus).min())
-    further = max(FURTHER * stated, job.steps_beyond) if job.steps_beyond else 0.0
+    further = max(job.steps_beyond, min(FURTHER * stated, FURTHER_EACH * job.steps_beyond))
     return max(1.0, stated - job.steps_done, further, made - OVERRUN * stated)
 
 

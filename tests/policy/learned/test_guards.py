@@ -296,7 +296,7 @@ def test_who_has_made_more_than_it_stated_has_a_part_of_that_left_and_who_may_ju
         longer = running("longer", {"n1": 8}, steps=1000, steps_done=1000, steps_beyond=beyond, preemptible=True)
         return guards.steps_left(rudder.market(snapshot([node("n1", free=0)], [longer])).menus[0])
 
-    assert [left(beyond) for beyond in (0, 1, 249, 400)] == [1.0, 250.0, 250.0, 400.0]
+    assert [left(beyond) for beyond in (0, 1, 25, 249, 400)] == [1.0, 10.0, 250.0, 250.0, 400.0]
 
 
 def test_who_stated_a_step_and_runs_for_hours_gives_way_to_who_stated_the_truth() -> None:
