@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.commands.convert import Target
 from trimtab.errors import UsageError
 from trimtab.foreign import convert as foreign
 from trimtab.foreign.configs import MOST_BYTES, objects
@@ -22,15 +21,37 @@ from trimtab.ui.form import Output
 from trimtab.ui.terminal import Text
 
 
-def run(to: Target, job: ForeignJob) -> None:
-    """Print what was read, or what the job is converted to."""
-    if to in (Target.FIELDS, Target.JSON):
-        _show(job, to)
-        return
-    made = foreign.TARGETS[to.value](job)
+def write(job: ForeignJob, target: str) -> None:
+    """Print what the job is converted to: the YAML of one of `foreign.TARGETS`, and notes to stderr."""
+    made = foreign.TARGETS[target](job)
     for note in made.notes:
         say(f"note: {note}", error=True)
     say("---\n".join(output.as_yaml(document) for document in made.documents).rstrip("\n"))
+
+
+def show(job: ForeignJob, form: Output) -> None:
+    """Print what was read, where it stands, and what is missing."""
+    missing = () if job.refused or job.kind == JOB_KIND else job.missing
+    value = {
+        "kind": job.kind,
+        "name": job.name,
+        "trainer": job.trainer,
+        "fields": {field: {"value": each.value, "source": each.source} for field, each in sorted(job.fields.items())},
+        "derived": job.derived,
+        "unknown": job.unknown,
+        "missing": missing,
+        "refused": job.refused,
+        "unsupported": job.unsupported,
+        "notes": job.notes,
+    }
+    table = output.folding_table("FIELD", "VALUE", "WHERE")
+    for field, each in sorted(job.fields.items()):
+        table.add_row(field, Text(each.value), Text(each.source))
+    lines = [f"{job.kind} {job.name}" + (f", trainer {job.trainer}" if job.trainer else "")]
+    lines += [f"refused: {job.refused}"] if job.refused else foreign.asked_for(job) if missing else []
+    lines += [f"not supported: {job.unsupported}"] if job.unsupported else []
+    lines += [f"note: {note}" for note in job.notes]
+    output.show(form, value, output.spaced([table, Text("\n".join(lines))]))
 
 
 def job_in(file: Path, beside: Sequence[Path], stated: Sequence[str], run: int) -> ForeignJob:
@@ -64,29 +85,3 @@ def _text(path: Path) -> str:
     if len(content) > MOST_BYTES:
         raise UsageError(f"{path} is longer than {MOST_BYTES:,} bytes")
     return content.decode("utf-8", errors="replace")
-
-
-def _show(job: ForeignJob, to: Target) -> None:
-    missing = () if job.refused or job.kind == JOB_KIND else job.missing
-    value = {
-        "kind": job.kind,
-        "name": job.name,
-        "trainer": job.trainer,
-        "fields": {field: {"value": each.value, "source": each.source} for field, each in sorted(job.fields.items())},
-        "derived": job.derived,
-        "unknown": job.unknown,
-        "missing": missing,
-        "refused": job.refused,
-        "unsupported": job.unsupported,
-        "notes": job.notes,
-    }
-    table = output.folding_table("FIELD", "VALUE", "WHERE")
-    for field, each in sorted(job.fields.items()):
-        table.add_row(field, Text(each.value), Text(each.source))
-    lines = [f"{job.kind} {job.name}" + (f", trainer {job.trainer}" if job.trainer else "")]
-    lines += [f"refused: {job.refused}"] if job.refused else foreign.asked_for(job) if missing else []
-    lines += [f"not supported: {job.unsupported}"] if job.unsupported else []
-    lines += [f"note: {note}" for note in job.notes]
-    output.show(
-        Output.JSON if to is Target.JSON else Output.TABLE, value, output.spaced([table, Text("\n".join(lines))])
-    )

@@ -45,6 +45,11 @@ def convert(
     trimtab convert -f manifests/samples/llama3-8b.yaml -o jobset --set gpus_per_node=8
     """
     from trimtab.commands import conversion
+    from trimtab.ui.form import Output
 
     brief()
-    conversion.run(to, conversion.job_in(file, beside or (), stated or (), run))
+    job = conversion.job_in(file, beside or (), stated or (), run)
+    if to in (Target.FIELDS, Target.JSON):
+        conversion.show(job, Output.JSON if to is Target.JSON else Output.TABLE)
+    else:
+        conversion.write(job, to.value)

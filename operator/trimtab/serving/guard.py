@@ -426,8 +426,8 @@ class ConnectionGuard(web.Server):
         self._answer = answer
         self._counts = counts or Uncounted()
         self._name = name
-        self._seats = Places()
-        self._of: dict[str, Places] = {}
+        self._seats: Places[Seat] = Places()
+        self._of: dict[str, Places[Seat]] = {}
         """The same, by address."""
         self._empty = asyncio.Event()
         self._empty.set()
@@ -589,7 +589,7 @@ class ConnectionGuard(web.Server):
                 return True
         return self._evict(self._seats, reason)
 
-    def _evict(self, among: Places, reason: str = "evicted") -> bool:
+    def _evict(self, among: Places[Seat], reason: str = "evicted") -> bool:
         """End the one of these that is the least loss. Whether there was one."""
         while (seat := among.least()) is not None:
             waits = seat.rank is Rank.WAITING

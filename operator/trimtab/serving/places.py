@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from ipaddress import IPv6Address, ip_address
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from trimtab.serving.guard import Seat
+from typing import Generic, Protocol, TypeVar
 
 
 class Rank(IntEnum):
@@ -26,32 +23,44 @@ class Rank(IntEnum):
     """The answer is on its way, or was fetched."""
 
 
-class Places:
+class Seated(Protocol):
+    """What is asked of a connection here."""
+
+    rank: Rank
+
+    def fetching(self) -> bool:
+        """Whether its peer still takes an answer."""
+
+
+S = TypeVar("S", bound=Seated)
+
+
+class Places(Generic[S]):
     """Connections by how far they have come, in the order in which they came so far."""
 
     def __init__(self) -> None:
-        self._of: dict[Rank, dict[Seat, None]] = {rank: {} for rank in Rank}
+        self._of: dict[Rank, dict[S, None]] = {rank: {} for rank in Rank}
         self.taken = 0
 
-    def add(self, seat: Seat) -> None:
+    def add(self, seat: S) -> None:
         """One more."""
         self._of[seat.rank][seat] = None
         self.taken += 1
 
-    def remove(self, seat: Seat) -> None:
+    def remove(self, seat: S) -> None:
         """One less."""
         del self._of[seat.rank][seat]
         self.taken -= 1
 
-    def first(self, rank: Rank) -> Seat | None:
+    def first(self, rank: Rank) -> S | None:
         """Who has been there longest."""
         return next(iter(self._of[rank]), None)
 
-    def all(self, *ranks: Rank) -> list[Seat]:
+    def all(self, *ranks: Rank) -> list[S]:
         """Those that are there now; without ranks, all."""
         return [seat for rank in ranks or Rank for seat in self._of[rank]]
 
-    def least(self) -> Seat | None:
+    def least(self) -> S | None:
         """Whose end is the least loss, unless there is a request after all; None where all are in work."""
         waiting, ready = self._of[Rank.WAITING], self._of[Rank.READY]
         if waiting and len(waiting) >= len(ready):
