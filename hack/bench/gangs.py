@@ -17,7 +17,8 @@ pods that all exist and wait. With and without take turns:
     pinned             stock kube-scheduler, pods with the affinity that the plan gives them
     pinned+extender    the second one: the extender verifies each of them
     free               stock kube-scheduler, pods that may go anywhere
-    free+extender      the second one: the names of all nodes go to the extender and back, for pods that are not ours
+    free+extender      the second one, by a profile beside ours: the names of all nodes that kube-scheduler has found
+                       go to the extender and back, for pods that are not ours
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from trimtab_local.control_plane.components import SECOND_SCHEDULER
 from trimtab_local.control_plane.layout import Layout
 from trimtab_local.control_plane.options import ClusterOptions, SecondScheduler
 
-STOCK = "default-scheduler"
+STOCK, OTHERS = "default-scheduler", "others"
 GATES = {"GenericWorkload": True, "GangScheduling": True}
 EXTENDER = {"TRIMTAB_BINDING__MODE": "Extender", "TRIMTAB_BINDING__TIMEOUT_SECONDS": "240"}
 PAIRS = (("pinned", "pinned+extender"), ("free", "free+extender"))
@@ -124,7 +125,7 @@ class GangRace(Race):
 
     async def free_extender(self) -> Run:
         """The second scheduler and the extender: pods of nobody."""
-        return await self._woken(SECOND_SCHEDULER, lambda: self._tasks(names.SCHEDULER_NAME))
+        return await self._woken(SECOND_SCHEDULER, lambda: self._tasks(OTHERS))
 
     async def _woken(self, scheduler: str, make: Callable[[], Awaitable[list[Task]]]) -> Run:
         async with self._clean(), self._witness() as testimony:
@@ -176,7 +177,7 @@ def _options(name: str, port: int) -> ClusterOptions:
     """A control plane with PodGroups, and a second scheduler that asks the extender on this port."""
     files = Layout(name).extender_files
     tls = ExtenderTls(str(files.ca), str(files.client_certificate), str(files.client_key))
-    configuration = scheduler_configuration(f"https://{HOST}:{port}", tls=tls)
+    configuration = scheduler_configuration(f"https://{HOST}:{port}", tls=tls, beside=[OTHERS])
     return ClusterOptions(
         feature_gates=GATES,
         apis=(POD_GROUPS.api_version,),

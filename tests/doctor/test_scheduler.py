@@ -92,7 +92,7 @@ def uncounted(told: dict[str, Any]) -> None:
 
 
 def sampled(told: dict[str, Any]) -> None:
-    told.pop("percentageOfNodesToScore")
+    told["profiles"][0].pop("percentageOfNodesToScore")
 
 
 def killing(told: dict[str, Any]) -> None:
@@ -116,7 +116,7 @@ def without(told: dict[str, Any]) -> None:
     [
         (ignorable, "ignorable is True"),
         (uncounted, "managedResources"),
-        (sampled, "percentageOfNodesToScore is None"),
+        (sampled, "percentageOfNodesToScore of profile trimtab is None"),
         (killing, "postFilter"),
         (unverified, "give the CA"),
         (renamed, "no profile trimtab"),

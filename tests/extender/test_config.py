@@ -39,8 +39,10 @@ def test_should_preemption_come_back_the_extender_is_asked() -> None:
     assert extender()["preemptVerb"] == "preempt"
 
 
-def test_the_extender_sees_every_node_that_fits_and_not_a_sample() -> None:
-    assert configuration()["percentageOfNodesToScore"] == 100
+def test_the_extender_sees_every_node_that_fits_one_of_our_pods_and_of_others_a_sample() -> None:
+    made = configuration(beside=["others"])
+    assert [each.get("percentageOfNodesToScore") for each in made["profiles"]] == [100, None]
+    assert "percentageOfNodesToScore" not in made
 
 
 def test_nothing_is_placed_without_us_when_we_do_not_answer() -> None:

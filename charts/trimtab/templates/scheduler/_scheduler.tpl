@@ -9,9 +9,9 @@ leaderElection:
 clientConnection:
   qps: 500
   burst: 1000
-percentageOfNodesToScore: 100
 profiles:
   - schedulerName: {{ .Values.binding.schedulerName }}
+    percentageOfNodesToScore: 100
     plugins:
       postFilter:
         disabled:

@@ -19,7 +19,7 @@ UNSEEN_SECONDS = 30.0
 """kube-scheduler says within a second what it thinks of a pod; a busy one within some."""
 CERTIFICATE_SECONDS = 14 * 86_400.0
 """Left of a certificate's life when it is time to hear of it; cert-manager renews 30 days before the end."""
-KEY = "scheduler.yaml"
+KEY, SHARE = "scheduler.yaml", "percentageOfNodesToScore"
 UNUSED = "not used: the controller binds pods itself"
 
 
@@ -173,11 +173,12 @@ def _misconfigured(text: str, profile: str) -> list[str]:
     (mine,) = wanted["extenders"]
     fields = ("filterVerb", "preemptVerb", "enableHTTPS", "nodeCacheCapable", "ignorable", "managedResources")
     wrong = [f"extenders[0].{field} is {theirs.get(field)!r}" for field in fields if theirs.get(field) != mine[field]]
-    if told.get("percentageOfNodesToScore") != wanted["percentageOfNodesToScore"]:
-        wrong.append(f"percentageOfNodesToScore is {told.get('percentageOfNodesToScore')!r}")
     if ours is None:
-        wrong.append(f"no profile {profile}")
-    elif (ours.get("plugins") or {}).get("postFilter") != wanted["profiles"][0]["plugins"]["postFilter"]:
+        return [*wrong, f"no profile {profile}"]
+    share = ours.get(SHARE, told.get(SHARE))  # the profile's goes before the one of all
+    if share != wanted["profiles"][0][SHARE]:
+        wrong.append(f"{SHARE} of profile {profile} is {share!r}")
+    if (ours.get("plugins") or {}).get("postFilter") != wanted["profiles"][0]["plugins"]["postFilter"]:
         wrong.append(f"profile {profile} has postFilter plugins: it kills pods of others")
     return wrong
 
