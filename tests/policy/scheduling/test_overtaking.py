@@ -58,6 +58,14 @@ def test_the_time_to_start_counts() -> None:
     assert delayed_by(seen, kept, started(slow, {"n2": 4}, HOUR - 99))
 
 
+def test_where_time_is_sped_up_jobs_end_sooner_by_the_clock() -> None:
+    seen = cluster(3, [*AHEAD, LARGE, LATER], speedup=10.0)
+    [kept] = reserved(seen, LARGE)
+    free = kept.earliest - NOW
+    assert delayed_by(seen, [kept], started(LATER, {"n2": 4}, 10 * free)) is None
+    assert delayed_by(seen, [kept], started(LATER, {"n2": 4}, 10 * free + 10))
+
+
 WIDE = [*AHEAD, busy("c", {"n2": 1, "n3": 1, "n4": 1}, 2 * HOUR)]
 """On five nodes: whole ones are free on n0 from 1 h on, on n2, n3 and n4 from 2 h on."""
 

@@ -40,3 +40,12 @@ def test_of_many_shapes_a_few_are_looked_at_the_faster_of_equal_cost_first() -> 
     assert 1 < len(found) <= 4
     assert found == sorted(found, key=order)
     assert found[0] == min(possible(now, free, waiting), key=order)
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_shapes_beyond_an_equal_share_of_the_cluster_are_left_out(others: int) -> None:
+    everybody = [job(f"job-{i}", model="llama3-8b", gpus=(8, 32)) for i in range(1 + others)]
+    now = snapshot([node(f"n{i}") for i in range(4)], everybody)
+    free = Capacity(now)
+    widest = max(wish.option.gpus for wish in shortlist(now, free, everybody[0], possible(now, free, everybody[0])))
+    assert widest == 32 // len(everybody)
