@@ -1,4 +1,4 @@
-"""The crash sweep of jobs whose pods others make: batch Jobs, a JobSet, a TrainJob start; one gives way, one is shaped."""
+"""The crash sweep of jobs whose pods others make: a Job, a JobSet, a TrainJob start; one gives way, one is shaped."""
 
 from __future__ import annotations
 
