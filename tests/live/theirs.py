@@ -248,9 +248,9 @@ async def shape_is(live: Live, name: str, shape: tuple[int, int], kind: Words = 
     def runs() -> bool:
         here, it = pods(live, name, kind), stand_in(live, name, kind)
         asked = (len(here), *{int(gpus) for gpus in gpus_of(here)})
-        planned = live.status(it).get("plan", {}).get("nodes", [])
+        planned = live.status(it).get("plan", {}).get("nodes", []) if it else []
         as_planned = [node["name"] for node in planned] == [pod["spec"].get("nodeName") for pod in here]
-        return asked == shape and as_planned and live.holds(it, "PodsReady")
+        return asked == shape and bool(planned) and as_planned and live.holds(it, "PodsReady")
 
     def told() -> str:
         return f"{name} to have {shape}: {live.get(kind.plural, name)} {live.list('ltj')} {pods(live, name, kind)}"
