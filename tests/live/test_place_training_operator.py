@@ -154,10 +154,10 @@ async def it_gives_way(live: Live, stands_in: str) -> None:
 async def test_the_shape_of_a_pytorchjob_is_chosen_and_follows_what_is_free(
     live: Live, placing: Live, tmp_path: Path
 ) -> None:
-    """Its user states a master and one worker with eight GPUs each, and lets pods have four."""
+    """Its user states a master and two workers with eight GPUs each, and lets pods have four."""
     high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "shape-high"}}
     stated = {"gpus": "8-12", "gpus_per_node": "4-4", "steps": "10000000", "elasticity": "Elastic"}
-    made = theirs.shaped(pytorchjob("shaped", policy={"suspend": True}), **stated)
+    made = theirs.shaped(pytorchjob("shaped", nodes=3, policy={"suspend": True}), **stated)
     made["spec"]["nprocPerNode"] = "8"
     made["metadata"]["annotations"][names.ANNOTATION_SUSPENDED] = "until it is planned"
     live.apply(high | {"value": 1000}, made)
@@ -168,26 +168,25 @@ async def test_the_shape_of_a_pytorchjob_is_chosen_and_follows_what_is_free(
         assert spec["nprocPerNode"] == "4"
         note = json.loads(theirs.annotations(live, "shaped", PYTORCHJOB)[names.ANNOTATION_SHAPED])
         assert note["/spec/nprocPerNode"] == ["8", "4"]
-        assert "/spec/pytorchReplicaSpecs/Worker/replicas" not in note, "there are as many as its user has stated"
+        assert note["/spec/pytorchReplicaSpecs/Worker/replicas"] == [2, 1]
 
         live.patch("ltj", stands_in, {"spec": {"elasticity": {"minRuntimeSeconds": 0}}})
-        ranged = {"metadata": {"annotations": {names.STATED["gpus"]: "8-32", names.STATED["gpus_per_node"]: "8-8"}}}
-        live.patch(PYTORCHJOB.plural, "shaped", ranged)
+        all_nodes = {names.STATED["gpus"]: "32-32", names.STATED["gpus_per_node"]: "8-8"}
+        live.patch(PYTORCHJOB.plural, "shaped", {"metadata": {"annotations": all_nodes}})
+        await theirs.shape_is(live, "shaped", (4, 8), PYTORCHJOB)
+        live.patch(PYTORCHJOB.plural, "shaped", {"metadata": {"annotations": {names.STATED["gpus"]: "8-32"}}})
         await eventually(
-            lambda: len(pods(live, "shaped", PYTORCHJOB)) == 4 and live.holds(stands_in, "PodsReady"),
-            60,
-            lambda: f"all nodes: {live.list('ltj')} {live.list('pytorchjob.kubeflow.org')}",
+            lambda: live.get("ltj", stands_in)["spec"]["resources"]["gpus"]["min"] == 8, what="it to need fewer"
         )
-        live.apply(training_job("proud", gpus=24, seconds=3600, priorityClassName="shape-high"))
+        live.apply(training_job("proud", gpus=16, seconds=3600, priorityClassName="shape-high"))
         await live.until("proud", "PodsReady", 60)
-        await theirs.shape_is(live, "shaped", (1, 8), PYTORCHJOB)
-        assert live.get(PYTORCHJOB.plural, "shaped")["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 0
+        await theirs.shape_is(live, "shaped", (2, 8), PYTORCHJOB)
         assert not uids(live, "shaped", PYTORCHJOB) & first
 
-        live.patch(PYTORCHJOB.plural, "shaped", {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}}})
+        live.patch(PYTORCHJOB.plural, "shaped", {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 0}}}})
+        await theirs.shape_is(live, "shaped", (1, 8), PYTORCHJOB)
+        assert live.get("ltj", stands_in)["spec"]["resources"]["gpus"] == {"min": 8, "max": 8}, "his word counts"
         await live.gone("proud")
-        await theirs.shape_is(live, "shaped", (2, 8), PYTORCHJOB)
-        assert live.get("ltj", stands_in)["spec"]["resources"]["gpus"] == {"min": 16, "max": 16}, "his word counts"
     await gone(live, "shaped", PYTORCHJOB)
     live.cluster.kubectl("delete", "priorityclass", "shape-high")
 
