@@ -109,6 +109,8 @@ STATED: Final = {
     "recompute": f"{GROUP}/recompute",
     "mode": f"{GROUP}/mode",
     "launcher": f"{GROUP}/launcher",
+    "elasticity": f"{GROUP}/elasticity",
+    "resharding": f"{GROUP}/resharding",
     "gpus_per_node": f"{GROUP}/gpus-per-node",
     "nodes": f"{GROUP}/nodes",
     "image": f"{GROUP}/image",
@@ -151,7 +153,9 @@ ANNOTATION_SUSPENDED: Final = f"{GROUP}/suspended"
 """On such a job: why Trimtab has suspended it. Without it, its user has."""
 ANNOTATION_PLACE_PROBLEM: Final = f"{GROUP}/place-problem"
 """On such a job: why it cannot be placed as it is."""
-PLACE: Final = (ANNOTATION_STAND_IN, ANNOTATION_SUSPENDED, ANNOTATION_PLACE_PROBLEM)
+ANNOTATION_SHAPED: Final = f"{GROUP}/shaped"
+"""On such a job: fields that Trimtab has changed while it was suspended, what stood there, and what does now."""
+PLACE: Final = (ANNOTATION_STAND_IN, ANNOTATION_SUSPENDED, ANNOTATION_PLACE_PROBLEM, ANNOTATION_SHAPED)
 REASON_NOT_PLACED: Final = "NotPlaced"
 """Of an event about a job of another kind: it cannot be placed as it is, and is left alone; the message says why."""
 REASON_STAND_IN: Final = "StandIn"

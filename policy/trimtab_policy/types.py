@@ -41,8 +41,8 @@ class Requirements(Struct, frozen=True):
     gpu_types: tuple[str, ...] = ()
     """Allowed canonical GPU types; empty for any."""
     max_nodes: int | None = None
-    min_nodes: int | None = None
-    """Fewest nodes, where the pods are there already and each is to have its own; None for no limit."""
+    gpus_per_node: Bounds = Bounds()
+    """What each node of the gang gives; of a job whose pods others make, what each of these asks for."""
     modes: tuple[Mode, ...] = (Mode.DATA, Mode.MODEL, Mode.HYBRID)
     tensor: Bounds = Bounds()
     pipeline: Bounds = Bounds()

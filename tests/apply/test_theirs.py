@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.apply.test_steps import META, PENDING, PLAN, PLANNED, RUNNING, view, written
 from tests.builders import MOMENT, NOW, gang_pod, leaving, pod_object
 
@@ -98,6 +99,19 @@ def test_what_we_have_suspended_goes_on_with_its_next_plan_and_what_its_user_has
     assert step(job=TheirJob(suspended=True, by_us=True)) == (ResumeJob(),)
     assert step(job=TheirJob(suspended=True, by_us=True), leaving=(leaving("other").job,)) != (ResumeJob(),)
     assert not any(isinstance(each, ResumeJob) for each in step(job=TheirJob(suspended=True), suspended=True))
+
+
+def test_a_job_of_another_shape_is_suspended_and_resumed_with_that_of_its_plan_once_nothing_of_it_is_left() -> None:
+    """The plan is of two pods with four GPUs each."""
+    [action] = step(job=TheirJob(waiting=BOTH, shape=(3, 4)))
+    assert isinstance(action, SuspendJob)
+    assert "2 pods of 4 GPUs" in action.why
+    ours = TheirJob(suspended=True, by_us=True, rests=True, shape=(3, 4))
+    assert step(job=replace(ours, waiting={0: made(0)})) == (), "a pod of it is still to go"
+    assert step(job=replace(ours, rests=False)) == (), "its controller has not seen that it is suspended"
+    assert step(job=ours) == (ResumeJob((2, 4)),)
+    assert step(job=replace(ours, shape=(2, 4), rests=False)) == (ResumeJob(),)
+    assert not any(isinstance(each, ResumeJob) for each in step(job=replace(ours, by_us=False), suspended=True))
 
 
 def test_without_a_plan_what_lives_ends_by_suspending_the_job_and_never_by_deleting_pods() -> None:

@@ -17,13 +17,14 @@ from trimtab import names
 from trimtab.api.v1alpha1 import JobSpec
 from trimtab.apply.theirs import TheirJob
 from trimtab.apply.transitions import JobEvent
+from trimtab.apply.write import WriteRefused
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.other_jobs import OtherJob, OtherJobs
 from trimtab.controller.place import stand_in
 from trimtab.controller.place.placer import Placer
 from trimtab.controller.place.their_jobs import TheirJobs
 from trimtab.doctor import rbac
-from trimtab.errors import AlreadyExists, Forbidden, NotFound, UsageError
+from trimtab.errors import AlreadyExists, Forbidden, Invalid, NotFound, UsageError
 from trimtab.foreign.kinds import end_of, row_of
 from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.metrics_hooks import Silent
@@ -31,6 +32,7 @@ from trimtab.kube.objects import JobObject, Meta, OwnerReference, PodObject
 from trimtab.observe.jobs import facts
 from trimtab.settings import BindingSettings, ReflectorSettings
 from trimtab_local.checkout import checkout
+from trimtab_policy.types import Bounds
 
 Json = dict[str, Any]
 GATES = [{"name": names.SCHEDULING_GATE}]
@@ -95,7 +97,7 @@ def test_it_says_what_the_job_says_and_its_gang_has_the_shape_that_the_pods_have
     assert known.stands_in
     need = known.requirements
     assert need
-    assert (need.gpus.low, need.gpus.high, need.min_nodes, need.max_nodes) == (32, 32, 4, 4)
+    assert (need.gpus, need.gpus_per_node, need.max_nodes) == (Bounds(32, 32), Bounds(8, 8), 4)
     assert need.cpu_milli_per_pod == 4000
 
 
@@ -164,6 +166,58 @@ def test_a_job_that_another_one_controls_is_told_to_ask_that() -> None:
         standing_in(metadata={"ownerReferences": [owner]})
 
 
+FREE = [*COMMAND[:2], COMMAND[2].replace("--nproc_per_node=8 --nnodes=4 ", "")]
+
+
+def ranged(said: str = "8-64", note: str = "", **changes: Any) -> Json:
+    """One whose user lets its shape be chosen."""
+    told = {names.STATED["gpus"]: said} | ({names.ANNOTATION_SHAPED: note} if note else {})
+    container = {"name": "main", "image": "i", "command": FREE, "resources": {"limits": {names.NVIDIA_GPU: 8}}}
+    return {"metadata": {"annotations": told}, "pod": {"containers": [container]}, **changes}
+
+
+def test_where_a_range_is_given_it_has_that_and_its_pods_keep_their_gpus() -> None:
+    spec = standing_in(**ranged())["spec"]
+    assert spec["resources"]["gpus"] == {"min": 8, "max": 64}
+    assert spec["resources"]["gpusPerNode"] == {"min": 8, "max": 8}
+    assert spec["resources"]["maxNodes"] == 8
+    assert spec["elasticity"] == {"policy": "Moldable", "checkpoint": {"graceSeconds": 0, "resharding": False}}
+    note = json.dumps({"/spec/parallelism": [4, 2], "/spec/completions": [4, 2]})
+    two = {"parallelism": 2, "completions": 2}
+    assert standing_in(**ranged(note=note, spec=two))["spec"] == spec, "whatever has been written into it meanwhile"
+    by_hand = standing_in(**ranged(note=note, spec={"parallelism": 3, "completions": 3}))["spec"]
+    assert by_hand["resources"]["gpus"] == {"min": 24, "max": 24}
+    assert by_hand["elasticity"]["policy"] == "Fixed"
+    with pytest.raises(UsageError, match="ends at 4, and each of its pods asks for 8"):
+        standing_in(**ranged("2-4"))
+
+
+async def test_it_is_resumed_with_its_shape_and_a_note_in_one_write() -> None:
+    stage = Stage(**ranged(spec={"suspend": True}))
+    assert stage.seen.shape == (4, 8)
+    await stage.theirs.resume(stage.stand_in, (2, 8))
+    [(_, patch)] = stage.patches
+    assert patch["spec"] == {"parallelism": 2, "completions": 2, "suspend": False}
+    note = {"/spec/parallelism": [4, 2], "/spec/completions": [4, 2]}
+    assert json.loads(patch["metadata"]["annotations"].pop(names.ANNOTATION_SHAPED)) == note
+    assert patch["metadata"]["annotations"] == {names.ANNOTATION_SUSPENDED: None}
+    back = Stage(**ranged(note=json.dumps(note), spec={"suspend": True, "parallelism": 2, "completions": 2}))
+    assert back.seen.shape == (2, 8)
+    await back.theirs.resume(back.stand_in, (4, 8))
+    [(_, patch)] = back.patches
+    assert patch["spec"] == {"parallelism": 4, "completions": 4, "suspend": False}
+    assert patch["metadata"]["annotations"][names.ANNOTATION_SHAPED] is None
+    assert Stage(**ranged(note=json.dumps(note))).seen.shape is None, "its user has written over it"
+    assert Stage().seen.shape is None
+
+
+async def test_a_shape_that_the_api_server_does_not_take_is_told() -> None:
+    stage = Stage(**ranged(spec={"suspend": True}))
+    stage.refuses = Invalid("field is immutable")
+    with pytest.raises(WriteRefused, match="2 pods of 4 GPUs: field is immutable"):
+        await stage.theirs.resume(stage.stand_in, (2, 4))
+
+
 # --- what is seen of the job ----------------------------------------------------------------------------------------
 def pod(rank: str = "0", gates: list[Json] = GATES, *, uid: str = "uid-a", **meta: Any) -> PodObject:
     owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": "llama", "uid": uid, "controller": True}]
@@ -188,6 +242,7 @@ class Stage:
         self.theirs = TheirJobs(client, self.cluster)
         kind, _, self.job = job(**changes)
         self.patches: list[tuple[str, Json]] = []
+        self.refuses: Exception | None = None
         self._version = 0
         self.document = document(**changes)
         self.document["metadata"]["resourceVersion"] = "7"
@@ -196,6 +251,8 @@ class Stage:
         self.stand_in = Meta(name="llama-x", namespace="team", uid="uid-s", owner_references=(owner,))
 
     async def merge_patch(self, path: str, patch: Json) -> bytes:
+        if self.refuses:
+            raise self.refuses
         self.patches.append((path, patch))
         return msgspec.json.encode(self.document)
 

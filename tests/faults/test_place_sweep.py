@@ -1,4 +1,4 @@
-"""The crash sweep of jobs whose pods others make: a batch Job, a JobSet, a TrainJob start; one gives way."""
+"""The crash sweep of jobs whose pods others make: a Job, a JobSet, a TrainJob start; one gives way, one is shaped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.watcher import Watcher
 from tests.faults.workloads import JOBS, LONG, PATIENT, URGENT, Workload, whole
 from tests.live import their_controllers
 from tests.live.harness import Live, training_job
-from tests.live.theirs import PLACE, job, jobset, placed, runtime, trainjob
+from tests.live.theirs import PLACE, job, jobset, placed, runtime, shaped, trainjob
 
 from trimtab import names
 from trimtab.controller.place.stand_in import name_of
@@ -52,7 +52,7 @@ class Placed(Workload):
 
     async def makes(self, stand: Stand, life: str) -> None:
         made = self.made(life)
-        made["metadata"]["annotations"] = {names.STATED["steps"]: str(self.steps)}
+        made["metadata"].setdefault("annotations", {})[names.STATED["steps"]] = str(self.steps)
         await stand.hands.create(self.kind, made)
         uid = (await stand.hands.get(self.kind, life))["metadata"]["uid"]
         self._stand_in[life] = name_of(Meta(name=life, uid=uid))
@@ -84,6 +84,13 @@ class PlacedTrainJob(Placed):
 
     def made(self, life: str) -> Json:
         return trainjob(life, RUNTIME, nodes=self.pods)
+
+
+class Shaped(Placed):
+    """The same gang, of a Job that has one pod of eight GPUs at first, and is suspended to get two of four."""
+
+    def made(self, life: str) -> Json:
+        return shaped(job(life, nodes=1), gpus="8-8", gpus_per_node="4-4")
 
 
 class GivesWay(Placed):
@@ -132,9 +139,9 @@ def their_controllers_run(live_cluster: Live, tmp_path_factory: pytest.TempPathF
         live_cluster.delete("trainingruntime", RUNTIME)  # while Trainer runs, whose finalizer it has
 
 
-WORKLOADS = {"placed": Placed, "gives-way": GivesWay}
+WORKLOADS = {"placed": Placed, "gives-way": GivesWay, "shaped": Shaped}
 OTHERS = {"jobset": PlacedJobSet, "trainjob": PlacedTrainJob}
-WAYS = {"placed": tuple(MODES), "gives-way": ("kill-after",), "jobset": ("kill-after",), "trainjob": ("kill-after",)}
+WAYS = {"placed": tuple(MODES), **dict.fromkeys(("gives-way", "shaped", "jobset", "trainjob"), ("kill-after",))}
 """In which each is struck."""
 
 

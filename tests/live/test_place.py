@@ -13,7 +13,22 @@ from typing import Any
 
 import pytest
 from tests.live.harness import ControllerProcess, Live, eventually, training_job, wait_until
-from tests.live.theirs import PLACE, finished, gone, handed_over, job, nodes, placed, pods, stand_in, started, until
+from tests.live.theirs import (
+    PLACE,
+    finished,
+    gone,
+    gpus_of,
+    handed_over,
+    job,
+    nodes,
+    placed,
+    pods,
+    shape_is,
+    shaped,
+    stand_in,
+    started,
+    until,
+)
 
 from trimtab import names
 from trimtab.errors import LocalClusterError
@@ -171,6 +186,45 @@ async def test_without_its_stand_in_a_gang_goes_and_another_one_takes_its_place(
     await gone(live, "bare")
 
 
+async def test_a_jobs_shape_is_chosen_within_its_range_and_given_back(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    """Its user states one pod; it is made suspended, with the note that it is for us to resume it."""
+    made = shaped(job("shaped", nodes=1, suspend=True), gpus="16-32", steps="1000000", elasticity="Elastic")
+    made["metadata"]["annotations"][names.ANNOTATION_SUSPENDED] = "until it is planned"
+    live.apply(made)
+
+    async def runs(count: int, gpus: int, note: dict[str, list[Any]]) -> None:
+        await shape_is(live, "shaped", (count, gpus))
+        assert len(here := pods(live, "shaped")) == count
+        assert gpus_of(here) == [str(gpus)] * count
+        planned = live.status(stand_in(live, "shaped"))["plan"]["nodes"]
+        assert [(node["name"], node["gpus"]) for node in planned] == [(node, gpus) for node in nodes(live, "shaped")]
+        found = live.get("job.batch", "shaped")
+        assert found["spec"]["completions"] == count
+        assert json.loads(found["metadata"]["annotations"].get(names.ANNOTATION_SHAPED, "{}")) == note
+        assert not found["status"].get("failed")
+
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE, fake={"speedup": 20.0}):
+        await until(live, "shaped", "PodsReady")
+        chosen = len(live.status(stand_in(live, "shaped"))["plan"]["nodes"])
+        counts = {"/spec/parallelism": [1, chosen], "/spec/completions": [1, chosen]}
+        assert chosen >= 2
+        await runs(chosen, 8, counts)
+        live.patch("ltj", stand_in(live, "shaped"), {"spec": {"elasticity": {"minRuntimeSeconds": 0}}})
+        asked = {names.STATED["gpus"]: "8-8", names.STATED["gpus_per_node"]: "4-4"}
+        live.patch("job.batch", "shaped", {"metadata": {"annotations": asked}})
+        limit = "/spec/template/spec/containers/0/resources/limits/nvidia.com~1gpu"
+        counts = {"/spec/parallelism": [1, 2], "/spec/completions": [1, 2]}
+        await runs(2, 4, counts | {limit: ["8", "4"]})
+        live.patch("job.batch", "shaped", {"metadata": {"annotations": dict.fromkeys((*asked, ELASTICITY))}})
+        await runs(1, 8, {})
+    await gone(live, "shaped")
+
+
+ELASTICITY = names.STATED["elasticity"]
+
+
 @pytest.mark.parametrize("after", [0.3, 1.0, 1.8, 2.6])
 async def test_a_controller_that_dies_in_the_middle_has_a_successor_that_goes_on(
     live: Live, placing: Live, tmp_path: Path, after: float
@@ -294,6 +348,38 @@ def test_who_writes_jobs_and_pods_makes_no_stand_in_and_no_pod_of_a_gang(
     assert "trimtab-marks" in somebody.patches("pod", waits, TAKEN_IN)
 
 
+def it_shapes_what_is_suspended_and_asks_for_it(placing: Live, controller: Somebody) -> None:
+    """Counts, and GPUs of containers, and nothing else of its template."""
+    plain, asks = job("plain-shape", suspend=True), shaped(job("asks-shape", suspend=True), gpus="8-64")
+    runs = shaped(job("runs-shape"), gpus="8-64")
+    placing.apply(plain, asks, runs)
+    two = {"parallelism": 4, "completions": 4, "suspend": False}
+    note = {"metadata": {"annotations": {names.ANNOTATION_SHAPED: "{}", names.ANNOTATION_SUSPENDED: None}}}
+    [container] = asks["spec"]["template"]["spec"]["containers"]
+
+    def with_container(**fields: Any) -> Json:
+        return {"template": {"spec": {"containers": [container | fields]}}}
+
+    fewer = {"resources": {"limits": {names.NVIDIA_GPU: 4}}}
+    shape = note | {"spec": two | with_container(**fewer)}
+    wait_until(  # the API server takes another template once the Job's own controller says that it is suspended
+        lambda: controller.patches("job.batch", "asks-shape", shape) == "",
+        lambda: controller.patches("job.batch", "asks-shape", shape),
+    )
+    refused = "spec.suspend and what it says of that"
+    assert refused in controller.patches("job.batch", "plain-shape", {"spec": two})
+    assert refused in controller.patches("job.batch", "runs-shape", {"spec": two})
+    more = {"limits": {names.NVIDIA_GPU: 4, "cpu": "8"}}, {**fewer["resources"], "requests": {names.NVIDIA_GPU: 4}}
+    others = [{"image": "other:1"}, {"env": [{"name": "A", "value": "b"}]}, *({"resources": each} for each in more)]
+    for other in others:
+        assert refused in controller.patches("job.batch", "asks-shape", {"spec": two | with_container(**other)}), other
+    for pod in ({"nodeSelector": {"a": "b"}}, {"containers": [container, container | {"name": "more"}]}):
+        template = {"template": {"spec": pod}}
+        assert refused in controller.patches("job.batch", "asks-shape", {"spec": template}), pod
+    assert refused in controller.patches("job.batch", "asks-shape", {"spec": {"backoffLimit": 1}})
+    placing.delete("job.batch", "plain-shape", "asks-shape", "runs-shape")
+
+
 TAKEN_IN = {"metadata": {"labels": {names.LABEL_JOB: "others", names.LABEL_JOB_UID: "u"}}}
 
 
@@ -309,6 +395,7 @@ def test_the_controller_touches_only_jobs_that_ask_and_pods_that_wait_for_it(
     assert "with the label" in controller.patches("job.batch", "free", {"spec": {"suspend": False}})
     for patch in ({"spec": {"parallelism": 1}}, {"metadata": {"annotations": {"other": "x"}}}):
         assert "spec.suspend and what it says of that" in controller.patches("job.batch", "waits", patch), patch
+    it_shapes_what_is_suspended_and_asks_for_it(placing, controller)
     assert "stand in for jobs of other kinds" in controller.creates(training_job("more"))
     assert "stand in for jobs of other kinds" in controller.patches("ltj", "others", suspend)
     assert "stand in for jobs of other kinds" in controller.tries("delete", "ltj", "others")

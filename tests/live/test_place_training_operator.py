@@ -6,6 +6,7 @@ Its webhook is real, too (`tests.live.their_controllers`), and no controller has
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,46 @@ async def it_gives_way(live: Live, stands_in: str) -> None:
     live.cluster.kubectl("delete", "priorityclass", "pytorch-high")
 
 
+async def test_the_shape_of_a_pytorchjob_is_chosen_and_follows_what_is_free(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    """Its user states a master and two workers with eight GPUs each, and lets pods have four."""
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "shape-high"}}
+    stated = {"gpus": "8-12", "gpus_per_node": "4-4", "steps": "10000000", "elasticity": "Elastic"}
+    made = theirs.shaped(pytorchjob("shaped", nodes=3, policy={"suspend": True}), **stated)
+    made["spec"]["nprocPerNode"] = "8"
+    made["metadata"]["annotations"][names.ANNOTATION_SUSPENDED] = "until it is planned"
+    live.apply(high | {"value": 1000}, made)
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE):
+        await theirs.shape_is(live, "shaped", (2, 4), PYTORCHJOB)
+        first, stands_in = uids(live, "shaped", PYTORCHJOB), stand_in(live, "shaped")
+        spec = live.get(PYTORCHJOB.plural, "shaped")["spec"]
+        assert spec["nprocPerNode"] == "4"
+        note = json.loads(theirs.annotations(live, "shaped", PYTORCHJOB)[names.ANNOTATION_SHAPED])
+        assert note["/spec/nprocPerNode"] == ["8", "4"]
+        assert note["/spec/pytorchReplicaSpecs/Worker/replicas"] == [2, 1]
+
+        live.patch("ltj", stands_in, {"spec": {"elasticity": {"minRuntimeSeconds": 0}}})
+        all_nodes = {names.STATED["gpus"]: "32-32", names.STATED["gpus_per_node"]: "8-8"}
+        live.patch(PYTORCHJOB.plural, "shaped", {"metadata": {"annotations": all_nodes}})
+        await theirs.shape_is(live, "shaped", (4, 8), PYTORCHJOB)
+        live.patch(PYTORCHJOB.plural, "shaped", {"metadata": {"annotations": {names.STATED["gpus"]: "8-32"}}})
+        await eventually(
+            lambda: live.get("ltj", stands_in)["spec"]["resources"]["gpus"]["min"] == 8, what="it to need fewer"
+        )
+        live.apply(training_job("proud", gpus=16, seconds=3600, priorityClassName="shape-high"))
+        await live.until("proud", "PodsReady", 60)
+        await theirs.shape_is(live, "shaped", (2, 8), PYTORCHJOB)
+        assert not uids(live, "shaped", PYTORCHJOB) & first
+
+        live.patch(PYTORCHJOB.plural, "shaped", {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 0}}}})
+        await theirs.shape_is(live, "shaped", (1, 8), PYTORCHJOB)
+        assert live.get("ltj", stands_in)["spec"]["resources"]["gpus"] == {"min": 8, "max": 8}, "his word counts"
+        await live.gone("proud")
+    await gone(live, "shaped", PYTORCHJOB)
+    live.cluster.kubectl("delete", "priorityclass", "shape-high")
+
+
 async def test_the_workers_of_an_mpijob_are_a_gang_and_its_launcher_is_let_be_and_ends_it(
     live: Live, placing: Live, tmp_path: Path
 ) -> None:
@@ -200,6 +241,20 @@ def test_the_controller_changes_of_its_run_policy_whether_it_is_suspended_and_no
     for spec in ({"runPolicy": {"cleanPodPolicy": "All"}}, {"runPolicy": None}, {"nprocPerNode": "4"}):
         refused = controller.patches(PYTORCHJOB.plural, "asks", {"spec": spec})
         assert "spec.runPolicy.suspend or spec.suspend" in refused, spec
+    asks = theirs.shaped(pytorchjob("asks-shape", policy=suspended), gpus="8-64")
+    placing.apply(asks)
+    shape = {"runPolicy": {"suspend": False}, "pytorchReplicaSpecs": {"Worker": {"replicas": 3}}, "nprocPerNode": "4"}
+    assert controller.patches(PYTORCHJOB.plural, "asks-shape", {"spec": shape}) == ""
+    for spec in (
+        {"pytorchReplicaSpecs": {"Worker": {"restartPolicy": "Never"}}},
+        {"pytorchReplicaSpecs": {"Worker": None}},
+        {"pytorchReplicaSpecs": {"Worker": {"template": {"metadata": {"labels": {"a": "b"}}}}}},
+        {"runPolicy": {"cleanPodPolicy": "All"}},
+        {"elasticPolicy": {"minReplicas": 1}},
+    ):
+        refused = controller.patches(PYTORCHJOB.plural, "asks-shape", {"spec": spec})
+        assert "spec.runPolicy.suspend or spec.suspend" in refused, spec
+    placing.delete(PYTORCHJOB.plural, "asks-shape")
     placing.apply(mpijob("ring", suspend=True))
     assert controller.patches(MPIJOB.plural, "ring", resume) == ""
     assert "spec.runPolicy.suspend" in controller.patches(MPIJOB.plural, "ring", {"spec": {"slotsPerWorker": 4}})

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,18 @@ def mpijob(name: str, nodes: int = 2, *, launcher: Json | None = None, **policy:
     return {"apiVersion": "kubeflow.org/v1", "kind": "MPIJob", "metadata": meta, "spec": spec}
 
 
+def shaped(made: Json, **stated: str) -> Json:
+    """The same job, whose user lets its shape be chosen: nothing in it says how many nodes and processes there are."""
+    found: Json = json.loads(json.dumps(made).replace("--nproc_per_node=8 --nnodes=4 ", ""))
+    found["metadata"]["annotations"] = {names.STATED[field]: value for field, value in stated.items()}
+    return found
+
+
+def gpus_of(pods: Iterable[Json]) -> list[str]:
+    """What each of the pods asks for."""
+    return [pod["spec"]["containers"][0]["resources"]["limits"][names.NVIDIA_GPU] for pod in pods]
+
+
 def annotations(live: Live, name: str, kind: Words = JOB) -> dict[str, str]:
     found: dict[str, str] = live.get(kind.plural, name).get("metadata", {}).get("annotations", {})
     return found
@@ -228,6 +240,22 @@ async def until(live: Live, name: str, condition: str, kind: Words = JOB) -> Non
         40,
         lambda: f"{name} to be {condition}: {live.get(kind.plural, name)} {live.list('ltj')} {pods(live, name, kind)}",
     )
+
+
+async def shape_is(live: Live, name: str, shape: tuple[int, int], kind: Words = JOB) -> None:
+    """Wait for a gang of so many pods, with so many GPUs each, that runs as a whole."""
+
+    def runs() -> bool:
+        here, it = pods(live, name, kind), stand_in(live, name, kind)
+        asked = (len(here), *{int(gpus) for gpus in gpus_of(here)})
+        planned = live.status(it).get("plan", {}).get("nodes", []) if it else []
+        as_planned = [node["name"] for node in planned] == [pod["spec"].get("nodeName") for pod in here]
+        return asked == shape and bool(planned) and as_planned and live.holds(it, "PodsReady")
+
+    def told() -> str:
+        return f"{name} to have {shape}: {live.get(kind.plural, name)} {live.list('ltj')} {pods(live, name, kind)}"
+
+    await eventually(runs, 60, told)
 
 
 async def gone(live: Live, name: str, kind: Words = JOB) -> None:

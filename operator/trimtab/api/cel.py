@@ -11,6 +11,8 @@ from trimtab.names import TRAINER_CONTAINER
 
 GPU_RANGE = (rule("!has(self.min) || self.min <= self.max", "min must not exceed max", ".min"),)
 
+GPUS_PER_NODE = (rule("!has(self.min) || !has(self.max) || self.min <= self.max", "min must not exceed max", ".min"),)
+
 WIDTH = (rule("!has(self.max) || !has(self.fixed)", "give at most one of max and fixed", ".fixed"),)
 
 MODEL = (rule("has(self.preset) != has(self.architecture)", "give exactly one of preset and architecture", ".preset"),)

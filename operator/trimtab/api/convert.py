@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import UNSET, structs
 
-from trimtab import names
 from trimtab.api.base import LONG_TEXT, TEXT
 from trimtab.api.status import (
     MAX_LOST,
@@ -147,7 +146,7 @@ def to_requirements(spec: JobSpec) -> Requirements:
         gpus=_gpus(spec),
         gpu_types=tuple(dict.fromkeys(name for each in limits.gpu_types or () for name in _meant(each))),
         max_nodes=limits.max_nodes,
-        min_nodes=limits.max_nodes if spec.managed_by == names.MANAGED_BY_STAND_IN else None,
+        gpus_per_node=Bounds(limits.gpus_per_node.min or 1, limits.gpus_per_node.max or Bounds().high),
         cpu_milli_per_gpu=_cpu_milli(limits),
         memory_per_gpu=_memory(limits),
         software=_SOFTWARE.get(spec.launcher, OTHER),

@@ -167,6 +167,16 @@ class GpuRange(ApiModel):
     """Most GPUs the job can use, e.g. 16."""
 
 
+class GpusPerNode(ApiModel):
+    """How many GPUs every node of the gang gives."""
+
+    model_config = rules(*cel.GPUS_PER_NODE)
+    min: Degree | None = None
+    """Fewest, e.g. 8 for whole nodes only. Default: 1."""
+    max: Degree | None = None
+    """Most. Default: all that a node has."""
+
+
 class Resources(ApiModel):
     """The hardware that the job may have. Within these limits, Trimtab chooses."""
 
@@ -181,6 +191,8 @@ class Resources(ApiModel):
     """Host memory that a pod requests for each of its GPUs, e.g. 64Gi. Default: none."""
     max_nodes: Annotated[Int32, Field(ge=1, le=4096)] | None = None
     """Most nodes the gang may spread over; 1 keeps it inside one machine. Default: no limit."""
+    gpus_per_node: GpusPerNode = GpusPerNode()
+    """How many GPUs every node of the gang gives: one pod runs on each. Default: whatever is fastest."""
 
 
 class Width(ApiModel):

@@ -64,6 +64,9 @@ class SuspendJob(Struct, frozen=True):
 class ResumeJob(Struct, frozen=True):
     """Let the job of another kind go on that was suspended by us: its controller makes the pods."""
 
+    shape: tuple[int, int] | None = None
+    """So many pods, and GPUs of each, which the job is to say from then on; None where it keeps its own."""
+
 
 class CreatePodGroup(Struct, frozen=True):
     """Tell kube-scheduler that the pods of the standing plan are one gang."""

@@ -387,7 +387,7 @@ class _Gang:
 
     def missing_objects(self) -> Step:
         if job := self._view.theirs:
-            return theirs.take_in(job, self._ranks, self._by_rank)
+            return theirs.take_in(job, self._plan, self._by_rank)
         service: Step = () if self._view.has_service else (CreateService(),)
         lacking = [rank for rank in self._ranks if rank not in self._by_rank]
         if lacking and self._view.by_claim and self._view.claim_templates is None:

@@ -1,6 +1,7 @@
 """A gang whose pods another controller makes: that of a job of another kind, for which one of our own stands in. Pure.
 
-    plan written -> the job is resumed, if we had suspended it -> its controller makes the pods, each behind our gate
+    plan written -> where it has another shape than the job: that is suspended, and the shape written into it
+                 -> the job is resumed, if we had suspended it -> its controller makes the pods, each behind our gate
                  -> pods of all ranks are there -> each is adopted: pinned to its node, and marked as part of the plan
                  -> once all are, bound as all pods of ours; for kube-scheduler, gates are taken away then
 
@@ -39,6 +40,10 @@ class TheirJob(Struct, frozen=True):
     """How it has ended, by its own controller's word; empty while it has not."""
     message: str = ""
     """What that says of it."""
+    rests: bool = False
+    """It is suspended by its controller's word, too."""
+    shape: tuple[int, int] | None = None
+    """Pods that it asks for, and GPUs of each, where its plan says both; None where they are its user's."""
     waiting: Mapping[int, PodObject] = {}
     """Rank -> pod that its controller has made, behind our gate, and that is of no gang yet."""
 
@@ -65,13 +70,22 @@ def let_go(job: TheirJob, pods: Iterable[PodObject], why: str) -> Step:
     return (SuspendJob(why),)
 
 
-def take_in(job: TheirJob, ranks: Iterable[int], by_rank: Mapping[int, PodObject]) -> Step:
-    """Bring the pods of these ranks into the gang, once all are there; `by_rank` has those that are in it already."""
-    lacking = [rank for rank in ranks if rank not in by_rank]
+def take_in(job: TheirJob, plan: Plan, by_rank: Mapping[int, PodObject]) -> Step:
+    """Bring the pods of the plan into the gang, once all are there; `by_rank` has those that are in it already.
+
+    Where the job asks for other pods, it is suspended, and resumed with these: in one write, so that no controller ever
+    sees half of it, and only once nothing of its former pods is left.
+    """
+    lacking = [rank for rank in range(len(plan.nodes)) if rank not in by_rank]
     if not lacking:
         return ()
+    shape = (len(plan.nodes), plan.nodes[0].gpus)
+    planned = None if job.shape in (None, shape) else shape
     if job.suspended:
-        return (ResumeJob(),) if job.by_us else ()
+        waits = not job.by_us or (planned and (job.waiting or not job.rests))
+        return () if waits else (ResumeJob(planned),)
+    if planned:
+        return (SuspendJob(f"Shaped: it is to have {planned[0]} pods of {planned[1]} GPUs"),)
     if any(rank not in job.waiting for rank in lacking):
         return ()
     pods = {rank: job.waiting[rank].metadata for rank in lacking}

@@ -14,7 +14,8 @@ from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
 from trimtab import names
-from trimtab.foreign.kinds import Json, at, end_of, has_ended, pods_of, row_of, valued, whole
+from trimtab.foreign import shape
+from trimtab.foreign.kinds import Json, at, end_of, has_ended, pods_of, row_of, told, valued, whole
 from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.client import KubeClient, MetadataOnly
 from trimtab.kube.metrics_hooks import FactsObserver
@@ -85,6 +86,30 @@ class OtherJob(Struct, frozen=True, dict=True):
             "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "annotations": stated},
             "spec": msgspec.json.decode(self.spec),
         }
+
+    def given(self, kind: str, row: Kind) -> shape.Given:
+        """The job as its user has it, without what Trimtab has written into it."""
+        return shape.given(
+            self.document(kind, row), kind, row, self.metadata.annotations.get(names.ANNOTATION_SHAPED, "")
+        )
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, int] | None]:
+        """By kind, of which it has one. Kept: it is asked whenever its gang is looked at."""
+        return {}
+
+    def shape(self, kind: str, row: Kind) -> tuple[int, int] | None:
+        """Pods of its gang now, and GPUs of each, where Trimtab chooses both; None where they are its user's."""
+        if row.shape is None or not {names.STATED["gpus"], names.ANNOTATION_SHAPED} & self.metadata.annotations.keys():
+            return None
+        if kind not in self._shapes:
+            ours = self.given(kind, row).choice == "ours"
+            self._shapes[kind] = shape.shape_of(self.document(kind, row), kind, row) if ours else None
+        return self._shapes[kind]
+
+    def rests(self, row: Kind) -> bool:
+        """Whether its own controller says that it is suspended: its pods are gone, or go."""
+        return self.suspended(row) and told(self._said, row.conditions.get("suspended", ""))
 
     def end(self, row: Kind) -> tuple[Literal["", "succeeded", "failed"], str]:
         """How it has ended by its own controller's word, and what that says of it; empty while it has not."""

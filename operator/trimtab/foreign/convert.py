@@ -15,11 +15,12 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 from trimtab import names
+from trimtab.api.v1alpha1 import ElasticPolicy
 from trimtab.errors import UsageError
 from trimtab.foreign import gpu_types, models
 from trimtab.foreign.arguments import Run, Stated
 from trimtab.foreign.expansion import names_in, readable
-from trimtab.foreign.job import ForeignJob
+from trimtab.foreign.job import ForeignJob, bounds
 from trimtab.foreign.kinds import Json, Pods, at, mapping
 from trimtab.foreign.tables import kinds, trainers
 from trimtab_policy import catalog
@@ -146,6 +147,7 @@ def to_own(job: ForeignJob, runnable: bool = True) -> Converted:
     for field, path in PATHS.items():
         if field in fields and not (field == "model" and not models.preset(fields["model"].value)):
             _put(spec, path, _value(field, fields[field].value))
+    spec |= _elastic(job, spec)
     for field, called in _SWITCHES.items():
         if field in fields and "architecture" in spec.get("model", {}):
             spec["model"]["architecture"][called] = fields[field].value == "true"
@@ -153,11 +155,34 @@ def to_own(job: ForeignJob, runnable: bool = True) -> Converted:
         spec["model"] = {"preset": models.preset(fields["model"].value)}
     if "steps" in spec["training"]:
         spec["training"].pop("tokens", None)
-    spec["elasticity"] = {"policy": "Fixed"}
     spec |= _place_in_line(job, notes)
     spec["template"] = _own_template(job, notes, runnable)
     document = {"apiVersion": names.API_VERSION, "kind": names.JOB_KIND, "metadata": _metadata(job), "spec": spec}
     return Converted((document,), tuple(notes))
+
+
+def _elastic(job: ForeignJob, spec: Json) -> Json:
+    """How many GPUs it may have, and when that is chosen: as many as it has, where the user states no range. Raises
+    UsageError naming what is no value of these fields, or contradicts."""
+    fields, resources = job.fields, {**spec["resources"]}
+    gpus = bounds(fields["gpus"].value)
+    policy = fields.get("elasticity", Stated("Moldable" if gpus else "Fixed", ""))
+    resharding = fields.get("resharding", Stated("false", ""))
+    if policy.value not in (allowed := [*ElasticPolicy]):
+        raise UsageError(f"{job.name}: {policy.source} is {policy.value!r}: it has to be {', '.join(allowed)}")
+    if policy.value != "Fixed" and not gpus:
+        at = names.STATED["gpus"]
+        raise UsageError(f"{job.name}: {policy.source} is {policy.value}, and {at} is no range, such as 8-64")
+    if resharding.value not in ("true", "false"):
+        raise UsageError(f"{job.name}: {resharding.source} is {resharding.value!r}: it has to be true or false")
+    if gpus:
+        resources["gpus"] = {"min": gpus[0], "max": gpus[1]}
+    if each := bounds(fields["gpus_per_node"].value) if "gpus_per_node" in fields else None:
+        resources["gpusPerNode"] = {"min": each[0], "max": each[1]}
+    elasticity: Json = {"policy": policy.value}
+    if resharding.value == "true":
+        elasticity["checkpoint"] = {"resharding": True}
+    return {"resources": resources, "elasticity": elasticity}
 
 
 def _place_in_line(job: ForeignJob, notes: list[str]) -> Json:
@@ -248,7 +273,10 @@ def _of_catalogue(job: ForeignJob, notes: list[str]) -> dict[str, Stated]:
 def _value(field: str, text: str) -> Any:
     if field == "gpu_type":
         return text.split(",")
-    return text if field in _WORDS else int(text.replace("_", ""))
+    if field in _WORDS:
+        return text
+    found = bounds(text)
+    return found[1] if found else int(text.replace("_", ""))
 
 
 def _put(spec: Json, path: str, value: Any) -> None:
@@ -439,7 +467,7 @@ def _per_node(own: ForeignJob, job: ForeignJob, gpus: int) -> int:
         return gpus
     if stated is None:
         raise UsageError(f"{job.name} does not say how its {gpus} GPUs are spread over pods: --set gpus_per_node=VALUE")
-    each = int(stated.value)
+    each: int = _value("gpus_per_node", stated.value)
     if not each or gpus % each:
         raise UsageError(
             f"{job.name} has {gpus} GPUs, which are no multiple of gpus_per_node, {each} ({stated.source})"

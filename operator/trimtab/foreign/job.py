@@ -16,6 +16,8 @@ LEAST: Final = ("model", "sequence_length", "global_batch_size", "steps", "gpus"
 """Fields that a plan needs."""
 COUNTED = re.compile(r"[0-9][0-9_]{0,18}", re.ASCII)
 """A number as configs write it."""
+RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})", re.ASCII)
+"""From the fewest to the most, both included."""
 
 
 class ForeignJob(Struct, frozen=True):
@@ -56,6 +58,12 @@ class ForeignJob(Struct, frozen=True):
             shaped = all(field in self.fields for field in models.NEEDED)
             lacking = [field for field in lacking if field != "model"] + ([] if shaped else ["model"])
         return tuple(lacking)
+
+
+def bounds(text: str) -> tuple[int, int] | None:
+    """The fewest and the most of a range; None for all else."""
+    match = RANGE.fullmatch(text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def number(fields: Mapping[str, Stated], name: str) -> int:

@@ -33,6 +33,8 @@ class Pods(Struct, frozen=True):
     """What they are called; empty where it asks for none."""
     keys: tuple[str | int, ...] = ()
     """What `*` stands for in the paths of its row."""
+    path: str = ""
+    """Of its template."""
 
     @property
     def spec(self) -> Json:
@@ -71,6 +73,12 @@ def end_of(document: Json, row: Kind) -> tuple[Literal["", "succeeded", "failed"
     return "", ""
 
 
+def told(document: Json, condition: str) -> bool:
+    """Whether a condition of its status holds."""
+    found = map(mapping, _listed(at(document, "status.conditions")))
+    return any((each.get("type"), each.get("status")) == (condition, "True") for each in found)
+
+
 def has_ended(document: Json, row: Kind) -> bool:
     """Whether a job has succeeded, or failed for good, by its own status."""
     return bool(end_of(document, row)[0])
@@ -103,7 +111,7 @@ def pods_of(document: Json, name: str, row: Kind, others: Sequence[Json]) -> lis
             called = _role_name(document, role, bound)
             if isinstance(template, dict) and called not in role.skip:
                 pods = _pods(called, template, _count(document, role, bound, row))
-                found.append(structs.replace(pods, keys=bound))
+                found.append(structs.replace(pods, keys=bound, path=role.template))
     return found
 
 

@@ -15,7 +15,7 @@ from trimtab.foreign import configs, gpu_types, judge, slurm
 from trimtab.foreign.arguments import Read, Stated
 from trimtab.foreign.derive import derive
 from trimtab.foreign.expansion import known
-from trimtab.foreign.job import COUNTED, ForeignJob, number
+from trimtab.foreign.job import COUNTED, ForeignJob, bounds, number
 from trimtab.foreign.kinds import Json, Pods, at, environment_of, mapping, pods_of, row_of, whole, words_of
 from trimtab.foreign.runs import launcher_options, with_runs
 from trimtab.foreign.shell import Command, Walk, walk, walk_words
@@ -59,6 +59,8 @@ _WHOLE = frozenset(
         "zero_stage",
     }
 )
+_RANGES = frozenset({"gpus", "gpus_per_node"})
+"""Of these the user may say from where to where."""
 
 
 class Source(Struct, frozen=True):
@@ -125,6 +127,10 @@ def _usable(name: str, stated: Stated, file: str) -> bool:
     if name == "gpu_type" and not by_user:
         return bool(gpu_types.catalogued(stated.value)) or gpu_types.is_unsupported(stated.value)
     if name in _WHOLE and not COUNTED.fullmatch(stated.value):
+        if by_user and name in _RANGES and (said := bounds(stated.value)):
+            if 1 <= said[0] <= said[1]:
+                return True
+            raise UsageError(f"{file}: {stated.source} is {stated.value!r}: the fewest, at least 1, come first")
         if by_user:
             raise UsageError(f"{file}: {stated.source} is {stated.value!r}, which is no whole number")
         return False

@@ -11,7 +11,7 @@ import yaml
 from msgspec import Struct, field
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-Shape = TypeVar("Shape")
+Table = TypeVar("Table")
 Names = dict[str, tuple[str, ...]]
 """Field -> what it is called."""
 
@@ -45,6 +45,7 @@ class Trainers(Struct, frozen=True, forbid_unknown_fields=True):
     aside: tuple[str, ...]
     trainers: dict[str, Trainer]
     environment: Names
+    counts: Names
     launchers: dict[str, Names]
 
 
@@ -115,6 +116,17 @@ class Place(Struct, frozen=True, forbid_unknown_fields=True):
         return self.controls if self.controls and self.controls.from_ else None
 
 
+class Shape(Struct, frozen=True, forbid_unknown_fields=True):
+    """What may be written into a job while it is suspended, so that its gang gets the shape of its plan."""
+
+    count: tuple[str, ...]
+    """Paths of how many pods the role has; `*` is that of the role."""
+    role: str = ""
+    """Of several that are one gang: the one whose number may change; empty where one role only is a gang."""
+    gpus: bool = False
+    """Whether the GPUs of a pod may change, too: in the templates of all these roles."""
+
+
 class Rank(Struct, frozen=True, forbid_unknown_fields=True):
     """How a pod says which one it is. Where several Jobs have them, those of the first one come first."""
 
@@ -168,6 +180,8 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     """Path of the word that tells its state; empty where conditions do."""
     place: Place | None = None
     """None of kinds whose pods cannot be placed by Trimtab, or not yet."""
+    shape: Shape | None = None
+    """None of kinds whose number of pods cannot change."""
     conditions: dict[str, str] = field(default_factory=dict)
     """`succeeded`, `failed` and `suspended` -> what the kind calls it."""
 
@@ -190,6 +204,6 @@ def kinds() -> dict[str, Kind]:
     return _load("kinds.yaml", dict[str, Kind])
 
 
-def _load(name: str, shape: type[Shape]) -> Shape:
+def _load(name: str, shape: type[Table]) -> Table:
     text: Any = yaml.load((files("trimtab.foreign") / name).read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506 - safe
     return msgspec.convert(text, shape)

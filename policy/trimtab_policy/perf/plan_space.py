@@ -37,12 +37,13 @@ MIN_CONTEXT_TOKENS = 4096
 def gangs(requirements: Requirements, node_gpus: int) -> list[Gang]:
     """Every (nodes, GPUs per node) that the requirements allow on nodes with `node_gpus` GPUs, by total.
 
-    GPUs per node: powers of two, and the whole node. In total: powers of two, multiples of a node, and the user's own
-    minimum and maximum. Raises ValueError for a node without GPUs.
+    GPUs per node: powers of two, the whole node, and the user's own minimum and maximum. In total: powers of two,
+    multiples of the most that a node gives, and again the user's own. Raises ValueError for a node without GPUs.
     """
     if node_gpus < 1:
         raise ValueError(f"node_gpus must be at least 1, got {node_gpus}")
-    per_node = sorted({*_powers_of_two(node_gpus), node_gpus})
+    asked = requirements.gpus_per_node
+    per_node = _within(Bounds(1, node_gpus), sorted({*_powers_of_two(node_gpus), node_gpus, asked.low, asked.high}))
     return [
         (total // width, width)
         for total in _totals(requirements, node_gpus)
@@ -90,8 +91,8 @@ def linkage(plan: ParallelPlan, gpus_per_node: int, linked: int) -> Linkage:
 def admits_gang(requirements: Requirements, nodes: int, gpus_per_node: int) -> bool:
     """Whether the requirements allow so many nodes and GPUs."""
     few_enough = requirements.max_nodes is None or nodes <= requirements.max_nodes
-    enough = requirements.min_nodes is None or nodes >= requirements.min_nodes
-    return few_enough and enough and requirements.gpus.admits(nodes * gpus_per_node)
+    of_node = requirements.gpus_per_node.admits(gpus_per_node)
+    return few_enough and of_node and requirements.gpus.admits(nodes * gpus_per_node)
 
 
 def table(
@@ -268,6 +269,7 @@ def _within(bounds: Bounds, values: Sequence[int]) -> list[int]:
 
 def _totals(requirements: Requirements, node_gpus: int) -> list[int]:
     low, high = requirements.gpus.low, requirements.gpus.high
+    node_gpus = min(node_gpus, requirements.gpus_per_node.high)
     limit = min(high, max(MAX_GPUS, low), (requirements.max_nodes or MAX_GPUS) * node_gpus)
     return _within(
         Bounds(max(1, low), limit), sorted({low, high, *_powers_of_two(limit), *range(node_gpus, limit + 1, node_gpus)})

@@ -261,7 +261,11 @@ def _why_none(
     gangs = plan_space.gangs(requirements, node_gpus)
     if not gangs:
         most = f" on at most {requirements.max_nodes} of them" if requirements.max_nodes is not None else ""
-        return f"no gang of {_range(requirements.gpus)} GPUs can be made of nodes with {node_gpus} {gpu.name}{most}"
+        asked = requirements.gpus_per_node
+        each = "" if asked == Bounds() else f", {_range(asked)} on each"
+        return (
+            f"no gang of {_range(requirements.gpus)} GPUs can be made of nodes with {node_gpus} {gpu.name}{most}{each}"
+        )
     found = search.table(model, training, requirements, gangs, linked=_together(gangs, gpu, node_gpus))
     if not len(found.plan):
         if crowded := _why_no_host_memory(model, training, requirements, gangs):
@@ -509,7 +513,7 @@ def _relevant(training: TrainingSpec, requirements: Requirements) -> Requirement
     return Requirements(
         gpus=requirements.gpus,
         max_nodes=requirements.max_nodes,
-        min_nodes=requirements.min_nodes,
+        gpus_per_node=requirements.gpus_per_node,
         modes=requirements.modes,
         tensor=requirements.tensor,
         pipeline=requirements.pipeline,

@@ -106,8 +106,8 @@ def user_limits(need: Requirements, placement: Placement) -> Iterator[Violation]
         yield "gpu_count", f"{placement.gpus} GPUs are outside spec.resources.gpus"
     if need.max_nodes is not None and len(placement.shares) > need.max_nodes:
         yield "too_many_nodes", f"{len(placement.shares)} nodes are more than spec.resources.maxNodes"
-    if need.min_nodes is not None and len(placement.shares) < need.min_nodes:
-        yield "too_few_nodes", f"{len(placement.shares)} nodes are fewer than the {need.min_nodes} pods that are there"
+    if odd := next((share for share in placement.shares if not need.gpus_per_node.admits(share.gpus)), None):
+        yield "gpus_per_node", f"{odd.gpus} GPUs of node {odd.node} are outside spec.resources.gpusPerNode"
     yield from degree_limits(need, placement.plan)
 
 

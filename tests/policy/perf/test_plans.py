@@ -39,7 +39,7 @@ def searches(draw: st.DrawFn) -> tuple[ModelSpec, TrainingSpec, Requirements, Gp
     requirements = Requirements(
         gpus=Bounds(low, low + draw(st.integers(0, 60))),
         max_nodes=draw(st.sampled_from([None, 1, 4])),
-        min_nodes=draw(st.sampled_from([None, 1, 2])),
+        gpus_per_node=draw(st.sampled_from([Bounds(), Bounds(3, 3), Bounds(2, 6)])),
         modes=draw(st.sampled_from([tuple(Mode), (Mode.DATA,), (Mode.MODEL,), (Mode.HYBRID,)])),
         tensor=draw(st.sampled_from([Bounds(), Bounds(1, 2), Bounds(4, 4)])),
         pipeline=draw(st.sampled_from([Bounds(), Bounds(1, 1), Bounds(2, 8)])),
@@ -70,7 +70,7 @@ def test_every_option_is_a_valid_plan_that_fits_and_keeps_the_requirements(
         assert plan.gpus == option.gpus == option.nodes * option.gpus_per_node
         assert need.gpus.admits(option.gpus)
         assert need.max_nodes is None or option.nodes <= need.max_nodes
-        assert need.min_nodes is None or option.nodes >= need.min_nodes
+        assert need.gpus_per_node.admits(option.gpus_per_node)
         assert option.gpus_per_node <= node_gpus
         assert plan.tensor <= max(option.gpus_per_node, option.linked)
         assert option.linked <= max(gpu.link_domain, node_gpus if gpu.link_domain else 0)

@@ -116,6 +116,7 @@ def test_what_a_node_has_left(rule: str, lacking: dict[str, int], need: dict[str
         ("gpu_count", {"gpus": (1, 7)}),
         ("gpu_count", {"gpus": (9, 16)}),
         ("too_many_nodes", {"max_nodes": 1}),
+        ("gpus_per_node", {"gpus_per_node": Bounds(8, 8)}),
         ("mode_not_allowed", {"modes": (Mode.MODEL, Mode.HYBRID)}),
         ("degree_not_allowed", {"tensor": Bounds(2, 8)}),
         ("degree_not_allowed", {"pipeline": Bounds(2, 8)}),

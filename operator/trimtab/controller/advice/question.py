@@ -29,7 +29,7 @@ def facts_of(documents: Sequence[Json]) -> tuple[JobFacts, tuple[str, ...]]:
     """
     meta = documents[0]["metadata"]
     name = f"{documents[0]['kind']} {meta['name']}"
-    spec, notes = own_spec(documents)
+    spec, notes, _ = own_spec(documents)
     known = Meta(name=meta["name"], namespace=meta["namespace"], uid=meta["uid"])
     facts = jobs.facts(JobObject(known, msgspec.Raw(msgspec.json.encode(spec))))
     if facts.error:

@@ -295,8 +295,8 @@ class Gangs:
                     self._cluster.pods.apply_written(answer)
                 case SuspendJob(why):
                     await self._theirs.suspend(view.meta, why)
-                case ResumeJob():
-                    await self._theirs.resume(view.meta)
+                case ResumeJob(shape):
+                    await self._theirs.resume(view.meta, shape)
                 case AnnotatePod(name, uid, deadline):
                     answer = await write.annotate(self._client, view.meta.namespace, name, uid, deadline)
                     self._cluster.pods.apply_written(answer)

@@ -16,7 +16,9 @@ import msgspec
 from trimtab import names
 from trimtab.controller.other_jobs import OtherJob
 from trimtab.errors import UsageError
+from trimtab.foreign import shape
 from trimtab.foreign.in_cluster import own_spec
+from trimtab.foreign.job import bounds
 from trimtab.foreign.kinds import Json, Pods, described, mapping, pods_of, valued, written
 from trimtab.foreign.tables import Kind, Place
 from trimtab.kube.objects import JobObject, Meta
@@ -24,6 +26,8 @@ from trimtab.observe import jobs
 
 MAX_RESTARTS: Final = 1000
 """As many as there can be: whether a job is tried again its own controller says."""
+MOST_NODES: Final = 4096
+"""As the API has it."""
 _OF_POD = ("nodeSelector", "affinity", "tolerations", "terminationGracePeriodSeconds", "overhead")
 _OF_CONTAINER = ("name", "image", "resources", "restartPolicy")
 _OPTIONAL = ("queue", "priorityClassName")
@@ -70,7 +74,7 @@ def _says(there: Any, wanted: Any) -> bool:
 
 
 def _spec(kind: str, row: Kind, job: OtherJob, scheduler: str, beside: list[Json]) -> Json:
-    document = job.document(kind, row)
+    document = job.given(kind, row).document
     name = f"{document['kind']} {job.metadata.name}"
     if problem := next(_problems(job), ""):
         raise UsageError(f"{name}: {problem}")
@@ -87,15 +91,16 @@ def _spec(kind: str, row: Kind, job: OtherJob, scheduler: str, beside: list[Json
         asked = row.place.describing if row.place else None
         where = f" in its {shown['kind']}: {asked.from_} can say so" if asked else ""
         raise UsageError(f"{name}: {problem}{where}")
-    spec, _ = own_spec([document, *beside])
-    nodes = sum(pods.count or 0 for pods in gang)
-    total = nodes * (gang[0].accelerators or 0)
-    if spec["resources"]["gpus"]["max"] != total:
-        said = f"{spec['resources']['gpus']['max']} GPUs, and its pods ask for {total}"
-        raise UsageError(f"{name}: its arguments or annotations speak of {said}")
-    spec["resources"]["maxNodes"] = nodes
-    spec["elasticity"] = {"policy": "Fixed", "checkpoint": {"graceSeconds": 0}}
+    spec, _, read = own_spec([document, *beside])
+    if bounds(read.fields["gpus"].value):
+        if problem := next(shape.problems(document, kind, row, read), ""):
+            raise UsageError(f"{name}: {problem}")
+        spec["resources"] |= _range(spec["resources"], gang, name)
+    else:
+        spec["resources"] |= _as_many_as_there_are(spec["resources"], gang, name)
+    resharding = spec["elasticity"].get("checkpoint", {}).get("resharding", False)
     spec |= {
+        "elasticity": {**spec["elasticity"], "checkpoint": {"graceSeconds": 0, "resharding": resharding}},
         "managedBy": names.MANAGED_BY_STAND_IN,
         "suspend": job.suspended(row) and names.ANNOTATION_SUSPENDED not in job.metadata.annotations,
         "maxRestarts": MAX_RESTARTS,
@@ -105,6 +110,35 @@ def _spec(kind: str, row: Kind, job: OtherJob, scheduler: str, beside: list[Json
     if error := jobs.facts(JobObject(known, msgspec.Raw(msgspec.json.encode(spec)))).error:
         raise UsageError(f"{name}: {error}")
     return spec
+
+
+def _as_many_as_there_are(resources: Json, gang: Sequence[Pods], name: str) -> Json:
+    """GPUs and nodes of a gang that has the shape of its pods."""
+    nodes, each = sum(pods.count or 0 for pods in gang), gang[0].accelerators or 0
+    if (said := resources["gpus"]["max"]) != nodes * each:
+        raise UsageError(
+            f"{name}: its arguments or annotations speak of {said} GPUs, and its pods ask for {nodes * each}"
+        )
+    return _resources(nodes * each, nodes * each, each, each)
+
+
+def _range(resources: Json, gang: Sequence[Pods], name: str) -> Json:
+    """The same of one whose shape is chosen; its pods keep their GPUs, unless these may vary, too."""
+    low, high = resources["gpus"]["min"], resources["gpus"]["max"]
+    own = gang[0].accelerators or 0
+    each = resources.get("gpusPerNode", {"min": own, "max": own})
+    if high < each["min"]:
+        raise UsageError(f"{name}: {names.STATED['gpus']} ends at {high}, and each of its pods asks for {each['min']}")
+    return _resources(low, high, each["min"], each["max"])
+
+
+def _resources(low: int, high: int, least: int, most: int) -> Json:
+    """All of it is said, also what follows from the rest: a stand-in may have said something else before."""
+    return {
+        "gpus": {"min": low, "max": high},
+        "gpusPerNode": {"min": least, "max": most},
+        "maxNodes": min(high // least, MOST_NODES),
+    }
 
 
 def _problems(job: OtherJob) -> Iterator[str]:
@@ -122,7 +156,8 @@ def _gang(roles: Sequence[Pods], row: Kind, name: str) -> list[Pods]:
     if len(gang) != 1 and not (gang and order and all(pods.role in order for pods in gang)):
         called = f" ({', '.join(pods.role for pods in gang)})" if gang else ""
         raise UsageError(f"{name}: {len(gang)} of its roles ask for GPUs{called}: a gang is of one")
-    if any(not pods.count or not pods.accelerators or pods.resource not in names.GPU_RESOURCES for pods in gang):
+    counted = all(pods.count is not None for pods in gang) and any(pods.count for pods in gang)
+    if not counted or any(not pods.accelerators or pods.resource not in names.GPU_RESOURCES for pods in gang):
         raise UsageError(f"{name}: its pods have to ask for GPUs by number, as limits of {names.GPU_RESOURCES[0]}")
     return sorted(gang, key=lambda pods: order.index(pods.role) if order else 0)
 

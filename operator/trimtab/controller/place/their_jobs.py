@@ -7,10 +7,12 @@ from typing import Any
 
 from trimtab import names
 from trimtab.apply.theirs import TheirJob
+from trimtab.apply.write import WriteRefused, merge_patch
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.other_jobs import MOST_SAID, OtherJob, resource_of
-from trimtab.errors import NotFound
+from trimtab.errors import Forbidden, Invalid, NotFound
 from trimtab.foreign.kinds import Json
+from trimtab.foreign.shape import written
 from trimtab.foreign.tables import Kind, Rank
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import Meta, PodObject
@@ -37,16 +39,35 @@ class TheirJobs:
             by_us=names.ANNOTATION_SUSPENDED in job.metadata.annotations,
             end=end,
             message=message,
+            rests=job.rests(row),
+            shape=job.shape(kind, row),
             waiting=self._waiting(kind, row, job),
         )
 
     async def suspend(self, stand_in: Meta, why: str) -> None:
         """Suspend the job, with a note that its user has not. Raises ApiError where that is to be tried again."""
-        await self._patch(stand_in, True, why[:MOST_SAID])
+        await self._write(*self._found(stand_in), True, why[:MOST_SAID])
 
-    async def resume(self, stand_in: Meta) -> None:
-        """Let it go on. Raises ApiError where that is to be tried again."""
-        await self._patch(stand_in, False, None)
+    async def resume(self, stand_in: Meta, shape: tuple[int, int] | None = None) -> None:
+        """Let it go on, with so many pods of so many GPUs where that is said, and a note of what stood there. Raises
+        ApiError where that is to be tried again, WriteRefused where the API server does not take that shape."""
+        kind, row, job = self._found(stand_in)
+        if shape is None:
+            await self._write(kind, row, job, False, None)
+            return
+        before, note = job.document(kind, row), job.metadata.annotations.get(names.ANNOTATION_SHAPED, "")
+        after, note_after = written(before, kind, row, note, *shape)
+        changed = merge_patch(before["spec"], after["spec"])
+        try:
+            await self._write(kind, row, job, False, None, {names.ANNOTATION_SHAPED: note_after}, changed)
+        except (Forbidden, Invalid) as error:
+            raise WriteRefused("ShapeRefused", f"{shape[0]} pods of {shape[1]} GPUs: {error}") from error
+
+    def _found(self, stand_in: Meta) -> tuple[str, Kind, OtherJob]:
+        jobs = self._cluster.other_jobs
+        if jobs is None or (found := jobs.controlling(stand_in)) is None:
+            raise NotFound(f"the job behind {stand_in.key} is gone")
+        return found
 
     def _waiting(self, kind: str, row: Kind, job: OtherJob) -> dict[int, PodObject]:
         """Pods behind our gate, and no other, by rank."""
@@ -62,23 +83,30 @@ class TheirJobs:
                     found.setdefault(rank, pod)
         return found
 
-    async def _patch(self, stand_in: Meta, suspend: bool, why: str | None) -> None:
+    async def _write(
+        self,
+        kind: str,
+        row: Kind,
+        job: OtherJob,
+        suspend: bool,
+        why: str | None,
+        notes: Mapping[str, str | None] | None = None,
+        spec: Json | None = None,
+    ) -> None:
         """A user who has suspended it meanwhile, or has resumed it, is not overruled: the version tells."""
-        jobs = self._cluster.other_jobs
-        found = jobs.controlling(stand_in) if jobs else None
-        if jobs is None or found is None:
-            raise NotFound(f"the job behind {stand_in.key} is gone")
-        kind, row, job = found
         meta, resource = job.metadata, resource_of(row)
         patch: dict[str, Any] = {
             "metadata": {
                 "uid": meta.uid,
                 "resourceVersion": meta.resource_version,
-                "annotations": {names.ANNOTATION_SUSPENDED: why},
+                "annotations": {names.ANNOTATION_SUSPENDED: why, **(notes or {})},
             },
-            **_nested(row.suspend, suspend),
+            "spec": spec or {},
         }
-        jobs.apply_written(kind, await self._client.merge_patch(resource.path(meta.namespace, meta.name), patch))
+        _put(patch, row.suspend, suspend)
+        answer = await self._client.merge_patch(resource.path(meta.namespace, meta.name), patch)
+        if jobs := self._cluster.other_jobs:
+            jobs.apply_written(kind, answer)
 
 
 def rank_of(labels: Mapping[str, str], rank: Rank, each: int, roles: Mapping[str, range]) -> int | None:
@@ -96,6 +124,8 @@ def rank_of(labels: Mapping[str, str], rank: Rank, each: int, roles: Mapping[str
     return of_job[0] * each + index if index < each else None
 
 
-def _nested(path: str, value: bool) -> Json:
-    first, *rest = path.split(".")
-    return {first: _nested(".".join(rest), value) if rest else value}
+def _put(patch: Json, path: str, value: bool) -> None:
+    *parents, last = path.split(".")
+    for name in parents:
+        patch = patch.setdefault(name, {})
+    patch[last] = value
