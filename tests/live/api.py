@@ -67,14 +67,16 @@ class Api:
         """None, or the one."""
         weakref.finalize(self, _close, self._open)
 
-    def get(self, kind: str, name: str, namespace: str) -> Json | None:
-        """The object, or an empty one where there is none."""
+    def get(self, kind: str, name: str, namespace: str, *, managed: bool = False) -> Json | None:
+        """The object, or an empty one where there is none; with `managed` it says who has set which field."""
         if (resource := self._resource(kind)) is None:
             return None
         status, found = self._ask("GET", resource.path(namespace, name))
         if status == 404 and found.get("details", {}).get("name") == name:
             return {}
-        return _lean(found) if status == 200 else None
+        if status != 200:
+            return None
+        return found if managed else _lean(found)
 
     def list(self, kind: str, namespace: str, selector: str = "") -> list[Json] | None:
         """All objects of the namespace that have the labels."""
