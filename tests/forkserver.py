@@ -21,17 +21,30 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import time_machine
+from msgspec import Struct
 
 STEP_SECONDS = 600.0
 """By how much the signals below set a clock."""
 FORTH, BACK = signal.SIGUSR1, signal.SIGUSR2
+
+
+class Ran(Struct, frozen=True):
+    """What became of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    cpu_seconds: float
+    """Its own, from the fork on."""
 
 
 class Forge:
@@ -67,9 +80,10 @@ class Forge:
         directory: Path,
         environment: Mapping[str, str] | None = None,
         program: str = "trimtab",
+        outcome: Path | None = None,
     ) -> Forged:
         """`trimtab ARGUMENTS` (or `faultproxy`), its output at the end of `log`; its environment is ours unless another
-        one is given."""
+        one is given. With `outcome` stderr is apart, and how it ended is kept: see `run`."""
         assert self._process.stdin
         assert self._process.stdout
         asked = {
@@ -79,10 +93,19 @@ class Forge:
             "directory": str(directory),
             "ahead": self.ahead,
             "environment": dict(os.environ if environment is None else environment),
+            "outcome": str(outcome or ""),
         }
         self._process.stdin.write(json.dumps(asked).encode() + b"\n")
         self._process.stdin.flush()
         return Forged(int(self._process.stdout.readline()))
+
+    def run(self, arguments: Sequence[str], directory: Path, seconds: float = 300.0) -> Ran:
+        """`trimtab ARGUMENTS`, waited for. Raises subprocess.TimeoutExpired."""
+        with tempfile.TemporaryDirectory() as folder:
+            said, outcome = Path(folder) / "stdout", Path(folder) / "outcome"
+            self.spawn(arguments, said, directory, outcome=outcome).wait(seconds)
+            code, cpu_seconds = outcome.read_text().split()
+            return Ran(int(code), said.read_text(), _beside(said).read_text(), float(cpu_seconds))
 
 
 @cache
@@ -132,8 +155,10 @@ def serve() -> None:
 
     import trimtab.cli
     import trimtab.commands.controller
+    import trimtab.commands.doctor
     import trimtab.commands.extender
     import trimtab.controller.app
+    import trimtab.doctor.examine
 
     programs = {"trimtab": trimtab.cli.main, "faultproxy": faultproxy.main}
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead leave no zombies
@@ -141,24 +166,47 @@ def serve() -> None:
         asked = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            _become(asked["log"], asked["directory"], asked["environment"])
+            log, outcome = Path(asked["log"]), asked["outcome"]
+            _become(log, _beside(log) if outcome else log, asked["directory"], asked["environment"])
             if asked["ahead"] is not None:
                 _set_clock(asked["ahead"])
             sys.argv = [asked["program"], *asked["arguments"]]
+            if outcome:
+                _tell(programs[asked["program"]], Path(outcome))
             programs[asked["program"]]()
             os._exit(0)  # it never gets here: the command line ends the process
         print(pid, flush=True)
 
 
-def _become(log: str, directory: str, environment: Mapping[str, str]) -> None:
+def _tell(program: Callable[[], None], outcome: Path) -> NoReturn:
+    """Run it to its end, and write its exit code and CPU seconds. The command line prints tracebacks itself."""
+    code: object = 0
+    try:
+        program()
+    except SystemExit as end:
+        code = end.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if not isinstance(code, int):
+        code = 0 if code is None else 1
+    outcome.write_text(f"{code} {time.process_time()}")
+    os._exit(code)
+
+
+def _beside(log: Path) -> Path:
+    """Where stderr goes that is apart."""
+    return log.with_suffix(".stderr")
+
+
+def _become(log: Path, errors: Path, directory: str, environment: Mapping[str, str]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environment)
     more = environment.get("PYTHONPATH", "").split(os.pathsep)  # a distribution with policies of its own, say
     sys.path[1:1] = [each for each in more if each and each not in sys.path]
     random.seed()  # else all that are forked would wait for the same random times
-    output, nothing = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), os.open(os.devnull, os.O_RDONLY)
-    for wanted, number in ((nothing, 0), (output, 1), (output, 2)):
+    outputs = [os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) for path in (log, errors)]
+    for number, wanted in enumerate((os.open(os.devnull, os.O_RDONLY), *outputs)):
         os.dup2(wanted, number)
     os.chdir(directory)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests import forkserver
 from tests.faults.testbed import Stand
 from tests.forkserver import Forge
 from tests.live.conftest import live, live_cluster, proxy
@@ -15,10 +16,9 @@ __all__ = ["live", "live_cluster", "proxy"]
 
 
 @pytest.fixture(scope="session")
-def forge() -> Iterator[Forge]:
+def forge() -> Forge:
     """Where controllers come from."""
-    with Forge() as forge:
-        yield forge
+    return forkserver.shared()
 
 
 @pytest.fixture

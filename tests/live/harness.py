@@ -18,6 +18,7 @@ from urllib.request import urlopen
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests import forkserver
+from tests.live.api import Api
 
 from trimtab_local.control_plane.cluster import LocalCluster
 from trimtab_local.control_plane.kubeconfig import service_account_kubeconfig
@@ -123,6 +124,7 @@ class Live:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
+        self._api = Api(cluster)
         self.excuse: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         """While a controller cannot do its work, the witness that watches (if one does) does not ask for progress."""
 
@@ -138,22 +140,33 @@ class Live:
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """An object, or an empty one when it does not exist."""
+        if (object_ := self._api.get(kind, name, NAMESPACE)) is not None:
+            return object_
         found = self.cluster.kubectl("get", kind, name, "-n", NAMESPACE, "-o", "json", "--ignore-not-found")
         return json.loads(found) if found else {}
 
     def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+        if (objects := self._api.list(kind, NAMESPACE, selector)) is not None:
+            return objects
         arguments = ["get", kind, "-n", NAMESPACE, "-o", "json", *(["-l", selector] if selector else [])]
         items: list[dict[str, Any]] = json.loads(self.cluster.kubectl(*arguments))["items"]
         return items
 
     def apply(self, *objects: dict[str, Any]) -> None:
-        document = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
-        self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+        there = [each for each in objects if not self._api.create(each, NAMESPACE)]
+        if there:
+            document = {"apiVersion": "v1", "kind": "List", "items": there}
+            self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(document))
 
     def patch(self, kind: str, name: str, patch: dict[str, Any], *arguments: str) -> None:
+        at = {(): "", ("--subresource=status",): "status"}.get(arguments)
+        if at is not None and self._api.patch(kind, name, patch, NAMESPACE, at):
+            return
         self.cluster.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(patch), "-n", NAMESPACE, *arguments)
 
     def delete(self, kind: str, name: str, *arguments: str) -> None:
+        if self._api.delete(kind, name, NAMESPACE, *arguments):
+            return
         self.cluster.kubectl("delete", kind, name, "-n", NAMESPACE, "--ignore-not-found", *arguments)
 
     def status(self, job: str) -> dict[str, Any]:

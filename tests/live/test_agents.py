@@ -19,6 +19,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.faultproxy import FaultProxy
+from tests.live.api import Api
 from tests.live.harness import eventually, gpu_node
 
 from trimtab import names
@@ -46,6 +47,7 @@ class Agents:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
+        self._api = Api(cluster)
 
     def token(self, node: str = "") -> str:
         """A token of the agent's account, as the kubelet projects it into the agent's pod on that node."""
@@ -62,8 +64,9 @@ class Agents:
 
     def gpunode(self, node: str = OWN) -> dict[str, Any]:
         """A GPUNode, empty where there is none."""
-        found = self.cluster.kubectl("get", "gpun", node, "-o", "json", "--ignore-not-found", "--show-managed-fields")
-        return json.loads(found) if found else {}
+        if (found := self._api.get("gpun", node, names.SYSTEM_NAMESPACE, managed=True)) is None:
+            raise LocalClusterError(f"no answer about GPUNode {node}")
+        return found
 
     def status(self, node: str = OWN) -> dict[str, Any]:
         status: dict[str, Any] = self.gpunode(node).get("status", {})

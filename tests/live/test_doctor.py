@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -21,6 +19,8 @@ from typing import Any
 
 import pytest
 import yaml
+from tests import forkserver
+from tests.forkserver import Ran
 from tests.live.harness import NAMESPACE, ControllerProcess, Live, eventually, gpu_node, training_job
 
 from trimtab.doctor.checks import queues
@@ -72,13 +72,10 @@ async def controller(installation: Live, tmp_path: Path) -> AsyncIterator[Contro
     installation.cluster.kubectl("delete", "lease", "trimtab-controller", "-n", SYSTEM, "--ignore-not-found")
 
 
-def doctor(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def doctor(kubeconfig: Path, *arguments: str) -> Ran:
     """Run the command as a user would, in little time."""
-    command = [sys.executable, "-m", "trimtab", "doctor", "--kubeconfig", str(kubeconfig), *arguments]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < CPU_SECONDS
+    done = forkserver.shared().run(["doctor", "--kubeconfig", str(kubeconfig), *arguments], ROOT)
+    assert done.cpu_seconds < CPU_SECONDS
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

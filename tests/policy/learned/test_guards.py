@@ -560,7 +560,7 @@ BAD_TIMES: dict[str, tuple[SimRules | None, float, Callable[[], Snapshot | None]
 
 
 @pytest.mark.parametrize("times", BAD_TIMES)
-@pytest.mark.parametrize("window", [21, 22, 23])
+@pytest.mark.parametrize("window", [21, *(pytest.param(each, marks=pytest.mark.long) for each in (22, 23))])
 def test_in_bad_times_it_is_no_worse_than_its_base(times: str, window: int) -> None:
     rules, load, nodes = BAD_TIMES[times]
     ours, base = (jct(each, rules, load=load, window=window, nodes=nodes()) for each in (Rudder(), Rudder(analytic())))

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright
 from tests.web.serving import ApiServer, Site, site
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium"))), None)
@@ -74,9 +74,26 @@ class Opened:
 
 
 @contextlib.asynccontextmanager
-async def opened(nodes: int = 16, api: ApiServer | None = None, **options: Any) -> AsyncIterator[Opened]:
-    """A town's console. `options` are those of a page: viewport, color_scheme and so on."""
-    async with site(api, nodes=nodes) as made, async_playwright() as tools:
+async def running() -> AsyncIterator[Browser]:
+    """A browser. Its start costs more than most of what is done in it."""
+    async with async_playwright() as tools:
         browser = await tools.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
-        yield Opened(await browser.new_page(**options), made)
+        yield browser
         await browser.close()
+
+
+kept: Browser | None = None
+"""The one of the module whose tests run (`conftest.py`)."""
+
+
+@contextlib.asynccontextmanager
+async def opened(nodes: int = 16, api: ApiServer | None = None, **options: Any) -> AsyncIterator[Opened]:
+    """A town's console, in the browser that runs already or in one of its own; nothing is left in it of other pages.
+
+    `options` are those of a page: viewport, color_scheme and so on.
+    """
+    async with site(api, nodes=nodes) as made, contextlib.AsyncExitStack() as stack:
+        browser = kept or await stack.enter_async_context(running())
+        page = await browser.new_page(**options)  # in a context of its own, which ends with it
+        stack.push_async_callback(page.close)
+        yield Opened(page, made)

@@ -11,7 +11,7 @@ from tests.builders import JOB_SPEC
 from tests.web.browser.chromium import PAGES, Opened, needs_chromium, opened
 from tests.web.town import OPEN
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 MOST_STOPS = 300
 CONTROLS = "a[href], button, input, select, textarea, summary, [tabindex='0']"
 SETUP = """controls => {

@@ -18,7 +18,7 @@ from trimtab.api.status import Shadow
 from trimtab.web import server
 from trimtab.web.rights import SECONDS
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest.mark.parametrize("path", PAGES)

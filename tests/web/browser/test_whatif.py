@@ -14,7 +14,7 @@ from tests.web.town import OPEN
 
 from trimtab.ui import words
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 ADDED = {"nodes": {"add": [{"type": "A100", "count": 2, "gpus": 8}]}}
 
 
