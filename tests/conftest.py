@@ -40,22 +40,30 @@ Kubectl = Callable[..., str]
 
 APART = {"kind": "run the tests on kind, and no others", "long": "run the tests that take minutes, and no others"}
 """Markers of tests that run only where they are asked for, each by an option of its name."""
+WHOLE = {frozenset({"--kind", "--all"}): "hack/test --kind --all", frozenset({"--long"}): "hack/test --long"}
+"""Runs of all tests that are apart, by their arguments."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`hack/test --kind` and `hack/test --long`."""
+    """`hack/test --kind`, `hack/test --kind --all` and `hack/test --long`."""
     for name, what in APART.items():
         parser.addoption(f"--{name}", action="store_true", help=what)
+    parser.addoption("--all", action="store_true", help="with --kind: all of them, not only those marked essential")
+
+
+def _arguments(config: pytest.Config) -> frozenset[str]:
+    return frozenset(str(word) for word in config.invocation_params.args)
 
 
 def _whole(config: pytest.Config) -> str:
     """The command of a run of all tests that are apart; empty for any other run."""
-    words = [str(word) for word in config.invocation_params.args]
-    return f"hack/test {words[0]}" if len(words) == 1 and words[0].removeprefix("--") in APART else ""
+    return WHOLE.get(_arguments(config), "")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """When all tests that are apart were last run: CI leaves out long ones, and without containers those on kind."""
+    """When all tests that are apart were last run: CI leaves out long ones, and most of those on kind."""
+    if _arguments(config) == {"--kind"}:
+        return [f"left out here: {last_runs.told('hack/test --kind --all')}"]
     return [last_runs.told(command)] if (command := _whole(config)) else []
 
 
@@ -80,16 +88,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.args[:] = parts[first:] + parts[:first]
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Those on kind are in one folder: to read all others' files takes longer than one of them."""
+    beside = collection_path.parent == config.rootpath / "tests" and collection_path.name != "kind"
+    return True if beside and config.getoption("--kind") else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Fast tests first: whoever breaks a pure function should not wait for a control plane to learn it.
 
-    Those that are apart keep the machine busy: they run by themselves, or not at all.
+    Those that are apart keep the machine busy: they run by themselves, or not at all. Of those on kind the essential
+    ones run, and the others with --all.
     """
     wanted = {name for name in APART if config.getoption(f"--{name}")}
-    others = [item for item in items if {name for name in APART if item.get_closest_marker(name)} != wanted]
+    others = {item for item in items if {name for name in APART if item.get_closest_marker(name)} != wanted}
+    if wanted == {"kind"} and not config.getoption("--all"):
+        others |= {item for item in items if not item.get_closest_marker("essential")}
     if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in set(others)]
+        config.hook.pytest_deselected(items=list(others))
+        items[:] = [item for item in items if item not in others]
     items.sort(key=lambda item: (_turn(item), item.path))
 
 

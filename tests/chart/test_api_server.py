@@ -7,8 +7,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,9 @@ from hack.chart.render import CHART, KUBERNETES, NAMED, RenderError, helm
 from hack.chart.tools import build
 from tests.chart.openapi import write_schemas
 from tests.chart.rendered import FILES, MANIFESTS, objects_of, parse, text_of
+from tests.docs.pages import blocks
 
+from trimtab.errors import LocalClusterError
 from trimtab.names import SYSTEM_NAMESPACE
 from trimtab_local.control_plane.cluster import LocalCluster
 
@@ -182,3 +186,46 @@ def test_a_second_release_is_refused(empty: LocalCluster) -> None:
             "--create-namespace", "--values", str(NAMED),
         )  # fmt: skip
     released(empty, "uninstall")
+
+
+# --- the documentation's commands for clusters with Helm -------------------------------------------------------------
+@pytest.fixture
+def kubelets(empty: LocalCluster) -> Iterator[None]:
+    """What the local cluster has nobody for: agents are on all nodes, and pods of `helm test` come to their end."""
+    ended = threading.Event()
+
+    def stand_in() -> None:
+        while not ended.wait(2.0):
+            found = json.loads(empty.kubectl("get", "daemonsets,pods", "-n", SYSTEM_NAMESPACE, "-o", "json"))["items"]
+            for each in found:
+                name, generation = each["metadata"]["name"], each["metadata"].get("generation")
+                status: dict[str, object] = {"phase": "Succeeded"}
+                if each["kind"] == "DaemonSet":
+                    counts = ("currentNumberScheduled", "desiredNumberScheduled", "numberReady", "numberAvailable")
+                    status = {**dict.fromkeys((*counts, "updatedNumberScheduled"), 1), "observedGeneration": generation}
+                elif "helm.sh/hook" not in each["metadata"].get("annotations", {}):
+                    continue
+                patch = json.dumps({"status": status})
+                where = ("-n", SYSTEM_NAMESPACE, "--subresource=status", "--type=merge", "-p", patch)
+                with suppress(LocalClusterError):  # it is gone
+                    empty.kubectl("patch", each["kind"].lower(), name, *where)
+
+    thread = threading.Thread(target=stand_in)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.usefixtures("kubelets")
+def test_the_commands_of_the_documentation_are_taken(empty: LocalCluster) -> None:
+    """From `helm install` in the chart's manual to the last line of docs/tasks/upgrade.md, with the names they use."""
+    script = "\n".join(["set -euo pipefail", *blocks("sh chart")])
+    path = f"{build()}:{empty.binaries}:{os.environ['PATH']}"
+    given = {"KUBECONFIG": str(empty.kubeconfig), "PATH": path, "REGISTRY": "registry.example.com/trimtab"}
+    done = subprocess.run(
+        ["bash", "-xc", script], cwd=CHART.parents[1], env={**os.environ, **given}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    left = empty.kubectl("get", "crds,clusterroles,namespaces", "--output=name")
+    assert "trimtab" not in left.replace("trimtab:kwok", ""), "but for the local cluster's own kubelets"

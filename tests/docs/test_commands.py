@@ -1,131 +1,94 @@
-"""Commands of the documentation that no test runs, such as those for a cluster of one's own: they exist all the same.
+"""Every command of the documentation is run by a test, or is told here with the reason why none can.
 
-Blocks that begin with ```sh are run (test_readme.py, ../kind). Of all others, and of commands within sentences, every
-subcommand and option of `trimtab`, every value of the chart and every file is looked up.
+Blocks say behind their backticks what runs them (pages.RUN_BY). Of commands within sentences, what is complete and
+reads is run by README's way (mentions.py); of all others subcommands, options, values of the chart and files are looked
+up.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Iterator
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from typer.main import get_command
+from tests.docs.mentions import NOT_RUN, runnable, wrong
+from tests.docs.pages import DOCS, FENCED, ORDER, PAGES, ROOT, RUN_BY, blocks, mentions, typed_elsewhere
 
-from trimtab.cli import app
-from trimtab_local.checkout import checkout
-
-ROOT = checkout()
-GENERATED = {ROOT / "docs" / "reference" / name for name in ("api.md", "commands.md", "metrics.md", "settings.md")}
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "hack" / "README.md",
-    *sorted((ROOT / "charts").glob("**/*.md")),
-    *sorted({*(ROOT / "docs").glob("**/*.md")} - GENERATED),
-]
-SPAN = re.compile(r"`([^`\n]+)`")
-BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-INDENTED = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
-BEGINS = ("trimtab ", "helm ", "kubectl ", "./hack/", "hack/")
-END = frozenset({"|", "||", "&&", ";", ">", "--", "#"})
-
-
-def commands(text: str) -> Iterator[str]:
-    """Whatever looks like a command and is not run, continued lines as one."""
-    prose = BLOCK.sub("", text)
-    blocks = [block for kind, block in BLOCK.findall(text) if not kind.startswith("sh")]
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    lines += INDENTED.findall(prose.replace("\\\n", " "))
-    spans = SPAN.findall(prose)
-    for line in (*lines, *spans):
-        for part in re.split(r"; | \| ", line):
-            if part.strip().startswith(BEGINS):
-                yield part.strip()
-
-
-def words_of(command: str) -> list[str]:
-    """The words up to a pipe, a remark or what is handed on."""
-    try:
-        words = shlex.split(command, comments=True)
-    except ValueError:  # a command that a sentence shortens within quotes
-        words = command.split()
-    stop = next((index for index, word in enumerate(words) if word in END or word.startswith((">", "2>"))), len(words))
-    return words[:stop]
-
-
-@cache
-def root() -> Any:
-    return get_command(app)
-
-
-def lookup(words: list[str]) -> str:
-    """Why `trimtab` would not understand the words, by name alone; empty where it would."""
-    command, index = root(), 1
-    while index < len(words) and hasattr(command, "commands") and re.fullmatch(r"[a-z][a-z-]*", words[index]):
-        inner = command.get_command(None, words[index])
-        if inner is None:
-            return f"there is no `{' '.join(words[: index + 1])}`"
-        command, index = inner, index + 1
-    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
-    known |= {"--help", "-h", "--version", "--install-completion", "--show-completion"}
-    asked = {word.partition("=")[0] for word in words[index:] if re.match(r"--?[A-Za-z]", word)}
-    return f"no option of `{' '.join(words[:index])}`: {', '.join(sorted(asked - known))}" if asked - known else ""
-
-
-def values(words: list[str]) -> list[str]:
-    """Keys of --set that the chart does not have; what stands below `settings` is the settings' own."""
-    known = yaml.safe_load((ROOT / "charts/trimtab/values.yaml").read_text())
-    unknown = []
-    for before, word in pairwise(words):
-        place: Any = known
-        path = word.partition("=")[0].split(".") if before == "--set" else []
-        for key in path if path[:1] != ["settings"] else []:
-            if not isinstance(place, dict) or key not in place:
-                unknown.append(word)
-                break
-            place = place[key]
-    return unknown
-
-
-def missing(words: list[str]) -> list[str]:
-    """Files of the checkout that are not there."""
-    named = [word for word in words if re.match(r"(?:\./)?(?:hack|manifests|charts)/[\w./-]+$", word)]
-    return [word for word in named if not (ROOT / word).exists()]
+ELSEWHERE = {
+    "claude mcp add trimtab -- trimtab mcp --context prod\n": "Claude Code is not ours; tests/mcp plays it",
+    'curl -H "Authorization: Bearer $(kubectl create token NAME)" https://trimtab.example.com/api/v1/jobs\n': (
+        "an ingress with a name of its own; tests/live/test_web.py asks the same without"
+    ),
+}
+"""Blocks that no test runs, and why."""
+READ_BY_WAY = 45
+"""At least so many mentions are run; a change that loses them all would not be seen otherwise."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_that_are_not_run_exist(page: Path) -> None:
-    wrong = []
-    for command in commands(page.read_text()):
-        words = words_of(command)
-        wrong += [f"{command}: there is no {name}" for name in missing(words)]
-        if words[0] == "trimtab" and (why := lookup(words)):
-            wrong.append(f"{command}: {why}")
-        if words[0] == "helm":
-            wrong += [f"{command}: the chart has no {word}" for word in values(words)]
-    assert wrong == []
+def test_every_line_that_somebody_would_type_is_in_a_block_that_is_run(page: Path) -> None:
+    text = PAGES[page]
+    kinds = {kind for kind, _ in FENCED.findall(text) if kind.startswith("sh")}
+    assert kinds <= RUN_BY.keys()
+    assert typed_elsewhere(text) == []
+    assert "sh" not in kinds or page in ORDER or page == ROOT / "README.md", "it is not in the order of the index"
+    assert "sh cluster" not in kinds or page == DOCS / "start" / "install.md"
+    assert "sh release" not in kinds or page == ROOT / "hack" / "README.md"
+
+
+@pytest.mark.parametrize("kind", RUN_BY)
+def test_the_test_that_runs_a_kind_of_block_is_there(kind: str) -> None:
+    assert blocks(kind)
+    assert not RUN_BY[kind] or f'blocks("{kind}"' in (ROOT / RUN_BY[kind]).read_text()
+
+
+def test_no_command_is_left_out_silently() -> None:
+    """Whoever adds one says why, here or in mentions.NOT_RUN, and counts it."""
+    assert sorted(blocks("sh elsewhere")) == sorted(ELSEWHERE)
+    assert len(ELSEWHERE) == 2
+    mentioned = {mention for text in PAGES.values() for mention in mentions(text)}
+    assert NOT_RUN.keys() - mentioned == set(), "these are no longer mentioned"
+    assert len(NOT_RUN) == 14
+    assert sum(bool(runnable(mention)) for mention in mentioned) >= READ_BY_WAY
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_within_sentences_exist(page: Path) -> None:
+    assert [f"{mention}: {why}" for mention in mentions(PAGES[page]) for why in wrong(mention)] == []
 
 
 @pytest.mark.parametrize(
-    ("command", "wrong"),
+    ("command", "exists"),
     [
-        ("trimtab get jobs -A --watch", False),
-        ("trimtab get jbos", True),
-        ("trimtab explain JOB --why-nott H100", True),
-        ("helm upgrade trimtab charts/trimtab --set web.enabled=true", False),
-        ("helm upgrade trimtab charts/trimtab --set web.enabld=true", True),
-        ("kubectl apply -f manifests/nowhere.yaml", True),
+        ("trimtab get jobs -A --watch", True),
+        ("trimtab get jbos", False),
+        ("trimtab explain JOB --why-nott H100", False),
+        ("trimtab explain", True),  # named without what it explains
+        ("trimtab submit --gpu 8 ... -- COMMAND --flag", False),
+        ("trimtab get jobs -o xml", False),
+        ("trimtab policies best_fit", False),
+        ("helm upgrade trimtab charts/trimtab --set web.enabled=true", True),
+        ("helm upgrade trimtab charts/trimtab --set web.enabld=true", False),
+        ("kubectl apply -f manifests/nowhere.yaml", False),
+        ("hack/fuzz extender --runs 1000", True),
+        ("hack/fuzz extender --rums 1000", False),
+        ("hack/bench/run rooms", False),
     ],
 )
-def test_one_that_does_not_exist_would_be_found(command: str, wrong: bool) -> None:
-    text = f"Do `{command}`, or\n\n    {command}\n\n```text\n{command}\n```\n"
-    assert list(commands(text)) == [command] * 3
-    words = words_of(command)
-    found = [*missing(words), *values(words), *([lookup(words)] if words[0] == "trimtab" and lookup(words) else [])]
-    assert bool(found) == wrong
+def test_one_that_does_not_exist_would_be_found(command: str, exists: bool) -> None:
+    begin, _, end = command.rpartition(" ")
+    assert list(mentions(f"Do `{command}`, or `{begin}\n{end}`, or ``{command}``.\n")) == [command] * 2
+    assert (not list(wrong(command))) == exists
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("```text\ntrimtab queue\n```\n", True),
+        ("So:\n\n    hack/release sign\n", True),
+        ("```text\n$ kubectl get nodes\n```\n", True),
+        ("```sh\ntrimtab queue\n```\n", False),
+        ("```text\ntrimtab-controller leads\n```\n", False),
+    ],
+)
+def test_a_line_to_type_that_no_test_runs_would_be_found(text: str, found: bool) -> None:
+    assert bool(typed_elsewhere(text)) == found

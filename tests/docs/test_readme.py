@@ -1,7 +1,9 @@
 """The commands of README and docs/, run as a newcomer would: in order, in one shell, from the root of the checkout.
 
-The shell has nothing that a reader's has not, but for a home of its own for clusters. So the text takes the ports and
-the files of /tmp that it takes on a reader's machine, and the tests of two checkouts take turns.
+The shell has nothing that a reader's has not, but for a home of its own for clusters and a browser that opens nothing.
+So the text takes the ports and the files of /tmp that it takes on a reader's machine, and the tests of two checkouts
+take turns. README's own commands come after the page that makes a cluster; what a reader ends with Ctrl-C is ended so.
+At the end come the commands that stand within sentences (mentions.py).
 
 Of the two headlines `./hack/demo` is run for real by a test of its own. `./hack/test` would run this test again: it is
 only checked to be a script that bash can read.
@@ -14,38 +16,54 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.docs.pages import DOCS, ORDER, PAGES, ROOT, blocks
 
 from trimtab.commands import cluster_option, planning
 from trimtab.settings import DEFAULTS, PolicySettings, load
 from trimtab.telemetry import agent_metrics, extender_metrics
-from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.cluster import LocalCluster, local_clusters
 
-ROOT = checkout()
-README = (ROOT / "README.md").read_text()
-DOCS = ROOT / "docs"
-PAGES = {path: path.read_text() for path in sorted(DOCS.glob("**/*.md"))}
-ORDER = [DOCS / name for name in re.findall(r"^1\. \[.*\]\((.*)\)$", PAGES[DOCS / "index.md"], re.MULTILINE)]
-"""Pages whose commands share one shell, in the order in which the index has them."""
-TEXT = "\n".join(PAGES[path] for path in ORDER)
-FENCED = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = [*FENCED.findall(README), *FENCED.findall(TEXT)]
+README = PAGES[ROOT / "README.md"]
 HEADLINES = ("./hack/demo\n", "./hack/test\n")
-LOGS = [Path(name) for name in re.findall(r" 2>(\S+\.log) &$", TEXT, re.MULTILINE)]
-DOCUMENTS = [*sorted((ROOT / "hack").glob("**/*.md")), *PAGES, ROOT / "README.md"]
+FIRST, *OTHERS, LAST = ORDER
+"""The page that makes a cluster, and the one that ends it."""
+BLOCKS = [
+    *blocks("sh", FIRST),
+    *(block for block in blocks("sh", ROOT / "README.md") if block not in HEADLINES),
+    *(block for page in OTHERS for block in blocks("sh", page)),
+    f"{sys.executable} -m tests.docs.mentions\n",
+    *blocks("sh", LAST),
+]
+UNTIL_CTRL_C = {"trimtab ui": "Ctrl-C ends it", "trimtab top": "GPUs held"}
+"""Commands that go on until somebody ends them, each with what they show first."""
+LOGS = [Path(name) for name in re.findall(r" 2>(\S+\.log) &$", "".join(BLOCKS), re.MULTILINE)]
+DOCUMENTS = [*sorted((ROOT / "hack").glob("**/*.md")), *sorted(DOCS.glob("**/*.md")), ROOT / "README.md"]
+
+
+def ended(block: str) -> str:
+    """A block whose commands that go on for ever are ended by Ctrl-C."""
+    for command, shown in UNTIL_CTRL_C.items():
+        block = re.sub(
+            rf"^({command})(?= *(?:#|$))",
+            rf"{sys.executable} -m tests.docs.attended '{shown}' \1",
+            block,
+            flags=re.MULTILINE,
+        )
+    return block
 
 
 @pytest.fixture
 def environment(state_home: Path) -> dict[str, str]:
     """As in a shell where nothing of ours is set up; clusters are out of the way."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("TRIMTAB_", "KUBECONFIG"))}
-    return ours | {"XDG_STATE_HOME": str(state_home)}
+    return ours | {"XDG_STATE_HOME": str(state_home), "BROWSER": "true"}
 
 
 @pytest.fixture
@@ -64,13 +82,12 @@ def turn() -> Iterator[None]:
         yield
 
 
-def test_the_readme_is_short_and_no_page_has_commands_that_are_not_run() -> None:
+def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 200
-    assert [str(path) for path, text in PAGES.items() if FENCED.search(text) and path not in ORDER] == []
 
 
 def test_the_two_headlines_are_told_first() -> None:
-    assert BLOCKS[:2] == list(HEADLINES)
+    assert blocks("sh", ROOT / "README.md")[:2] == list(HEADLINES)
     for headline in HEADLINES:
         subprocess.run(["bash", "-n", headline.strip()], cwd=ROOT, check=True)
         assert os.access(ROOT / headline.strip(), os.X_OK)
@@ -95,7 +112,7 @@ def test_the_demo_completes_every_job_that_can_and_leaves_nothing(
 @pytest.mark.timeout(3000)
 @pytest.mark.usefixtures("turn")
 def test_all_other_commands_succeed_in_order(environment: dict[str, str], tmp_path: Path) -> None:
-    script = "\n".join(["set -euo pipefail", *(block for block in BLOCKS if block not in HEADLINES)])
+    script = "\n".join(["set -euo pipefail", *map(ended, BLOCKS)])
     log = tmp_path / "output"
     try:
         with log.open("w") as output:
@@ -115,7 +132,7 @@ def test_all_other_commands_succeed_in_order(environment: dict[str, str], tmp_pa
 
 def test_its_jobs_run_for_longer_than_anybody_needs_to_read_on() -> None:
     """`replay` and `whatif` need some that are not done: whoever goes for a coffee in between has them, too."""
-    [speedup] = re.findall(r"trimtab controller --fake-speedup (\S+)", PAGES[DOCS / "start/by-hand.md"])
+    [speedup] = re.findall(r"trimtab controller --fake-speedup (\S+)", PAGES[FIRST])
     fleet = cluster_option.snapshot(
         ",".join(f"{gpu_type}=64" for gpu_type in ("H100-SXM5-80GB", "MI300X", "V100-SXM2-16GB"))
     )

@@ -1,1 +1,1 @@
-"""Trimtab as its users run it: images, chart, and gangs on real kubelets, those of kind. Run by `hack/test --kind`."""
+"""Trimtab as its users run it: images, chart, gangs on the kubelets of kind. `hack/test --kind --all` runs them."""

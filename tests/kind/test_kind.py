@@ -1,6 +1,7 @@
 """What users do with a cluster, and what befalls one: each test is one of these. The last one takes Trimtab away.
 
-In the order of the file, on one cluster; each test leaves it as it has found it.
+In the order of the file, on one cluster; each test leaves it as it has found it. CI runs those that are essential,
+`hack/test --kind --all` all of them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def lives(pods: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
     ]
 
 
+@pytest.mark.essential
 def test_the_chart_comes_up_and_sees_the_gpus(kind: Kind) -> None:
     controller = kind.get("deployment", "trimtab-controller", "--namespace", SYSTEM_NAMESPACE)
     assert controller["status"]["availableReplicas"] == controller["spec"]["replicas"]
@@ -51,6 +53,7 @@ def test_the_chart_comes_up_and_sees_the_gpus(kind: Kind) -> None:
     kind.helm("test", "trimtab", "--timeout=2m")
 
 
+@pytest.mark.essential
 def test_a_gang_of_two_pods_meets_on_two_nodes_and_ends(kind: Kind, submit: Submit) -> None:
     job = submit(meeting("meeting", seconds=3))
     job.wait(COMPLETE)
@@ -79,7 +82,7 @@ def test_an_upgrade_restarts_nothing(kind: Kind, submit: Submit) -> None:
     assert job.epoch == 1
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.2, 0.4])
+@pytest.mark.parametrize("delay", [0.0, pytest.param(0.2, marks=pytest.mark.essential), 0.4])
 def test_a_controller_that_dies_while_it_binds_leaves_no_half_gang(kind: Kind, submit: Submit, delay: float) -> None:
     """A gang is planned, made and bound within half a second: one of these moments is in the midst of it."""
     controller = kind.leader()

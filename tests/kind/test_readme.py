@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.docs.pages import blocks
 from tests.kind.conftest import GPUS, ROOT, Kind
 
 from trimtab.names import SYSTEM_NAMESPACE
 
 pytestmark = [pytest.mark.kind, pytest.mark.timeout(3000)]
 
-INSTALL = (ROOT / "docs/start/install.md").read_text()
-BLOCKS = re.findall(r"^```sh cluster\n(.*?)^```$", INSTALL, re.MULTILINE | re.DOTALL)
+BLOCKS = blocks("sh cluster")
 PARTS = ("hack/kind/images", "helm upgrade --install", "kubectl apply", "helm upgrade trimtab", "kubectl delete ltj")
 """How the blocks begin."""
 
@@ -31,10 +31,12 @@ def nothing(kind: Kind) -> Iterator[Kind]:
     kind.kubectl("delete", "pvc", "checkpoints", "--ignore-not-found")
 
 
+@pytest.mark.essential
 def test_the_way_has_all_its_parts() -> None:
     assert [block.startswith(part) for block, part in zip(BLOCKS, PARTS, strict=True)] == [True] * len(PARTS)
 
 
+@pytest.mark.essential
 @pytest.mark.usefixtures("trainer")
 def test_install_first_job_tune_and_uninstall_as_the_readme_has_it(nothing: Kind, tmp_path: Path) -> None:
     script, log, values = "\n".join(["set -euo pipefail", *BLOCKS]), tmp_path / "output", tmp_path / "values.yaml"

@@ -24,7 +24,7 @@ def test_what_was_never_run_says_so(file: Path) -> None:
 def test_the_next_run_tells_of_the_last_one(file: Path) -> None:
     said = last_runs.note(COMMAND, "1004 crashes, 0 lives with violations", file)
     assert "commit it" in said
-    last_runs.note("hack/test --kind", "41 passed", file)
+    last_runs.note("hack/test --kind --all", "41 passed", file)
     told = last_runs.told(COMMAND, file)
     pattern = r"hack/faults --all: last run \d{4}-\d\d-\d\d on [0-9a-f]{12}( with changes)?: 1004 crashes, 0 lives.*"
     assert re.fullmatch(pattern, told)
@@ -34,10 +34,10 @@ def test_the_next_run_tells_of_the_last_one(file: Path) -> None:
 
 def test_ci_notes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
-    assert "41 passed" in last_runs.note("hack/test --kind", "41 passed", file)
+    assert "41 passed" in last_runs.note("hack/test --kind --all", "41 passed", file)
     assert not file.exists()
 
 
 def test_what_is_committed_can_be_told() -> None:
-    for command in (COMMAND, "hack/test --kind", "hack/test --long"):
+    for command in (COMMAND, "hack/test --kind --all", "hack/test --long"):
         assert last_runs.told(command).startswith(f"{command}: ")

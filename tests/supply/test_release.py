@@ -6,6 +6,7 @@ import base64
 import gzip
 import io
 import json
+import subprocess
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hack.supply import attest, normal, release, sign
 from hack.supply.oci import ATTESTATIONS, IMAGE, KIND, SIGNATURES, Layout, LayoutError, digest, encoded
+from tests.docs.pages import ROOT, blocks
 
 BILL = {"bomFormat": "CycloneDX", "components": []}
 NAME = "example.org/trimtab-agent"
@@ -325,3 +327,17 @@ def test_the_version_of_this_checkout_has_notes(
     monkeypatch.setattr("sys.argv", ["hack/release", "notes"])
     assert release.main() == 0
     assert len(capsys.readouterr().out.splitlines()) > 10
+
+
+def test_the_way_of_the_manual_signs_and_verifies(layout: Layout, tmp_path: Path) -> None:
+    """As hack/README.md has it, in a checkout where an image has been built and nothing is to be set up."""
+    for name in ("hack", "dist"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
+    (tmp_path / "hack" / "release").symlink_to(ROOT / "hack" / "release")
+    (tmp_path / "hack" / "setup").symlink_to("/bin/true")
+    layout.folder.rename(tmp_path / "dist" / "agent")
+    script = "\n".join(["set -euo pipefail", *blocks("sh release")])
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "trimtab.key").exists()

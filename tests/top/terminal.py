@@ -9,7 +9,9 @@ import subprocess
 from collections.abc import Sequence
 
 
-def in_terminal(words: Sequence[str], until_seen: bytes, **environment: str) -> tuple[bytes, int]:
+def in_terminal(
+    words: Sequence[str], until_seen: bytes, *, keys: bytes = b"q", **environment: str
+) -> tuple[bytes, int]:
     """What a program writes into a terminal until it has written this and was told to quit, and its exit code."""
     main, terminal = pty.openpty()
     process = subprocess.Popen(
@@ -25,7 +27,7 @@ def in_terminal(words: Sequence[str], until_seen: bytes, **environment: str) -> 
             except OSError:  # the other end is closed
                 break
             if until_seen in written + part and until_seen not in written:
-                os.write(main, b"q")
+                os.write(main, keys)
             written += part
         return written, process.wait(30)
     finally:
