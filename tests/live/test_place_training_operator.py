@@ -174,9 +174,9 @@ async def test_the_shape_of_a_pytorchjob_is_chosen_and_follows_what_is_free(
         all_nodes = {names.STATED["gpus"]: "32-32", names.STATED["gpus_per_node"]: "8-8"}
         live.patch(PYTORCHJOB.plural, "shaped", {"metadata": {"annotations": all_nodes}})
         await theirs.shape_is(live, "shaped", (4, 8), PYTORCHJOB)
-        live.patch(PYTORCHJOB.plural, "shaped", {"metadata": {"annotations": {names.STATED["gpus"]: "8-32"}}})
+        live.patch(PYTORCHJOB.plural, "shaped", {"metadata": {"annotations": {names.STATED["gpus"]: "16-32"}}})
         await eventually(
-            lambda: live.get("ltj", stands_in)["spec"]["resources"]["gpus"]["min"] == 8, what="it to need fewer"
+            lambda: live.get("ltj", stands_in)["spec"]["resources"]["gpus"]["min"] == 16, what="it to need fewer"
         )
         live.apply(training_job("proud", gpus=16, seconds=3600, priorityClassName="shape-high"))
         await live.until("proud", "PodsReady", 60)
