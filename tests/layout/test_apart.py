@@ -36,6 +36,7 @@ class Item:
     """A test."""
 
     name: str
+    path = TESTS / "test_item.py"
 
     def get_closest_marker(self, name: str) -> bool | None:
         return name in MARKS[self.name] or None
