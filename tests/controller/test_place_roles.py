@@ -131,6 +131,22 @@ def test_the_workers_of_an_mpijob_are_a_gang_without_its_launcher() -> None:
         assert words in str(told.value)
 
 
+def test_the_mpi_operator_keeps_what_has_failed_and_can_make_a_rank_of_the_launcher() -> None:
+    api = "kubeflow.org/v2beta1"
+    assert standing_in(mpijob(api=api))["spec"]["resources"]["maxNodes"] == 3
+    as_worker = mpijob(api=api)
+    as_worker["spec"]["runLauncherAsWorker"] = True
+    wrong = {
+        "the pods of Launcher ask for no GPUs": mpijob({"schedulerName": names.SCHEDULER_NAME}, api),
+        "spec.runPolicy.cleanPodPolicy has to be All": mpijob(api=api, cleanPodPolicy="Running"),
+        "spec.runLauncherAsWorker has to be left out": as_worker,
+    }
+    for words, document in wrong.items():
+        with pytest.raises(UsageError) as told:
+            standing_in(document)
+        assert words in str(told.value)
+
+
 def test_of_mpijobs_the_version_says_whose_they_are() -> None:
     found = {api: row_of(mpijob(api=f"kubeflow.org/{api}")) for api in ("v1", "v2beta1", "v1alpha2")}
     assert {api: row and row[0] for api, row in found.items()} == {

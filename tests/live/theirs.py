@@ -179,8 +179,9 @@ def pytorchjob(
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": meta, "spec": spec}
 
 
-def mpijob(name: str, nodes: int = 2, *, launcher: Json | None = None, **policy: Any) -> Json:
-    """An MPIJob to be placed: what its launcher starts on the workers, its command says."""
+def mpijob(name: str, nodes: int = 2, *, api: str = "v1", launcher: Json | None = None, **policy: Any) -> Json:
+    """An MPIJob to be placed: what its launcher starts on the workers, its command says. `api` v1 is the training
+    operator's, v2beta1 the MPI operator's."""
     worker = template()
     worker["spec"]["containers"][0].pop("command")
     start = {"name": "mpi", "image": "trainer:1", "command": ["mpirun", "-n", str(8 * nodes), *SMALL]}
@@ -189,9 +190,10 @@ def mpijob(name: str, nodes: int = 2, *, launcher: Json | None = None, **policy:
         "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": quiet},
         "Worker": {"replicas": nodes, "restartPolicy": "Never", "template": worker},
     }
-    spec = {"mpiReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": "Running", **policy}}
+    clean = "Running" if api == "v1" else "All"
+    spec = {"mpiReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": clean, **policy}}
     meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
-    return {"apiVersion": "kubeflow.org/v1", "kind": "MPIJob", "metadata": meta, "spec": spec}
+    return {"apiVersion": f"kubeflow.org/{api}", "kind": "MPIJob", "metadata": meta, "spec": spec}
 
 
 def annotations(live: Live, name: str, kind: Words = JOB) -> dict[str, str]:
