@@ -1,11 +1,11 @@
-"""The real controllers of JobSets, TrainJobs, PyTorchJobs and MPIJobs, beside the local control plane, as they are.
+"""The real controllers of JobSets, TrainJobs, PyTorchJobs, MPIJobs and RayJobs, beside the local control plane.
 
     with running(live.cluster, directory, JOBSET, TRAINER):
         live.apply(...)
 
-CRDs, roles and webhooks are those of the Go modules sigs.k8s.io/jobset, and of github.com/kubeflow/trainer,
-training-operator and mpi-operator (Apache License 2.0), which hack/other-kinds pins; none is kept here. Webhooks are
-real, too, called by URL and not by a Service, with a certificate that is made for them.
+CRDs, roles and webhooks are those of the Go modules sigs.k8s.io/jobset, github.com/ray-project/kuberay, and of
+github.com/kubeflow/trainer, training-operator and mpi-operator (Apache License 2.0), which hack/other-kinds pins; none
+is kept here. Webhooks are real, too, called by URL and not by a Service, with a certificate that is made for them.
 """
 
 from __future__ import annotations
@@ -140,6 +140,15 @@ TRAINING_OPERATOR = Project(
     built="training-operator",
     kinds=("pytorchjobs",),
     secret="training-operator-webhook-cert",
+)
+KUBERAY = Project(
+    module="github.com/ray-project/kuberay/ray-operator",
+    program="ray-operator",
+    namespace="kuberay",
+    account="kuberay-operator",
+    crds=tuple(f"config/crd/bases/ray.io_{plural}.yaml" for plural in ("rayclusters", "rayjobs")),
+    role="config/rbac/role.yaml",
+    flags=("--health=127.0.0.1:{health}",),
 )
 MPI_OPERATOR = Project(
     module="github.com/kubeflow/mpi-operator",

@@ -16,6 +16,7 @@ from tests.live.theirs import (
     MPIJOB,
     PLACE,
     PYTORCHJOB,
+    RAYJOB,
     TRAINJOB,
     Words,
     gone,
@@ -26,6 +27,7 @@ from tests.live.theirs import (
     placed,
     pods,
     pytorchjob,
+    rayjob,
     runtime,
     stand_in,
     trainjob,
@@ -40,8 +42,8 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def placing(live_cluster: Live) -> Iterator[Live]:
     """The cluster with the controller's rights to Jobs, and all admission policies."""
-    makers = their_controllers.TRAINING_OPERATOR.user, their_controllers.MPI_OPERATOR.user
-    with placed(live_cluster, *makers):
+    operators = their_controllers.TRAINING_OPERATOR, their_controllers.MPI_OPERATOR, their_controllers.KUBERAY
+    with placed(live_cluster, *(operator.user for operator in operators)):
         yield live_cluster
 
 
@@ -60,7 +62,12 @@ async def test_a_job_is_bound_rank_by_rank_by_kube_scheduler(
     await gone(live, "bound")
 
 
-KUBEFLOW = (their_controllers.JOBSET, their_controllers.TRAINER, their_controllers.TRAINING_OPERATOR)
+BESIDE = (
+    their_controllers.JOBSET,
+    their_controllers.TRAINER,
+    their_controllers.TRAINING_OPERATOR,
+    their_controllers.KUBERAY,
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +83,11 @@ def theirs(request: pytest.FixtureRequest, placing: Live, tmp_path_factory: pyte
 
 
 KINDS = {
-    "jobset": (KUBEFLOW, JOBSET, jobset),
-    "trainjob": (KUBEFLOW, TRAINJOB, partial(trainjob, of="placed")),
-    "pytorchjob": (KUBEFLOW, PYTORCHJOB, pytorchjob),
-    "mpijob": (KUBEFLOW, MPIJOB, mpijob),
+    "jobset": (BESIDE, JOBSET, jobset),
+    "trainjob": (BESIDE, TRAINJOB, partial(trainjob, of="placed")),
+    "pytorchjob": (BESIDE, PYTORCHJOB, pytorchjob),
+    "mpijob": (BESIDE, MPIJOB, mpijob),
+    "rayjob": (BESIDE, RAYJOB, rayjob),
     "mpijob-v2beta1": ((their_controllers.MPI_OPERATOR,), MPIJOB, partial(mpijob, api="v2beta1")),
 }
 
