@@ -36,7 +36,7 @@ from tests.live.theirs import (
 
 from trimtab import names
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +62,7 @@ async def test_a_job_is_bound_rank_by_rank_by_kube_scheduler(
     await gone(live, "bound")
 
 
-BESIDE = (
-    their_controllers.JOBSET,
-    their_controllers.TRAINER,
-    their_controllers.TRAINING_OPERATOR,
-    their_controllers.KUBERAY,
-)
+KUBEFLOW = (their_controllers.JOBSET, their_controllers.TRAINER, their_controllers.TRAINING_OPERATOR)
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +78,11 @@ def theirs(request: pytest.FixtureRequest, placing: Live, tmp_path_factory: pyte
 
 
 KINDS = {
-    "jobset": (BESIDE, JOBSET, jobset),
-    "trainjob": (BESIDE, TRAINJOB, partial(trainjob, of="placed")),
-    "pytorchjob": (BESIDE, PYTORCHJOB, pytorchjob),
-    "mpijob": (BESIDE, MPIJOB, mpijob),
-    "rayjob": (BESIDE, RAYJOB, rayjob),
+    "jobset": (KUBEFLOW, JOBSET, jobset),
+    "trainjob": (KUBEFLOW, TRAINJOB, partial(trainjob, of="placed")),
+    "pytorchjob": (KUBEFLOW, PYTORCHJOB, pytorchjob),
+    "mpijob": (KUBEFLOW, MPIJOB, mpijob),
+    "rayjob": ((their_controllers.KUBERAY,), RAYJOB, rayjob),
     "mpijob-v2beta1": ((their_controllers.MPI_OPERATOR,), MPIJOB, partial(mpijob, api="v2beta1")),
 }
 
