@@ -131,6 +131,22 @@ def test_the_workers_of_an_mpijob_are_a_gang_without_its_launcher() -> None:
         assert words in str(told.value)
 
 
+def test_the_mpi_operator_keeps_what_has_failed_and_can_make_a_rank_of_the_launcher() -> None:
+    api = "kubeflow.org/v2beta1"
+    assert standing_in(mpijob(api=api))["spec"]["resources"]["maxNodes"] == 3
+    as_worker = mpijob(api=api)
+    as_worker["spec"]["runLauncherAsWorker"] = True
+    wrong = {
+        "the pods of Launcher ask for no GPUs": mpijob({"schedulerName": names.SCHEDULER_NAME}, api),
+        "spec.runPolicy.cleanPodPolicy has to be All": mpijob(api=api, cleanPodPolicy="Running"),
+        "spec.runLauncherAsWorker has to be left out": as_worker,
+    }
+    for words, document in wrong.items():
+        with pytest.raises(UsageError) as told:
+            standing_in(document)
+        assert words in str(told.value)
+
+
 def test_of_mpijobs_the_version_says_whose_they_are() -> None:
     found = {api: row_of(mpijob(api=f"kubeflow.org/{api}")) for api in ("v1", "v2beta1", "v1alpha2")}
     assert {api: row and row[0] for api, row in found.items()} == {
@@ -138,6 +154,44 @@ def test_of_mpijobs_the_version_says_whose_they_are() -> None:
         "v2beta1": "MPIJob",
         "v1alpha2": "MPIJob",
     }
+
+
+def rayjob(worker: Json | None = None, head: Json | None = None, cluster: Json | None = None, **spec: Any) -> Json:
+    quiet: Json = {"schedulerName": "default-scheduler", "schedulingGates": [], **(head or {})}
+    given = replica(3, pod={"restartPolicy": "Never"})
+    groups = [{"groupName": "gpu", "replicas": 3, "template": given["template"], **(worker or {})}]
+    groups += [{"groupName": "data", "replicas": 5, "template": replica(5, gpus=0, labels={}, pod=quiet)["template"]}]
+    heads = {"template": replica(1, gpus=0, labels={}, pod=quiet)["template"]}
+    inner = {"headGroupSpec": heads, "workerGroupSpecs": groups, **(cluster or {})}
+    whole = {"entrypoint": COMMAND[2], "shutdownAfterJobFinishes": True, "rayClusterSpec": inner, **spec}
+    return pytorchjob() | {"apiVersion": "ray.io/v1", "kind": "RayJob", "spec": whole}
+
+
+WRONG_RAY: list[tuple[Json, str]] = [
+    (rayjob(shutdownAfterJobFinishes=False), "spec.shutdownAfterJobFinishes has to be True"),
+    (rayjob(submissionMode="InteractiveMode"), "spec.submissionMode has to be K8sJobMode"),
+    (rayjob(worker={"numOfHosts": 2}), "spec.rayClusterSpec.workerGroupSpecs[0].numOfHosts has to be 1"),
+    (rayjob(cluster={"enableInTreeAutoscaling": True}), "spec.rayClusterSpec.enableInTreeAutoscaling has to be left"),
+    (rayjob(preRunningDeadlineSeconds=60), "spec.preRunningDeadlineSeconds has to be left out"),
+    (rayjob(head={"schedulingGates": GATES}), "the pods of head ask for no GPUs"),
+]
+
+
+@pytest.mark.parametrize(("document", "words"), WRONG_RAY)
+def test_what_keeps_a_rayjob_from_being_placed_is_named_by_its_field(document: Json, words: str) -> None:
+    with pytest.raises(UsageError, match="RayJob llama") as told:
+        standing_in(document)
+    assert words in str(told.value)
+
+
+def test_the_workers_of_one_group_of_a_rayjob_are_a_gang_as_it_numbers_them() -> None:
+    found = standing_in(rayjob())["spec"]
+    assert (found["resources"]["maxNodes"], found["resources"]["gpus"]["max"]) == (3, 24)
+    assert standing_in(rayjob(suspend=True))["spec"]["suspend"] is True
+    row = kinds()["RayJob"]
+    assert row.rank
+    assert rank_of({"ray.io/worker-group-replica-index": "2"}, row.rank, 0, {}) == 2
+    assert rank_of({"ray.io/group": "gpu"}, row.rank, 0, {}) is None, "an older KubeRay does not number them"
 
 
 def test_ranks_go_on_from_role_to_role() -> None:

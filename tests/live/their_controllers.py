@@ -1,11 +1,11 @@
-"""The real controllers of JobSets, TrainJobs, PyTorchJobs and MPIJobs, beside the local control plane, as they are.
+"""The real controllers of JobSets, TrainJobs, PyTorchJobs, MPIJobs and RayJobs, beside the local control plane.
 
     with running(live.cluster, directory, JOBSET, TRAINER):
         live.apply(...)
 
-CRDs, roles and webhooks are those of the Go modules sigs.k8s.io/jobset, github.com/kubeflow/trainer and
-github.com/kubeflow/training-operator (Apache License 2.0), which hack/other-kinds pins; none is kept here. Webhooks are
-real, too, called by URL and not by a Service, with a certificate that is made for them.
+CRDs, roles and webhooks are those of the Go modules sigs.k8s.io/jobset, github.com/ray-project/kuberay, and of
+github.com/kubeflow/trainer, training-operator and mpi-operator (Apache License 2.0), which hack/other-kinds pins; none
+is kept here. Webhooks are real, too, called by URL and not by a Service, with a certificate that is made for them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Project(Struct, frozen=True):
     account: str
     crds: tuple[str, ...]
     role: str
-    webhooks: str
+    webhooks: str = ""
+    """Empty where it has none."""
     configuration: Callable[[Json], Json] | None = None
     """What its configuration file says, given ports `webhook` and `health` and the directory of its certificate; None
     where it has flags only."""
@@ -140,6 +141,25 @@ TRAINING_OPERATOR = Project(
     kinds=("pytorchjobs",),
     secret="training-operator-webhook-cert",
 )
+KUBERAY = Project(
+    module="github.com/ray-project/kuberay/ray-operator",
+    program="ray-operator",
+    namespace="kuberay",
+    account="kuberay-operator",
+    crds=tuple(f"config/crd/bases/ray.io_{plural}.yaml" for plural in ("rayclusters", "rayjobs")),
+    role="config/rbac/role.yaml",
+    flags=("--health=127.0.0.1:{health}",),
+)
+MPI_OPERATOR = Project(
+    module="github.com/kubeflow/mpi-operator",
+    program="mpi-operator",
+    namespace="mpi-operator",
+    account="mpi-operator",
+    crds=("manifests/base/kubeflow.org_mpijobs.yaml",),
+    role="manifests/base/cluster-role.yaml",
+    flags=("--health=127.0.0.1:{health}",),
+)
+"""Not beside the training operator: both have a CRD of the same name."""
 
 
 @contextmanager
@@ -184,10 +204,12 @@ def _running(project: Project, cluster: LocalCluster, directory: Path) -> Iterat
     process = _start(project, cluster, programs, here, webhook, health)
     try:
         _await(process, f"http://127.0.0.1:{health}/readyz", here / "log")
-        _apply(cluster, hooks)
+        if hooks:
+            _apply(cluster, hooks)
         yield
     finally:
-        _delete(cluster, hooks)
+        if hooks:
+            _delete(cluster, hooks)
         stop([process], STOP_SECONDS)
         _delete(cluster, objects)
 
@@ -208,7 +230,7 @@ def _read(path: Path) -> list[Json]:
 
 def _rights(project: Project, sources: Path) -> list[Json]:
     """Its account, with its own role."""
-    [role] = _read(sources / project.role)
+    role, *_ = _read(sources / project.role)  # others are for its users
     name = f"{project.account}-role"
     account = {"name": project.account, "namespace": project.namespace}
     reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}
@@ -233,7 +255,7 @@ def _certify(directory: Path) -> bytes:
 
 
 def _webhooks(project: Project, sources: Path, port: int, ca: bytes) -> list[Json]:
-    found = _read(sources / project.webhooks)
+    found = _read(sources / project.webhooks) if project.webhooks else []
     for each in found:
         each["metadata"]["name"] = f"{project.program}-{each['metadata']['name']}"
         if project.kinds:

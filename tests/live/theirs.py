@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -55,6 +56,8 @@ PYTORCHJOB = Words(
 )
 """Of its roles, `master` comes before `worker` in the alphabet, too."""
 MPIJOB = Words("mpijob.kubeflow.org", "training.kubeflow.org/job-name", (f"{REPLICA}index",), "Succeeded")
+RAYJOB = Words("rayjob.ray.io", "of", ("ray.io/worker-group-replica-index",))
+"""KubeRay's own labels have the name of a RayCluster, which ends with what is drawn: `of` is in the templates here."""
 TRAINJOB = Words("trainjob.trainer.kubeflow.org", "jobset.sigs.k8s.io/jobset-name")
 
 
@@ -179,8 +182,9 @@ def pytorchjob(
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": meta, "spec": spec}
 
 
-def mpijob(name: str, nodes: int = 2, *, launcher: Json | None = None, **policy: Any) -> Json:
-    """An MPIJob to be placed: what its launcher starts on the workers, its command says."""
+def mpijob(name: str, nodes: int = 2, *, api: str = "v1", launcher: Json | None = None, **policy: Any) -> Json:
+    """An MPIJob to be placed: what its launcher starts on the workers, its command says. `api` v1 is the training
+    operator's, v2beta1 the MPI operator's."""
     worker = template()
     worker["spec"]["containers"][0].pop("command")
     start = {"name": "mpi", "image": "trainer:1", "command": ["mpirun", "-n", str(8 * nodes), *SMALL]}
@@ -189,9 +193,29 @@ def mpijob(name: str, nodes: int = 2, *, launcher: Json | None = None, **policy:
         "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": quiet},
         "Worker": {"replicas": nodes, "restartPolicy": "Never", "template": worker},
     }
-    spec = {"mpiReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": "Running", **policy}}
+    clean = "Running" if api == "v1" else "All"
+    spec = {"mpiReplicaSpecs": replicas, "runPolicy": {"cleanPodPolicy": clean, **policy}}
     meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
-    return {"apiVersion": "kubeflow.org/v1", "kind": "MPIJob", "metadata": meta, "spec": spec}
+    return {"apiVersion": f"kubeflow.org/{api}", "kind": "MPIJob", "metadata": meta, "spec": spec}
+
+
+def rayjob(name: str, nodes: int = 2, *, head: Json | None = None, worker: Json | None = None, **spec: Any) -> Json:
+    """A RayJob to be placed: a head, and the workers of one group; `head` and `worker` are other fields of these."""
+    one = template()
+    one["metadata"]["labels"] |= {RAYJOB.of_pods: name}
+    one["spec"]["containers"][0].pop("command")
+    quiet = {"containers": [{"name": "head", "image": "ray:1"}], **(head or {})}
+    group = {"groupName": "gpu", "replicas": nodes, "minReplicas": 0, "maxReplicas": nodes, "rayStartParams": {}}
+    cluster = {
+        "headGroupSpec": {
+            "rayStartParams": {},
+            "template": {"metadata": {"labels": {RAYJOB.of_pods: name}}, "spec": quiet},
+        },
+        "workerGroupSpecs": [{**group, "template": one, **(worker or {})}],
+    }
+    given = {"entrypoint": shlex.join(SMALL), "shutdownAfterJobFinishes": True, "rayClusterSpec": cluster, **spec}
+    meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
+    return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": meta, "spec": given}
 
 
 def shaped(made: Json, **stated: str) -> Json:

@@ -220,6 +220,8 @@ OF_PLACER = tuple(
         ("JobSets are not placed", "jobset.x-k8s.io", ("jobsets",), (*READ, "patch")),
         ("PyTorchJobs and MPIJobs are not placed", "kubeflow.org", ("pytorchjobs", "mpijobs"), (*READ, "patch")),
         ("TrainJobs are not placed", "trainer.kubeflow.org", ("trainjobs",), (*READ, "patch")),
+        ("RayJobs are not placed", "ray.io", ("rayjobs",), (*READ, "patch")),
+        ("the pods of RayJobs are not found", "ray.io", ("rayclusters",), READ),
         (
             "nothing stands in for jobs that are to be placed",
             _TRIMTAB,

@@ -16,6 +16,7 @@ from tests.live.theirs import (
     MPIJOB,
     PLACE,
     PYTORCHJOB,
+    RAYJOB,
     TRAINJOB,
     Words,
     gone,
@@ -26,6 +27,7 @@ from tests.live.theirs import (
     placed,
     pods,
     pytorchjob,
+    rayjob,
     runtime,
     stand_in,
     trainjob,
@@ -34,13 +36,14 @@ from tests.live.theirs import (
 
 from trimtab import names
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def placing(live_cluster: Live) -> Iterator[Live]:
     """The cluster with the controller's rights to Jobs, and all admission policies."""
-    with placed(live_cluster, their_controllers.TRAINING_OPERATOR.user):
+    operators = their_controllers.TRAINING_OPERATOR, their_controllers.MPI_OPERATOR, their_controllers.KUBERAY
+    with placed(live_cluster, *(operator.user for operator in operators)):
         yield live_cluster
 
 
@@ -59,25 +62,32 @@ async def test_a_job_is_bound_rank_by_rank_by_kube_scheduler(
     await gone(live, "bound")
 
 
+KUBEFLOW = (their_controllers.JOBSET, their_controllers.TRAINER, their_controllers.TRAINING_OPERATOR)
+
+
 @pytest.fixture(scope="module")
-def theirs(placing: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The controllers of JobSets, TrainJobs, PyTorchJobs and MPIJobs run, and there is a runtime."""
-    all_of_them = their_controllers.JOBSET, their_controllers.TRAINER, their_controllers.TRAINING_OPERATOR
-    with their_controllers.running(placing.cluster, tmp_path_factory.mktemp("theirs"), *all_of_them):
-        placing.apply(runtime("placed"))
+def theirs(request: pytest.FixtureRequest, placing: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The controllers of these projects run, and there is a runtime where Trainer does."""
+    trainer = their_controllers.TRAINER in request.param
+    with their_controllers.running(placing.cluster, tmp_path_factory.mktemp("theirs"), *request.param):
+        if trainer:
+            placing.apply(runtime("placed"))
         yield
-        placing.delete("trainingruntime", "placed")  # while Trainer runs, whose finalizer it has
+        if trainer:
+            placing.delete("trainingruntime", "placed")  # while Trainer runs, whose finalizer it has
 
 
 KINDS = {
-    "jobset": (JOBSET, jobset),
-    "trainjob": (TRAINJOB, partial(trainjob, of="placed")),
-    "pytorchjob": (PYTORCHJOB, pytorchjob),
-    "mpijob": (MPIJOB, mpijob),
+    "jobset": (KUBEFLOW, JOBSET, jobset),
+    "trainjob": (KUBEFLOW, TRAINJOB, partial(trainjob, of="placed")),
+    "pytorchjob": (KUBEFLOW, PYTORCHJOB, pytorchjob),
+    "mpijob": (KUBEFLOW, MPIJOB, mpijob),
+    "rayjob": ((their_controllers.KUBERAY,), RAYJOB, rayjob),
+    "mpijob-v2beta1": ((their_controllers.MPI_OPERATOR,), MPIJOB, partial(mpijob, api="v2beta1")),
 }
 
 
-@pytest.mark.parametrize(("kind", "made"), KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(("theirs", "kind", "made"), KINDS.values(), ids=KINDS, indirect=["theirs"])
 async def test_what_other_controllers_make_is_bound_rank_by_rank_by_kube_scheduler(
     live: Live,
     placing: Live,

@@ -1,0 +1,121 @@
+"""RayJobs are placed: the real KubeRay makes their RayClusters and pods, Trimtab decides where and when the workers
+run as one gang. No Ray runs in the pods: that a job is done, which its head would say, a test says in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.live import their_controllers, theirs
+from tests.live.harness import ControllerProcess, Live, eventually
+from tests.live.test_place import Somebody
+from tests.live.theirs import PLACE, RAYJOB, gone, nodes, placed, pods, uids
+
+from trimtab import names
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+Json = dict[str, Any]
+stand_in = partial(theirs.stand_in, kind=RAYJOB)
+SLOW: dict[str, dict[str, Any]] = {"interop": PLACE, "fake": {"speedup": 20.0}}
+
+
+def rayjob(name: str, **given: Any) -> Json:
+    """One that trains for long."""
+    made = theirs.rayjob(name, **given)
+    made["metadata"]["annotations"] = {names.STATED["steps"]: "10000000"}
+    return made
+
+
+@pytest.fixture(scope="module")
+def placing(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    directory, operator = tmp_path_factory.mktemp("theirs"), their_controllers.KUBERAY
+    with their_controllers.running(live_cluster.cluster, directory, operator), placed(live_cluster, operator.user):
+        yield live_cluster
+
+
+def wrong() -> dict[str, tuple[Json, str]]:
+    """Name -> one that cannot be placed, and what it is told."""
+    gates = {"schedulingGates": [{"name": names.SCHEDULING_GATE}]}
+    stays = rayjob("stays", shutdownAfterJobFinishes=False)
+    return {
+        "stays": (stays, "spec.shutdownAfterJobFinishes has to be True"),
+        "held": (rayjob("held", head=gates, suspend=True), "the pods of head ask for no GPUs"),
+        "hosts": (
+            rayjob("hosts", worker={"numOfHosts": 2}, suspend=True),
+            "workerGroupSpecs[0].numOfHosts has to be 1",
+        ),
+    }
+
+
+async def gang(live: Live, name: str, epoch: int) -> set[str]:
+    """Wait for that gang of the same stand-in, or a later one; UIDs of its pods."""
+    it = stand_in(live, name)
+    await eventually(
+        lambda: live.status(it).get("plan", {}).get("epoch", 0) >= epoch and live.holds(it, "PodsReady"),
+        90,
+        lambda: f"another gang: {live.list('ltj')} {live.list(RAYJOB.plural)} {live.list('pods')}",
+    )
+    return uids(live, name, RAYJOB)
+
+
+async def test_workers_are_a_gang_through_all_its_life_and_the_head_is_let_be(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    live.apply(rayjob("ring", nodes=4), *(each for each, _ in wrong().values()))
+    kept = {name: live.get(RAYJOB.plural, name)["spec"] for name in wrong()}
+    await eventually(lambda: len(pods(live, "ring", RAYJOB)) == 4, 60, "the pods of its workers")
+    assert not any(nodes(live, "ring", RAYJOB))
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        await theirs.until(live, "ring", "PodsReady", RAYJOB)
+        stands_in, first = stand_in(live, "ring"), uids(live, "ring", RAYJOB)
+        here = pods(live, "ring", RAYJOB)
+        assert nodes(live, "ring", RAYJOB) == [node["name"] for node in live.status(stands_in)["plan"]["nodes"]]
+        assert [pod["metadata"]["labels"][names.LABEL_RANK] for pod in here] == ["0", "1", "2", "3"]
+        assert {owner["kind"] for pod in here for owner in pod["metadata"]["ownerReferences"]} == {"RayCluster"}
+        [head] = live.list("pods", f"{RAYJOB.of_pods}=ring,ray.io/node-type=head")
+        assert "schedulingGates" not in head["spec"]
+        assert not [label for label in head["metadata"]["labels"] if label.startswith(names.GROUP)]
+
+        live.delete("pod", here[1]["metadata"]["name"], "--wait=false")
+        second = await gang(live, "ring", 2)
+        assert len(second) == 4
+        assert not second & first, "all of them begin anew"
+
+        live.patch(RAYJOB.plural, "ring", {"spec": {"suspend": True}})
+        await eventually(lambda: not pods(live, "ring", RAYJOB), 60, "its own controller to take its workers away")
+        await theirs.until(live, "ring", "Suspended", RAYJOB)
+        assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "ring", RAYJOB)
+        live.patch(RAYJOB.plural, "ring", {"spec": {"suspend": False}})
+        assert not await gang(live, "ring", 3) & second
+
+        for name, (_, why) in wrong().items():
+            assert why in theirs.annotations(live, name, RAYJOB)[names.ANNOTATION_PLACE_PROBLEM]
+        assert {name: live.get(RAYJOB.plural, name)["spec"] for name in kept} == kept, "they are left alone"
+        assert [each["metadata"]["name"] for each in live.list("ltj")] == [stands_in]
+        live.delete(RAYJOB.plural, *kept)
+
+        live.apply(rayjob("late"))
+        await eventually(
+            lambda: bool(it := stand_in(live, "late")) and "pending" in live.status(it),
+            what=lambda: f"it to be told why it waits: {live.list('ltj')}",
+        )
+        assert not any(nodes(live, "late", RAYJOB)), "no part of it starts"
+        done = {"jobStatus": "SUCCEEDED", "jobDeploymentStatus": "Complete", "endTime": "2026-01-01T00:00:00Z"}
+        live.patch(RAYJOB.plural, "ring", {"status": done}, "--subresource=status")
+        await theirs.until(live, "ring", "Complete", RAYJOB)
+        await eventually(lambda: not pods(live, "ring", RAYJOB), 60, "its own controller to take its RayCluster away")
+        await theirs.until(live, "late", "PodsReady", RAYJOB)
+    for name in ("ring", "late"):
+        await gone(live, name, RAYJOB)
+
+
+def test_the_controller_changes_whether_it_is_suspended_and_no_more(placing: Live, tmp_path: Path) -> None:
+    controller = Somebody(placing, tmp_path, "trimtab-system", "trimtab-controller")
+    placing.apply(rayjob("asks", suspend=True))
+    assert controller.patches(RAYJOB.plural, "asks", {"spec": {"suspend": False}}) == ""
+    assert "spec.suspend" in controller.patches(RAYJOB.plural, "asks", {"spec": {"entrypoint": "true"}})
+    placing.delete(RAYJOB.plural, "asks")
