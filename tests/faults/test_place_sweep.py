@@ -89,6 +89,8 @@ class PlacedTrainJob(Placed):
 class Shaped(Placed):
     """The same gang, of a Job that has one pod of eight GPUs at first, and is suspended to get two of four."""
 
+    steps = 2
+
     def made(self, life: str) -> Json:
         return shaped(job(life, nodes=1), gpus="8-8", gpus_per_node="4-4")
 

@@ -79,8 +79,7 @@ def take_in(job: TheirJob, plan: Plan, by_rank: Mapping[int, PodObject]) -> Step
     lacking = [rank for rank in range(len(plan.nodes)) if rank not in by_rank]
     if not lacking:
         return ()
-    shape = (len(plan.nodes), plan.nodes[0].gpus)
-    planned = None if job.shape in (None, shape) else shape
+    planned = other_shape(job, plan)
     if job.suspended:
         waits = not job.by_us or (planned and (job.waiting or not job.rests))
         return () if waits else (ResumeJob(planned),)
@@ -91,6 +90,12 @@ def take_in(job: TheirJob, plan: Plan, by_rank: Mapping[int, PodObject]) -> Step
     pods = {rank: job.waiting[rank].metadata for rank in lacking}
     leader = _address(by_rank.get(0) or job.waiting.get(0))
     return tuple(AdoptPod(pod.name, pod.uid, rank, leader) for rank, pod in pods.items())
+
+
+def other_shape(job: TheirJob, plan: Plan) -> tuple[int, int] | None:
+    """Pods of the plan, and GPUs of each, where the job has to say other ones first: those that it has made go."""
+    shape = (len(plan.nodes), plan.nodes[0].gpus)
+    return None if job.shape in (None, shape) else shape
 
 
 def _address(pod: PodObject | None) -> str:

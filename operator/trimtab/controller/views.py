@@ -569,7 +569,8 @@ def _without_pods(sight: JobSight) -> GangFailure | None:
     plan, job = sight.status.plan, sight.theirs
     if plan is None or job is None or transitions.is_scheduled(sight.status):
         return None
-    asked = ((rank, pod, observed_pods.request(pod, plan.gpu_resource)) for rank, pod in job.waiting.items())
+    waiting = {} if theirs.other_shape(job, plan) else job.waiting
+    asked = ((rank, pod, observed_pods.request(pod, plan.gpu_resource)) for rank, pod in waiting.items())
     others = (theirs.different(pod, gpus, plan, rank) for rank, pod, gpus in asked if rank < len(plan.nodes))
     return next(filter(None, others), None) or theirs.never_made(job, plan, sight.pods, sight.now)
 
