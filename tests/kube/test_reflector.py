@@ -75,7 +75,7 @@ class FlakySource:
             yield page
 
     def _page(self, start: int, size: int) -> bytes:
-        items = self.store.list("nodes")[start : start + size]
+        items = self.store.list("nodes")[start : start + size] or None  # so an API server says it of metadata alone
         return json.dumps({"metadata": {"resourceVersion": str(self.store.version)}, "items": items}).encode()
 
     async def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[list[bytes], None]:
@@ -270,6 +270,15 @@ def test_a_new_list_keeps_the_objects_that_have_not_changed() -> None:
         kept = {name: watcher.reflector.items[name] is thing for name, thing in before.items()}
         assert kept == {"a": True, "b": False, "c": True}
         assert watcher.reflector.items["b"].value == 2
+
+    virtually(scenario)
+
+
+def test_of_a_kind_without_objects_a_list_is_a_list() -> None:
+    async def scenario(watcher: Watcher) -> None:
+        await asyncio.sleep(1)
+        assert watcher.reflector.synced.is_set()
+        assert not watcher.reflector.items
 
     virtually(scenario)
 

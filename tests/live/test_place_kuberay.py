@@ -3,6 +3,7 @@ run as one gang. No Ray runs in the pods: that a job is done, which its head wou
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.live import their_controllers, theirs
-from tests.live.harness import ControllerProcess, Live, eventually
+from tests.live.harness import ControllerProcess, Live, eventually, wait_until
 from tests.live.test_place import Somebody
 from tests.live.theirs import PLACE, RAYJOB, gone, nodes, placed, pods, uids
 
@@ -117,9 +118,46 @@ async def test_workers_are_a_gang_through_all_its_life_and_the_head_is_let_be(
         await gone(live, name, RAYJOB)
 
 
+async def test_its_workers_are_as_many_as_are_best_within_a_range(live: Live, placing: Live, tmp_path: Path) -> None:
+    made = theirs.shaped(rayjob("shaped", nodes=1, suspend=True), gpus="16-32", steps="10000000")
+    made["metadata"]["annotations"][names.ANNOTATION_SUSPENDED] = "until it is planned"
+    live.apply(made)
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
+        await theirs.until(live, "shaped", "PodsReady", RAYJOB)
+        count = len(live.status(stand_in(live, "shaped"))["plan"]["nodes"])
+        here = pods(live, "shaped", RAYJOB)
+        assert 2 <= count == len(here)
+        assert theirs.gpus_of(here) == ["8"] * count
+        note = json.loads(theirs.annotations(live, "shaped", RAYJOB)[names.ANNOTATION_SHAPED])
+        group = "/spec/rayClusterSpec/workerGroupSpecs/0/"
+        before = {"replicas": 1, "minReplicas": 0, "maxReplicas": 1}
+        assert note == {group + field: [was, count] for field, was in before.items()}
+    await gone(live, "shaped", RAYJOB)
+
+
 def test_the_controller_changes_whether_it_is_suspended_and_no_more(placing: Live, tmp_path: Path) -> None:
     controller = Somebody(placing, tmp_path, "trimtab-system", "trimtab-controller")
     placing.apply(rayjob("asks", suspend=True))
     assert controller.patches(RAYJOB.plural, "asks", {"spec": {"suspend": False}}) == ""
-    assert "spec.suspend" in controller.patches(RAYJOB.plural, "asks", {"spec": {"entrypoint": "true"}})
+    wait_until(  # the API server needs a moment until it holds anybody to policies
+        lambda: "spec.suspend" in controller.patches(RAYJOB.plural, "asks", {"spec": {"entrypoint": "true"}}),
+        "the policies to be in force",
+    )
     placing.delete(RAYJOB.plural, "asks")
+    asks = theirs.shaped(rayjob("asks-shape", suspend=True), gpus="8-64")
+    placing.apply(asks)
+    wait_until(  # KubeRay writes quantities its own way first
+        lambda: placing.get(RAYJOB.plural, "asks-shape").get("status", {}).get("jobDeploymentStatus") == "Suspended",
+        "its own controller to suspend it",
+    )
+    [group] = placing.get(RAYJOB.plural, "asks-shape")["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+
+    def with_group(**fields: Any) -> Json:
+        return {"spec": {"suspend": False, "rayClusterSpec": {"workerGroupSpecs": [group | fields]}}}
+
+    for other in ({"groupName": "other"}, {"rayStartParams": {"a": "b"}}, {"numOfHosts": 2}):
+        assert "spec.suspend" in controller.patches(RAYJOB.plural, "asks-shape", with_group(**other)), other
+    head = {"spec": {"rayClusterSpec": {"headGroupSpec": {"rayStartParams": {"a": "b"}}}}}
+    assert "spec.suspend" in controller.patches(RAYJOB.plural, "asks-shape", head)
+    assert controller.patches(RAYJOB.plural, "asks-shape", with_group(replicas=4, minReplicas=4, maxReplicas=4)) == ""
+    placing.delete(RAYJOB.plural, "asks-shape")

@@ -334,7 +334,8 @@ def test_the_way_of_the_manual_signs_and_verifies(layout: Layout, tmp_path: Path
     for name in ("hack", "dist"):
         (tmp_path / name).mkdir()
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
-    (tmp_path / "hack" / "release").symlink_to(ROOT / "hack" / "release")
+    for name in ("release", "supply", "requirements.py", "constraints.txt"):
+        (tmp_path / "hack" / name).symlink_to(ROOT / "hack" / name)
     (tmp_path / "hack" / "setup").symlink_to("/bin/true")
     layout.folder.rename(tmp_path / "dist" / "agent")
     script = "\n".join(["set -euo pipefail", *blocks("sh release")])

@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr
 
 from trimtab import names
 from trimtab.foreign import shape
-from trimtab.foreign.kinds import Json, at, end_of, has_ended, pods_of, row_of, told, valued, whole
+from trimtab.foreign.kinds import Json, at, end_of, has_ended, pods_of, rests, row_of, valued, whole
 from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.client import KubeClient, MetadataOnly
 from trimtab.kube.metrics_hooks import FactsObserver
@@ -109,7 +109,7 @@ class OtherJob(Struct, frozen=True, dict=True):
 
     def rests(self, row: Kind) -> bool:
         """Whether its own controller says that it is suspended: its pods are gone, or go."""
-        return self.suspended(row) and told(self._said, row.conditions.get("suspended", ""))
+        return self.suspended(row) and rests(self._said, row)
 
     def end(self, row: Kind) -> tuple[Literal["", "succeeded", "failed"], str]:
         """How it has ended by its own controller's word, and what that says of it; empty while it has not."""

@@ -73,10 +73,13 @@ def end_of(document: Json, row: Kind) -> tuple[Literal["", "succeeded", "failed"
     return "", ""
 
 
-def told(document: Json, condition: str) -> bool:
-    """Whether a condition of its status holds."""
+def rests(document: Json, row: Kind) -> bool:
+    """Whether a job is suspended by its own controller's word."""
+    called = row.conditions.get("suspended")
+    if row.phase:
+        return bool(called) and at(document, row.phase) == called
     found = map(mapping, _listed(at(document, "status.conditions")))
-    return any((each.get("type"), each.get("status")) == (condition, "True") for each in found)
+    return any((each.get("type"), each.get("status")) == (called, "True") for each in found)
 
 
 def has_ended(document: Json, row: Kind) -> bool:

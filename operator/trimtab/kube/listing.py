@@ -17,7 +17,8 @@ PAGE_SIZE = 500
 
 
 class _ListItems(msgspec.Struct):
-    items: list[msgspec.Raw]
+    items: list[msgspec.Raw] | None
+    """None for no objects: of a kind of which only metadata are asked for, the API server says so."""
 
 
 _ANY = msgspec.json.Decoder(AnyObject)
@@ -37,7 +38,7 @@ async def list_all(
     decoder = msgspec.json.Decoder(kind)
     found: list[T] = []
     async for page in client.pages(resource.path(namespace), PAGE_SIZE, params):
-        items = msgspec.json.decode(page, type=_ListItems).items
+        items = msgspec.json.decode(page, type=_ListItems).items or []
         found += _decoded(decoder, items, resource, unreadable)
     return found
 

@@ -58,7 +58,8 @@ class _ResourceVersion(msgspec.Struct, rename="camel"):
 
 class _WatchPage(msgspec.Struct):
     metadata: _ResourceVersion
-    items: list[msgspec.Raw]
+    items: list[msgspec.Raw] | None
+    """None for no objects: of a kind of which only metadata are asked for, the API server says so."""
 
 
 class _Event(msgspec.Struct):
@@ -178,7 +179,7 @@ class Reflector(Generic[T]):
             page = self._page(content)
             version = page.metadata.number
             rewound = version < self._cache.version  # then one version may be two different objects
-            for raw in page.items:
+            for raw in page.items or ():
                 if (obj := (None if rewound else self._known(raw)) or self._decode(raw, unreadable)) is not None:
                     listed[obj.metadata.key] = obj
         self._refuse_stale(version)
