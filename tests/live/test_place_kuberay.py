@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 Json = dict[str, Any]
 stand_in = partial(theirs.stand_in, kind=RAYJOB)
+gang = partial(theirs.gang, kind=RAYJOB)
 SLOW: dict[str, dict[str, Any]] = {"interop": PLACE, "fake": {"speedup": 20.0}}
 
 
@@ -53,17 +54,6 @@ def wrong() -> dict[str, tuple[Json, str]]:
             "workerGroupSpecs[0].numOfHosts has to be 1",
         ),
     }
-
-
-async def gang(live: Live, name: str, epoch: int) -> set[str]:
-    """Wait for that gang of the same stand-in, or a later one; UIDs of its pods."""
-    it = stand_in(live, name)
-    await eventually(
-        lambda: live.status(it).get("plan", {}).get("epoch", 0) >= epoch and live.holds(it, "PodsReady"),
-        90,
-        lambda: f"another gang: {live.list('ltj')} {live.list(RAYJOB.plural)} {live.list('pods')}",
-    )
-    return uids(live, name, RAYJOB)
 
 
 async def test_workers_are_a_gang_through_all_its_life_and_the_head_is_let_be(

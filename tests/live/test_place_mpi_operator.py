@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 Json = dict[str, Any]
 stand_in = partial(theirs.stand_in, kind=MPIJOB)
+gang = partial(theirs.gang, kind=MPIJOB)
 SLOW: dict[str, dict[str, Any]] = {"interop": PLACE, "fake": {"speedup": 20.0}}
 
 
@@ -52,17 +53,6 @@ def wrong() -> dict[str, tuple[Json, str]]:
         "stays": (stays, "spec.runPolicy.cleanPodPolicy has to be All"),
         "held": (mpijob("held", launcher=gates, suspend=True), "the pods of Launcher ask for no GPUs"),
     }
-
-
-async def gang(live: Live, name: str, epoch: int) -> set[str]:
-    """Wait for that gang of the same stand-in, or a later one; UIDs of its pods."""
-    it = stand_in(live, name)
-    await eventually(
-        lambda: live.status(it).get("plan", {}).get("epoch", 0) >= epoch and live.holds(it, "PodsReady"),
-        60,
-        lambda: f"another gang: {live.list('ltj')} {live.list(MPIJOB.plural)} {live.list('pods')}",
-    )
-    return uids(live, name, MPIJOB)
 
 
 def launchers(live: Live, name: str) -> list[Json]:

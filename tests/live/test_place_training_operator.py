@@ -54,15 +54,6 @@ async def until(live: Live, name: str, condition: str) -> None:
     await theirs.until(live, name, condition, PYTORCHJOB)
 
 
-async def gang(live: Live, stands_in: str, epoch: int) -> None:
-    """Wait for that gang of the same stand-in, or a later one."""
-    await eventually(
-        lambda: live.status(stands_in).get("plan", {}).get("epoch", 0) >= epoch and live.holds(stands_in, "PodsReady"),
-        60,
-        lambda: f"another gang: {live.list('ltj')} {live.list('pytorchjob.kubeflow.org')} {live.list('pods')}",
-    )
-
-
 def wrong() -> dict[str, tuple[Json, str]]:
     """Name -> one that cannot be placed, and what it is told."""
     suspend = {"suspend": True}
@@ -123,13 +114,11 @@ async def it_outlives_lost_ranks(live: Live, stands_in: str) -> None:
     """One that fails in a way that its controller tries again, and one that is deleted."""
     before = pods(live, "wide", PYTORCHJOB)
     fail(live, before[2], 137)
-    await gang(live, stands_in, 2)
-    second = uids(live, "wide", PYTORCHJOB)
+    second = await theirs.gang(live, "wide", 2, PYTORCHJOB)
     assert len(second) == 4
     assert not second & {pod["metadata"]["uid"] for pod in before}, "all of them begin anew"
     live.delete("pod", pods(live, "wide", PYTORCHJOB)[0]["metadata"]["name"], "--wait=false")
-    await gang(live, stands_in, 3)
-    assert not uids(live, "wide", PYTORCHJOB) & second
+    assert not await theirs.gang(live, "wide", 3, PYTORCHJOB) & second
     assert stand_in(live, "wide") == stands_in
 
 
@@ -145,9 +134,8 @@ async def it_gives_way(live: Live, stands_in: str) -> None:
     assert found["spec"]["runPolicy"]["suspend"] is True
     assert "proud" in found["metadata"]["annotations"][names.ANNOTATION_SUSPENDED]
     await live.gone("proud")
-    await gang(live, stands_in, 4)
+    assert not await theirs.gang(live, "wide", 4, PYTORCHJOB) & before
     assert names.ANNOTATION_SUSPENDED not in theirs.annotations(live, "wide", PYTORCHJOB)
-    assert not uids(live, "wide", PYTORCHJOB) & before
     live.cluster.kubectl("delete", "priorityclass", "pytorch-high")
 
 
@@ -206,8 +194,7 @@ async def test_the_workers_of_an_mpijob_are_a_gang_and_its_launcher_is_let_be_an
         assert not [label for label in launcher["metadata"]["labels"] if label.startswith(names.GROUP)]
 
         live.delete("pod", pods(live, "ring", MPIJOB)[1]["metadata"]["name"], "--wait=false")
-        await gang(live, stands_in, 2)
-        assert len(again := uids(live, "ring", MPIJOB)) == 2
+        assert len(again := await theirs.gang(live, "ring", 2, MPIJOB)) == 2
         assert not again & first
         assert live.get("pod", "ring-launcher")["metadata"]["uid"] != launcher["metadata"]["uid"], (
             "suspended as a whole"

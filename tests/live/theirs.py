@@ -266,6 +266,17 @@ async def until(live: Live, name: str, condition: str, kind: Words = JOB) -> Non
     )
 
 
+async def gang(live: Live, name: str, epoch: int, kind: Words = JOB) -> set[str]:
+    """Wait for that gang of the same stand-in, or a later one; UIDs of its pods."""
+    it = stand_in(live, name, kind)
+    await eventually(
+        lambda: live.status(it).get("plan", {}).get("epoch", 0) >= epoch and live.holds(it, "PodsReady"),
+        90,
+        lambda: f"another gang: {live.list('ltj')} {live.list(kind.plural)} {live.list('pods')}",
+    )
+    return uids(live, name, kind)
+
+
 async def shape_is(live: Live, name: str, shape: tuple[int, int], kind: Words = JOB) -> None:
     """Wait for a gang of so many pods, with so many GPUs each, that runs as a whole."""
 

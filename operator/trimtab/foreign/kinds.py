@@ -13,6 +13,9 @@ from trimtab.foreign.expansion import unknown
 from trimtab.foreign.tables import Kind, Role, kinds
 
 Json = dict[str, Any]
+Key = str | int
+FieldPath = tuple[Key, ...]
+"""Where a value stands in an object: keys of mappings, and positions in lists."""
 MOST_PODS = 10_000_000
 ENDS: Final = ("succeeded", "failed")
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
@@ -31,7 +34,7 @@ class Pods(Struct, frozen=True):
     """Of one pod."""
     resource: str = ""
     """What they are called; empty where it asks for none."""
-    keys: tuple[str | int, ...] = ()
+    keys: FieldPath = ()
     """What `*` stands for in the paths of its row."""
     path: str = ""
     """Of its template."""
@@ -139,32 +142,37 @@ def _at(value: Any, path: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
         yield from _at(value[head], rest)
 
 
-def _bound(value: Any, path: str, keys: Sequence[Any]) -> Any:
+def field_path(path: str, keys: Sequence[Key] = ()) -> FieldPath:
+    """The path with these keys for its `*`."""
     left = list(keys)
-    for part in path.split("."):
-        key = left.pop(0) if part == "*" else part
-        if isinstance(value, dict):
-            value = value.get(key)
-        elif isinstance(value, list) and isinstance(key, int) and key < len(value):
-            value = value[key]
+    return tuple(left.pop(0) if part == "*" else part for part in path.split("."))
+
+
+def value_at(document: Any, where: FieldPath) -> Any:
+    """What stands there; None for nothing."""
+    for key in where:
+        if isinstance(document, dict):
+            document = document.get(key)
+        elif isinstance(document, list) and isinstance(key, int) and key < len(document):
+            document = document[key]
         else:
             return None
-    return value
+    return document
 
 
 def at(document: Json, path: str) -> Any:
     """The value at a path without `*`; None where there is none."""
-    return _bound(document, path, ()) if path else None
+    return value_at(document, field_path(path)) if path else None
 
 
-def valued(document: Json, path: str, keys: Sequence[str | int] = ()) -> Any:
+def valued(document: Json, path: str, keys: Sequence[Key] = ()) -> Any:
     """The value at a path in which `*` stands for these keys, or else what the path says behind `=`."""
     path, _, default = path.partition("=")
-    found = _bound(document, path, keys)
+    found = value_at(document, field_path(path, keys))
     return (default or None) if found is None else found
 
 
-def written(path: str, keys: Sequence[str | int] = ()) -> str:
+def written(path: str, keys: Sequence[Key] = ()) -> str:
     """The path as a message names it: `spec.replicatedJobs[0].name`."""
     left = list(keys)
     parts = [f"[{left.pop(0)}]" if part == "*" else f".{part}" for part in path.partition("=")[0].split(".")]
@@ -174,14 +182,14 @@ def written(path: str, keys: Sequence[str | int] = ()) -> str:
 def _role_name(document: Json, role: Role, bound: Sequence[Any]) -> str:
     if bound and isinstance(bound[0], str):
         return bound[0]
-    holder = _bound(document, role.template.partition(".*")[0] + ".*", bound) if bound else None
+    holder = value_at(document, field_path(role.template.partition(".*")[0] + ".*", bound)) if bound else None
     named = mapping(holder)
     return str(named.get("name") or named.get("groupName") or role.lead or "")
 
 
 def _count(document: Json, role: Role, bound: Sequence[Any], row: Kind) -> int | None:
     if row.runtime:
-        holder = mapping(_bound(document, "spec.template.spec.replicatedJobs.*", bound))
+        holder = mapping(value_at(document, field_path("spec.template.spec.replicatedJobs.*", bound)))
         return whole(holder.get("trimtabCount", 1))
     total = 1
     for factor in role.count:

@@ -18,13 +18,22 @@ from msgspec import Struct
 from trimtab import names
 from trimtab.foreign.expansion import known
 from trimtab.foreign.job import ForeignJob, bounds
-from trimtab.foreign.kinds import Json, Pods, at, environment_of, mapping, pods_of, whole
+from trimtab.foreign.kinds import (
+    FieldPath,
+    Json,
+    Pods,
+    at,
+    environment_of,
+    field_path,
+    mapping,
+    pods_of,
+    value_at,
+    whole,
+)
 from trimtab.foreign.tables import Kind, trainers
 
-Key = str | int
-Place = tuple[Key, ...]
-Note = dict[Place, tuple[Any, Any]]
-"""Place in the object -> what stood there, and what was written; None for nothing."""
+Note = dict[FieldPath, tuple[Any, Any]]
+"""Where in the object -> what stood there, and what was written; None for nothing."""
 Choice = Literal["", "ours", "theirs"]
 _COUNTING = ("nodes", "gpus_per_node", "gpus", "data", "data_shard", "data_replicate")
 """What a program can be told that holds for one number of GPUs only."""
@@ -65,7 +74,7 @@ def written(document: Json, kind: str, row: Kind, said: str, nodes: int, gpus: i
     before = given(document, kind, row, said).document
     old_nodes, old_gpus = shape_of(before, kind, row)
     values = _now(before, kind, row)
-    wanted: dict[Place, Any] = {}
+    wanted: dict[FieldPath, Any] = {}
     for place, count in _places_of_count(before, kind, row):
         wanted[place] = count + nodes - old_nodes if nodes != old_nodes else values[place]
     for place in _places_of_gpus(before, kind, row):
@@ -123,34 +132,34 @@ def _gang(document: Json, kind: str, row: Kind) -> list[Pods]:
     return [pods for pods in pods_of(document, kind, row, ()) if pods.accelerators]
 
 
-def _now(document: Json, kind: str, row: Kind) -> dict[Place, Any]:
+def _now(document: Json, kind: str, row: Kind) -> dict[FieldPath, Any]:
     """Every place that may be written, and what stands there."""
     counts = (place for place, _ in _places_of_count(document, kind, row))
-    return {place: _value(document, place) for place in (*counts, *_places_of_gpus(document, kind, row))}
+    return {place: value_at(document, place) for place in (*counts, *_places_of_gpus(document, kind, row))}
 
 
-def _places_of_count(document: Json, kind: str, row: Kind) -> Iterator[tuple[Place, int]]:
+def _places_of_count(document: Json, kind: str, row: Kind) -> Iterator[tuple[FieldPath, int]]:
     """With how many pods there are by it."""
     if row.shape is None:
         return
     for pods in _gang(document, kind, row):
         if row.shape.role in ("", pods.role):
-            yield from ((_bound(path, pods.keys), pods.count or 0) for path in row.shape.count)
+            yield from ((field_path(path, pods.keys), pods.count or 0) for path in row.shape.count)
 
 
-def _places_of_gpus(document: Json, kind: str, row: Kind) -> Iterator[Place]:
+def _places_of_gpus(document: Json, kind: str, row: Kind) -> Iterator[FieldPath]:
     if row.shape is None or not row.shape.gpus:
         return
     gang = _gang(document, kind, row)
     for pods in gang:
-        template = _bound(pods.path, pods.keys)
+        template = field_path(pods.path, pods.keys)
         for index in _asking(pods):
             resources = mapping(pods.containers[index].get("resources"))
             for table in ("limits", "requests"):
                 if pods.resource in mapping(resources.get(table)):
                     yield (*template, "spec", "containers", index, "resources", table, pods.resource)
     if row.processes and whole(at(document, row.processes)) is not None:
-        yield _bound(row.processes, ())
+        yield field_path(row.processes)
 
 
 def _asking(pods: Pods) -> list[int]:
@@ -159,27 +168,11 @@ def _asking(pods: Pods) -> list[int]:
     return [index for index, limits in enumerate(asked) if pods.resource in limits]
 
 
-def _bound(path: str, keys: Sequence[Key]) -> Place:
-    left = list(keys)
-    return tuple(left.pop(0) if part == "*" else part for part in path.split("."))
-
-
-def _value(document: Any, place: Place) -> Any:
-    for key in place:
-        if isinstance(document, dict):
-            document = document.get(key)
-        elif isinstance(document, list) and isinstance(key, int) and key < len(document):
-            document = document[key]
-        else:
-            return None
-    return document
-
-
-def _with(document: Json, values: Mapping[Place, Any]) -> Json:
+def _with(document: Json, values: Mapping[FieldPath, Any]) -> Json:
     """A copy with these values; None takes away what stands there."""
     made = copy.deepcopy(document)
     for (*path, last), value in values.items():
-        holder: Any = _value(made, tuple(path))
+        holder: Any = value_at(made, tuple(path))
         if value is None:
             holder.pop(last, None)
         else:
@@ -197,7 +190,7 @@ def _fixed(document: Json) -> Json:
 
 def _stands(document: Json, note: Note) -> bool:
     """Whether all that we have written stands there still."""
-    return all(_same(_value(document, place), now) for place, (_, now) in note.items())
+    return all(_same(value_at(document, place), now) for place, (_, now) in note.items())
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -205,7 +198,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 # --- the note: RFC 6901 pointers ----------------------------------------------------------------------------------
-def _pointer(place: Place) -> str:
+def _pointer(place: FieldPath) -> str:
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in place)
 
 
@@ -218,6 +211,6 @@ def _read(said: str) -> Note:
     return {_place(pointer): change for pointer, change in found.items()}
 
 
-def _place(pointer: str) -> Place:
+def _place(pointer: str) -> FieldPath:
     keys = (key.replace("~1", "/").replace("~0", "~") for key in pointer.split("/")[1:])
     return tuple(int(key) if key.isdecimal() else key for key in keys)
