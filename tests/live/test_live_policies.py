@@ -116,7 +116,8 @@ async def test_a_preemptive_policy_brings_all_jobs_to_their_end(
     statuses = {job: live.status(job) for job in jobs}
     for job, status in statuses.items():
         stops = [record for record in status.get("stops", []) if record["cause"] in GAVE_WAY]
-        assert len(stops) <= BUDGET, (job, stops)
+        for_others = [record for record in stops if "beneficiary" in record]  # to grow is up to itself
+        assert len(for_others) <= BUDGET, (job, stops)
         assert status["plan"]["epoch"] <= len(stops) + 1, f"a gang has ended that nobody had asked to: {status}"
         assert (status["plan"]["policy"], status.get("restarts", 0), status.get("setbacks", 0)) == (policy, 0, 0)
     assert any(status.get("stops") for status in statuses.values()), "it never had its way"
