@@ -17,6 +17,8 @@ from trimtab.names import SYSTEM_NAMESPACE
 pytestmark = [pytest.mark.kind, pytest.mark.timeout(3000)]
 
 BLOCKS = blocks("sh cluster")
+TELL = "set -euo pipefail; PS4='+ ${SECONDS}s '"
+"""Each command is written down with when it began, for whoever looks what takes so long."""
 PARTS = ("hack/kind/images", "helm upgrade --install", "kubectl apply", "helm upgrade trimtab", "kubectl delete ltj")
 """How the blocks begin."""
 
@@ -39,7 +41,7 @@ def test_the_way_has_all_its_parts() -> None:
 @pytest.mark.essential
 @pytest.mark.usefixtures("trainer")
 def test_install_first_job_tune_and_uninstall_as_the_readme_has_it(nothing: Kind, tmp_path: Path) -> None:
-    script, log, values = "\n".join(["set -euo pipefail", *BLOCKS]), tmp_path / "output", tmp_path / "values.yaml"
+    script, log, values = "\n".join([TELL, *BLOCKS]), tmp_path / "output", tmp_path / "values.yaml"
     usual = yaml.safe_load((ROOT / "hack/kind/values.yaml").read_text())
     usual["agent"]["profile"]["gpus"] = GPUS
     values.write_text(yaml.safe_dump(usual))

@@ -26,6 +26,14 @@ case "$*" in
     *) echo "$*" >>calls ;;
 esac
 if [[ -e broken && "$*" == *" install "* ]]; then exit 1; fi
+if [[ "$*" =~ --target\\ ([^ ]+) ]]; then
+    mkdir -p "${{BASH_REMATCH[1]}}/bin"
+    cp uv "${{BASH_REMATCH[1]}}/bin/uv"
+fi
+"""
+UV = """#!/usr/bin/env bash
+echo "uv $*" >>calls
+[[ ! -e broken && ! -e unreachable ]]
 """
 
 
@@ -43,6 +51,8 @@ class Checkout:
         python.parent.mkdir(parents=True)
         python.write_text(PYTHON)
         python.chmod(0o755)
+        (root / "uv").write_text(UV)
+        (root / "uv").chmod(0o755)
 
     def run(self, *command: str) -> tuple[int, list[str]]:
         """The exit code, and what the Python of `.venv` was asked."""
@@ -69,21 +79,21 @@ HEAVY = {"torch", "ray", "scipy", "numba", "matplotlib", "pytest", "mypy"}
 
 def test_the_demo_has_a_small_part_and_setup_adds_the_rest_to_it(checkout: Checkout) -> None:
     code, calls = checkout.run("hack/setup", "--demo")
-    assert (code, len(calls), calls[-1]) == (0, 3, BUILD)
+    assert (code, len(calls), calls[-1]) == (0, 4, BUILD)
     small = checkout.wanted()
     assert {"kopf", "highspy", "cryptography", "typer"} <= small
     assert not small & HEAVY
-    assert "policy/lab" not in calls[1]
+    assert "policy/lab" not in calls[2]
     assert checkout.run("hack/setup", "--demo") == (0, [BUILD])
 
     code, calls = checkout.run("hack/setup")
-    assert (code, calls[2:]) == (0, [BROWSER, OTHERS, BUILD])
+    assert (code, calls[3:]) == (0, [BROWSER, OTHERS, BUILD])
     assert checkout.wanted() > small | HEAVY
-    assert "--editable policy/lab" in calls[1]
+    assert "--editable policy/lab" in calls[2]
 
 
 def test_where_everything_is_installed_the_demo_installs_nothing(checkout: Checkout) -> None:
-    assert len(checkout.run("hack/setup")[1]) == 5
+    assert len(checkout.run("hack/setup")[1]) == 6
     assert checkout.run("hack/setup", "--demo") == (0, [BUILD])
     assert checkout.run("hack/setup") == (0, [BUILD])
 
@@ -91,11 +101,23 @@ def test_where_everything_is_installed_the_demo_installs_nothing(checkout: Check
 def test_what_is_installed_is_what_the_lock_names_with_its_hashes_and_nothing_is_built(checkout: Checkout) -> None:
     for arguments in ([], ["--demo"]):
         _, calls = Checkout(checkout.root / ("all" if not arguments else "demo")).run("hack/setup", *arguments)
-        assert {"--no-deps", "--require-hashes", "--only-binary"} <= set(calls[0].split())
-        assert {"--no-deps", "--no-build-isolation"} <= set(calls[1].split())
+        for call in calls[:2]:  # pip has uv, which has the rest
+            assert {"--no-deps", "--require-hashes", "--only-binary"} <= set(call.split())
+        assert {"uv", "--no-deps", "--no-build-isolation"} <= set(calls[2].split())
 
 
-@pytest.mark.parametrize(("then", "calls"), [(["--demo"], 3), ([], 5)])
+def test_where_uv_finds_no_way_pip_installs_the_same(checkout: Checkout) -> None:
+    (checkout.root / "unreachable").touch()
+    code, calls = checkout.run("hack/setup", "--demo")
+    assert (code, len(calls), calls[-1]) == (0, 6, BUILD)
+    for by_uv, by_pip in (calls[1:3], calls[3:5]):
+        assert by_uv.startswith("uv pip install ")
+        assert by_pip.startswith("-m pip ")
+        same = slice(by_pip.index("--no-deps"), None)
+        assert by_uv.endswith(by_pip[same])
+
+
+@pytest.mark.parametrize(("then", "calls"), [(["--demo"], 4), ([], 6)])
 def test_an_installation_that_was_interrupted_is_done_again(checkout: Checkout, then: list[str], calls: int) -> None:
     checkout.run("hack/setup", "--demo")
     (checkout.root / "broken").touch()
@@ -109,8 +131,8 @@ def test_a_change_of_what_is_wanted_is_installed(checkout: Checkout) -> None:
     checkout.run("hack/setup")
     with (checkout.root / "pyproject.toml").open("a") as file:
         file.write("# another one\n")
-    assert len(checkout.run("hack/setup", "--demo")[1]) == 3
-    assert len(checkout.run("hack/setup")[1]) == 5
+    assert len(checkout.run("hack/setup", "--demo")[1]) == 4
+    assert len(checkout.run("hack/setup")[1]) == 6
 
 
 def test_an_argument_that_it_does_not_know_installs_nothing(checkout: Checkout) -> None:
