@@ -337,3 +337,10 @@ async def test_a_job_that_may_not_be_written_keeps_nobody_else_from_advice() -> 
     bench = Bench()
     await bench.look("refused", "z")
     assert [path.rpartition("/")[2] for path in bench.patches] == ["z"]
+
+
+async def test_a_runtime_of_no_possible_name_is_asked_of_nobody() -> None:
+    advisor, found = Bench().advisor, documents("TrainJob")[0]
+    found["spec"]["runtimeRef"] = {"name": "../../../../api/v1/namespaces/kube-system/secrets/s"}
+    with pytest.raises(UsageError, match=r"spec.runtimeRef: there is no ClusterTrainingRuntime"):
+        await advisor._runtime(found)

@@ -57,7 +57,7 @@ def document(**changes: Any) -> Json:
         "parallelism": 4,
         "completions": 4,
         "completionMode": "Indexed",
-        "template": {"metadata": {"labels": labels}, "spec": pod},
+        "template": {"metadata": {"labels": labels, **changes.pop("pod_metadata", {})}, "spec": pod},
         **changes.pop("spec", {}),
     }
     meta = {"name": "llama", "namespace": "team", "uid": "uid-a", "labels": {names.LABEL_MANAGED: "true"}}
@@ -147,6 +147,7 @@ WRONG: list[tuple[Json, str]] = [
     ({"pod": {"schedulingGates": []}}, "schedulingGates of its pods"),
     ({"pod": {"schedulingGates": [*GATES, {"name": "other"}]}}, "schedulingGates of its pods"),
     ({"pod": {"restartPolicy": "OnFailure"}}, "restartPolicy of its pods has to be Never"),
+    ({"pod_metadata": {"finalizers": ["example.com/mine"]}}, "metadata.finalizers of its pods have to be left out"),
     ({"pod_labels": {names.LABEL_MANAGED: "false"}}, "lacks the label trimtab.dev/managed"),
     ({"metadata": {"labels": {names.LABEL_KUEUE_QUEUE: "q"}}}, "Kueue starts it already"),
     ({"metadata": {"annotations": {names.STATED["gpus"]: "16"}}}, "16 GPUs, and its pods ask for 32"),

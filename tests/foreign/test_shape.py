@@ -98,7 +98,14 @@ def test_what_its_user_writes_over_it_counts_and_the_range_does_not_any_more(nam
 
 @pytest.mark.parametrize(
     "note",
-    ['{"/spec/suspend": [false, true]}', "[", "{}", '{"/spec/template/spec/hostNetwork": [true, null]}', '{"x": 1}'],
+    [
+        '{"/spec/suspend": [false, true]}',
+        "[",
+        "{}",
+        '{"/spec/template/spec/hostNetwork": [true, null]}',
+        '{"x": 1}',
+        '{"/spec/template/spec/containers/' + 5000 * "9" + '": [1, 2]}',
+    ],
 )
 def test_a_note_that_somebody_has_forged_changes_nothing(note: str) -> None:
     found = document("Job")

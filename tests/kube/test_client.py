@@ -53,6 +53,17 @@ async def test_binding_a_bound_pod_conflicts_and_says_where_it_is(client: KubeCl
     assert caught.value.status == 409
 
 
+@pytest.mark.parametrize(
+    "name", ["..", ".", "a/b", "../../secrets/s", "a%2fb", "a?watch=1", "a#b", "a\n", "a b", 254 * "a"]
+)
+def test_what_can_be_the_name_of_no_object_becomes_no_path_of_another(name: str) -> None:
+    with pytest.raises(errors.NotFound, match="no object of the name"):
+        PODS.path("team-a", name)
+    with pytest.raises(errors.NotFound):
+        PODS.path(name)
+    assert PODS.path("team-a", "a..b:c_d.E") == "/api/v1/namespaces/team-a/pods/a..b:c_d.E"
+
+
 async def test_creating_twice_is_already_exists(client: KubeClient) -> None:
     await client.create(PODS.path("team"), pod())
     with pytest.raises(errors.AlreadyExists):

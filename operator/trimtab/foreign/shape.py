@@ -38,6 +38,8 @@ Choice = Literal["", "ours", "theirs"]
 _COUNTING = ("nodes", "gpus_per_node", "gpus", "data", "data_shard", "data_replicate")
 """What a program can be told that holds for one number of GPUs only."""
 _NUMBER = re.compile(r"[0-9]+(:[0-9]+)?", re.ASCII)
+_INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
+"""In a note, which anybody who may write the job can forge: of more digits there is no list."""
 
 
 class Given(Struct, frozen=True):
@@ -213,4 +215,4 @@ def _read(said: str) -> Note:
 
 def _place(pointer: str) -> FieldPath:
     keys = (key.replace("~1", "/").replace("~0", "~") for key in pointer.split("/")[1:])
-    return tuple(int(key) if key.isdecimal() else key for key in keys)
+    return tuple(int(key) if _INDEX.fullmatch(key) else key for key in keys)

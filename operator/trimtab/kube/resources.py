@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
+from trimtab.errors import NotFound
 from trimtab.names import (
     API_VERSION,
     COMPUTE_DOMAIN_GROUP,
@@ -13,6 +15,9 @@ from trimtab.names import (
     KUEUE_GROUP,
     QUEUE_PLURAL,
 )
+
+_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,253}")
+"""What can be the name of an object: a segment of a path by itself, and no step to another place in it."""
 
 
 class Resource(NamedTuple):
@@ -27,7 +32,13 @@ class Resource(NamedTuple):
 
         >>> PODS.path("team-a", "train-0", "binding")
         '/api/v1/namespaces/team-a/pods/train-0/binding'
+
+        Names are what strangers have written, often: of one that no object can have, NotFound is raised, and nobody is
+        asked. It would be the path of something else.
         """
+        for given in (namespace, name):
+            if given and not _NAME.fullmatch(given):
+                raise NotFound(f"there is no object of the name {given[:253]!r} among {self.plural}", status=404)
         root = "apis" if "/" in self.api_version else "api"
         scope = ("namespaces", namespace) if namespace else ()
         parts = ("", root, self.api_version, *scope, self.plural, name, subresource)

@@ -188,6 +188,8 @@ def _problems_of_pods(row: Kind, gang: Sequence[Pods], scheduler: str) -> Iterat
             yield f"schedulingGates of {its} have to be [{{name: {names.SCHEDULING_GATE}}}]"
         if pods.spec.get("schedulerName") != scheduler:
             yield f"schedulerName of {its} has to be {scheduler}"
+        if mapping(pods.template.get("metadata")).get("finalizers"):
+            yield f"metadata.finalizers of {its} have to be left out: pods that nobody may delete would keep their GPUs"
         if not overwritten and pods.spec.get("restartPolicy") != "Never":
             yield f"restartPolicy of {its} has to be Never: a gang starts anew as a whole"
 
