@@ -166,9 +166,9 @@ class Advisor:
                 f"{trainjob['metadata']['name']}: spec.runtimeRef names no runtime of a kind that is known"
             )
         namespace = "" if kind.startswith("Cluster") else trainjob["metadata"]["namespace"]
-        runtimes = Resource(trainjob["apiVersion"], RUNTIMES[kind])
         try:
-            found: dict[str, Any] = msgspec.json.decode(await self._client.get(runtimes.path(namespace, named)))
+            path = Resource(trainjob["apiVersion"], RUNTIMES[kind]).path(namespace, named)
+            found: dict[str, Any] = msgspec.json.decode(await self._client.get(path))
         except NotFound:
             raise UsageError(f"spec.runtimeRef: there is no {kind} {named!r}") from None
         return found
