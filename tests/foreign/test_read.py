@@ -464,3 +464,10 @@ def test_who_states_the_model_is_believed_whatever_the_words_of_the_command() ->
     assert read(source, {"model": "llama3-8b"}).refused == ""
     job["metadata"]["annotations"] = {"trimtab.dev/model": "llama3-8b"}
     assert read(Source("j.yaml", yaml.safe_dump(job))).refused == ""
+
+
+def test_a_model_is_not_read_out_of_a_name_of_which_that_very_part_is_not_known() -> None:
+    """`gpt`, and then what only the running script knows."""
+    assert "model" not in read_script('torchrun --nproc_per_node=8 "pretrain_gpt$X.py"').fields
+    said = read_script('torchrun --nproc_per_node=8 "$X/train_llama2_7b_$Y.py"').fields["model"]
+    assert (said.value, said.source) == ("llama2_7b", "the name of train_llama2_7b_$(Y).py")

@@ -11,7 +11,7 @@ from msgspec import structs
 from trimtab.errors import UsageError
 from trimtab.foreign import configs, models
 from trimtab.foreign.arguments import Read, Run, Stated, launched, run_of, told, trainer_of
-from trimtab.foreign.expansion import known
+from trimtab.foreign.expansion import known, readable
 from trimtab.foreign.families import family, model_in
 from trimtab.foreign.job import LEAST, ForeignJob
 from trimtab.foreign.shell import Walk
@@ -84,7 +84,8 @@ def _values(said: Read) -> dict[str, str]:
 
 def _read_run(run: Run, name: str, files: Mapping[str, str], into: Read) -> list[str]:
     trainer = trainers().trainers.get(name)
-    told(run.arguments, trainer, run.program.rpartition("/")[2] or "arguments", into)
+    program = run.program.rpartition("/")[2]
+    told(run.arguments, trainer, readable(program) or "arguments", into)
     notes = []
     for mentioned, certain in _mentioned(run):
         base = mentioned.rpartition("/")[2]
@@ -100,8 +101,8 @@ def _read_run(run: Run, name: str, files: Mapping[str, str], into: Read) -> list
         elif certain and known(base):
             notes.append(f"{mentioned.replace(chr(0), '$')} is not at hand: give it with --with FILE")
             _hint(base, into)
-    if not name and "model_hint" not in into.fields and (hinted := model_in(run.program.rpartition("/")[2])):
-        into.fields["model_hint"] = Stated(hinted, f"the name of {run.program.rpartition('/')[2]}")
+    if not name and "model_hint" not in into.fields and (hinted := model_in(program)) and known(hinted):
+        into.fields["model_hint"] = Stated(hinted, f"the name of {readable(program)}")
     launched(run, into)
     _name_model(into)
     return notes
