@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from trimtab.foreign.budget import TooLong
 from trimtab.foreign.expansion import readable
 from trimtab.foreign.shell import walk
-from trimtab.foreign.syntax import TooLong
 
 
 def commands(script: str, **files: str) -> list[str]:

@@ -147,18 +147,22 @@ def _bare(value: str) -> str:
 
 
 # --- which trainer it is ------------------------------------------------------------------------------------------
-def trainer_of(run: Run, about: str) -> str:
-    """The name of the trainer that a run starts, in the table; empty for another one. `about` is the job's own text."""
+def hints(about: str) -> frozenset[str]:
+    """The trainers that the text of a job speaks of, where the program's name alone would not tell."""
+    about = about.casefold()
+    return frozenset(name for name, each in trainers().trainers.items() if any(hint in about for hint in each.hints))
+
+
+def trainer_of(run: Run, hinted: frozenset[str]) -> str:
+    """The name of the trainer that a run starts, in the table; empty for another one. `hinted` ones may be meant by a
+    vague name."""
     program = run.program.casefold()
     path = f"/{program.strip('/')}/"
     paths = (path, path.replace(".", "/")) if "/" not in program else (path,)
-    about = about.casefold()
     for name, trainer in trainers().trainers.items():
         if any(_within(each.casefold(), paths) for each in trainer.programs):
             return name
-        if any(_within(each.casefold(), paths) for each in trainer.vague) and any(
-            hint in about for hint in trainer.hints
-        ):
+        if name in hinted and any(_within(each.casefold(), paths) for each in trainer.vague):
             return name
     said = {key.lower().replace("-", "_") for key, _ in run.arguments}
     return next((name for name, trainer in trainers().trainers.items() if said & {*trainer.signs}), "")

@@ -93,7 +93,7 @@ class _Reader:
 
     def _number(self, token: str) -> int:
         text = token if token[:1].isdigit() else self._variable(token) if token.isidentifier() else ""
-        if not re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
+        if len(text) > _LONGEST or not re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
             raise _Unknown
         return int(text)
 

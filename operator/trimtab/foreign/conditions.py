@@ -19,11 +19,15 @@ _COMPARED: Final[dict[str, Callable[[int, int], bool]]] = {
     "-ge": lambda a, b: a >= b,
 }
 _LONGEST = 1000
+_MOST_WORDS = 200
 _SET_BY_SLURM = "SLURM_"
 
 
 def holds(words: Sequence[str], expander: Expander) -> bool | None:
     """Whether a condition holds; `words` are raw, with `[`, `[[` or `test` and what ends it."""
+    if len(words) > _MOST_WORDS:
+        return None
+    expander.budget.charge(len(words) ** 2)  # each of its operators takes the list apart once more
     double = words[0] == "[["
     inner = list(words[1:-1] if words[-1] in ("]", "]]") else words[1:])
     return _either(inner, expander, double)
@@ -31,7 +35,7 @@ def holds(words: Sequence[str], expander: Expander) -> bool | None:
 
 def _either(words: list[str], expander: Expander, double: bool) -> bool | None:
     for operator, decides in (("||", True), ("-o", True), ("&&", False), ("-a", False)):
-        if operator not in words or len(words) > 200:
+        if operator not in words:
             continue
         at = words.index(operator)
         found = [_either(part, expander, double) for part in (words[:at], words[at + 1 :])]

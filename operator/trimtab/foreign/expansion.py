@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from trimtab.foreign.arithmetic import evaluate
-from trimtab.foreign.syntax import DEEPEST, TooLong, skip_quoted
+from trimtab.foreign.budget import OF_ITEM, Budget, TooLong
+from trimtab.foreign.syntax import DEEPEST, skip_quoted
 
 MARK: Final = "\x00"
 Value: TypeAlias = "str | list[str]"
-LARGEST: Final = 2_000_000
-"""Characters that all expansions of one file may make together."""
 _LONGEST_PATTERN, _LONGEST_CUT = 100, 400
+_OF_ARITHMETIC, _OF_PATTERN = 8, 20
+"""How many characters one of an expression, or of a pattern that is compiled, costs as much as."""
 _UNKNOWN = re.compile(MARK + "([^" + MARK + "]*)" + MARK)
 _PARAMETER = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(?:\[([^\]]{0,64})\])?")
 _SIMPLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
@@ -44,21 +45,22 @@ def readable(text: str) -> str:
     return _UNKNOWN.sub(lambda match: f"$({match[1] or 'UNKNOWN'})", text).replace(MARK, "")
 
 
-class Expander:
-    """Expands words by variables; `command` answers what a command substitution prints."""
+def size(value: Value) -> int:
+    """Characters that a value counts as."""
+    return OF_ITEM * len(value) + sum(map(len, value)) if isinstance(value, list) else len(value)
 
-    def __init__(self, variables: dict[str, Value], command: Callable[[str], str], positional: list[str]) -> None:
+
+class Expander:
+    """Expands words by variables; `command` answers what a command substitution prints. All is paid from `budget`."""
+
+    def __init__(
+        self, variables: dict[str, Value], command: Callable[[str], str], positional: list[str], budget: Budget
+    ) -> None:
+        self.budget = budget
         self.variables = variables
         self.positional = positional
         self._command = command
         self._depth = 0
-        self.made = 0
-
-    def charge(self, characters: int) -> None:
-        """Count what was made. Raises TooLong."""
-        self.made += characters
-        if self.made > LARGEST:
-            raise TooLong("its variables unfold to more than anybody wrote")
 
     def fields(self, raw: str) -> list[str]:
         """The words that a word becomes."""
@@ -66,10 +68,10 @@ class Expander:
         open_field: list[str] | None = None
         for text, mode in self._pieces(raw):
             parts = text if isinstance(text, list) else [text]
-            self.charge(sum(map(len, parts)) + len(parts))
             if mode == "split":
                 assert isinstance(text, str)
                 parts = text.split()
+                self.budget.charge(OF_ITEM * len(parts))
                 if text[:1].isspace() and open_field is not None:
                     found.append("".join(open_field))
                     open_field = None
@@ -77,7 +79,9 @@ class Expander:
                 if index and open_field is not None:
                     found.append("".join(open_field))
                     open_field = None
-                open_field = [*(open_field or []), part]
+                if open_field is None:
+                    open_field = []
+                open_field.append(part)
             if mode == "split" and isinstance(text, str) and text[-1:].isspace() and parts:
                 found.append("".join(open_field or []))
                 open_field = None
@@ -87,17 +91,15 @@ class Expander:
 
     def single(self, raw: str) -> str:
         """The text of a word that is not split: what is assigned, or compared."""
-        joined = "".join(" ".join(text) if isinstance(text, list) else text for text, _ in self._pieces(raw))
-        self.charge(len(joined))
-        return joined
+        return "".join(" ".join(text) if isinstance(text, list) else text for text, _ in self._pieces(raw))
 
     def document(self, text: str) -> str:
         """A here-document."""
-        joined = "".join(self._quoted(text))
-        self.charge(len(joined))
-        return joined
+        return "".join(self._quoted(text))
 
     def _pieces(self, raw: str) -> Iterator[tuple[Value, str]]:
+        """What a word is made of. It is paid for before it is joined: its letters here, and each value by `_dollar`."""
+        self.budget.charge(OF_ITEM + len(raw))
         at, plain = 0, 0
         while at < len(raw):
             if raw[at] not in "\\'\"`$<>":
@@ -132,6 +134,7 @@ class Expander:
             yield part, "literal"
 
     def _quoted(self, text: str) -> Iterator[str]:
+        self.budget.charge(len(text))
         at, plain = 0, 0
         while at < len(text):
             if text[at] not in "\\`$":
@@ -157,6 +160,7 @@ class Expander:
             raise TooLong("its words are nested too deeply")
         value, end = self._substituted(raw, at, end, quoted)
         self._depth -= 1
+        self.budget.charge(size(value))
         return value, end
 
     def _substituted(self, raw: str, at: int, end: int, quoted: bool) -> tuple[Value, int]:
@@ -177,7 +181,9 @@ class Expander:
 
     def arithmetic(self, text: str) -> str:
         """The value of `$(( text ))`."""
-        value = evaluate(self.single(text), self._number)
+        text = self.single(text)
+        self.budget.charge(_OF_ARITHMETIC * len(text), "its arithmetic expressions")
+        value = evaluate(text, self._number)
         return unknown() if value is None else str(value)
 
     def _number(self, name: str) -> str:
@@ -191,6 +197,7 @@ class Expander:
     def lookup(self, name: str, index: str | None = None) -> Value | None:
         """The value of a parameter; None where it is unset."""
         if name in ("@", "*"):
+            self.budget.charge(OF_ITEM * len(self.positional))
             return list(self.positional[1:])
         if name == "#":
             return str(max(0, len(self.positional) - 1))
@@ -201,7 +208,7 @@ class Expander:
             return value if index in (None, "@", "*", "0") else unknown()
         if value is None or index in ("@", "*"):
             return value
-        number = evaluate(self.single(index), self._number) if index else 0
+        number = int(found) if known(found := self.arithmetic(index) if index else "0") else None
         if number is None:
             return unknown()
         return value[number] if -len(value) <= number < len(value) else None
@@ -250,13 +257,19 @@ class Expander:
             return unknown(name)
         if rest.startswith(("##", "%%", "#", "%")):
             longest = rest[:2] in ("##", "%%")
-            return _trimmed(value, self.single(rest[1 + longest :]), at_end=rest[0] == "%", longest=longest)
+            pattern = self.single(rest[1 + longest :])
+            if len(pattern) > _LONGEST_PATTERN:
+                return unknown(name)
+            self.budget.charge(len(value) * (len(pattern) + 1) + _OF_PATTERN * len(pattern), "its patterns")
+            return _trimmed(value, pattern, at_end=rest[0] == "%", longest=longest)
         if rest.startswith("/"):
             pattern, _, replacement = rest[1 + rest.startswith("//") :].partition("/")
             pattern, replacement = self.single(pattern), self.single(replacement)
             if not pattern or any(each in pattern for each in "*?[") or not known(pattern):
                 return unknown(name)
-            return value.replace(pattern, replacement, -1 if rest.startswith("//") else 1)
+            most = -1 if rest.startswith("//") else 1
+            self.budget.charge(len(replacement) * (value.count(pattern) if most < 0 else 1))
+            return value.replace(pattern, replacement, most)
         return unknown(name)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, structs
 
-from trimtab.foreign import gpu_types
+from trimtab.foreign import budget, gpu_types
 from trimtab.foreign.expansion import unknown
 from trimtab.foreign.tables import Kind, Role, kinds
 
@@ -19,6 +19,7 @@ FieldPath = tuple[Key, ...]
 MOST_PODS = 10_000_000
 ENDS: Final = ("succeeded", "failed")
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+_ENVIRONMENT = "the environment and arguments of its containers"
 _NODE_CONTAINERS = ("node", "trainer", "pytorch")
 
 
@@ -293,7 +294,15 @@ def environment_of(container: Mapping[str, Any]) -> dict[str, str]:
 
 def references(text: str, variables: Mapping[str, str]) -> str:
     """`$(NAME)` as Kubernetes expands it."""
-    return _REFERENCE.sub(lambda match: variables.get(match[1], unknown(match[1]))[:10_000], text[:200_000])
+    found: list[str] = []
+    at = 0
+    budget.charge(len(text), _ENVIRONMENT)
+    for match in _REFERENCE.finditer(text := text[:200_000]):
+        value = variables.get(match[1], unknown(match[1]))[:10_000]
+        budget.charge(len(value), _ENVIRONMENT)  # before it is made: each may be many times as long as its name
+        found += text[at : match.start()], value
+        at = match.end()
+    return "".join((*found, text[at:]))
 
 
 def words_of(container: Mapping[str, Any]) -> list[str]:

@@ -13,13 +13,13 @@ from trimtab import names
 from trimtab.errors import UsageError
 from trimtab.foreign import configs, gpu_types, judge, slurm
 from trimtab.foreign.arguments import Read, Stated
+from trimtab.foreign.budget import TooLong, reading
 from trimtab.foreign.derive import derive
 from trimtab.foreign.expansion import known
 from trimtab.foreign.job import COUNTED, ForeignJob, bounds, number
 from trimtab.foreign.kinds import Json, Pods, at, environment_of, mapping, pods_of, row_of, whole, words_of
 from trimtab.foreign.runs import launcher_options, with_runs
 from trimtab.foreign.shell import Command, Walk, walk, walk_words
-from trimtab.foreign.syntax import TooLong
 from trimtab.foreign.tables import Kind, trainers
 from trimtab.launch import FLAGS
 
@@ -81,7 +81,8 @@ def read(source: Source, stated: Mapping[str, str] | None = None, choice: int = 
         if name not in names.STATED:
             raise UsageError(f"--set {name}: there is no such field; known are {', '.join(names.STATED)}")
     try:
-        job = _script(source, choice) if _is_script(source) else _object(source, choice)
+        with reading():
+            job = _script(source, choice) if _is_script(source) else _object(source, choice)
     except TooLong as error:
         raise UsageError(f"{source.name} cannot be read: {error}") from error
     return _stated(job, source.name, stated)
@@ -93,7 +94,8 @@ def read_objects(documents: Sequence[Json], name: str) -> ForeignJob:
     `name` is what messages call it. Raises UsageError as `read` does.
     """
     try:
-        return _stated(_of_objects(list(documents), Source(name, ""), 0), name)
+        with reading():
+            return _stated(_of_objects(list(documents), Source(name, ""), 0), name)
     except TooLong as error:
         raise UsageError(f"{name} cannot be read: {error}") from error
 

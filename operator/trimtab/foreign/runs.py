@@ -9,8 +9,8 @@ from typing import TypeAlias
 from msgspec import structs
 
 from trimtab.errors import UsageError
-from trimtab.foreign import configs, models
-from trimtab.foreign.arguments import Read, Run, Stated, launched, run_of, told, trainer_of
+from trimtab.foreign import budget, configs, models
+from trimtab.foreign.arguments import Read, Run, Stated, hints, launched, run_of, told, trainer_of
 from trimtab.foreign.expansion import known, readable
 from trimtab.foreign.families import family, model_in
 from trimtab.foreign.job import LEAST, ForeignJob
@@ -23,6 +23,8 @@ _CONFIG_OPTIONS = frozenset(
 _HELPERS = re.compile(
     r"convert|preprocess|download|export|merge|prepare|tokeni[sz]e|inference|evaluat|metadata|check_", re.ASCII
 )
+_OF_CONFIG, _OF_KEY = 5, 50
+"""How many characters of a script one of a config costs as much as to take apart, and one of its keys to look up."""
 Candidate: TypeAlias = tuple[int, Run, str, Read, list[str]]
 """How surely it is the training, the run, its trainer, what it states, and what there is to say."""
 
@@ -30,11 +32,13 @@ Candidate: TypeAlias = tuple[int, Run, str, Read, list[str]]
 def with_runs(base: ForeignJob, found: Walk, into: Read, about: str, choice: int) -> ForeignJob:
     """Read the trainers that are started; where they differ, keep what they agree on."""
     ranked: list[Candidate] = []
+    parsed = Parsed(found.files)
+    hinted = hints(about)
     for command in found.commands:
         run = run_of(command.words, command.environment, command.certain)
-        name = trainer_of(run, about)
+        name = trainer_of(run, hinted)
         said = Read({}, {})
-        notes = _read_run(run, name, found.files, said)
+        notes = _read_run(run, name, parsed, said)
         quantities = len(said.fields.keys() & ({*LEAST, "layers", "tensor", "micro_batch_size", "epochs"} - {"gpus"}))
         rank = (4 if name else 0) + min(quantities, 3) + (0 if not _HELPERS.search(run.program) else -4)
         if rank > 0 or _referenced(run, found.files):
@@ -48,10 +52,10 @@ def with_runs(base: ForeignJob, found: Walk, into: Read, about: str, choice: int
         )
     best = max(rank for rank, *_ in ranked)
     chosen = [each for each in ranked if each[0] >= best - 1]
-    different: list[Candidate] = []
+    by_values: dict[frozenset[tuple[str, str]], Candidate] = {}
     for each in chosen:
-        if all(_values(each[3]) != _values(other[3]) for other in different):
-            different.append(each)
+        by_values.setdefault(frozenset(_values(each[3]).items()), each)
+    different = [*by_values.values()]
     if choice:
         if choice > len(different):
             raise UsageError(f"--run {choice}: the file starts {len(different)} different runs")
@@ -82,7 +86,24 @@ def _values(said: Read) -> dict[str, str]:
     return {field: stated.value for field, stated in said.fields.items()}
 
 
-def _read_run(run: Run, name: str, files: Mapping[str, str], into: Read) -> list[str]:
+class Parsed:
+    """The keys of configs beside a job, each taken apart once, however often it is named."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.files = files
+        self._keys: dict[str, list[tuple[str, str]]] = {}
+
+    def keys(self, name: str) -> list[tuple[str, str]]:
+        """Dotted keys and values. Raises UsageError and TooLong naming the file."""
+        if name not in self._keys:
+            budget.charge(_OF_CONFIG * len(self.files[name]), f"{name} and the like")
+            self._keys[name] = configs.flat(self.files[name], name)
+        found = self._keys[name]
+        budget.charge(_OF_KEY * len(found), f"{name} and the like")
+        return found
+
+
+def _read_run(run: Run, name: str, parsed: Parsed, into: Read) -> list[str]:
     trainer = trainers().trainers.get(name)
     program = run.program.rpartition("/")[2]
     told(run.arguments, trainer, readable(program) or "arguments", into)
@@ -90,9 +111,9 @@ def _read_run(run: Run, name: str, files: Mapping[str, str], into: Read) -> list
     for mentioned, certain in _mentioned(run):
         base = mentioned.rpartition("/")[2]
         candidates = [base] if base.endswith(configs.CONFIGS) else [base + ending for ending in configs.CONFIGS]
-        if text := next((files[each] for each in candidates if each in files), None):
-            called = next(each for each in candidates if each in files)
-            keys = configs.flat(text, called)
+        called = next((each for each in candidates if each in parsed.files), "")
+        if called and parsed.files[called]:
+            keys = parsed.keys(called)
             of_deepspeed = any(
                 key.startswith(("zero_optimization.", "train_micro_batch_size_per_gpu")) for key, _ in keys
             )

@@ -10,24 +10,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Final
 
 from msgspec import Struct
 
 from trimtab.foreign import syntax
+from trimtab.foreign.budget import OF_ITEM, Budget, TooLong, reading
 from trimtab.foreign.conditions import holds, matches
 from trimtab.foreign.configs import CONFIGS
-from trimtab.foreign.expansion import MARK, Expander, Value, known, unknown
-from trimtab.foreign.syntax import DEEPEST, TooLong
+from trimtab.foreign.expansion import MARK, Expander, Value, known, size, unknown
+from trimtab.foreign.syntax import DEEPEST
 
-MOST_STEPS: Final = 20_000
 MOST_TURNS: Final = 16
 """Of one loop over known words."""
 SHELLS: Final = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh"})
+_OF_WORD: Final = 64
+"""How many characters each word of a command that is found costs as much as: it is looked up in tables."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]\s]{0,64}\])?(\+?)=", re.ASCII)
 _CHANGED = re.compile(r"\(\(\s*([A-Za-z_][A-Za-z0-9_]*)\s*(?:\+\+|--|[-+*/%]?=(?!=))")
 _PLACEHOLDER = re.compile(r"<[A-Z][A-Za-z0-9_.-]{0,40}(?: [A-Za-z0-9_.-]{1,40}){0,8}>", re.ASCII)
 """`<PATH TO CHECKPOINTS>`, which a shell would take for files."""
+_COMMANDS = re.compile("-[a-z]*c[a-z]*")
+"""The option of a shell after which commands stand."""
 _DECLARE = frozenset({"export", "declare", "local", "readonly", "typeset"})
 
 
@@ -71,34 +76,26 @@ def walk(
 ) -> Walk:
     """Find the commands of a script. `files` are scripts and configs that lie beside it, by name. Raises TooLong."""
     found = Walk([], dict(files or {}), [])
-    shell = _Shell(found, dict(variables or {}), list(arguments), set(variables or {}))
-    try:
-        shell.script(_PLACEHOLDER.sub("PLACEHOLDER", text.replace(MARK, "")))
-    except RecursionError:
-        raise TooLong("it is nested too deeply") from None
+    with reading() as budget:
+        shell = _Shell(found, dict(variables or {}), list(arguments), set(variables or {}), budget)
+        try:
+            shell.script(_PLACEHOLDER.sub("PLACEHOLDER", text.replace(MARK, "")))
+        except RecursionError:
+            raise TooLong("it is nested too deeply") from None
     return found
 
 
 def walk_words(words: Sequence[str], variables: Mapping[str, str], files: Mapping[str, str] | None = None) -> Walk:
     """The same for a command that is given as words, as a container's is. Raises TooLong."""
     found = Walk([], dict(files or {}), [])
-    shell = _Shell(found, dict(variables), [], set(variables))
-    try:
-        with suppress(_Exit, _Return, _Leave):  # as a script ends: what was seen until then counts
-            shell.external(list(words))
-    except RecursionError:
-        raise TooLong("it is nested too deeply") from None
+    with reading() as budget:
+        shell = _Shell(found, dict(variables), [], set(variables), budget)
+        try:
+            with suppress(_Exit, _Return, _Leave):  # as a script ends: what was seen until then counts
+                shell.external(list(words))
+        except RecursionError:
+            raise TooLong("it is nested too deeply") from None
     return found
-
-
-class _Budget:
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def step(self, cost: int = 1) -> None:
-        self.steps += cost
-        if self.steps > MOST_STEPS:
-            raise TooLong("its loops and functions unfold to more than anybody wrote")
 
 
 class _Shell:
@@ -110,19 +107,19 @@ class _Shell:
         variables: dict[str, Value],
         arguments: list[str],
         exported: set[str],
+        budget: Budget,
         parent: _Shell | None = None,
     ) -> None:
         self.found = found
-        self.expander = Expander(variables, self._substitute, ["script", *arguments])
+        self.expander = Expander(variables, self._substitute, ["script", *arguments], budget)
         self.exported = exported
         self.functions: dict[str, syntax.Body] = {} if parent is None else dict(parent.functions)
         self.prefix: tuple[str, ...] = ()
         self.certain = True
-        self.budget: _Budget = _Budget() if parent is None else parent.budget
+        self.budget = budget
         self.depth: int = 0 if parent is None else parent.depth + 1
         if parent is not None:
             self.prefix, self.certain = parent.prefix, parent.certain
-            self.expander.made = parent.expander.made
         if self.depth > DEEPEST:
             raise TooLong("its scripts are nested too deeply")
 
@@ -218,6 +215,7 @@ class _Shell:
         if node.name is None:
             if self.run(node.condition) is not False:
                 before = dict(self.expander.variables)
+                self.budget.charge(sum(map(size, before.values())) // OF_ITEM)
                 self._ways([node.body], falls_through=True)
                 self.expander.variables.update({name: value for name, value in before.items() if _fixed(value)})
             return True
@@ -239,7 +237,7 @@ class _Shell:
         self.certain = False
         ended: Exception | None = None
         for body in bodies:
-            self.budget.step(1 + len(before) // 100)
+            self.budget.step(1 + len(before) // 25)
             self.expander.variables = dict(before)
             try:
                 self.run(body)
@@ -297,6 +295,7 @@ class _Shell:
         name, index, more, raw = match[1], match[2], match[3], word[match.end() :]
         value: Value
         if raw.startswith("(") and index is None:
+            self.budget.charge(2 * len(raw))
             value = [field for each in _elements(raw) for field in self.expander.fields(each)]
         else:
             value = self.expander.single(raw)
@@ -314,7 +313,7 @@ class _Shell:
             value = [*before, str(value)]
         elif more and isinstance(value, str):
             value = (before or "") + value if isinstance(before, str) else value
-        self.expander.charge(len(value))
+        self.budget.charge(size(value))
         self.expander.variables[name] = value
 
     def _command(self, words: list[str], node: syntax.Simple, given: Mapping[str, str]) -> bool | None:
@@ -355,6 +354,7 @@ class _Shell:
         """What is given to a command as its standard input, where the script says it."""
         for each in node.redirections:
             if each.operator == "<<":
+                self.budget.charge(len(each.target), "its here-documents")
                 return each.target if each.literal else self.expander.document(each.target)
             if each.operator == "<<<":
                 return self.expander.single(each.target) + "\n"
@@ -372,21 +372,22 @@ class _Shell:
         targets += words[1:] if name == "tee" else []
         for target in targets:
             if text is not None and len(self.found.files) < 200:
+                self.budget.charge(len(text), "the files that it writes")
                 self.found.files[target.rpartition("/")[2]] = text
         return True
 
     def _external(self, words: list[str], node: syntax.Simple, given: Mapping[str, str]) -> None:
         name = words[0].rpartition("/")[2]
         if name == "sbatch" and (text := self._text_of(node)):
+            self.budget.charge(4 * len(text), "the scripts that it submits")  # their options are read, too
             self.found.submitted.append(text)
             self._nested(text, words[:1], [], given)
             return
         at = next((index for index, word in enumerate(words) if word.rpartition("/")[2] in SHELLS), None)
         if at is not None:
-            rest = words[at + 1 :]
-            while rest and rest[0].startswith("-") and not (re.fullmatch(r"-[a-z]*c[a-z]*", rest[0])):
-                rest = rest[1:]
-            if rest and re.fullmatch(r"-[a-z]*c[a-z]*", rest[0]):
+            options = takewhile(lambda word: word.startswith("-") and not _COMMANDS.fullmatch(word), words[at + 1 :])
+            rest = words[at + 1 + sum(1 for _ in options) :]
+            if rest and _COMMANDS.fullmatch(rest[0]):
                 follows = [word for word in rest[1:] if word not in ("-x", "-e", "-c")]
                 if follows:
                     self._nested(follows[0], words[:at], follows[2:], given)
@@ -406,9 +407,10 @@ class _Shell:
             ):
                 self._nested(script, words[:index], words[index + 1 :], given)
                 return
-        self.expander.charge(len(self.prefix) + len(words))
         self.budget.step(1 + len(self.exported) // 100)
-        self.found.commands.append(Command((*self.prefix, *words), self._environment(given), self.certain))
+        environment = self._environment(given)
+        self.budget.charge(_OF_WORD * (len(self.prefix) + len(words) + len(environment)), "its commands")
+        self.found.commands.append(Command((*self.prefix, *words), environment, self.certain))
 
     def external(self, words: list[str]) -> None:
         """A command that the shell itself knows nothing about."""
@@ -424,11 +426,13 @@ class _Shell:
         return {name: value for name, value in (shown | dict(given)).items() if value.endswith(CONFIGS)}
 
     def _nested(self, text: str, prefix: Sequence[str], arguments: Sequence[str], given: Mapping[str, str]) -> None:
-        child = _Shell(self.found, {**self.expander.variables, **given}, list(arguments), set(self.exported), self)
+        names = len(self.expander.variables) + len(self.functions) + len(self.exported)
+        words = len(self.prefix) + len(prefix) + len(arguments)
+        self.budget.charge(len(text) + OF_ITEM * (names + words), "the scripts that it starts")
+        variables = {**self.expander.variables, **given}
+        child = _Shell(self.found, variables, list(arguments), set(self.exported), self.budget, self)
         child.prefix = (*self.prefix, *prefix)
-        child.expander.charge(len(text) + len(child.expander.variables))
         child.script(text)
-        self.expander.made = child.expander.made
 
     def _substitute(self, text: str) -> str:
         """What a command prints, where that is the script's own text: `echo`, `cat` of a here-document, `expr`."""
@@ -482,11 +486,13 @@ class _Shell:
 
     def _set(self, words: list[str], node: syntax.Simple) -> bool:
         if "--" in words:
+            self.budget.charge(len(words))
             self.expander.positional = ["script", *words[words.index("--") + 1 :]]
         return True
 
     def _shift(self, words: list[str], node: syntax.Simple) -> bool:
         count = int(words[1]) if len(words) > 1 and re.fullmatch("[0-9]{1,3}", words[1]) else 1
+        self.budget.charge(len(self.expander.positional))
         self.expander.positional = [self.expander.positional[0], *self.expander.positional[1 + count :]]
         return True
 
@@ -527,6 +533,7 @@ class _Shell:
         separators = self.expander.variables.get("IFS", " \t\n")
         first, _, _ = text.partition("\n")
         parts = _split(first, separators if isinstance(separators, str) else " ")
+        self.budget.charge(size(parts))
         if "-a" in words or any(re.fullmatch("-[a-z]*a[a-z]*", word) for word in words):
             self.expander.variables[names[-1]] = parts
             return True

@@ -12,17 +12,18 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from trimtab.foreign import budget
+from trimtab.foreign.budget import TooLong
+
 LONGEST: Final = 400_000
 """Characters of a script; what lies beyond is not looked at (`TooLong`)."""
 DEEPEST: Final = 24
+_LONGEST_ASSIGNED = 200
+"""Of a name with its index, before an array."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[[^\]\s]{0,64}\])?(\+?=)")
 _OPERATORS = ("<<<", "<<-", "&>>", ";;&", "&&", "||", ";;", ";&", "<<", ">>", ">&", "<&", "&>", "|&", ">|")
 _REDIRECTIONS = {"<<<", "<<-", "<<", ">>", ">&", "<&", "&>", "&>>", "<", ">", ">|"}
-
-
-class TooLong(ValueError):
-    """A script is longer or nested deeper than anybody writes one."""
 
 
 class Redirection(Struct, frozen=True):
@@ -153,6 +154,7 @@ def tokens(text: str) -> list[Token]:
     """Words and operators of a script; comments are left out. Raises TooLong."""
     if len(text) > LONGEST:
         raise TooLong(f"it is longer than {LONGEST:,} characters")
+    budget.charge(2 * len(text), "its scripts")  # a character costs about as much to take apart as two to expand
     found: list[Token] = []
     waiting: list[tuple[int, bool]] = []  # here-documents whose texts begin on the next line: token, tabs are removed
     at = 0
@@ -202,7 +204,8 @@ def _word(text: str, at: int) -> int:
     begun = at
     while at < len(text) and text[at] not in " \t\r\n;&|<>()":
         at = skip_quoted(text, at)
-        if text.startswith("(", at) and text[at - 1] in "=" and _ASSIGNED.fullmatch(text, begun, at):
+        array = text.startswith("(", at) and text[at - 1] in "=" and at - begun <= _LONGEST_ASSIGNED
+        if array and _ASSIGNED.fullmatch(text, begun, at):
             at = _to(text, at + 1, ")", 0)
     return max(at, begun + 1)
 

@@ -17,6 +17,7 @@ from trimtab import names
 from trimtab.controller.other_jobs import OtherJob
 from trimtab.errors import UsageError
 from trimtab.foreign import shape
+from trimtab.foreign.budget import TooLong, reading
 from trimtab.foreign.in_cluster import own_spec
 from trimtab.foreign.job import bounds
 from trimtab.foreign.kinds import Json, Pods, described, mapping, pods_of, valued, written
@@ -49,12 +50,17 @@ def stand_in(kind: str, row: Kind, job: OtherJob, scheduler: str, made: Json | N
     Raises UsageError naming the field that keeps the job from being placed.
     """
     meta = job.metadata
+    try:
+        with reading():
+            spec = _spec(kind, row, job, scheduler, [made] if made else [])
+    except TooLong as error:
+        raise UsageError(f"{kind} {meta.name} cannot be read: {error}") from error
     owner = {key: value for key, value in job.reference(kind, row).items() if key != "namespace"} | {"controller": True}
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.JOB_KIND,
         "metadata": {"name": name_of(meta), "namespace": meta.namespace, "ownerReferences": [owner]},
-        "spec": _spec(kind, row, job, scheduler, [made] if made else []),
+        "spec": spec,
     }
 
 
