@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -204,20 +205,31 @@ def _in_rank_order(chosen: IntArray, levels: list[IntArray]) -> IntArray:
 
 
 def domain_codes(nodes: Sequence[Node]) -> list[IntArray]:
-    """Integer codes of the enclosing domains, widest first: everything, the topology levels, the NVLink domain."""
-    depth = max((len(node.topology) for node in nodes), default=0)
-    levels = [[_domain(node, level) for node in nodes] for level in range(depth)]
-    linked: list[tuple[str, ...]] = [(node.link_domain or node.name,) for node in nodes]
-    everything: list[tuple[str, ...]] = [()] * len(nodes)
+    """Integer codes of the enclosing domains, widest first: everything, the topology levels, the NVLink domain.
+
+    They are not to be changed: who asks about nodes that lie as others did before gets the same ones.
+    """
+    return _domain_codes(tuple([(node.name, node.topology, node.link_domain) for node in nodes]))
+
+
+@lru_cache(maxsize=8)
+def _domain_codes(places: tuple[tuple[str, tuple[str, ...], str], ...]) -> list[IntArray]:
+    """Nodes are asked about in every decision, and hardly ever move."""
+    depth = max((len(topology) for _, topology, _ in places), default=0)
+    levels = [[_domain(name, topology, level) for name, topology, _ in places] for level in range(depth)]
+    linked: list[tuple[str, ...]] = [(link_domain or name,) for name, _, link_domain in places]
+    everything: list[tuple[str, ...]] = [()] * len(places)
     return [_codes(keys) for keys in (everything, *levels, linked)]
 
 
-def _domain(node: Node, level: int) -> tuple[str, ...]:
+def _domain(name: str, topology: tuple[str, ...], level: int) -> tuple[str, ...]:
     """A domain is named by its whole prefix; a node that is not in any at this level stands alone there."""
-    prefix = node.topology[: level + 1]
-    return prefix if len(prefix) > level and prefix[level] else (*prefix, "alone", node.name)
+    prefix = topology[: level + 1]
+    return prefix if len(prefix) > level and prefix[level] else (*prefix, "alone", name)
 
 
 def _codes(keys: Sequence[tuple[str, ...]]) -> IntArray:
     known: dict[tuple[str, ...], int] = {}
-    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+    codes = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+    codes.setflags(write=False)
+    return codes

@@ -79,9 +79,10 @@ class Accounts:
         for share in job.placement.shares:
             if share.node in self._free:
                 gives = needs(job, share.gpus)
-                paid = tuple(min(part, max(0, -free)) for part, free in zip(gives, self._free[share.node], strict=True))
-                self._free[share.node] = _plus(self._free[share.node], paid)  # what is beyond the node's own first
-                freed = Freed(uid, beneficiary, _minus(gives, paid), paid=any(paid))
+                lacking = _minus(NOTHING, self._free[share.node])
+                rest, owed = _spend(gives, lacking)  # what is beyond the node's own first
+                self._free[share.node] = _minus(NOTHING, owed)
+                freed = Freed(uid, beneficiary, rest, paid=rest != gives)
                 self._freed[share.node] = (*self._freed.get(share.node, ()), freed)
 
     def lacks(self, placement: Placement) -> Violation | None:
@@ -149,11 +150,17 @@ class Accounts:
 
     def _room(self, node: str) -> Amounts:
         """What is free, or will be."""
-        return _plus(self._free[node], *(freed.amounts for freed in self._freed.get(node, ())))
+        found = self._free[node]
+        for freed in self._freed.get(node, ()):
+            found = _plus(found, freed.amounts)
+        return found
 
     def _draw(self, job: Job, node: str, wanted: Amounts) -> list[str]:
         """Spend what a pod needs; returns the jobs of which it takes something."""
-        freed = sorted(self._freed.get(node, ()), key=lambda each: (each.job != job.uid, each.beneficiary != job.uid))
+        if node not in self._freed:
+            _, self._free[node] = _spend(wanted, self._free[node])
+            return []
+        freed = sorted(self._freed[node], key=lambda each: (each.job != job.uid, each.beneficiary != job.uid))
         left: list[Freed] = []
         waits: list[str] = []
         own, others = [f for f in freed if f.job == job.uid], [f for f in freed if f.job != job.uid]
@@ -168,8 +175,7 @@ class Accounts:
             wanted = rest
             left.append(replace(each, amounts=kept))
         waits += [each.job for each in others if waits and each.paid and each.job not in waits]
-        if freed:
-            self._freed[node] = tuple(left)
+        self._freed[node] = tuple(left)
         return waits
 
     def _beyond_quota(self, job: Job, placement: Placement) -> Violation | None:
@@ -247,17 +253,21 @@ def needs(job: Job, gpus: int) -> Amounts:
     return gpus, job.requirements.cpu_milli(gpus), job.requirements.memory(gpus), 1
 
 
+# Written out: these are most of what it costs to hold a decision against the rules.
 def _spend(wanted: Amounts, there: Amounts) -> tuple[Amounts, Amounts]:
     """What is wanted still, and what is left there."""
-    spent = tuple(min(ask, max(0, have)) for ask, have in zip(wanted, there, strict=True))
+    spent = (
+        min(wanted[0], max(0, there[0])),
+        min(wanted[1], max(0, there[1])),
+        min(wanted[2], max(0, there[2])),
+        min(wanted[3], max(0, there[3])),
+    )
     return _minus(wanted, spent), _minus(there, spent)
 
 
-def _plus(*parts: Iterable[int]) -> Amounts:
-    gpus, cpu, memory, pods = map(sum, zip(NOTHING, *parts, strict=True))
-    return gpus, cpu, memory, pods
+def _plus(one: Amounts, other: Amounts) -> Amounts:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2], one[3] + other[3]
 
 
-def _minus(whole: Iterable[int], part: Iterable[int]) -> Amounts:
-    gpus, cpu, memory, pods = (a - b for a, b in zip(whole, part, strict=True))
-    return gpus, cpu, memory, pods
+def _minus(whole: Amounts, part: Amounts) -> Amounts:
+    return whole[0] - part[0], whole[1] - part[1], whole[2] - part[2], whole[3] - part[3]
