@@ -15,6 +15,7 @@ from hack import last_runs
 from trimtab_local.checkout import checkout
 from trimtab_local.control_plane.build import build
 from trimtab_local.control_plane.cluster import LocalCluster
+from trimtab_local.control_plane.options import ClusterOptions
 
 # What a test finds must not depend on how busy the machine is, and in CI not on chance either.
 hypothesis.settings.register_profile("trimtab", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -138,9 +139,15 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def cluster(state_home: Path) -> Iterator[LocalCluster]:
-    """A control plane with our CRDs and our controller's RBAC rules. It is shared: use names of your own."""
+    """A control plane with PodGroups, our CRDs and our controller's RBAC rules. It is shared: use names of your
+    own."""
     build()
-    with LocalCluster(f"tests-{os.getpid()}") as cluster:
+    options = ClusterOptions(
+        feature_gates={"GenericWorkload": True},
+        apis=("scheduling.k8s.io/v1alpha2",),
+        controllers=("podgroup-protection-controller",),
+    )
+    with LocalCluster(f"tests-{os.getpid()}", options=options) as cluster:
         manifests = checkout() / "manifests"
         for path in (manifests / "crds", manifests / "rbac.yaml"):
             if path.exists():

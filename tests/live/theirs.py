@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.live.test_advice import SMALL
 from tests.live.test_failures import exited, play
 
 from trimtab import launch, names
+from trimtab.errors import LocalClusterError
 from trimtab_local.checkout import checkout
 
 Json = dict[str, Any]
@@ -58,6 +60,8 @@ PYTORCHJOB = Words(
 MPIJOB = Words("mpijob.kubeflow.org", "training.kubeflow.org/job-name", (f"{REPLICA}index",), "Succeeded")
 RAYJOB = Words("rayjob.ray.io", "of", ("ray.io/worker-group-replica-index",))
 """KubeRay's own labels have the name of a RayCluster, which ends with what is drawn: `of` is in the templates here."""
+GROUP = Words("podgroup.scheduling.k8s.io", "of", ("number",))
+"""What `Maker` gives its pods."""
 TRAINJOB = Words("trainjob.trainer.kubeflow.org", "jobset.sigs.k8s.io/jobset-name")
 
 
@@ -216,6 +220,96 @@ def rayjob(name: str, nodes: int = 2, *, head: Json | None = None, worker: Json 
     given = {"entrypoint": shlex.join(SMALL), "shutdownAfterJobFinishes": True, "rayClusterSpec": cluster, **spec}
     meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
     return {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": meta, "spec": given}
+
+
+def group(name: str, pods: int = 2, **spec: Any) -> Json:
+    """A PodGroup to be placed. Its pods somebody else makes."""
+    given = spec or {"schedulingPolicy": {"gang": {"minCount": pods}}}
+    meta = {"name": name, "namespace": "default", "labels": {names.LABEL_MANAGED: "true"}}
+    return {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": meta, "spec": given}
+
+
+def may(live: Live, account: str, groups: list[str], *resources: str) -> None:
+    """Let an account of the namespace make and change objects of these kinds, and nothing else."""
+    meta, rbac = {"name": f"{account}-makes", "namespace": "default"}, "rbac.authorization.k8s.io"
+    rule = {"apiGroups": groups, "resources": [*resources], "verbs": ["create", "get", "patch", "update"]}
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": "default"}
+    reference = {"apiGroup": rbac, "kind": "Role", "name": meta["name"]}
+    live.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": "default"}},
+        {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": meta, "rules": [rule]},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "subjects": [subject],
+            "roleRef": reference,
+        },
+    )
+
+
+class Maker:
+    """A controller of a kind that nobody has described: its objects are ConfigMaps, and it keeps a number of pods for
+    each, which name a PodGroup of the same name. What is gone it makes anew."""
+
+    USER = "system:serviceaccount:default:maker"
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._wanted: dict[str, list[Json]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Maker:
+        may(self._live, "maker", [""], "pods")
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for name in [*self._wanted]:
+            self.forgets(name)
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def makes(self, name: str, pods: int, *, labels: dict[str, str] | None = None, **pod: Any) -> None:
+        """Keep so many pods for this ConfigMap; `pod` are other fields of their spec."""
+        self._live.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}})
+        uid = self._live.get("configmap", name)["metadata"]["uid"]
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid, "controller": True}
+        spec = template()["spec"] | {"schedulingGroup": {"podGroupName": name}} | pod
+        given = {names.LABEL_MANAGED: "true"} if labels is None else labels
+        self._wanted[name] = [
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{name}-{number}",
+                    "namespace": "default",
+                    "labels": given | {GROUP.of_pods: name, "number": str(number)},
+                    "ownerReferences": [owner],
+                },
+                "spec": spec,
+            }
+            for number in range(pods)
+        ]
+
+    def forgets(self, name: str) -> None:
+        """Delete the ConfigMap: the garbage collector takes its pods away."""
+        self._wanted.pop(name, None)
+        self._live.delete("configmap", name, "--wait=false")
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.to_thread(self._keep)
+            await asyncio.sleep(0.2)
+
+    def _keep(self) -> None:
+        there = {pod["metadata"]["name"] for pod in self._live.list("pods", GROUP.of_pods)}
+        lacking = [pod for pods in [*self._wanted.values()] for pod in pods if pod["metadata"]["name"] not in there]
+        if lacking:
+            document = json.dumps({"apiVersion": "v1", "kind": "List", "items": lacking})
+            with suppress(LocalClusterError):  # one is there by now, or still: it is looked at again
+                self._live.cluster.kubectl("create", "-f", "-", "--as", self.USER, stdin=document)
 
 
 def shaped(made: Json, **stated: str) -> Json:

@@ -144,7 +144,7 @@ def next_step(view: JobContext) -> Step:
     if view.theirs and view.theirs.end and not view.finished:
         return _status(view, theirs.ended(view.theirs, view.status, view.meta, view.now))
     if view.finished:  # pods that have ended stay, for their logs
-        made = view.theirs.waiting.values() if view.theirs else ()
+        made = view.theirs.waiting.values() if view.theirs and not view.theirs.stays else ()
         return _clear(view, (*_living(view.pods), *made)) or _remnants(view)
     if view.status.plan:
         return _carry_out(view, view.status.plan)
@@ -229,7 +229,7 @@ def _give_up(view: JobContext, setback: GangFailure) -> Step:
 
 def _clear(view: JobContext, pods: Iterable[PodObject]) -> Step:
     """Delete pods that no plan wants, unless they are going already: by force where no kubelet would let them go."""
-    if view.theirs and not view.being_deleted:
+    if view.theirs and not view.theirs.stays and not view.being_deleted:
         return theirs.let_go(view.theirs, pods, _why_not(view.status))
     abandoned = unreachable_nodes.abandoned(view.pods, view.silent, view.rules, view.now)
     return tuple(

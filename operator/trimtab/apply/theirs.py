@@ -6,13 +6,14 @@
                  -> once all are, bound as all pods of ours; for kube-scheduler, gates are taken away then
 
 A pod that is adopted says by its labels whose gang it is of, and stays its own controller's: from then on it is what a
-pod of ours is. Pods are never deleted to end such a gang: their controller would make others, and count a failure. The
-job is suspended instead, with a note that it was we who did it.
+pod of ours is. Pods are not deleted to end such a gang: their controller would make others, and count a failure. The
+job is suspended instead, with a note that it was we who did it. Only where it cannot be suspended, a PodGroup, pods of
+the gang are deleted, and others are made that wait at the gate again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -44,12 +45,22 @@ class TheirJob(Struct, frozen=True):
     """It is suspended by its controller's word, too."""
     shape: tuple[int, int] | None = None
     """Pods that it asks for, and GPUs of each, where its plan says both; None where they are its user's."""
+    stays: bool = False
+    """It cannot be suspended: its pods are deleted one by one, and whoever makes them makes others."""
     waiting: Mapping[int, PodObject] = {}
     """Rank -> pod that its controller has made, behind our gate, and that is of no gang yet."""
+    numbered: bool = True
+    """Pods say which rank they are; else they have those that are left, in their order in `waiting`."""
 
     @property
     def suspended_by_user(self) -> bool:
         return self.suspended and not self.by_us
+
+    def for_ranks(self, lacking: Sequence[int]) -> dict[int, PodObject]:
+        """The pods that are waiting for these ranks, as many as there are."""
+        if self.numbered:
+            return {rank: self.waiting[rank] for rank in lacking if rank in self.waiting}
+        return dict(zip(lacking, (self.waiting[number] for number in sorted(self.waiting)), strict=False))
 
 
 def of_gang(pods: Iterable[PodObject], plan: Plan | None) -> tuple[PodObject, ...]:
@@ -64,7 +75,7 @@ def of_gang(pods: Iterable[PodObject], plan: Plan | None) -> tuple[PodObject, ..
 
 
 def let_go(job: TheirJob, pods: Iterable[PodObject], why: str) -> Step:
-    """Have these pods end: by suspending their job, unless they end anyhow."""
+    """Have these pods end: by suspending their job, which can be, unless they end anyhow."""
     if job.suspended or job.end or not any(pod.status.phase not in (SUCCEEDED, FAILED) for pod in pods):
         return ()
     return (SuspendJob(why),)
@@ -85,11 +96,11 @@ def take_in(job: TheirJob, plan: Plan, by_rank: Mapping[int, PodObject]) -> Step
         return () if waits else (ResumeJob(planned),)
     if planned:
         return (SuspendJob(f"Shaped: it is to have {planned[0]} pods of {planned[1]} GPUs"),)
-    if any(rank not in job.waiting for rank in lacking):
+    pods = job.for_ranks(lacking)
+    if len(pods) < len(lacking):
         return ()
-    pods = {rank: job.waiting[rank].metadata for rank in lacking}
-    leader = _address(by_rank.get(0) or job.waiting.get(0))
-    return tuple(AdoptPod(pod.name, pod.uid, rank, leader) for rank, pod in pods.items())
+    leader = _address(by_rank.get(0) or pods.get(0))
+    return tuple(AdoptPod(pod.metadata.name, pod.metadata.uid, rank, leader) for rank, pod in pods.items())
 
 
 def other_shape(job: TheirJob, plan: Plan) -> tuple[int, int] | None:
@@ -108,8 +119,9 @@ def never_made(job: TheirJob, plan: Plan, pods: Iterable[PodObject], now: float)
     """Its controller does not make the pods that the plan is for."""
     here = list(pods)
     of_plan = [pod for pod in here if pod.metadata.labels.get(names.LABEL_EPOCH) == str(plan.epoch)]
-    ranks = {pod.metadata.labels.get(names.LABEL_RANK) for pod in of_plan} | {str(rank) for rank in job.waiting}
-    lacking = sum(str(rank) not in ranks for rank in range(len(plan.nodes)))
+    ranks = {pod.metadata.labels.get(names.LABEL_RANK) for pod in of_plan}
+    open_ranks = [rank for rank in range(len(plan.nodes)) if str(rank) not in ranks]
+    lacking = len(open_ranks) - len(job.for_ranks(open_ranks))
     if len(of_plan) < len(here) or lacking <= 0 or now < plan.created_time.timestamp() + PODS_SECONDS:
         return None  # pods of an earlier plan are still ending, and so nobody makes others
     why = f"{lacking} of {len(plan.nodes)} pods are not there {PODS_SECONDS:g} s after the plan was made"

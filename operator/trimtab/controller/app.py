@@ -240,7 +240,14 @@ class Controller:
             return None
         return Advisor(
             client,
-            OtherJobs(client, self._settings.reflector, lambda: None, metrics.KubeMetrics(), names.LABEL_ADVISE),
+            OtherJobs(
+                client,
+                self._settings.reflector,
+                lambda: None,
+                metrics.KubeMetrics(),
+                names.LABEL_ADVISE,
+                lambda row: bool(row.roles),
+            ),
             RemoteEngine(self._settings.perf.constants),
             self._recorder,
             self._settings,

@@ -262,7 +262,7 @@ class Cluster:
 
     def made_by(self, maker: Controlling) -> tuple[PodObject, ...]:
         """Pods for Trimtab to place that a job of another kind, or what has its pods, controls, and that are of no gang
-        yet."""
+        yet; all that name a group are its."""
         pods = self.pods.items
         return tuple(pods[key] for key in self._pods_by_job.made_by(maker))
 
@@ -306,6 +306,8 @@ class Cluster:
 
     def _pod_changed(self, old: PodObject | None, new: PodObject | None) -> None:
         self._pods_by_job.changed(old, new)
+        if self.other_jobs and (pod := new or old) and pod.group:
+            self.other_jobs.on_change()
         self._on_change()
 
     def _gpunode_changed(self, old: GpuNodeObject | None, new: GpuNodeObject | None) -> None:

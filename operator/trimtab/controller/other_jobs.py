@@ -19,7 +19,7 @@ from trimtab.foreign.kinds import Json, at, end_of, has_ended, pods_of, rests, r
 from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.client import KubeClient, MetadataOnly
 from trimtab.kube.metrics_hooks import FactsObserver
-from trimtab.kube.objects import AnyObject, Controlling, Meta
+from trimtab.kube.objects import AnyObject, Controlling, Meta, OwnerReference
 from trimtab.kube.owned import ControlledObjects
 from trimtab.kube.reflector import Reflector
 from trimtab.kube.resources import Resource
@@ -127,6 +127,11 @@ class OtherJob(Struct, frozen=True, dict=True):
         """Whether it is to have no pods for now."""
         return at(self._asked, row.suspend) is True
 
+    def members(self, row: Kind) -> int | None:
+        """How many pods it is to have that name it as their group; None where that is not how its pods are known, or it
+        does not say it."""
+        return whole(at(self._asked, row.members.count)) if row.members else None
+
     def pods_per_job(self, kind: str, row: Kind) -> int:
         """How many pods of its gang each of its Jobs has; 0 where it has no Jobs, or does not say that."""
         if not (row.rank and row.rank.size):
@@ -160,6 +165,18 @@ def resource_of(row: Kind) -> Resource:
     return Resource(f"{row.groups[0]}/{row.served.version}", row.served.plural)
 
 
+def versions_of(owner: OwnerReference) -> Iterator[tuple[str, Kind]]:
+    """The rows of what controls an object, the one of its version first; none where that is no controller."""
+    group = owner.api_version.partition("/")[0]
+    found = row_of({"apiVersion": owner.api_version, "kind": owner.kind}) if owner.controller else None
+    if found is None:
+        return
+    yield found
+    for name, row in kinds().items():
+        if name != found[0] and group in row.groups and (row.kind or name) == owner.kind:
+            yield name, row
+
+
 def named(kind: str, row: Kind, meta: Meta) -> Controlling:
     """How those that an object of a kind controls name it."""
     return Controlling(row.groups[0], row.kind or kind, meta.key, meta.uid)
@@ -180,6 +197,7 @@ class OtherJobs:
         pods: bool = False,
     ) -> None:
         """`wanted` says of which kinds, by their rows; `pods` whether their pods are looked for."""
+        self.on_change = on_change
         self._kinds: dict[str, tuple[Kind, Reflector[OtherJob], ServedKinds]] = {}
         self._controlled: dict[str, tuple[ControlledObjects, Reflector[AnyObject]]] = {}
         """Kind -> objects between its jobs and their pods, where there are any, and somebody wants to know."""
@@ -248,14 +266,22 @@ class OtherJobs:
             yield name, row, job
 
     def controlling(self, meta: Meta) -> tuple[str, Kind, OtherJob] | None:
-        """The job that controls an object, by the UID in its owners; None where it is not among these."""
+        """The job that controls an object, by the UID in its owners; None where it is not among these. Of what version
+        the owner is told to be does not matter: a cluster that is upgraded may serve another one."""
         for owner in meta.owner_references:
-            found = row_of({"apiVersion": owner.api_version, "kind": owner.kind}) if owner.controller else None
-            if found is None or found[0] not in self._kinds:
-                continue
-            job = self._kinds[found[0]][1].items.get(f"{meta.namespace}/{owner.name}")
-            if job is not None and job.metadata.uid == owner.uid:
-                return *found, job
+            for name, row in versions_of(owner):
+                followed = self._kinds.get(name)
+                job = followed[1].items.get(f"{meta.namespace}/{owner.name}") if followed else None
+                if job is not None and job.metadata.uid == owner.uid:
+                    return name, row, job
+        return None
+
+    def placing(self, maker: Controlling) -> tuple[str, OtherJob] | None:
+        """The job whose pods this one makes, and its kind; None where it makes those of none of these. A group makes
+        no pods."""
+        for name, row, job in self.all():
+            if row.members is None and maker in self.makers(name, row, job.itself(name, row)):
+                return name, job
         return None
 
     def controls(self, kind: str, job: Controlling) -> tuple[Meta, ...]:
@@ -272,7 +298,11 @@ class OtherJobs:
         return self._controlled[kind][1].synced.is_set() and self.pods_known(below)
 
     def makers(self, kind: str, row: Kind, job: Controlling) -> Iterator[Controlling]:
-        """What controls the pods of a job of a kind: the job itself, or what it controls, or what that controls."""
+        """What controls the pods of a job of a kind: the job itself, or what it controls, or what that controls. Pods
+        name their group without its UID."""
+        if row.members:
+            yield job._replace(uid="")
+            return
         between = row.place.controls if row.place else None
         if between is None:
             yield job

@@ -24,7 +24,7 @@ class PodsByJob:
         """Key of a pod -> `namespace/name` of the job whose gang it is of."""
         self._made_by: dict[Controlling, dict[str, str]] = {}
         """A job of another kind, or what has its pods -> UID of a pod that it controls, and that is of no gang -> its
-        key."""
+        key. So does a group with the pods that name it."""
 
     def of(self, job: str) -> Iterator[str]:
         """Pods that the job with this digest of its identity has."""
@@ -32,7 +32,7 @@ class PodsByJob:
 
     def made_by(self, maker: Controlling) -> Iterator[str]:
         """Pods of no gang yet that a job of another kind, or what has its pods, controls, and that are for Trimtab to
-        place."""
+        place; or that name a group."""
         return iter(self._made_by.get(maker, {}).values())
 
     def job_of(self, pod: str) -> str:
@@ -52,15 +52,17 @@ class PodsByJob:
                 self._job_of.pop(old.metadata.key, None)
                 if job.digest not in self._of:
                     del self._owners[job.digest]
-            elif maker := _maker_of(old):
-                _drop(self._made_by, maker, old.metadata.uid)
+            else:
+                for maker in _makers_of(old):
+                    _drop(self._made_by, maker, old.metadata.uid)
         if new:
             if job := new.metadata.job:
                 self._owners[job.digest] = job
                 self._job_of[new.metadata.key] = job.key
                 self._of.setdefault(job.digest, {})[new.metadata.uid] = new.metadata.key
-            elif maker := _maker_of(new):
-                self._made_by.setdefault(maker, {})[new.metadata.uid] = new.metadata.key
+            else:
+                for maker in _makers_of(new):
+                    self._made_by.setdefault(maker, {})[new.metadata.uid] = new.metadata.key
 
 
 def _drop(index: dict[Key, dict[str, str]], of: Key, uid: str) -> None:
@@ -69,6 +71,10 @@ def _drop(index: dict[Key, dict[str, str]], of: Key, uid: str) -> None:
         del index[of]
 
 
-def _maker_of(pod: PodObject) -> Controlling | None:
-    """What has made a pod for Trimtab to place: a job of another kind, or what has its pods; None for all others."""
-    return pod.metadata.controller if pod.metadata.labels.get(names.LABEL_MANAGED) == "true" else None
+def _makers_of(pod: PodObject) -> Iterator[Controlling]:
+    """What has made a pod for Trimtab to place: a job of another kind, or what has its pods; and the group that a pod
+    names, be it for Trimtab to place or not: it may lack the label by mistake, and that is told."""
+    if pod.metadata.labels.get(names.LABEL_MANAGED) == "true" and (maker := pod.metadata.controller):
+        yield maker
+    if group := pod.group:
+        yield group

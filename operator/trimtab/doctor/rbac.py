@@ -222,6 +222,7 @@ OF_PLACER = tuple(
         ("TrainJobs are not placed", "trainer.kubeflow.org", ("trainjobs",), (*READ, "patch")),
         ("RayJobs are not placed", "ray.io", ("rayjobs",), (*READ, "patch")),
         ("the pods of RayJobs are not found", "ray.io", ("rayclusters",), READ),
+        ("PodGroups are not placed", "scheduling.k8s.io", ("podgroups",), (*READ, "patch")),
         (
             "nothing stands in for jobs that are to be placed",
             _TRIMTAB,

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from trimtab.foreign import budget, gpu_types
 from trimtab.foreign.expansion import unknown
-from trimtab.foreign.tables import Kind, Role, kinds
+from trimtab.foreign.tables import Kind, Members, Role, kinds
 
 Json = dict[str, Any]
 Key = str | int
@@ -108,7 +108,10 @@ def described(document: Json, name: str, row: Kind, others: Sequence[Json]) -> t
 
 def pods_of(document: Json, name: str, row: Kind, others: Sequence[Json]) -> list[Pods]:
     """All pods of a job. `others` are the objects beside it: the runtime of a TrainJob, or the JobSet that its own
-    controller has made of that, is looked for there."""
+    controller has made of that, or pods that name a group, are looked for there."""
+    if row.members:
+        named = members_of(document, row.members, others)
+        return [_pods("", named[0], whole(at(document, row.members.count)))] if named else []
     document, name, row = described(document, name, row, others)
     if row.runtime:
         document = _with_runtime(document, others)
@@ -120,6 +123,12 @@ def pods_of(document: Json, name: str, row: Kind, others: Sequence[Json]) -> lis
                 pods = _pods(called, template, _count(document, role, bound, row))
                 found.append(structs.replace(pods, keys=bound, path=role.template))
     return found
+
+
+def members_of(group: Json, members: Members, others: Sequence[Json]) -> list[Json]:
+    """Those pods among these objects that name the group."""
+    name = mapping(group.get("metadata")).get("name")
+    return [each for each in others if each.get("kind") == "Pod" and name and at(each, members.named) == name]
 
 
 def _at(value: Any, path: str) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -17,7 +17,18 @@ from trimtab.foreign.budget import TooLong, reading
 from trimtab.foreign.derive import derive
 from trimtab.foreign.expansion import known
 from trimtab.foreign.job import COUNTED, ForeignJob, bounds, number
-from trimtab.foreign.kinds import Json, Pods, at, environment_of, mapping, pods_of, row_of, whole, words_of
+from trimtab.foreign.kinds import (
+    Json,
+    Pods,
+    at,
+    environment_of,
+    mapping,
+    members_of,
+    pods_of,
+    row_of,
+    whole,
+    words_of,
+)
 from trimtab.foreign.runs import launcher_options, with_runs
 from trimtab.foreign.shell import Command, Walk, walk, walk_words
 from trimtab.foreign.tables import Kind, trainers
@@ -183,7 +194,7 @@ def _object(source: Source, choice: int) -> ForeignJob:
 
 
 def _of_objects(documents: list[Json], source: Source, choice: int) -> ForeignJob:
-    jobs = [(each, *found) for each in documents if (found := row_of(each)) and found[1].roles]
+    jobs = [(each, *found) for each in documents if (found := row_of(each)) and _is_job(each, found[1], documents)]
     if not jobs:
         there = ", ".join(sorted({str(each.get("kind")) for each in documents})) or "nothing"
         raise UsageError(f"{source.name} holds no training job of a kind that Trimtab reads; it holds {there}")
@@ -201,6 +212,11 @@ def _of_objects(documents: list[Json], source: Source, choice: int) -> ForeignJo
         notes.append("its runtime is not at hand: give it with --with FILE")
     _count_pods(pods, into)
     return _with_pods(base, row, into, {**_config_maps(documents), **source.beside}, notes, choice)
+
+
+def _is_job(document: Json, row: Kind, documents: Sequence[Json]) -> bool:
+    """Whether it has pods of its own. A group has those that are beside it, and name it."""
+    return bool(row.roles or (row.members and members_of(document, row.members, documents)))
 
 
 def _with_pods(

@@ -109,11 +109,23 @@ class Place(Struct, frozen=True, forbid_unknown_fields=True):
     """Its own controller writes over restartPolicy of its pods what a field of the job says, one that it `requires`."""
     controls: Controlled | None = None
     """None where the job controls its pods itself."""
+    stays: bool = False
+    """It has no field that suspends it, and stays as it is: what is to go are its pods, whose maker makes others."""
 
     @property
     def describing(self) -> Controlled | None:
         """What describes its pods; None where the job itself does."""
         return self.controls if self.controls and self.controls.from_ else None
+
+
+class Members(Struct, frozen=True, forbid_unknown_fields=True):
+    """Pods that name an object as their group, whoever makes them. They describe themselves, and are counted by their
+    names, for nobody knows what labels they have."""
+
+    named: str
+    """Path in a pod of the name of its group."""
+    count: str
+    """Path in the object of how many they are."""
 
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,6 +174,8 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
     served: Served | None = None
     """None of what is read from files only."""
     roles: tuple[Role, ...] = ()
+    members: Members | None = None
+    """None of kinds that describe their pods."""
     runtime: bool = False
     entrypoint: str = ""
     processes: str = ""

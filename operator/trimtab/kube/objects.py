@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Raw, Struct, field
 from msgspec.structs import force_setattr
@@ -31,6 +31,10 @@ class Identity(NamedTuple):
     def digest(self) -> str:
         """32 hexadecimal digits that say which job it is to who knows it, and give nobody its UID."""
         return _digest(self)
+
+
+POD_GROUP: Final = ("scheduling.k8s.io", "PodGroup")
+"""API group and kind of what pods name as their group."""
 
 
 class Controlling(NamedTuple):
@@ -254,6 +258,12 @@ class SchedulingGate(Struct, frozen=True):
     name: str
 
 
+class SchedulingGroup(Struct, frozen=True, rename="camel"):
+    """v1.PodSchedulingGroup: the PodGroup that a pod is of, which need not be there."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(Struct, frozen=True, rename="camel"):
     """v1.PodSpec."""
 
@@ -270,6 +280,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     tolerations: tuple[Toleration, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     resource_claims: tuple[PodClaim, ...] = ()
+    scheduling_group: SchedulingGroup | None = None
     termination_grace_period_seconds: int = 30
 
 
@@ -324,6 +335,13 @@ class PodObject(Struct, frozen=True):
     metadata: Meta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    @property
+    def group(self) -> Controlling | None:
+        """The PodGroup that it names, where others have made both; None where it names none. No UID is said."""
+        ours = self.metadata.job and self.metadata.labels.get(LABEL_MANAGED) != "true"
+        named = "" if ours or self.spec.scheduling_group is None else self.spec.scheduling_group.pod_group_name
+        return Controlling(*POD_GROUP, f"{self.metadata.namespace}/{named}", "") if named else None
 
     @property
     def grace(self) -> int:

@@ -114,6 +114,6 @@ class InteropSettings(Section):
     advise_seconds: Seconds = 60.0
     """So often an advice that stands is looked at anew."""
     place: Literal["Never", "Labelled"] = "Never"
-    """Labelled: where and when the pods of batch Jobs, JobSets, PyTorchJobs, MPIJobs, RayJobs and TrainJobs run that
-    have the label `trimtab.dev/managed: "true"` is decided as for jobs of our own; their own controllers make the
-    pods."""
+    """Labelled: where and when the pods of batch Jobs, JobSets, PyTorchJobs, MPIJobs, RayJobs, TrainJobs and PodGroups
+    run that have the label `trimtab.dev/managed: "true"` is decided as for jobs of our own; their own controllers make
+    the pods."""

@@ -12,14 +12,18 @@ from tests.live import their_controllers
 from tests.live.extender.process import ExtenderProcess
 from tests.live.harness import ControllerProcess, Live
 from tests.live.theirs import (
+    GROUP,
     JOBSET,
     MPIJOB,
     PLACE,
     PYTORCHJOB,
     RAYJOB,
     TRAINJOB,
+    Maker,
     Words,
+    gang,
     gone,
+    group,
     job,
     jobset,
     mpijob,
@@ -43,7 +47,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 def placing(live_cluster: Live) -> Iterator[Live]:
     """The cluster with the controller's rights to Jobs, and all admission policies."""
     operators = their_controllers.TRAINING_OPERATOR, their_controllers.MPI_OPERATOR, their_controllers.KUBERAY
-    with placed(live_cluster, *(operator.user for operator in operators)):
+    with placed(live_cluster, Maker.USER, *(operator.user for operator in operators)):
         yield live_cluster
 
 
@@ -106,3 +110,22 @@ async def test_what_other_controllers_make_is_bound_rank_by_rank_by_kube_schedul
         here = pods(live, "bound-too", kind)
         assert {pod["metadata"]["annotations"][names.ANNOTATION_BINDING] for pod in here} == {"Extender"}
     await gone(live, "bound-too", kind)
+
+
+async def test_a_group_of_pods_is_let_through_as_a_whole_to_kube_scheduler_which_binds_groups_itself(
+    live: Live, placing: Live, extender: ExtenderProcess, tmp_path: Path
+) -> None:
+    """It has the gate GangScheduling: it waits for the pods of the same PodGroup, and tries it as a whole."""
+    settings = {"interop": PLACE, "binding": {"mode": "Extender"}, "fake": {"speedup": 20.0}}
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **settings), Maker(live) as maker:
+        live.apply(group("grouped"))
+        maker.makes("grouped", 2)
+        await until(live, "grouped", "PodsReady", GROUP)
+        it = stand_in(live, "grouped", GROUP)
+        here = pods(live, "grouped", GROUP)
+        assert nodes(live, "grouped", GROUP) == [node["name"] for node in live.status(it)["plan"]["nodes"]]
+        assert {pod["metadata"]["annotations"][names.ANNOTATION_BINDING] for pod in here} == {"Extender"}
+        live.delete("pod", here[0]["metadata"]["name"], "--wait=false")
+        assert not await gang(live, "grouped", 2, GROUP) & {pod["metadata"]["uid"] for pod in here}
+        maker.forgets("grouped")
+        await gone(live, "grouped", GROUP)

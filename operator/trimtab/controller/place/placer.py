@@ -17,14 +17,15 @@ from trimtab import names
 from trimtab.apply.transitions import JobEvent
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
-from trimtab.controller.other_jobs import MOST_SAID, OtherJob, OtherJobs, resource_of
+from trimtab.controller.other_jobs import MOST_SAID, OtherJob, OtherJobs, resource_of, versions_of
 from trimtab.controller.place import stand_in
+from trimtab.controller.place.their_jobs import waits
 from trimtab.errors import AlreadyExists, ApiError, Forbidden, Invalid, LeadershipLost, NotFound, UsageError
-from trimtab.foreign.kinds import Json, row_of
+from trimtab.foreign.kinds import Json
 from trimtab.foreign.tables import Kind, kinds
 from trimtab.kube.client import KubeClient
 from trimtab.kube.objects import AnyObject, JobObject, Meta
-from trimtab.kube.resources import JOBS
+from trimtab.kube.resources import JOBS, PODS
 from trimtab.observe.jobs import JobFacts
 from trimtab.printable import printable
 from trimtab.settings import BindingSettings
@@ -90,25 +91,72 @@ class Placer:
 
     # --- a job ------------------------------------------------------------------------------------------------------
     async def _look(self, kind: str, row: Kind, job: OtherJob) -> None:
-        described = row.place.describing if row.place else None
-        shown = self._shown(kind, row, job) if described else None
-        if described and shown is None:
-            return  # its own controller has not made that yet
-        wanted = await self._wanted(kind, row, job, shown)
-        if isinstance(wanted, UsageError):
-            await self._tell(kind, row, job, problem=str(wanted))
+        elsewhere = row.members or (row.place and row.place.describing)
+        shown = self._shown(kind, row, job) if elsewhere else None
+        if elsewhere and shown is None:  # its own controller has not made that yet
+            await self._keep_back(kind, row, job)
             return
+        wanted = await self._wanted(kind, row, job, shown)
         try:
+            if isinstance(wanted, UsageError):
+                raise wanted
+            if gathering := self._gathering(kind, row, job):
+                wanted = {**wanted, "spec": wanted["spec"] | {"suspend": True}}
             await self._bring_about(wanted, job)
         except (Forbidden, Invalid, UsageError) as error:
             await self._tell(kind, row, job, problem=str(error))
             return
-        await self._tell(kind, row, job, name=wanted["metadata"]["name"])
+        await self._tell(kind, row, job, name=wanted["metadata"]["name"], gathering=gathering)
 
     def _shown(self, kind: str, row: Kind, job: OtherJob) -> Meta | None:
-        """What the job controls that describes its pods; None while there is none. Of several it is the first one."""
-        made = self._jobs.controls(kind, job.itself(kind, row))
-        return min(made, key=lambda each: (each.creation_timestamp or "", each.uid), default=None)
+        """What the job controls that describes its pods, or a pod that names it and is of no gang yet; None while there
+        is none. Of several it is the first one."""
+        itself = job.itself(kind, row)
+        made = (
+            [pod.metadata for group in self._jobs.makers(kind, row, itself) for pod in self._cluster.made_by(group)]
+            if row.members
+            else self._jobs.controls(kind, itself)
+        )
+        return min(
+            (each for each in made if not each.deletion_timestamp),
+            key=lambda each: (each.creation_timestamp or "", each.uid),
+            default=None,
+        )
+
+    def _gathering(self, kind: str, row: Kind, job: OtherJob) -> str:
+        """What a group waits for before it is planned: who makes its pods, and when, nobody knows, so that a plan would
+        hold GPUs for pods that may never come. Empty once all are there, or run; and for jobs of all other kinds.
+
+        Raises UsageError where there are too many."""
+        wanted = job.members(row)
+        there = self._stand_in_of(job)
+        facts = self._facts(there) if there else None
+        if wanted is None or (facts and facts.finished):
+            return ""
+        if there and facts and (plan := facts.status.plan):
+            taken_in = self._cluster.pods_of(there.metadata.identity.digest)
+            if any(pod.metadata.labels.get(names.LABEL_EPOCH) == str(plan.epoch) for pod in taken_in):
+                return ""
+        groups = self._jobs.makers(kind, row, job.itself(kind, row))
+        waiting = sum(waits(pod) for group in groups for pod in self._cluster.made_by(group))
+        if waiting > wanted and row.members:
+            raise UsageError(f"{row.members.count} is {wanted}, and {waiting} pods wait: a gang has all of them")
+        return f"{waiting} of its {wanted} pods wait: it is planned once all do" if waiting < wanted else ""
+
+    async def _keep_back(self, kind: str, row: Kind, job: OtherJob) -> None:
+        """Suspend the stand-in of a group whose pods have gone, until others are there."""
+        there = self._stand_in_of(job)
+        if (
+            there
+            and self._gathering(kind, row, job)
+            and (patch := stand_in.changes({"suspend": True}, msgspec.json.decode(there.spec)))
+        ):
+            await self._change(there, patch)
+
+    def _stand_in_of(self, job: OtherJob) -> JobObject | None:
+        there = self._cluster.job_named(f"{job.metadata.namespace}/{stand_in.name_of(job.metadata)}")
+        owners = there.metadata.owner_references if there else ()
+        return there if any(owner.uid == job.metadata.uid for owner in owners) else None
 
     async def _wanted(self, kind: str, row: Kind, job: OtherJob, shown: Meta | None) -> Json | UsageError:
         """The stand-in that the job is to have, or why there can be none. Scripts are followed in a thread: they may
@@ -117,9 +165,14 @@ class Placer:
         if known and known[0].spec == job.spec and (known[0].metadata, known[1]) == (job.metadata, shown):
             return known[2]
         made: Json | None = None
-        if shown and row.place and (described := row.place.describing):  # no more than its metadata is kept
-            path = resource_of(kinds()[described.kind]).path(shown.namespace, shown.name)
-            made = msgspec.json.decode(await self._client.get(path))
+        if shown and row.place:  # no more of it is kept than what others look at
+            described = row.place.describing
+            resource = resource_of(kinds()[described.kind]) if described else PODS
+            made = msgspec.json.decode(await self._client.get(resource.path(shown.namespace, shown.name)))
+            placing = self._jobs.placing(shown.controller) if row.members and shown.controller else None
+            if placing:  # its pods would be of two gangs
+                other = f"{placing[0]} {placing[1].metadata.name}"
+                return UsageError(f"its pods are those of {other}, which is placed already: take one label away")
         try:
             found: Json | UsageError = await asyncio.to_thread(stand_in.stand_in, kind, row, job, self._scheduler, made)
         except UsageError as error:
@@ -136,9 +189,12 @@ class Placer:
         if not any(owner.uid == job.metadata.uid for owner in there.metadata.owner_references):
             raise UsageError(f"an LLMTrainingJob {meta['name']} exists, and does not stand in for this job")
         if patch := stand_in.changes(wanted["spec"], msgspec.json.decode(there.spec)):
-            path = JOBS.path(meta["namespace"], meta["name"])
-            changed = {"metadata": {"uid": there.metadata.uid}, "spec": patch}
-            self._cluster.jobs.apply_written(await self._client.merge_patch(path, changed))
+            await self._change(there, patch)
+
+    async def _change(self, there: JobObject, patch: Json) -> None:
+        path = JOBS.path(there.metadata.namespace, there.metadata.name)
+        changed = {"metadata": {"uid": there.metadata.uid}, "spec": patch}
+        self._cluster.jobs.apply_written(await self._client.merge_patch(path, changed))
 
     async def _create(self, wanted: Json) -> None:
         namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
@@ -148,7 +204,9 @@ class Placer:
             answer = await self._client.get(JOBS.path(namespace, name))
         self._cluster.jobs.apply_written(answer)
 
-    async def _tell(self, kind: str, row: Kind, job: OtherJob, *, name: str = "", problem: str = "") -> None:
+    async def _tell(
+        self, kind: str, row: Kind, job: OtherJob, *, name: str = "", problem: str = "", gathering: str = ""
+    ) -> None:
         """Bring the annotations of the job up to date, and tell of what is news."""
         there = job.metadata.annotations
         said: dict[str, str | None] = {}
@@ -157,7 +215,7 @@ class Placer:
         else:
             said |= {names.ANNOTATION_STAND_IN: name, names.ANNOTATION_PLACE_PROBLEM: None}
             if not job.suspended(row):  # its user has resumed what we had suspended
-                said[names.ANNOTATION_SUSPENDED] = None
+                said[names.ANNOTATION_SUSPENDED] = gathering or None
         news = {key: value for key, value in said.items() if there.get(key) != value}
         if not news:
             return
@@ -186,14 +244,14 @@ class Placer:
     async def _take_away(self, left: JobObject) -> None:
         """Delete it where its job is gone, or not to be placed any more, by the API server's own word: our copy may not
         be complete. The garbage collector does so, too, but learns of a new kind late."""
-        for owner in left.metadata.owner_references:
-            found = row_of({"apiVersion": owner.api_version, "kind": owner.kind}) if owner.controller else None
-            if found is None or not found[1].served:
+        owners = left.metadata.owner_references
+        for owner, row in ((each, row) for each in owners for _, row in versions_of(each)):
+            if not row.served:
                 continue
             try:
-                answer = await self._client.get(resource_of(found[1]).path(left.metadata.namespace, owner.name))
-            except NotFound:
-                break
+                answer = await self._client.get(resource_of(row).path(left.metadata.namespace, owner.name))
+            except NotFound:  # there is no such job, or the kind is served in another version
+                continue
             job = msgspec.json.decode(answer, type=AnyObject).metadata
             if job.uid == owner.uid and job.labels.get(names.LABEL_MANAGED) == "true":
                 return

@@ -85,7 +85,9 @@ def _spec(kind: str, row: Kind, job: OtherJob, scheduler: str, beside: list[Json
     if problem := next(_problems(job), ""):
         raise UsageError(f"{name}: {problem}")
     shown, its_kind, its_row = described(document, kind, row, beside)
-    roles = pods_of(shown, its_kind, its_row, ())
+    roles = pods_of(shown, its_kind, its_row, beside)
+    if row.members and (problem := next(chain(_problems_of_shape(shown, row, roles), _problems_of_members(roles)), "")):
+        raise UsageError(f"{name}: {problem}")
     gang = _gang(roles, its_row, name)
     found = chain(
         _problems_of_shape(shown, its_row, gang),
@@ -179,8 +181,15 @@ def _problems_of_shape(document: Json, row: Kind, gang: Sequence[Pods]) -> Itera
             if str(valued(document, path, keys)) != str(valued(document, other, keys)):
                 yield f"{written(path, keys)} has to be {written(other, keys)}: a gang runs as a whole"
         for path, why in asked.without.items():
-            if valued(document, path, keys):
+            if (found := valued(document, path, keys)) or found == {}:
                 yield f"{written(path, keys)} has to be left out: {why}"
+
+
+def _problems_of_members(roles: Sequence[Pods]) -> Iterator[str]:
+    """Why nobody would make other pods in place of those that have to go."""
+    owners = [mapping(pods.template.get("metadata")).get("ownerReferences") or [] for pods in roles]
+    if not all(any(mapping(owner).get("controller") is True for owner in each) for each in owners):
+        yield "metadata.ownerReferences of its pods have to name a controller, which makes others when they have to go"
 
 
 def _problems_of_pods(row: Kind, gang: Sequence[Pods], scheduler: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,8 @@ class TheirJobs:
             end=end,
             message=message,
             rests=job.rests(row),
+            stays=row.place is not None and row.place.stays,
+            numbered=row.members is None,
             shape=job.shape(kind, row),
             waiting=self._waiting(kind, row, job),
         )
@@ -70,16 +73,22 @@ class TheirJobs:
         return found
 
     def _waiting(self, kind: str, row: Kind, job: OtherJob) -> dict[int, PodObject]:
-        """Pods behind our gate, and no other, by rank."""
+        """Pods behind our gate, and no other, by rank; those of a group in the order of their names."""
         jobs, found = self._cluster.other_jobs, dict[int, PodObject]()
-        if jobs is None or row.rank is None:
+        if jobs is None:
+            return found
+        if row.members:
+            named = (
+                pod for group in jobs.makers(kind, row, job.itself(kind, row)) for pod in self._cluster.made_by(group)
+            )
+            return dict(enumerate(sorted(filter(waits, named), key=lambda pod: in_order(pod.metadata.name))))
+        if row.rank is None:
             return found
         each, roles = job.pods_per_job(kind, row), job.ranks_of_roles(kind, row)
         for maker in jobs.makers(kind, row, job.itself(kind, row)):
             for pod in self._cluster.made_by(maker):
                 rank = rank_of(pod.metadata.labels, row.rank, each, roles)
-                gates = [gate.name for gate in pod.spec.scheduling_gates]
-                if gates == [names.SCHEDULING_GATE] and rank is not None and not pod.metadata.deletion_timestamp:
+                if rank is not None and waits(pod):
                     found.setdefault(rank, pod)
         return found
 
@@ -107,6 +116,26 @@ class TheirJobs:
         answer = await self._client.merge_patch(resource.path(meta.namespace, meta.name), patch)
         if jobs := self._cluster.other_jobs:
             jobs.apply_written(kind, answer)
+
+
+def waits(pod: PodObject) -> bool:
+    """Whether a pod is for us to place, and waits for nobody else."""
+    gates = [gate.name for gate in pod.spec.scheduling_gates]
+    ours = gates == [names.SCHEDULING_GATE] and pod.metadata.labels.get(names.LABEL_MANAGED) == "true"
+    return ours and not pod.metadata.deletion_timestamp
+
+
+def in_order(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Sorts names with numbers in them as one counts.
+
+    >>> sorted(["train-10", "train-9", "train-1-x"], key=in_order)
+    ['train-1-x', 'train-9', 'train-10']
+    """
+    parts = re.split(r"([0-9]+)", name)  # texts and numbers take turns
+    words = [
+        (0, part) if number % 2 == 0 else (len(part.lstrip("0")), part.lstrip("0")) for number, part in enumerate(parts)
+    ]
+    return words, name
 
 
 def rank_of(labels: Mapping[str, str], rank: Rank, each: int, roles: Mapping[str, range]) -> int | None:
