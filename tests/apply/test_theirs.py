@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from trimtab import names
 from trimtab.api import conditions
 from trimtab.api.status import JobStatus
 from trimtab.apply import theirs, transitions
-from trimtab.apply.actions import AdoptPod, BindPod, ReleasePod, ResumeJob, Step, SuspendJob
+from trimtab.apply.actions import AdoptPod, BindPod, DeletePod, ReleasePod, ResumeJob, Step, SuspendJob
 from trimtab.apply.gang_failures import GangFailure
 from trimtab.apply.steps import JobContext, next_step
 from trimtab.apply.theirs import TheirJob
@@ -37,6 +37,7 @@ def adopted(rank: int, node: str = "", *, epoch: int = 1, gate: bool = False, **
 
 
 BOTH = {0: made(0), 1: made(1)}
+COMPLETE = transitions.completed(RUNNING, META, NOW)
 
 
 def seen(status: JobStatus = PLANNED, *pods: PodObject, job: TheirJob = TheirJob(), **changes: Any) -> JobContext:  # noqa: B008 - frozen
@@ -119,6 +120,31 @@ def test_without_a_plan_what_lives_ends_by_suspending_the_job_and_never_by_delet
     [action] = step(JobStatus(), living, pending=PENDING)
     assert isinstance(action, SuspendJob)
     assert step(JobStatus(), living, job=TheirJob(suspended=True, by_us=True), pending=PENDING) == ()
+
+
+@pytest.mark.parametrize("status", [JobStatus(), COMPLETE])
+def test_whom_nobody_controls_any_more_is_deleted_once_others_would_have_seen_who_does(status: JobStatus) -> None:
+    """His owner was taken away, and so his job's controller does not end him."""
+    born = datetime.fromtimestamp(NOW - theirs.ORPHAN_SECONDS, UTC).isoformat()
+    young = datetime.fromtimestamp(NOW - theirs.ORPHAN_SECONDS + 1, UTC).isoformat()
+    for created, phase, orphans, going in (
+        (born, "Running", {"pod-job-1-0"}, True),
+        (young, "Running", {"pod-job-1-0"}, False),
+        (born, "Succeeded", {"pod-job-1-0"}, False),
+        (born, "Running", {"others"}, False),
+    ):
+        pod = adopted(0, "n1", phase=phase, metadata={"creationTimestamp": created})
+        alone = frozenset({pod.metadata.uid} if "pod-job-1-0" in orphans else orphans)
+        job = TheirJob(suspended=True, by_us=True, orphans=alone)
+        found = step(status, pod, job=job, pending=PENDING, finished=status is COMPLETE)
+        gone = [each.uid for each in found if isinstance(each, DeletePod)]
+        assert gone == ([pod.metadata.uid] if going else []), (created, phase, orphans)
+
+
+def test_whom_nobody_controls_is_of_the_gang_as_long_as_that_runs() -> None:
+    alone = adopted(0, "n1", phase="Running"), adopted(1, "n2", phase="Running")
+    job = TheirJob(orphans=frozenset(pod.metadata.uid for pod in alone))
+    assert not any(isinstance(each, DeletePod | SuspendJob) for each in step(RUNNING, *alone, job=job))
 
 
 def test_why_it_is_suspended_is_what_its_conditions_say() -> None:

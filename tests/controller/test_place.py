@@ -296,6 +296,14 @@ def of_gang(meta: Meta) -> Meta:
     return replace(meta, labels={**meta.labels, names.LABEL_JOB: "llama-x", names.LABEL_JOB_UID: "uid-s"})
 
 
+def test_whoever_has_another_controller_than_the_job_is_known() -> None:
+    stage = Stage()
+    own, other, none = pod("0"), pod("1", uid="uid-b"), pod("2", ownerReferences=[])
+    for each in (own, other, none):
+        stage.adds(replace(each, metadata=of_gang(each.metadata)))
+    assert stage.seen.orphans == {other.metadata.uid, none.metadata.uid}
+
+
 def test_labels_count_only_on_pods_that_another_controller_has_made() -> None:
     assert of_gang(Meta(name="p", namespace="team")).job is None
     managed = Meta(name="p", namespace="team", labels={names.LABEL_MANAGED: "true"})
@@ -462,6 +470,18 @@ async def test_a_note_of_ours_goes_once_its_user_has_resumed_the_job() -> None:
 HERE = {"metadata": {"name": "gone", "namespace": "team", "uid": "uid-b", "labels": {names.LABEL_MANAGED: "true"}}}
 UNLABELLED = {"metadata": HERE["metadata"] | {"labels": {}}}
 ANEW = {"metadata": HERE["metadata"] | {"uid": "uid-c"}}
+
+
+async def test_a_stand_in_goes_when_its_job_is_being_deleted_whatever_holds_that() -> None:
+    desk = Desk()
+    await desk.placer.look()
+    [made] = desk.created
+    ends = {"deletionTimestamp": "2026-01-02T03:04:05Z", "finalizers": ["example.com/keep"], "resourceVersion": "200"}
+    desk.document["metadata"] |= ends
+    desk.there = desk.document
+    desk.jobs.apply_written("Job", msgspec.json.encode(desk.document))
+    await desk.placer.look()
+    assert desk.deleted == [f"{made['metadata']['name']} uid-s"]
 
 
 @pytest.mark.parametrize(

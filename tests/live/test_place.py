@@ -27,6 +27,7 @@ from tests.live.theirs import (
     shaped,
     stand_in,
     started,
+    uids,
     until,
 )
 
@@ -184,6 +185,48 @@ async def test_without_its_stand_in_a_gang_goes_and_another_one_takes_its_place(
         await eventually(lambda: not live.list("ltj"), 60, what="nothing to stand in for it")
         await eventually(lambda: not any(nodes(live, "bare")), 60, what="its gang to go")
     await gone(live, "bare")
+
+
+KEPT = {"metadata": {"finalizers": ["example.com/keep"]}}
+
+
+async def test_what_keeps_a_job_that_is_being_deleted_keeps_no_gpus(live: Live, placing: Live, tmp_path: Path) -> None:
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE, fake={"speedup": 20.0}):
+        live.apply(job("kept"))
+        await until(live, "kept", "PodsReady")
+        live.patch("job.batch", "kept", KEPT)
+        live.delete("job.batch", "kept", "--wait=false")
+        await eventually(lambda: not live.list("ltj"), 60, what="nothing to stand in for it")
+        await eventually(lambda: not any(nodes(live, "kept")), 60, what="its gang to go")
+        assert live.get("job.batch", "kept"), "it is there still"
+    live.patch("job.batch", "kept", {"metadata": {"finalizers": None}})
+    await gone(live, "kept")
+
+
+async def test_pods_whose_job_is_gone_or_is_not_theirs_any_more_keep_no_gpus(
+    live: Live, placing: Live, tmp_path: Path
+) -> None:
+    """Deleted without its pods; and suspended, when one of its pods is not its own any more."""
+    async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, interop=PLACE, fake={"speedup": 20.0}):
+        live.apply(job("leaves"), job("loses"))
+        for name in ("leaves", "loses"):
+            await until(live, name, "PodsReady")
+        left, lost = uids(live, "leaves"), pods(live, "loses")[0]["metadata"]
+        live.delete("job.batch", "leaves", "--cascade=orphan", "--wait=false")
+        # Its Job would take it back by its labels.
+        labels = dict.fromkeys(("batch.kubernetes.io/controller-uid", "controller-uid"))
+        live.patch("pod", lost["name"], {"metadata": {"ownerReferences": None, "labels": labels, "finalizers": None}})
+        live.patch("job.batch", "loses", {"spec": {"suspend": True}})
+
+        def here() -> set[str]:
+            return {pod["metadata"]["uid"] for pod in live.list("pods") if "deletionTimestamp" not in pod["metadata"]}
+
+        await eventually(lambda: not left & here(), 60, what=lambda: f"those without a job to go: {live.list('pods')}")
+        assert lost["uid"] in here(), "its controller may be seen a moment later"
+        async with live.excuse():  # half a gang, for as long as anybody might control it
+            await eventually(lambda: lost["uid"] not in here(), 120, what=lambda: f"it to go: {live.list('pods')}")
+        await until(live, "loses", "Suspended")
+    await gone(live, "loses")
 
 
 async def test_a_jobs_shape_is_chosen_within_its_range_and_given_back(

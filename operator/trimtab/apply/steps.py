@@ -230,7 +230,10 @@ def _give_up(view: JobContext, setback: GangFailure) -> Step:
 def _clear(view: JobContext, pods: Iterable[PodObject]) -> Step:
     """Delete pods that no plan wants, unless they are going already: by force where no kubelet would let them go."""
     if view.theirs and not view.theirs.stays and not view.being_deleted:
-        return theirs.let_go(view.theirs, pods, _why_not(view.status))
+        pods = tuple(pods)
+        if asked := theirs.let_go(view.theirs, pods, _why_not(view.status)):
+            return asked
+        pods = theirs.left_alone(view.theirs, pods, view.now)
     abandoned = unreachable_nodes.abandoned(view.pods, view.silent, view.rules, view.now)
     return tuple(
         DeletePod(pod.metadata.name, pod.metadata.uid, force, abandoned.get(pod.metadata.uid, ""), pod.grace)

@@ -8,12 +8,14 @@
 A pod that is adopted says by its labels whose gang it is of, and stays its own controller's: from then on it is what a
 pod of ours is. Pods are not deleted to end such a gang: their controller would make others, and count a failure. The
 job is suspended instead, with a note that it was we who did it. Only where it cannot be suspended, a PodGroup, pods of
-the gang are deleted, and others are made that wait at the gate again.
+the gang are deleted, and others are made that wait at the gate again. Pods that nothing of the job controls any more
+(somebody has taken their owner away) would never end by suspending it: they are deleted, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Literal
 
 from msgspec import Struct
@@ -27,6 +29,8 @@ from trimtab.kube.objects import Meta, PodObject
 
 PODS_SECONDS = 120.0
 """A plan whose pods are not all there so long after it was written is given up: somebody else can use its GPUs."""
+ORPHAN_SECONDS = 60.0
+"""Age of a pod at which nobody is waited for any more who might control it."""
 NOT_MADE = "PodsNotMade"
 DIFFERENT = "PodsDiffer"
 
@@ -47,6 +51,8 @@ class TheirJob(Struct, frozen=True):
     """Pods that it asks for, and GPUs of each, where its plan says both; None where they are its user's."""
     stays: bool = False
     """It cannot be suspended: its pods are deleted one by one, and whoever makes them makes others."""
+    orphans: frozenset[str] = frozenset()
+    """UIDs of pods of its gang that neither it controls nor what it controls: who suspends it does not end them."""
     waiting: Mapping[int, PodObject] = {}
     """Rank -> pod that its controller has made, behind our gate, and that is of no gang yet."""
     numbered: bool = True
@@ -79,6 +85,22 @@ def let_go(job: TheirJob, pods: Iterable[PodObject], why: str) -> Step:
     if job.suspended or job.end or not any(pod.status.phase not in (SUCCEEDED, FAILED) for pod in pods):
         return ()
     return (SuspendJob(why),)
+
+
+def left_alone(job: TheirJob, pods: Iterable[PodObject], now: float) -> tuple[PodObject, ...]:
+    """Those of pods that are to end which nobody ends. What has made them may be seen a moment after them."""
+    return tuple(
+        pod
+        for pod in pods
+        if pod.metadata.uid in job.orphans
+        and pod.status.phase not in (SUCCEEDED, FAILED)
+        and now >= _born(pod) + ORPHAN_SECONDS
+    )
+
+
+def _born(pod: PodObject) -> float:
+    """POSIX seconds."""
+    return datetime.fromisoformat(pod.metadata.creation_timestamp).timestamp() if pod.metadata.creation_timestamp else 0
 
 
 def take_in(job: TheirJob, plan: Plan, by_rank: Mapping[int, PodObject]) -> Step:

@@ -235,10 +235,12 @@ class Placer:
 
     # --- a stand-in without a job -----------------------------------------------------------------------------------
     def _left(self) -> Iterator[JobObject]:
-        """Stand-ins whose job is not among those that are to be placed."""
+        """Stand-ins whose job is not among those that are to be placed, or is being deleted: whatever finalizer keeps
+        the job, its GPUs are others' then."""
         for each in self._cluster.jobs.items.values():
-            gone = not each.metadata.deletion_timestamp and self._jobs.controlling(each.metadata) is None
-            if gone and self._facts(each).stands_in:
+            found = self._jobs.controlling(each.metadata)
+            gone = found is None or found[2].metadata.deletion_timestamp
+            if gone and not each.metadata.deletion_timestamp and self._facts(each).stands_in:
                 yield each
 
     async def _take_away(self, left: JobObject) -> None:
@@ -253,7 +255,8 @@ class Placer:
             except NotFound:  # there is no such job, or the kind is served in another version
                 continue
             job = msgspec.json.decode(answer, type=AnyObject).metadata
-            if job.uid == owner.uid and job.labels.get(names.LABEL_MANAGED) == "true":
+            stays = job.uid == owner.uid and not job.deletion_timestamp
+            if stays and job.labels.get(names.LABEL_MANAGED) == "true":
                 return
         path = JOBS.path(left.metadata.namespace, left.metadata.name)
         try:

@@ -16,7 +16,7 @@ from trimtab.foreign.kinds import Json
 from trimtab.foreign.shape import written
 from trimtab.foreign.tables import Kind, Rank
 from trimtab.kube.client import KubeClient
-from trimtab.kube.objects import Meta, PodObject
+from trimtab.kube.objects import Controlling, Meta, PodObject
 
 
 class TheirJobs:
@@ -44,6 +44,9 @@ class TheirJobs:
             stays=row.place is not None and row.place.stays,
             numbered=row.members is None,
             shape=job.shape(kind, row),
+            orphans=frozenset()
+            if row.members
+            else self._orphans(stand_in, set(jobs.makers(kind, row, job.itself(kind, row)))),
             waiting=self._waiting(kind, row, job),
         )
 
@@ -71,6 +74,11 @@ class TheirJobs:
         if jobs is None or (found := jobs.controlling(stand_in)) is None:
             raise NotFound(f"the job behind {stand_in.key} is gone")
         return found
+
+    def _orphans(self, stand_in: Meta, makers: set[Controlling]) -> frozenset[str]:
+        """Pods of the gang that none of these controls."""
+        gang = self._cluster.pods_of(stand_in.identity.digest)
+        return frozenset(pod.metadata.uid for pod in gang if pod.metadata.controller not in makers)
 
     def _waiting(self, kind: str, row: Kind, job: OtherJob) -> dict[int, PodObject]:
         """Pods behind our gate, and no other, by rank; those of a group in the order of their names."""
