@@ -7,10 +7,12 @@ leave nothing behind. Then a real controller, which every one of its own writes 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -164,6 +166,32 @@ FORBIDDEN: dict[str, tuple[str, Resource, Object, str]] = {
     "gpunode": (AUTHOR, GPUNODES, gpunode(), 'cannot create resource "gpunodes"'),
     "queue-admin-job": (QUEUE_ADMIN, JOBS, job(), 'cannot create resource "llmtrainingjobs"'),
 }  # fmt: skip
+
+
+def asking(resource: str, **more: Any) -> Object:
+    return {"name": "asks", "image": "i:1", "resources": {"limits": {resource: "1"}}, **more}
+
+
+ASKS_FOR_GPUS: dict[str, Object] = {
+    "init container": {"initContainers": [asking("nvidia.com/gpu")]},
+    "sidecar": {"initContainers": [asking("nvidia.com/gpu", restartPolicy="Always")]},
+    "requests": {
+        "containers": trainer(resources={"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}})
+    },
+    **{
+        name: {"containers": [asking(name)]}
+        for name in ("habana.ai/gaudi", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared")
+    },
+    "claim": {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "gpus"}]},
+    **{
+        name: {"containers": [{"name": "sees", "image": "i:1", "env": [{"name": name, "value": "all"}]}]}
+        for name in ("NVIDIA_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")
+    },
+    "from elsewhere": {
+        "containers": [{"name": "sees", "image": "i:1", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", **SECRET}]}]
+    },
+}
+"""What a pod may say besides limits of its containers, each once."""
 
 ALLOWED: dict[str, tuple[str, Resource, Object]] = {
     "job": (AUTHOR, JOBS, job()),
@@ -398,12 +426,66 @@ async def test_rules_that_were_deleted_hold_again_when_they_are_back(tenants: Te
 async def test_in_a_namespace_of_jobs_gpus_come_by_jobs_only(tenants: Tenants) -> None:
     me = tenants.person(AUTHOR, B)
     tenants.kubectl("label", "namespace", B, "trimtab.dev/gpus=jobs")
-    await tenants.told(me, pod(namespace=B, gpus=1), f"pods of namespace {B} get GPUs by LLMTrainingJobs only")
+    refused = f"pods of namespace {B} get GPUs by LLMTrainingJobs only"
+    await tenants.told(me, pod(namespace=B, gpus=1), refused)
+    for what, asks in ASKS_FOR_GPUS.items():
+        assert refused in await me.creates(PODS, pod(namespace=B, **asks)), what
+    assert (
+        await me.creates(
+            PODS, pod(namespace=B, containers=trainer(env=[{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]))
+        )
+        == ""
+    )
     assert await me.creates(PODS, pod(namespace=B)) == ""
     assert await me.creates(JOBS, job(namespace=B)) == ""
 
 
 # --- a controller among them -----------------------------------------------------------------------------------------
+async def test_nor_by_what_is_added_to_a_pod_later(tenants: Tenants) -> None:
+    me = tenants.person(AUTHOR, B)
+    tenants.kubectl("label", "--overwrite", "namespace", B, "trimtab.dev/gpus=jobs")
+    plain = pod(namespace=B, schedulingGates=[{"name": "example.test/stays"}])
+    plain["metadata"]["name"] = "grows"
+    tenants.kubectl("apply", "-f", "-", stdin=json.dumps(plain))
+    verbs = ("--verb=patch", "--resource=pods/ephemeralcontainers,pods/resize")  # as the ClusterRole admin has them
+    tenants.kubectl("create", "role", "adds", "-n", B, *verbs)
+    tenants.kubectl("create", "rolebinding", "adds", "-n", B, "--role=adds", f"--serviceaccount={B}:{AUTHOR}")
+    path, refused = PODS.path(B, "grows"), "get GPUs by LLMTrainingJobs only"
+    try:
+        sees = {"name": "sees", "image": "i:1", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+        added = {"spec": {"ephemeralContainers": [sees]}}
+        assert refused in await me.patches(f"{path}/ephemeralcontainers", added)
+        none = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "i:1"}]}}
+        assert refused not in await me.patches(f"{path}/ephemeralcontainers", none)
+        assert refused in await me.patches(path, {"metadata": {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}})
+        assert await me.patches(path, {"metadata": {"annotations": {"other": "x"}}}) == ""
+        [container] = plain["spec"]["containers"]
+        more = container | {"resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}}
+        assert await me.patches(f"{path}/resize", {"spec": {"containers": [more]}}) != "", "the API server's own word"
+    finally:
+        tenants.kubectl("delete", "pod/grows", "role/adds", "rolebinding/adds", "-n", B, "--wait=false")
+
+
+async def test_who_makes_pods_of_other_kinds_gets_what_their_job_counts_and_nothing_besides(tenants: Tenants) -> None:
+    """As the controller of batch Jobs does; what a job that is placed would hold, and what nobody would see."""
+    tenants.kubectl("label", "--overwrite", "namespace", B, "trimtab.dev/gpus=jobs")
+    mark = {"labels": {names.LABEL_MANAGED: "true"}}
+    asks = {"": {}, **{what: each for what, each in ASKS_FOR_GPUS.items() if what != "requests"}}
+    as_job = "--as=system:serviceaccount:kube-system:job-controller"
+    for what, fields in asks.items():
+        made = pod(namespace=B, gpus=1, meta=mark, schedulerName=names.SCHEDULER_NAME, **GATED)
+        given = made["spec"]["containers"][0]
+        made["spec"] |= fields
+        made["spec"]["containers"] = [{**given, "name": "counted"}, *fields.get("containers", [])]
+        try:
+            tenants.kubectl("create", "-f", "-", "--dry-run=server", as_job, stdin=json.dumps(made))
+            said = ""
+        except LocalClusterError as error:
+            said = str(error)
+        assert ("get GPUs by LLMTrainingJobs only" in said) == (what != ""), f"{what}: {said}"
+        assert what or not said, said
+
+
 @pytest.fixture(scope="module")
 def controller(tenants: Tenants, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControllerProcess]:
     """As its own service account. Pods are told of reports: that puts a token into them."""
