@@ -26,6 +26,9 @@ GROUPS = {
     "jobs": "/apis/batch/v1",
     "jobsets": "/apis/jobset.x-k8s.io/v1alpha2",
     "trainjobs": "/apis/trainer.kubeflow.org/v1alpha1",
+    "mpijobs": "/apis/kubeflow.org/v2beta1",
+    "rayjobs": "/apis/ray.io/v1",
+    "podgroups": "/apis/scheduling.k8s.io/v1alpha2",
     "leases": "/apis/coordination.k8s.io/v1",
 }
 CLUSTERED = {"nodes", "queues", "gpunodes", "priorityclasses", "customresourcedefinitions", "namespaces"}

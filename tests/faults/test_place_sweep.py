@@ -1,4 +1,5 @@
-"""The crash sweep of jobs whose pods others make: a Job, a JobSet, a TrainJob start; one gives way, one is shaped."""
+"""The crash sweep of jobs whose pods others make: a Job, JobSet, TrainJob, MPIJob, RayJob or PodGroup starts; a Job
+gives way, or is shaped."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.faults.watcher import Watcher
 from tests.faults.workloads import JOBS, LONG, PATIENT, URGENT, Workload, whole
 from tests.live import their_controllers
 from tests.live.harness import Live, training_job
-from tests.live.theirs import PLACE, job, jobset, placed, runtime, shaped, trainjob
+from tests.live.theirs import PLACE, group, job, jobset, member, mpijob, placed, rayjob, runtime, shaped, trainjob
 
 from trimtab import names
 from trimtab.controller.place.stand_in import name_of
@@ -86,6 +87,59 @@ class PlacedTrainJob(Placed):
         return trainjob(life, RUNTIME, nodes=self.pods)
 
 
+class Runs(Placed):
+    """A gang that is over once it runs as a whole: when it ends, another program says."""
+
+    steps = 10_000_000
+
+    def anonymous(self, name: str, life: str) -> str:
+        return re.sub(rf"^{life}(-[a-z0-9]{{5}}(-gpu-worker-[a-z0-9]{{5}})?)?", "LIFE", name)
+
+    def over(self, seen: Watcher, life: str) -> bool:
+        return whole(seen, self._stand_in[life], 1)
+
+
+class PlacedMPIJob(Runs):
+    """The gang of the workers of an MPIJob, which the MPI operator makes beside a launcher."""
+
+    kind = "mpijobs"
+
+    def made(self, life: str) -> Json:
+        return mpijob(life, nodes=self.pods, api="v2beta1")
+
+
+class PlacedRayJob(Runs):
+    """The gang of the workers of a RayJob, which KubeRay makes by a RayCluster."""
+
+    kind = "rayjobs"
+
+    def made(self, life: str) -> Json:
+        return rayjob(life, nodes=self.pods)
+
+
+class PlacedGroup(Placed):
+    """The same gang, of pods that name a PodGroup. Nobody makes a lost one anew."""
+
+    kind = "podgroups"
+
+    def anonymous(self, name: str, life: str) -> str:
+        return super().anonymous(name, life).replace(life, "LIFE")
+
+    def made(self, life: str) -> Json:
+        return group(life, self.pods)
+
+    async def act(self, stand: Stand, life: str) -> None:
+        await super().act(stand, life)
+        maker = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": life}}
+        await stand.hands.create("configmaps", maker)
+        uid = (await stand.hands.get("configmaps", life))["metadata"]["uid"]
+        await stand.hands.create("pods", *(member(life, number, uid) for number in range(self.pods)))
+
+    async def clean(self, stand: Stand, life: str) -> None:
+        await stand.hands.delete("configmaps", life)
+        await super().clean(stand, life)
+
+
 class Shaped(Placed):
     """The same gang, of a Job that has one pod of eight GPUs at first, and is suspended to get two of four."""
 
@@ -128,7 +182,7 @@ class GivesWay(Placed):
 
 @pytest.fixture(scope="module", autouse=True)
 def placing(live_cluster: Live) -> Iterator[None]:
-    with placed(live_cluster):
+    with placed(live_cluster, their_controllers.MPI_OPERATOR.user, their_controllers.KUBERAY.user):
         yield
 
 
@@ -141,16 +195,24 @@ def their_controllers_run(live_cluster: Live, tmp_path_factory: pytest.TempPathF
         live_cluster.delete("trainingruntime", RUNTIME)  # while Trainer runs, whose finalizer it has
 
 
-WORKLOADS = {"placed": Placed, "gives-way": GivesWay, "shaped": Shaped}
+@pytest.fixture(scope="module")
+def operators_run(live_cluster: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    both = their_controllers.MPI_OPERATOR, their_controllers.KUBERAY
+    with their_controllers.running(live_cluster.cluster, tmp_path_factory.mktemp("operators"), *both):
+        yield
+
+
+WORKLOADS = {"placed": Placed, "gives-way": GivesWay, "shaped": Shaped, "group": PlacedGroup}
 OTHERS = {"jobset": PlacedJobSet, "trainjob": PlacedTrainJob}
-WAYS = {"placed": tuple(MODES), **dict.fromkeys(("gives-way", "shaped", "jobset", "trainjob"), ("kill-after",))}
-"""In which each is struck."""
+OPERATORS = {"mpijob": PlacedMPIJob, "rayjob": PlacedRayJob}
+WAYS = {"placed": tuple(MODES)}
+"""In which each is struck; kill-after for all others."""
 
 
 async def strike(stand: Stand, workload: Workload, name: str) -> None:
     """A crash at every write, one at a time: the same in the end."""
     calm = await reference(stand, workload)
-    for mode in WAYS[name]:
+    for mode in WAYS.get(name, ("kill-after",)):
         lives = [life async for life in sweep(stand, workload, mode, calm)]
         assert {life.write: (life.what, life.problems) for life in lives if life.problems} == {}
         assert len(lives) >= calm.writes["PATCH pods"] + calm.writes["POST bindings"], "none does with fewer than these"
@@ -168,9 +230,26 @@ async def test_nor_does_one_at_any_write_about_what_has_jobs_of_its_own(
     await strike(stand, OTHERS[name](name), name)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", OPERATORS)
+async def test_nor_does_one_at_any_write_about_what_an_operator_makes(
+    stand: Stand, operators_run: None, name: str
+) -> None:
+    await strike(stand, OPERATORS[name](name), name)
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 async def test_a_crash_after_every_single_write_changes_nothing_in_the_end(stand: Stand, name: str) -> None:
-    workload = WORKLOADS[name](name)
+    await strike_each(stand, WORKLOADS[name](name))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+async def test_nor_do_those_about_what_an_operator_makes(stand: Stand, operators_run: None, name: str) -> None:
+    await strike_each(stand, OPERATORS[name](name))
+
+
+async def strike_each(stand: Stand, workload: Workload) -> None:
+    """No controller survives its first write: the same in the end."""
     calm = await reference(stand, workload)
     [life] = [life async for life in sweep(stand, workload, EACH, calm)]
     assert life.problems == []

@@ -229,6 +229,18 @@ def group(name: str, pods: int = 2, **spec: Any) -> Json:
     return {"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": meta, "spec": given}
 
 
+def member(name: str, number: int, owner: str, labels: dict[str, str] | None = None, **pod: Any) -> Json:
+    """A pod that names the PodGroup, controlled by a ConfigMap of the same name with this UID."""
+    given = {names.LABEL_MANAGED: "true"} if labels is None else labels
+    meta = {"name": f"{name}-{number}", "namespace": "default"}
+    meta |= {"labels": given | {GROUP.of_pods: name, "number": str(number)}}
+    meta |= {
+        "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": owner, "controller": True}]
+    }
+    spec = template()["spec"] | {"schedulingGroup": {"podGroupName": name}} | pod
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
 def may(live: Live, account: str, groups: list[str], *resources: str) -> None:
     """Let an account of the namespace make and change objects of these kinds, and nothing else."""
     meta, rbac = {"name": f"{account}-makes", "namespace": "default"}, "rbac.authorization.k8s.io"
@@ -275,23 +287,7 @@ class Maker:
         """Keep so many pods for this ConfigMap; `pod` are other fields of their spec."""
         self._live.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}})
         uid = self._live.get("configmap", name)["metadata"]["uid"]
-        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid, "controller": True}
-        spec = template()["spec"] | {"schedulingGroup": {"podGroupName": name}} | pod
-        given = {names.LABEL_MANAGED: "true"} if labels is None else labels
-        self._wanted[name] = [
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "name": f"{name}-{number}",
-                    "namespace": "default",
-                    "labels": given | {GROUP.of_pods: name, "number": str(number)},
-                    "ownerReferences": [owner],
-                },
-                "spec": spec,
-            }
-            for number in range(pods)
-        ]
+        self._wanted[name] = [member(name, number, uid, labels, **pod) for number in range(pods)]
 
     def forgets(self, name: str) -> None:
         """Delete the ConfigMap: the garbage collector takes its pods away."""
