@@ -23,25 +23,27 @@ def told(command: str, file: Path = FILE) -> str:
     return f"{command}: last run {found['date']} on {found['commit']}: {found['result']}"
 
 
-def note(command: str, result: str, file: Path = FILE) -> str:
-    """Keep how a whole run came out. Returns what to say about it; nothing is kept where CI runs."""
+def note(command: str, result: str, commit: str, file: Path = FILE) -> str:
+    """Keep how a whole run came out that began on `commit`. Returns what to say about it; nothing is kept where CI
+    runs."""
     if os.environ.get("CI"):
         return f"{command}: {result}"
     runs = _read(file)
-    runs[command] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": _commit(), "result": result}
+    runs[command] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit, "result": result}
     file.write_text(json.dumps(runs, indent=2, sort_keys=True) + "\n")
     return f"{command}: {result}; noted in {file.name}: commit it, so that others see it"
+
+
+def commit_now() -> str:
+    """The commit that is checked out, and whether anything but these notes was changed. To be asked for when a run
+    begins: when it ends, another may be."""
+    changed = _git("status", "--porcelain", "--", ".", f":!{FILE.name}", f":!hack/{FILE.name}")
+    return _git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
 
 
 def _read(file: Path) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = json.loads(file.read_text()) if file.exists() else {}
     return found
-
-
-def _commit() -> str:
-    """The commit that is checked out, and whether anything but these notes was changed."""
-    changed = _git("status", "--porcelain", "--", ".", f":!{FILE.name}", f":!hack/{FILE.name}")
-    return _git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
 
 
 def _git(*arguments: str) -> str:

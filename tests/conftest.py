@@ -41,6 +41,8 @@ Kubectl = Callable[..., str]
 
 APART = {"kind": "run the tests on kind, and no others", "long": "run the tests that take minutes, and no others"}
 """Markers of tests that run only where they are asked for, each by an option of its name."""
+BEGUN_ON = pytest.StashKey[str]()
+"""The commit that a run of all tests that are apart began on."""
 WHOLE = {frozenset({"--kind", "--all"}): "hack/test --kind --all", frozenset({"--long"}): "hack/test --long"}
 """Runs of all tests that are apart, by their arguments."""
 
@@ -65,7 +67,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """When all tests that are apart were last run: CI leaves out long ones, and most of those on kind."""
     if _arguments(config) == {"--kind"}:
         return [f"left out here: {last_runs.told('hack/test --kind --all')}"]
-    return [last_runs.told(command)] if (command := _whole(config)) else []
+    if not (command := _whole(config)):
+        return []
+    config.stash[BEGUN_ON] = last_runs.commit_now()
+    return [last_runs.told(command)]
 
 
 def pytest_terminal_summary(
@@ -75,7 +80,7 @@ def pytest_terminal_summary(
     if (command := _whole(config)) and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         counts = {each: len(terminalreporter.stats.get(each, ())) for each in ("passed", "failed", "error", "skipped")}
         result = ", ".join(f"{count} {each}" for each, count in counts.items() if count)
-        terminalreporter.write_line(last_runs.note(command, result))
+        terminalreporter.write_line(last_runs.note(command, result, config.stash[BEGUN_ON]))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -58,6 +58,7 @@ def main(
 
 
 async def _sweep(record: Record, crashes: int, only: list[str]) -> list[dict[str, object]]:
+    begun_on = last_runs.commit_now()
     with suppress(KeyboardInterrupt, asyncio.CancelledError):
         async with laboratory() as stand:
             async for verdict in campaign(stand, record, crashes, only):
@@ -68,7 +69,7 @@ async def _sweep(record: Record, crashes: int, only: list[str]) -> list[dict[str
                 )
         if not only:  # whole, and not interrupted
             broken = sum(bool(verdict.problems) for verdict in record.verdicts)
-            _say(last_runs.note(SWEEP, f"{record.crashes} crashes, {broken} lives with violations"))
+            _say(last_runs.note(SWEEP, f"{record.crashes} crashes, {broken} lives with violations", begun_on))
     return summary(record.verdicts)
 
 
