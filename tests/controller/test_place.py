@@ -19,7 +19,7 @@ from trimtab.apply.theirs import TheirJob
 from trimtab.apply.transitions import JobEvent
 from trimtab.apply.write import WriteRefused
 from trimtab.controller.cluster import Cluster
-from trimtab.controller.other_jobs import OtherJob, OtherJobs
+from trimtab.controller.other_jobs import MOST_BYTES, OtherJob, OtherJobs
 from trimtab.controller.place import stand_in
 from trimtab.controller.place.placer import Placer
 from trimtab.controller.place.their_jobs import TheirJobs
@@ -448,6 +448,22 @@ async def test_who_may_not_stand_in_is_told_on_the_job_and_the_note_goes_when_th
     desk._creating = None
     await desk.placer.look()
     assert list(desk.annotations) == [names.ANNOTATION_STAND_IN]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"pod": {"nodeSelector": {"a": "x" * MOST_BYTES}}}, "spec"),
+        ({"metadata": {"annotations": {names.STATED["model"]: "x" * (MOST_BYTES + 1)}}}, "metadata.annotations"),
+    ],
+)
+async def test_who_is_too_large_is_told_by_which_field_and_left_as_he_was(changes: Json, field: str) -> None:
+    desk = Desk(**changes)
+    await desk.placer.look()
+    problem = f"Job llama: {field}: it has "
+    assert desk.annotations[names.ANNOTATION_PLACE_PROBLEM].startswith(problem)
+    assert not desk.created
+    assert [patch.get("spec") for _, patch in desk.patches] == [None]
 
 
 async def test_one_that_another_controller_has_made_is_taken_over() -> None:

@@ -391,6 +391,40 @@ def test_who_writes_jobs_and_pods_makes_no_stand_in_and_no_pod_of_a_gang(
     assert "trimtab-marks" in somebody.patches("pod", waits, TAKEN_IN)
 
 
+def test_a_job_that_asks_is_as_small_as_one_of_ours(placing: Live) -> None:
+    def large(name: str, characters: int, **labels: str) -> Json:
+        made = job(name, suspend=True)
+        made["metadata"]["labels"] = labels
+        made["spec"]["template"]["spec"]["containers"][0]["env"] = [{"name": "X", "value": "x" * characters}]
+        return made
+
+    def tries(made: Json) -> str:
+        try:
+            placing.cluster.kubectl(
+                *("create", "-f", "-", "--dry-run=server", "--as=system:serviceaccount:kube-system:job-controller"),
+                *("--as-group=system:masters-of-jobs",),
+                stdin=json.dumps(made),
+            )
+        except LocalClusterError as error:
+            return str(error)
+        return ""
+
+    role = ("jobs-of-all", "--verb=create,patch,get", "--resource=jobs.batch")
+    placing.cluster.kubectl("create", "clusterrole", *role)
+    placing.cluster.kubectl("create", "clusterrolebinding", "jobs-of-all", "--clusterrole=jobs-of-all", GROUP)
+    try:
+        for label in (names.LABEL_MANAGED, names.LABEL_ADVISE):
+            said = large("big", 75_000, **{label: "true"})
+            wait_until(lambda said=said: "at most 73728" in tries(said), lambda said=said: tries(said))  # type: ignore[misc] - bound at once
+            assert tries(large("fits", 60_000, **{label: "true"})) == ""
+        assert tries(large("free", 75_000, other="x")) == ""
+    finally:
+        placing.cluster.kubectl("delete", "clusterrolebinding/jobs-of-all", "clusterrole/jobs-of-all")
+
+
+GROUP = "--group=system:masters-of-jobs"
+
+
 def it_shapes_what_is_suspended_and_asks_for_it(placing: Live, controller: Somebody) -> None:
     """Counts, and GPUs of containers, and nothing else of its template."""
     plain, asks = job("plain-shape", suspend=True), shaped(job("asks-shape", suspend=True), gpus="8-64")

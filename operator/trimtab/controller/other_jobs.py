@@ -30,6 +30,9 @@ MOST_PER_NAMESPACE = 100
 """Jobs of one namespace that are looked at in turn; the oldest come first."""
 MOST_SAID = 1000
 """Characters of an annotation that says why."""
+MOST_BYTES = 90_000
+"""Of a job, or of what describes its pods, as it is sent: admission takes fewer (`maxJobBytes`, 73,728), where it is
+installed, and its controller and ours add a little."""
 _STATED = frozenset((*names.STATED.values(), names.ANNOTATION_QUEUE))
 _KEPT = _STATED | frozenset(names.ADVICE.values()) | frozenset(names.PLACE)
 
@@ -49,6 +52,13 @@ class OtherJob(Struct, frozen=True, dict=True):
     metadata: OtherMeta
     spec: Raw = Raw(b"{}")
     status: Raw = Raw(b"{}")
+
+    @property
+    def too_large(self) -> str:
+        """Why it is not read; empty for nearly all."""
+        return too_large("spec", len(bytes(self.spec))) or too_large(
+            "metadata.annotations", sum(len(each) for each in self.metadata.annotations.values())
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -156,6 +166,12 @@ class OtherJob(Struct, frozen=True, dict=True):
             if owner.controller and row_of({"apiVersion": owner.api_version, "kind": owner.kind}):
                 return f"{owner.kind} {owner.name}"
         return ""
+
+
+def too_large(what: str, size: int) -> str:
+    """Why something that is so many bytes large is not read; empty where it is."""
+    asks = "put files into a ConfigMap or the image"
+    return f"{what}: it has {size:,} bytes, and at most {MOST_BYTES:,} are read: {asks}" if size > MOST_BYTES else ""
 
 
 def resource_of(row: Kind) -> Resource:

@@ -21,7 +21,7 @@ from msgspec import Struct
 from trimtab.controller.advice import answer, question
 from trimtab.controller.advice.answer import Advice
 from trimtab.controller.event_recorder import EventRecorder
-from trimtab.controller.other_jobs import OtherJob, OtherJobs, resource_of
+from trimtab.controller.other_jobs import OtherJob, OtherJobs, resource_of, too_large
 from trimtab.decide.remote import RemoteEngine
 from trimtab.decide.rules import rules_of
 from trimtab.errors import ApiError, LeadershipLost, NotFound, PolicyError, UsageError
@@ -122,6 +122,8 @@ class Advisor:
         now, about = seen.snapshot.time, job.digest
         if job.follows:
             return Advice(now, about, f"{job.follows} controls it: label that one", problem=True)
+        if problem := job.too_large:
+            return Advice(now, about, problem, problem=True)
         documents = [job.document(kind, row)]
         try:
             if row.runtime:
@@ -171,6 +173,8 @@ class Advisor:
             found: dict[str, Any] = msgspec.json.decode(await self._client.get(path))
         except NotFound:
             raise UsageError(f"spec.runtimeRef: there is no {kind} {named!r}") from None
+        if problem := too_large(f"spec of {kind} {named}", len(msgspec.json.encode(found.get("spec")))):
+            raise UsageError(problem)
         return found
 
     async def _tell(self, kind: str, row: Kind, job: OtherJob, advice: Advice) -> None:

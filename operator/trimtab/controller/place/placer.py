@@ -17,7 +17,7 @@ from trimtab import names
 from trimtab.apply.transitions import JobEvent
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
-from trimtab.controller.other_jobs import MOST_SAID, OtherJob, OtherJobs, resource_of, versions_of
+from trimtab.controller.other_jobs import MOST_SAID, OtherJob, OtherJobs, resource_of, too_large, versions_of
 from trimtab.controller.place import stand_in
 from trimtab.controller.place.their_jobs import waits
 from trimtab.errors import AlreadyExists, ApiError, Forbidden, Invalid, LeadershipLost, NotFound, UsageError
@@ -91,6 +91,9 @@ class Placer:
 
     # --- a job ------------------------------------------------------------------------------------------------------
     async def _look(self, kind: str, row: Kind, job: OtherJob) -> None:
+        if problem := job.too_large:  # before anything of it is taken apart
+            await self._tell(kind, row, job, problem=f"{row.kind or kind} {job.metadata.name}: {problem}")
+            return
         elsewhere = row.members or (row.place and row.place.describing)
         shown = self._shown(kind, row, job) if elsewhere else None
         if elsewhere and shown is None:  # its own controller has not made that yet
@@ -168,7 +171,11 @@ class Placer:
         if shown and row.place:  # no more of it is kept than what others look at
             described = row.place.describing
             resource = resource_of(kinds()[described.kind]) if described else PODS
-            made = msgspec.json.decode(await self._client.get(resource.path(shown.namespace, shown.name)))
+            answer: Json = msgspec.json.decode(await self._client.get(resource.path(shown.namespace, shown.name)))
+            size = len(msgspec.json.encode(answer.get("spec")))
+            if problem := too_large(f"spec of {resource.plural}/{shown.name}", size):
+                return UsageError(problem)
+            made = answer
             placing = self._jobs.placing(shown.controller) if row.members and shown.controller else None
             if placing:  # its pods would be of two gangs
                 other = f"{placing[0]} {placing[1].metadata.name}"

@@ -24,6 +24,7 @@ POLICIES = (
     "trimtab-controller-elsewhere",
     "trimtab-controller-records",
     "trimtab-controller-other-kinds",
+    "trimtab-other-job-limits",
     "trimtab-stand-ins",
     "trimtab-controller-stand-ins",
 )
