@@ -21,6 +21,7 @@ from hack.bench import (
     flood,
     gangs,
     latency,
+    news,
     online,
     others,
     plans,
@@ -43,6 +44,7 @@ class Part(StrEnum):
     BINDING = "binding"
     DECISIONS = "decisions"
     ROUNDS = "rounds"
+    NEWS = "news"
     LATENCY = "latency"
     OTHERS = "others"
     PLANS = "plans"
@@ -73,7 +75,9 @@ def main(
     tiny: Annotated[bool, typer.Option(help="At toy size, to see that it works; the figures mean nothing.")] = False,
     sia: Annotated[Path, typer.Option(help="Folder with the data of Sia's artifact.")] = SIA_DATA,
     output: Annotated[Format, typer.Option("--output", "-o", help="Print tables or JSON.")] = Format.TABLE,
-    nodes: Annotated[list[int] | None, typer.Option(help="peers: nodes; repeatable [default: 500]", min=1)] = None,
+    nodes: Annotated[
+        list[int] | None, typer.Option(help="peers, news: nodes; repeatable [default: 500, 10000]", min=1)
+    ] = None,
     gangs: Annotated[int, typer.Option(help="peers: gangs; 0 for as many as fit.", min=0)] = 0,
     gang: Annotated[int, typer.Option(help="peers: pods per gang, one on each node.", min=1)] = 32,
     rival: Annotated[list[str] | None, typer.Option(help="peers: who runs; repeatable [default: everybody]")] = None,
@@ -86,7 +90,8 @@ def main(
     )
     if mistake := choice.mistake():
         raise typer.BadParameter(mistake)
-    report = asyncio.run(measure(set(parts or Part), repeat, sia, peers.TINY if tiny else choice, tiny=tiny))
+    size = max(nodes) if nodes else news.NODES
+    report = asyncio.run(measure(set(parts or Part), repeat, sia, peers.TINY if tiny else choice, size, tiny=tiny))
     if output is Format.JSON:
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
@@ -103,9 +108,15 @@ def _programs(given: list[str]) -> dict[str, Path]:
 
 
 async def measure(
-    parts: set[Part], repeat: int, sia: Path = SIA_DATA, choice: peers.Choice = peers.TINY, *, tiny: bool
+    parts: set[Part],
+    repeat: int,
+    sia: Path = SIA_DATA,
+    choice: peers.Choice = peers.TINY,
+    nodes: int = news.NODES,
+    *,
+    tiny: bool,
 ) -> Report:
-    """Measure these parts one after the other."""
+    """Measure these parts one after the other; `nodes` are those on which rounds with news are measured."""
     report = Report(Machine())
     size = binding.TINY if tiny else binding.FULL
     if Part.PLANS in parts:
@@ -117,6 +128,9 @@ async def measure(
     if Part.ROUNDS in parts:
         _say("rounds")
         report.rounds = await rounds.measure(size, 3 if tiny else 100)
+    if Part.NEWS in parts:
+        _say("news")
+        report.news = await (news.measure(40, 1, small=20) if tiny else news.measure(nodes))
     if Part.LATENCY in parts:
         _say("latency")
         report.latency = await latency.measure(*((2, 1) if tiny else (50, 5)))

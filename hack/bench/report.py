@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 
-from hack.bench import artifact, decisions, flood, gangs, online, others, room, simulator, tenants
+from hack.bench import artifact, decisions, flood, gangs, news, online, others, room, simulator, tenants
 from hack.bench.agreement import Agreement
 from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
@@ -39,6 +39,7 @@ class Report(Struct):
     binding: Outcome | None = None
     decisions: list[Line] | None = None
     rounds: Costs | None = None
+    news: list[news.Line] | None = None
     latency: Latencies | None = None
     others: others.Outcome | None = None
     plans: list[Searches] | None = None
@@ -142,6 +143,8 @@ def goals(report: Report) -> Iterator[Goal]:
             yield Goal(what, value, wished, at_least)
     if report.rounds:
         yield Goal("unchanged round, ms of CPU (p50)", report.rounds.unchanged.p50, 10, False)
+    for what, value, wished in news.goals(report.news or []):
+        yield Goal(what, value, wished, False)
 
 
 def show(report: Report, console: Console) -> None:
@@ -152,6 +155,7 @@ def show(report: Report, console: Console) -> None:
         (report.extender, _extender),
         (report.decisions, _decisions),
         (report.rounds, _rounds),
+        (report.news, lambda found: news.table(found.news)),
         (report.latency, _latency),
         (report.others, lambda found: others.table(found.others)),
         (report.verdicts, _verdicts),

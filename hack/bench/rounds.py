@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
+from trimtab.controller.jobs.attention import Attention
 from trimtab.controller.jobs.evictions import Evictions
 from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.loop.choosing import Choosing
@@ -55,6 +56,10 @@ class NoClient:
         raise AssertionError(f"client.{name} was used in a round without news")
 
 
+NO_CLIENT = NoClient()
+BEST_FIT = Choice("best_fit", "fcfs", deadline_seconds=600)
+
+
 async def measure(size: Size, repeat: int) -> Costs:
     """Run rounds and time them."""
     settings = Settings()
@@ -76,9 +81,16 @@ async def measure(size: Size, repeat: int) -> Costs:
         following.cancel()
 
 
-def made(copy: Cluster, settings: Settings, heard: GpuNodes | None = None) -> Rounds:
-    """The controller's rounds on a copy of a cluster; `heard` is what agents have reported."""
-    client: Any = NoClient()
+def made(
+    copy: Cluster,
+    settings: Settings,
+    heard: GpuNodes | None = None,
+    *,
+    client: Any = NO_CLIENT,
+    choice: Choice = BEST_FIT,
+) -> Rounds:
+    """The controller's rounds on a copy of a cluster; `heard` is what agents have reported, `client` takes what is
+    written, and `choice` says who decides."""
     observer, engine, wake = ClusterObserver(settings.topology.levels, heard), Engine(), Wake()
     views, recorder = Views(copy, observer, settings, gpunodes=heard), EventRecorder(client, "bench")
     health = Health(client, copy, heard, recorder) if heard else None
@@ -86,8 +98,12 @@ def made(copy: Cluster, settings: Settings, heard: GpuNodes | None = None) -> Ro
     def fail(error: BaseException) -> None:
         raise error
 
-    gangs = Gangs(client, copy, views, recorder, settings, leader_epoch=lambda: 1, wake=wake, fail=fail)
-    choosing = Choosing(Choice("best_fit", "fcfs", deadline_seconds=600), copy, engine, recorder)
+    attention = Attention(settings.round.sweep_seconds)
+    copy.listen(attention.attend)
+    gangs = Gangs(
+        client, copy, views, recorder, settings, leader_epoch=lambda: 1, wake=wake, fail=fail, attention=attention
+    )
+    choosing = Choosing(choice, copy, engine, recorder)
     shadow, successions = ShadowMode(RemoteEngine(), gangs, settings, wake), Evictions(gangs, views)
     decisions = Decisions(choosing, engine, shadow, gangs, recorder, successions, settings)
     return Rounds(copy, observer, decisions, gangs, views, recorder, settings.round, health)

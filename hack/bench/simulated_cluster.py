@@ -66,10 +66,14 @@ class World:
         kept[name] = msgspec.json.encode(made)
         return made
 
-    def tell(self, resource: Resource, obj: Object) -> None:
-        """Replace an object and tell those who watch."""
-        event = {"type": "MODIFIED", "object": self.put(resource, obj)}
-        self._queue(resource.path()).put_nowait([msgspec.json.encode(event)])
+    def tell(self, resource: Resource, obj: Object, event: str = "MODIFIED") -> Object:
+        """Create, replace or remove an object, as the type of event says, and tell those who watch. Returns it as they
+        are told of it."""
+        made = self.put(resource, obj)
+        if event == "DELETED":
+            del self._items[resource.path()][made["metadata"]["name"]]
+        self._queue(resource.path()).put_nowait([msgspec.json.encode({"type": event, "object": made})])
+        return made
 
     async def pages(self, path: str, page_size: int, params: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:
         """One page with everything (trimtab.kube.reflector.Source)."""

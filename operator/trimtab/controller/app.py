@@ -20,6 +20,7 @@ from trimtab import __version__, names
 from trimtab.controller.advice.advisor import Advisor
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
+from trimtab.controller.jobs.attention import Attention
 from trimtab.controller.jobs.evictions import Evictions
 from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.jobs.idle import IdleJobs
@@ -144,6 +145,8 @@ class Controller:
         cases = Cases(self._cluster, caches, observer, wall) if caches else None
         their_jobs = TheirJobs(client, self._cluster)
         views = self._views_of(observer, heard, cases, their_jobs)
+        attention = Attention(settings.round.sweep_seconds)
+        self._cluster.listen(attention.attend)
         self._gangs = Gangs(
             client,
             self._cluster,
@@ -155,6 +158,7 @@ class Controller:
             fail=self._fail,
             wall=wall,
             their_jobs=their_jobs,
+            attention=attention,
         )
         self._placer = self._placing(client, observer)
         self._shadow = ShadowMode(RemoteEngine(settings.perf.constants), self._gangs, settings, self._wake)

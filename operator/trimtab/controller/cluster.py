@@ -90,6 +90,8 @@ class Cluster:
         self._pods_by_job = PodsByJob()
         self._job_keys: dict[str, str] = {}
         self._services: set[Identity] = set()
+        self._ownerless: dict[str, Identity] = {}  # digest -> job that pods belong to, and that is not known
+        self._listener: Callable[[str], None] = lambda _: None
 
         def reflect(resource: Resource, kind: type[Any], changed: Callable[[Any, Any], None]) -> Reflector[Any]:
             return Reflector(client, resource, kind, settings, on_change=changed, observer=observer)
@@ -109,9 +111,7 @@ class Cluster:
             self.nodes, self.pods, self.jobs, self.queues, self.priority_classes, self.services,
         )  # fmt: skip
         self._config_maps = self._reflect_policy(policy, settings, observer) if policy else None
-        self.gpunodes: Reflector[GpuNodeObject] | None = None
-        if gpunodes:
-            self.gpunodes = reflect(GPUNODES, GpuNodeObject, self._gpunode_changed)
+        self.gpunodes = reflect(GPUNODES, GpuNodeObject, self._gpunode_changed) if gpunodes else None
         self.reflectors += tuple(each for each in (self._config_maps, self.gpunodes) if each)
         self._groups = OwnedObjects(on_change)
         self._groups_known = asyncio.Event()
@@ -141,6 +141,14 @@ class Cluster:
             only=(policy.namespace, policy.name),
             observer=observer,
         )
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Have somebody told the UID of every job that something is heard of: itself, or what it controls."""
+        self._listener = listener
+        owned = (self._groups, self.devices.owned if self.devices else None)
+        for each in (*owned, self.compute_domains.owned if self.compute_domains else None):
+            if each:
+                each.listener = lambda job: listener(job.uid)
 
     async def run(self) -> None:
         """Keep all copies true until cancelled."""
@@ -268,12 +276,7 @@ class Cluster:
 
     def without_job(self) -> list[Identity]:
         """Jobs that pods say they belong to, and that are not among those that are known: gone, or not seen yet."""
-        jobs = self.jobs.items
-        return [
-            job
-            for job in self._pods_by_job.owners.values()
-            if (it := jobs.get(job.key)) is None or it.metadata.uid != job.uid
-        ]
+        return list(self._ownerless.values())
 
     def reports(self, key: str, uid: str) -> bool:
         """Whether the pod `namespace/name` is there with this UID, and of node rank 0 of a job."""
@@ -308,6 +311,9 @@ class Cluster:
         self._pods_by_job.changed(old, new)
         if self.other_jobs and (pod := new or old) and pod.group:
             self.other_jobs.on_change()
+        for pod in (old, new):
+            if pod and pod.metadata.job:
+                self._heard_of(pod.metadata.job)
         self._on_change()
 
     def _gpunode_changed(self, old: GpuNodeObject | None, new: GpuNodeObject | None) -> None:
@@ -325,7 +331,19 @@ class Cluster:
             self._job_keys.pop(old.metadata.uid, None)
         if new:
             self._job_keys[new.metadata.uid] = new.metadata.key
+        for job in (old, new):
+            if job:
+                self._heard_of(job.metadata.identity)
         self._on_change()
+
+    def _heard_of(self, job: Identity) -> None:
+        """Something has happened to a job, or to a pod that says it belongs to it."""
+        self._listener(job.uid)
+        known = self.jobs.items.get(job.key)
+        if job.digest in self._pods_by_job.owners and (known is None or known.metadata.uid != job.uid):
+            self._ownerless[job.digest] = job
+        else:
+            self._ownerless.pop(job.digest, None)
 
     def _service_changed(self, old: AnyObject | None, new: AnyObject | None) -> None:
         before, after = _gang_of(old), _gang_of(new)
@@ -333,6 +351,9 @@ class Cluster:
             self._services.discard(before)
         if after:
             self._services.add(after)
+        for job in (before, after):
+            if job:
+                self._listener(job.uid)
         if before or after:
             self._on_change()
 

@@ -22,15 +22,15 @@ class ComputeDomainCache(ServedKinds):
     def __init__(
         self, client: KubeClient, settings: ReflectorSettings, on_change: Callable[[], None], observer: FactsObserver
     ) -> None:
-        self._owned = OwnedObjects(on_change)
+        self.owned = OwnedObjects(on_change)
         self.domains: Reflector[AnyObject] = Reflector(
-            client, COMPUTE_DOMAINS, AnyObject, settings, on_change=self._owned.changed, observer=observer
+            client, COMPUTE_DOMAINS, AnyObject, settings, on_change=self.owned.changed, observer=observer
         )
         super().__init__(client, "ComputeDomains", on_change, self.domains)
 
     def of(self, job: Identity) -> tuple[Meta, ...] | None:
         """Those that the job controls; None where there is no such kind, or it is not listed yet."""
-        return self._owned.of(job) if self.listed else None
+        return self.owned.of(job) if self.listed else None
 
 
 def spans_domain(plan: Plan, nodes: Mapping[str, NodeFacts | None]) -> bool:

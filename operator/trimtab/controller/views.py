@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -409,6 +409,11 @@ class Views:
             grouped=any(group.labels.get(names.LABEL_EPOCH) == epoch for group in view.pod_groups or ()),
             domained=any(domain.labels.get(names.LABEL_EPOCH) == epoch for domain in view.compute_domains or ()),
         )
+
+    @property
+    def suspects(self) -> Collection[str]:
+        """Nodes that gangs may have to leave soon, as time goes on, because of what their agents say."""
+        return self._gpunodes.unhealthy if self._gpunodes else ()
 
     def begin_binding(self, gang: DriverState, pods: int, planned: float | None = None) -> None:
         """Start the clock of a gang whose first pod is about to be bound, unless it runs already.

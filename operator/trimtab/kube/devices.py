@@ -69,7 +69,7 @@ class DeviceCaches(ServedKinds):
         *,
         templates: bool = False,
     ) -> None:
-        self._owned = OwnedObjects(on_change)
+        self.owned = OwnedObjects(on_change)
         """ResourceClaimTemplates of our gangs."""
 
         def reflect(resource: Resource, kind: type[Any]) -> Reflector[Any]:
@@ -81,7 +81,7 @@ class DeviceCaches(ServedKinds):
         self.claims: Reflector[ResourceClaimObject] = reflect(RESOURCE_CLAIMS, ResourceClaimObject)
         self.classes: Reflector[DeviceClassObject] = reflect(DEVICE_CLASSES, DeviceClassObject)
         self.templates: Reflector[AnyObject] = Reflector(
-            client, RESOURCE_CLAIM_TEMPLATES, AnyObject, settings, on_change=self._owned.changed, observer=observer
+            client, RESOURCE_CLAIM_TEMPLATES, AnyObject, settings, on_change=self.owned.changed, observer=observer
         )
         self._follows_templates = templates
         followed: tuple[Reflector[Any], ...] = (self.slices, self.claims, self.classes)
@@ -98,4 +98,4 @@ class DeviceCaches(ServedKinds):
 
     def templates_of(self, job: Identity) -> tuple[Meta, ...] | None:
         """ResourceClaimTemplates that the job controls; None where gangs have none, or they are not listed yet."""
-        return self._owned.of(job) if self._follows_templates and self.listed else None
+        return self.owned.of(job) if self._follows_templates and self.listed else None

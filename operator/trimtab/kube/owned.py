@@ -16,6 +16,8 @@ class OwnedBy(Generic[Owner]):
     def __init__(self, on_change: Callable[[], None], owner: Callable[[Meta], Owner | None]) -> None:
         self._on_change = on_change
         self._owner = owner
+        self.listener: Callable[[Owner], None] = lambda _: None
+        """Hears whose objects have changed."""
         self._of: dict[Owner, dict[str, Meta]] = {}
         """Owner -> UID -> metadata; nothing is kept empty."""
 
@@ -30,8 +32,10 @@ class OwnedBy(Generic[Owner]):
             del owned[old.metadata.uid]
             if not owned:
                 del self._of[owner]
+            self.listener(owner)
         if new and (owner := self._owner(new.metadata)):
             self._of.setdefault(owner, {})[new.metadata.uid] = new.metadata
+            self.listener(owner)
         self._on_change()
 
 

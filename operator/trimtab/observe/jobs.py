@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -27,8 +28,8 @@ NO_TEMPLATE = PodTemplate.model_validate({"spec": {"containers": [{"name": "trai
 """In the place of the real one, which `JobFacts.template` has: it is the larger part of a job by far."""
 
 
-class JobFacts(Struct, frozen=True):
-    """A job with everything derived from its own object."""
+class JobFacts(Struct, frozen=True, dict=True):
+    """A job with everything derived from its own object. What every round asks for is worked out once (`dict`)."""
 
     meta: Meta
     status: JobStatus
@@ -58,7 +59,7 @@ class JobFacts(Struct, frozen=True):
         found: Mapping[str, Any] = msgspec.json.decode(self.source)["template"]
         return found
 
-    @property
+    @cached_property
     def finished(self) -> bool:
         """Whether the job has completed, or failed for good."""
         return conditions.holds(self.status.conditions, names.COMPLETE) or conditions.holds(
@@ -79,7 +80,7 @@ class JobFacts(Struct, frozen=True):
         """Whether it stands in for a job of another kind, whose own controller makes the pods."""
         return self.spec is not None and self.spec.managed_by == names.MANAGED_BY_STAND_IN
 
-    @property
+    @cached_property
     def holds_gpus(self) -> bool:
         """Whether a plan stands and its gang has not ended."""
         return self.status.plan is not None and not self.finished
@@ -163,6 +164,7 @@ class JobFacts(Struct, frozen=True):
         """When the next plan may be made, as a POSIX time; 0 when at once."""
         return self.status.retry_time.timestamp() if self.status.retry_time else 0.0
 
+    @cached_property
     def waits_since(self) -> float | None:
         """When it began to wait again after it had run, or was suspended, as a POSIX time; None where it never did."""
         found = [conditions.find(self.status.conditions, names.SUSPENDED)]

@@ -402,7 +402,7 @@ class ClusterObserver:
             restarts=status.restarts + len(status.stops),
             served=runs.served_until(now),
             not_before=facts.retry_at(),
-            waits_since=facts.waits_since(),
+            waits_since=facts.waits_since,
         )
 
     def _eligible_nodes(self, facts: JobFacts) -> tuple[str, ...] | None:

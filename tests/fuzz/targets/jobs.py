@@ -86,7 +86,7 @@ def run(data: bytes) -> None:
     before = _isolated()
     facts = jobs.facts(obj)
     assert _isolated() == before, facts.error
-    for told in (facts.expected_finish(), facts.retry_at(), facts.waits_since()):
+    for told in (facts.expected_finish(), facts.retry_at(), facts.waits_since):
         assert told is None or math.isfinite(told)
     assert words.state(facts)
     assert isinstance(facts.steps_done(), int)

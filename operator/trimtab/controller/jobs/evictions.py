@@ -224,15 +224,23 @@ def _stands(facts: JobFacts, moving: Moving) -> bool:
 
 def _waited_for(observation: Observation) -> Iterator[tuple[str, tuple[StopCause, str]]]:
     """UID of a running gang that a plan waits for -> why it is to stop, and for whom (`namespace/name`)."""
+    waiting = [(facts, named) for facts in observation.jobs.values() if (named := _waits_for(facts))]
+    if not waiting:
+        return
     by_digest = {facts.meta.identity.digest: facts for facts in observation.jobs.values() if facts.holds_gpus}
-    for facts in observation.jobs.values():
-        status, stop = facts.status, facts.status.stop
-        if status.plan is None or facts.finished or facts.suspended:
-            continue
-        named = [*((stop.successor.waits_for if stop and stop.successor else None) or ())]
-        named += [] if stop else [*(status.plan.waits_for or ())]  # a plan that ends waits for nobody any more
+    for facts, named in waiting:
         for left in named:
             other = by_digest.get(left.digest or "")
             plan = other.status.plan if other else None
             if other and plan and plan.epoch <= left.epoch:
                 yield other.meta.uid, (left.cause, facts.meta.key)
+
+
+def _waits_for(facts: JobFacts) -> tuple[Leaving, ...]:
+    """Gangs that are to make room for the job's plan, or for the next one."""
+    plan, stop = facts.status.plan, facts.status.stop
+    if plan is None or facts.finished or facts.suspended:
+        return ()
+    if stop:  # a plan that ends waits for nobody any more
+        return (stop.successor.waits_for if stop.successor else None) or ()
+    return plan.waits_for or ()

@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 
 import structlog
@@ -46,6 +46,7 @@ from trimtab.apply.steps import JobContext
 from trimtab.apply.stops import StopOrder
 from trimtab.controller.cluster import Cluster
 from trimtab.controller.event_recorder import EventRecorder
+from trimtab.controller.jobs.attention import Attention, is_quiet
 from trimtab.controller.jobs.gang_objects import GangObjects
 from trimtab.controller.jobs.orphans import Orphans
 from trimtab.controller.loop.priority_semaphore import PrioritySemaphore, Urgency
@@ -58,6 +59,8 @@ from trimtab.kube.objects import Meta
 from trimtab.kube.resources import JOBS, PODS, SERVICES
 from trimtab.observe.jobs import JobFacts, posix
 from trimtab.observe.node_usage import Claim
+from trimtab.observe.nodes import NodeFacts
+from trimtab.observe.queues import QueueFacts
 from trimtab.plan import objects
 from trimtab.plan.objects import GangPlan
 from trimtab.settings import Settings
@@ -90,9 +93,12 @@ class Gangs:
         fail: Callable[[BaseException], None],
         wall: Callable[[], float] = time.time,
         their_jobs: TheirJobs | None = None,
+        attention: Attention | None = None,
     ) -> None:
-        """`their_jobs` are those of other kinds behind stand-ins; None where nobody places them."""
+        """`their_jobs` are those of other kinds behind stand-ins; None where nobody places them. `attention` knows
+        which gangs need no look, and is told what is heard of jobs; None: all are looked at in every round."""
         self._their_jobs = their_jobs
+        self._attention = attention
         self._client = client
         self._cluster = cluster
         self._views = views
@@ -128,14 +134,17 @@ class Gangs:
             waits_for=waits_for,
         )
         gang.pending = gang.watched = None
+        self.attend(facts.meta.uid)
 
     def explain(self, pending: Pending) -> None:
         """Note why a job has to wait."""
         self._gang(pending.job).pending = pending
+        self.attend(pending.job)
 
     def watch(self, uid: str, watched: ShadowDecision) -> bool:
         """Note what the shadow policy would have done with a job; says whether that is news."""
         gang = self._gang(uid)
+        self.attend(uid)
         known, gang.watched = gang.watched, watched
         return known is None or (known.epoch, known.shadow.says()) != (watched.epoch, watched.shadow.says())
 
@@ -146,6 +155,7 @@ class Gangs:
     def set_back(self, uid: str, setback: GangFailure) -> None:
         """Make a gang give up its plan for a reason that its own pods do not show."""
         self._gang(uid).setback = setback
+        self.attend(uid)
 
     def order_stop(self, uid: str, order: StopOrder) -> None:
         """Have a gang asked to save its state and then stopped; may be repeated in every round.
@@ -154,11 +164,23 @@ class Gangs:
         """
         gang = self._gang(uid)
         gang.order, gang.unwanted = order, None
+        self.attend(uid)
 
     def withdraw_stop(self, uid: str, epoch: int) -> None:
         """Let the gang of this plan go on, if it was asked to stop for somebody's sake and has not done so yet."""
         gang = self._gang(uid)
         gang.order, gang.unwanted = None, epoch
+        self.attend(uid)
+
+    def attend(self, uid: str) -> None:
+        """Have the job looked at in the next round, for something was heard of it."""
+        if self._attention:
+            self._attention.attend(uid)
+
+    def see(self, nodes: Mapping[str, NodeFacts], queues: Mapping[str, QueueFacts]) -> None:
+        """Have all gangs looked at that may have something to do because of the nodes and queues of this round."""
+        if self._attention:
+            self._attention.see(nodes, queues, self._views.suspects)
 
     def advance(self, uids: Iterable[str]) -> None:
         """Start a driver for every job that has something to do and none yet; forget jobs that are gone, once their
@@ -166,8 +188,11 @@ class Gangs:
         line = tuple(uids)
         start = self._next % max(1, len(line))  # else those who come first are told every change, and the last nothing
         self._next += MOST_TOLD
+        if attention := self._attention:
+            attention.sweep(self._wall())
         for uid in (*line[start:], *line[:start]):
-            self.look(uid)
+            if attention is None or not attention.rests(uid):
+                self.look(uid)
         for uid in [uid for uid, gang in self._gangs.items() if gang.task is None and not self._cluster.job(uid)]:
             del self._gangs[uid]
         self._orphans.advance()
@@ -213,24 +238,33 @@ class Gangs:
             rest, now = self._views.rest(uid, gang), self._wall()
             if rest and (_rests(gang, rest, now) or self._told[rest.job.metadata.namespace] >= MOST_TOLD):
                 return False
-            work = self._next_step(uid, gang) is not None
+            self.attend(uid)
+            found = self._next_step(uid, gang)
+            work = found is not None and bool(found[1])
             gang.rest = (rest, now) if rest and not work else None
+            if found and not work:
+                self._leave_alone(uid, gang, found[0])
             return work
         except Exception:  # noqa: BLE001 - a mistake of ours about one job must not stop the others
             _mistaken(uid)
             gang.due = math.inf
             return False
 
+    def _leave_alone(self, uid: str, gang: DriverState, view: JobContext) -> None:
+        """There is nothing to do for the job: nor need it be looked at before something happens, if it runs well."""
+        plan = view.status.plan
+        if self._attention and plan and is_quiet(view, self._attention.seconds):
+            self._attention.settle(uid, (node.name for node in plan.nodes), gang.due)
+
     def _next_step(self, uid: str, gang: DriverState) -> tuple[JobContext, Step] | None:
-        """Bring what is remembered of the job up to date. Returns its next step, with what that was decided by; None
-        where there is nothing to do."""
+        """Bring what is remembered of the job up to date. Returns its next step, which is empty where there is nothing
+        to do, with what that was decided by; None of a job that is gone, or not ours."""
         sight = self._views.sight(uid)
         self._views.remember(gang, sight)
         if sight is None:
             return None
         view = self._views.view(gang, sight)
-        step = steps.next_step(view)
-        return (view, step) if step else None
+        return view, steps.next_step(view)
 
     # --- one driver -----------------------------------------------------------------------------------------------
     async def _drive(self, uid: str, told: str | None) -> None:
@@ -238,7 +272,7 @@ class Gangs:
         gang = self._gangs[uid]
         backoff, contention = Backoff(initial=0.2, cap=5.0), Backoff(initial=0.01, cap=1.0)
         try:
-            while found := self._next_step(uid, gang):
+            while (found := self._next_step(uid, gang)) and found[1]:
                 view, step = found
                 try:
                     await self._take(view, gang, step)

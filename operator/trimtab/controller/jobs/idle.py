@@ -83,6 +83,11 @@ class IdleJobs:
             return None
         return IdleGang(plan.gpus, watched.since, self._notice)
 
+    @property
+    def suspects(self) -> list[str]:
+        """UIDs of the jobs whose gangs did nothing at the last look: soon there may be something to say of them."""
+        return [uid for uid, watched in self._watched.items() if watched.since is not None]
+
     def next_deadline(self, now: float) -> float:
         """Seconds from the POSIX time `now` until something is to be said or done."""
         return max(0.0, self._due - now, self._next - now) if self._due < math.inf else math.inf

@@ -189,6 +189,7 @@ class Rounds:
         yield "carry_out", partial(self._decisions.carry_out, observation)
         if self._kueue:
             yield "kueue", self._kueue.advance
+        yield "see", partial(self._gangs.see, observation.nodes, observation.queues)
         yield "advance", partial(self._gangs.advance, (*observation.jobs, *observation.deleted))
         if decision:
             yield "shadow", partial(self._decisions.shadow, decision)
@@ -214,6 +215,8 @@ def _watch(observation: Observation, accounting: Accounting, idle: IdleJobs, gan
     """Where gangs have done nothing for so long that their notice is over, they are stopped."""
     for uid, order in idle.see(observation, accounting.uses).items():
         gangs.order_stop(uid, order)
+    for uid in idle.suspects:
+        gangs.attend(uid)
 
 
 def _relieve(observation: Observation, gangs: Gangs, views: Views) -> None:
