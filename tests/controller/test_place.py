@@ -466,6 +466,21 @@ async def test_who_is_too_large_is_told_by_which_field_and_left_as_he_was(change
     assert [patch.get("spec") for _, patch in desk.patches] == [None]
 
 
+async def test_whose_jobs_take_long_to_read_waits_and_keeps_nobody_else_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk()
+    for number, namespace in enumerate(("team", "team", "others")):
+        more = {"name": f"more-{number}", "uid": f"uid-m{number}", "namespace": namespace, "resourceVersion": "1"}
+        desk.jobs.apply_written("Job", msgspec.json.encode(document(metadata=more)))
+    monkeypatch.setattr("trimtab.controller.place.placer.READ_SECONDS", 0.0001)  # a job takes longer
+    await desk.placer.look()
+    assert sorted(made["metadata"]["namespace"] for made in desk.created) == ["others", "team"], "one of each"
+    for _ in range(8):
+        await desk.placer.look()
+    assert sorted(made["metadata"]["namespace"] for made in desk.created) == ["others", "team", "team", "team"]
+
+
 async def test_one_that_another_controller_has_made_is_taken_over() -> None:
     desk = Desk(creating=AlreadyExists("exists"))
     made = standing_in()

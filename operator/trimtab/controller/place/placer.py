@@ -7,6 +7,7 @@ stand-in comes to its nodes, the drivers of all jobs see to (`controller.jobs.ga
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
@@ -32,6 +33,8 @@ from trimtab.settings import BindingSettings
 
 LOOK_SECONDS = 5.0
 """It looks at once after a change, and so often without any ..."""
+READ_SECONDS = 2.0
+"""For which new words of one namespace are read in one look: the rest of them is for the next."""
 QUIET_SECONDS = 0.05
 """... with a pause between two looks, in which changes gather."""
 log = structlog.get_logger(__name__)
@@ -60,6 +63,8 @@ class Placer:
         self._changed = changed
         self._read: dict[str, tuple[OtherJob, Meta | None, Json | UsageError]] = {}
         """UID -> the job as it was read last, with what describes its pods, and what came of that."""
+        self._reading: dict[str, float] = {}
+        """Namespace -> seconds for which its jobs were read in this look."""
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -72,6 +77,7 @@ class Placer:
 
     async def look(self) -> None:
         """Once, at all jobs and all stand-ins."""
+        self._reading.clear()
         for kind, row, job in self._jobs.all():
             await self._isolated(f"{kind} {job.metadata.key}", self._look(kind, row, job))
         for left in list(self._left()):
@@ -99,7 +105,9 @@ class Placer:
         if elsewhere and shown is None:  # its own controller has not made that yet
             await self._keep_back(kind, row, job)
             return
-        wanted = await self._wanted(kind, row, job, shown)
+        if (wanted := await self._wanted(kind, row, job, shown)) is None:
+            self._changed.set()
+            return
         try:
             if isinstance(wanted, UsageError):
                 raise wanted
@@ -161,12 +169,15 @@ class Placer:
         owners = there.metadata.owner_references if there else ()
         return there if any(owner.uid == job.metadata.uid for owner in owners) else None
 
-    async def _wanted(self, kind: str, row: Kind, job: OtherJob, shown: Meta | None) -> Json | UsageError:
+    async def _wanted(self, kind: str, row: Kind, job: OtherJob, shown: Meta | None) -> Json | UsageError | None:
         """The stand-in that the job is to have, or why there can be none. Scripts are followed in a thread: they may
-        take a moment, and are read once as long as the job stays the same."""
+        take a moment, and are read once as long as the job stays the same. None where others are to be read first."""
         known = self._read.get(job.metadata.uid)
         if known and known[0].spec == job.spec and (known[0].metadata, known[1]) == (job.metadata, shown):
             return known[2]
+        namespace = job.metadata.namespace
+        if self._reading.get(namespace, 0.0) >= READ_SECONDS:
+            return None
         made: Json | None = None
         if shown and row.place:  # no more of it is kept than what others look at
             described = row.place.describing
@@ -180,10 +191,12 @@ class Placer:
             if placing:  # its pods would be of two gangs
                 other = f"{placing[0]} {placing[1].metadata.name}"
                 return UsageError(f"its pods are those of {other}, which is placed already: take one label away")
+        began = time.monotonic()
         try:
             found: Json | UsageError = await asyncio.to_thread(stand_in.stand_in, kind, row, job, self._scheduler, made)
         except UsageError as error:
             found = error
+        self._reading[namespace] = self._reading.get(namespace, 0.0) + time.monotonic() - began
         self._read[job.metadata.uid] = job, shown, found
         return found
 
