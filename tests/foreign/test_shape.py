@@ -122,6 +122,13 @@ def problem(found: Json) -> str:
     return next(shape.problems(*described(found), read), "")
 
 
+def test_more_pods_than_the_smallest_gang_has_may_not_be_of_roles_whose_number_stays() -> None:
+    """Fuzzing found it: there would be fewer than no pods of the other role."""
+    found = document("PyTorchJob", gpus="8-64")
+    found["spec"]["pytorchReplicaSpecs"]["Master"]["replicas"] = 2
+    assert "2 pods of its gang are of roles whose number stays" in problem(found)
+
+
 def test_nothing_keeps_the_shape_from_being_chosen_where_only_the_plan_says_it() -> None:
     assert problem(document("Job", gpus="8-64")) == ""
     assert problem(document("PyTorchJob", gpus="8-64", gpus_per_node="4-8")) == ""

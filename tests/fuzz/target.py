@@ -41,6 +41,7 @@ NAMES = (
     "queues",
     "reports",
     "rudder",
+    "shapes",
     "snapshots",
     "text",
     "tokens",

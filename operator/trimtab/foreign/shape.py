@@ -95,6 +95,9 @@ def problems(document: Json, kind: str, row: Kind, job: ForeignJob) -> Iterator[
     gang = _gang(document, kind, row)
     if sum(not row.shape.role or pods.role == row.shape.role for pods in gang) != 1:
         yield f"{asked} is a range, and it has no {row.shape.role or 'one role'} whose number could be changed"
+    stay = sum(pods.count or 0 for pods in gang if row.shape.role not in ("", pods.role))
+    if stay > 1:
+        yield f"{asked} is a range, and {stay} pods of its gang are of roles whose number stays: one at most can be"
     each = job.fields["gpus_per_node"]
     free = bounds(each.value) is not None
     if free and not row.shape.gpus:
