@@ -28,6 +28,7 @@ def run(*words: str) -> Any:
         getoption=lambda name: name in words,
         hook=SimpleNamespace(pytest_deselected=lambda items: None),
         rootpath=TESTS.parent,
+        stash=pytest.Stash(),
     )
 
 
