@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.faultproxy import FaultProxy
+from tests.faults.invariants import Limits
 from tests.faults.watcher import Watcher
 from tests.live.harness import Live, gpu_node
 
@@ -26,9 +27,11 @@ def live_cluster(cluster: LocalCluster) -> Iterator[Live]:
 
 
 @pytest.fixture
-async def live(live_cluster: Live) -> AsyncIterator[Live]:
-    """The cluster with the witness watching: a test fails if an invariant was ever violated while it ran."""
-    async with Watcher(live_cluster.cluster.kubeconfig) as watcher:
+async def live(live_cluster: Live, request: pytest.FixtureRequest) -> AsyncIterator[Live]:
+    """The cluster with the witness watching: a test fails if an invariant was ever violated while it ran. Files whose
+    pods somebody slow takes away say how long that may last, as `LIMITS`."""
+    limits = getattr(request.module, "LIMITS", Limits())
+    async with Watcher(live_cluster.cluster.kubeconfig, limits) as watcher:
         live_cluster.excuse = watcher.excuse
         yield live_cluster
     assert not watcher.violations, watcher.violations

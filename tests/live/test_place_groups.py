@@ -94,6 +94,13 @@ async def test_a_group_whose_pods_have_succeeded_is_complete_and_of_two_that_do_
         assert nodes(live, "late", GROUP) == ["", ""], "no part of it starts"
         await away(live, maker, "early")
         await until(live, "late", "PodsReady", GROUP)
+        ran = uids(live, "late", GROUP)
+        live.delete(GROUP.plural, "late", "--wait=false")
+        await eventually(
+            lambda: not ran & uids(live, "late", GROUP) and not stand_in(live, "late", GROUP),
+            what=lambda: f"the gang of a group that is gone to hold no GPUs: {pods(live, 'late', GROUP)}",
+        )
+        assert not any(nodes(live, "late", GROUP)), "what its maker makes anew has no group, and does not start"
         await away(live, maker, "late")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.invariants import Limits
 from tests.live import their_controllers, theirs
 from tests.live.harness import ControllerProcess, Live, eventually
 from tests.live.test_failures import play
@@ -23,6 +24,8 @@ Json = dict[str, Any]
 stand_in = partial(theirs.stand_in, kind=MPIJOB)
 gang = partial(theirs.gang, kind=MPIJOB)
 SLOW: dict[str, dict[str, Any]] = {"interop": PLACE, "fake": {"speedup": 20.0}}
+LIMITS = Limits(gang=120.0)
+"""Workers of a suspended job are the operator's to take away, whose pauses double each time it comes too early."""
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,6 @@ from trimtab.kube.client import KubeClient
 from trimtab.kube.discovery import pod_group_kind
 from trimtab.kube.resources import POD_GROUPS
 from trimtab.settings import KubeSettings
-from trimtab_local.control_plane.cluster import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -193,7 +192,6 @@ async def test_a_gang_whose_pod_group_is_refused_is_held_together_by_its_gates(
         await live.gone("ungrouped")
 
 
-async def test_pod_groups_are_used_where_they_are_served(live: Live, cluster: LocalCluster) -> None:
-    for kubeconfig, served in ((live.cluster.kubeconfig, True), (cluster.kubeconfig, False)):
-        async with await KubeClient.connect(KubeSettings(kubeconfig=kubeconfig)) as client:
-            assert await pod_group_kind(client) == (POD_GROUPS if served else None)
+async def test_pod_groups_are_used_where_they_are_served(live: Live) -> None:
+    async with await KubeClient.connect(KubeSettings(kubeconfig=live.cluster.kubeconfig)) as client:
+        assert await pod_group_kind(client) == POD_GROUPS
