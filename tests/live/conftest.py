@@ -29,8 +29,8 @@ def live_cluster(cluster: LocalCluster) -> Iterator[Live]:
 @pytest.fixture
 async def live(live_cluster: Live, request: pytest.FixtureRequest) -> AsyncIterator[Live]:
     """The cluster with the witness watching: a test fails if an invariant was ever violated while it ran. Files whose
-    pods somebody slow takes away say how long that may last, as `LIMITS`."""
-    limits = getattr(request.module, "LIMITS", Limits())
+    pods somebody slow takes away say how long that may last, as `WITNESS_LIMITS`."""
+    limits = getattr(request.module, "WITNESS_LIMITS", Limits())
     async with Watcher(live_cluster.cluster.kubeconfig, limits) as watcher:
         live_cluster.excuse = watcher.excuse
         yield live_cluster

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 stand_in = partial(theirs.stand_in, kind=MPIJOB)
 gang = partial(theirs.gang, kind=MPIJOB)
 SLOW: dict[str, dict[str, Any]] = {"interop": PLACE, "fake": {"speedup": 20.0}}
-LIMITS = Limits(gang=120.0)
+WITNESS_LIMITS = Limits(gang=120.0)
 """Workers of a suspended job are the operator's to take away, whose pauses double each time it comes too early."""
 
 
