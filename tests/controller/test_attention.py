@@ -24,7 +24,7 @@ from trimtab.apply.transitions import REPORT_SECONDS, GangReport
 from trimtab.controller import views
 from trimtab.controller.jobs.attention import EARLY, Attention, is_quiet
 from trimtab.controller.loop.mass_failure import MassFailureGuard
-from trimtab.kube.objects import AnyObject, Meta
+from trimtab.kube.objects import Meta
 from trimtab.observe.nodes import NodeFacts, facts
 from trimtab.settings import Settings
 from trimtab_policy.types import StopCause
@@ -69,10 +69,10 @@ class Watched(Stage):
 
     def lose_service(self) -> None:
         if found := self.cluster.services.items.get("default/job"):
-            self._remove(self.cluster.services, found)
+            self._remove(self.cluster.services, found.metadata)
 
-    def _remove(self, reflector: Any, found: AnyObject) -> None:
-        reflector._cache.remove(replace(found.metadata, resource_version=self._next()))
+    def _remove(self, reflector: Any, found: Meta) -> None:
+        reflector._cache.remove(replace(found, resource_version=self._next()))
 
     def put_pod(self, rank: int = 0, epoch: int = 1, meta: dict[str, Any] | None = None, **status: Any) -> None:
         made = gang_pod("job", epoch, rank, NODES[rank], phase="Running", status=status, metadata=meta or {})
@@ -81,7 +81,7 @@ class Watched(Stage):
 
     def lose_pod(self) -> None:
         if found := self.cluster.pods.items.get("default/job-1-0"):
-            self._remove(self.cluster.pods, found)  # type: ignore[arg-type] - any object with metadata
+            self._remove(self.cluster.pods, found.metadata)
 
     def node(self, name: str = "n1", **changes: Any) -> None:
         made = node_object(name, **changes)
@@ -90,7 +90,7 @@ class Watched(Stage):
 
     def lose_node(self) -> None:
         if found := self.cluster.nodes.items.get("n2"):
-            self._remove(self.cluster.nodes, found)  # type: ignore[arg-type] - any object with metadata
+            self._remove(self.cluster.nodes, found.metadata)
 
     def gpus(self, *, broken: bool) -> None:
         read = [gpu_reading(i, "n2", faults=[fault(code=79)] if broken and i == 3 else []) for i in range(8)]

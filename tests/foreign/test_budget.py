@@ -82,7 +82,7 @@ def peak(source: Source | dict[str, Any]) -> int:
         patch.setattr(budget, "MOST_CHARACTERS", SIXTH)
         tracemalloc.start()
         try:
-            with suppress(UsageError):
+            with suppress(UsageError):  # read or refused: what it takes is measured
                 read(source) if isinstance(source, Source) else read_objects([source], "it")
             return tracemalloc.get_traced_memory()[1]
         finally:

@@ -409,13 +409,15 @@ def test_a_job_that_asks_is_as_small_as_one_of_ours(placing: Live) -> None:
             return str(error)
         return ""
 
+    def await_refusal(made: Json) -> None:
+        wait_until(lambda: "at most 73728" in tries(made), lambda: tries(made))
+
     role = ("jobs-of-all", "--verb=create,patch,get", "--resource=jobs.batch")
     placing.cluster.kubectl("create", "clusterrole", *role)
     placing.cluster.kubectl("create", "clusterrolebinding", "jobs-of-all", "--clusterrole=jobs-of-all", GROUP)
     try:
         for label in (names.LABEL_MANAGED, names.LABEL_ADVISE):
-            said = large("big", 75_000, **{label: "true"})
-            wait_until(lambda said=said: "at most 73728" in tries(said), lambda said=said: tries(said))  # type: ignore[misc] - bound at once
+            await_refusal(large("big", 75_000, **{label: "true"}))
             assert tries(large("fits", 60_000, **{label: "true"})) == ""
         assert tries(large("free", 75_000, other="x")) == ""
     finally:

@@ -47,6 +47,14 @@ async def away(live: Live, maker: Maker, name: str) -> None:
     await gone(live, name, GROUP)
 
 
+async def told(live: Live, name: str, why: str) -> None:
+    """Wait until a group says what keeps it from being placed."""
+    await eventually(
+        lambda: why in annotations(live, name, GROUP).get(names.ANNOTATION_PLACE_PROBLEM, ""),
+        what=lambda: f"{name} to be told: {live.get(GROUP.plural, name)}",
+    )
+
+
 async def test_a_group_starts_as_a_gang_once_all_its_pods_are_there_and_stays_as_it_is(
     live: Live, placing: Live, tmp_path: Path
 ) -> None:
@@ -152,12 +160,7 @@ async def test_what_keeps_a_group_from_being_placed_is_told_and_its_pods_are_lef
                 maker.makes(name, 2, **pod)
         async with ControllerProcess(live.kubeconfig(tmp_path), tmp_path, **SLOW):
             for name, (_, _, why) in wrong.items():
-                await eventually(
-                    lambda name=name, why=why: (  # type: ignore[misc] - bound at once
-                        why in annotations(live, name, GROUP).get(names.ANNOTATION_PLACE_PROBLEM, "")
-                    ),
-                    what=lambda name=name: f"{name} to be told: {live.get(GROUP.plural, name)}",  # type: ignore[misc] - the same
-                )
+                await told(live, name, why)
             assert not [name for name in wrong if stand_in(live, name, GROUP)]
             assert not any(node for name in wrong for node in nodes(live, name, GROUP))
             await until(live, "twice", "PodsReady")
