@@ -119,6 +119,24 @@ def data_of(cluster: LocalCluster, secret: str) -> dict[str, bytes]:
     return {key: base64.b64decode(value) for key, value in json.loads(text).items()}
 
 
+def applied(cluster: LocalCluster, manifest: Path) -> None:
+    """Applies a manifest once the API server can judge it.
+
+    It refuses everything that a new admission policy with parameters is about until it has read their kind, which takes
+    it a moment. Fake pods are ready before that: `helm install --wait` of a real cluster has images to pull meanwhile.
+    """
+    deadline = time.monotonic() + 60.0
+    while True:
+        try:
+            cluster.kubectl("apply", "-f", str(manifest))
+        except LocalClusterError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+        else:
+            return
+
+
 def pods(cluster: LocalCluster) -> set[str]:
     """UIDs of all pods of Trimtab."""
     text = cluster.kubectl("get", "pods", "-n", SYSTEM_NAMESPACE, "-o", "jsonpath={.items[*].metadata.uid}")
@@ -136,7 +154,7 @@ def test_a_release_from_its_first_day_to_its_last(empty: LocalCluster, tmp_path:
     released(empty, "install", str(CHART), "--create-namespace", "--values", str(file), *settled)
     before, running = data_of(empty, "trimtab-extender-tls"), pods(empty)
     assert len(running) > 4
-    empty.kubectl("apply", "-f", str(MANIFESTS / "samples" / "gpt2-124m.yaml"))
+    applied(empty, MANIFESTS / "samples" / "gpt2-124m.yaml")
 
     file.write_text(f"{values}, policy: {{name: fcfs}}}}\n")
     released(empty, "upgrade", str(CHART), "--values", str(file), *settled)

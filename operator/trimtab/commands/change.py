@@ -44,6 +44,10 @@ from trimtab_policy.specs import OTHER, Precision
 from trimtab_policy.types import Bounds, Job, Requirements, Snapshot
 
 _Spec = TypeVar("_Spec", bound=ApiModel)
+MOST_ADDED = 100_000
+"""Nodes that are added: several times the largest clusters."""
+LARGEST_NODE = 1024
+"""GPUs of a node that is added."""
 NOT_SIMULATED = frozenset({"maxPendingJobs", "namespaces"})
 """Fields of a Queue that say whose jobs it takes: a snapshot has those only that it took."""
 
@@ -99,7 +103,7 @@ class ClusterChange(Struct, frozen=True, forbid_unknown_fields=True):
 def read_change(file: Path) -> ClusterChange:
     """Raises UsageError naming file and field."""
     try:
-        found = msgspec.convert(documents.parse(file.read_bytes()), ClusterChange)
+        found = msgspec.convert(documents.parse(file.read_bytes(), documents.LARGEST_OBJECT), ClusterChange)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except ValueError as error:
@@ -111,9 +115,15 @@ def read_change(file: Path) -> ClusterChange:
 
 
 def _check(file: Path, found: ClusterChange) -> None:
+    added = 0
     for number, nodes in enumerate(found.nodes.add):
+        where = f"{file}: nodes.add[{number}]"
         if nodes.count < 1 or nodes.gpus < 1:
-            raise UsageError(f"{file}: nodes.add[{number}]: count and gpus must be at least 1")
+            raise UsageError(f"{where}: count and gpus must be at least 1")
+        if nodes.gpus > LARGEST_NODE:
+            raise UsageError(f"{where}.gpus: must be at most {LARGEST_NODE}")
+        if (added := added + nodes.count) > MOST_ADDED:
+            raise UsageError(f"{where}.count: at most {MOST_ADDED:,} nodes are added in all")
     for name, edit in found.jobs.items():
         if edit.gpus and not 1 <= edit.gpus.min <= edit.gpus.max:
             raise UsageError(f"{file}: jobs.{name}.gpus: min must be at least 1, and at most max")

@@ -185,7 +185,7 @@ def manifest(file: Path, beside: Sequence[Path] = (), stated: Sequence[str] = ()
     Raises UsageError naming file and field.
     """
     try:
-        document = documents.parse(file.read_bytes())
+        document = documents.parse(file.read_bytes(), documents.LARGEST_OBJECT)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except NotYaml:

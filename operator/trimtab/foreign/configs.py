@@ -37,7 +37,7 @@ def objects(text: str, name: str) -> list[dict[str, Any]]:
     found = []
     for part in _parts(text):
         try:
-            document = documents.parse(part)
+            document = documents.parse(part, documents.LARGEST_OBJECT)
         except NotYaml as error:
             raise UsageError(f"{name} is no YAML: {error}") from error
         if isinstance(document, dict):
@@ -69,7 +69,7 @@ def flat(text: str, name: str) -> list[tuple[str, str]]:
         elif name.endswith(".json"):
             value = json.loads(text)
         else:
-            value = documents.parse(text)
+            value = documents.parse(text, documents.LARGEST_OBJECT)
     except NotYaml as error:
         raise UsageError(f"{name} is no YAML: {error}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:

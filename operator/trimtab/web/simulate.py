@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import pickle
+import resource
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -36,6 +37,9 @@ from trimtab_policy.types import Snapshot
 
 PART = 200
 """Nodes or jobs that are written at once."""
+MEMORY = 768 << 20
+"""Bytes that a question may take. A plan on 10,000 nodes takes 180 MiB; the console's container has 2 GiB for both of
+them, and where that is not enough the kernel ends the console as well."""
 
 
 class PlanAsked(Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,12 +187,17 @@ def _whatif(question: Question, folder: Path) -> dict[str, Any]:
 
 def main(source: BinaryIO, sink: BinaryIO) -> None:
     """Answer one question with `{"value": ...}` or `{"wrong": "..."}`."""
-    question = read(source)
+    sink.write(json.dumps(_told(read(source))).encode())
+
+
+def _told(question: Question) -> dict[str, Any]:
     try:
-        told = {"value": msgspec.to_builtins(answer(question))}
+        return {"value": msgspec.to_builtins(answer(question))}
     except (TrimtabError, UnknownPolicy, UnknownGpu, UnknownModel) as error:
-        told = {"wrong": _without_folder(str(error)), "asked": isinstance(error, UsageError)}
-    sink.write(json.dumps(told).encode())
+        return {"wrong": _without_folder(str(error)), "asked": isinstance(error, UsageError)}
+    except MemoryError:
+        what = f"it takes more than {MEMORY >> 20} MiB to work out: ask with fewer jobs or nodes"
+        return {"wrong": what, "asked": True}
 
 
 def _without_folder(message: str) -> str:
@@ -197,5 +206,11 @@ def _without_folder(message: str) -> str:
     return words[0] + "".join(word.partition("/")[2] for word in words[1:])
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The life of the process."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     main(sys.stdin.buffer, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    run()

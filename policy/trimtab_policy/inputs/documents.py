@@ -13,22 +13,24 @@ import yaml
 
 DEEPEST: Final = 64
 LARGEST: Final = 20_000_000
-"""Values, with each alias counted as often as it is used."""
+"""Values, with each alias counted as often as it is used: a snapshot of the largest cluster has fewer."""
+LARGEST_OBJECT: Final = 200_000
+"""Values of an object that an API server could have taken, which has at most 3 MiB of JSON."""
 
 
 class NotYaml(ValueError):
     """A text is no YAML that can be used: why, in one line."""
 
 
-def parse(text: str | bytes) -> Any:
-    """What a YAML document holds; bytes are UTF-8. Raises NotYaml."""
+def parse(text: str | bytes, largest: int = LARGEST) -> Any:
+    """What a YAML document holds, of at most so many values; bytes are UTF-8. Raises NotYaml."""
     try:
         found = yaml.safe_load(text)
     except RecursionError:
         raise NotYaml("it is nested too deeply") from None
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
         raise NotYaml(" ".join(str(error).split()) or type(error).__name__) from error
-    if _size(found, {}, 0) > LARGEST:
+    if _size(found, {}, 0) > largest:
         raise NotYaml("its aliases unfold to more than anybody wrote")
     return found
 
