@@ -1,8 +1,8 @@
 """How fast the simulator is: the kernel on up to a million rigid jobs, and environment steps of `Cluster-v0`.
 
-All in CPU seconds of one process on one core, without compiling (once for each state of the sources). The jobs are drawn
-by the workload generator as in Philly, at 90 % load of 64 GPUs; timed is everything from the trace to the columns of
-the outcome. The environments are the default clusters of 64 GPUs, side by side; actions are drawn evenly from those
+All in CPU seconds of one process on one core, without compiling (once for each state of the sources). The jobs are
+drawn by the workload generator as in Philly, at 90 % load of 64 GPUs; timed is everything from the trace to the columns
+of the outcome. The environments are the default clusters of 64 GPUs, side by side; actions are drawn evenly from those
 that are allowed, which is not timed; whatever a step does is: observation, mask, the next episode where one is over.
 
     hack/bench/run simulator                            # as a part of everything that is measured
