@@ -128,7 +128,7 @@ class Watched(Stage):
         self.now += seconds
         self.look_at_gpus()
         job = self.cluster.job(UID)
-        known = [self.views._observer.job(job)] if job else []
+        known = {UID: self.views._observer.job(job)} if job else {}
         nodes = self.views._observer.look(self.cluster.caches())
         self.views.mass_failures.watch(nodes, known)
         self.attention.see(nodes, {}, self.views.suspects)

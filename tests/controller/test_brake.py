@@ -66,7 +66,7 @@ class Cluster:
     def look(self, after: float = 0.0) -> float:
         """A round, so long after the last one."""
         self.now += after
-        return self.guard.watch(self.nodes, self.jobs)
+        return self.guard.watch(dict(self.nodes), {facts.meta.uid: facts for facts in self.jobs})
 
     def spared(self, names: Iterable[str]) -> str:
         """What is said to a gang on these nodes."""

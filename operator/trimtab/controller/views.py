@@ -441,9 +441,11 @@ class Views:
 
     def next_progress(self, jobs: Iterable[JobFacts]) -> float:
         """Seconds until the progress of a fake gang is to be noted; infinite outside fake mode."""
+        if not self._settings.fake.enabled:
+            return math.inf
         now = self._wall()
         runs = (run for facts in jobs if facts.holds_gpus and (run := self._fake_run(facts)))
-        return min((fake.next_progress(run, now) for run in runs), default=float("inf"))
+        return min((fake.next_progress(run, now) for run in runs), default=math.inf)
 
     def _fake_run(self, facts: JobFacts) -> fake.FakeRun | None:
         if not self._settings.fake.enabled or facts.training is None:

@@ -9,13 +9,14 @@ gets slower by less than that, or that errs at first because it has seen few ste
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
 from trimtab.observe.jobs import JobFacts
 from trimtab.observe.stragglers import Verdict, expected_finish
-from trimtab_policy.placement.runtime import within_reach
+from trimtab_policy.placement.runtime import LONGEST, within_reach
 
 TOLERANCE = 0.25
 """Part of the time from a gang's start to the end that it spoke of, by which it may be later."""
@@ -38,23 +39,26 @@ class Ends:
     def __init__(self) -> None:
         self._words: dict[str, _Word] = {}
 
-    def expected(self, facts: JobFacts, slow: Mapping[str, Verdict], began: float, now: float) -> float | None:
-        """When the job's gang, which has run since `began`, will have ended; None for a job without one.
+    def expected(
+        self, facts: JobFacts, slow: Mapping[str, Verdict], began: float, now: float
+    ) -> tuple[float | None, float]:
+        """When the job's gang, which has run since `began`, will have ended; None for a job without one. And until when
+        that is so if nothing else is heard of it.
 
         POSIX seconds, and never farther away than `runtime.LONGEST`. In the past where it is overdue.
         """
-        finish, plan = expected_finish(facts, slow), facts.status.plan
-        if finish is None or plan is None:
-            return finish
-        finish = within_reach(finish, now)
+        said, plan = expected_finish(facts, slow), facts.status.plan
+        if said is None or plan is None:
+            return said, math.inf
+        finish = within_reach(said, now)
+        until = finish + LONGEST if finish == said else now  # what is out of reach comes nearer all the time
         if not facts.reports_steps:
-            return finish
+            return finish, until
         known, uid = self._words.get(facts.meta.uid), facts.meta.uid
         soonest = min(finish, known.soonest) if known and known.epoch == plan.epoch else finish
         self._words[uid] = _Word(plan.epoch, soonest)
-        started = min(began, soonest, now)
-        overdue = now > soonest + max(LEAST_SECONDS, TOLERANCE * (soonest - started))
-        return soonest if overdue else finish
+        late = soonest + max(LEAST_SECONDS, TOLERANCE * (soonest - min(began, soonest)))
+        return (soonest, math.inf) if now > late else (finish, min(until, math.nextafter(late, math.inf)))
 
     def forget(self, present: Collection[str]) -> None:
         """Drop what jobs said that are gone."""

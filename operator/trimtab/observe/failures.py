@@ -101,6 +101,8 @@ class Held(Struct, frozen=True):
     """UIDs of the jobs with a gang on a node that is not ready: it cannot be asked to save its state, so nobody moves
     or resizes it. It goes on, or its node is given up."""
     problems: tuple[Problem, ...] = ()
+    until: float = math.inf
+    """POSIX time from which other failures count though nothing has happened."""
 
     def leave(
         self, job: str, namespace: str, admitted: tuple[str, ...] | None, takes: Iterable[str]
@@ -136,7 +138,7 @@ class Failures:
     ) -> Held:
         """Judge all nodes. Those that are `unfit` take no pods anyway; `requested` gives the GPUs of all pods that are
         on a node or on their way."""
-        found = self._bad(nodes, jobs, reports, now)
+        found, until = self._bad(nodes, jobs, reports, now)
         acted_on = self._acted_on(found, len(reports.unavailable), len(nodes))
         out = {each.node: each.message for each in acted_on if not each.namespace}
         suspect: dict[str, frozenset[str]] = {}
@@ -152,8 +154,9 @@ class Failures:
             spares = dict(_spares(left, jobs, requested, self._settings))
             bereft = frozenset(facts.meta.uid for facts in jobs if is_bereft(facts))
         hidden = {} if bereft else dict.fromkeys(spares, KEPT)
-        deaf = frozenset(facts.meta.uid for facts in jobs if _is_deaf(facts, nodes))
-        return Held(hidden | out, tuple(out), suspect, spares, bereft, deaf, tuple(problems))
+        ready = {name for name, facts in nodes.items() if facts.ready}
+        deaf = frozenset(f.meta.uid for f in jobs if f.holds_gpus and not ready.issuperset(f.plan_nodes))
+        return Held(hidden | out, tuple(out), suspect, spares, bereft, deaf, tuple(problems), until)
 
     def _acted_on(self, found: Iterable[FailingNode], held: int, nodes: int) -> list[FailingNode]:
         """As many as may be held back: from everybody, and besides from each namespace; the worst first."""
@@ -168,15 +171,19 @@ class Failures:
 
     def _bad(
         self, nodes: Mapping[str, NodeFacts], jobs: Collection[JobFacts], reports: Look, now: float
-    ) -> list[FailingNode]:
-        """Nodes that are bad for everybody or for one namespace, the worst first."""
+    ) -> tuple[list[FailingNode], float]:
+        """Nodes that are bad for everybody or for one namespace, the worst first; and until when that is so if nothing
+        happens, as a POSIX time."""
         by_node: dict[str, list[Blow]] = {}
-        for blow in blows(jobs, now - self._settings.bad_node_seconds):
+        window = self._settings.bad_node_seconds
+        over = (record.time.timestamp() + window for facts in jobs for record in facts.status.failures)
+        until = min((moment for moment in over if moment > now), default=math.inf)
+        for blow in blows(jobs, now - window):
             told = reports.telemetry.get(blow.node)
             if blow.node in nodes and blow.time > max(nodes[blow.node].renewed, told.repaired if told else 0.0):
                 by_node.setdefault(blow.node, []).append(blow)
         if not by_node:
-            return []
+            return [], until
         runs = _running(jobs, by_node)
         alone = len({facts.meta.namespace for facts in jobs if not facts.finished or facts.status.failures}) < 2
         agents = _agents_agree(reports)
@@ -185,7 +192,7 @@ class Failures:
             dealt.sort(key=lambda blow: blow.time)
             agreed = alone or name in agents or not nodes[name].ready
             found += self._verdicts(name, dealt, runs.get(name, ()), agreed=agreed)
-        return sorted(found, key=lambda bad: (bool(bad.namespace), -bad.events, bad.node))
+        return sorted(found, key=lambda bad: (bool(bad.namespace), -bad.events, bad.node)), until
 
     def _verdicts(
         self, node: str, dealt: list[Blow], runs: Collection[tuple[str, float]], *, agreed: bool
@@ -270,11 +277,6 @@ def is_bereft(facts: JobFacts) -> bool:
         return False
     last = status.failures[-1]
     return last.cause in BLAMES and last.epoch == status.last_epoch
-
-
-def _is_deaf(facts: JobFacts, nodes: Mapping[str, NodeFacts]) -> bool:
-    plan = facts.status.plan if facts.holds_gpus else None
-    return plan is not None and not all((node := nodes.get(each.name)) and node.ready for each in plan.nodes)
 
 
 def spares_needed(busy: int, settings: FailureSettings) -> int:

@@ -96,7 +96,12 @@ class JobFacts(Struct, frozen=True, dict=True):
         """What holds for the gang that it has, whatever the spec says by now; None where it has none."""
         return self.status.plan.terms if self.status.plan else None
 
-    @property
+    @cached_property
+    def plan_nodes(self) -> tuple[str, ...]:
+        """Nodes that its plan names; none without a plan."""
+        return tuple(node.name for node in self.status.plan.nodes) if self.status.plan else ()
+
+    @cached_property
     def asks(self) -> Requirements | None:
         """The requirements, with what the pods of the standing plan ask for where the spec says otherwise by now."""
         need, terms = self.requirements, self.terms

@@ -8,7 +8,8 @@ once at most, and no two claims ever have the same one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import product
 
 from msgspec import Struct
@@ -43,17 +44,6 @@ class Claim(Struct, frozen=True):
     """Its GPUs in the order in which it was given them."""
 
 
-class _Shown(Struct, frozen=True):
-    """A node as policies see it, and what it was made of."""
-
-    facts: NodeFacts
-    used: Totals
-    speed: float
-    foreign: int
-    readings: Readings | None
-    node: Node
-
-
 class NodeUsage:
     """Totals of one moment: of the `claims` of all jobs, each job's standing plan first. Then come the pods, then
     `settle`."""
@@ -78,6 +68,8 @@ class NodeUsage:
         self.ending: dict[str, int] = {}
         """Node -> GPUs of pods that have been deleted and end in a moment, and that no job counts on. Without pods that
         have overstayed: nobody is to count on theirs."""
+        self.until = math.inf
+        """POSIX time from which some pods count among these, or do no longer, though nothing else has changed."""
         self._leaving: dict[str, list[tuple[str, int, Totals]]] = {}
         self._vacant: dict[str, int] = {}
         """Node -> GPUs that are charged to gangs whose pods there have ended."""
@@ -101,9 +93,15 @@ class NodeUsage:
             self._add(node, (use.gpus, use.cpu_milli, use.memory, 1))
             if pod.seat and use.gpus and pod.seat[:2] not in self._standing:
                 self._lingering.append(pod)
-            ending = pod.ends is not None and pod.ends - ENDING_SECONDS <= self._now < pod.ends + OVERSTAY_SECONDS
+            ending = pod.ends is not None and self._ends_soon(pod.ends)
             if ending and use.gpus and not (pod.seat and pod.seat[0] in self.placements):
                 self.ending[node] = self.ending.get(node, 0) + use.gpus
+
+    def _ends_soon(self, moment: float) -> bool:
+        """Whether a pod that is to have ended then is about to; and note when that changes."""
+        begins, over = moment - ENDING_SECONDS, moment + OVERSTAY_SECONDS
+        self.until = min([self.until, *(each for each in (begins, over) if each > self._now)])
+        return begins <= self._now < over
 
     def devices(self, node: str, gpus: int) -> None:
         """Charge GPUs that claims hold for no pod on the node: of pods that are about to come, or have ended."""
@@ -183,8 +181,10 @@ class NodeUsage:
     def beyond(self) -> dict[str, int]:
         """GPUs requested beyond what a node has. What is foreign has no part in this: nobody is to go because of it.
         Nor have pods that have ended, though their plan stands."""
-        held = {name: used[0] - self._vacant.get(name, 0) for name, used in self.used.items() if self._nodes[name].gpu}
-        return {name: gpus - self._nodes[name].gpus for name, gpus in held.items() if gpus > self._nodes[name].gpus}
+        nodes, vacant = self._nodes, self._vacant
+        over = {name: used[0] - nodes[name].gpus for name, used in self.used.items() if used[0] > nodes[name].gpus}
+        left = {name: gpus - vacant.get(name, 0) for name, gpus in over.items() if nodes[name].gpu}
+        return {name: gpus for name, gpus in left.items() if gpus > 0}
 
     def _add(self, node: str, more: Totals) -> None:
         before = self.used.get(node, NOTHING)
@@ -233,40 +233,36 @@ class Pages:
     """The nodes as policies see them. Only those are made anew of which something has changed since the last look."""
 
     def __init__(self) -> None:
-        self._made_of: tuple[object, ...] = ()
-        self._shown: dict[str, _Shown] = {}
+        self._made_of: tuple[Mapping[str, object], ...] = ({}, {}, {}, {}, {})
+        self._known: dict[str, Node] = {}
         self._nodes: tuple[Node, ...] = ()
 
     def turn(
         self, takes: Mapping[str, NodeFacts], usage: NodeUsage, reports: Look, speeds: Mapping[str, float]
     ) -> tuple[Node, ...]:
         """Nodes that take pods. The very same tuple where nothing has changed."""
-        made_of = takes, usage.used, reports.readings, reports.foreign, speeds
-        if made_of != self._made_of:
-            self._shown = dict(self._anew(takes, usage.used, reports, speeds))
-            self._nodes = tuple(shown.node for shown in self._shown.values())
-            self._made_of = made_of
+        used, foreign, readings = usage.used, reports.foreign, reports.readings
+        before, made_of = self._made_of, (takes, used, foreign, readings, speeds)
+        changed = {name for was, is_now in zip(before, made_of, strict=True) for name in _changed(was, is_now)}
+        if changed or takes is not before[0]:
+            known = {name: node for name, node in self._known.items() if name not in changed}
+            self._known = {
+                name: known.get(name)
+                or _node(
+                    facts, used.get(name, NOTHING), speeds.get(name, 1.0), foreign.get(name, 0), readings.get(name)
+                )
+                for name, facts in takes.items()
+            }
+            self._nodes = tuple(self._known.values())
+        self._made_of = made_of
         return self._nodes
 
-    def _anew(
-        self, takes: Mapping[str, NodeFacts], used: Mapping[str, Totals], reports: Look, speeds: Mapping[str, float]
-    ) -> Iterator[tuple[str, _Shown]]:
-        readings, foreign = reports.readings, reports.foreign
-        for name, facts in takes.items():
-            totals, speed = used.get(name, NOTHING), speeds.get(name, 1.0)
-            busy, read, known = foreign.get(name, 0), readings.get(name), self._shown.get(name)
-            if (
-                known is not None
-                and known.facts is facts
-                and known.readings is read
-                and known.used == totals
-                and known.speed == speed
-                and known.foreign == busy
-            ):
-                yield name, known
-            else:
-                node = _node(facts, totals, speed, busy, read)
-                yield name, _Shown(facts, totals, speed, busy, read, node)
+
+def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """Names of which another thing, or nothing, is known by now."""
+    if before is now:
+        return []
+    return [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
 
 
 def _node(facts: NodeFacts, used: Totals, speed: float, foreign: int, readings: Readings | None) -> Node:

@@ -68,6 +68,8 @@ class Running(Struct, frozen=True):
     """When it saved its work last, as far as it reports that; at first, when it began."""
     served: dict[str, float] = {}
     """GPU-seconds of the gangs before it, as far as the status tells: of all types together."""
+    holds: tuple[str, int] | None = None
+    """GPU type and GPUs of the gang; None without one."""
 
     def lost_seconds(self, now: float) -> float:
         """Work that a stop would lose if nothing were saved first."""
@@ -75,10 +77,10 @@ class Running(Struct, frozen=True):
 
     def served_until(self, now: float) -> dict[str, float]:
         """GPU-seconds that the job has held: by type those of this gang, and those of its earlier ones."""
-        if not self.claims or now <= self.since:
+        if now <= self.since or self.holds is None:
             return self.served
-        held = self.claims[0].placement
-        return {**self.served, held.gpu_type: (now - self.since) * held.gpus}
+        gpu_type, gpus = self.holds
+        return {**self.served, gpu_type: (now - self.since) * gpus}
 
 
 class Mobility(Struct, frozen=True):
@@ -98,11 +100,11 @@ class Mobility(Struct, frozen=True):
 
 def read_running(facts: JobFacts, rules: Mobility) -> Running:
     """Everything of the above."""
-    since, modelled = _since(facts), _restart_seconds(facts)
+    since, modelled, claims = _since(facts), _restart_seconds(facts), _claims(facts)
     measured = None if rules.fake or not modelled else measured_restart(facts)
     ratio = None if measured is None else max(1 / LARGEST_RATIO, min(LARGEST_RATIO, measured / modelled))
     return Running(
-        claims=_claims(facts),
+        claims=claims,
         movable_from=_movable_from(facts, rules),
         stoppable_from=_stoppable_from(facts, rules),
         elastic=rules.elastic and facts.spec is not None and facts.spec.elasticity.policy is ElasticPolicy.ELASTIC,
@@ -114,6 +116,7 @@ def read_running(facts: JobFacts, rules: Mobility) -> Running:
         since=since,
         saved=_saved(facts, since),
         served=_served(facts),
+        holds=(claims[0].placement.gpu_type, claims[0].placement.gpus) if claims else None,
     )
 
 

@@ -5,15 +5,13 @@ every rank of a standing plan whose pod is not on a node yet. A plan that was de
 (`promised`) counts the same, so that two rounds never give one GPU twice. What of this comes after the end of other
 pods, `node_usage` settles.
 
-Facts of single objects are remembered for as long as the object is the same, so that a round after a small change costs
-the change, not the cluster.
+Facts of single objects are remembered for as long as the object is the same, and what was made of them for as long as
+they are (`kept`), so that a round after a small change costs the change, not the cluster.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,6 +35,7 @@ from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.failures import Failures, Held
 from trimtab.observe.gpunodes import GpuNodes, Look
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.kept import Kept, Same
 from trimtab.observe.node_devices import DeviceFacts
 from trimtab.observe.node_usage import Claim, NodeUsage, Pages
 from trimtab.observe.nodes import NodeFacts
@@ -44,17 +43,16 @@ from trimtab.observe.pods import PodFacts, Seat
 from trimtab.observe.problems import Problem
 from trimtab.observe.queues import QueueFacts, Queues
 from trimtab.observe.running import Mobility, Running, UsualRatio
+from trimtab.observe.shown_jobs import ShownJobs, Surroundings, preempts, priority_of
 from trimtab.observe.stragglers import Stragglers, Verdict, members
 from trimtab.telemetry.isolation import isolated
-from trimtab_policy.placement.runtime import holder
 from trimtab_policy.specs import GpuSpec
-from trimtab_policy.types import Job, Pending, PendingReason, Placement, Snapshot
+from trimtab_policy.types import Job, Pending, PendingReason, Requirements, Snapshot
 
-NEVER = "Never"
-"""`preemptionPolicy` of a PriorityClass whose jobs stop nobody."""
 RETURN_SECONDS = 60.0
 """A job that may start again so soon is in line already: else others take its other nodes when it has lost one."""
-CANNOT_BE_SHOWN = "its spec, status or template make no sense together: this is a bug of Trimtab, please report it"
+
+NOTHING_REPORTED = Look()
 
 
 class Caches(Struct, frozen=True):
@@ -103,7 +101,7 @@ class Observation(Struct, frozen=True):
 
 class ClusterObserver:
     """Turns caches into observations. Holds only what it has computed before, never anything it was told once, but for
-    one thing that takes time to be believed: the verdicts on slow GPUs.
+    what takes time to be believed, or not: the verdicts on slow GPUs, and what gangs have said of their `ends`.
 
     `gpunodes` are what agents report, kept by whoever hears them; `slow` judges which GPUs are slow; `mobility` says
     which running jobs may be moved. Of each queue, or namespace without one, `considered` waiting jobs are at most.
@@ -120,6 +118,7 @@ class ClusterObserver:
         considered: int = 1 << 20,
         *,
         allocates: bool = True,
+        ends: Ends | None = None,
     ) -> None:
         self._levels = levels
         self._devices = DeviceFacts(levels, allocates=allocates)
@@ -137,21 +136,12 @@ class ClusterObserver:
         self._latest: dict[str, JobFacts] = {}
         """UID -> what its latest version was understood as."""
         self._queues: FactsMemo[QueueObject, QueueFacts] = FactsMemo("queue", queues.facts, queues.broken)
-        self._ends = Ends()
         self._running: FactsMemo[JobFacts, Running] = FactsMemo(
             "running", lambda job: running.read_running(job, self._mobility), running.broken
         )
-        self._usual = UsualRatio()
-        self._charged_of: tuple[object, ...] = ()
-        self._known_charged: list[PodFacts] = []
-        self._without_pods: dict[str, int] = {}
-        self._offering: tuple[NodeFacts, ...] = ()
+        self._shown = ShownJobs(ends)
         self._set_aside: dict[str, str] = {}
-        """Of those: nodes that offer their GPUs in another way than most of their type -> why that is no use."""
-        self._candidates: tuple[NodeFacts, ...] = ()
-        self._types: frozenset[str] = frozenset()
-        """GPU types of the candidates: of others policies know nothing, also not what a gang there is worth."""
-        self._eligible: dict[str, tuple[JobFacts, tuple[NodeFacts, ...], tuple[str, ...] | None]] = {}
+        self._kept = _Steps()
 
     def job(self, job: JobObject) -> JobFacts:
         """Facts of one job."""
@@ -163,16 +153,14 @@ class ClusterObserver:
 
     def look(self, caches: Caches) -> dict[str, NodeFacts]:
         """Take the nodes and devices of this moment. Facts by name of the nodes that have GPUs."""
-        return self._look(caches)[1]
-
-    def _look(self, caches: Caches) -> tuple[list[NodeObject], dict[str, NodeFacts]]:
         self._devices.look(caches.slices, caches.device_classes, caches.taint_rules)
         every = self._nodes.all(caches.nodes)
+        return self._kept.offering.of((every, self._devices.inventory), lambda: self._offering(every))
+
+    def _offering(self, every: list[tuple[NodeObject, NodeFacts | None]]) -> dict[str, NodeFacts]:
         found = {facts.name: facts for node, own in every if (facts := self._devices.of(node) or own)}
-        offering = tuple(found.values())
-        if offering != self._offering:
-            self._offering, self._set_aside = offering, resources.set_aside(offering)
-        return [node for node, _ in every], found
+        self._set_aside = self._kept.set_aside.of(resources.set_aside(found.values()))
+        return found
 
     @property
     def set_aside(self) -> Mapping[str, str]:
@@ -189,8 +177,25 @@ class ClusterObserver:
 
     def _ours(self, objects: Iterable[JobObject]) -> dict[str, JobFacts]:
         """UID -> facts, of exactly these jobs as far as this controller is in charge of them."""
-        self._latest = {facts.meta.uid: facts for _, facts in self._jobs.all(objects)}
-        return {uid: facts for uid, facts in self._latest.items() if facts.ours}
+        every = self._jobs.all(objects)
+
+        def anew() -> dict[str, JobFacts]:
+            self._latest = {facts.meta.uid: facts for _, facts in every}
+            return {uid: facts for uid, facts in self._latest.items() if facts.ours}
+
+        return self._kept.ours.of((every,), anew)
+
+    def _known(self, ours: Mapping[str, JobFacts], limited: Mapping[str, JobFacts]) -> dict[str, JobFacts]:
+        """Those that are not being deleted; with what Kueue leaves them where that is less than their specs allow."""
+        less = self._kept.limited.of(dict(limited))
+        present = self._kept.present.of(
+            (ours,), lambda: {uid: facts for uid, facts in ours.items() if not facts.meta.deletion_timestamp}
+        )
+        if not less:
+            return present
+        return self._kept.known.of(
+            (present, less), lambda: present | {uid: facts for uid, facts in less.items() if uid in present}
+        )
 
     def next_deadline(self, now: float) -> float:
         """Seconds until a GPU is to be judged slow, or no longer, though nothing is reported."""
@@ -208,34 +213,33 @@ class ClusterObserver:
         """One look. `promised` is what was decided and is about to be written; `avoided` are nodes, by job UID, that
         kube-scheduler would not take for that job lately. `held_back`, by job UID, must not be planned: why, or None
         where that is not known yet. `limited` are the facts of jobs that Kueue gives less than their spec allows."""
-        ours = self._ours(caches.jobs)
-        known = {uid: facts for uid, facts in ours.items() if not facts.meta.deletion_timestamp}
-        gpu_nodes = self._gpu_nodes(caches, known.values())
-        known |= {uid: facts for uid, facts in (limited or {}).items() if uid in known}
-        used = self._books(gpu_nodes, ours, known, promised, caches, now)
-        lines = Queues(queue for _, queue in self._queues.all(caches.queues))
-        priorities = {c.metadata.name: c for c in caches.priority_classes}
-        refused = _refused(known, held_back or {}, lines, priorities)
+        steps, ours = self._kept, self._ours(caches.jobs)
+        known = self._known(ours, limited or {})
+        gpu_nodes = self._gpu_nodes(caches, known)
+        runs = self._running.all(known.values())
+        used = self._books(gpu_nodes, ours, known, runs, promised, caches, now)
+        lines = self._lines(caches.queues)
+        priorities = steps.priorities.of({each.metadata.name: each for each in caches.priority_classes})
+        kept_back = steps.held_back.of(dict(held_back or {}))
+        judged_by = known, kept_back, lines, priorities
+        refused = steps.refused.of(judged_by, lambda: _refused(*judged_by))
         reports = self._reports(gpu_nodes, used)
         held, unavailable = self._unavailable(gpu_nodes, known, reports, used, now)
-        takes = {name: facts for name, facts in gpu_nodes.items() if name not in unavailable}
-        slow = self._slow(gpu_nodes, reports, used, now)
-        self._remember(tuple(takes.values()), known)
-
-        def show(facts: JobFacts) -> Job:
-            without = (avoided or {}).get(facts.meta.uid, frozenset())
-            return self._job(facts, now, used, takes, priorities, lines, without, slow, held)
-
-        holding = [f for uid, f in known.items() if uid in used.placements]
-        waiting = _in_line(known, {*used.placements, *refused, *(held_back or ())}, now)
-        beyond = lines.beyond(((f, _priority(f, priorities)) for f in waiting), now, self._considered)
-        turn = (*holding, *(f for f in waiting if f.meta.uid not in beyond))
-        shown, failed = _shown(turn, show, used.placements, lines)
+        takes = steps.takes.of((gpu_nodes, unavailable), lambda: _without(gpu_nodes, unavailable))
+        slow = steps.slow.of(dict(self._slow(gpu_nodes, reports, used, now)))
+        holding = [each for each in runs if each[0].meta.uid in used.placements]
+        waiting = _in_line(runs, {*used.placements, *refused, *kept_back}, now)
+        beyond = lines.beyond(((f, priority_of(f, priorities)) for f, _ in waiting), now, self._considered)
+        turn = (*holding, *(each for each in waiting if each[0].meta.uid not in beyond))
+        self._shown.forget(known)
+        usual, leavers = self._usual_ratio(runs), steps.leavers.of(used.leavers)
+        around = Surroundings(takes, priorities, lines, slow, held, usual, leavers)
+        shown, failed = self._shown.look(turn, around, used, avoided or {}, now)
         snapshot = Snapshot(
             time=now,
-            nodes=self._pages.turn(takes, used, reports, {name: card.speed for name, card in slow.items()}),
+            nodes=self._pages.turn(takes, used, reports, steps.speeds.of((slow,), lambda: _speeds(slow))),
             jobs=(*shown, *_lingering(used, ours, lines)),
-            gpu_types=_gpu_types(takes.values()),
+            gpu_types=steps.gpu_types.of((takes,), lambda: _gpu_types(takes.values())),
             quotas=lines.quotas,
             weights=lines.weights,
             unavailable=unavailable,
@@ -248,7 +252,7 @@ class ClusterObserver:
             jobs=known,
             nodes=gpu_nodes,
             refused=refused | failed | beyond,
-            overallocated=used.beyond(),
+            overallocated=steps.overallocated.of((used,), used.beyond),
             problems=(*self._problems(gpu_nodes, lines), *reports.problems, *held.problems),
             reports=reports,
             held=held,
@@ -261,8 +265,10 @@ class ClusterObserver:
         """What agents say."""
         heard = self._gpunodes
         if heard is None:
-            return Look()
-        return isolated("reports", lambda: heard.look(gpu_nodes, used.requested), lambda _: Look())
+            return NOTHING_REPORTED
+        return self._kept.reports.of(
+            isolated("reports", lambda: heard.look(gpu_nodes, used.requested), lambda _: Look())
+        )
 
     def _unavailable(
         self,
@@ -273,13 +279,18 @@ class ClusterObserver:
         now: float,
     ) -> tuple[Held, dict[str, str]]:
         """What failures say of nodes, and why nodes take no pods: by themselves, their agents' word, or failures."""
-        unfit = self._set_aside | {name: facts.unavailable for name, facts in gpu_nodes.items() if facts.unavailable}
-        held = isolated(
-            "failures",
-            lambda: self._failures.look(gpu_nodes, known.values(), unfit, reports, used.requested, now),
-            lambda _: Held(),
+        steps, aside = self._kept, self._set_aside
+        unfit = steps.unfit.of(
+            (gpu_nodes, aside), lambda: aside | {name: f.unavailable for name, f in gpu_nodes.items() if f.unavailable}
         )
-        return held, {**held.unavailable, **reports.unavailable, **unfit}
+
+        def look() -> Held:
+            return self._failures.look(gpu_nodes, known.values(), unfit, reports, used.requested, now)
+
+        parts = gpu_nodes, known, unfit, reports, used
+        held = isolated("failures", lambda: steps.held_anew.of(parts, look, now), lambda _: Held())
+        held = steps.held.of(held)
+        return held, steps.unavailable.of({**held.unavailable, **reports.unavailable, **unfit})
 
     def _slow(
         self, gpu_nodes: Mapping[str, NodeFacts], reports: Look, used: NodeUsage, now: float
@@ -290,36 +301,62 @@ class ClusterObserver:
         return isolated("stragglers", lambda: self._stragglers.judge(seen, gpu_nodes, now), lambda _: nothing)
 
     def _problems(self, gpu_nodes: Mapping[str, NodeFacts], lines: Queues) -> tuple[Problem, ...]:
+        aside = self._set_aside
         return (
-            *(problem for facts in gpu_nodes.values() for problem in facts.problems),
-            *(
-                Problem("Node", "", name, gpu_nodes[name].uid, "OtherResource", why)
-                for name, why in self._set_aside.items()
-            ),
-            *lines.problems(gpu_nodes.values()),
+            *self._kept.problems.of((gpu_nodes, aside, lines), lambda: tuple(_standing(gpu_nodes, aside, lines))),
             *stragglers.problems(self._stragglers.cards(), gpu_nodes),
         )
+
+    def _lines(self, objects: Iterable[QueueObject]) -> Queues:
+        every = self._queues.all(objects)
+        return self._kept.lines.of((every,), lambda: Queues(queue for _, queue in every))
+
+    def _usual_ratio(self, runs: Iterable[tuple[JobFacts, Running]]) -> UsualRatio:
+        """What restarts cost here over what the model says."""
+        measured = self._kept.measured.of([job for _, job in runs if job.restart_ratio is not None])
+        return self._kept.usual.of((measured,), lambda: UsualRatio(measured))
 
     def _books(
         self,
         gpu_nodes: Mapping[str, NodeFacts],
         ours: Mapping[str, JobFacts],
         known: Mapping[str, JobFacts],
+        runs: Iterable[tuple[JobFacts, Running]],
         promised: Iterable[Claim],
         caches: Caches,
         now: float,
     ) -> NodeUsage:
-        runs = [job for _, job in self._running.all(known.values())]
-        self._usual = UsualRatio(runs)
-        held = [claim for job in runs for claim in job.claims]
+        """Who has what of the nodes: the very same where neither claims nor pods have changed, nor what these need."""
+        steps = self._kept
+        held = [claim for _, job in runs for claim in job.claims]
         seen = {(claim.job, claim.epoch) for claim in held}
         news = [claim for claim in promised if claim.job in known and (claim.job, claim.epoch) not in seen]
-        used = NodeUsage(gpu_nodes, (*held, *news), now)
+        claims = steps.claims.of([*held, *news])
+        needs = steps.needs.of({claim.job: known[claim.job].asks for claim in claims})
+        listed = self._pods.all(caches.pods)
+        present = steps.present_pods.of(
+            steps.own_pods.of((listed, ours), lambda: [_of_own_job(pod, ours) for _, pod in listed])
+        )
+        devices = steps.device_claims.of(list(caches.claims))
+
+        def count() -> NodeUsage:
+            used = NodeUsage(gpu_nodes, claims, now)
+            self._count(used, present, devices, needs)
+            return used
+
+        return steps.used.of((gpu_nodes, claims, needs, present, devices, self._devices.inventory), count, now)
+
+    def _count(
+        self,
+        used: NodeUsage,
+        present: list[PodFacts],
+        devices: Iterable[ResourceClaimObject],
+        needs: Mapping[str, Requirements | None],
+    ) -> None:
         seats: set[Seat] = set()
         ended: set[Seat] = set()
         leavers = used.leavers
-        present = [_of_own_job(pod, ours) for _, pod in self._pods.all(caches.pods)]
-        charged, without_pods = self._charged(present, caches.claims, used)
+        charged, without_pods = self._charged(present, devices, used)
         for pod in charged:
             if pod.node:
                 used.pod(pod)
@@ -331,96 +368,72 @@ class ClusterObserver:
                     used.leaves(pod)
         for node, gpus in without_pods.items():
             used.devices(node, gpus)
-        used.settle({uid: facts.asks for uid, facts in known.items()}, seats, ended)
-        return used
+        used.settle(needs, seats, ended)
 
     def _charged(
         self, present: list[PodFacts], claims: Iterable[ResourceClaimObject], used: NodeUsage
     ) -> tuple[list[PodFacts], Mapping[str, int]]:
-        """The pods with the GPUs that they have by claims, and GPUs by node that claims hold for no pod. The very same
-        where neither claims nor pods nor plans have changed."""
+        """The pods with the GPUs that they have by claims, and GPUs by node that claims hold for no pod."""
         holdings = self._devices.holdings(claims)
         if not holdings and not any(pod.claims for pod in present):
             return present, {}
-        made_of = holdings, present, used.standing_shares()
-        if made_of != self._charged_of:
-            claimed = ClaimedGpus(*made_of)
-            self._charged_of, self._known_charged = made_of, [claimed.charged(pod) for pod in present]
-            self._without_pods = claimed.without_pods
-        return self._known_charged, self._without_pods
+        claimed = ClaimedGpus(holdings, present, used.standing_shares())
+        return [claimed.charged(pod) for pod in present], claimed.without_pods
 
-    def _gpu_nodes(self, caches: Caches, known: Iterable[JobFacts]) -> dict[str, NodeFacts]:
+    def _gpu_nodes(self, caches: Caches, known: Mapping[str, JobFacts]) -> dict[str, NodeFacts]:
         """Facts by name of the nodes that have GPUs, and of those that have none any more but a plan that lies there:
         they are there, and only who is gone takes its gangs along."""
-        every, found = self._look(caches)
-        planned = {node.name for job in known if job.status.plan for node in job.status.plan.nodes}
-        if lacking := planned - found.keys():
-            bare = (node for node in every if node.metadata.name in lacking)
-            found |= {node.metadata.name: nodes.without_gpus(node, self._levels) for node in bare}
-        return found
-
-    def _job(
-        self,
-        facts: JobFacts,
-        now: float,
-        used: NodeUsage,
-        takes: Mapping[str, NodeFacts],
-        priorities: Mapping[str, PriorityClassObject],
-        lines: Queues,
-        avoided: Set[str],
-        slow: Mapping[str, Verdict],
-        held: Held,
-    ) -> Job:
-        uid, plan, status, runs = facts.meta.uid, facts.status.plan, facts.status, self._running.one(facts)
-        leaves = plan is not None and plan.epoch <= used.leavers.get(facts.meta.identity.digest, 0)
-        kept = leaves or uid in held.deaf
-        movable_from = math.inf if kept else runs.movable_from
-        movable = movable_from <= now
-        left = _without(avoided, self._eligible_nodes(facts), takes)
-        admitted = held.leave(uid, facts.meta.namespace, left, takes) if movable else None
-        usual = 1.0 if runs.restart_ratio else self._usual.of(facts.meta.namespace)
-        returns = self._ends.expected(facts, slow, runs.since, now) if math.isnan(runs.returns or 0.0) else runs.returns
-        return facts.as_job(
-            requirements=runs.requirements,
-            queue=lines.of(facts),
-            created=facts.created,
-            priority=_priority(facts, priorities),
-            preempts=_preempts(facts, priorities),
-            placement=used.placements.get(uid),
-            grants=used.grants.get(uid, ()),
-            started=status.start_time.timestamp() if status.start_time and plan else None,
-            expected_finish=None if leaves else returns,
-            steps_done=facts.steps_done(),
-            steps_beyond=facts.steps_beyond(),
-            eligible=admitted,
-            elastic=runs.elastic,
-            preemptible=runs.elastic and movable and plan is not None and plan.gpu_type in self._types,
-            movable_from=movable_from,
-            stoppable_from=None if kept else runs.stoppable_from,
-            lost_seconds=runs.lost_seconds(now),
-            restart_seconds=runs.restart_seconds * usual,
-            restarts=status.restarts + len(status.stops),
-            served=runs.served_until(now),
-            not_before=facts.retry_at(),
-            waits_since=facts.waits_since,
+        offering = self.look(caches)
+        lacking = self._kept.lacking.of(
+            (known, offering), lambda: {n for f in known.values() for n in f.plan_nodes if n not in offering}
+        )
+        if not lacking:
+            return offering
+        every = self._nodes.all(caches.nodes)
+        bare = self._kept.bare.of([node for node, _ in every if node.metadata.name in lacking])
+        return self._kept.gpu_nodes.of(
+            (offering, bare),
+            lambda: offering | {node.metadata.name: nodes.without_gpus(node, self._levels) for node in bare},
         )
 
-    def _eligible_nodes(self, facts: JobFacts) -> tuple[str, ...] | None:
-        known = self._eligible.get(facts.meta.uid)
-        if known and known[0] is facts and known[1] is self._candidates:
-            return known[2]
-        admitted = eligibility.eligible(facts.template["spec"], self._candidates)
-        self._eligible[facts.meta.uid] = facts, self._candidates, admitted
-        return admitted
 
-    def _remember(self, candidates: tuple[NodeFacts, ...], known: Mapping[str, JobFacts]) -> None:
-        """Take note of the nodes that take pods, and forget what was known of jobs that are gone."""
-        if self._candidates != candidates:
-            self._candidates = candidates
-            self._types = frozenset(facts.gpu.name for facts in candidates if facts.gpu)
-        self._ends.forget(known)
-        for uid in self._eligible.keys() - known.keys():
-            del self._eligible[uid]
+class _Steps:
+    """The last results of all steps of a look."""
+
+    def __init__(self) -> None:
+        self.ours: Kept[dict[str, JobFacts]] = Kept()
+        self.present: Kept[dict[str, JobFacts]] = Kept()
+        self.limited: Same[dict[str, JobFacts]] = Same()
+        self.known: Kept[dict[str, JobFacts]] = Kept()
+        self.offering: Kept[dict[str, NodeFacts]] = Kept()
+        self.set_aside: Same[dict[str, str]] = Same()
+        self.lacking: Kept[set[str]] = Kept()
+        self.bare: Same[list[NodeObject]] = Same()
+        self.gpu_nodes: Kept[dict[str, NodeFacts]] = Kept()
+        self.claims: Same[list[Claim]] = Same()
+        self.needs: Same[dict[str, Requirements | None]] = Same()
+        self.own_pods: Kept[list[PodFacts]] = Kept()
+        self.present_pods: Same[list[PodFacts]] = Same()
+        self.device_claims: Same[list[ResourceClaimObject]] = Same()
+        self.used: Kept[NodeUsage] = Kept(until=lambda used: used.until)
+        self.overallocated: Kept[dict[str, int]] = Kept()
+        self.lines: Kept[Queues] = Kept()
+        self.priorities: Same[dict[str, PriorityClassObject]] = Same()
+        self.held_back: Same[dict[str, Pending | None]] = Same()
+        self.refused: Kept[dict[str, Pending]] = Kept()
+        self.reports: Same[Look] = Same()
+        self.unfit: Kept[dict[str, str]] = Kept()
+        self.held_anew: Kept[Held] = Kept(until=lambda held: held.until)
+        self.held: Same[Held] = Same()
+        self.unavailable: Same[dict[str, str]] = Same()
+        self.takes: Kept[dict[str, NodeFacts]] = Kept()
+        self.slow: Same[dict[str, Verdict]] = Same()
+        self.speeds: Kept[dict[str, float]] = Kept()
+        self.gpu_types: Kept[dict[str, GpuSpec]] = Kept()
+        self.measured: Same[list[Running]] = Same()
+        self.usual: Kept[UsualRatio] = Kept()
+        self.leavers: Same[dict[str, int]] = Same()
+        self.problems: Kept[tuple[Problem, ...]] = Kept()
 
 
 def asked_about(facts: JobFacts, seen: Observation, priority_classes: Iterable[PriorityClassObject]) -> Job | Pending:
@@ -433,8 +446,8 @@ def asked_about(facts: JobFacts, seen: Observation, priority_classes: Iterable[P
     return facts.as_job(
         queue=lines.of(facts),
         created=seen.snapshot.time,
-        priority=_priority(facts, priorities),
-        preempts=_preempts(facts, priorities),
+        priority=priority_of(facts, priorities),
+        preempts=preempts(facts, priorities),
         eligible=eligibility.eligible(facts.template["spec"], takes),
     )
 
@@ -445,41 +458,21 @@ def _of_own_job(pod: PodFacts, ours: Mapping[str, JobFacts]) -> PodFacts:
     return replace(pod, seat=None, member=None, job=None) if facts and facts.meta.identity != pod.job else pod
 
 
-def _shown(
-    wanted: Iterable[JobFacts],
-    show: Callable[[JobFacts], Job],
-    placements: Mapping[str, Placement],
-    lines: Queues,
-) -> tuple[list[Job], dict[str, Pending]]:
-    """The jobs as policies see them, and why those are left out for which that fails. What a job holds is shown in any
-    case, with nothing else where its spec makes no sense: it counts."""
-    shown: list[Job] = []
-    failed: dict[str, Pending] = {}
-    for facts in wanted:
-        uid, held = facts.meta.uid, placements.get(facts.meta.uid)
-        known: Job | None = None
-        if facts.spec:
-            known = isolated("show", partial(show, facts), lambda _: None, facts.meta.key)
-            if known is None:
-                failed[uid] = Pending(uid, PendingReason.DECISION_FAILED, CANNOT_BE_SHOWN)
-        if known:
-            shown.append(known)
-        elif held:
-            meta, queue = facts.meta, lines.of(facts)
-            shown.append(
-                holder(uid, meta.namespace, meta.name, queue=queue, gpu_type=held.gpu_type, shares=held.shares)
-            )
-    return shown, failed
+def _standing(gpu_nodes: Mapping[str, NodeFacts], set_aside: Mapping[str, str], lines: Queues) -> Iterator[Problem]:
+    """Problems of nodes and queues, whatever happens on them."""
+    for facts in gpu_nodes.values():
+        yield from facts.problems
+    for name, why in set_aside.items():
+        yield Problem("Node", "", name, gpu_nodes[name].uid, "OtherResource", why)
+    yield from lines.problems(gpu_nodes.values())
 
 
-def _without(
-    avoided: Set[str], admitted: tuple[str, ...] | None, takes: Mapping[str, NodeFacts]
-) -> tuple[str, ...] | None:
-    """The admitted nodes (None: all) less those to be avoided; where none is left, they are tried again."""
-    if not avoided:
-        return admitted
-    left = tuple(name for name in (takes if admitted is None else admitted) if name not in avoided)
-    return left or admitted
+def _without(nodes: Mapping[str, NodeFacts], unavailable: Mapping[str, str]) -> dict[str, NodeFacts]:
+    return {name: facts for name, facts in nodes.items() if name not in unavailable}
+
+
+def _speeds(slow: Mapping[str, Verdict]) -> dict[str, float]:
+    return {name: card.speed for name, card in slow.items()}
 
 
 def _namespace(pod: PodFacts) -> str:
@@ -507,9 +500,9 @@ def _waits(facts: JobFacts, now: float) -> bool:
     return not (facts.finished or facts.suspended or facts.holds_gpus or facts.retry_at() > now + RETURN_SECONDS)
 
 
-def _in_line(known: Mapping[str, JobFacts], kept: Set[str], now: float) -> list[JobFacts]:
+def _in_line(jobs: Iterable[tuple[JobFacts, Running]], kept: Set[str], now: float) -> list[tuple[JobFacts, Running]]:
     """Jobs that a policy is to decide about, but for those that are kept from it."""
-    return [facts for uid, facts in known.items() if uid not in kept and _waits(facts, now)]
+    return [each for each in jobs if each[0].meta.uid not in kept and _waits(each[0], now)]
 
 
 def _refused(
@@ -536,26 +529,3 @@ def _refusal(facts: JobFacts, lines: Queues, priorities: Mapping[str, PriorityCl
         hint = f"create PriorityClass {priority_class}, or name another one"
         return Pending(uid, PendingReason.PRIORITY_CLASS_NOT_FOUND, message, alternatives=(hint,))
     return None
-
-
-def _priority(facts: JobFacts, priorities: Mapping[str, PriorityClassObject]) -> int:
-    """What the class that is named is worth. A gang keeps the value that its class had, as its pods do: a class that is
-    deleted, or made anew with another value, concerns those that are started later."""
-    named, terms = (facts.spec.priority_class_name if facts.spec else None) or "", facts.terms
-    if terms and (named == terms.priority_class or (named and named not in priorities)):
-        return terms.priority
-    found = _class_of(named, priorities)
-    return found.value if found else 0
-
-
-def _preempts(facts: JobFacts, priorities: Mapping[str, PriorityClassObject]) -> bool:
-    """Whether the job's class lets it stop others; one that says `preemptionPolicy: Never` is only first in line."""
-    found = _class_of((facts.spec.priority_class_name if facts.spec else None) or "", priorities)
-    return found is None or found.preemption_policy != NEVER
-
-
-def _class_of(named: str, priorities: Mapping[str, PriorityClassObject]) -> PriorityClassObject | None:
-    """The class of this name; of none, the default one, of several that of the lowest value, as for pods."""
-    if named:
-        return priorities.get(named)
-    return min((c for c in priorities.values() if c.global_default), key=lambda c: c.value, default=None)

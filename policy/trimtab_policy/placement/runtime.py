@@ -24,7 +24,7 @@ LAST = 1 << 62
 def within_reach(moment: float, now: float) -> float:
     """A point in time, as POSIX seconds, brought to within `LONGEST` of now: whatever a job or its training says of its
     end. What is no number is as far away as can be."""
-    return now + max(-LONGEST, min(LONGEST, moment - now)) if moment == moment else now + LONGEST
+    return max(now - LONGEST, min(now + LONGEST, moment)) if moment == moment else now + LONGEST
 
 
 def due(job: Job, now: float) -> float | None:

@@ -11,7 +11,7 @@ whoever waits for it, and is planned anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ from trimtab.apply.stops import StopOrder
 from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.views import PlannedPlacement, Views
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.kept import Kept
 from trimtab.observe.node_usage import Claim
 from trimtab.observe.running import GAVE_WAY, HOUR, gave_way
 from trimtab.observe.snapshot import Observation
@@ -50,6 +51,17 @@ class Moving(Struct, frozen=True):
         return Claim(self.move.placement.job, self.epoch + 1, self.move.placement, after, to_grants(self.terms))
 
 
+class _Seen(Struct, frozen=True):
+    """What the statuses of all jobs say of stops."""
+
+    waited: tuple[tuple[str, tuple[StopCause, str]], ...]
+    """UID of a running gang that a plan waits for -> why it is to stop, and for whom (`namespace/name`)."""
+    asked: tuple[str, ...]
+    """UIDs of those that are asked to stop for somebody."""
+    stops: dict[str, tuple[StopRecord, ...]]
+    """UID -> its requests to stop."""
+
+
 class Evictions:
     """Carries what is decided about running gangs to their drivers."""
 
@@ -66,6 +78,7 @@ class Evictions:
         """UID -> epoch of the plan that was ordered to stop."""
         self._told: dict[str, tuple[StopRecord, ...]] = {}
         """UID -> its requests to stop, as they were seen last."""
+        self._seen: Kept[_Seen] = Kept()
 
     def claims(self) -> list[Claim]:
         """Where gangs move to, as far as no status says so."""
@@ -107,17 +120,19 @@ class Evictions:
 
     def carry_out(self, observation: Observation) -> None:
         """Order the stops that plans wait for, and take back those that none does."""
-        waited = dict(_waited_for(observation))
+        seen = self._seen.of((observation.jobs,), lambda: _seen(observation.jobs))
+        waited = dict(seen.waited)
         self._forget(observation, waited)
         orders = {uid: self._order(observation.jobs[uid], *why) for uid, why in waited.items()}
         orders |= {uid: order for uid in self._moving if (order := self._moves(observation, uid, waited))}
         for uid, order in orders.items():
             if observation.jobs[uid].status.stop is None:
                 self._gangs.order_stop(uid, order)
-        for uid, epoch in self._no_more_wanted(observation, orders.keys()):
+        for uid, epoch in self._no_more_wanted(observation, seen, orders.keys()):
             self._gangs.withdraw_stop(uid, epoch)
         self._ordered = {uid: order.epoch for uid, order in orders.items()}
-        self._count(observation)
+        if self._told is not seen.stops:
+            self._count(seen.stops)
 
     def _order(self, facts: JobFacts, cause: StopCause, beneficiary: str) -> StopOrder:
         assert facts.status.plan
@@ -152,23 +167,25 @@ class Evictions:
         for uid in alone & self._doubtful:
             del self._moving[uid]
         self._doubtful = alone
-        epochs = ((uid, facts.status.plan) for uid, facts in observation.jobs.items())
-        standing = {(uid, plan.epoch) for uid, plan in epochs if plan}
+        plans = ((uid, epoch, observation.jobs.get(uid)) for uid, epoch in self._reasons)
+        standing = {(uid, epoch) for uid, epoch, f in plans if f and f.status.plan and f.status.plan.epoch == epoch}
         self._reasons = {key: why for key, why in self._reasons.items() if key in standing}
 
-    def _no_more_wanted(self, observation: Observation, wanted: Iterable[str]) -> Iterator[tuple[str, int]]:
+    def _no_more_wanted(
+        self, observation: Observation, seen: _Seen, wanted: Collection[str]
+    ) -> Iterator[tuple[str, int]]:
         """Gangs that were asked, or are about to be, for somebody who needs that no more."""
-        still = set(wanted)
-        for uid, facts in observation.jobs.items():
-            plan, stop = facts.status.plan, facts.status.stop
-            if uid in still or plan is None:
+        for uid in dict.fromkeys((*seen.asked, *self._ordered)):
+            facts = observation.jobs.get(uid)
+            plan = facts.status.plan if facts else None
+            if uid in wanted or facts is None or plan is None:
                 continue
+            stop = facts.status.stop
             if (stop and stop.beneficiary) or (stop is None and self._ordered.get(uid) == plan.epoch):
                 yield uid, plan.epoch
 
-    def _count(self, observation: Observation) -> None:
+    def _count(self, told: dict[str, tuple[StopRecord, ...]]) -> None:
         """Count the stops that have become visible, and those of gangs that had given way within the hour before."""
-        told = {uid: facts.status.stops for uid, facts in observation.jobs.items()}
         for uid, stops in told.items():
             known = self._told.get(uid, stops)  # what a controller before us has seen is not news
             if stops is known:
@@ -222,12 +239,20 @@ def _stands(facts: JobFacts, moving: Moving) -> bool:
     )
 
 
-def _waited_for(observation: Observation) -> Iterator[tuple[str, tuple[StopCause, str]]]:
+def _seen(jobs: Mapping[str, JobFacts]) -> _Seen:
+    return _Seen(
+        waited=tuple(_waited_for(jobs.values())),
+        asked=tuple(uid for uid, facts in jobs.items() if (stop := facts.status.stop) and stop.beneficiary),
+        stops={uid: facts.status.stops for uid, facts in jobs.items()},
+    )
+
+
+def _waited_for(jobs: Collection[JobFacts]) -> Iterator[tuple[str, tuple[StopCause, str]]]:
     """UID of a running gang that a plan waits for -> why it is to stop, and for whom (`namespace/name`)."""
-    waiting = [(facts, named) for facts in observation.jobs.values() if (named := _waits_for(facts))]
+    waiting = [(facts, named) for facts in jobs if (named := _waits_for(facts))]
     if not waiting:
         return
-    by_digest = {facts.meta.identity.digest: facts for facts in observation.jobs.values() if facts.holds_gpus}
+    by_digest = {facts.meta.identity.digest: facts for facts in jobs if facts.holds_gpus}
     for facts, named in waiting:
         for left in named:
             other = by_digest.get(left.digest or "")

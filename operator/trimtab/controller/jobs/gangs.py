@@ -193,8 +193,9 @@ class Gangs:
         for uid in (*line[start:], *line[:start]):
             if attention is None or not attention.rests(uid):
                 self.look(uid)
-        for uid in [uid for uid, gang in self._gangs.items() if gang.task is None and not self._cluster.job(uid)]:
-            del self._gangs[uid]
+        for uid in self._gangs.keys() - set(line):
+            if self._gangs[uid].task is None and not self._cluster.job(uid):
+                del self._gangs[uid]
         self._orphans.advance()
 
     def look(self, uid: str) -> None:
@@ -224,7 +225,8 @@ class Gangs:
 
     def refused(self) -> dict[str, frozenset[str]]:
         """Nodes by job UID that kube-scheduler would not take for the job lately."""
-        return {uid: nodes for uid, gang in self._gangs.items() if (nodes := self._views.refused_nodes(gang))}
+        some = [(uid, gang) for uid, gang in self._gangs.items() if gang.refused]
+        return {uid: nodes for uid, gang in some if (nodes := self._views.refused_nodes(gang))}
 
     async def stop(self) -> None:
         """Let running requests end."""

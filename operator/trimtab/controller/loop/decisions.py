@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 from msgspec import Struct
@@ -102,8 +102,7 @@ class Decisions:
         observation = self._correct(observation)
         snapshot = observation.snapshot
         waiting, due = snapshot.waiting(), self._resizes_due(snapshot)
-        stands = self._stands(snapshot, choice) and self._gangs.answered(job.uid for job in waiting)
-        if (stands or not waiting) and not due:
+        if not due and (not waiting or self._stands(snapshot, choice, waiting)):
             return None
         rules = rules_of(self._settings, _being_stopped(observation), resize=due, live=True)
         outcome = await asyncio.to_thread(self._engine.decide, snapshot, choice, rules)
@@ -145,8 +144,11 @@ class Decisions:
         elastic = any(job.preemptible for job in running)
         return min(movable, self._resized + self._settings.elasticity.interval_seconds - now if elastic else math.inf)
 
-    def _stands(self, snapshot: Snapshot, choice: Choice) -> bool:
+    def _stands(self, snapshot: Snapshot, choice: Choice, waiting: Iterable[Job]) -> bool:
+        """Whether the last decision answers these jobs still."""
         if self._last is None or snapshot.time - self._last[0].time >= REVIEW_SECONDS:
+            return False
+        if not self._gangs.answered(job.uid for job in waiting):
             return False
         before, now = self._last[0].time, snapshot.time
         freed = any(before < _touchable_from(job) <= now for job in snapshot.jobs if job.placement)

@@ -22,11 +22,13 @@ take no pods.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
+from msgspec import Struct
 
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.kept import Kept
 from trimtab.observe.nodes import NodeFacts
 from trimtab.settings import FailureSettings, GangSettings
 from trimtab.telemetry import metrics
@@ -42,6 +44,13 @@ MOST_GRACE = 10.0
 GONE = "deleted, or no longer a GPU node"
 
 log = structlog.get_logger(__name__)
+
+
+class _Trouble(Struct, frozen=True):
+    """Nodes that are not as they should be."""
+
+    unready: frozenset[str]
+    silent: frozenset[str]
 
 
 class MassFailureGuard:
@@ -66,15 +75,20 @@ class MassFailureGuard:
         """How many times longer the grace of silent nodes is just now."""
         self._figures = ""
         """Of a mass failure; empty where there is none."""
+        self._planned: Kept[frozenset[str]] = Kept()
+        self._missing: Kept[frozenset[str]] = Kept()
+        self._trouble: Kept[_Trouble] = Kept()
 
-    def watch(self, nodes: Mapping[str, NodeFacts], jobs: Iterable[JobFacts]) -> float:
-        """Note which nodes are down; return the seconds until the first of them has used up its grace."""
+    def watch(self, nodes: Mapping[str, NodeFacts], jobs: Mapping[str, JobFacts]) -> float:
+        """Note which nodes are down, all being told by name and jobs by UID; return the seconds until the first of them
+        has used up its grace."""
         now = self._clock()
-        planned = {node.name for facts in jobs if facts.holds_gpus and (p := facts.status.plan) for node in p.nodes}
-        self._gone = frozenset(planned - nodes.keys())
-        down = {name for name, facts in nodes.items() if not facts.ready} | self._gone
+        planned = self._planned.of((jobs,), lambda: _planned(jobs.values()))
+        self._gone = self._missing.of((planned, nodes), lambda: frozenset(n for n in planned if n not in nodes))
+        trouble = self._trouble.of((nodes,), lambda: _in_trouble(nodes))
+        down = trouble.unready | self._gone
         self._since = {name: self._since.get(name, now) for name in down}
-        self._wait_for_late(nodes, now)
+        self._wait_for_late(nodes, trouble.silent, now)
         self._judge(nodes, planned, down, now)
         ends = (self._since[name] + self._grace_of(name, nodes.get(name)) for name in down)
         left = [end - now for end in ends if end > now]
@@ -104,10 +118,10 @@ class MassFailureGuard:
         some = ", ".join(own[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
         return f"{self._figures}, of this gang {some}; nothing is taken down for it until most are back"
 
-    def _judge(self, nodes: Mapping[str, NodeFacts], planned: set[str], down: set[str], now: float) -> None:
+    def _judge(self, nodes: Mapping[str, NodeFacts], planned: frozenset[str], down: frozenset[str], now: float) -> None:
         wall = self._wall()
         long_down = {name for name in down - planned if wall - nodes[name].turned >= LONG_SECONDS}
-        lost, count = len(down - long_down), len(nodes.keys() | self._gone) - len(long_down)
+        lost, count = len(down - long_down), len(nodes) + len(self._gone) - len(long_down)
         holds = lost >= self._failures.brake_nodes and lost >= self._failures.brake * count
         figures = f"{lost} of {count} GPU nodes are lost at once"
         if holds and not self._figures:
@@ -118,8 +132,8 @@ class MassFailureGuard:
         self._figures = figures if holds else ""
         metrics.BRAKE.set(holds)
 
-    def _wait_for_late(self, nodes: Mapping[str, NodeFacts], now: float) -> None:
-        seen = dict.fromkeys((name for name, facts in nodes.items() if facts.silent), now)
+    def _wait_for_late(self, nodes: Mapping[str, NodeFacts], silent: frozenset[str], now: float) -> None:
+        seen = dict.fromkeys(silent, now)
         lately = {name: at for name, at in self._silent.items() if now - at < LATELY_SECONDS and name in nodes}
         self._silent = lately | seen
         many = len(self._silent) if len(self._silent) >= self._failures.brake_nodes else 0
@@ -134,3 +148,15 @@ class MassFailureGuard:
         if name in self._gone:
             return min(GONE_SECONDS, self._grace)
         return self._grace * (self._patience if node and node.silent else 1.0)
+
+
+def _planned(jobs: Collection[JobFacts]) -> frozenset[str]:
+    """Nodes that gangs have."""
+    return frozenset(name for facts in jobs if facts.holds_gpus for name in facts.plan_nodes)
+
+
+def _in_trouble(nodes: Mapping[str, NodeFacts]) -> _Trouble:
+    return _Trouble(
+        unready=frozenset(name for name, facts in nodes.items() if not facts.ready),
+        silent=frozenset(name for name, facts in nodes.items() if facts.silent),
+    )

@@ -28,6 +28,7 @@ from trimtab.controller.nodes.health import Health
 from trimtab.controller.nodes.stragglers import StragglerMoves
 from trimtab.controller.views import Views
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.kept import Kept
 from trimtab.observe.snapshot import ClusterObserver, Observation
 from trimtab.settings import RoundSettings
 from trimtab.telemetry import metrics
@@ -110,7 +111,8 @@ class Rounds:
         self._kueue = kueue
         self._queues = queues
         self._wall = wall
-        self._gauged: tuple[object, object] | None = None
+        self._gauged: Kept[None] = Kept()
+        self._gauged_gpus: Kept[None] = Kept()
         self._says = Verdicts()
         self.last_round = time.monotonic()
 
@@ -142,7 +144,7 @@ class Rounds:
         decision = await self._decide(observation, choice)
         decided = time.perf_counter()
         metrics.ROUND_SECONDS.labels("decide").observe(decided - observed)
-        grace = self._views.mass_failures.watch(observation.nodes, observation.jobs.values())
+        grace = self._views.mass_failures.watch(observation.nodes, observation.jobs)
         for part, work in self._parts(observation, decision):
             isolated(part, work, lambda _: None)
         metrics.ROUND_SECONDS.labels("apply").observe(time.perf_counter() - decided)
@@ -196,11 +198,10 @@ class Rounds:
         yield "monitor", partial(self._decisions.watch, observation)
 
     def _gauge(self, observation: Observation) -> None:
-        _gauge(observation)
-        gpus = observation.snapshot.nodes, observation.snapshot.unavailable
-        if gpus != self._gauged:
-            _gauge_gpus(observation)
-            self._gauged = gpus
+        seen, snapshot = observation, observation.snapshot
+        about = seen.jobs, seen.held, *seen.stragglers, *seen.problems
+        self._gauged.of(about, lambda: _gauge(observation))
+        self._gauged_gpus.of((snapshot.nodes, snapshot.unavailable), lambda: _gauge_gpus(observation))
 
     def _leave_stragglers(self, observation: Observation, decided: RoundDecision | None) -> None:
         """Where a gang is well worth moving off a slow GPU, it is stopped, and goes on elsewhere."""
@@ -241,8 +242,8 @@ def _relieve(observation: Observation, gangs: Gangs, views: Views) -> None:
 def _next_retry(observation: Observation) -> float:
     """Seconds until the first job has sat out its back-off."""
     now = observation.snapshot.time
-    waits = [facts.retry_at() - now for facts in observation.jobs.values() if facts.retry_at() > now]
-    return min(waits, default=float("inf"))
+    moments = [facts.retry_at() for facts in observation.jobs.values() if facts.status.retry_time]
+    return min((moment - now for moment in moments if moment > now), default=float("inf"))
 
 
 def _gauge_gpus(observation: Observation) -> None:
