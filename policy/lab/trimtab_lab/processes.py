@@ -14,6 +14,9 @@ from types import ModuleType
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
+STARTS = 3
+"""Times that a cluster on this machine is begun: a busy machine has read its programs by the second time."""
+
 
 @contextmanager
 def one_thread() -> Iterator[None]:
@@ -33,13 +36,20 @@ def connected(ray: ModuleType, address: str) -> Iterator[None]:
 
     Its tasks compute with one thread. Raises ConnectionError when nobody answers.
     """
-    ray.init(
-        address=address,
-        log_to_driver=False,
-        include_dashboard=False,
-        logging_level=logging.ERROR,
-        runtime_env={"env_vars": _ONE_THREAD},
-    )
+    for left in reversed(range(STARTS if address == "local" else 1)):
+        try:
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                include_dashboard=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": _ONE_THREAD},
+            )
+            break
+        except Exception:  # Ray raises a bare one when its own processes took longer than 30 s to come up
+            ray.shutdown()
+            if not left:
+                raise
     try:
         yield
     finally:

@@ -7,6 +7,8 @@ import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +16,7 @@ from tests.result_builders import outcome, scenario
 
 from trimtab_lab.evaluation import workers
 from trimtab_lab.evaluation.scenario import Scenario, ScenarioResult
+from trimtab_lab.processes import STARTS, connected
 from trimtab_lab.workloads.textfile import FileError
 
 MEASURED = ("cpu_seconds", "decision_ms_p50", "decision_ms_p99")
@@ -91,3 +94,34 @@ def test_without_ray_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ImportError) as error:
         workers.ray_cluster("local")
     assert error.value.name == "ray"
+
+
+class BusyRay(ModuleType):
+    """Ray on a machine on which its processes do not come up the first times."""
+
+    def __init__(self, late: int) -> None:
+        super().__init__("ray")
+        self.late, self.calls = late, list[str]()
+
+    def init(self, **options: Any) -> None:
+        self.calls.append("init")
+        if self.calls.count("init") <= self.late:
+            raise Exception("the current node timed out during startup")
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+
+def test_a_cluster_of_this_machine_is_begun_again_where_it_was_late() -> None:
+    ray = BusyRay(late=STARTS - 1)
+    with connected(ray, "local"):
+        ray.calls.append("work")
+    assert ray.calls == ["init", "shutdown"] * (STARTS - 1) + ["init", "work", "shutdown"]
+
+
+@pytest.mark.parametrize(("address", "starts"), [("local", STARTS), ("ray://elsewhere:10001", 1)])
+def test_what_goes_wrong_each_time_is_told(address: str, starts: int) -> None:
+    ray = BusyRay(late=STARTS)
+    with pytest.raises(Exception, match="timed out during startup"), connected(ray, address):
+        pytest.fail("there is no cluster")
+    assert ray.calls == ["init", "shutdown"] * starts
