@@ -7,8 +7,10 @@ ANDed; PreferNoSchedule taints do not matter).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from trimtab import names
 from trimtab.errors import QuantityError
@@ -35,6 +37,10 @@ class Eligibility:
         own = [Toleration(**_toleration(entry)) for entry in pod_spec.get("tolerations") or []]
         self._tolerations = own + [Toleration(key=name, operator="Exists") for name in names.GPU_RESOURCES]
         self._extended = _extended_requests(pod_spec)
+        self.same_for = msgspec.json.encode(
+            (self._selector, self._terms, own, self._extended), order="deterministic", enc_hook=str
+        )
+        """Of templates of which this is the same, the predicates are."""
 
     def admits(self, node: NodeFacts) -> bool:
         """Whether a pod of the template may run on the node."""
@@ -44,6 +50,11 @@ class Eligibility:
             and all(self._tolerated(taint) for taint in node.taints)
             and all(_offers(node, resource, amount) for resource, amount in self._extended.items())
         )
+
+    def among(self, nodes: Collection[NodeFacts]) -> tuple[str, ...] | None:
+        """Names of those of the nodes that it admits; None when it admits all of them."""
+        admitted = tuple(node.name for node in nodes if self.admits(node))
+        return None if len(admitted) == len(nodes) else admitted
 
     def _affine(self, node: NodeFacts) -> bool:
         if self._terms is None:
@@ -116,7 +127,4 @@ def _offers(node: NodeFacts, resource: str, amount: int) -> bool:
 
 def eligible(pod_spec: Json, nodes: Iterable[NodeFacts]) -> tuple[str, ...] | None:
     """Names of the nodes that the template admits; None when it admits all of them."""
-    nodes = list(nodes)
-    rules = Eligibility(pod_spec)
-    admitted = tuple(node.name for node in nodes if rules.admits(node))
-    return None if len(admitted) == len(nodes) else admitted
+    return Eligibility(pod_spec).among(list(nodes))

@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterable, Mapping, Set
 from functools import partial
 from operator import is_
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from trimtab.kube.objects import PriorityClassObject
-from trimtab.observe import eligibility
+from trimtab.observe.eligibility import Eligibility
 from trimtab.observe.ends import Ends
 from trimtab.observe.failures import Held
 from trimtab.observe.jobs import JobFacts
@@ -79,7 +80,9 @@ class ShownJobs:
         self._around: Surroundings | None = None
         self._shown: dict[str, _Shown] = {}
         self._types: Kept[frozenset[str]] = Kept()
-        self._eligible: dict[str, tuple[JobFacts, Mapping[str, NodeFacts], tuple[str, ...] | None]] = {}
+        self._rules: dict[str, tuple[Raw, Mapping[str, Any] | None, Eligibility]] = {}
+        """UID of a job -> its spec, what Kueue makes of its template, and what follows for nodes."""
+        self._admitted_by: Kept[dict[bytes, tuple[str, ...] | None]] = Kept()
 
     def look(
         self,
@@ -118,8 +121,8 @@ class ShownJobs:
     def forget(self, present: Mapping[str, JobFacts]) -> None:
         """Drop what was known of jobs that are gone."""
         self._ends.forget(present)
-        for uid in self._eligible.keys() - present.keys():
-            del self._eligible[uid]
+        for uid in self._rules.keys() - present.keys():
+            del self._rules[uid]
 
     def _show(
         self,
@@ -172,12 +175,17 @@ class ShownJobs:
         return around.held.leave(facts.meta.uid, facts.meta.namespace, left, around.takes)
 
     def _eligible_nodes(self, facts: JobFacts, takes: Mapping[str, NodeFacts]) -> tuple[str, ...] | None:
-        known = self._eligible.get(facts.meta.uid)
-        if known and known[0] is facts and known[1] is takes:
-            return known[2]
-        admitted = eligibility.eligible(facts.template["spec"], takes.values())
-        self._eligible[facts.meta.uid] = facts, takes, admitted
-        return admitted
+        """What the job's template admits: of most jobs it asks for the same nodes, if for any, and it is the larger
+        part of a job that is never edited."""
+        known = self._rules.get(facts.meta.uid)
+        if known is None or known[0] != facts.source or known[1] is not facts.equipped:
+            rules = Eligibility(facts.template["spec"])
+            known = self._rules[facts.meta.uid] = facts.source, facts.equipped, rules
+        admitted = self._admitted_by.of((takes,), dict)
+        rules = known[2]
+        if rules.same_for not in admitted:
+            admitted[rules.same_for] = rules.among(takes.values())
+        return admitted[rules.same_for]
 
 
 def _by_now(shown: _Shown, now: float) -> Job:

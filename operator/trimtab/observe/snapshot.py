@@ -28,8 +28,9 @@ from trimtab.kube.objects import (
     ResourceClaimObject,
     ResourceSliceObject,
 )
-from trimtab.observe import eligibility, jobs, nodes, pods, queues, resources, running, stragglers
+from trimtab.observe import jobs, nodes, pods, queues, resources, running, stragglers
 from trimtab.observe.claimed_gpus import ClaimedGpus
+from trimtab.observe.eligibility import eligible
 from trimtab.observe.ends import Ends
 from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.failures import Failures, Held
@@ -448,7 +449,7 @@ def asked_about(facts: JobFacts, seen: Observation, priority_classes: Iterable[P
         created=seen.snapshot.time,
         priority=priority_of(facts, priorities),
         preempts=preempts(facts, priorities),
-        eligible=eligibility.eligible(facts.template["spec"], takes),
+        eligible=eligible(facts.template["spec"], takes),
     )
 
 

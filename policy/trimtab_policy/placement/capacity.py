@@ -20,13 +20,15 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from trimtab_policy.perf.plan_space import ANYHOW, Linkage
-from trimtab_policy.placement.topology import domain_codes, holds, tightest
+from trimtab_policy.placement.node_columns import column, columns
+from trimtab_policy.placement.topology import holds, tightest
 from trimtab_policy.types import Job, Node, NodeShare, Placement, Requirements, Snapshot
 
 IntArray = NDArray[np.int64]
 T = TypeVar("T")
 
 ALL_TYPES = "*"
+NO_NODES = column(())
 MOST_SPEEDS = 4
 """Speeds of slow nodes that options are offered for: each is all options of the type once more."""
 
@@ -56,21 +58,16 @@ class Capacity:
     """Free resources of a snapshot as arrays over its nodes; `take` is how a policy spends them while it decides."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        nodes = snapshot.nodes
-        self.nodes = nodes
-        self.names = [node.name for node in nodes]
-        self.index = {name: i for i, name in enumerate(self.names)}
-        self.total = _column([node.gpus for node in nodes])
-        self.free = _column([max(0, node.free_gpus) for node in nodes])
-        self.cpu = _column([node.free_cpu_milli for node in nodes])
-        self.memory = _column([node.free_memory for node in nodes])
-        self.pods = _column([node.free_pods for node in nodes])
-        self._overdrawn = {i: -node.free_gpus for i, node in enumerate(nodes) if node.free_gpus < 0}
-        speeds = {node.speed for node in nodes}
-        self.slow = bool(speeds - {1.0})
+        known = self._columns = columns(snapshot.nodes)
+        self.nodes = snapshot.nodes
+        self.names, self.index = known.names, known.index
+        self.total, self.speed = known.total, known.speed
+        self.free, self.cpu = known.free.copy(), known.cpu.copy()
+        self.memory, self.pods = known.memory.copy(), known.pods.copy()
+        self._overdrawn = dict(known.overdrawn)
+        self.slow = known.slow
         """Whether any node is slow; where none is, nothing below looks at speeds."""
-        self.speed = np.array([node.speed for node in nodes]) if self.slow else np.ones(len(nodes))
-        self._members = _members(snapshot)
+        self._members = {name: known.members.get(name, NO_NODES) for name in snapshot.gpu_types} | known.members
         self._free_of_type = self._by_type(self.free)
         self._total_of_type = self._by_type(self.total)
         self._largest = {name: int(self.total[rows].max(initial=0)) for name, rows in self._members.items()}
@@ -178,8 +175,8 @@ class Capacity:
 
     def fits_on(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> bool:
         """Whether the job may use just these nodes, each named once, and they have what it takes (quota included)."""
-        rows = _column([self.index.get(share.node, -1) for share in shares])
-        gpus = _column([share.gpus for share in shares])
+        rows = column([self.index.get(share.node, -1) for share in shares])
+        gpus = column([share.gpus for share in shares])
         if not (np.isin(rows, self.eligible(job, gpu_type)).all() and (self._usable(job, rows) >= gpus).all()):
             return False
         return self.within_quota(job.queue, gpu_type, int(gpus.sum()))
@@ -207,10 +204,10 @@ class Capacity:
             self._ever_linked[key] = holds(sizes, nodes, linkage)
         return self._ever_linked[key]
 
-    @cached_property
+    @property
     def by_name(self) -> dict[str, Node]:
         """The nodes by their names."""
-        return {node.name: node for node in self.nodes}
+        return self._columns.by_name
 
     def take(self, job: Job, gpu_type: str, shares: Sequence[NodeShare]) -> None:
         """Spend the resources of a placement."""
@@ -244,6 +241,31 @@ class Capacity:
             self._spend_host(job, i, share.gpus, pods=-1)
         self._count(job, gpu_type, rows, free=back, quota=sum(share.gpus for share in shares))
 
+    def give_all(self, gangs: Iterable[tuple[Job, str, Sequence[NodeShare]]]) -> None:
+        """`give` for each of these (job, GPU type, shares), in one go where no node has given out more than it has."""
+        if any(self._overdrawn.values()):
+            for gang in gangs:
+                self.give(*gang)
+            return
+        rows: list[int] = []
+        gpus: list[int] = []
+        beside: list[tuple[int, int, int]] = []
+        for job, gpu_type, shares in gangs:
+            there = [(i, share.gpus) for share in shares if (i := self.index.get(share.node)) is not None]
+            rows += [i for i, _ in there]
+            gpus += [of_pod for _, of_pod in there]
+            if (need := job.requirements).asks_host:
+                beside += [(i, need.cpu_milli(of_pod), need.memory(of_pod)) for i, of_pod in there]
+            back = sum([of_pod for _, of_pod in there])
+            self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + back
+            self._raise_quota(job, gpu_type, sum([share.gpus for share in shares]) if self._quota_left else 0)
+        np.add.at(self.free, column(rows), column(gpus))
+        np.add.at(self.pods, column(rows), 1)
+        for i, cpu, memory in beside:
+            self.cpu[i] += cpu
+            self.memory[i] += memory
+        self._forget(rows)
+
     def copy(self) -> Capacity:
         """The same, to be spent without spending this one."""
         other = copy.copy(self)
@@ -267,9 +289,8 @@ class Capacity:
         for name, gpus in ending.items():
             if name in self.index:
                 balance[self.index[name]] += gpus
-        for share in held:
-            if share.node in self.index:
-                most[self.index[share.node]] -= share.gpus
+        there = [(self.index[share.node], share.gpus) for share in held if share.node in self.index]
+        np.subtract.at(most, column([row for row, _ in there]), column([gpus for _, gpus in there]))
         balance = np.minimum(balance, most)
         self._overdrawn = {row: -int(balance[row]) for row in np.flatnonzero(balance < 0).tolist()}
         self.free = np.maximum(0, balance)
@@ -302,7 +323,7 @@ class Capacity:
             key = gpu_type, job.eligible
             if key not in self._eligible:
                 admitted = [self.index[name] for name in job.eligible if name in self.index]
-                self._eligible[key] = np.intersect1d(rows, _column(admitted))
+                self._eligible[key] = np.intersect1d(rows, column(admitted))
             rows = self._eligible[key]
         return self._as_fast(rows, least_speed) if self.slow else rows
 
@@ -348,7 +369,7 @@ class Capacity:
     @cached_property
     def _whole_host(self) -> tuple[IntArray, IntArray]:
         """(nodes,) millicores and bytes of memory that the nodes have in all."""
-        return _column([node.cpu_milli for node in self.nodes]), _column([node.memory for node in self.nodes])
+        return column([node.cpu_milli for node in self.nodes]), column([node.memory for node in self.nodes])
 
     def _enough(self, job: Job, gang: GangDemand) -> bool:
         """Whether there are so many GPUs, wherever they are, and the queue may take them."""
@@ -359,9 +380,9 @@ class Capacity:
         """Whether a gang may lie on all nodes of its type, however many it takes."""
         return gang.spread >= len(self.names) and job.eligible is None and not self.slow
 
-    @cached_property
+    @property
     def _levels(self) -> list[IntArray]:
-        return domain_codes(self.nodes)
+        return self._columns.levels
 
     def _as_fast(self, rows: IntArray, least_speed: float) -> IntArray:
         """Those of the nodes that are fast enough."""
@@ -400,7 +421,7 @@ class Capacity:
 
     def _own_gpus(self) -> IntArray:
         """(nodes,) all but those that processes use which no pod asked for."""
-        return self.total - _column([node.foreign_gpus for node in self.nodes])
+        return self.total - column([node.foreign_gpus for node in self.nodes])
 
     def _by_type(self, gpus: IntArray) -> dict[str, int]:
         """Sums of (nodes,) by GPU type."""
@@ -421,9 +442,12 @@ class Capacity:
     def _count(self, job: Job, gpu_type: str, rows: Iterable[int], *, free: int, quota: int) -> None:
         self._forget(rows)
         self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + free
+        self._raise_quota(job, gpu_type, quota)
+
+    def _raise_quota(self, job: Job, gpu_type: str, gpus: int) -> None:
         for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)) if self._quota_left else ():
             if key in self._quota_left:
-                self._quota_left[key] += quota
+                self._quota_left[key] += gpus
 
     def _fitting(self, job: Job, gpu_type: str, gpus: int) -> IntArray:
         """Nodes with room for one pod. Remembered until something of the type is taken: jobs have hundreds of options,
@@ -462,21 +486,10 @@ def _beside(gpus: IntArray, need: Requirements, cpu: IntArray, memory: IntArray)
     return gpus
 
 
-def _column(values: Sequence[int]) -> IntArray:
-    return np.array(values, dtype=np.int64)
-
-
 def _of_pod(job: Job, gpus: int) -> Hashable:
     """What tells on which nodes a pod of the job with so many GPUs has room."""
     need = job.requirements
     return None if job.eligible is None else job.uid, gpus, need.cpu_milli(gpus), need.memory(gpus)
-
-
-def _members(snapshot: Snapshot) -> dict[str, IntArray]:
-    members: dict[str, list[int]] = {name: [] for name in snapshot.gpu_types}
-    for i, node in enumerate(snapshot.nodes):
-        members.setdefault(node.gpu_type, []).append(i)
-    return {name: _column(rows) for name, rows in members.items()}
 
 
 def uneven(usable: IntArray, gpus: int, nodes: int, spread: int) -> tuple[IntArray, list[int]] | None:
@@ -518,7 +531,7 @@ def _best_fit(usable: IntArray, parts: Sequence[int]) -> tuple[IntArray, list[in
             return None
         chosen.append(best)
         free[best] = -1
-    return _column(chosen), list(parts)
+    return column(chosen), list(parts)
 
 
 def _quota_left(snapshot: Snapshot) -> dict[tuple[str, str], int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from operator import attrgetter
 
 from msgspec import Struct
@@ -121,14 +121,11 @@ class FreeTimeline:
         if past not in self._known:
             before = max((known for known in self._known if known < past), default=0)
             free = self._known.get(before, self._free).copy()
-            for event in self._events[before:past]:
-                match event:
-                    case Release():
-                        free.give(event.job, event.gpu_type, event.shares)
-                    case _Promise(over=True):
-                        free.take_back(event.job, event.gpu_type, event.shares)
-                    case _Promise():
-                        free.take(event.job, event.gpu_type, event.shares)
+            for ends, events in groupby(self._events[before:past], lambda event: isinstance(event, Release)):
+                if ends:
+                    free.give_all((event.job, event.gpu_type, event.shares) for event in events)
+                else:
+                    _keep(free, events)
             self._known[past] = free
         return self._known[past]
 
@@ -173,6 +170,16 @@ class _Promise(Struct, frozen=True):
     gpu_type: str
     shares: tuple[NodeShare, ...]
     over: bool = False
+
+
+def _keep(free: Capacity, events: Iterable[Release | _Promise]) -> None:
+    """Take what was promised, and take back what is over."""
+    for event in events:
+        match event:
+            case _Promise(over=True):
+                free.take_back(event.job, event.gpu_type, event.shares)
+            case _Promise():
+                free.take(event.job, event.gpu_type, event.shares)
 
 
 _order = attrgetter("time", "job.uid")

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.placement.grants import granted, highest
 from trimtab_policy.placement.limits import Violation
+from trimtab_policy.placement.node_columns import Amounts, columns
 from trimtab_policy.placement.runtime import within_reach
 from trimtab_policy.types import Decision, Grant, Job, Node, Placement, Quota, Snapshot
 
-Amounts = tuple[int, int, int, int]
-"""GPUs, CPU millicores, bytes of memory, pods."""
 NOTHING: Amounts = (0, 0, 0, 0)
 _RULES = (
     ("oversubscribed_gpus", "GPUs"),
@@ -48,12 +47,14 @@ class Accounts:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.jobs = {job.uid: job for job in snapshot.jobs}
-        self.nodes = {node.name: node for node in snapshot.nodes}
+        known = columns(snapshot.nodes)
+        self.nodes = known.by_name
         self.placed: dict[str, Placement] = {}
         """By job UID, what was decided."""
         self.left: set[str] = set()
         """UIDs of running jobs that are stopped or moved."""
-        self._free = {name: _free(node) for name, node in self.nodes.items()}
+        self._at_first = known.amounts
+        self._free = dict(known.amounts)
         self._freed: dict[str, tuple[Freed, ...]] = {}
         self._waits: dict[str, tuple[str, ...]] = {}
         self._queue_use: dict[tuple[str, str], int] = {}
@@ -124,14 +125,16 @@ class Accounts:
         so that they are not decided about again; with `stopped` they are, and wait."""
         if not self.placed and not self.left:
             return self.snapshot
-        nodes = tuple(self._shown(node) for node in self.snapshot.nodes)
+        first = self._at_first
+        touched = self._freed.keys() | {name for name, free in self._free.items() if free is not first[name]}
+        nodes = tuple(self._shown(node) if node.name in touched else node for node in self.snapshot.nodes)
         given = self.grants()
         top = highest(self.snapshot.granted, given.values())
         return replace(self.snapshot, nodes=nodes, jobs=tuple(self._jobs(given, stopped)), granted=top)
 
     def _shown(self, node: Node) -> Node:
         gpus, cpu, memory, pods = self._room(node.name)
-        if (gpus, cpu, memory, pods) == _free(node):
+        if (gpus, cpu, memory, pods) == self._at_first[node.name]:
             return node
         return replace(node, free_gpus=gpus, free_cpu_milli=cpu, free_memory=memory, free_pods=pods)
 
@@ -242,10 +245,6 @@ def _stopped(job: Job) -> Job:
 
 
 _CHANGING = ("placed", "left", "_free", "_freed", "_waits", "_queue_use")
-
-
-def _free(node: Node) -> Amounts:
-    return node.free_gpus, node.free_cpu_milli, node.free_memory, node.free_pods
 
 
 def needs(job: Job, gpus: int) -> Amounts:

@@ -16,7 +16,8 @@ import numpy as np
 
 from trimtab_policy.placement.candidates import Candidate
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.scheduling.accounts import Amounts, needs
+from trimtab_policy.placement.node_columns import Amounts
+from trimtab_policy.scheduling.accounts import needs
 from trimtab_policy.types import Job
 
 EXACT = 6

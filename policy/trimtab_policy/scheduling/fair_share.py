@@ -32,6 +32,7 @@ from trimtab_policy.perf import constants, effective_gpus
 from trimtab_policy.placement import grants
 from trimtab_policy.placement.candidates import allowed_types, weight
 from trimtab_policy.placement.capacity import ALL_TYPES
+from trimtab_policy.placement.node_columns import columns
 from trimtab_policy.specs import GpuSpec
 from trimtab_policy.types import Grant, Job, Placement, Snapshot, Speed
 
@@ -116,6 +117,8 @@ def _guarantees(snapshot: Snapshot) -> dict[str, dict[str, int]]:
 def _beyond(guaranteed: dict[str, int], jobs: Sequence[Job]) -> dict[str, int]:
     """Job UID -> GPUs that the guarantees of its queue do not cover, of those that hold such. A guarantee of any type
     covers what those by type have left over, together they cover no more than the larger of the two."""
+    if not any(guaranteed.values()):
+        return {job.uid: job.placement.gpus for job in jobs if job.placement}
     parts = [_Part(job, job.placement, grant) for job in jobs if job.placement for grant in grants.held(job)]
     of_type = {name: gpus for name, gpus in guaranteed.items() if name != ALL_TYPES}
     for part in sorted(parts, key=lambda part: part.seniority(part.grant.type_order)):
@@ -204,7 +207,8 @@ def _shares(snapshot: Snapshot) -> dict[str, float]:
 def _size(snapshot: Snapshot) -> float:
     """GPUs of the fastest type that the cluster is worth."""
     peaks = _peaks(snapshot)
-    return sum(node.gpus * peaks.get(node.gpu_type, 1.0) for node in snapshot.nodes) or 1.0
+    kinds = columns(snapshot.nodes).gpus_of_type.items()
+    return sum(gpus * peaks.get(gpu_type, 1.0) for gpu_type, gpus in kinds) or 1.0
 
 
 def _peaks(snapshot: Snapshot) -> dict[str, float]:
@@ -216,6 +220,41 @@ def _peaks(snapshot: Snapshot) -> dict[str, float]:
 def _effective(snapshot: Snapshot, running: Sequence[tuple[Job, Placement]]) -> list[float]:
     """What each of these gangs holds, as GPUs of the fastest type."""
     types = tuple(snapshot.gpu_types.values())
+    rates = _recent.rates(types, running)
+    return [held.gpus * rate for rate, (_, held) in zip(rates, running, strict=True)]
+
+
+class _Recent:
+    """What a GPU is worth to the gangs of the last snapshots, told apart by the objects that tell it: these are the
+    same from round to round, and to look into them is most of what it costs to ask."""
+
+    def __init__(self) -> None:
+        self._for: tuple[object, ...] = ()
+        self._rates: dict[tuple[int, ...], tuple[tuple[object, ...], float]] = {}
+        """Identities -> the objects, which keeps these identities theirs, and the rate."""
+
+    def rates(self, types: tuple[GpuSpec, ...], running: Sequence[tuple[Job, Placement]]) -> list[float]:
+        """That of each gang."""
+        if not any(job.speeds is None for job, _ in running):
+            return _of_all(types, running)  # without the constants of the performance model: to read them takes a while
+        asked_for, known = (types, constants.active()), self._rates
+        if asked_for != self._for or len(known) > REMEMBERED:
+            self._for, known = asked_for, {}
+            self._rates = known
+        keys = [(id(j.model), id(j.training), id(j.requirements), id(j.speeds), id(held)) for j, held in running]
+        found = list(map(known.get, keys))
+        if lacking := [i for i, each in enumerate(found) if each is None]:
+            for i, rate in zip(lacking, _of_all(types, [running[i] for i in lacking]), strict=True):
+                job, held = running[i]
+                found[i] = known[keys[i]] = (job.model, job.training, job.requirements, job.speeds, held), rate
+        return [each[1] for each in found if each]
+
+
+_recent = _Recent()
+
+
+def _of_all(types: tuple[GpuSpec, ...], running: Sequence[tuple[Job, Placement]]) -> list[float]:
+    """The same by what the objects say: others may have said it, too."""
     known = _remembered
     keys = [_key(job, held, types) for job, held in running]
     new = {key: each for key, each in zip(keys, running, strict=True) if key not in known}
@@ -224,7 +263,7 @@ def _effective(snapshot: Snapshot, running: Sequence[tuple[Job, Placement]]) -> 
             known.clear()
             new = dict(zip(keys, running, strict=True))
         known.update(zip(new, _rates(types, list(new.values())), strict=True))
-    return [held.gpus * known[key] for key, (_, held) in zip(keys, running, strict=True)]
+    return [known[key] for key in keys]
 
 
 _remembered: dict[tuple[object, ...], float] = {}

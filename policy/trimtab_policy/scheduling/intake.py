@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from trimtab_policy.placement.candidates import is_known
 from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.node_columns import columns
 from trimtab_policy.placement.pending_reasons import search
 from trimtab_policy.types import Job, Pending, PendingReason, Snapshot
 
@@ -91,7 +92,7 @@ class Intake:
 
     def _forget_others(self, snapshot: Snapshot) -> None:
         """Other GPU types, or other sizes of nodes, are other searches."""
-        offers = tuple(sorted({(node.gpu_type, node.gpus) for node in snapshot.nodes}))
+        offers = columns(snapshot.nodes).offers
         if offers != self._offers or len(self._searched) > SEARCHED:
             self._offers, self._searched = offers, {}
 
