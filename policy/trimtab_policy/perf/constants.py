@@ -90,7 +90,7 @@ KINDS: dict[str, ConstantKind] = {
     "memory": ConstantKind("share of the memory bandwidth that streaming kernels reach", 0.85, 0.1),
     "passes": ConstantKind("times that stored activations cross memory in a forward pass", 2.0, 0.5, "software", 0.3),
     "launch": ConstantKind("seconds to launch one layer's kernels, forward and backward", 2.0e-3, 0.4, "software", 0.4),
-    "tensor_launch": ConstantKind("what tensor parallelism adds to that, as a fraction", 0.1, 0.7),
+    "tensor_launch": ConstantKind("what tensor parallelism adds to that, as a fraction", 0.1, 0.7, "software", 0.5),
     "captured": ConstantKind("share of that which is left where CUDA graphs launch whole layers", 0.3, 0.7, share=True),
     "expert_launch": ConstantKind(
         "what routing to experts adds to it, as a fraction: sorting, counting, many small products", 0.7, 0.5
@@ -103,7 +103,7 @@ KINDS: dict[str, ConstantKind] = {
         1.5,
     ),
     "far_wait": ConstantKind(
-        "seconds that a micro-batch of a pipeline, else a step, waits where all paths leave their unit of 256 GPUs",
+        "seconds that an exchange waits where all paths leave their unit of 256 GPUs",
         3e-3,
         0.7,
         "software",
@@ -119,7 +119,7 @@ KINDS: dict[str, ConstantKind] = {
     ),
     "link_hop": ConstantKind("the same where all ranks share the link", 2e-6, 0.5),
     "messages": ConstantKind(
-        "collectives per layer: 1 where parameters travel layer by layer", 1.0, 0.01, "software", 1.5
+        "collectives per layer: 1 where parameters travel layer by layer", 1.0, 0.01, "software", 0.7
     ),
     "tensor_overlap": ConstantKind(
         "share of tensor-parallel traffic hidden behind products", 0.3, 1.0, "software", 1.0, True
@@ -129,6 +129,11 @@ KINDS: dict[str, ConstantKind] = {
     ),
     "gather_overlap": ConstantKind(
         "share of the compute time that can hide gathering of renewed weights", 0.3, 1.0, "software", 1.0, True
+    ),
+    "unflatten": ConstantKind(
+        "seconds to copy one rank's part of a parameter tensor out of the flat buffer that was gathered",
+        8e-6,
+        0.5,
     ),
     "accumulation_bytes": ConstantKind(
         "bytes that a micro-batch's gradients move per parameter of a GPU", 8.0, 0.5, "software", 0.7
@@ -175,6 +180,8 @@ KNOWN: dict[str, dict[str, float]] = {
         "Gaudi3": 0.64,
     },
     "launch": {"paxml": 0.2, "paxml-te": 0.2, "maxtext": 0.2},  # one compiled program a step
+    # Ten collectives, each from Python, and six products more a layer: 0.9 ms of 2 (`_ColumnLinearAsyncCommunication`).
+    "tensor_launch": {"nanotron": 4.5},
     "messages": {"deepspeed-zero3": 12.0, "internevo": 12.0},  # a parameter at a time
 }
 """What is known of a member before any measurement: factors of the middle's value."""

@@ -33,6 +33,13 @@ _UNPADDED = frozenset({"megatron-deepspeed-1f1b"})
 _BALANCED = frozenset({"nanotron"})
 """Frameworks that split a pipeline by what its blocks are estimated to cost (nanotron: `get_block_compute_costs`)."""
 
+_LATE = frozenset({"nanotron"})
+"""Frameworks that under ZeRO 1 sum gradients after the last backward pass, whole on every rank, and gather weights
+after the step, while nothing else goes on (nanotron until 2025: `make_ddp`, `sync_gradients_across_dp`)."""
+
+_BUCKETS = {"nanotron": 25 * 2.0**20 / 2}
+"""Gradients in 16 bit that fill a bucket of PyTorch's DDP, where stage 0 sums them by bucket (nanotron: 25 MB)."""
+
 _EAGER = frozenset({"peft", "qwen", "qlora", "litgpt", "fsdp-qlora"})
 """Frameworks whose layers run operation by operation in PyTorch."""
 
@@ -132,6 +139,10 @@ class FrameworkFacts(NamedTuple):
     """1: norms and activation functions go operation by operation, and adapters have dropout; see `memory`."""
     balanced: Number = 0.0
     """1: stages of a pipeline get layers by what they cost, so that the one with the output layer has fewer."""
+    late_reduction: Number = 0.0
+    """1: ZeRO 1 sums gradients as stage 0 does, and after the passes, so that nothing hides them or the weights."""
+    bucket: Number = 0.0
+    """Gradients that stage 0 sums at once; 0: those of a layer."""
 
 
 class Software(NamedTuple):
@@ -152,8 +163,14 @@ class Software(NamedTuple):
     """What routing to experts adds to it, as a fraction."""
     balanced: Number
     """1: stages of a pipeline get layers by what they cost; see `FrameworkFacts`."""
+    late_reduction: Number
+    """1: nothing hides what ZeRO 1 moves; see `FrameworkFacts`."""
+    bucket: Number
+    """Gradients that stage 0 sums at once; see `FrameworkFacts`."""
+    unflatten: Number
+    """Seconds to copy one rank's part of a parameter tensor out of a flat buffer."""
     far_wait: Number
-    """Seconds that a micro-batch of a pipeline waits where all paths of a job leave their unit of machines."""
+    """Seconds that an exchange waits where all paths of a job leave their unit of machines."""
     contention: Number
     """Seconds that a layer waits for each rank of its tensor group, in a pipeline over the network."""
     passes: Number
@@ -270,6 +287,9 @@ def practised(value: Lookup, facts: FrameworkFacts, youth: Number = 0.0) -> Soft
         tensor_launch=value("tensor_launch"),
         expert_launch=value("expert_launch"),
         balanced=facts.balanced,
+        late_reduction=facts.late_reduction,
+        bucket=facts.bucket,
+        unflatten=value("unflatten"),
         far_wait=value("far_wait"),
         contention=value("contention"),
         passes=value("passes"),
@@ -298,6 +318,8 @@ def facts(software: str) -> FrameworkFacts:
         loss_bytes=_LOSSES.get(software, loss),
         eager=float(software in _EAGER),
         balanced=float(software in _BALANCED),
+        late_reduction=float(software in _LATE),
+        bucket=_BUCKETS.get(software, 0.0),
     )
 
 

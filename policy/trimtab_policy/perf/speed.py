@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab_policy.perf import hardware, memory
 from trimtab_policy.perf.hardware import GpuRates, Software
@@ -136,7 +137,8 @@ def step_time(
         # While the pipeline fills and drains a rank has one thing to do at a time, so that nothing contends.
         bubble=(plans.pipeline - 1) / plans.virtual * layers * (layer + calm),
         pipeline_communication=(micro_batches + (plans.pipeline - 1) / plans.virtual) * p2p
-        + np.where(staged, micro_batches * far, 0.0),
+        # p micro-batches are on their way at once, and each waits at all p - 1 crossings, there and back.
+        + np.where(staged, 2 * micro_batches * far * (1 - 1 / plans.pipeline), 0.0),
         data_communication=_data_communication(case, stage + extra) + np.where(staged, 0.0, far),
         optimizer=_optimizer(case),
         host=_host(case, stage + extra),
@@ -175,10 +177,10 @@ UNIT = 256
 
 
 def _far_wait(case: _Evaluation) -> Array:
-    """Seconds that one exchange between all ranks waits for paths through the upper levels of the network.
+    """Seconds that an exchange between all ranks waits for paths through the upper levels of the network.
 
     In proportion to the peers of a rank that are not in its unit. Measured under nanotron on 512 GPUs of one cluster,
-    for models of 3 and 80 billion parameters alike: with every micro-batch where stages send to each other, else once a
+    for models of 3 and 80 billion parameters alike: where stages send to each other with every micro-batch, else once a
     step.
     """
     unit = np.maximum(UNIT, case.linked)
@@ -207,6 +209,20 @@ def _ring(case: _Evaluation, size: Array, inner: Array, volume: Array, messages:
     hop = np.where(size * inner <= case.linked, machine.link_hop, machine.hop)
     moving = (size - 1) / size * volume / group_bandwidth(machine, size, inner, case.linked)
     return moving + messages * (size > 1) * (machine.latency + hop * (size - 1))
+
+
+def _all_reduce(case: _Evaluation, size: Array, inner: Array, volume: Array, messages: Array | float = 1.0) -> Array:
+    """Sum of `volume` bytes over `size` ranks that lie `inner` ranks apart, which all of them get.
+
+    As many bytes as a reduce-scatter and an all-gather move. Between nodes it goes up and down a tree instead of around
+    a ring, so that its hops grow with the logarithm of the nodes (NCCL since 2.4; Jeaugey 2019, Massively Scale Your
+    Deep Learning Training with NCCL 2.4).
+    """
+    machine = case.machine
+    inside = np.clip(case.linked / inner, 1.0, size)
+    hops = machine.hop * np.log2(size / inside) + machine.link_hop * (inside - 1)
+    moving = (size - 1) / size * volume / group_bandwidth(machine, size, inner, case.linked)
+    return 2 * (moving + messages * (size > 1) * (machine.latency + hops))
 
 
 _TILE = 128
@@ -483,16 +499,37 @@ def _data_communication(case: _Evaluation, busy: Array) -> Array:
     the passes: gradients, and the weights of stage 3. Stages 0 and 1 reduce gradients with one micro-batch a step only,
     stage 2 scatters them with each, and stage 3 gathers the weights for forward and backward as well (6 bytes a
     parameter in 16 bit). Stages 1 and 2 gather the weights that the optimizer has renewed once a step, which hides
-    behind the next forward pass only in software that looks ahead (`Software.gather_overlap`).
+    behind the next forward pass only in software that looks ahead (`Software.gather_overlap`). Nothing is hidden where
+    stage 1 is late (`FrameworkFacts.late_reduction`).
     """
     stage, more = case.plans.zero_stage, case.micro_batches - 1
     weight, gradient = case.work.format.activation, case.work.format.wire
     gathers = np.where(stage >= 3, 2 * weight, 0.0)
-    hidden = case.software.data_overlap * busy
     each = _parameter_traffic(case, gathers, gradient) + _frozen_traffic(case)
     renewed = np.where((stage == 1) | (stage == 2), _parameter_traffic(case, weight, 0.0), 0.0)
+    hidden, ahead = case.software.data_overlap * busy, case.software.gather_overlap * busy
+    if np.any(late := _late(case)):
+        renewed = renewed + np.where(late, _unflattening(case), 0.0)
+        hidden, ahead = np.where(late, 0.0, hidden), np.where(late, 0.0, ahead)
     exposed = (1 + np.where(stage >= 2, more, 0.0)) * np.maximum(0.0, each - hidden)
-    return exposed + np.maximum(0.0, renewed - case.software.gather_overlap * busy)
+    return exposed + np.maximum(0.0, renewed - ahead)
+
+
+def _late(case: _Evaluation) -> NDArray[np.bool_]:
+    """Where gradients are summed after the last backward pass, whole (`FrameworkFacts.late_reduction`)."""
+    late: NDArray[np.bool_] = (case.plans.zero_stage == 1) & (np.asarray(case.software.late_reduction) > 0)
+    return late
+
+
+_TENSORS = 6
+"""Parameter tensors of a layer with fused projections: four matrices and two norms."""
+
+
+def _unflattening(case: _Evaluation) -> Array:
+    """Seconds to copy weights out of the flat buffer of each rank that renewed them, tensor by tensor."""
+    copies = case.plans.data * case.plans.context
+    seconds: Array = case.software.unflatten * _TENSORS * case.layers * np.where(copies > 1, copies, 0.0)
+    return seconds
 
 
 def _frozen_traffic(case: _Evaluation) -> Array:
@@ -516,18 +553,26 @@ def _parameter_traffic(case: _Evaluation, gathered: Number, gradient: Number) ->
 
     Dense parameters have D c copies, those of an expert D c/e, e times further apart. Where only S of the copies share
     one (hybrid sharding), weights and gradients move among those, and 1/S of the gradient between the groups (Zhang et
-    al. 2022, MiCS, arXiv 2205.00119). Without sharding gradients are reduced and gathered again: twice their bytes, in
-    buckets of a layer or so. Shards may travel parameter by parameter.
+    al. 2022, MiCS, arXiv 2205.00119). Without sharding gradients are all-reduced, twice their bytes, in buckets of a
+    layer or so (`FrameworkFacts.bucket`), late ones at once. Shards may travel parameter by parameter.
     """
     plans = case.plans
     layers, experts, vocabulary = case.trained
+    late = _late(case)
+    whole = (plans.zero_stage == 0) | late
     pieces = np.where(plans.zero_stage >= 1, case.software.messages, np.minimum(case.software.messages, 1.0))
-    messages = np.where(plans.zero_stage >= 3, 3, np.where(plans.zero_stage == 0, 2, 1)) * case.layers * pieces
+    messages = np.where(late, 1.0, np.where(plans.zero_stage >= 3, 3, 1) * case.layers * pieces)
+    bucket = np.where(late, 0.0, case.software.bucket)
 
     def moved(parameters: Array, copies: Array, apart: Array, shard: Array) -> Array:
-        bytes_inside = gathered + np.where(plans.zero_stage == 0, 2, 1) * gradient
-        inside = _ring(case, shard, apart, bytes_inside * parameters, messages)
-        return inside + _ring(case, copies / shard, apart * shard, 2 * gradient / shard * parameters, case.layers)
+        scattered = gathered + np.where(whole, 0.0, gradient)
+        inside = _ring(case, shard, apart, scattered * parameters, messages * (scattered > 0))
+        if not np.any(gradient):
+            return inside
+        buckets = np.where(bucket > 0, parameters / np.maximum(bucket, 1.0), messages)
+        summed = _all_reduce(case, shard, apart, gradient * parameters, buckets)
+        between = _all_reduce(case, copies / shard, apart * shard, gradient / shard * parameters, case.layers)
+        return inside + np.where(whole, summed, 0.0) + between
 
     copies = plans.data * plans.context
     shard = np.where((plans.shard > 0) & (plans.zero_stage > 0), np.minimum(plans.shard, copies), copies)

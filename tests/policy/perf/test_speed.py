@@ -199,7 +199,10 @@ def test_balanced_stages_are_as_short_as_any_split_makes_them(layers: int, stage
 
 
 def test_jobs_of_several_units_wait_for_paths_between_them() -> None:
-    """Nothing inside a unit or a link domain; else with every micro-batch of a pipeline, without one once a step."""
+    """Nothing inside a unit or a link domain; else at every crossing of a pipeline, without one once a step.
+
+    Of p micro-batches under way each waits at p - 1 crossings, there and back: 2 (p - 1)/p a micro-batch.
+    """
     slow = hardware.software()._replace(far_wait=2.0)
     training, still = TrainingSpec(4096, 2048, 1), slow._replace(far_wait=0.0)
 
@@ -216,6 +219,7 @@ def test_jobs_of_several_units_wait_for_paths_between_them() -> None:
     assert waits(ParallelPlan(data=128, tensor=8)) == pytest.approx(2.0 * 3 / 4)
     micro_batches = 2048 / 32
     assert waits(ParallelPlan(data=32, tensor=8, pipeline=2)) == pytest.approx(micro_batches * 2.0 / 2)
+    assert waits(ParallelPlan(data=16, tensor=8, pipeline=4)) == pytest.approx(2 * micro_batches * 2.0 * 3 / 4)
 
 
 def test_renewed_weights_are_waited_for_where_they_are_not_gathered_ahead() -> None:
@@ -229,6 +233,40 @@ def test_renewed_weights_are_waited_for_where_they_are_not_gathered_ahead() -> N
     assert waits(zero, late) == waits(zero, ahead) == waits(one, ahead) == 0
     gathered = 2 * model_flops.parameters(model_flops.of(LLAMA_8B))
     assert waits(one, late) > gathered * 63 / 64 / (8 * H100.network_bandwidth)
+
+
+def test_nothing_hides_what_zero_1_moves_where_gradients_are_summed_after_the_passes() -> None:
+    """As many bytes as stage 0 moves, and the weights; stage 0 itself goes along with the backward pass."""
+    training = TrainingSpec(4096, 64, 1)
+    zero, one = (columns([ParallelPlan(data=64, zero_stage=stage)]) for stage in (0, 1))
+    late = hardware.software("nanotron")._replace(data_overlap=1.0, gather_overlap=1.0)
+    others = late._replace(late_reduction=0.0)
+
+    def waits(plan: PlanColumns, software: Software) -> float:
+        return float(timed(LLAMA_8B, training, plan, H100, 8, software).data_communication[0])
+
+    assert waits(zero, late) == waits(zero, others) == waits(one, others) == 0
+    moved = (2 * 4 + 2) * model_flops.parameters(model_flops.of(LLAMA_8B))
+    copies = late.unflatten * 64 * 6 * LLAMA_8B.layers
+    assert waits(one, late) > moved * 63 / 64 / (8 * H100.network_bandwidth) + copies
+    assert waits(one, late._replace(unflatten=0.0)) == pytest.approx(waits(one, late) - copies)
+
+
+@pytest.mark.parametrize(("bucket", "messages"), [(0.0, LLAMA_8B.layers), (1e7, None)])
+def test_sums_between_nodes_go_up_and_down_a_tree(bucket: float, messages: float | None) -> None:
+    """Once per bucket of gradients, or per layer: hops grow with the logarithm of the nodes."""
+    software = hardware.software()._replace(data_overlap=0.0, messages=1.0, bucket=bucket)
+    machine, run = hardware.machine(H100, Precision.BF16), work(LLAMA_8B, TrainingSpec(4096, 1024, 1))
+    sums = messages or model_flops.parameters(model_flops.of(LLAMA_8B)) / bucket
+
+    def hops(data: int) -> float:
+        plan = columns([ParallelPlan(data=data)])
+        times = [speed.step_time(run, plan, machine._replace(hop=hop), 8, software) for hop in (1.0, 0.0)]
+        return float((times[0].data_communication - times[1].data_communication)[0])
+
+    assert hops(8) == 0
+    assert hops(64) == pytest.approx(2 * sums * 3)
+    assert hops(512) == pytest.approx(2 * hops(64))
 
 
 def test_narrow_heads_attend_slower_at_the_same_flops() -> None:
