@@ -167,19 +167,19 @@ def test_the_policy_compares_plans_for_the_nodes_that_the_gang_would_get() -> No
     together, halves, scattered = placed(domains(8)), placed(domains(4, 4)), placed(domains(*[1] * 8))
     assert seconds(together) == 11.29
     assert seconds(together) < seconds(halves) < seconds(placed(domains(3, 3, 2))) < seconds(scattered)
-    assert seconds(scattered) == 13.26
+    assert seconds(scattered) == 13.24
     assert (scattered.plan.tensor, scattered.plan.pipeline) == (4, 2)
 
 
 def test_the_plan_for_one_domain_would_take_three_times_as_long_where_links_end_at_the_node() -> None:
     waiting, together = job(**LLAMA), placed(domains(8))
     alone = plans.predict(waiting.model, waiting.training, together.plan, catalog.gpu(GB200), 4, linked=4)
-    assert round(alone.step_seconds, 2) == 32.63
+    assert round(alone.step_seconds, 2) == 32.92
 
 
 def test_nodes_without_a_clique_share_no_links() -> None:
     bare = [replace(each, link_domain="", topology=()) for each in domains(8)]
-    assert seconds(placed(bare)) == 13.26
+    assert seconds(placed(bare)) == 13.24
 
 
 def test_the_reason_says_how_the_nodes_are_linked() -> None:
@@ -218,7 +218,7 @@ def test_the_simulator_runs_a_gang_as_fast_as_its_nodes_are_linked() -> None:
     apart = tuple(NodeShare(each.name, 4) for each in nodes[8:])
     [simulated] = llm.jobs(now.jobs, now)
     assert 1 / simulated.rate(together) == pytest.approx(together.prediction.step_seconds)
-    assert 1 / simulated.rate(replace(together, shares=apart)) == pytest.approx(32.63, abs=0.005)
+    assert 1 / simulated.rate(replace(together, shares=apart)) == pytest.approx(32.92, abs=0.005)
 
 
 # --- which plans -------------------------------------------------------------------------------------------------

@@ -178,8 +178,9 @@ def measured(policy: str, seeds: range) -> Punctuality:
     return punctuality(told, unanswered)
 
 
-@pytest.mark.parametrize(("policy", "seeds"), [("best_fit", 2), ("fcfs", 2), ("rudder", 1)])
+@pytest.mark.parametrize(("policy", "seeds"), [("best_fit", 6), ("fcfs", 2), ("rudder", 1)])
 def test_four_of_five_jobs_start_within_their_interval(policy: str, seeds: int) -> None:
+    # Under best_fit two thirds to nine tenths do, from seed to seed: jobs of one cluster are late together.
     found = measured(policy, range(100, 100 + seeds))
     assert found.told > 100
     assert 0.7 < found.covered < 0.97
