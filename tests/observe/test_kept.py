@@ -41,7 +41,7 @@ from trimtab.observe.node_usage import Claim
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.observe.stragglers import Stragglers
 from trimtab.settings import FailureSettings, TelemetrySettings
-from trimtab_policy.types import Pending, PendingReason, StopCause
+from trimtab_policy.types import Job, Pending, PendingReason, StopCause
 
 NODES, JOBS = ("n1", "n2", "n3"), ("a", "b", "c")
 RULES = FailureSettings(spares="Auto", bad_node_gangs=1, bad_node_seconds=3600, failures_per_node_day=0.5)
@@ -378,6 +378,40 @@ def test_what_comes_with_the_time_is_seen_when_it_has_come(
         before = told(looks.observe(caches, NOW + after - 1))
         assert before != then
         assert told(looks.observe(caches, NOW + after)) == then
+
+
+def test_a_gang_that_has_moved_its_end_is_late_from_its_first_word_on() -> None:
+    later = TrainerStatus(estimated_remaining_seconds=1000, last_updated_time=MOMENT)
+    put_off = job_object(status=LATE.model_copy(update={"trainer_status": later}))
+    caches, looks = Caches([node_object("n1")], [], [job_object(status=LATE)]), ClusterObserver(())
+
+    def end(jobs: Caches, after: float) -> float | None:
+        return looks.observe(jobs, NOW + after).snapshot.jobs[0].expected_finish
+
+    assert end(caches, 0) == NOW + 100
+    assert end(replace(caches, jobs=[put_off]), 1) == NOW + 1000
+    assert end(replace(caches, jobs=[put_off]), 160) == NOW + 1000
+    assert end(replace(caches, jobs=[put_off]), 161) == NOW + 100, "a minute after the end that it spoke of at first"
+
+
+def test_one_thing_that_is_another_is_enough() -> None:
+    """The same objects, but for a class; a node that a job is to avoid; a pod, without which a node was a spare."""
+    jobs = [job_object("a", {"priorityClassName": "high"}), job_object(status=RUNNING)]
+    caches = Caches([node_object(name) for name in NODES], [], jobs, [], [priority_class("high", 100)])
+    dearer = replace(caches, priority_classes=[priority_class("high", 200)])
+    fuller = replace(caches, pods=[pod_object("x", "n2", gpus=8)])
+    looks = ClusterObserver((), failures=Failures(RULES, share=1.0))
+
+    def seen(now: Caches, *avoided: str) -> Observation:
+        return looks.observe(now, NOW, avoided={"uid-a": frozenset(avoided)} if avoided else {})
+
+    def waiting(found: Observation) -> Job:
+        (job,) = (each for each in found.snapshot.jobs if each.uid == "uid-a")
+        return job
+
+    assert [waiting(seen(each)).priority for each in (caches, caches, dearer)] == [100, 100, 200]
+    assert [waiting(seen(dearer, *each)).eligible for each in ((), ("n1",))] == [None, ("n3",)]
+    assert [list(seen(each).snapshot.unavailable) for each in (caches, fuller)] == [["n2"], ["n3"]]
 
 
 def test_nothing_is_made_anew_where_nothing_has_changed() -> None:
