@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,7 +104,8 @@ def gang(docker: Docker, trainer: str, tmp_path: Path) -> Iterator[Callable[[str
     made: list[tuple[str, Gang]] = []
 
     def make(name: str) -> Gang:
-        network, shared = f"trimtab-test-{name}", tmp_path / name
+        # A name of this run's own: what another run left, that was killed, is in nobody's way.
+        network, shared = f"trimtab-test-{os.getpid()}-{name}", tmp_path / name
         shared.mkdir()
         shared.chmod(0o777)
         docker("network", "create", network)
