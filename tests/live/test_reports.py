@@ -84,7 +84,8 @@ async def test_a_job_that_reports_teaches_the_next_one(live: Live, controller: C
     predicted = (await started(live, "pupil"))["predicted"]
     factor = predicted["correctionPermille"] / 1000
     assert 1.1 < factor < 1.5
-    assert predicted["stepMilliseconds"] / 1000 == pytest.approx(factor * expected, rel=0.01)
+    # The teacher has a node of its own; of its pupil half lies on another one, which costs a little.
+    assert 0.99 < predicted["stepMilliseconds"] / 1000 / (factor * expected) < 1.05
 
     await eventually(lambda: (kept(live) or State()).count == 1, 30, "the ConfigMap")
     told = json.loads(trimtab(live, "explain", "pupil", "-o", "json"))
