@@ -156,9 +156,12 @@ async def test_a_shadow_policy_that_fails_is_counted_and_disturbs_nobody(
 
     choose(shadow=shadow)
     await eventually(lambda: failed() >= 1, what="the failure on trial to be counted")
-    await asyncio.sleep(PAUSE_SECONDS)
-    status = await completes(live, training_job(f"beside-{reason}", seconds=0.1))
-    assert (status["plan"]["policy"], status.get("restarts", 0)) == ("best_fit", 0)
+    for number in range(10):  # a round that comes in its pause, or while a process of it begins, it is not asked about
+        await asyncio.sleep(PAUSE_SECONDS)
+        status = await completes(live, training_job(f"beside-{reason}-{number}", seconds=0.1))
+        assert (status["plan"]["policy"], status.get("restarts", 0)) == ("best_fit", 0)
+        if failed() >= 2:
+            break
     await eventually(lambda: failed() >= 2, what="the failure in a round to be counted")
     assert controller.metric("trimtab_policy_fallbacks_total", policy=shadow) == 0
 

@@ -54,7 +54,7 @@ class _Trouble(Struct, frozen=True):
 
 
 class MassFailureGuard:
-    """Remembers since when each node is down, by the local monotonic clock; all else is read anew in every round."""
+    """Remembers since when each node is down, by the local monotonic clock; all else is what nodes and jobs say now."""
 
     def __init__(
         self,
