@@ -227,17 +227,25 @@ def of_each(found: BoolArray, first: IntArray) -> BoolArray:
 
 
 def steps_left(menu: OptionMenu) -> float:
-    """Steps until a job ends, 1 at least: those that it states. Once it has made more, up to a part of them, or as many
-    as it has made beyond them; with all of them made it may be writing its last checkpoint. Or those that it has been
-    running for beyond `OVERRUN` times all that it stated: then it is expected to need as long again.
+    """Steps until a job ends, 1 at least: `still_left` of what it states and has made.
 
     What it held counts as steps by the option that makes fewest of a GPU-second, so that nobody honest seems longer.
     """
     job = menu.job
-    stated, held = job.training.steps, sum(job.served.values())
-    made = held * float((menu.rate / menu.gpus).min())
-    further = max(job.steps_beyond, min(FURTHER * stated, FURTHER_EACH * job.steps_beyond))
-    return max(1.0, stated - job.steps_done, further, made - OVERRUN * stated)
+    made = sum(job.served.values()) * float((menu.rate / menu.gpus).min())
+    return still_left(float(job.training.steps), float(job.steps_done), float(job.steps_beyond), made)
+
+
+def still_left(stated: float, done: float, beyond: float, held_for: float) -> float:
+    """Steps that a job has left, 1 at least: those that it states. Once it has made more, up to a part of them, or as
+    many as it has made beyond them; with all of them made it may be writing its last checkpoint. Or those that it has
+    been running for beyond `OVERRUN` times all that it stated: then it is expected to need as long again.
+
+    All in steps: `stated`; `done`, at most these; `beyond`, made besides; `held_for`, what the GPUs that it has had
+    would have made at least. The simulator of the training compiles the same function.
+    """
+    further = max(beyond, min(FURTHER * stated, FURTHER_EACH * beyond))
+    return max(1.0, stated - done, further, held_for - OVERRUN * stated)
 
 
 def bounds(ranges: FloatArray) -> FloatArray:

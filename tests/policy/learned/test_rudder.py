@@ -216,20 +216,26 @@ def test_weights_of_a_training_hold_the_ranges_of_what_was_seen_in_it(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("trace", "cluster"), [("generator:llm", "h100-64"), ("generator:cluster-v0", "sia-heterogeneous")]
+    ("trace", "cluster", "size_error"),
+    [
+        ("generator:llm", "h100-64", 0.0),
+        ("generator:cluster-v0", "sia-heterogeneous", 0.0),
+        ("generator:cluster-v0", "sia-heterogeneous", 0.5),
+    ],
 )
 def test_the_compiled_world_is_that_of_the_engine_but_for_the_guards(
-    trace: str, cluster: str, monkeypatch: pytest.MonkeyPatch
+    trace: str, cluster: str, size_error: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guards, "rested", lambda now: now)
     monkeypatch.setattr(guards, "has_turn", lambda now, job: False)
     monkeypatch.setattr(guards, "lift", lambda now, menus, waits, best, possible: np.zeros(len(menus)))
     scenario = Scenario("", trace, cluster, load=1.0, window=1, windows=4, window_jobs=40, seed=11)
-    window, measured = elastic_window(scenario)
+    window, measured = elastic_window(scenario, size_error=size_error)
     fast = rescaling.run_window(analytic(), window).jct[measured].mean()
     drawn = workload(scenario)
     nodes = clusters.cluster(cluster)
-    run = simulate(Rudder(analytic()), llm.jobs(drawn.described, nodes, seed=drawn.seed), nodes)
+    rules = llm.LlmRules(size_sigma=size_error)
+    run = simulate(Rudder(analytic()), llm.jobs(drawn.described, nodes, rules, seed=drawn.seed), nodes)
     times = [job.finished - job.submitted for job in run.jobs if job.finished is not None]
     assert len(times) == len(run.jobs)
     assert np.mean(np.array(times)[measured]) == pytest.approx(fast, rel=0.04)

@@ -69,7 +69,7 @@ class RudderEnvironment(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     model_errors: tuple[float, ...] = (0.0, 0.0, 0.1, 0.2, 0.4)
     """Spread of ln(true / predicted speed), for each job and GPU type."""
     size_errors: tuple[float, ...] = (0.0, 0.0, 0.5, 1.0)
-    """Spread of ln(told / true steps)."""
+    """Spread of ln(stated / true steps), drawn once for each job."""
     heartbeat: float = 300.0
 
 
@@ -217,13 +217,14 @@ def elastic_window(
         for option in menu.options
     ]
     random = np.random.default_rng(drawn.seed)
+    random_sizes = np.random.default_rng([drawn.seed, 1])  # as in `sim.llm`: what jobs state is the same in both worlds
     kind = np.concatenate([menu.kind for menu in menus])
     wrong = np.exp(model_error * random.standard_normal((len(menus), len(offered.types))))
     window = ElasticWindow(
         capacity=offered.capacity,
         submitted=np.array([job.created for job in described]),
         steps=np.array([float(job.training.steps) for job in described]),
-        told=np.exp(size_error * random.standard_normal(len(menus))),
+        told=np.exp(size_error * random_sizes.standard_normal(len(menus))),
         movable=random.random(len(menus)) < movable,
         jobs=jobs,
         first=np.cumsum([0, *(len(menu.options) for menu in menus)]),

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab_lab.numba_cache import jit
+from trimtab_policy.learned import guards
 from trimtab_policy.learned import worth as plain
 from trimtab_policy.learned.worth import Network
 
@@ -35,6 +36,7 @@ features = jit(plain.features)
 change = jit(plain.change)
 on_purpose = jit(plain.on_purpose)
 best_later = jit(plain.best_later)
+still_left = jit(guards.still_left)
 
 
 class ElasticWindow(NamedTuple):
@@ -47,7 +49,7 @@ class ElasticWindow(NamedTuple):
     steps: FloatArray
     """True ones, (n,)."""
     told: FloatArray
-    """What the policy is told of them, as a factor, (n,)."""
+    """What the policy is told of them before a job has made any, as a factor, (n,)."""
     movable: BoolArray
     """(n,)"""
     jobs: FloatArray
@@ -289,7 +291,8 @@ def _ask(window: ElasticWindow, world: _World, now: float, coming: int) -> _Aske
         if o >= 0:
             gpus = int(window.options[o, 5])
             free[window.kind[o]] -= gpus
-            ends[j] = now + world.resuming[j] + world.left[j] * window.told[j] / window.options[o, 0]
+            told = max(0.0, _stated(window, j) - world.done[j])  # as `sim.running_job` tells `expected_finish`
+            ends[j] = now + world.resuming[j] + told / window.options[o, 0]
             end_kind[j], end_gpus[j] = window.kind[o], gpus
             if not window.movable[j] or now - world.planned[j] < window.min_run:
                 capacity[window.kind[o]] -= gpus
@@ -314,10 +317,26 @@ def _ask(window: ElasticWindow, world: _World, now: float, coming: int) -> _Aske
 
 
 @jit
+def _stated(window: ElasticWindow, j: int) -> float:
+    return float(max(1.0, np.rint(window.steps[j] * window.told[j])))
+
+
+@jit
+def _expected(window: ElasticWindow, world: _World, j: int) -> float:
+    """Steps that the policy thinks a job has left, by what it is told and what the job has made."""
+    stated = _stated(window, j)
+    slowest = np.inf
+    for o in range(window.first[j], window.first[j + 1]):
+        slowest = min(slowest, window.options[o, 0] / window.options[o, 5])
+    made = world.done[j]
+    return still_left(stated, min(made, stated), max(0.0, made - stated), world.gpu_seconds[j] * slowest)
+
+
+@jit
 def _fill(window: ElasticWindow, world: _World, now: float, j: int, job: FloatArray, options: FloatArray) -> None:
     """The columns of a job (8,) and of its options."""
     job[:] = window.jobs[j]
-    job[0] = max(1.0, world.left[j] * window.told[j])
+    job[0] = _expected(window, world, j)
     job[4], job[5] = now - window.submitted[j], world.restarts[j]
     if not window.movable[j]:
         job[7] = 1e12
