@@ -6,14 +6,13 @@ changed since the last one: the snapshot then has the very same tuple of them.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab_policy.placement.last_asked import LastAsked
 from trimtab_policy.placement.topology import domain_codes
 from trimtab_policy.types import Node
 
@@ -124,25 +123,7 @@ def column(values: Sequence[int]) -> IntArray:
     return found
 
 
-class _Known:
-    """Columns of the tuples of nodes that were asked about last, told apart by identity; from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[int, NodeColumns] = OrderedDict()
-
-    def of(self, nodes: tuple[Node, ...]) -> NodeColumns:
-        with self._lock:
-            found = self._kept.get(id(nodes))
-            if found is None:
-                found = self._kept[id(nodes)] = NodeColumns(nodes)  # keeps the tuple, and so its identity, too
-            self._kept.move_to_end(id(nodes))
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-            return found
-
-
-_known = _Known()
+_known: LastAsked[tuple[Node, ...], NodeColumns] = LastAsked(NodeColumns, KEPT)
 
 
 def columns(nodes: tuple[Node, ...]) -> NodeColumns:

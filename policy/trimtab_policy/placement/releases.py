@@ -13,12 +13,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, groupby
+from copy import copy
+from functools import cached_property
+from itertools import accumulate
 from operator import attrgetter
+from threading import Lock, RLock
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.last_asked import LastAsked
 from trimtab_policy.placement.runtime import due, within_reach
 from trimtab_policy.types import Job, NodeShare, Placement, Snapshot
 
@@ -109,30 +114,36 @@ class FreeTimeline:
     promised."""
 
     def __init__(self, now: float, free: Capacity, releases: Iterable[Release]) -> None:
-        """`free`: what is free at `now`. It is the timeline's from then on."""
-        self._now, self._free = now, free
-        self._events: list[Release | _Promise] = sorted(releases, key=_order)
-        self._known: dict[int, Capacity] = {}
-        """What is free after so many events, as far as it was asked for with `at`."""
+        """`free`: what is free at `now`; it is not to change from then on."""
+        self._now, self._course = now, _Course(free, releases)
+        self._promises: list[_Promise] = []
+        """In order."""
+        self._known: dict[tuple[int, int], Capacity] = {}
+        """What is free after so many ends and so many promises, as far as it was asked for with `at`."""
+
+    def copy(self) -> FreeTimeline:
+        """The same, to promise of it without promising of this one: what ends when is worked out once for both."""
+        other = copy(self)
+        other._promises, other._known = list(self._promises), dict(self._known)
+        return other
 
     def at(self, time: float) -> Capacity:
         """What is free then. Shared: copy it before you take of it."""
-        past = self._past(time)
-        if past not in self._known:
-            before = max((known for known in self._known if known < past), default=0)
-            free = self._known.get(before, self._free).copy()
-            for ends, events in groupby(self._events[before:past], lambda event: isinstance(event, Release)):
-                if ends:
-                    free.give_all((event.job, event.gpu_type, event.shares) for event in events)
-                else:
-                    _keep(free, events)
-            self._known[past] = free
-        return self._known[past]
+        promised = bisect_right(self._promises, time, key=attrgetter("time"))
+        key = self._course.past(time), promised
+        if not promised:
+            return self._course.after(key[0])
+        if key not in self._known:
+            free = self._course.after(key[0]).copy()
+            for promise in self._promises[:promised]:
+                promise.keep(free)
+            self._known[key] = free
+        return self._known[key]
 
     def last_change(self, time: float) -> float | None:
         """When it became so: the last event by then; None if there is none."""
-        past = self._past(time)
-        return self._events[past - 1].time if past else None
+        events = (each.time for each in self._promises if -math.inf < each.time <= time)
+        return max(events, default=self._course.last(time)) if self._promises else self._course.last(time)
 
     def first(self, fits: Callable[[Capacity], bool]) -> tuple[float, Capacity] | None:
         """The earliest time at which what is free fits, and what is free then; None where it never does.
@@ -140,7 +151,8 @@ class FreeTimeline:
         For timelines on which all promises hold from the beginning, so that ever more comes free, and for `fits` that
         stay true when more does: they are asked about a logarithm of the times only.
         """
-        moments = sorted({self._now, *(event.time for event in self._events if event.time > self._now)})
+        events = {*self._course.times, *(promise.time for promise in self._promises)}
+        moments = sorted({self._now, *(time for time in events if time > self._now)})
         # Many fit at once: that is looked at first, for the middle is half of all events away.
         now = fits(self.at(self._now))
         found = 0 if now else bisect_left(moments, True, lo=1, key=lambda moment: fits(self.at(moment)))
@@ -149,17 +161,48 @@ class FreeTimeline:
     def promise(self, job: Job, gpu_type: str, shares: tuple[NodeShare, ...], since: float, until: float) -> None:
         """These GPUs are those of a job that waits, in this time: nobody else is to count on the same. From now on, it
         is as if it held them in advance; infinite `until`: it is not asked when it gives them back."""
-        if since <= self._now:
-            self._free.take(job, gpu_type, shares)
-        else:
-            insort(self._events, _Promise(since, job, gpu_type, shares), key=_order)
+        since = since if since > self._now else -math.inf
+        insort(self._promises, _Promise(since, job, gpu_type, shares), key=_order)
         if until < math.inf:
-            insort(self._events, _Promise(until, job, gpu_type, shares, over=True), key=_order)
+            insort(self._promises, _Promise(until, job, gpu_type, shares, over=True), key=_order)
         self._known.clear()
 
-    def _past(self, time: float) -> int:
-        """How many events there have been by then."""
-        return bisect_right(self._events, time, key=attrgetter("time"))
+
+MOST_KNOWN = 64
+"""Moments of a course of which is kept what is free then: of 10,000 nodes that is a third of a megabyte each."""
+
+
+class _Course:
+    """What comes free as gangs give back what they hold, whatever is promised of it; from any thread."""
+
+    def __init__(self, free: Capacity, releases: Iterable[Release]) -> None:
+        self._releases = sorted(releases, key=_order)
+        self.times = [release.time for release in self._releases]
+        """Of all ends, in order."""
+        self._lock = Lock()
+        self._known = {0: free}
+        """What is free after so many ends, as far as it was asked for."""
+
+    def past(self, time: float) -> int:
+        """How many ends there have been by then."""
+        return bisect_right(self.times, time)
+
+    def last(self, time: float) -> float | None:
+        """The last end by then; None if there is none."""
+        past = self.past(time)
+        return self.times[past - 1] if past else None
+
+    def after(self, past: int) -> Capacity:
+        """What is free after so many ends."""
+        with self._lock:
+            if past not in self._known:
+                if len(self._known) >= MOST_KNOWN:
+                    self._known = {0: self._known[0]}
+                before = max(known for known in self._known if known < past)
+                free = self._known[before].copy()
+                free.give_all((ends.job, ends.gpu_type, ends.shares) for ends in self._releases[before:past])
+                self._known[past] = free
+            return self._known[past]
 
 
 class _Promise(Struct, frozen=True):
@@ -171,15 +214,56 @@ class _Promise(Struct, frozen=True):
     shares: tuple[NodeShare, ...]
     over: bool = False
 
-
-def _keep(free: Capacity, events: Iterable[Release | _Promise]) -> None:
-    """Take what was promised, and take back what is over."""
-    for event in events:
-        match event:
-            case _Promise(over=True):
-                free.take_back(event.job, event.gpu_type, event.shares)
-            case _Promise():
-                free.take(event.job, event.gpu_type, event.shares)
+    def keep(self, free: Capacity) -> None:
+        """Take what was promised, or take it back: what gangs give meanwhile comes to the same before and after."""
+        (free.take_back if self.over else free.take)(self.job, self.gpu_type, self.shares)
 
 
 _order = attrgetter("time", "job.uid")
+
+
+class _Expected:
+    """What comes free in one snapshot, worked out when it is asked for."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._lock = RLock()
+
+    @cached_property
+    def releases(self) -> tuple[Release, ...]:
+        with self._lock:
+            return tuple(as_expected(self._snapshot))
+
+    def timeline(self, *, early: bool) -> FreeTimeline:
+        with self._lock:
+            return (self._early if early else self._usual).copy()
+
+    @cached_property
+    def _free(self) -> Capacity:
+        free = Capacity(self._snapshot)
+        free.expect(self._snapshot.ending, (share for each in self.releases for share in each.shares))
+        return free
+
+    @cached_property
+    def _usual(self) -> FreeTimeline:
+        return FreeTimeline(self._snapshot.time, self._free, self.releases)
+
+    @cached_property
+    def _early(self) -> FreeTimeline:
+        now = self._snapshot.time
+        low = (replace(each, time=now + (each.time - now) / each.uncertainty) for each in self.releases)
+        return FreeTimeline(now, self._free, low)
+
+
+_expected: LastAsked[Snapshot, _Expected] = LastAsked(_Expected, 2)
+
+
+def expected_timeline(snapshot: Snapshot, *, early: bool = False) -> FreeTimeline:
+    """When GPUs come free in a snapshot, as things are expected to go, or at the low ends of the intervals; whoever
+    asks may promise of it."""
+    return _expected.of(snapshot).timeline(early=early)
+
+
+def expected_releases(snapshot: Snapshot) -> tuple[Release, ...]:
+    """`as_expected`, worked out once for all who ask."""
+    return _expected.of(snapshot).releases

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.releases import Release, as_expected
+from trimtab_policy.placement.releases import Release, expected_releases
 from trimtab_policy.scheduling.forecast import MOST_JOBS, Line, Start
 from trimtab_policy.scheduling.reservations import jobs_in_line
 from trimtab_policy.scheduling.vacancies import GangShape, shapes_of
@@ -70,7 +70,7 @@ def forecasts(
 ) -> dict[str, tuple[Start, Start, Start]]:
     """UID -> its start if all jobs end early, as expected, and late; in the order of the line."""
     line = _line(snapshot, {each.job: each for each in pending}, reserve=reserve, order=order)
-    running = [(line.ending(release), _spread(release, snapshot.time)) for release in as_expected(snapshot)]
+    running = [(line.ending(release), _spread(release, snapshot.time)) for release in expected_releases(snapshot)]
     typical = _typical(line)
     early, expected, late = (
         line.forecast([(ends[side], ending) for ending, ends in running], typical ** (side - 1) / snapshot.speedup)

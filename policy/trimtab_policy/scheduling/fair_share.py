@@ -89,7 +89,7 @@ def borrowed(snapshot: Snapshot) -> dict[str, int]:
 
 def queue_holdings(snapshot: Snapshot) -> dict[str, QueueHolding]:
     """Queue -> what its jobs hold, for every queue that has quotas or a weight, and for all that hold anything."""
-    beyond, shares = borrowed(snapshot), _shares(snapshot)
+    beyond, parts = borrowed(snapshot), shares(snapshot)
     gpus: dict[str, Counter[str]] = {}
     lent: dict[str, Counter[str]] = {}
     for job in snapshot.jobs:
@@ -99,7 +99,7 @@ def queue_holdings(snapshot: Snapshot) -> dict[str, QueueHolding]:
                 lent.setdefault(line_of(job), Counter())[held.gpu_type] += of_job
     known = [*(quota.queue for quota in snapshot.quotas), *snapshot.weights, *gpus]
     return {
-        name: QueueHolding(dict(gpus.get(name, {})), dict(lent.get(name, {})), shares.get(name, 0.0))
+        name: QueueHolding(dict(gpus.get(name, {})), dict(lent.get(name, {})), parts.get(name, 0.0))
         for name in sorted(set(known))
     }
 
@@ -156,7 +156,7 @@ class _Turns:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._size, self._peaks = _size(snapshot), _peaks(snapshot)
-        self._shares = _shares(snapshot)
+        self._shares = shares(snapshot)
         self._guaranteed = _guarantees(snapshot)
         self._left = {name: dict(kinds) for name, kinds in self._guaranteed.items()}
         for job in snapshot.jobs:
@@ -194,7 +194,7 @@ def _charge(left: dict[str, int], kind: str, gpus: int) -> None:
 
 
 # --- what GPUs are worth ---------------------------------------------------------------------------------------------
-def _shares(snapshot: Snapshot) -> dict[str, float]:
+def shares(snapshot: Snapshot) -> dict[str, float]:
     """Queue -> what its running jobs hold, over the cluster and over its weight."""
     running = [(job, job.placement) for job in snapshot.jobs if job.placement]
     size = _size(snapshot)

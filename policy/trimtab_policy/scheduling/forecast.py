@@ -67,8 +67,9 @@ class Line:
 
     def ending(self, release: Release) -> Ending:
         """What a running job returns, by the rows of its nodes. Those that take no pods are gone."""
-        here = [(row, share.gpus) for share in release.shares if (row := self.nodes.index.get(share.node)) is not None]
-        rows, parts = np.array(here, dtype=np.int64).reshape(-1, 2).T
+        index = self.nodes.index
+        here = [(index[share.node], share.gpus) for share in release.shares if share.node in index]
+        rows, parts = [row for row, _ in here], [gpus for _, gpus in here]
         return Ending(release.gpu_type, release.job.queue, rows, parts, release.gpus)
 
     def forecast(self, endings: Iterable[tuple[float, Ending]], slower: float = 1.0) -> dict[str, Start]:
@@ -151,7 +152,7 @@ class _Forecast:
         self._rows.drop(position)
         del self._left[position]
         self._starts[job.uid] = Start(now, shape, self._nodes.named(rows))
-        ending = Ending(shape.gpu_type, job.queue, rows, parts, shape.gpus)
+        ending = Ending(shape.gpu_type, job.queue, rows.tolist(), parts.tolist(), shape.gpus)
         self._due[max(slot + 1, self._slot(end))].append((end, ending))
 
     def _reservation(self, now: float) -> _Guard | None:

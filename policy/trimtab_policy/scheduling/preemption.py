@@ -26,7 +26,7 @@ from msgspec import Struct
 from trimtab_policy.placement.candidates import Candidate, has_room, nodes_for, placement
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import seconds_left
-from trimtab_policy.placement.releases import FreeTimeline, as_expected
+from trimtab_policy.placement.releases import FreeTimeline, expected_releases, expected_timeline
 from trimtab_policy.scheduling.consolidation import (
     ConsolidationMove,
     consolidate,
@@ -105,7 +105,7 @@ class _PreemptionSearch:
         self._moves: list[tuple[ConsolidationMove, Job]] = []
         self._stops: list[tuple[Victim, Job]] = []
         self._promised: list[tuple[Job, Candidate]] = []
-        self._ahead = self._look()
+        self._known_ahead: FreeTimeline | None = None
         self._hopeless: set[object] = set()
         self._looked = 0
 
@@ -138,6 +138,8 @@ class _PreemptionSearch:
 
     def _settle(self, for_whom: Mapping[str, Job]) -> list[Victim]:
         """Move or shrink victims onto GPUs that are free and not reserved. Returns those that stop all the same."""
+        if not self._stops:
+            return []
         left = self._left_by(self._guard.reservations if self._guard else (), self._free)
         able = [victim for victim, _ in self._stops if self._rights.movable(victim.job)]
         moves, stops = settle(self._snapshot, left, able, 0.0)
@@ -231,7 +233,7 @@ class _PreemptionSearch:
         self._stops += [(victim, job) for victim in way.stops]
         self._rights.gone(victim.job for victim in way.victims)
         self._start(start)
-        self._ahead = self._look()
+        self._known_ahead = None
         self._hopeless.clear()
         return True
 
@@ -279,10 +281,19 @@ class _PreemptionSearch:
                 return seconds
         return math.inf
 
-    def _look(self) -> FreeTimeline:
+    @property
+    def _ahead(self) -> FreeTimeline:
         """When GPUs come free as things are. Victims return nothing: their GPUs are free already, or taken."""
-        free, touched = self._free.copy(), self._rights.touched
-        running = [release for release in as_expected(self._snapshot) if release.job.uid not in touched]
+        if self._known_ahead is None:
+            self._known_ahead = self._look()
+        return self._known_ahead
+
+    def _look(self) -> FreeTimeline:
+        touched = self._rights.touched
+        if not touched and not self._starts:
+            return expected_timeline(self._snapshot)
+        free = self._free.copy()
+        running = [release for release in expected_releases(self._snapshot) if release.job.uid not in touched]
         free.expect(self._snapshot.ending, (share for release in running for share in release.shares))
         ahead = FreeTimeline(self._snapshot.time, free, running)
         for job, wish in self._promised:

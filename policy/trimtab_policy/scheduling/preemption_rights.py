@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cached_property
 
 from trimtab_policy.placement.candidates import Candidate, weight
 from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.placement.releases import expected_end
 from trimtab_policy.placement.runtime import may_be_stopped, may_be_touched
 from trimtab_policy.scheduling.consolidation import mobile
-from trimtab_policy.scheduling.fair_share import borrowed, line_of, queue_holdings
+from trimtab_policy.scheduling.fair_share import borrowed, line_of, shares
 from trimtab_policy.scheduling.victims import Victim, price
 from trimtab_policy.types import Job, Snapshot, Stop, StopCause
 
@@ -38,13 +39,18 @@ class PreemptionRights:
         self._snapshot, self._preempt, self._reclaim, self._move = snapshot, preempt, reclaim, move
         self._here = [job for job in snapshot.jobs if may_be_stopped(snapshot, job)]
         self._movable = {job.uid for job in self._here if may_be_touched(snapshot, job)}
-        self._borrowed = borrowed(snapshot)
-        self._shares = {name: standing.share for name, standing in queue_holdings(snapshot).items()}
-        self._largest = max(self._shares.values(), default=0.0)
         self._worth = {name: weight(spec) for name, spec in snapshot.gpu_types.items()}
-        self._held = _held(snapshot)
+        self._held = _held(snapshot) if snapshot.quotas else {}
         self.touched: set[str] = set()
         """UIDs of jobs that this decision stops, moves or shrinks."""
+
+    @cached_property
+    def _borrowed(self) -> dict[str, int]:
+        return borrowed(self._snapshot)
+
+    @cached_property
+    def _shares(self) -> dict[str, float]:
+        return shares(self._snapshot)
 
     def any_for(self, job: Job) -> bool:
         """Whether there is any job to preempt or move at all: for most of a long line there is none."""
@@ -131,7 +137,8 @@ class PreemptionRights:
     def _victim(self, job: Job, idle: float) -> Victim:
         worth = self._worth[job.placement.gpu_type] if job.placement else 0.0
         own = job.placement is not None and self._borrowed.get(job.uid, 0) < job.placement.gpus
-        share = self._shares.get(line_of(job), 0.0) / self._largest if self._largest else 1.0
+        largest = max(self._shares.values(), default=0.0)
+        share = self._shares.get(line_of(job), 0.0) / largest if largest else 1.0
         faster = job.lost_seconds * (self._snapshot.speedup - 1)  # what is lost is told in time, not in time predicted
         return Victim(job, price(job, worth, idle + faster, share), (job.priority, own))
 

@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, has_room, nodes_for
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import seconds_left, start_up
-from trimtab_policy.placement.releases import FreeTimeline, as_expected, expected_end
+from trimtab_policy.placement.releases import FreeTimeline, expected_end, expected_releases, expected_timeline
 from trimtab_policy.placement.wording import add, waits, worded
 from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.types import Decision, Job, NodeShare, Pending, PendingReason, Placement, Snapshot
@@ -141,7 +141,7 @@ def hidden(snapshot: Snapshot, reservations: Sequence[Reservation]) -> Snapshot:
     """The snapshot without the free GPUs that are kept: what is left to jobs that are not sure to end in time."""
     if not reservations:
         return snapshot
-    ahead, kept = _timeline(snapshot), dict[str, int]()
+    ahead, kept = expected_timeline(snapshot), dict[str, int]()
     jobs = {job.uid: job for job in snapshot.jobs}
     for reservation in reservations:
         then = ahead.at(reservation.start)
@@ -233,7 +233,7 @@ class ReservationGuard:
         self._kept = self._watch(now, [reservation for reservation in found if reservation])
 
     def _watch(self, snapshot: Snapshot, reservations: Sequence[Reservation]) -> list[_Watched]:
-        ahead, watched = _timeline(snapshot), list[_Watched]()
+        ahead, watched = expected_timeline(snapshot), list[_Watched]()
         for reservation in reservations:
             if reservation.job in self._turn:
                 job = self._jobs[reservation.job]
@@ -269,15 +269,6 @@ class _Watched:
         return _fits(then, self.job, self._options)
 
 
-def _timeline(snapshot: Snapshot, *, early: bool = False) -> FreeTimeline:
-    """When GPUs come free, as things are expected to go, or at the low ends of the intervals."""
-    now, releases, free = snapshot.time, list(as_expected(snapshot)), Capacity(snapshot)
-    free.expect(snapshot.ending, (share for each in releases for share in each.shares))
-    if early:
-        releases = [replace(each, time=now + (each.time - now) / each.uncertainty) for each in releases]
-    return FreeTimeline(now, free, releases)
-
-
 def _promise(ahead: FreeTimeline, job: Job, made: Reservation) -> None:
     ahead.promise(job, made.gpu_type, made.shares, since=-math.inf, until=made.start + made.seconds)
 
@@ -299,9 +290,9 @@ class _Diary:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._expected = _timeline(snapshot)
-        certain = all(each.uncertainty == 1.0 for each in as_expected(snapshot))
-        self._early = None if certain else _timeline(snapshot, early=True)
+        self._expected = expected_timeline(snapshot)
+        certain = all(each.uncertainty == 1.0 for each in expected_releases(snapshot))
+        self._early = None if certain else expected_timeline(snapshot, early=True)
 
     def enter(self, job: Job, how: _Terms) -> Reservation | None:
         """The earliest start of the job; None where it could not start though all had ended."""

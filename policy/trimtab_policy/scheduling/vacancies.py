@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from trimtab_policy.perf.plans import Offer, options_by_type
 from trimtab_policy.placement.candidates import candidates
-from trimtab_policy.placement.capacity import Capacity, GangDemand, IntArray
+from trimtab_policy.placement.capacity import NO_NODES, Capacity, GangDemand, IntArray
+from trimtab_policy.placement.node_columns import column, columns
 from trimtab_policy.specs import ModelSpec, TrainingSpec
 from trimtab_policy.types import Job, Requirements, Snapshot
 
@@ -104,9 +105,9 @@ class Ending(Struct, frozen=True):
 
     gpu_type: str
     queue: str
-    rows: IntArray
+    rows: Sequence[int]
     """Its nodes, by their place in the snapshot ..."""
-    parts: IntArray
+    parts: Sequence[int]
     """... and its GPUs on each."""
     gpus: int
 
@@ -116,20 +117,22 @@ class Vacancies:
 
     def __init__(self, snapshot: Snapshot, jobs: Iterable[Job]) -> None:
         self.types = {name: number for number, name in enumerate(sorted(snapshot.gpu_types))}
-        self.index = {node.name: row for row, node in enumerate(snapshot.nodes)}
-        self._names = list(self.index)
-        self._free = np.array([max(0, node.free_gpus) for node in snapshot.nodes], dtype=np.int64)
-        self._width = 1 + max((node.gpus for node in snapshot.nodes), default=0)
-        kinds = np.array([self.types[node.gpu_type] for node in snapshot.nodes], dtype=np.int64)
+        known = columns(snapshot.nodes)
+        self.index, self._names = known.index, known.names
+        self._free = known.free.copy()
+        self._width = 1 + int(known.total.max(initial=0))
+        everywhere = [known.members.get(name, NO_NODES) for name in self.types]
         eligible = dict.fromkeys(job.eligible for job in jobs if job.eligible is not None)
         self._pools: dict[tuple[str, ...] | None, int] = {None: 0}
         self._pools |= {names: number for number, names in enumerate(eligible, start=1) if number < MOST_POOLS}
         self._members: list[list[IntArray]] = []
         """By pool and type: which nodes."""
         for names in self._pools:
-            inside = range(len(kinds)) if names is None else [self.index[name] for name in names if name in self.index]
-            rows = np.array(inside, dtype=np.int64)
-            self._members.append([rows[kinds[rows] == kind] for kind in self.types.values()])
+            if names is None:
+                self._members.append(everywhere)
+            else:
+                admitted = column([self.index[name] for name in names if name in self.index])
+                self._members.append([rows[np.isin(rows, admitted)] for rows in everywhere])
         self.counts: IntArray = np.zeros((len(self._pools), len(self.types), self._width), dtype=np.int64)
         for kind in self.types.values():
             self._count(kind)
@@ -185,8 +188,8 @@ class Vacancies:
 
     def give(self, ended: Sequence[Ending]) -> None:
         """Let go of what these gangs hold."""
-        for ending in ended:
-            self._free[ending.rows] += ending.parts
+        rows = [row for ending in ended for row in ending.rows]
+        np.add.at(self._free, rows, [gpus for ending in ended for gpus in ending.parts])
         np.minimum(self._free, self._width - 1, out=self._free)
         for gpu_type in {ending.gpu_type for ending in ended} & self.types.keys():
             self._count(self.types[gpu_type])
