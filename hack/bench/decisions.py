@@ -1,5 +1,6 @@
 """How long a decision takes, every stage and the shield included: 100 pending jobs on 1,000 nodes of nine GPU products
-(the shipped profile `large`), 200 on 5,000, 1,000 on 10,000. Milliseconds of CPU: a neighbour's work is not ours.
+(the shipped profile `large`), 200 on 5,000, 1,000 on 10,000, and 2,000 on 80,000 GPUs. Milliseconds of CPU: a
+neighbour's work is not ours.
 
 The jobs are the sample manifests, over and over, each time with other batch sizes and counts; the cluster is empty,
 half full or full of running jobs. `cold` is the first decision of a process, which searches the plans of every job
@@ -29,6 +30,7 @@ from trimtab.settings import Settings
 from trimtab_local.checkout import checkout
 from trimtab_local.fake.profile import FakeCluster, load_profile
 from trimtab_policy.perf import plans
+from trimtab_policy.policy import Solves, load
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.types import Snapshot
 
@@ -36,14 +38,15 @@ FILLER_GPUS = 8
 DEADLINE_SECONDS = 600.0
 
 
-SIZES = (1000, 100), (5000, 200), (10000, 1000)
-"""Nodes, and jobs that wait."""
+SIZES = (1000, 100), (5000, 200), (10000, 1000), (11400, 2000)
+"""Nodes, and jobs that wait; the last is 80,000 GPUs."""
 POLICIES = ("best_fit", "rudder")
 OTHERS = ("fcfs", "fixed", "easy_backfill", "sjf", "fgd")
 """Those that decide well, too, on a cluster where nothing may be preempted: on the smallest size only."""
 GOALS = {1000: {"best_fit": 40.0, "rudder": 150.0}, 5000: {"best_fit": 150.0, "rudder": 400.0},
          10000: {"best_fit": 600.0, "rudder": 1000.0}}  # fmt: skip
 """Nodes -> policy -> milliseconds."""
+GAP_GOAL = 0.01
 
 
 class Line(Struct):
@@ -60,6 +63,8 @@ class Line(Struct):
     """Milliseconds, once."""
     warm: Spread
     """Milliseconds."""
+    gap: float | None
+    """How far the assignment may be from the best, as a part of its worth; None where nobody certifies that."""
 
 
 async def measure(sizes: Sequence[tuple[int, int]], repeat: int) -> list[Line]:
@@ -67,29 +72,33 @@ async def measure(sizes: Sequence[tuple[int, int]], repeat: int) -> list[Line]:
     lines: list[Line] = []
     for number, (nodes, pending) in enumerate(sizes):
         policies = POLICIES if number else POLICIES + OTHERS
-        for load, share in (("empty", 0.0), ("half full", 0.5), ("full", 1.0)):
+        for told, share in (("empty", 0.0), ("half full", 0.5), ("full", 1.0)):
             snapshot = await snapshot_of(profile_of(nodes), share, pending)
-            lines += [_line(name, nodes, snapshot, load, repeat) for name in policies]
+            lines += [_line(name, nodes, snapshot, told, repeat) for name in policies]
     return lines
 
 
 def goals(lines: Sequence[Line]) -> list[tuple[str, float, float]]:
-    """What, its p99 in ms, and what it should be at most."""
-    return [
-        (f"{line.policy}, {line.size} nodes, {line.pending} wait, {line.load}: p99 ms of CPU", line.warm.p99, goal)
-        for line in lines
+    """What, its figure, and what it should be at most."""
+    told = [(f"{line.policy}, {line.size} nodes, {line.pending} wait, {line.load}", line) for line in lines]
+    times = [
+        (f"{what}: p99 ms of CPU", line.warm.p99, goal)
+        for what, line in told
         if (goal := GOALS.get(line.size, {}).get(line.policy)) is not None
     ]
+    return times + [(f"{what}: certified gap", line.gap, GAP_GOAL) for what, line in told if line.gap is not None]
 
 
-def _line(name: str, size: int, snapshot: Snapshot, load: str, repeat: int) -> Line:
-    engine, choice = Engine(), Choice(name, name, deadline_seconds=DEADLINE_SECONDS)
+def _line(name: str, size: int, snapshot: Snapshot, share: str, repeat: int) -> Line:
+    policy = load(name)
+    engine, choice = Engine(lambda _: policy), Choice(name, name, deadline_seconds=DEADLINE_SECONDS)
     engine.prepare([name])
     plans.forget()
     cold, outcome = _timed(engine, choice, snapshot)
     gc.freeze()  # as the controller does when it begins to lead
     warm = spread([_timed(engine, choice, snapshot)[0] for _ in range(repeat)])
-    return Line(name, size, len(snapshot.nodes), load, len(snapshot.waiting()), outcome, cold, warm)
+    gap = policy.largest_gap if isinstance(policy, Solves) else None
+    return Line(name, size, len(snapshot.nodes), share, len(snapshot.waiting()), outcome, cold, warm, gap)
 
 
 def _timed(engine: Engine, choice: Choice, snapshot: Snapshot) -> tuple[float, int]:

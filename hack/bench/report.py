@@ -217,10 +217,13 @@ def _extender(report: Report) -> Table:
 
 
 def _decisions(report: Report) -> Table:
-    table = _table("decisions, ms of CPU", "POLICY", "NODES", "CLUSTER", "WAITING", "PLACED", "COLD", "WARM p50", "p99")
+    table = _table(
+        "decisions, ms of CPU", "POLICY", "NODES", "CLUSTER", "WAITING", "PLACED", "COLD", "WARM p50", "p99", "GAP"
+    )
     for line in report.decisions or ():
         counts = (str(line.nodes), line.load, str(line.pending), str(line.placed))
-        table.add_row(line.policy, *counts, *(f"{ms:.0f}" for ms in (line.cold, line.warm.p50, line.warm.p99)))
+        times = (f"{ms:.0f}" for ms in (line.cold, line.warm.p50, line.warm.p99))
+        table.add_row(line.policy, *counts, *times, "" if line.gap is None else f"{line.gap:.2%}")
     return table
 
 

@@ -70,6 +70,14 @@ class Weighs(Protocol):
         ...
 
 
+@runtime_checkable
+class Solves(Protocol):
+    """A policy that can say how far its assignments may be from the best."""
+
+    largest_gap: float
+    """The largest certified gap of all its decisions, as a part of the worth."""
+
+
 class PolicyFailure(Exception):
     """A policy, or a stage of a decision, was late, raised, or returned something that is no decision.
 

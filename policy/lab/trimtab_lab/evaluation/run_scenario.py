@@ -30,7 +30,7 @@ from trimtab_lab.kernel import run as kernel_run
 from trimtab_lab.rigid import RigidRules
 from trimtab_lab.workloads import clusters
 from trimtab_lab.workloads.trace import Trace
-from trimtab_policy.policy import Policy
+from trimtab_policy.policy import Policy, Solves
 from trimtab_policy.sim import llm
 from trimtab_policy.sim.controller import SimulatedController, is_elastic
 from trimtab_policy.sim.engine import SimRules, simulate
@@ -50,11 +50,6 @@ MANY = 20_000
 """Jobs from which on the kernel is used; it measures no decisions."""
 _ROUNDING = 0.02
 """By how much measured jobs may beat their bound: their epochs end on whole seconds."""
-
-
-@runtime_checkable
-class _Solves(Protocol):
-    largest_gap: float
 
 
 @runtime_checkable
@@ -103,7 +98,7 @@ def run_scenario(scenario: Scenario) -> ScenarioResult:
         queues=_queues(chosen),
         decider=decider,
         round_seconds=length,
-        solver_gap=policy.largest_gap if isinstance(policy, _Solves) else None,
+        solver_gap=policy.largest_gap if isinstance(policy, Solves) else None,
         jobs=result.jobs if scenario.spans else (),
         held=result.spans if scenario.spans else (),
     )
