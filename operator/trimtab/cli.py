@@ -34,13 +34,15 @@ class Commands(TyperGroup):
         own = super().get_command(ctx, cmd_name)
         if own or cmd_name not in offered(GROUP):
             return own
+        accepts: dict[str, bool] = {}
         try:
             found = offered(GROUP)[cmd_name].load()
         except Exception as error:  # noqa: BLE001 - whatever somebody else's command raises while it is imported
             found = _broken(cmd_name, f"{type(error).__name__}: {error}")
+            accepts = {"ignore_unknown_options": True, "allow_extra_args": True}  # what these were it cannot say
         if not isinstance(found, typer.Typer):
             alone = typer.Typer(pretty_exceptions_enable=False)
-            alone.command(cmd_name)(found)
+            alone.command(cmd_name, context_settings=accepts)(found)
             found = alone
         command = get_command(found)
         command.name = cmd_name

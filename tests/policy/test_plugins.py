@@ -99,9 +99,11 @@ def test_its_command_is_a_command_of_trimtab(installed: Path) -> None:
     shown = trimtab(installed, "--help").stdout
     assert "Say hello." in shown
     assert "cannot be imported from acme_missing:hello" in " ".join(shown.replace("│", "").split())
-    broken = trimtab(installed, "acme-broken")
-    assert (broken.returncode, broken.stdout) == (1, "")
-    assert "Traceback" not in broken.stderr
+    for options in ((), ("--name", "world", "now")):  # whatever it takes: what is wrong is that it is not there
+        broken = trimtab(installed, "acme-broken", *options)
+        assert (broken.returncode, broken.stdout) == (1, "")
+        assert "cannot be imported from acme_missing:hello" in " ".join(broken.stderr.split())
+        assert "Traceback" not in broken.stderr
 
 
 def test_nobody_takes_the_place_of_what_is_ours(installed: Path) -> None:
