@@ -12,8 +12,17 @@ from msgspec.structs import replace
 from tests.builders import A100, H100, NOW, capacity, job, node, placement, running, snapshot
 from tests.policy.scheduling.crowds import crowds
 
+from trimtab_policy.placement import releases
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.releases import FreeTimeline, Release, Releases, as_expected, as_told, expected_end
+from trimtab_policy.placement.releases import (
+    FreeTimeline,
+    Release,
+    Releases,
+    as_expected,
+    as_told,
+    expected_end,
+    expected_timeline,
+)
 from trimtab_policy.placement.runtime import OVERDUE, holder
 from trimtab_policy.types import Job, NodeShare, Placement, Snapshot
 
@@ -47,7 +56,10 @@ def replayed(now: Snapshot, made: Sequence[Claim], moment: float) -> dict[str, i
 
 
 def timeline(now: Snapshot, made: Sequence[Claim] = ()) -> FreeTimeline:
-    ahead = FreeTimeline(now.time, Capacity(now), as_expected(now))
+    return promised(FreeTimeline(now.time, Capacity(now), as_expected(now)), now, made)
+
+
+def promised(ahead: FreeTimeline, now: Snapshot, made: Sequence[Claim]) -> FreeTimeline:
     for number, (name, gpus, since, until) in enumerate(made):
         kind = next(each.gpu_type for each in now.nodes if each.name == name)
         ahead.promise(job(f"p{number}"), kind, (NodeShare(name, gpus),), since=since, until=until)
@@ -72,6 +84,30 @@ def test_a_promise_that_is_over_pays_for_nothing_that_a_node_has_handed_out_twic
     gang = running("r", {"n0": 4}, finish=NOW + 600)
     ahead = timeline(snapshot([node("n0", free=-2)], [gang]), [("n0", 1, NOW, NOW + 60)])
     assert [free_gpus(ahead.at(NOW + seconds))["n0"] for seconds in (0, 60, 600)] == [-1, 0, 2]
+
+
+@given(crowds(), st.lists(MOMENTS, min_size=1, max_size=4), st.data())
+def test_who_asks_about_the_same_snapshot_sees_nothing_of_what_another_promises(
+    now: Snapshot, moments: list[float], data: st.DataObject
+) -> None:
+    made = data.draw(claims([each.name for each in now.nodes]))
+    before, mine, fork = expected_timeline(now), promised(expected_timeline(now), now, made), expected_timeline(now)
+    forked = promised(mine.copy(), now, [("n0", 1, NOW, math.inf)])
+    for moment in moments:
+        bare = free_gpus(before.at(moment))
+        assert free_gpus(fork.at(moment)) == bare
+        taken = {name: sum(g for n, g, since, until in made if n == name and since <= moment < until) for name in bare}
+        assert free_gpus(mine.at(moment)) == {name: gpus - taken[name] for name, gpus in bare.items()}
+        more = {name: gpus - taken[name] - (name == "n0") for name, gpus in bare.items()}
+        assert free_gpus(forked.at(moment)) == more
+
+
+def test_what_is_known_of_many_moments_is_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases, "MOST_KNOWN", 3)
+    gangs = [running(f"r{i}", {"n0": 1}, finish=NOW + 60 * (i + 1)) for i in range(8)]
+    ahead = timeline(snapshot([node("n0", free=0)], gangs))
+    for moment in (7, 1, 5, 3, 8, 2, 6, 4, 0, 7):
+        assert free_gpus(ahead.at(NOW + 60 * moment)) == {"n0": moment}
 
 
 @given(crowds(), st.integers(1, 24))
