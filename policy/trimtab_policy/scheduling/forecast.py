@@ -97,8 +97,9 @@ class _Forecast:
 
     def run(self, endings: Iterable[tuple[float, Ending]]) -> dict[str, Start]:
         """Slot after slot, until all have started or nothing ends any more."""
-        for time, ending in endings:
-            self._due[self._slot(time)].append((time, ending))
+        known = list(endings)
+        for slot, due in zip(self._slots([time for time, _ in known]), known, strict=True):
+            self._due[slot].append(due)
         while self._due and self._left:
             slot = min(self._due)
             ended = self._due.pop(slot)
@@ -112,6 +113,12 @@ class _Forecast:
         """1 and up: nobody starts at once."""
         steps = max(0.0, time - self._now) / SLOT_SECONDS * (GROWTH - 1)
         return 1 + int(math.log1p(steps) / math.log(GROWTH))
+
+    def _slots(self, times: Sequence[float]) -> list[int]:
+        """`_slot` of thousands at once."""
+        steps = np.maximum(0.0, np.array(times, dtype=float) - self._now) / SLOT_SECONDS * (GROWTH - 1)
+        found: list[int] = (1 + (np.log1p(steps) / math.log(GROWTH)).astype(np.int64)).tolist()
+        return found
 
     def _serve(self, now: float, slot: int) -> None:
         """Start whoever fits, in the order of the line."""
@@ -273,6 +280,8 @@ class _SmallestGangs:
 
     def charge(self, queue: str, gpu_type: str, gpus: int) -> None:
         """So many more (less, where negative) are held by jobs of the queue."""
+        if not self._keys:
+            return
         for key in (self._key(queue, gpu_type), self._key(queue, ALL_TYPES)):
             if key:
                 self._left[key] -= gpus
