@@ -17,7 +17,7 @@ from copy import copy
 from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
-from threading import Lock, RLock
+from threading import Lock
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -168,7 +168,7 @@ class FreeTimeline:
         self._known.clear()
 
 
-MOST_KNOWN = 64
+MOST_KNOWN = 32
 """Moments of a course of which is kept what is free then: of 10,000 nodes that is a third of a megabyte each."""
 
 
@@ -227,12 +227,11 @@ class _Expected:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._lock = RLock()
+        self._lock = Lock()
 
     @cached_property
-    def releases(self) -> tuple[Release, ...]:
-        with self._lock:
-            return tuple(as_expected(self._snapshot))
+    def releases(self) -> tuple[Release, ...]:  # without the lock: whoever holds it asks for these, too
+        return tuple(as_expected(self._snapshot))
 
     def timeline(self, *, early: bool) -> FreeTimeline:
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from trimtab_policy.placement.releases import (
     as_expected,
     as_told,
     expected_end,
+    expected_releases,
     expected_timeline,
 )
 from trimtab_policy.placement.runtime import OVERDUE, holder
@@ -100,6 +102,20 @@ def test_who_asks_about_the_same_snapshot_sees_nothing_of_what_another_promises(
         assert free_gpus(mine.at(moment)) == {name: gpus - taken[name] for name, gpus in bare.items()}
         more = {name: gpus - taken[name] - (name == "n0") for name, gpus in bare.items()}
         assert free_gpus(forked.at(moment)) == more
+
+
+def test_threads_that_ask_about_one_snapshot_at_once_get_the_same_and_do_not_wait_for_each_other() -> None:
+    for number in range(50):
+        gangs = [running(f"r{number}-{i}", {"n0": 1}, finish=NOW + 60 * (i + 1)) for i in range(8)]
+        now = snapshot([node("n0", free=0)], gangs)
+
+        def asked(turn: int, now: Snapshot = now) -> dict[str, int]:
+            if turn % 2:
+                assert len(expected_releases(now)) == 8
+            return free_gpus(expected_timeline(now, early=turn % 3 == 0).at(NOW + 1e6))
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(asked, range(16), timeout=60)) == [{"n0": 8}] * 16
 
 
 def test_what_is_known_of_many_moments_is_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
