@@ -69,6 +69,7 @@ from trimtab_policy.learned.worth import (
     Trained,
     analytic,
     analytic_worth,
+    at_least_something,
     best_later,
     change,
     features,
@@ -213,6 +214,7 @@ class _Scored:
         self._numbers = {menu.job.uid: number for number, menu in enumerate(menus)}
         judged = _judged(trained, self._columns, self._first, menus)
         self._worth, self._doubts, self._seen = judged
+        self._worth = at_least_something(self._first, self._worth)
         self._unruled = self._worth.copy()
         """The same whatever found no nodes in one of the attempts: it may in what is left."""
         self._pools = _Pools(snapshot, offered, menus)

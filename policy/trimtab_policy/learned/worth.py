@@ -57,6 +57,10 @@ LARGEST_CHANGE = 2.0
 """Of the logarithm of a worth, by the network."""
 
 
+ALMOST_NOTHING = 1e-6
+"""What the best option is worth of a job of which none is worth anything."""
+
+
 class Network(NamedTuple):
     """What was learned; every array is float64."""
 
@@ -133,6 +137,20 @@ def analytic_worth(
     worth: FloatArray = w[owner] * (gain + constants[1] + constants[15] * fixed + constants[11] * stays)
     worth -= constants[9] * math.exp(min(constants[10] * load, 30.0)) * price
     return worth
+
+
+def at_least_something(first: IntArray, worth: FloatArray) -> FloatArray:
+    """The worth of all options, (m,), where a job of which none is worth anything has almost nothing instead: it is
+    over sooner than it begins, or worth less than its GPUs, and would else wait for ever beside idle ones. What anybody
+    else wants of them is worth more. The order of its options stays. `first` (n + 1,): options of job j are those from
+    first[j] to first[j + 1]."""
+    found = worth.copy()
+    for j in range(len(first) - 1):
+        best = worth[first[j] : first[j + 1]].max()
+        if best <= 0.0:
+            for k in range(first[j], first[j + 1]):
+                found[k] = ALMOST_NOTHING * math.exp(worth[k] - best)
+    return found
 
 
 def learned(network: Network) -> bool:

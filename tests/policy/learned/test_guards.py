@@ -325,6 +325,31 @@ def idle_beside(now: Snapshot, decision: Decision, waits: Iterable[str]) -> list
     ]
 
 
+@pytest.mark.parametrize("steps", [1, 60, 2000])
+@pytest.mark.parametrize("preemptible", [False, True])
+def test_a_job_that_is_over_sooner_than_it_begins_starts_on_what_nobody_else_wants(
+    steps: int, preemptible: bool
+) -> None:
+    tiny = job("tiny", gpus=(1, 8), steps=steps, preemptible=preemptible, created=NOW)
+    alone = snapshot([node("n1"), node("n2", free=0)], [tiny, running("other", {"n2": 8})])
+    assert placed(Rudder().decide(alone)) == {"uid-tiny"}
+    rest = snapshot([node("n1", free=2)], [tiny, running("other", {"n1": 6})])
+    assert placed(Rudder().decide(rest)) == {"uid-tiny"}
+
+
+def test_what_anybody_else_wants_is_not_for_a_job_that_nothing_is_worth_anything_to() -> None:
+    tiny = job("tiny", gpus=(1, 8), steps=1, preemptible=True, created=NOW)
+    large = job("large", gpus=(8, 8), steps=1_000_000, created=NOW)
+    assert placed(Rudder().decide(snapshot([node("n1")], [tiny, large]))) == {"uid-large"}
+
+
+def test_a_tiny_job_that_is_starting_is_not_stopped_for_nothing() -> None:
+    tiny = running("tiny", {"n1": 4}, steps=60, preemptible=True, elastic=True, resuming=80.0, started=NOW - 1)
+    assert not Rudder().decide(snapshot([node("n1", free=4)], [tiny])).stops
+    beside = job("beside", gpus=(1, 2), steps=100_000, created=NOW)
+    assert not Rudder().decide(snapshot([node("n1", free=4)], [tiny, beside])).stops
+
+
 @given(snapshots())
 @settings(max_examples=40, deadline=None)
 def test_nothing_is_idle_beside_who_may_be_moved_later_or_has_waited_for_long(now: Snapshot) -> None:

@@ -36,6 +36,7 @@ features = jit(plain.features)
 change = jit(plain.change)
 on_purpose = jit(plain.on_purpose)
 best_later = jit(plain.best_later)
+at_least_something = jit(plain.at_least_something)
 still_left = jit(guards.still_left)
 
 
@@ -363,7 +364,7 @@ def _decide(network: Network, asked: _Asked, seen: FloatArray) -> IntArray:
     """Option of the window for each job, -1 for none, (k,); `seen` is widened, if it holds any features."""
     if seen.shape[1]:
         _note(network, asked.jobs, asked.options, asked.owner, seen)
-    worth = values(network, asked.jobs, asked.options, asked.owner)
+    worth = at_least_something(asked.first, values(network, asked.jobs, asked.options, asked.owner))
     purpose = on_purpose(asked.jobs, asked.options, asked.owner, asked.waits, asked.jobs[:, 4])
     if purpose.any():
         then = asked.options.copy()
