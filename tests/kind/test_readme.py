@@ -57,6 +57,6 @@ def test_install_first_job_tune_and_uninstall_as_the_readme_has_it(nothing: Kind
     said = log.read_text()
     assert shell.returncode == 0, f"{said[-6000:]}\n{nothing.state()}"
     assert re.search(r"^\d+ ok$", said, re.MULTILINE), "the doctor has nothing to say of a new installation"
-    assert '{"event": "done", "step": 200' in said, "the first job's log is shown, to its end"
+    assert '{"event": "done", "step": 60' in said, "the first job's log is shown, to its end"
     left = nothing.kubectl("get", "crds,clusterroles,namespaces", "--output=name")
     assert "trimtab" not in left.replace("/trimtab-tests", "")
