@@ -9,7 +9,8 @@
 - *Moving*: a job is moved, resized or stopped `FREE_CHANGES` times as the worth has it, which knows the pause of a
   change. From then on its gang is left alone for `LEAST_RUN` seconds after each start. So in no hour are there more
   than `MOST_PER_HOUR`. What users ask for besides (`minRuntimeSeconds`) is the pipeline's to keep.
-- *Idling*: what no other job gets goes to jobs that can start on it at once, unless they wait on purpose.
+- *Idling*: what no other job gets goes to jobs that can start on it at once, unless they wait on purpose. A job that
+  nothing is worth anything to, for it is over sooner than it begins, starts on that, too (`worth.at_least_something`).
 - *Believing*: of what the network has never seen the like in its training, it says nothing; and one job's extremes make
   nobody else's case strange. Who has held GPUs for longer than it said is not believed to be about to end.
 """
