@@ -29,8 +29,8 @@ from trimtab.observe.snapshot import ClusterObserver
 from trimtab.settings import Settings
 from trimtab_local.checkout import checkout
 from trimtab_local.fake.profile import FakeCluster, load_profile
+from trimtab_policy import policy
 from trimtab_policy.perf import plans
-from trimtab_policy.policy import Solves, load
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.types import Snapshot
 
@@ -72,9 +72,9 @@ async def measure(sizes: Sequence[tuple[int, int]], repeat: int) -> list[Line]:
     lines: list[Line] = []
     for number, (nodes, pending) in enumerate(sizes):
         policies = POLICIES if number else POLICIES + OTHERS
-        for told, share in (("empty", 0.0), ("half full", 0.5), ("full", 1.0)):
+        for load, share in (("empty", 0.0), ("half full", 0.5), ("full", 1.0)):
             snapshot = await snapshot_of(profile_of(nodes), share, pending)
-            lines += [_line(name, nodes, snapshot, told, repeat) for name in policies]
+            lines += [_line(name, nodes, snapshot, load, repeat) for name in policies]
     return lines
 
 
@@ -89,16 +89,16 @@ def goals(lines: Sequence[Line]) -> list[tuple[str, float, float]]:
     return times + [(f"{what}: certified gap", line.gap, GAP_GOAL) for what, line in told if line.gap is not None]
 
 
-def _line(name: str, size: int, snapshot: Snapshot, share: str, repeat: int) -> Line:
-    policy = load(name)
-    engine, choice = Engine(lambda _: policy), Choice(name, name, deadline_seconds=DEADLINE_SECONDS)
+def _line(name: str, size: int, snapshot: Snapshot, load: str, repeat: int) -> Line:
+    found = policy.load(name)
+    engine, choice = Engine(lambda _: found), Choice(name, name, deadline_seconds=DEADLINE_SECONDS)
     engine.prepare([name])
     plans.forget()
     cold, outcome = _timed(engine, choice, snapshot)
     gc.freeze()  # as the controller does when it begins to lead
     warm = spread([_timed(engine, choice, snapshot)[0] for _ in range(repeat)])
-    gap = policy.largest_gap if isinstance(policy, Solves) else None
-    return Line(name, size, len(snapshot.nodes), share, len(snapshot.waiting()), outcome, cold, warm, gap)
+    gap = found.largest_gap if isinstance(found, policy.Solves) else None
+    return Line(name, size, len(snapshot.nodes), load, len(snapshot.waiting()), outcome, cold, warm, gap)
 
 
 def _timed(engine: Engine, choice: Choice, snapshot: Snapshot) -> tuple[float, int]:

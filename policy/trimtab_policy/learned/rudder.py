@@ -213,8 +213,8 @@ class _Scored:
         self._first = np.cumsum([0, *(len(menu.options) for menu in menus)])
         self._numbers = {menu.job.uid: number for number, menu in enumerate(menus)}
         judged = _judged(trained, self._columns, self._first, menus)
-        self._worth, self._doubts, self._seen = judged
-        self._worth = at_least_something(self._first, self._worth)
+        self._worth = at_least_something(self._first, judged.worth)
+        self._doubts, self._seen = judged.doubts, judged.seen
         self._unruled = self._worth.copy()
         """The same whatever found no nodes in one of the attempts: it may in what is left."""
         self._pools = _Pools(snapshot, offered, menus)

@@ -142,8 +142,9 @@ class FreeTimeline:
 
     def last_change(self, time: float) -> float | None:
         """When it became so: the last event by then; None if there is none."""
-        events = (each.time for each in self._promises if -math.inf < each.time <= time)
-        return max(events, default=self._course.last(time)) if self._promises else self._course.last(time)
+        promised = [each.time for each in self._promises if -math.inf < each.time <= time]
+        ended = self._course.last(time)
+        return max(promised if ended is None else [*promised, ended], default=None)
 
     def first(self, fits: Callable[[Capacity], bool]) -> tuple[float, Capacity] | None:
         """The earliest time at which what is free fits, and what is free then; None where it never does.

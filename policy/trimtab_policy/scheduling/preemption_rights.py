@@ -52,6 +52,10 @@ class PreemptionRights:
     def _shares(self) -> dict[str, float]:
         return shares(self._snapshot)
 
+    @cached_property
+    def _largest(self) -> float:
+        return max(self._shares.values(), default=0.0)
+
     def any_for(self, job: Job) -> bool:
         """Whether there is any job to preempt or move at all: for most of a long line there is none."""
         return any(self._may_stop(job, other) or self._may_move(job, other) for other in self._here)
@@ -137,8 +141,7 @@ class PreemptionRights:
     def _victim(self, job: Job, idle: float) -> Victim:
         worth = self._worth[job.placement.gpu_type] if job.placement else 0.0
         own = job.placement is not None and self._borrowed.get(job.uid, 0) < job.placement.gpus
-        largest = max(self._shares.values(), default=0.0)
-        share = self._shares.get(line_of(job), 0.0) / largest if largest else 1.0
+        share = self._shares.get(line_of(job), 0.0) / self._largest if self._largest else 1.0
         faster = job.lost_seconds * (self._snapshot.speedup - 1)  # what is lost is told in time, not in time predicted
         return Victim(job, price(job, worth, idle + faster, share), (job.priority, own))
 

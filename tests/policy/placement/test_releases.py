@@ -202,3 +202,9 @@ def test_the_last_change_is_the_last_end_by_then() -> None:
     assert [ahead.last_change(NOW + seconds) for seconds in (0, 30, 60, 90, 1e6)] == [
         None, NOW + 30, NOW + 30, NOW + 90, NOW + 90,
     ]  # fmt: skip
+    ahead.promise(job("p"), A100, (NodeShare("n1", 1),), since=NOW + 60, until=NOW + 120)
+    assert [ahead.last_change(NOW + seconds) for seconds in (0, 30, 60, 90, 1e6)] == [
+        None, NOW + 30, NOW + 60, NOW + 90, NOW + 120,
+    ]  # fmt: skip
+    ahead.promise(job("q"), A100, (NodeShare("n1", 1),), since=NOW, until=math.inf)
+    assert ahead.last_change(NOW + 10) is None
