@@ -239,3 +239,21 @@ def test_the_compiled_world_is_that_of_the_engine_but_for_the_guards(
     times = [job.finished - job.submitted for job in run.jobs if job.finished is not None]
     assert len(times) == len(run.jobs)
     assert np.mean(np.array(times)[measured]) == pytest.approx(fast, rel=0.04)
+
+
+@pytest.mark.parametrize("made", [0.0, 0.5, 1.0, 1.2, 1.6])
+def test_the_compiled_world_expects_of_a_job_what_the_policy_does(made: float) -> None:
+    scenario = Scenario("", "generator:cluster-v0", "sia-heterogeneous", window=0, windows=1, window_jobs=12, seed=11)
+    window, _ = elastic_window(scenario, size_error=0.5)
+    n = len(window.steps)
+    stated = np.maximum(1.0, np.rint(window.steps * window.told))
+    done, zeros = made * stated, np.zeros(n)
+    held = np.full(n, -1, np.int64)
+    here = np.ones(n, np.bool_)
+    world = rescaling._World(window.steps - done, done, held, zeros, zeros, here, zeros, zeros, zeros)
+    for number in range(n):
+        job, options = np.zeros(8), np.zeros((window.first[number + 1] - window.first[number], 6))
+        rescaling._fill(window, world, 0.0, number, job, options)
+        told = float(stated[number])
+        beyond = max(0.0, done[number] - told)
+        assert job[0] == pytest.approx(guards.still_left(told, min(done[number], told), beyond, 0.0))
