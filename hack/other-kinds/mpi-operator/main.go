@@ -1,5 +1,5 @@
 // The controller of MPIJobs (v2beta1), as it is. Its own program wants port 8080 for health checks whatever it is told,
-// which two on one machine cannot both have, and waits for a lease first: this one has neither.
+// which two on one machine cannot both have, and waits for a lease first: this one has neither, and starts anew often.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/kubeflow/mpi-operator/cmd/mpi-operator/app/options"
 	"github.com/kubeflow/mpi-operator/pkg/client/clientset/versioned"
@@ -21,6 +22,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 )
+
+// How long a controller runs before the next one takes its place.
+const longest = 20 * time.Second
 
 func main() {
 	option := options.NewServerOption()
@@ -35,6 +39,21 @@ func main() {
 	config.QPS, config.Burst = float32(option.QPS), option.Burst
 	client, jobs := kubernetes.NewForConfigOrDie(config), versioned.NewForConfigOrDie(config)
 	check(mpischeme.AddToScheme(scheme.Scheme)) // for events about MPIJobs
+	go func() {
+		check(http.ListenAndServe(*health, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	}()
+	for ctx.Err() == nil {
+		runForAWhile(ctx, client, jobs, option)
+	}
+}
+
+// Run a controller, and end it after a while. Its queue takes each event for a failure until it has dealt with the job,
+// and doubles its pause each time, up to a quarter of an hour; a new one begins with none, as after a change of leader.
+func runForAWhile(
+	ctx context.Context, client kubernetes.Interface, jobs versioned.Interface, option *options.ServerOption,
+) {
+	ctx, stop := context.WithTimeout(ctx, longest)
+	defer stop()
 	theirs, ours := informers.NewSharedInformerFactory(client, 0), externalversions.NewSharedInformerFactory(jobs, 0)
 	core := theirs.Core().V1()
 	made, err := controller.NewMPIJobController(
@@ -44,12 +63,9 @@ func main() {
 	check(err)
 	theirs.Start(ctx.Done())
 	ours.Start(ctx.Done())
-	theirs.WaitForCacheSync(ctx.Done())
-	ours.WaitForCacheSync(ctx.Done())
-	go func() {
-		check(http.ListenAndServe(*health, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
-	}()
-	check(made.Run(option.Threadiness, ctx.Done()))
+	if err := made.Run(option.Threadiness, ctx.Done()); err != nil && ctx.Err() == nil {
+		klog.Fatal(err)
+	}
 }
 
 func check(err error) {
