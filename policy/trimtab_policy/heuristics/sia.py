@@ -13,8 +13,8 @@ The powers are rounded to two digits, as in the artifact, so many assignments co
 moves the average JCT by several per cent. Here that is explicit: what a job holds comes first, then the fewest GPUs,
 then the order of the GPU types; or, with `tie_seed`, chance.
 
-The program is solved exactly (`knapsack`), or by HiGHS where it is too large for that, to a gap that
-`Sia.largest_gap` remembers.
+The program is solved exactly (`knapsack`) where it is small, else by prices or by HiGHS, whichever is cheaper
+(`milp.cheapest`), to a gap that `Sia.largest_gap` remembers.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from trimtab_policy.solvers import knapsack
-from trimtab_policy.solvers.knapsack import Assignment, FloatArray, IntArray
+from trimtab_policy.solvers.knapsack import Assignment, FloatArray, IntArray, Solution, total
 
 ROUNDS = 120
 """Price changes at most."""
@@ -72,6 +72,24 @@ def deal(bids: Bids) -> Deal:
     if search.gap() > CLOSE:
         search.solve_rest()
     return Deal(search.chosen, search.value, max(search.bound, search.value), search.prices[:-1])
+
+
+def cheap(problem: Assignment) -> Solution:
+    """The same of costs: what an option is worth more than none is what it saves over idling."""
+    sizes = np.diff(problem.first)
+    if not len(problem.cost):
+        idle = np.full(problem.jobs, -1, dtype=np.int64)
+        return Solution(idle, total(problem, idle), 0.0)
+    real = np.arange(sizes.max()) < sizes[:, None]
+    value, gpus = np.zeros(real.shape), np.ones(real.shape)
+    pools = np.full((*real.shape, 1), len(problem.capacity), dtype=np.int64)
+    value[real] = np.repeat(problem.idle, sizes) - problem.cost
+    gpus[real], pools[real, 0] = problem.gpus, problem.kind
+    found = deal(Bids(problem.capacity.astype(np.float64), value, gpus, pools))
+    chosen = np.where(found.chosen >= 0, problem.first[:-1] + found.chosen, -1)
+    cost = total(problem, chosen)
+    least = float(problem.idle.sum()) - found.bound
+    return Solution(chosen, cost, max(0.0, (cost - least) / abs(cost)) if cost else 0.0)
 
 
 class _Search:

@@ -1,13 +1,14 @@
 """The exact assignment of GPUs: equal to HiGHS wherever both can say, and deterministic where many are cheapest."""
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab_policy.solvers import knapsack, milp
+from trimtab_policy.solvers import knapsack, milp, prices
 from trimtab_policy.solvers.knapsack import Assignment
 
 SIZES = ((1, 2, 4, 8, 12, 16, 20, 24), (1, 2, 4, 8, 16, 24), (1, 2, 4, 8, 16))
@@ -100,3 +101,46 @@ def test_a_cluster_of_many_types_is_left_to_the_integer_program() -> None:
     found = milp.cheapest(large, gap=1e-4)
     assert found.cost == pytest.approx(20 / 8)
     assert found.gap <= 1e-4
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(options, max_size=4), max_size=6), st.tuples(st.integers(0, 9), st.integers(0, 9)))
+def test_prices_are_never_below_the_least_cost_and_prove_how_far_they_are_from_it(
+    jobs: list[list[tuple[int, int, float]]], capacity: tuple[int, int]
+) -> None:
+    problem = assignment(list(capacity), jobs)
+    found, least = prices.cheap(problem), knapsack.solve(problem).cost
+    assert found.cost == pytest.approx(knapsack.total(problem, found.chosen))
+    assert (used(problem, found.chosen) <= problem.capacity).all()
+    assert least <= found.cost + 1e-9
+    assert found.cost - found.gap * abs(found.cost) <= least + 1e-6
+
+
+def test_what_prices_do_not_prove_is_asked_of_the_integer_program_and_the_cheaper_one_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = assignment([7, 7], [[(kind, gpus, 1 / gpus) for kind in (0, 1) for gpus in (2, 3, 5)] for _ in range(5)])
+    least = knapsack.solve(problem).cost
+    monkeypatch.setattr(knapsack, "fits", lambda *_: False)
+    by_prices = prices.cheap(problem)
+    assert milp.cheapest(problem, 0.0).cost == pytest.approx(least)
+    monkeypatch.setattr(milp, "MOST_OPTIONS", 0)
+    assert milp.cheapest(problem, 0.0).cost == by_prices.cost, "of very many nothing more is asked"
+    monkeypatch.setattr(milp, "MOST_OPTIONS", 100)
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    assert milp.cheapest(problem, 0.0).cost == by_prices.cost, "nor where there is no solver"
+
+
+def test_the_best_that_was_found_within_the_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = list(itertools.product(range(6), (1, 2, 4, 8)))
+    jobs = [[(kind, gpus, (1 + number % 7) / gpus) for kind, gpus in sizes] for number in range(60)]
+    problem = assignment([37] * 6, jobs)
+    patient = milp.cheapest(problem, 0.0)
+    monkeypatch.setattr(milp, "MOST_NODES", 0)
+    hurried = milp.cheapest(problem, 0.0)
+    assert patient.cost <= hurried.cost + 1e-9
+    for found in (patient, hurried):
+        assert found.cost * (1 - found.gap) <= patient.cost + 1e-6
+        assert (used(problem, found.chosen) <= problem.capacity).all()
+    again = milp.cheapest(problem, 0.0)
+    assert (again.chosen == hurried.chosen).all(), "no clock has a part in it"
