@@ -25,6 +25,7 @@ from hack.bench import (
     online,
     others,
     plans,
+    restart,
     room,
     rounds,
     simulator,
@@ -32,6 +33,7 @@ from hack.bench import (
     verdicts,
 )
 from hack.bench.peers import race as peers
+from hack.bench.peers import stream
 from hack.bench.report import Machine, Report, show
 from rich.console import Console
 
@@ -60,6 +62,8 @@ class Part(StrEnum):
     TENANTS = "tenants"
     ONLINE = "online"
     PEERS = "peers"
+    STREAM = "stream"
+    RESTART = "restart"
 
 
 class Format(StrEnum):
@@ -82,7 +86,10 @@ def main(
     gang: Annotated[int, typer.Option(help="peers: pods per gang, one on each node.", min=1)] = 32,
     rival: Annotated[list[str] | None, typer.Option(help="peers: who runs; repeatable [default: everybody]")] = None,
     program: Annotated[list[str] | None, typer.Option(help="peers: RIVAL=PATH of a binary; repeatable.")] = None,
-    fresh: Annotated[bool, typer.Option(help="peers: do not go on with an interrupted race.")] = False,
+    fresh: Annotated[bool, typer.Option(help="peers, stream: do not go on with an interrupted one.")] = False,
+    load: Annotated[float, typer.Option(help="stream: what jobs ask for, over what the cluster has.", min=0.1)] = (
+        stream.Size().load
+    ),
 ) -> None:
     """Measure how fast Trimtab is on this machine, about an hour in all. Others should be quiet meanwhile."""
     choice = peers.Choice(
@@ -91,7 +98,9 @@ def main(
     if mistake := choice.mistake():
         raise typer.BadParameter(mistake)
     size = max(nodes) if nodes else news.NODES
-    report = asyncio.run(measure(set(parts or Part), repeat, sia, peers.TINY if tiny else choice, size, tiny=tiny))
+    report = asyncio.run(
+        measure(set(parts or Part), repeat, sia, peers.TINY if tiny else choice, size, load, tiny=tiny)
+    )
     if output is Format.JSON:
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
@@ -113,10 +122,12 @@ async def measure(
     sia: Path = SIA_DATA,
     choice: peers.Choice = peers.TINY,
     nodes: int = news.NODES,
+    load: float = stream.Size().load,
     *,
     tiny: bool,
 ) -> Report:
-    """Measure these parts one after the other; `nodes` are those on which rounds with news are measured."""
+    """Measure these parts one after the other; `nodes` are those on which rounds with news are measured, `load` is that
+    of the stream."""
     report = Report(Machine())
     size = binding.TINY if tiny else binding.FULL
     if Part.PLANS in parts:
@@ -176,9 +187,17 @@ async def measure(
     if Part.BURDEN in parts:
         _say("burden")
         report.burden = await burden.measure(*((30, 2) if tiny else (5000, 30)))
+    if Part.RESTART in parts:
+        _say("restart")
+        report.restart = await restart.measure(restart.TINY if tiny else restart.FULL)
     if Part.PEERS in parts:
         _say("peers")
         report.peers = await peers.measure(choice, repeat)
+    if Part.STREAM in parts:
+        _say("stream")
+        length = stream.TINY if tiny else stream.Size(load=load)
+        wanted = stream.chosen(choice.contestants)
+        report.stream = await stream.measure(length, wanted, choice.programs, fresh=choice.fresh)
     return report
 
 

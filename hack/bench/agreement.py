@@ -14,12 +14,11 @@ import asyncio
 import math
 import statistics
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from hack.bench.cluster_fixture import NAMESPACE, Lab, create_jobs, lab, until
+from hack.bench.cluster_fixture import NAMESPACE, Lab, create_jobs, following, lab, until
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -95,11 +94,11 @@ async def measure(count: int, speedup: float) -> list[Agreement]:
     """So many jobs under each policy."""
     async with lab("agreement") as where:
         await where.add_nodes(load_profile(checkout() / "manifests" / "fake" / "heterogeneous.yaml"))
-        await until("no node is tainted as not ready any more", lambda: _untainted(where))
+        await until("no node is tainted as not ready any more", lambda: untainted(where))
         return [await _compare(where, policy, count, speedup) for policy in POLICIES]
 
 
-async def _untainted(where: Lab) -> bool:
+async def untainted(where: Lab) -> bool:
     """Taints outlast the condition that they stand for, and jobs are not for tainted nodes."""
     return not any(node["spec"].get("taints") for node in await where.items(NODES))
 
@@ -108,7 +107,7 @@ async def _compare(where: Lab, policy: str, count: int, speedup: float) -> Agree
     empty = await look(KubeSettings(kubeconfig=where.kubeconfig))
     jobs = generator.llm_jobs(MIX, count, replace(empty.snapshot, time=0.0), LOAD, SEED)
     arrivals = _on_whole_seconds([job.created for job in jobs], speedup)
-    trace = list(zip(arrivals, map(_manifest, jobs), strict=True))
+    trace = list(zip(arrivals, map(as_manifest, jobs), strict=True))
     variables = {
         "TRIMTAB_FAKE__ENABLED": "true",
         "TRIMTAB_FAKE__SPEEDUP": str(speedup),
@@ -179,7 +178,12 @@ async def _launch(where: Lab, manifest: Manifest, speedup: float) -> float:
 async def _live(where: Lab, trace: Sequence[tuple[float, Manifest]], speedup: float) -> tuple[list[float], float]:
     """Real seconds that each job was there, and from the first creation to the last end."""
     ends: dict[str, float] = {}
-    async with _watching(where, ends):
+
+    def see(event: str, job: Manifest, moment: float) -> None:
+        if complete(job):
+            ends.setdefault(job["metadata"]["name"], moment)
+
+    async with following(where.client, JOBS, see):
         began, submitted = time.monotonic(), {}
         for created, manifest in trace:
             await asyncio.sleep(max(0.0, began + created / speedup - time.monotonic()))
@@ -194,35 +198,13 @@ async def _live(where: Lab, trace: Sequence[tuple[float, Manifest]], speedup: fl
     return stays, max(ends[name] for name in submitted) - min(submitted.values())
 
 
-@asynccontextmanager
-async def _watching(where: Lab, ends: dict[str, float]) -> AsyncIterator[None]:
-    """Note when jobs become Complete. Raises what the watch raises."""
-    version = msgspec.json.decode(await where.client.get(JOBS.path()))["metadata"]["resourceVersion"]
-
-    async def follow() -> None:
-        async with aclosing(where.client.watch(JOBS.path(), {"resourceVersion": version})) as stream:
-            async for lines in stream:
-                moment = time.monotonic()
-                for made in (msgspec.json.decode(line)["object"] for line in lines):
-                    if _complete(made):
-                        ends.setdefault(made["metadata"]["name"], moment)
-
-    task = asyncio.create_task(follow())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled() and (failure := task.exception()):
-            raise failure
-
-
-def _complete(job: Manifest) -> bool:
+def complete(job: Manifest) -> bool:
+    """Whether a job has run to its end."""
     conditions = job.get("status", {}).get("conditions", ())
     return any((each["type"], each["status"]) == ("Complete", "True") for each in conditions)
 
 
-def _manifest(job: Job) -> Manifest:
+def as_manifest(job: Job) -> Manifest:
     """The generated job as a user would write it."""
     training, need = job.training, job.requirements
     return {

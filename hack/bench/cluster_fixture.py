@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from resource import RLIMIT_NOFILE, setrlimit
@@ -23,6 +23,7 @@ import aiohttp
 import msgspec
 
 from trimtab import names
+from trimtab.errors import Overloaded
 from trimtab.kube.client import KubeClient
 from trimtab.kube.resources import JOBS, LEASES, NODES, PODS, SERVICES, Resource
 from trimtab.settings import KubeSettings
@@ -77,9 +78,16 @@ class Lab:
         """Delete all objects of a kind, and wait until they are gone."""
         options = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
         ours = {"labelSelector": names.LABEL_JOB} if resource == SERVICES else None
-        await self.client.request("DELETE", resource.path(NAMESPACE), body=options, params=ours)
+        late = True
 
         async def gone() -> bool:
+            nonlocal late
+            if late:  # thousands are not deleted within the time that a request may take: those that are left, again
+                late = False
+                try:
+                    await self.client.request("DELETE", resource.path(NAMESPACE), body=options, params=ours)
+                except Overloaded:
+                    late = True
             return len(await self.items(resource)) <= (resource == SERVICES)  # one is the API server's own
 
         await until(f"all {resource.plural} are gone", gone, REMOVAL_SECONDS)
@@ -180,6 +188,34 @@ class Lab:
             for lease in await self.items(LEASES)
             if lease["metadata"]["name"] == names.LEASE_NAME
         )
+
+
+@asynccontextmanager
+async def following(
+    client: KubeClient, kind: Resource, see: Callable[[str, dict[str, Any], float], None]
+) -> AsyncIterator[None]:
+    """Have every change of objects of a kind seen, with its type and the moment by the monotonic clock. Raises what the
+    watch raises."""
+    version = msgspec.json.decode(await client.get(kind.path()))["metadata"]["resourceVersion"]
+
+    async def follow() -> None:
+        last = version
+        while True:  # the API server may close a watch whenever it likes
+            async with aclosing(client.watch(kind.path(), {"resourceVersion": last})) as stream:
+                async for lines in stream:
+                    moment = time.monotonic()
+                    for event in map(msgspec.json.decode, lines):
+                        last = event["object"]["metadata"]["resourceVersion"]
+                        see(event["type"], event["object"], moment)
+
+    task = asyncio.create_task(follow())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and (failure := task.exception()):
+            raise failure
 
 
 @asynccontextmanager

@@ -40,7 +40,7 @@ DEADLINE_SECONDS = 600.0
 
 SIZES = (1000, 100), (5000, 200), (10000, 1000), (11400, 2000)
 """Nodes, and jobs that wait; the last is 80,000 GPUs."""
-POLICIES = ("best_fit", "rudder")
+POLICIES = ("best_fit", "rudder", "sia")
 OTHERS = ("fcfs", "fixed", "easy_backfill", "sjf", "fgd")
 """Those that decide well, too, on a cluster where nothing may be preempted: on the smallest size only."""
 GOALS = {1000: {"best_fit": 40.0, "rudder": 150.0}, 5000: {"best_fit": 150.0, "rudder": 400.0},

@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 
-from hack.bench import artifact, decisions, flood, gangs, news, online, others, room, simulator, tenants
+from hack.bench import artifact, decisions, flood, gangs, news, online, others, restart, room, simulator, tenants
 from hack.bench.agreement import Agreement
 from hack.bench.agreement import Outcome as Hours
 from hack.bench.binding import Outcome, Run, rate
@@ -14,7 +14,7 @@ from hack.bench.burden import Burden
 from hack.bench.decisions import Line
 from hack.bench.extender import KINDS, Times
 from hack.bench.latency import Latencies
-from hack.bench.peers import figures
+from hack.bench.peers import figures, stream
 from hack.bench.percentiles import Spread
 from hack.bench.plans import Searches
 from hack.bench.rounds import Costs
@@ -55,6 +55,8 @@ class Report(Struct):
     tenants: tenants.Outcome | None = None
     online: online.Outcome | None = None
     peers: list[figures.Race] | None = None
+    stream: stream.Stream | None = None
+    restart: restart.Restart | None = None
 
 
 class Goal(Struct):
@@ -145,6 +147,8 @@ def goals(report: Report) -> Iterator[Goal]:
         yield Goal("unchanged round, ms of CPU (p50)", report.rounds.unchanged.p50, 10, False)
     for what, value, wished in news.goals(report.news or []):
         yield Goal(what, value, wished, False)
+    for what, value, wished in restart.goals(report.restart) if report.restart else ():
+        yield Goal(what, value, wished, False)
 
 
 def show(report: Report, console: Console) -> None:
@@ -172,6 +176,9 @@ def show(report: Report, console: Console) -> None:
         (report.simulator, lambda found: simulator.costs(found.simulator)),
         (report.simulator, lambda found: simulator.steps(found.simulator)),
         *((race, lambda _, race=race: figures.table(race)) for race in report.peers or ()),
+        *((race, lambda _, race=race: figures.requests_table(race)) for race in report.peers or ()),
+        (report.restart, lambda found: restart.table(found.restart)),
+        (report.stream, lambda found: stream.table(found.stream)),
         (True, _goals),
     )
     for present, table in parts:
@@ -183,6 +190,8 @@ def show(report: Report, console: Console) -> None:
     for peers in report.peers or ():
         for remark in figures.remarks(peers):
             console.print(f"{peers.nodes:,} nodes: {remark}")
+    for name, why in (report.stream.left_out if report.stream else {}).items():
+        console.print(f"{name} left out: {why}")
     if report.binding:
         most = ", ".join(f"{report.binding.ratio(d, 'bare', 'kube-scheduler'):.2f} ({d})" for d in ("whole", "bind"))
         console.print(f"bare binder / kube-scheduler, the most that anybody could reach here: {most}")

@@ -11,7 +11,19 @@ import pytest
 from hack.bench.__main__ import Part, measure
 from hack.bench.bare_binder import Task
 from hack.bench.peers import kept
-from hack.bench.peers.figures import Race, Showing, goals, partly_bound, remarks, showing, table
+from hack.bench.peers.figures import (
+    Race,
+    Served,
+    Showing,
+    goals,
+    node_changes,
+    partly_bound,
+    remarks,
+    requests_table,
+    served,
+    showing,
+    table,
+)
 from hack.bench.peers.kept import Kept
 from hack.bench.peers.race import CONTESTANTS, Choice
 from hack.bench.peers.rivals import RIVALS
@@ -50,6 +62,40 @@ def test_latency_counts_from_the_creation_of_the_gang() -> None:
     assert found.total == found.scheduling, "nothing is known of an API server"
 
 
+METRICS = """\
+# TYPE apiserver_request_total counter
+apiserver_request_total{verb="POST",resource="pods",code="201"} %d
+apiserver_request_total{verb="PATCH",resource="pods",code="200"} 3
+apiserver_request_total{verb="LIST",resource="pods",code="200"} 2
+apiserver_request_total{verb="WATCH",resource="pods",code="200"} 7
+# TYPE apiserver_watch_events_sizes histogram
+apiserver_watch_events_sizes_bucket{kind="Pod",le="1024"} 4
+apiserver_watch_events_sizes_bucket{kind="Pod",le="+Inf"} 5
+apiserver_watch_events_sizes_sum{kind="Pod"} 4096
+apiserver_watch_events_sizes_count{kind="Pod"} 5
+# TYPE apiserver_response_sizes histogram
+apiserver_response_sizes_bucket{verb="LIST",le="+Inf"} 2
+apiserver_response_sizes_sum{verb="LIST"} 904
+apiserver_response_sizes_count{verb="LIST"} 2
+"""
+
+
+def test_what_the_api_server_was_asked_is_counted_per_pod() -> None:
+    before, after = served(METRICS % 1), served(METRICS % 21)
+    assert before == Served(writes=4, reads=2, events=5, told=5000), "a watch that begins is no read: its events count"
+    assert after.since(before, 10) == Served(writes=2.0)
+
+
+def test_a_race_waits_until_nobody_changes_nodes() -> None:
+    told = """\
+# TYPE apiserver_request_total counter
+apiserver_request_total{verb="PATCH",resource="nodes",subresource="",code="200"} 2512
+apiserver_request_total{verb="PATCH",resource="nodes",subresource="status",code="200"} 9
+apiserver_request_total{verb="GET",resource="nodes",subresource="",code="200"} 2510
+"""
+    assert node_changes(told) == 2512, "heartbeats are no changes"
+
+
 def race(**rates: float) -> Race:
     """Contestants who bind so many pods a second, each at the same cost per pod; latencies fall as rates rise."""
     runs = {
@@ -65,6 +111,7 @@ def test_goals_are_held_against_the_best_that_knows_gangs() -> None:
     }
     assert found["500 nodes: pods/s, Trimtab / volcano"] == (3.0, 2.0)
     assert found["500 nodes: gang latency p99, Trimtab / volcano"] == (0.33, 0.2)
+    assert found["500 nodes: last pod created to last bound, p50, Trimtab / volcano"] == (0.33, 0.2)
     assert found["500 nodes: CPU per pod, API server included, Trimtab / volcano"] == (1.0, 1.0)
 
 
@@ -81,7 +128,8 @@ def test_a_table_fits_a_terminal_and_names_who_is_missing() -> None:
     told = race(trimtab=900, bare=1000, **{"kube-scheduler": 100})
     told.left_out, told.stalled = {"volcano": "no module"}, {"kube-scheduler": 1}
     out = StringIO()
-    Console(file=out, width=80).print(table(told))
+    for each in (table(told), requests_table(told)):
+        Console(file=out, width=80).print(each)
     lines = out.getvalue().splitlines()
     assert any("kube-scheduler" in line and "9.00" in line for line in lines), "how many times faster we are"
     assert not any("…" in line for line in lines)
@@ -107,7 +155,7 @@ def test_what_cannot_be_is_told_before_anything_starts() -> None:
 
 
 def test_where_modules_cannot_be_had_a_binary_must_be_given() -> None:
-    for name in ("coscheduling", "volcano"):
+    for name in ("coscheduling", "volcano", "kai"):
         with pytest.raises(LocalClusterError, match=f"--program {name}=PATH"):
             RIVALS[name].built()
 
@@ -122,6 +170,9 @@ def test_rivals_are_told_what_belongs_together() -> None:
     told = RIVALS["volcano"].member(pods[0]).body["metadata"]
     assert told["annotations"] == {"scheduling.k8s.io/group-name": "a"}
     assert RIVALS["volcano"].group("a", 2)["spec"]["minMember"] == 2
+    told = RIVALS["kai"].member(pods[0]).body["metadata"]
+    assert (told["annotations"], told["labels"]["kai.scheduler/queue"]) == ({"pod-group-name": "a"}, "peers")
+    assert RIVALS["kai"].group("a", 2)["spec"] == {"minMember": 2, "queue": "peers"}
     [job] = RIVALS["kueue"].jobs(pods)
     assert (job["spec"]["suspend"], job["spec"]["completions"]) == (True, 2)
     assert job["spec"]["template"]["spec"] == {"containers": [], "restartPolicy": "Never"}
@@ -143,6 +194,8 @@ def test_contestants_take_turns(
     for name, [once] in found.showings.items():
         assert once.rate > 0, name
         assert once.total >= once.scheduling >= 0, name
+        assert once.served.writes >= 2, f"{name}: each pod is created and bound"
+        assert once.served.events >= 2, f"{name}: our own witness sees both"
         assert (once.memory > 0) == (name != "bare")
     assert sum(once.total for [once] in found.showings.values()) > 0, "ticks of 10 ms: one alone may have none"
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report

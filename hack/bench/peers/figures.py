@@ -13,11 +13,13 @@ from hack.bench.binding import RESOLUTION_SECONDS
 from hack.bench.percentiles import Spread, spread
 from hack.bench.watch_recorder import Sightings
 from msgspec import Struct
+from msgspec.structs import astuple
+from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
 OURS, BOUND = "trimtab", "bare"
 """We, and the bare binder, which decides nothing: nobody here can be faster."""
-GANGS_KNOWN = ("podgroups", "coscheduling", "volcano", "kueue")
+GANGS_KNOWN = ("podgroups", "coscheduling", "volcano", "kai", "kueue")
 """Rivals that start a gang whole or not at all."""
 NEAR_BOUND, LEAST_LEAD, LATENCY_PART = 0.85, 2.0, 0.2
 """Goals: the part of the bare binder's rate where that leaves no room for twice the best rival's, else twice that;
@@ -31,6 +33,24 @@ class Partial(Struct):
     """At one instant."""
     longest: float
     """Seconds that one gang was so: its bound pods hold GPUs and can do nothing."""
+
+
+class Served(Struct, frozen=True):
+    """What the API server was asked and has told, all clients together: the contestant, whoever creates pods, the
+    control plane's own and our witness, who watches pods."""
+
+    writes: float = 0.0
+    """Requests that create, change or delete."""
+    reads: float = 0.0
+    """Requests for an object or a list."""
+    events: float = 0.0
+    """That watchers were told, each counted."""
+    told: float = 0.0
+    """Bytes of these, and of what was read."""
+
+    def since(self, before: Served, pods: int) -> Served:
+        """What came after that, per pod."""
+        return Served(*((now - then) / pods for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
 class Showing(Struct):
@@ -52,6 +72,8 @@ class Showing(Struct):
     """Of the scheduler's processes at their peak, summed up."""
     load: float = 0.0
     """Of the machine in the minute before."""
+    served: Served = Served()
+    """Per pod."""
 
     @property
     def scheduling(self) -> float:
@@ -69,6 +91,37 @@ class Showing(Struct):
         return self.scheduling + self.serving
 
 
+WRITES = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"})
+READS = frozenset({"GET", "LIST"})
+
+
+def served(metrics: str) -> Served:
+    """From the API server's own metrics, counted since its start."""
+    writes = reads = events = told = 0.0
+    for family in text_string_to_metric_families(metrics):
+        for name, labels, value, *_ in family.samples:
+            if name == "apiserver_request_total":
+                writes += value * (labels["verb"] in WRITES)
+                reads += value * (labels["verb"] in READS)
+            elif name in ("apiserver_watch_events_sizes_sum", "apiserver_response_sizes_sum"):
+                told += value
+            elif name == "apiserver_watch_events_sizes_count":
+                events += value
+    return Served(writes, reads, events, told)
+
+
+def node_changes(metrics: str) -> float:
+    """How often nodes were changed, their status left out, counted since the API server's start."""
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(metrics)
+        for sample in family.samples
+        if sample.name == "apiserver_request_total"
+        and (sample.labels["verb"], sample.labels["resource"]) == ("PATCH", "nodes")
+        and not sample.labels.get("subresource")
+    )
+
+
 class Race(Struct):
     """All showings on a cluster of one size."""
 
@@ -83,7 +136,8 @@ class Race(Struct):
     """Contestants that did not run, and why."""
 
     def median(self, who: str, figure: str) -> float:
-        """Of a contestant's showings: `rate`, `p50`, `p99`, `scheduling`, `serving`, `total`, `memory`."""
+        """Of a contestant's showings: `rate`, `scheduling`, `serving`, `total`, `memory`; `p50` and `p99` of the gang
+        latency, and `waits p50` and `waits p99`; and those of `Served`."""
         return statistics.median(_figure(each, figure) for each in self.showings[who])
 
 
@@ -92,8 +146,10 @@ Goal = tuple[str, float, float, bool]
 
 
 def _figure(showing: Showing, figure: str) -> float:
-    value = getattr(showing.latency if figure in ("p50", "p99") else showing, figure)
-    return float(value)
+    part, _, percentile = figure.rpartition(" ")
+    if percentile in ("p50", "p99"):
+        return float(getattr(showing.waits if part else showing.latency, percentile))
+    return float(getattr(showing.served if figure in Served.__struct_fields__ else showing, figure))
 
 
 def gangs_of(seen: Sightings) -> dict[str, list[str]]:
@@ -157,6 +213,8 @@ def goals(race: Race) -> Iterator[Goal]:
     for figure, what, goal in (
         ("p50", "gang latency p50", LATENCY_PART),
         ("p99", "gang latency p99", LATENCY_PART),
+        ("waits p50", "last pod created to last bound, p50", LATENCY_PART),
+        ("waits p99", "last pod created to last bound, p99", LATENCY_PART),
         ("total", "CPU per pod, API server included", 1.0),
     ):
         best = min(rivals, key=lambda name: race.median(name, figure))
@@ -177,6 +235,24 @@ def table(race: Race) -> Table:
         made.add_column(column, justify="right", no_wrap=True)
     for name, showings in race.showings.items():
         made.add_row(name, *_cells(race, name, showings))
+    return made
+
+
+def requests_table(race: Race) -> Table:
+    """One line for each contestant: how long the last pod of a gang waits; and per pod that was bound, medians of what
+    the API server was asked, of the events that watchers were told, and of all that it sent; and its CPU."""
+    title = f"peers: a gang's last pod to its last binding, s; per pod; {race.nodes:,} nodes"
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    made.add_column("RIVAL", no_wrap=True)
+    for column in ("p50", "p99", "WRITES", "READS", "EVENTS", "kB TOLD", "API SERVER, ms"):
+        made.add_column(column, justify="right", no_wrap=True)
+    for name in race.showings:
+        waits = (f"{race.median(name, figure):.2f}" for figure in ("waits p50", "waits p99"))
+        writes, reads, events, told, cpu = (
+            race.median(name, figure) for figure in ("writes", "reads", "events", "told", "serving")
+        )
+        asked = f"{writes:.2f}", f"{reads:.2f}", f"{events:.1f}", f"{told / 1000:.1f}", f"{cpu:.1f}"
+        made.add_row(name, *waits, *asked)
     return made
 
 

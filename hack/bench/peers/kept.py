@@ -1,6 +1,6 @@
-"""What of a race is done already: an interrupted one goes on where it ended.
+"""What of a race, or a stream, is done already: an interrupted one goes on where it ended.
 
-Ratios come from one run, so what is kept is a race as a whole, by the content of everything that takes part: another
+Ratios come from one run, so what is kept is one as a whole, by the content of everything that takes part: another
 line in a contestant, another module, another machine or another start of this one, and it begins anew.
 """
 
@@ -10,34 +10,35 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
-from hack.bench.peers.figures import Race
 
 from trimtab_local.checkout import checkout
 
+T = TypeVar("T", bound=msgspec.Struct)
 SOURCES = ("operator/trimtab", "operator/local/trimtab_local", "policy/trimtab_policy", "hack/bench")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Kept:
-    """The file of one race."""
+class Kept(Generic[T]):
+    """The file of one of them."""
 
     def __init__(self, directory: Path, digest: str) -> None:
         self._path = directory / f"{digest}.json"
 
-    def read(self, empty: Race) -> Race:
+    def read(self, empty: T) -> T:
         """What is done; `empty` where nothing is."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Race)
+            return msgspec.json.decode(self._path.read_bytes(), type=type(empty))
         except FileNotFoundError:
             return empty
 
-    def write(self, race: Race) -> None:
+    def write(self, done: T) -> None:
         """Keep it, in one step: whoever is killed meanwhile has what was there before."""
         self._path.parent.mkdir(exist_ok=True)
         partial = self._path.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode(race))
+        partial.write_bytes(msgspec.json.encode(done))
         os.replace(partial, self._path)
 
     def forget(self) -> None:

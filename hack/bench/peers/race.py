@@ -4,16 +4,17 @@ All place the same gangs of pods on the same fake nodes, from the first gang's c
 
     trimtab         a real `trimtab controller` that binds by itself. Jobs in, bound pods out
     bare            the bare binder, told what to bind where: decides nothing
-    kube-scheduler  the stock scheduler, which knows of no gangs; the bare binder creates its pods, and the next three's
+    kube-scheduler  the stock scheduler, which knows of no gangs; the bare binder creates its pods, and the next four's
     podgroups       the same with its native gangs (`scheduling.k8s.io`), in Kubernetes 1.36 an alpha feature
     coscheduling    kube-scheduler with the plugin of kubernetes-sigs/scheduler-plugins
     volcano         Volcano's scheduler
+    kai             NVIDIA's KAI scheduler, and its binder
     kueue           Kueue admits batch Jobs whole, the controller manager creates their pods, kube-scheduler binds them
 
 Pods are the same to the byte but for scheduler, owner and what names their gang: what Trimtab made in a rehearsal. A
 gang has one pod per node, all gangs are alike and are there at once, and together they nearly fill the cluster: nobody
-is helped or hurt by the order in which they are placed. Groups that pods of `podgroups`, `coscheduling` and `volcano`
-refer to exist before the clock starts, and webhooks of Volcano and Kueue are not called: both spare them something.
+is helped or hurt by the order in which they are placed. Groups that pods of `podgroups`, `coscheduling`, `volcano` and
+`kai` refer to exist before the clock starts, and webhooks are not called: both spare them something.
 
 KWOK stands still while the clock runs, as in `binding`: the API server's CPU is that of creating and binding. CPU is
 counted from the first creation until three seconds after the last binding: events and statuses that are written behind
@@ -35,7 +36,18 @@ import msgspec
 from hack.bench import binding
 from hack.bench.bare_binder import Task
 from hack.bench.binding import WIDE, Object, Size, Stalled
-from hack.bench.cluster_fixture import NAMESPACE, NODE_GRACE, SCHEDULER, cpu_seconds, job, lab, rss_mib, until
+from hack.bench.cluster_fixture import (
+    NAMESPACE,
+    NODE_GRACE,
+    REMOVAL_SECONDS,
+    SCHEDULER,
+    Lab,
+    cpu_seconds,
+    job,
+    lab,
+    rss_mib,
+    until,
+)
 from hack.bench.gangs import GATES
 from hack.bench.peers import figures, kept
 from hack.bench.peers.figures import Showing, showing
@@ -49,6 +61,7 @@ from trimtab_local.control_plane.options import ClusterOptions
 from trimtab_local.fake.profile import FakeCluster, NodePool
 
 WARM_UP = "warm-up"
+QUIET_SECONDS = 3.0
 CONTROL_PLANE = ("kube-apiserver", "etcd", "kube-controller-manager", SCHEDULER)
 CONTESTANTS = (figures.OURS, figures.BOUND, *RIVALS)
 
@@ -157,14 +170,17 @@ class PeerRace(binding.Race):
         makes pods of them, where that is not whoever `create` calls."""
         load = os.getloadavg()[0]
         async with self._witness() as testimony:
+            asked = figures.served((await self._client.get("/metrics")).decode())
             before = self._spent(pids)
             created = await create()
             seen = await testimony()
             await asyncio.sleep(self._size.settle)
             cpu = {part: spent - before[part] for part, spent in self._spent(pids).items()}
             memory = sum(rss_mib(pid)["peak"] for pid in pids)
+            told = figures.served((await self._client.get("/metrics")).decode())
         cpu["creator"] = created.cpu + cpu.get(creator, 0.0)
-        return msgspec.structs.replace(showing(seen, created.moments, cpu, memory), load=load)
+        found = showing(seen, created.moments, cpu, memory)
+        return msgspec.structs.replace(found, load=load, served=told.since(asked, len(seen.bound)))
 
     def _spent(self, pids: Sequence[int]) -> dict[str, float]:
         """CPU seconds so far."""
@@ -234,7 +250,7 @@ async def measure(choice: Choice, repeat: int) -> list[figures.Race]:
     for nodes in choice.nodes:
         size = choice.size(nodes)
         digest = kept.digest(repr(size), repr(present), programs=programs.values())
-        file = kept.Kept(kept.directory(), digest)
+        file: kept.Kept[figures.Race] = kept.Kept(kept.directory(), digest)
         if choice.fresh:
             file.forget()
         empty = figures.Race(nodes, size.wide_gangs, size.gang, {name: [] for name in present}, left_out=left_out)
@@ -242,10 +258,26 @@ async def measure(choice: Choice, repeat: int) -> list[figures.Race]:
         if any(len(showings) < repeat for showings in race.showings.values()):
             async with lab("peers", _options) as where:
                 await where.add_nodes(nodes_of(nodes, WIDE))
+                await _left_alone(where)
                 await _in_turns(PeerRace(where, size), race, repeat, programs, file)
         race.showings = {name: showings for name, showings in race.showings.items() if showings}
         races.append(race)
     return races
+
+
+async def _left_alone(where: Lab) -> None:
+    """Wait until nobody changes nodes any more. The controller manager notes on each of more than a hundred nodes how
+    long kubelets may keep what they have read, 20 a second: of thousands, whoever comes first would pay for it."""
+
+    async def changes() -> float:
+        return figures.node_changes((await where.client.get("/metrics")).decode())
+
+    async def quiet() -> bool:
+        before = await changes()
+        await asyncio.sleep(QUIET_SECONDS)
+        return await changes() == before
+
+    await until("nodes are left alone", quiet, REMOVAL_SECONDS)
 
 
 def _programs(choice: Choice) -> tuple[dict[str, Path], dict[str, str]]:
@@ -256,12 +288,12 @@ def _programs(choice: Choice) -> tuple[dict[str, Path], dict[str, str]]:
             try:
                 programs[name] = choice.programs.get(name) or RIVALS[name].built()
             except (LocalClusterError, OSError) as error:
-                left_out[name] = str(error)
+                left_out[name] = str(error) or type(error).__name__
     return programs, left_out
 
 
 async def _in_turns(
-    peers: PeerRace, race: figures.Race, repeat: int, programs: Mapping[str, Path], file: kept.Kept
+    peers: PeerRace, race: figures.Race, repeat: int, programs: Mapping[str, Path], file: kept.Kept[figures.Race]
 ) -> None:
     """Go on with a race. Whoever stalls is tried once more, and left out after that."""
     for turn in range(repeat):
@@ -274,7 +306,7 @@ async def _in_turns(
             try:
                 showings.append(await _tried(peers, race, name, programs.get(name)))
             except (Stalled, LocalClusterError, TimeoutError) as error:
-                race.left_out[name] = str(error)
+                race.left_out[name] = str(error) or type(error).__name__
             file.write(race)
 
 

@@ -1,8 +1,8 @@
 """The schedulers of others: how each is started, and how it is told what belongs together.
 
 Kueue is a Go module in a folder beside this file, with pinned versions, built once (`programs`), and its CRDs are those
-of the module. Of Volcano and scheduler-plugins not all modules can be had from the module proxy by name and version:
-their binaries must be given (`--program volcano=PATH`), and their kinds are defined here with any content.
+of the module. Of Volcano, KAI and scheduler-plugins not all modules can be had from the module proxy by name and
+version: their binaries must be given (`--program volcano=PATH`), and their kinds are defined here with any content.
 """
 
 from __future__ import annotations
@@ -75,6 +75,10 @@ class Rival:
 
     health: ClassVar[str] = "http://{host}:{port}/healthz"
 
+    def companions(self, lab: Lab, program: Path) -> list[list[str | Path]]:
+        """Commands of further processes that it consists of, whose binaries lie beside its own."""
+        return []
+
     # --- the same for all -------------------------------------------------------------------------------------------
     def built(self) -> Path:
         """Its binary, which is compiled unless it is there, with patience. Raises LocalClusterError."""
@@ -108,11 +112,13 @@ class Rival:
         directory.mkdir(exist_ok=True)
         self.prepare(lab, directory)
         port, log = free_port(), directory / "log"
-        process = spawn([program, *self.command(lab, directory, port)], log, {**os.environ, "TMPDIR": str(directory)})
+        environment = {**os.environ, "TMPDIR": str(directory), "KUBECONFIG": str(lab.kubeconfig)}
+        commands = [[program, *self.command(lab, directory, port)], *self.companions(lab, program)]
+        processes = [spawn(command, log, environment) for command in commands]
         try:
 
             async def ready() -> bool:
-                if process.poll() is not None:
+                if any(process.poll() is not None for process in processes):
                     raise LocalClusterError(f"{self.name} ended at once:\n{tail(log)}")
                 return await _answers(self.health.format(host=HOST, port=port))
 
@@ -120,9 +126,9 @@ class Rival:
                 await until(f"{self.name} is ready", ready)
             except TimeoutError as error:
                 raise LocalClusterError(f"{error}:\n{tail(log)}") from error
-            yield [process.pid]
+            yield [process.pid for process in processes]
         finally:
-            stop([process], STOP_SECONDS)
+            stop(processes, STOP_SECONDS)
 
 
 async def _answers(url: str) -> bool:
@@ -196,7 +202,9 @@ class Volcano(Rival):
         (Resource("nodeinfo.volcano.sh/v1alpha1", "numatopologies"), "Numatopology"),
         (Resource("topology.volcano.sh/v1alpha1", "hypernodes"), "HyperNode"),
     )
-    """What else it waits for at its start; it makes its queues itself."""
+    """What else it waits for at its start."""
+    queues = ("root", "default")
+    """It would make these itself, but its controllers, which do not run here, are who opens them."""
     tiers = (
         ("priority", "gang", "conformance"),
         ("overcommit", "drf", "predicates", "proportion", "nodeorder", "binpack"),
@@ -213,6 +221,12 @@ class Volcano(Rival):
     def prepare(self, lab: Lab, directory: Path) -> None:
         others = (_kind(resource, kind, scope="Cluster") for resource, kind in self.watched)
         _define(lab, _kind(self.kinds[0], "PodGroup"), *others)
+        queues, kind = self.watched[0]
+        for name in self.queues:
+            spec = {"weight": 1, "reclaimable": False} | ({"parent": "root"} if name != "root" else {})
+            _apply(lab, {"apiVersion": queues.api_version, "kind": kind, "metadata": {"name": name}, "spec": spec})
+            opened = ("--subresource=status", "--type=merge", "--patch", '{"status": {"state": "Open"}}')
+            lab.kubectl("patch", f"{queues.plural}.{queues.api_version.partition('/')[0]}", name, *opened)
 
     def command(self, lab: Lab, directory: Path, port: int) -> list[str]:
         tiers = [{"plugins": [{"name": name} for name in tier]} for tier in self.tiers]
@@ -228,6 +242,51 @@ class Volcano(Rival):
         ]
 
 
+class Kai(Rival):
+    """NVIDIA's KAI scheduler as it is by default, which takes a look once in a second, and its binder, which binds what
+    the scheduler has written as requests. Queues are two levels, without limits."""
+
+    scheduler, stock, program = "kai-scheduler", False, "scheduler"
+    kinds = (
+        Resource("scheduling.run.ai/v2alpha2", "podgroups"),
+        Resource("scheduling.run.ai/v1alpha2", "bindrequests"),
+    )
+    health = "http://{host}:{port}/metrics"
+    queues = Resource("scheduling.run.ai/v2", "queues")
+    topologies = Resource("kai.scheduler/v1alpha1", "topologies")
+    queue = "peers"
+    pace = f"--qps={QPS}", f"--burst={BURST}"
+
+    def member(self, pod: Task) -> Task:
+        named = _labelled(pod, "annotations", "pod-group-name")
+        meta = named.body["metadata"]
+        labels = {**meta.get("labels", {}), "kai.scheduler/queue": self.queue}
+        return msgspec.structs.replace(named, body={**named.body, "metadata": {**meta, "labels": labels}})
+
+    def group(self, gang: str, size: int) -> Object:
+        meta = {"name": gang, "namespace": NAMESPACE, "labels": {"kai.scheduler/queue": self.queue}}
+        spec = {"minMember": size, "queue": self.queue}
+        return {"apiVersion": self.kinds[0].api_version, "kind": "PodGroup", "metadata": meta, "spec": spec}
+
+    def prepare(self, lab: Lab, directory: Path) -> None:
+        own = [_kind(resource, kind) for resource, kind in zip(self.kinds, ("PodGroup", "BindRequest"), strict=True)]
+        everywhere = (self.queues, "Queue"), (self.topologies, "Topology")
+        _define(lab, *own, *(_kind(resource, kind, scope="Cluster") for resource, kind in everywhere))
+        free = {each: {"quota": 0, "limit": -1, "overQuotaWeight": 1} for each in ("cpu", "gpu", "memory")}
+        parent = f"all-{self.queue}"
+        queues = {parent: {"resources": free}, self.queue: {"resources": free, "parentQueue": parent}}
+        about = {"apiVersion": self.queues.api_version, "kind": "Queue"}
+        _apply(lab, *({**about, "metadata": {"name": name}, "spec": spec} for name, spec in queues.items()))
+
+    def command(self, lab: Lab, directory: Path, port: int) -> list[str]:
+        return [f"--listen-address={HOST}:{port}", f"--plugin-server-port={free_port()}", *self.pace]
+
+    def companions(self, lab: Lab, program: Path) -> list[list[str | Path]]:
+        metrics, probe = (f"{HOST}:{free_port()}" for _ in range(2))
+        addresses = f"--metrics-bind-address={metrics}", f"--health-probe-bind-address={probe}"
+        return [[program.parent / "binder", *addresses, *self.pace]]
+
+
 class Kueue(Rival):
     """Kueue's controller, which lifts the suspension of Jobs as its quota allows."""
 
@@ -236,6 +295,11 @@ class Kueue(Rival):
     creator = "kube-controller-manager"
     health = "http://{host}:{port}/readyz"
     namespace, queue = "kueue-system", "peers"
+
+    def __init__(self, name: str, gpus: int = 10**6) -> None:
+        """`gpus` is the quota: by default there is room for everything, and what fits is decided by kube-scheduler."""
+        super().__init__(name)
+        self._quota = gpus
 
     def jobs(self, pods: Sequence[Task]) -> list[Object]:
         gangs: dict[str, list[Task]] = {}
@@ -287,10 +351,10 @@ class Kueue(Rival):
         ]
 
     def _queues(self) -> list[Object]:
-        """One queue, with room for everything: what fits is decided by kube-scheduler."""
+        """One queue."""
         api = WORKLOADS.api_version
-        covered = ("cpu", "memory", "nvidia.com/gpu")
-        quotas = [{"name": name, "nominalQuota": "10Pi" if name == "memory" else "1M"} for name in covered]
+        covered = {"cpu": "1M", "memory": "10Pi", "nvidia.com/gpu": str(self._quota)}
+        quotas = [{"name": name, "nominalQuota": quota} for name, quota in covered.items()]
         groups = [{"coveredResources": list(covered), "flavors": [{"name": "default", "resources": quotas}]}]
         return [
             {"apiVersion": api, "kind": "ResourceFlavor", "metadata": {"name": "default"}, "spec": {}},
@@ -373,6 +437,7 @@ RIVALS: dict[str, Rival] = {
     "podgroups": PodGroups("podgroups"),
     "coscheduling": Coscheduling("coscheduling"),
     "volcano": Volcano("volcano"),
+    "kai": Kai("kai"),
     "kueue": Kueue("kueue"),
 }
 """In the order in which they run."""
