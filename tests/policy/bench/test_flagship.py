@@ -46,6 +46,7 @@ def cells(report: BenchReport, number: int = 0) -> dict[str, Any]:
 def test_a_ratio_stands_beside_its_goal_and_by_how_much_that_was_missed(tmp_path: Path) -> None:
     found = cells(table(tmp_path))
     assert found["÷ Sia"] == "0.50 (0.50–0.50), 0.60 met"
+    assert found["no schedule below, ÷ Sia"] == pytest.approx(0.25)
     assert found["÷ Sia, sizes known"] == "0.80 (0.80–0.80), 0.75 missed by 6.7 %"
     assert found["with errors ÷ Sia"] == "0.60 (0.60–0.60), 0.50 missed by 20.0 %"
     assert found["÷ before training"] == "0.91 (0.91–0.91), 0.93 met"
@@ -59,6 +60,20 @@ def test_all_meet_the_same_windows_and_with_errors_both_do(made: list[Scenario],
     assert len(seen) == len(made) == 6 * 4
     assert {policy for policy, estimates, size, _ in seen if (estimates, size) == ("0.2", 0.5)} == {"rudder", "sia"}
     assert {(each.seed, each.load, each.decider) for each in made} == {(7, 1.0, "paper")}
+
+
+def test_both_are_compared_as_stages_of_the_controller_where_that_is_asked_for(
+    made: list[Scenario], tmp_path: Path
+) -> None:
+    assert cells(table(tmp_path))["÷ Sia, both under our pipeline"] is None
+    made.clear()
+    found = table(tmp_path, ROW | {"pipeline": True})
+    assert cells(found)["÷ Sia, both under our pipeline"] == "0.50 (0.50–0.50), 0.60 met"
+    assert {(each.policy, each.decider, each.elastic) for each in made} == {
+        ("rudder", "controller", 1.0),
+        ("sia", "controller", 1.0),
+    }
+    assert any("as a stage of the live controller" in note for note in found.notes)
 
 
 def test_runs_are_kept_and_more_windows_cost_those_alone(made: list[Scenario], tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ PROFILE_ROUND = 60.0
 """Seconds of a round on measured profiles, of Sia and of whoever is not in `_ROUNDS`."""
 _ROUNDS = {"sia": 60.0, "pollux": 60.0, "gavel": 360.0}
 """Length of rounds by what a policy's name begins with: those that its authors use."""
-_FORMS = {"sia": Form.ADAPTIVE, "pollux": Form.UNAWARE}
+_FORMS = dict.fromkeys(("sia", "sized_sia", "rudder", "analytic_rudder"), Form.ADAPTIVE) | {"pollux": Form.UNAWARE}
 """What policies may change about measured jobs; all others get requests that were tuned by hand."""
 MANY = 20_000
 """Jobs from which on the kernel is used; it measures no decisions."""
