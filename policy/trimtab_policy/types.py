@@ -207,7 +207,7 @@ class PendingReason(StrEnum):
     BEHIND_OTHERS = "BehindOthers"
     """There may be room, but the policy gives it to jobs that come first."""
     WAITING_FOR_BETTER = "WaitingForBetterGpus"
-    """GPUs that come free soon are worth more to it than what it could have now."""
+    """GPUs that come free soon are worth more to it than what it could have now, or before that."""
     RESERVED = "Reserved"
     """There is room, but it is kept for a job that came first and would be delayed."""
     WAITING_FOR_ADMISSION = "WaitingForAdmission"

@@ -254,6 +254,7 @@ class _Scored:
                 self._pin(number)
             self.deal, self._following = self._solve(), None
         decision = found.decision(name, self._waits, self._describe)
+        decision = replace(decision, pending=tuple(self._with_awaited(each) for each in decision.pending))
         return replace(self._doubted(self._filled(decision)), line=self._line())
 
     def _matters(self, failed: Sequence[int]) -> bool:
@@ -460,26 +461,38 @@ class _Scored:
         return attribution.by_network(*found)
 
     def _waits(self, job: Job) -> Pending | None:
-        """Why a job waits on purpose; None for one that does not."""
+        """Why a job waits on purpose; None for one that could have nothing sooner than what it waits for."""
         number = self._numbers.get(job.uid, -1)
-        if number >= 0 and (choice := int(self._later_choice[number])) >= 0:
-            option = self.menus[number].options[choice - int(self._first[number])]
-            when = self.snapshot.time + float(self._waits_of[choice]) / self.snapshot.speedup
-            text = worded(
-                self.snapshot.time,
-                f"it may not move later, and {option.describe()}, expected to be free at ",
-                when,
-                f", is worth more to it than {self._could_have(number)}",
-            )
-            because = pending_because(job.uid, PendingReason.WAITING_FOR_BETTER, text)
-            return replace(
-                because, awaited=Awaited(option.gpu.name, option.option.gpus, option.option.prediction.step_seconds)
-            )
-        return None
+        choice = int(self._later_choice[number]) if number >= 0 else -1
+        if choice < 0 or not (self._waits_of_job(number) < self._waits_of[choice]).any():
+            return None
+        option = self.menus[number].options[choice - int(self._first[number])]
+        when = self.snapshot.time + float(self._waits_of[choice]) / self.snapshot.speedup
+        text = worded(
+            self.snapshot.time,
+            f"it may not move later, and {option.describe()}, expected to be free at ",
+            when,
+            f", is worth more to it than {self._could_have(number)}",
+        )
+        return pending_because(job.uid, PendingReason.WAITING_FOR_BETTER, text)
+
+    def _with_awaited(self, pending: Pending) -> Pending:
+        """With what the job waits for, where there is something in particular."""
+        number = self._numbers.get(pending.job, -1)
+        choice = int(self._later_choice[number]) if number >= 0 else -1
+        if choice < 0 or pending.reason not in (PendingReason.WAITING_FOR_BETTER, PendingReason.INSUFFICIENT_GPUS):
+            return pending
+        option = self.menus[number].options[choice - int(self._first[number])]
+        awaited = Awaited(option.gpu.name, option.option.gpus, option.option.prediction.step_seconds)
+        return replace(pending, awaited=awaited)
 
     def _could_have(self, number: int) -> str:
-        mine = self._waits_of[self._first[number] : self._first[number + 1]]
-        return "what it could have now" if (mine <= 0.0).any() else "all else that comes free"
+        now = self._waits_of_job(number) <= 0.0
+        return "what it could have now" if now.any() else "what comes free before that"
+
+    def _waits_of_job(self, number: int) -> FloatArray:
+        """Seconds until there are GPUs for each option of a job."""
+        return self._waits_of[self._first[number] : self._first[number + 1]]
 
 
 def _judged(trained: Trained, given: _Columns, first: IntArray, menus: Sequence[OptionMenu]) -> _Judged:

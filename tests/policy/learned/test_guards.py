@@ -212,6 +212,16 @@ def test_who_waited_on_purpose_takes_what_there_is_once_it_could_have_ended_ther
         assert (waits.awaited.gpu_type, waits.awaited.gpus) == (H100, 8)
 
 
+def test_who_could_have_nothing_sooner_waits_for_want_of_gpus_and_not_on_purpose() -> None:
+    holder = running("holder", {"n1": 8}, finish=NOW + 60)
+    now = snapshot([node("n1", free=0)], [holder, job("fixed", gpus=(8, 8), steps=1000)])
+    [waits] = Rudder().decide(now).pending
+    assert waits.reason is PendingReason.INSUFFICIENT_GPUS
+    assert "needs at least 8×A100-SXM4-80GB" in waits.message
+    assert waits.awaited is not None
+    assert (waits.awaited.gpu_type, waits.awaited.gpus) == (A100, 8)
+
+
 def test_who_comes_first_is_said_of_jobs_that_cannot_be_moved_later_by_what_they_make_of_gpus() -> None:
     holder = running("holder", {"n1": 8}, finish=NOW + 6 * HOUR)
     long, short = (job(name, gpus=(8, 8), steps=steps) for name, steps in (("long", 10**6), ("short", 10**3)))
